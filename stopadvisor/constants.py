@@ -1,0 +1,78 @@
+"""The paper's numbers and the tool's defaults, each with its source.
+
+"Paper" is Dong, Qin and Shah, "When Does Learning to Stop Help? A Cost-Aware Study of Early
+Exits in Reasoning Models"; sections and equations are named as there.  This module knows no
+code of ours and imports nothing.
+"""
+
+from __future__ import annotations
+
+# --- Probing (paper, "Checkpoint Probing" and "Experiments: Setup") -------------------------------
+
+PAPER_BUDGETS = (0, 128, 192, 256, 384, 512, 640, 768, 1024, 1536)
+"""The main budget grid in thinking tokens (Setup).  `--budgets auto` scales its shape."""
+
+PROBE_CAP = 48
+"""A: most answer tokens of one probe (Section "Training and Metrics", Eq. for C^cap)."""
+
+STOP_MARKER = "</think>"
+"""Stop-thinking marker (Appendix "Reproducibility Manifest", Prompting)."""
+
+DEFAULT_CUE = "\n\nFinal answer:"
+"""Terse answer cue, written after the closed thinking (Appendix, Prompting)."""
+
+CUES = {
+    "terse": DEFAULT_CUE,
+    "no-reasoning": "\n\nGive only the final answer, without reasoning.\nFinal answer:",
+    "the-answer-is": "\n\nThe answer is",
+}
+"""Probe templates of the paper's robustness table (Appendix "Prompt and Decoding Robustness")."""
+
+PROMPT_TEMPLATES = {
+    "math": '{question}\n\nGive the answer on the last line, after "Final answer:".',
+    "numeric": '{question}\n\nGive the answer as a number on the last line, after "Final answer:".',
+    "choice": (
+        '{question}\n\nGive the letter of the right option on the last line, after "Final answer:".'
+    ),
+    "exact": (
+        '{question}\n\nGive the answer and nothing else on the last line, after "Final answer:".'
+    ),
+}
+"""What each task's user message asks for; the answer form follows the paper's probe."""
+
+MARKERS = ("wait", "re-examine", "alternatively", "hold on", "I made an error")
+"""Backtracking markers, matched case-insensitively (Appendix, Table "Deployment feature
+definitions")."""
+
+# --- Learned stopper (paper, Appendix "Reproducibility Manifest", Training) -----------------------
+
+LOGISTIC_C = 1.0
+LOGISTIC_MAX_ITER = 1000
+N_FOLDS = 5
+
+# --- Risk calibration (paper, Section "Lost-Correct Risk Calibration" and Appendix) --------------
+
+PAPER_ALPHAS = (0.05, 0.10, 0.15, 0.20)
+DEFAULT_ALPHA = 0.15
+DEFAULT_DELTA = 0.05
+PAPER_SPLIT_SEED = 123
+PAPER_CALIBRATION_SHARE = 0.40
+PAPER_BOOTSTRAP_RESAMPLES = 5000
+PAPER_BOOTSTRAP_SEED = 20270207
+
+# --- Serving costs (paper, Section "Deployment Cost") ---------------------------------------------
+
+PAPER_CACHED_WEIGHT = 0.1
+"""Price of a token read from a prefix cache, in units of a decoded token."""
+
+PAPER_OPERATING_GRID = (0.30, 0.95, 14)
+"""start, stop, number of the thresholds among which the paper's serving table picks its peak."""
+
+# --- Trajectory regimes (ours: cut-offs that map the paper's eight profiles to its verdicts with
+# room on both sides; paper, Table "Trajectory decomposition") ------------------------------------
+
+UNSOLVED_FULL_BUDGET = 0.50
+EARLY_SOLVED_SCALAR = 0.38
+EARLY_SOLVED_LEARNED_MAX = 0.60
+OSCILLATING_MATERIAL = 0.04
+REGIME_DRAWS = 2000
