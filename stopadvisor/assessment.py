@@ -1,0 +1,183 @@
+"""Assessing a source under either protocol: everything `assess` reports, as one result.
+
+Puts profile, evidence, serving and recommendation together.  Under the deploy protocol it opens
+fit questions and no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from stopadvisor.choice import Choice, Settings, choose
+from stopadvisor.constants import PAPER_ALPHAS
+from stopadvisor.decision import Recommendation, recommend, recommend_paper
+from stopadvisor.errors import CalibrationError
+from stopadvisor.paper import PaperResult, run_paper
+from stopadvisor.probes import ProbeTable
+from stopadvisor.sources import Source
+from stopadvisor.trajectories import Profile, profile, trajectory
+
+__all__ = ["Assessment", "assess", "assess_paper", "calibration_size", "split_hint"]
+
+Protocol = Literal["paper", "deploy"]
+_SMALLEST_FIT = 20
+_SMALLEST_CALIBRATION = 10
+_SPLIT_HINT_BELOW = 300
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """What `assess` found, before anything is formatted."""
+
+    protocol: Protocol
+    source: Source
+    alpha: float
+    delta: float
+    n_questions: int
+    """Traces in all parts."""
+    reference: str
+    truncated_share: float
+    """Of the questions that this protocol opens."""
+    split: dict[str, int]
+    profile: Profile
+    basis: Literal["all", "fit"]
+    full_accuracy: float
+    """Full-thinking accuracy of the questions on which the profile is based."""
+    recommendation: Recommendation
+    choice: Choice | None
+    """Deploy protocol only."""
+    paper: PaperResult | None
+    """Paper protocol only."""
+
+
+def calibration_size(table: ProbeTable) -> int:
+    """Questions that would enter a bound: one trace per group; no outcome is looked at."""
+    first = table.samples == 0
+    return len({g for g, ok in zip(table.groups, first.tolist(), strict=True) if ok})
+
+
+def split_hint(source: Source) -> str | None:
+    """Advice on the split of a small sample; None where it is fine."""
+    n = source.table.n_questions
+    if n >= _SPLIT_HINT_BELOW or source.fractions[2] == 0:
+        return None
+    return (
+        f"{n} questions are few: --split 40/60/0 would give calibration the test questions "
+        "(expected figures then come from fit)"
+    )
+
+
+def assess(source: Source, settings: Settings) -> Assessment:
+    """Assess under the deploy protocol, from fit questions alone.
+
+    Parameters
+    ----------
+    source : Source
+    settings : Settings
+
+    Raises
+    ------
+    CalibrationError
+        Too few questions in a part, labels of one class only, or an alpha that full thinking
+        cannot miss.
+    """
+    fit = source.part("fit")
+    n_calibration = calibration_size(source.part("calibration"))
+    _check_sizes(fit.n_questions, n_calibration, source)
+    _check_labels(fit)
+    rng = np.random.default_rng(source.seed)
+    shape = profile(trajectory(fit), rng=rng)
+    choice = choose(fit, n_calibration, settings)
+    return Assessment(
+        "deploy",
+        source,
+        settings.alpha,
+        settings.delta,
+        source.table.n_questions,
+        fit.reference,
+        float(fit.truncated.mean()),
+        source.counts(),
+        shape,
+        "fit",
+        choice.full_accuracy,
+        recommend(shape, choice),
+        choice,
+        None,
+    )
+
+
+def assess_paper(
+    source: Source,
+    *,
+    alpha: float,
+    delta: float,
+    serving: str = "kv-fork",
+    alphas: Sequence[float] = PAPER_ALPHAS,
+) -> Assessment:
+    """Assess under the paper's protocol, over all questions.
+
+    Raises
+    ------
+    CalibrationError
+        Too few questions, labels of one class only, or a regime that the paper does not have.
+
+    References
+    ----------
+    Paper, Section "Discussion and Limitations".
+    """
+    if serving not in ("kv-fork", "prefix-cache", "black-box"):
+        raise CalibrationError(
+            f"the paper's serving regimes are kv-fork, prefix-cache and black-box, got {serving!r}"
+        )
+    table = source.table.with_reference("last-checkpoint")
+    _check_labels(table)
+    levels = sorted({*alphas, alpha})
+    result = run_paper(table, alphas=levels, delta=delta)
+    row = next(r for r in result.matched_risk if r.alpha == alpha)
+    shape = profile(trajectory(table), rng=np.random.default_rng(source.seed))
+    advice = recommend_paper(shape, row, result.serving, serving)
+    if advice.family is not None:
+        # The paper probes at every checkpoint.
+        advice = replace(advice, schedule=tuple(table.budgets.tolist()))
+    return Assessment(
+        "paper",
+        source,
+        alpha,
+        delta,
+        table.n_questions,
+        table.reference,
+        float(table.truncated.mean()),
+        {"fit": 0, "calibration": result.n_calibration, "test": result.n_test},
+        shape,
+        "all",
+        float(table.full_correct.mean()),
+        advice,
+        None,
+        result,
+    )
+
+
+def _check_sizes(n_fit: int, n_calibration: int, source: Source) -> None:
+    for name, found, needed in (
+        ("fit", n_fit, _SMALLEST_FIT),
+        ("calibration", n_calibration, _SMALLEST_CALIBRATION),
+    ):
+        if found < needed:
+            shares = "/".join(f"{100 * f:g}" for f in source.fractions)
+            raise CalibrationError(
+                f"the {name} part needs at least {needed} questions, got {found} of "
+                f"{source.table.n_questions} (split {shares}): label more questions"
+            )
+
+
+def _check_labels(table: ProbeTable) -> None:
+    if table.correct.all() or not table.correct.any():
+        found = "right" if table.correct.all() else "wrong"
+        raise CalibrationError(
+            f"all forced answers are {found}: both right and wrong ones are required to learn "
+            "when to stop; check gold answers and the cue with `stopadvisor preflight`"
+        )

@@ -1,0 +1,289 @@
+"""Certifying on calibration questions what was chosen on fit questions.
+
+`calibrate` takes a finished choice and calibration questions, tests the chosen chains in their
+order and returns the exact rule that is exported, or why there is none.  It shares no question
+with `choose`, which is what makes the certificate true of the exported rule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stopadvisor.bootstrap import interval, resample_counts
+from stopadvisor.chains import Chain, Scorer, group_numbers
+from stopadvisor.choice import Choice, Settings, first_useful_risk
+from stopadvisor.costs import full_counts, stopped_counts
+from stopadvisor.errors import CalibrationError
+from stopadvisor.probes import FloatArray, IntArray, ProbeTable
+from stopadvisor.risk import Certified, NotCertified, StopCurve, certify, labels_needed
+
+__all__ = [
+    "Calibration",
+    "ExportedRule",
+    "calibrate",
+    "calibration_rows",
+    "check_questions",
+    "entering_rows",
+    "recalibrate",
+]
+
+_RESAMPLES = 1000
+_MOST_TRUNCATED = 0.10
+"""Share of cut-off traces above which a certificate must be asked for expressly."""
+_NO_SAVING = (
+    "every threshold that could be certified costs more than full thinking: its probes eat the "
+    "saving"
+)
+
+
+@dataclass(frozen=True)
+class ExportedRule:
+    """A scorer with its certified threshold."""
+
+    scorer: Scorer
+    threshold: float
+    """Linear scale."""
+    order: FloatArray  # (n_thresholds,)
+    """Thresholds in the order in which they were tested, linear scale."""
+    certificate: Certified
+    fit_saving_pct: float | None
+    """Net saving on fit questions, out of fold; None for a rule fitted elsewhere."""
+    fit_risk: float | None
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What calibration found."""
+
+    rule: ExportedRule | None
+    refusal: NotCertified | None
+    """Set exactly when there is no rule."""
+    tested: tuple[tuple[str, Certified | NotCertified], ...]
+    """Family and outcome of each chain."""
+    rows: IntArray
+    """Calibration questions that entered the bound, as rows of the table given."""
+    entered: ProbeTable
+    """Those questions."""
+    advised_family: str | None
+    truncated_share: float
+    """Of the questions that entered the bound."""
+
+
+def calibration_rows(table: ProbeTable) -> IntArray:
+    """The questions that may enter a bound: one trace per group, chosen beforehand.
+
+    Returns
+    -------
+    ndarray of int
+        First row of each group among the first samples, in the order of the table.
+    """
+    groups = group_numbers(table)
+    first = np.flatnonzero(table.samples == 0)
+    _, index = np.unique(groups[first], return_index=True)
+    return np.sort(first[index]).astype(np.int64)
+
+
+def check_questions(choice: Choice, calibration_table: ProbeTable) -> IntArray:
+    """Say which questions enter the bound, or why none may; looks at no outcome.
+
+    Callers that keep a ledger ask this first, so that a refusal costs no look.
+
+    Raises
+    ------
+    CalibrationError
+        A question served for fitting already, there is none, or too many traces were cut off.
+    """
+    shared = set(choice.fit.table.groups) & set(calibration_table.groups)
+    if shared:
+        raise CalibrationError(
+            f"{len(shared)} calibration questions were used for fitting, e.g. {min(shared)!r}"
+        )
+    return entering_rows(calibration_table, choice.settings)
+
+
+def entering_rows(calibration_table: ProbeTable, settings: Settings) -> IntArray:
+    """Rows that enter the bound: `calibration_rows`, if there are any and few are cut off.
+
+    Raises
+    ------
+    CalibrationError
+        There is none, or too many traces were cut off.
+    """
+    rows = calibration_rows(calibration_table)
+    if not rows.size:
+        raise CalibrationError("no calibration questions: nothing can be certified")
+    truncated = float(calibration_table.truncated[rows].mean())
+    if truncated > _MOST_TRUNCATED and not settings.allow_truncated:
+        raise CalibrationError(
+            f"{truncated:.1%} of the traces were cut off by max-think; certification allows "
+            f"{_MOST_TRUNCATED:.0%} (a question cut off cannot be lost): raise --max-think, or "
+            "say --allow-truncated"
+        )
+    return rows
+
+
+def calibrate(choice: Choice, calibration_table: ProbeTable) -> Calibration:
+    """Test the chosen chains on calibration questions and pick the rule to export.
+
+    Parameters
+    ----------
+    choice : Choice
+    calibration_table : ProbeTable
+        Calibration questions and nothing else.
+
+    Raises
+    ------
+    CalibrationError
+        As `check_questions`.
+
+    Notes
+    -----
+    Chains share delta equally.  Of the certified ones with a positive saving (by fit) the cheaper
+    is taken, and the simpler where the paired interval of their saving on fit holds zero.
+    """
+    rows = check_questions(choice, calibration_table)
+    table = calibration_table.take(rows)
+    truncated = float(table.truncated.mean())
+    tested: list[tuple[str, Certified | NotCertified]] = []
+    certified: list[tuple[Chain, Certified]] = []
+    for chain in choice.chains:
+        result = _certify_chain(choice, chain, table)
+        tested.append((chain.scorer.family, result))
+        if isinstance(result, Certified) and _saving(choice, chain, result.position) > 0:
+            certified.append((chain, result))
+    advised = choice.advised.scorer.family if choice.advised else None
+    if not certified:
+        return Calibration(
+            None, _refusal(choice, tested), tuple(tested), rows, table, advised, truncated
+        )
+    chain, certificate = _pick(choice, certified)
+    rule = ExportedRule(
+        chain.scorer,
+        float(chain.thresholds[certificate.position]),
+        chain.thresholds,
+        certificate,
+        _saving(choice, chain, certificate.position),
+        float(chain.losses[certificate.position]) / choice.n_fit,
+    )
+    return Calibration(rule, None, tuple(tested), rows, table, advised, truncated)
+
+
+def recalibrate(
+    scorer: Scorer, order: FloatArray, calibration_table: ProbeTable, settings: Settings
+) -> Calibration:
+    """Calibrate a rule that was fitted elsewhere: target-calibrated transfer.
+
+    Parameters
+    ----------
+    scorer : Scorer
+        The source policy's, over this table's columns.
+    order : ndarray of float, shape (n_thresholds,)
+        The source policy's thresholds in testing order.
+    calibration_table : ProbeTable
+        Every question outside the test part: nothing here is fitted, so all of them calibrate.
+    settings : Settings
+        One chain is tested, at the whole of delta.
+
+    Raises
+    ------
+    CalibrationError
+        As `entering_rows`.
+
+    Notes
+    -----
+    Whether the rule saves anything is judged on the calibration questions themselves; that can
+    only withhold a certified rule, never change which one it is.
+
+    References
+    ----------
+    Paper, Appendix "Transfer Protocols" (target-calibrated).
+    """
+    rows = entering_rows(calibration_table, settings)
+    table = calibration_table.take(rows)
+    truncated = float(table.truncated.mean())
+    curve = scorer.curve(table, order)
+    result = _certify_losses(curve, scorer, table, settings, settings.delta, None)
+    tested = ((scorer.family, result),)
+    if isinstance(result, NotCertified):
+        return Calibration(None, result, tested, rows, table, None, truncated)
+    costs = stopped_counts(
+        table, scorer.schedule, settings.serving, cache_block=settings.cache_block
+    ).weighed(settings.weights)
+    stopped = curve.totals(costs)[0, result.position]
+    if stopped >= full_counts(table).weighed(settings.weights).sum():
+        refusal = NotCertified(_NO_SAVING, None)
+        return Calibration(None, refusal, tested, rows, table, None, truncated)
+    rule = ExportedRule(scorer, float(order[result.position]), order, result, None, None)
+    return Calibration(rule, None, tested, rows, table, None, truncated)
+
+
+def _certify_losses(
+    curve: StopCurve,
+    scorer: Scorer,
+    table: ProbeTable,
+    settings: Settings,
+    delta: float,
+    expected_risk: float | None,
+) -> Certified | NotCertified:
+    n = int(table.full_correct.sum()) if settings.conditional else table.n_questions
+    if n == 0:
+        return NotCertified("no calibration question is right with full thinking", None)
+    losses = curve.totals(scorer.losses(table))[0].round().astype(np.int64)
+    return certify(
+        losses,
+        n,
+        alpha=settings.alpha,
+        delta=delta,
+        bound=settings.bound,
+        multiplicity=settings.multiplicity,
+        expected_risk=expected_risk,
+    )
+
+
+def _certify_chain(choice: Choice, chain: Chain, table: ProbeTable) -> Certified | NotCertified:
+    settings = choice.settings
+    expected = first_useful_risk(choice.fit, chain)
+    if expected is not None and settings.conditional:
+        expected = min(expected / choice.full_accuracy, 0.999)
+    curve = chain.scorer.curve(table, chain.thresholds)
+    return _certify_losses(curve, chain.scorer, table, settings, choice.chain_delta, expected)
+
+
+def _saving(choice: Choice, chain: Chain, position: int) -> float:
+    """Net saving on fit, out of fold (percent)."""
+    return float(100 * (1 - chain.costs[position] / choice.fit.full_cost.sum()))
+
+
+def _refusal(choice: Choice, tested: list[tuple[str, Certified | NotCertified]]) -> NotCertified:
+    refused = [r for _, r in tested if isinstance(r, NotCertified)]
+    if len(refused) == len(tested):
+        needs = [r.labels_needed for r in refused if r.labels_needed is not None]
+        return replace(refused[0], labels_needed=min(needs, default=None))
+    needs = []
+    for chain in choice.chains:
+        risk = first_useful_risk(choice.fit, chain)
+        if risk is not None:
+            wanted = labels_needed(
+                choice.settings.alpha,
+                choice.chain_delta,
+                expected_risk=risk,
+                bound=choice.settings.bound,
+            )
+            needs += [wanted] if wanted is not None else []
+    return NotCertified(_NO_SAVING, min(needs, default=None))
+
+
+def _pick(choice: Choice, certified: list[tuple[Chain, Certified]]) -> tuple[Chain, Certified]:
+    """The cheaper on fit; the simpler one where their paired interval holds zero."""
+    if len(certified) == 1:
+        return certified[0]
+    (learned, at_learned), (scalar, at_scalar) = certified  # the order of Choice.chains
+    rng = np.random.default_rng(choice.settings.seed)
+    counts = resample_counts(choice.fit.n_blocks, _RESAMPLES, rng=rng).astype(np.float64)
+    difference = counts @ (
+        scalar.block_costs[:, at_scalar.position] - learned.block_costs[:, at_learned.position]
+    )
+    # Thresholds are given here (by calibration, not by these questions), so they stay fixed.
+    return certified[0] if interval(difference).low > 0 else certified[1]

@@ -1,0 +1,267 @@
+"""Candidate rules on fit data: family × checkpoint schedule × threshold order.
+
+A *scorer* is what production runs: a family, its schedule and, if learned, its fitted model.  A
+*chain* is a scorer with its thresholds in the order in which calibration will test them, measured
+on fit questions by models that never saw them.  Nothing here ever meets a calibration question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stopadvisor.boosting import BoostedModel, fit_boosted
+from stopadvisor.constants import N_FOLDS
+from stopadvisor.costs import Serving as ServingRegime
+from stopadvisor.costs import TokenCounts, Weights, full_counts, stopped_counts
+from stopadvisor.errors import CalibrationError
+from stopadvisor.families import LEARNED_FAMILIES, SCALAR_FAMILIES
+from stopadvisor.features import FEATURES, TEXT_FEATURES, feature_array
+from stopadvisor.probes import BoolArray, FloatArray, IntArray, ProbeTable
+from stopadvisor.risk import StopCurve, lost_correct
+from stopadvisor.scores import (
+    LinearModel,
+    fit_logistic,
+    scalar_scores,
+)
+
+__all__ = [
+    "Chain",
+    "FitData",
+    "Scorer",
+    "build_chain",
+    "candidate_schedules",
+    "group_numbers",
+]
+
+_SMALLEST_FIT_FOR_BOOSTING = 200
+_SCHEDULE_SIZES = (6, 4, 3, 2)
+_GRID = np.concatenate([[1.0, 0.9975, 0.995], np.arange(99, -1, -1) / 100])
+"""Quantiles of the live scores that become thresholds, careful ones first."""
+
+
+def group_numbers(table: ProbeTable) -> IntArray:
+    """Number of each question's group, in order of first appearance; shape (n_questions,)."""
+    seen: dict[str, int] = {}
+    return np.array([seen.setdefault(g, len(seen)) for g in table.groups], dtype=np.int64)
+
+
+def candidate_schedules(table: ProbeTable) -> tuple[tuple[int, ...], ...]:
+    """Sub-grids of the probed budgets, from all of them down to two.
+
+    Evenly spaced over the whole grid, without its first checkpoint (a no-thinking probe), without
+    its first third, and over its first half: few probes can pay where ten cannot.  Under the
+    ``last-checkpoint`` reference each ends with the last one, which gives the reference's answer.
+
+    References
+    ----------
+    Paper, Appendix "Checkpoint Schedule Sweep"; six linear checkpoints are its default.
+    """
+    m = table.n_checkpoints
+    last = m - 1
+    found: dict[tuple[int, ...], None] = {tuple(range(m)): None}
+    for first, end in ((0, last), (1, last), (m // 3, last), (0, m // 2)):
+        for size in _SCHEDULE_SIZES:
+            if size > end - first + 1:
+                continue
+            columns = np.unique(np.linspace(first, end, size).round().astype(int))
+            if table.reference == "last-checkpoint":
+                columns = np.union1d(columns, [last])
+            if columns.size >= min(2, m):
+                found[tuple(columns.tolist())] = None
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A rule without its threshold: everything that turns probes into scores."""
+
+    family: str
+    schedule: tuple[int, ...]
+    """Columns of the probed grid."""
+    model: LinearModel | BoostedModel | None
+
+    def scores(self, table: ProbeTable) -> FloatArray:
+        """Linear scores, shape (n_questions, n_scheduled)."""
+        if self.model is None:
+            return scalar_scores(self.family, table, self.schedule)
+        return self.model.scores(feature_array(table, self.schedule, self.model.features))
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether a fitted model stands behind the scores."""
+        return self.model is not None
+
+    def curve(self, table: ProbeTable, thresholds: FloatArray) -> StopCurve:
+        """Where each question of a table stops, at each threshold."""
+        live = ~table.ended[:, self.schedule]
+        return StopCurve.build(self.scores(table), live, thresholds)
+
+    def losses(self, table: ProbeTable) -> BoolArray:
+        """Lost-correct by place of stopping, shape (n_questions, n_scheduled + 1)."""
+        return lost_correct(table.correct_online[:, self.schedule], table.full_correct)
+
+
+@dataclass(frozen=True)
+class FitData:
+    """Fit questions with what every chain needs of them."""
+
+    table: ProbeTable
+    folds: IntArray  # (n_questions,) by group
+    blocks: IntArray  # (n_questions,) unit of resampling
+    n_blocks: int
+    serving: ServingRegime
+    weights: Weights
+    cache_block: int
+    full_cost: FloatArray  # (n_questions,)
+
+    @classmethod
+    def build(
+        cls,
+        table: ProbeTable,
+        *,
+        serving: ServingRegime,
+        weights: Weights,
+        cache_block: int,
+        most_blocks: int,
+    ) -> FitData:
+        """Prepare fit questions; raises CalibrationError when there are too few."""
+        groups = group_numbers(table)
+        n_groups = int(groups.max()) + 1
+        if n_groups < N_FOLDS:
+            raise CalibrationError(
+                f"choosing a rule needs at least {N_FOLDS} different fit questions, got {n_groups}"
+            )
+        n_blocks = min(n_groups, most_blocks)
+        return cls(
+            table,
+            groups % N_FOLDS,
+            groups % n_blocks,
+            n_blocks,
+            serving,
+            weights,
+            cache_block,
+            full_counts(table).weighed(weights),
+        )
+
+    def counts(self, schedule: Sequence[int]) -> TokenCounts:
+        """Tokens of every question for every place of stopping in a schedule."""
+        return stopped_counts(self.table, schedule, self.serving, cache_block=self.cache_block)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A family over a schedule, its thresholds in testing order, measured on fit questions."""
+
+    scorer: Scorer
+    thresholds: FloatArray  # (n_thresholds,) linear scale, strictly descending
+    curve: StopCurve
+    """Out-of-fold stops of the fit questions."""
+    block_losses: FloatArray  # (n_blocks, n_thresholds)
+    block_costs: FloatArray  # (n_blocks, n_thresholds)
+    losses: FloatArray  # (n_thresholds,)
+    costs: FloatArray  # (n_thresholds,)
+
+    def position(self, limit: float) -> int:
+        """Last threshold before the first whose losses exceed `limit`; -1 if there is none.
+
+        The same walk as calibration's, so that what is expected is what can be certified.
+        """
+        over = np.flatnonzero(self.losses > limit)
+        return (int(over[0]) if over.size else self.losses.size) - 1
+
+    def resampled_costs(
+        self, counts: FloatArray, limits: FloatArray, full: FloatArray
+    ) -> FloatArray:
+        """Cost in each resample, every threshold chosen anew.
+
+        Parameters
+        ----------
+        counts : ndarray of float, shape (n_resamples, n_blocks)
+        limits : ndarray of float, shape (n_resamples,)
+            Most losses allowed in each.
+        full : ndarray of float, shape (n_resamples,)
+            Cost of full thinking, taken where no threshold is allowed.
+
+        Returns
+        -------
+        ndarray of float, shape (n_resamples,)
+        """
+        # float32 is exact for these counts, and twice as fast.
+        losses = counts @ self.block_losses.astype(np.float32)  # (n_resamples, n_thresholds)
+        over = losses > limits[:, None] + 1e-6
+        position = np.where(over.any(axis=1), over.argmax(axis=1), over.shape[1]) - 1
+        # Few distinct thresholds win: multiply by those columns only.
+        used, inverse = np.unique(position, return_inverse=True)
+        columns = self.block_costs[:, np.maximum(used, 0)].astype(np.float32)
+        costs = (counts @ columns).astype(np.float64)[np.arange(len(counts)), inverse]
+        return np.where(position >= 0, costs, full)
+
+
+def _features_of(family: str) -> tuple[str, ...]:
+    return TEXT_FEATURES if family == "learned-text" else FEATURES
+
+
+def _fit(
+    family: str, features: NDArray[np.float64], correct: BoolArray, rows: BoolArray
+) -> LinearModel | BoostedModel:
+    fit = fit_boosted if family == "learned-boosted" else fit_logistic
+    return fit(features[rows], correct[rows], _features_of(family))
+
+
+def build_chain(fit: FitData, family: str, schedule: tuple[int, ...]) -> Chain | None:
+    """Measure one candidate on fit questions.
+
+    Returns
+    -------
+    Chain or None
+        None where the family cannot be had on these data: one class of labels in a training fold,
+        or too few questions for boosting.
+
+    Notes
+    -----
+    Checkpoints at or after the end of a trace never train and never score: they do not occur
+    online.
+    """
+    table = fit.table
+    live = ~table.ended[:, schedule]
+    if not live.any():
+        return None
+    if family in SCALAR_FAMILIES:
+        scorer = Scorer(family, schedule, None)
+        scores = scorer.scores(table)
+    elif family in LEARNED_FAMILIES:
+        if family == "learned-boosted" and fit.folds.size < _SMALLEST_FIT_FOR_BOOSTING:
+            return None
+        correct = table.correct[:, schedule]
+        features = feature_array(table, schedule, _features_of(family))
+        scores = np.empty(correct.shape)
+        for fold in range(N_FOLDS):
+            held = fit.folds == fold
+            train = live & ~held[:, None]
+            labels = correct[train]
+            if labels.all() or not labels.any():
+                return None
+            scores[held] = _fit(family, features, correct, train).scores(features[held])
+        scorer = Scorer(family, schedule, _fit(family, features, correct, live))
+    else:
+        raise CalibrationError(
+            f"family must be one of {SCALAR_FAMILIES + LEARNED_FAMILIES}, got {family!r}"
+        )
+    thresholds = np.unique(np.quantile(scores[live], _GRID, method="higher"))[::-1]
+    curve = StopCurve.build(scores, live, thresholds)
+    costs = fit.counts(schedule).weighed(fit.weights)
+    block_losses = curve.totals(scorer.losses(table), fit.blocks, fit.n_blocks)
+    block_costs = curve.totals(costs, fit.blocks, fit.n_blocks)
+    return Chain(
+        scorer,
+        thresholds,
+        curve,
+        block_losses,
+        block_costs,
+        block_losses.sum(axis=0).round(),
+        block_costs.sum(axis=0),
+    )

@@ -1,0 +1,182 @@
+"""The recommendation: profile first, evidence second, serving third, certificate last.
+
+Each step states its reason in one sentence.  Takes finished results and computes nothing but the
+choice between them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from stopadvisor.choice import Choice, FitPoint
+from stopadvisor.paper import MatchedRisk, PaperServing
+from stopadvisor.trajectories import Profile
+
+__all__ = ["Recommendation", "operating_point", "recommend", "recommend_paper"]
+
+PolicyKind = Literal["learned", "scalar", "full-budget"]
+_LIKELY = 0.5
+"""From this chance on, a positive saving counts as one that can be certified."""
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What to run, and why."""
+
+    policy: PolicyKind
+    family: str | None
+    """None for the full budget."""
+    schedule: tuple[int, ...] | None
+    """Thinking budgets at which to probe, in tokens; None for the full budget."""
+    serving: str
+    reasons: tuple[str, ...]
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def _profile_reason(profile: Profile) -> str:
+    shares = {name: _percent(share.share) for name, share in profile.shares.items()}
+    why = {
+        "full-budget": f"{shares['unsolved']} of the questions are never solved, so there is "
+        "little to save and much to lose of what is",
+        "scalar": f"{shares['early_solved']} are solved at the first checkpoint and only "
+        f"{shares['oscillating']} oscillate, so one signal can recognise them",
+        "learned": f"{shares['oscillating']} oscillate and {shares['early_solved']} are solved "
+        "early, so several signals together know more than one",
+        "mixed": f"{shares['early_solved']} are solved early and {shares['oscillating']} "
+        "oscillate, which points to no rule in particular",
+    }[profile.predicted]
+    return (
+        f"Profile: {profile.predicted} ({why}; the same regime in "
+        f"{_percent(profile.stability)} of posterior draws)."
+    )
+
+
+def recommend(profile: Profile, choice: Choice) -> Recommendation:
+    """Recommendation of the deploy protocol, from fit questions alone.
+
+    Parameters
+    ----------
+    profile : Profile
+        Of the fit questions.
+    choice : Choice
+
+    References
+    ----------
+    Paper, Section "Discussion and Limitations" (its decision procedure).  Departs from it where
+    evidence contradicts the profile: evidence wins.
+    """
+    settings = choice.settings
+    reasons = [_profile_reason(profile)]
+
+    def full_budget(reason: str) -> Recommendation:
+        reasons.append(reason)
+        return Recommendation("full-budget", None, None, settings.serving, tuple(reasons))
+
+    advised = choice.advised
+    if advised is None:
+        return full_budget(
+            f"Evidence: at alpha = {settings.alpha:g} no threshold of any family can be expected "
+            f"to be certified with {choice.n_calibration} calibration questions."
+        )
+    is_learned = advised.scorer.is_learned
+    side: PolicyKind = "learned" if is_learned else "scalar"
+    reasons.append(_evidence_reason(profile, choice, side))
+    point = choice.learned if is_learned else choice.scalar
+    # An advised chain has both.
+    assert point is not None
+    assert choice.saving_lower is not None
+    lower = choice.saving_lower
+    if lower <= 0:
+        return full_budget(
+            f"Serving: under {settings.serving} the net saving is expected at "
+            f"{point.fit_total_saving_pct:.1f} % with a one-sided 95 % lower limit of "
+            f"{lower:.1f} %: not above zero, so probing is not worth it."
+        )
+    reasons.append(
+        f"Serving: under {settings.serving} the expected net saving is "
+        f"{point.fit_total_saving_pct:.1f} % (one-sided 95 % lower limit {lower:.1f} %)."
+    )
+    if profile.predicted == "full-budget":
+        if choice.chance < _LIKELY:
+            return full_budget(
+                f"Certificate: the chance that calibration certifies a saving is only "
+                f"{_percent(choice.chance)}, so the profile's advice stands."
+            )
+        reasons.append(
+            "The profile alone says full budget; a positive saving that can be certified "
+            "overrides it."
+        )
+    reasons.append(
+        f"Certificate: provisional; with {choice.n_calibration} calibration questions the chance "
+        f"to certify a saving at alpha = {settings.alpha:g} is {_percent(choice.chance)}. "
+        "`stopadvisor calibrate` decides."
+    )
+    return Recommendation(side, point.family, point.schedule, settings.serving, tuple(reasons))
+
+
+def _evidence_reason(profile: Profile, choice: Choice, side: PolicyKind) -> str:
+    spread = choice.delta_saving_pp
+    if choice.verdict in ("learned better", "scalar better") and spread is not None:
+        text = (
+            f"Evidence: {choice.verdict} at matched risk (learned minus scalar "
+            f"{spread.median:+.1f} pp, 95 % [{spread.low:+.1f}, {spread.high:+.1f}])"
+        )
+        if profile.predicted in ("learned", "scalar") and profile.predicted != side:
+            return text + f"; this overrules the profile, which says {profile.predicted}."
+        return text + "."
+    if choice.verdict == "comparable" and spread is not None:
+        return (
+            f"Evidence: the families are comparable at matched risk (learned minus scalar "
+            f"{spread.median:+.1f} pp, 95 % [{spread.low:+.1f}, {spread.high:+.1f}]), so the "
+            "simpler rule wins."
+        )
+    return f"Evidence: only the {side} side can be expected to be certified."
+
+
+def recommend_paper(
+    profile: Profile, row: MatchedRisk, serving: PaperServing, regime: str
+) -> Recommendation:
+    """Recommendation under the paper's protocol, from its own figures.
+
+    Parameters
+    ----------
+    profile : Profile
+        Of all questions.
+    row : MatchedRisk
+        At the risk target asked for.
+    serving : PaperServing
+    regime : str
+        Serving regime, one of the paper's three.
+    """
+    reasons = [_profile_reason(profile)]
+    spread = row.delta_saving_pp
+    reasons.append(
+        f"Evidence: {row.verdict} at alpha = {row.alpha:g} on test questions (learned minus "
+        f"scalar {spread.median:+.1f} pp, 95 % [{spread.low:+.1f}, {spread.high:+.1f}]); the "
+        "paper's intervals keep thresholds frozen and tell equal families apart too often."
+    )
+    point = row.learned if row.verdict == "learned better" else row.scalar
+    if row.verdict == "inconclusive" and row.learned.feasible:
+        point = row.learned
+    if not point.feasible:
+        reasons.append("Certificate: the bound admits no threshold, so full thinking stays.")
+        return Recommendation("full-budget", None, None, regime, tuple(reasons))
+    saving = serving.saving_pct[regime]
+    reasons.append(
+        f"Serving: at the learned policy's peak-gain threshold {regime} saves {saving:.1f} %."
+    )
+    if saving <= 0 or point.total_saving_pct <= 0:
+        return Recommendation("full-budget", None, None, regime, tuple(reasons))
+    side: PolicyKind = "learned" if point.family == "learned" else "scalar"
+    return Recommendation(side, point.family, None, regime, tuple(reasons))
+
+
+def operating_point(choice: Choice) -> FitPoint | None:
+    """The point that the evidence favours; None where nothing is feasible."""
+    if choice.advised is None:
+        return None
+    return choice.learned if choice.advised.scorer.is_learned else choice.scalar

@@ -1,0 +1,97 @@
+"""What one exact rule did on some questions: losses, accuracy, savings.
+
+The rule is given; nothing is chosen here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stopadvisor.bootstrap import Interval, interval, resample_counts
+from stopadvisor.chains import Scorer, group_numbers
+from stopadvisor.probes import FloatArray, IntArray, ProbeTable
+
+__all__ = ["Outcome", "measure"]
+
+_RESAMPLES = 1000
+_MOST_BLOCKS = 1000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one rule did on some questions."""
+
+    n: int
+    losses: int
+    correct: int
+    full_correct: int
+    think_saving_pct: float
+    total_saving_pct: float
+    saving_interval: Interval | None = None
+
+    @property
+    def risk(self) -> float:
+        """Share of the questions that were lost."""
+        return self.losses / self.n
+
+    @property
+    def accuracy(self) -> float:
+        """Share answered right when stopped by the rule."""
+        return self.correct / self.n
+
+
+def measure(
+    scorer: Scorer,
+    table: ProbeTable,
+    stops: IntArray,
+    costs: FloatArray,
+    full_cost: FloatArray,
+    *,
+    rng: np.random.Generator | None = None,
+) -> Outcome:
+    """Risk, accuracy and saving of one rule.
+
+    Parameters
+    ----------
+    scorer : Scorer
+    table : ProbeTable
+    stops : ndarray of int, shape (n_questions,)
+        Position in the scorer's schedule; its length means never.
+    costs : ndarray of float, shape (n_questions, n_scheduled + 1)
+    full_cost : ndarray of float, shape (n_questions,)
+    rng : numpy.random.Generator, optional
+        Adds a bootstrap interval of the net saving.
+    """
+    columns = np.asarray(scorer.schedule)
+
+    def at(values: NDArray[np.generic]) -> FloatArray:
+        return np.take_along_axis(values, stops[:, None], axis=1)[:, 0].astype(np.float64)
+
+    full_correct = table.full_correct
+    correct = np.column_stack([table.correct_online[:, columns], full_correct])
+    last = (
+        table.trace_tokens
+        if table.reference == "natural"
+        else np.minimum(table.trace_tokens, table.budgets[-1])
+    ).astype(np.float64)
+    thinking = np.column_stack([table.think_tokens[:, columns], last])
+    stopped = at(costs)
+    spread = None
+    if rng is not None:
+        blocks = group_numbers(table) % _MOST_BLOCKS
+        n_blocks = int(blocks.max()) + 1
+        counts = resample_counts(n_blocks, _RESAMPLES, rng=rng).astype(np.float64)
+        sums = [counts @ np.bincount(blocks, v, n_blocks) for v in (stopped, full_cost)]
+        spread = interval(100 * (1 - sums[0] / sums[1]))
+    return Outcome(
+        table.n_questions,
+        int(at(scorer.losses(table)).sum()),
+        int(at(correct).sum()),
+        int(full_correct.sum()),
+        float(100 * (1 - at(thinking).sum() / last.sum())) if last.sum() else 0.0,
+        float(100 * (1 - stopped.sum() / full_cost.sum())),
+        spread,
+    )
