@@ -1,0 +1,139 @@
+"""Numbers as people and models write them: find one in a text, and read it exactly.
+
+Thousands separators, decimals, exponents, powers, fractions and mixed numbers, currency signs,
+LaTeX and Unicode forms.  A comma always groups thousands.  Values are exact fractions, never
+floats.  This module knows nothing of answers or tasks; it is standard library only and serves
+``answers.py``.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from fractions import Fraction
+
+__all__ = ["MAX_DIGITS", "NUMBER", "ascii_math", "lowest_terms", "plain_integer", "plain_number"]
+
+MAX_DIGITS = 1000
+"""A number whose text is longer counts as no answer: it would cost time and teach nothing."""
+
+
+def plain_integer(text: str) -> str | None:
+    """Read the commonest case, an integer with at most ``$``, ``*`` or a full stop around it.
+
+    A tenth of the cost of the full rule, which gives the same; None for anything else.
+    """
+    text = text.rstrip(" \n.*$").lstrip(" \n*$")
+    if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS:
+        return text.lstrip("0") or "0"
+    return None
+
+
+_UNSIGNED = r"(?:\d{1,3}(?:,\d{2,3})*,\d{3}(?!\d)|\d+)(?:\.\d+)?"
+# Sign; mantissa; then an exponent, a power, a denominator, or the fraction of a mixed number.
+NUMBER = re.compile(
+    rf"""
+    (?P<sign> ^[*_$\s]*-\s*[$€£¥]?\s* | (?<![\w)\]}}])-[$€£¥]? )?
+    (?P<mantissa> {_UNSIGNED} | (?<!\d)\.\d+ )
+    (?:
+        [eE](?P<exponent>[+-]?\d+)
+      | \s*[x×*]\s*10\s*(?:\^|\*\*)\s*\{{?\s*(?P<scale>[+-]?\d+)\s*\}}?
+      | \s*(?:\^|\*\*)\s*\{{?\s*(?P<power>[+-]?\d+)\s*\}}?
+      | \s*/\s*(?P<denominator>-?{_UNSIGNED})
+      | \ +(?P<upper>\d+)\s*/\s*(?P<lower>\d+)
+    )?
+    """,
+    re.VERBOSE | re.ASCII,
+)
+
+
+def lowest_terms(match: re.Match[str]) -> str:
+    """Write a match of `NUMBER` in lowest terms.
+
+    Returns
+    -------
+    str
+        As ``-7`` or ``22/7``; "" for a zero denominator, or past `MAX_DIGITS`.
+    """
+    if len(match[0]) > MAX_DIGITS:
+        return ""
+    number = _fraction(match["mantissa"])
+    scale = match["exponent"] or match["scale"]
+    if scale:
+        if abs(int(scale)) > MAX_DIGITS:
+            return ""
+        number *= Fraction(10) ** int(scale)
+    elif match["power"]:
+        power = int(match["power"])
+        if abs(power) * len(match["mantissa"]) > MAX_DIGITS or (power < 0 and not number):
+            return ""
+        number = Fraction(number**power)
+    elif match["denominator"]:
+        denominator = _fraction(match["denominator"])
+        if not denominator:
+            return ""
+        number /= denominator
+    elif match["lower"]:
+        if not int(match["lower"]):
+            return ""
+        number += Fraction(int(match["upper"]), int(match["lower"]))
+    text = str(-number if match["sign"] else number)
+    return text if len(text) <= MAX_DIGITS else ""
+
+
+def _fraction(text: str) -> Fraction:
+    text = text.replace(",", "")
+    return Fraction(int(text)) if text.isdigit() else Fraction(text)
+
+
+_SUPERSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+")
+_VULGAR = re.compile("(?<=[0-9])[¼½¾⅐-⅞]")
+_THIN_SPACE = re.compile("(?<=[0-9])[\u00a0\u2009\u202f](?=[0-9]{3})")
+_FRAC = re.compile(
+    r"(?P<whole>\d)?\s*\\frac\s*(?:\{\s*(?P<a>-?[\d.,]+)\s*\}|(?P<c>\d))"
+    r"\s*(?:\{\s*(?P<b>-?[\d.,]+)\s*\}|(?P<d>\d))",
+    re.ASCII,
+)
+_LATEX_NUMBER = (
+    ("\\dfrac", "\\frac"),
+    ("\\tfrac", "\\frac"),
+    ("\\cfrac", "\\frac"),
+    ("{,}", ","),
+    ("\\$", ""),
+    ("\\left", ""),
+    ("\\right", ""),
+    ("\\,", ""),
+    ("\\!", ""),
+    ("\\;", ""),
+    ("\\:", ""),
+    ("\\ ", ""),
+    ("\\times", "*"),
+    ("\\cdot", "*"),
+    ("\\approx", "="),
+)
+
+
+def plain_number(text: str) -> str:
+    """Write the LaTeX and Unicode numbers of a text in ASCII, ready for `NUMBER`."""
+    if not text.isascii():
+        text = ascii_math(text).replace("≈", "=")
+    if "\\" in text or "{" in text:
+        for old, new in _LATEX_NUMBER:
+            text = text.replace(old, new)
+        text = _FRAC.sub(_plain_fraction, text)
+    return text
+
+
+def _plain_fraction(match: re.Match[str]) -> str:
+    upper, lower = match["a"] or match["c"], match["b"] or match["d"]
+    # A whole part before it makes a mixed number, which wants its space.
+    return f"{match['whole']} {upper}/{lower}" if match["whole"] else f"{upper}/{lower}"
+
+
+def ascii_math(text: str) -> str:
+    """Apply NFKC, but keep 10² apart from 102, 2½ from 21/2, and a group of digits together."""
+    text = _THIN_SPACE.sub("", text)
+    text = _SUPERSCRIPT.sub(lambda m: "^{" + unicodedata.normalize("NFKC", m[0]) + "}", text)
+    text = _VULGAR.sub(lambda m: " " + m[0], text)
+    text = unicodedata.normalize("NFKC", text)
+    return text.replace("\N{MINUS SIGN}", "-").replace("\N{FRACTION SLASH}", "/")

@@ -1,0 +1,199 @@
+"""The lines of a workload file as checked fields: what is not as it should be is refused.
+
+Every message gives ``FILE:LINE``, the field, what was expected and what was found.  This module
+knows JSON and chat messages, but no question, task or gold.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections import Counter
+from collections.abc import Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NoReturn
+
+from stopadvisor.errors import WorkloadError
+
+__all__ = ["messages_field", "read_rows", "refuse", "text_field"]
+
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+def read_rows(path: Path) -> tuple[bytes, list[tuple[str, dict[str, Any]]]]:
+    """Read a JSONL file.
+
+    Returns
+    -------
+    tuple
+        The file's bytes, and per line ``FILE:LINE`` with the line's object, numbers with a point
+        as `Decimal` (so that a float is NaN or infinite).
+
+    Raises
+    ------
+    WorkloadError
+        The file cannot be read or is empty; or a line is blank or not one JSON object in UTF-8.
+    """
+    data = _read_bytes(path)
+    return data, [
+        (f"{path}:{number}", _parse(line, f"{path}:{number}", number))
+        for number, line in enumerate(_lines(data, path), start=1)
+    ]
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise WorkloadError(f"{path}: expected a JSONL file, found none") from None
+    except IsADirectoryError:
+        raise WorkloadError(f"{path}: expected a JSONL file, got a directory") from None
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        raise WorkloadError(f"{path}: expected a readable JSONL file, got: {error}") from error
+
+
+def _lines(data: bytes, path: Path) -> list[str]:
+    body = data.removeprefix(codecs.BOM_UTF8)
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError as error:
+        number = body.count(b"\n", 0, error.start) + 1
+        raise WorkloadError(
+            f"{path}:{number}: expected UTF-8 text, "
+            f"got the byte 0x{body[error.start]:02x} ({error.reason})"
+        ) from None
+    if not text.strip():
+        raise WorkloadError(f"{path}: expected at least one question, got an empty file")
+    # Split at \n alone: other line separators may stand inside a question.
+    return text.rstrip().split("\n")
+
+
+class _RepeatedFieldError(ValueError):
+    pass
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise _RepeatedFieldError(name)
+    return fields
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_object,
+    parse_float=Decimal,  # gold keeps the digits it was written with
+)
+
+
+def _parse(line: str, where: str, number: int) -> dict[str, Any]:
+    if not line.strip():
+        raise WorkloadError(f"{where}: expected a question, got a blank line")
+    try:
+        row = _DECODER.decode(line)
+    except _RepeatedFieldError as error:
+        raise WorkloadError(f"{where}: field {str(error)!r}: expected once, got twice") from None
+    except json.JSONDecodeError as error:
+        hint = ""
+        if number == 1 and line.lstrip().startswith("["):
+            hint = "; a JSON array becomes JSONL with: jq -c '.[]'"
+        raise WorkloadError(
+            f"{where}: expected one JSON object, got broken JSON "
+            f"({error.msg}, column {error.colno}){hint}"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise WorkloadError(f"{where}: expected one JSON object, got: {error}") from None
+    if not isinstance(row, dict):
+        raise WorkloadError(f"{where}: expected one JSON object, got {_shown(row)}")
+    return row
+
+
+# --- Fields ---------------------------------------------------------------------------------------
+
+
+def refuse(where: str, field: str, expected: str, got: Any, *, shown: bool = False) -> NoReturn:
+    """Raise the `WorkloadError` for a field.
+
+    Parameters
+    ----------
+    where : str
+        ``FILE:LINE``.
+    field, expected : str
+        Name of the field, and what it should hold.
+    got : object
+        The value found, or with `shown` the words for it.
+    shown : bool
+        Whether `got` is to be printed as it stands.
+    """
+    found = got if shown else _shown(got)
+    raise WorkloadError(f"{where}: field {field!r}: expected {expected}, got {found}")
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    text = json.dumps(value, ensure_ascii=True, default=str)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def text_field(row: dict[str, Any], name: str, where: str, *, decimals: bool = False) -> str | None:
+    """Return the text of an optional field, None where it is absent.
+
+    Whole numbers, and if allowed decimal ones, become text.
+    """
+    value = row.get(name)
+    if value is None:
+        return None
+    if type(value) is int or (decimals and isinstance(value, Decimal)):  # bool is no number
+        return str(value)
+    if not isinstance(value, str) or not value.strip():
+        kind = "number" if decimals else "whole number"
+        refuse(where, name, f"text that is not empty, or a {kind}", value)
+    _check_text(value, where, name)
+    return value
+
+
+def _check_text(text: str, where: str, field: str) -> None:
+    """Refuse half a surrogate pair, which JSON can spell and no UTF-8 file can hold."""
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        refuse(where, field, "Unicode text", f"half a surrogate pair ({error.reason})", shown=True)
+
+
+def messages_field(row: dict[str, Any], where: str) -> tuple[tuple[Mapping[str, str], ...], bool]:
+    """Return the chat messages of a line, and whether they were given as `question`."""
+    question, messages = row.get("question"), row.get("messages")
+    if question is not None and messages is not None:
+        refuse(where, "messages", "only one of 'question' and 'messages'", "both", shown=True)
+    if messages is None:
+        if question is None:
+            refuse(where, "question", "'question' or 'messages'", "neither", shown=True)
+        if not isinstance(question, str) or not question.strip():
+            refuse(where, "question", "text that is not empty", question)
+        _check_text(question, where, "question")
+        return ({"role": "user", "content": question},), True
+    if not isinstance(messages, list) or not messages:
+        refuse(where, "messages", "a list of chat messages that is not empty", messages)
+    for index, message in enumerate(messages):
+        _check_message(message, where, f"messages[{index}]")
+    if messages[-1]["role"] != "user":
+        refuse(where, f"messages[{len(messages) - 1}].role", "'user'", messages[-1]["role"])
+    return tuple(messages), False
+
+
+def _check_message(message: Any, where: str, field: str) -> None:
+    if not isinstance(message, dict):
+        refuse(where, field, "an object with 'role' and 'content'", message)
+    if message.get("role") not in _ROLES:
+        refuse(where, f"{field}.role", f"one of {', '.join(_ROLES)}", message.get("role"))
+    content = message.get("content")
+    if not isinstance(content, str) or not content.strip():
+        refuse(where, f"{field}.content", "text that is not empty", content)
+    for name, value in message.items():
+        if not isinstance(value, str):
+            refuse(where, f"{field}.{name}", "text", value)
+        _check_text(value, where, f"{field}.{name}")

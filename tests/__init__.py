@@ -1,0 +1,1 @@
+"""Tests; the folder mirrors `stopadvisor`.  Run all checks with `python -m tests`."""

@@ -1,0 +1,106 @@
+"""Microseconds per observed checkpoint, and how that compares with scikit-learn's pipeline.
+
+Run from the repository root: ``python -m tests.benchmarks.step``.  A step is everything the stepper
+does online: normalising the raw answer, features, score and decision.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from collections.abc import Callable
+from typing import Any
+
+from stopadvisor.policy import FAMILIES, Policy, build_policy
+from tests.policy_content import family_content
+
+REPEATS = 7
+QUESTIONS = 2000
+ANSWERS = (" 41", " 42", " 42.", " 42", "\\boxed{42}", " 42")
+
+
+def microseconds(work: Callable[[], int]) -> float:
+    """Best of several runs; `work` says how many steps it made."""
+    best = float("inf")
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        steps = work()
+        best = min(best, (time.perf_counter() - start) / steps)
+    return best * 1e6
+
+
+def stepper_time(family: str, *, raw: bool = True, n_trees: int = 40) -> float:
+    """One step of a policy that never stops, so that each question has all its checkpoints."""
+    content = family_content(family, {"confidence": 0.0, "entropy": 1.0}.get(family, 600.0))
+    if family == "learned-boosted":
+        content["trees"] = [_full_tree(k) for k in range(n_trees)]
+    policy = Policy(build_policy(content))
+    inputs: list[dict[str, Any]] = [
+        {
+            "answer": answer,
+            "normalized": None if raw else "42",
+            "mean_logprob": -0.5 + 0.01 * j,
+            "mean_entropy": 0.4,
+            "markers": float(j),
+            "think_tokens": budget,
+        }
+        for j, (answer, budget) in enumerate(zip(ANSWERS, policy.budgets, strict=True))
+    ]
+
+    def work() -> int:
+        for _ in range(QUESTIONS):
+            observe = policy.start().observe
+            for step in inputs:
+                observe(**step)
+        return QUESTIONS * len(inputs)
+
+    return microseconds(work)
+
+
+def _full_tree(k: int) -> dict[str, Any]:
+    """Eight leaves on three levels, as boosting fits them."""
+    return {
+        "feature": [(k + node) % 8 for node in range(7)] + [-1] * 8,
+        "threshold": [0.1 * (node - 3) for node in range(7)] + [0.0] * 8,
+        "left": [2 * node + 1 for node in range(7)] + [0] * 8,
+        "right": [2 * node + 2 for node in range(7)] + [0] * 8,
+        "value": [0.0] * 7 + [0.01 * node for node in range(8)],
+    }
+
+
+def pipeline_time() -> float:
+    """`predict_proba` of the fitted scikit-learn pipeline on one row of eight features."""
+    import numpy as np
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(400, 8))
+    pipeline = make_pipeline(StandardScaler(), LogisticRegression()).fit(rows, rows[:, 0] > 0)
+    row = rows[:1]
+
+    def work() -> int:
+        for _ in range(200):
+            pipeline.predict_proba(row)
+        return 200
+
+    return microseconds(work)
+
+
+def main() -> None:
+    learned = stepper_time("learned")
+    for family in FAMILIES:
+        print(f"{family:16} {stepper_time(family):7.2f} us per step")
+    print(f"{'learned':16} {stepper_time('learned', raw=False):7.2f} us, answer normalised before")
+    if importlib.util.find_spec("sklearn") is None:
+        print("scikit-learn is not installed: no comparison")
+        return
+    pipeline = pipeline_time()
+    print(
+        f"scikit-learn     {pipeline:7.2f} us per row, {pipeline / learned:.0f} times the stepper"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+"""A realistic policy content for tests: what `calibrate` hands to `build_policy`."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from typing import Any
+
+from stopadvisor.answers import GRADER, NORMALIZER
+from stopadvisor.constants import DEFAULT_CUE, MARKERS, PROMPT_TEMPLATES
+from stopadvisor.families import FAMILIES, display_threshold
+from stopadvisor.features import FEATURES, TEXT_FEATURES
+
+__all__ = [
+    "IDENTITY",
+    "example_content",
+    "example_contents",
+    "family_content",
+    "full_budget_content",
+]
+
+
+def _sha(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+IDENTITY: dict[str, Any] = {
+    "engine": "hf",
+    "engine_version": "5.23.0",
+    "torch": "2.13.0",
+    "model": "tiny-reasoner",
+    "model_revision": "sha256:" + _sha("weights"),
+    "tokenizer_sha256": _sha("tokenizer"),
+    "template_sha256": _sha("template"),
+    "dtype": "float32",
+    "attention": "sdpa",
+    "device": "cpu",
+    "quantization": None,
+    "think_open": {"text": "<think>\n", "ids": [3, 10]},
+    "think_close": {"text": "\n</think>", "ids": [10, 4]},
+    "stop_ids": [1, 2],
+    "chat_template_kwargs": {"enable_thinking": True},
+}
+"""What the engine says of itself; the example content is bound to it."""
+
+_EXAMPLE: dict[str, Any] = {
+    "kind": "stop",
+    "family": "learned",
+    "features": list(FEATURES),
+    "mean": [0.41, 0.5, -0.62, 0.71, 0.44, 1.9, 0.58, 0.004],
+    "scale": [0.33, 0.34, 0.81, 0.66, 0.4963, 1.35, 0.27, 0.006],
+    "coef": [0.12, 0.31, 0.94, -0.57, 0.18, 0.42, 0.66, -0.21],
+    "intercept": 0.84,
+    "threshold": display_threshold("learned", 1.375),
+    "decision_threshold": 1.375,
+    "budgets": [0, 16, 32, 64, 96, 128],
+    "probe": {
+        "closer": {"text": "\n</think>", "ids": [10, 4]},
+        "cue": {"text": DEFAULT_CUE, "ids": [10, 10, 61, 62]},
+        "cap": 48,
+        "stop_ids": [1, 2],
+    },
+    "on_stop": "probe",
+    "markers": {"phrases": list(MARKERS), "rule": "case-insensitive, non-overlapping, in order"},
+    "task": "numeric",
+    "normalizer": NORMALIZER,
+    "grader": GRADER,
+    "entropy_source": "full",
+    "prompt_template": PROMPT_TEMPLATES["numeric"],
+    "chat_template_kwargs": {"enable_thinking": True},
+    "sampling": {"greedy": False, "temperature": 0.6, "seed": 0},
+    "max_think": 512,
+    "model": {
+        "name": IDENTITY["model"],
+        "revision": IDENTITY["model_revision"],
+        "tokenizer_sha256": IDENTITY["tokenizer_sha256"],
+        "template_sha256": IDENTITY["template_sha256"],
+    },
+    "engine": {
+        "name": "hf",
+        "version": "5.23.0",
+        "dtype": "float32",
+        "quantization": None,
+        "attention": "sdpa",
+        "device": "cpu",
+    },
+    "serving": "kv-fork",
+    "certificate": {
+        "alpha": 0.15,
+        "delta": 0.05,
+        "bound": "exact",
+        "multiplicity": "fixed-sequence",
+        "n": 80,
+        "losses": 5,
+        "upper": 0.12775,
+        "reference": "natural",
+        "looks": 1,
+        "words": "at most 15 % of all questions become wrong that full thinking gets right",
+    },
+    "profile": {"early_solved": {"count": 24, "share": 0.3, "ci95": [0.2, 0.41]}},
+    "expected": {"test_risk": 0.05, "test_accuracy": 0.81, "test_total_saving_pct": 26.1},
+    "split": {
+        "seed": 0,
+        "fractions": [0.4, 0.4, 0.2],
+        "fit": [_sha(f"fit {k}")[:16] for k in range(8)],
+        "calibration": [_sha(f"calibration {k}")[:16] for k in range(8)],
+        "test": [_sha(f"test {k}")[:16] for k in range(4)],
+    },
+    "workload_sha256": _sha("workload"),
+    "versions": {"stopadvisor": "0.1.0", "numpy": "2.4.6", "torch": None},
+    "created": "2026-01-02T03:04:05+00:00",
+    "order": [],
+    "calibration_features": [[0.4, 0.5, -0.6, 0.7, 0.4, 1.9, 0.6, 0.0], [0.5] * 8],
+}
+
+
+def example_content(**changes: Any) -> dict[str, Any]:
+    """A fresh content for `build_policy`: family learned, eight features, six checkpoints."""
+    return copy.deepcopy(_EXAMPLE) | changes
+
+
+def family_content(family: str, decision_threshold: float | None = None) -> dict[str, Any]:
+    """The example with another family's rule in it."""
+    defaults = {
+        "learned": 1.375,
+        "learned-text": 1.3,
+        "learned-boosted": 0.4,
+        "confidence": -0.105,
+        "entropy": -0.21,
+        "run-stability": 3.0,
+        "confidence-leap": 0.11,
+    }
+    linear = defaults[family] if decision_threshold is None else decision_threshold
+    content = example_content(
+        family=family, decision_threshold=linear, threshold=display_threshold(family, linear)
+    )
+    keys = ("mean", "scale", "coef")
+    if family == "learned-text":
+        rows = [k for k, name in enumerate(FEATURES) if name in TEXT_FEATURES]
+        content["features"] = [FEATURES[k] for k in rows]
+        content |= {key: [content[key][k] for k in rows] for key in keys}
+    elif family == "learned-boosted":
+        content |= {key: [] for key in keys}
+        content["trees"] = [
+            {  # on answer_logprob, then run_length
+                "feature": [2, 5, -1, -1, -1],
+                "threshold": [-0.35, 1.5, 0.0, 0.0, 0.0],
+                "left": [1, 2, 0, 0, 0],
+                "right": [4, 3, 0, 0, 0],
+                "value": [0.0, 0.0, -0.8, -0.3, 0.5],
+            },
+            {  # on marker_density
+                "feature": [7, -1, -1],
+                "threshold": [0.01, 0.0, 0.0],
+                "left": [1, 0, 0],
+                "right": [2, 0, 0],
+                "value": [0.0, 0.25, -0.4],
+            },
+            {  # a lone leaf
+                "feature": [-1],
+                "threshold": [0.0],
+                "left": [0],
+                "right": [0],
+                "value": [0.1],
+            },
+        ]
+        content["intercept"] = -0.2
+    elif family != "learned":
+        content |= {key: [] for key in ("features", *keys)} | {"intercept": None}
+    return content
+
+
+def full_budget_content() -> dict[str, Any]:
+    """What `calibrate` writes when it certified nothing."""
+    return example_content(
+        kind="full-budget",
+        family=None,
+        features=[],
+        mean=[],
+        scale=[],
+        coef=[],
+        intercept=None,
+        threshold=None,
+        decision_threshold=None,
+        budgets=[],
+        certificate=None,
+    )
+
+
+def example_contents() -> dict[str, dict[str, Any]]:
+    """One content of every shape that a policy can have, by name."""
+    found = {family: family_content(family) for family in FAMILIES}
+    found["full-budget"] = full_budget_content()
+    found["mixed"] = example_content(task="mixed", prompt_template={"math": "{question}?"})
+    found["archive"] = example_content(
+        model=None, engine=None, probe=None, max_think=None, split=None, prompt_template=None
+    )
+    found["one-checkpoint"] = example_content(budgets=[0])
+    return found

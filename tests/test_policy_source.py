@@ -1,0 +1,99 @@
+"""What a policy refuses to serve with, and what it only remarks on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stopadvisor.errors import PolicyError
+from stopadvisor.policy import Policy, build_policy, policy_source
+from tests.policy_content import IDENTITY, example_content, example_contents, full_budget_content
+
+PLAN = {
+    "cue": example_content()["probe"]["cue"]["text"],
+    "cap": 48,
+    "max_think": 512,
+    "prompt_template": example_content()["prompt_template"],
+}
+
+
+def check(content: dict[str, Any] | None = None, source: str = "full", **changes: Any) -> list[str]:
+    plan = PLAN | {key: changes.pop(key) for key in list(changes) if key in PLAN}
+    policy = Policy(build_policy(content or example_content()))
+    return policy.check_source(IDENTITY | changes, source, **plan)
+
+
+def test_its_own_source_is_fine() -> None:
+    assert check() == []
+    assert Policy(build_policy(example_content())).check_source(IDENTITY, "full") == []
+    source = policy_source(IDENTITY)
+    assert check(example_content(**source)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"model": "other", "model_revision": "abc"}, "model revision"),
+        ({"model_revision": "sha256:" + "1" * 64}, "model revision"),
+        ({"model": "other", "model_revision": None}, "model 'tiny-reasoner', got 'other'"),
+        ({"tokenizer_sha256": "1" * 64}, "tokenizer hash"),
+        ({"template_sha256": "1" * 64}, "chat template hash"),
+        ({"think_close": {"text": "</t>", "ids": [10, 4, 4]}}, "thinking closer (ids)"),
+        ({"think_close": {"text": "</t>", "ids": None}}, "thinking closer"),
+        ({"think_close": "</t>"}, "thinking closer"),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs"),
+        ({"source": "top-k:20"}, "entropy source 'full', got 'top-k:20'"),
+        ({"cue": "\n\nThe answer is"}, "answer cue"),
+        ({"cap": 32}, "answer cap 48, got 32"),
+        ({"max_think": 1024}, "thinking cap (max_think) 512, got 1024"),
+        ({"prompt_template": "{question}"}, "prompt template"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_another_source_is_refused(changes: dict[str, Any], expected: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        check(**changes)
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"engine": "openai"}, "the engine is 'openai' here, was 'hf'"),
+        ({"engine_version": "6.0"}, "the engine's version"),
+        ({"dtype": "bfloat16"}, "dtype is 'bfloat16' here"),
+        ({"device": "cuda"}, "the device is 'cuda' here"),
+        ({"quantization": "awq"}, "quantisation is 'awq' here, was None"),
+        ({"attention": "eager"}, "the attention implementation"),
+        ({"model": "renamed"}, "its content is the same"),
+        ({"model_revision": None}, "revision is unknown"),
+        ({"tokenizer_sha256": None}, "tokenizer's hash is unknown"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_other_circumstances_are_remarked_on(changes: dict[str, Any], expected: str) -> None:
+    (remark,) = check(**changes)
+    assert expected in remark
+
+
+def test_a_hub_model_is_bound_by_name_and_commit() -> None:
+    content = example_content()
+    content["model"]["revision"] = "0123abc"
+    assert check(content, model_revision="0123abc") == []
+    with pytest.raises(PolicyError, match="model 'tiny-reasoner', got 'renamed'"):
+        check(content, model_revision="0123abc", model="renamed")
+
+
+def test_archives_are_bound_to_no_model() -> None:
+    (remark,) = check(example_contents()["archive"], model="other", chat_template_kwargs=None)
+    assert "bound to no model" in remark
+    with pytest.raises(PolicyError, match="entropy source"):
+        check(example_contents()["archive"], source="top-k:5")
+
+
+def test_full_budget_does_not_mind_how_it_would_have_probed() -> None:
+    assert check(full_budget_content(), source="top-k:5", cue="?", cap=3) == []
+    with pytest.raises(PolicyError, match="tokenizer"):
+        check(full_budget_content(), tokenizer_sha256="1" * 64)
