@@ -1,0 +1,234 @@
+"""The tokenizer's side of probing: rendered prompts, thinking markers, suffixes and their hashes.
+
+Works on token ids throughout: text joined at a cut changes its tokenisation there.  Takes any
+transformers tokenizer, and imports neither torch nor transformers; knows no model and no server.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stopadvisor.errors import ModelError
+
+__all__ = ["KNOWN_MARKERS", "Chat", "Marker", "find_markers"]
+
+KNOWN_MARKERS = (
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<seed:think>", "</seed:think>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
+)
+"""Opener and closer of the reasoning models we know; others are named by the user."""
+
+
+_TAG = re.compile(r"<\|.*?\|>")
+
+_SPECIMEN = (
+    "Wait, 3.14159 + 2,718 = f(x)^2;\n\n\tdef naïve(): return '\\\\boxed{½}'  # ok\r\n"
+    "Überraschung – 東京は人口1400万人。 Привет, мир! 🙂 <think>don't</think> A) B) ≤ ∑"
+)
+"""Cut by every tokenizer in its own way; part of its hash."""
+
+
+@dataclass(frozen=True)
+class Marker:
+    """The opener or the closer of the thinking."""
+
+    text: str
+    ids: tuple[int, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return text and ids as plain values."""
+        return {"text": self.text, "ids": list(self.ids)}
+
+
+def find_markers(
+    tokenizer: Any, think_open: str | None = None, think_close: str | None = None
+) -> tuple[Marker, Marker]:
+    """Find the model's thinking markers as sequences of token ids.
+
+    Parameters
+    ----------
+    tokenizer : transformers tokenizer
+        With a chat template.
+    think_open, think_close : str, optional
+        The markers as text; both or neither.  Without them the known pairs are tried: a pair is
+        taken when the tokenizer has its opener and closer as tokens of their own, or when the
+        chat template writes both.
+
+    Returns
+    -------
+    tuple of Marker
+        Opener and closer.
+
+    Raises
+    ------
+    ModelError
+        No pair fits, only one marker is given, or one does not survive the tokenizer.
+    """
+    if (think_open is None) != (think_close is None):
+        given, other = (
+            ("think_open", "think_close") if think_close is None else ("think_close", "think_open")
+        )
+        raise ModelError(f"{given} needs {other} beside it: thinking has an opener and a closer")
+    if think_open is not None and think_close is not None:
+        return _marker(tokenizer, think_open), _marker(tokenizer, think_close)
+    template = tokenizer.chat_template if isinstance(tokenizer.chat_template, str) else ""
+    added = {str(token) for token in tokenizer.get_added_vocab()}
+    own = [p for p in KNOWN_MARKERS if all(_is_token(text, added) for text in p)]
+    written = [p for p in KNOWN_MARKERS if all(text in template for text in p)]
+    for opener, closer in own + written:
+        return _marker(tokenizer, opener), _marker(tokenizer, closer)
+    raise ModelError(
+        f"{tokenizer.name_or_path or 'the model'} has no thinking markers that are known here; "
+        "if it reasons before it answers, name them with --think-open and --think-close"
+    )
+
+
+def _is_token(text: str, added: set[str]) -> bool:
+    """Whether a marker, or each of the tags it consists of, is a token of its own.
+
+    A marker such as ``<think>`` is one tag; those of gpt-oss have words between their tags.
+    """
+    tags = _TAG.findall(text)
+    return text in added or (bool(tags) and all(tag in added for tag in tags))
+
+
+def _marker(tokenizer: Any, text: str) -> Marker:
+    ids = tuple(_encode(tokenizer, text))
+    if not ids or _decode(tokenizer, ids).strip() != text.strip():
+        raise ModelError(
+            f"thinking marker {text!r} does not survive the tokenizer: its tokens decode to "
+            f"{_decode(tokenizer, ids)!r}"
+        )
+    return Marker(text, ids)
+
+
+def _encode(tokenizer: Any, text: str) -> list[int]:
+    return [int(i) for i in tokenizer.encode(text, add_special_tokens=False)]
+
+
+def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
+    return str(
+        tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    )
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A tokenizer with its chat template and thinking markers."""
+
+    tokenizer: Any
+    opener: Marker
+    closer: Marker
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Passed to the chat template, as in ``--chat-template-kwargs``."""
+
+    @classmethod
+    def of(
+        cls,
+        tokenizer: Any,
+        *,
+        think_open: str | None = None,
+        think_close: str | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> Chat:
+        """Find the markers and try the template on a first message.
+
+        Raises
+        ------
+        ModelError
+            No chat template, no markers, or a template that fails or keeps thinking off.
+        """
+        if not getattr(tokenizer, "chat_template", None):
+            raise ModelError(
+                f"{tokenizer.name_or_path or 'the model'} has no chat template: a reasoning "
+                "model that is instructed through one is required"
+            )
+        opener, closer = find_markers(tokenizer, think_open, think_close)
+        chat = cls(tokenizer, opener, closer, dict(template_kwargs or {}))
+        chat.prompt_ids([{"role": "user", "content": "Hello"}])
+        return chat
+
+    def render(self, messages: Sequence[Mapping[str, str]], *, generation: bool = True) -> str:
+        """Return the conversation as the chat template writes it."""
+        try:
+            text = self.tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                tokenize=False,
+                add_generation_prompt=generation,
+                **self.template_kwargs,
+            )
+        except Exception as error:  # templates are programs and raise what they like
+            raise ModelError(f"the chat template refuses the messages: {_line(error)}") from error
+        return str(text)
+
+    def prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Return the prompt's token ids, thinking opened.
+
+        A template that opens the thinking itself is used as it stands, with whatever it writes
+        after the opener; otherwise the opener is appended.
+
+        Raises
+        ------
+        ModelError
+            The template fails, or closes the thinking before it began.
+        """
+        text = self.render(messages)
+        before = self.render(messages, generation=False)
+        # Thinking in earlier turns, or in the question, must not be taken for this turn's.
+        tail = text[len(before) :] if text.startswith(before) else text
+        ids = _encode(self.tokenizer, text)
+        _, opened, after = tail.rpartition(self.opener.text)
+        if not opened:
+            return [*ids, *self.opener.ids]
+        if self.closer.text in after:
+            raise ModelError(
+                f"the chat template closes the thinking with {self.closer.text!r} before it "
+                f"began; thinking must be on, got template arguments {dict(self.template_kwargs)!r}"
+            )
+        return ids
+
+    def suffix_ids(self, cue: str) -> list[int]:
+        """Return the ids that close the thinking and ask for the answer."""
+        return [*self.closer.ids, *_encode(self.tokenizer, cue)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return ids as text, special tokens left out."""
+        return str(
+            self.tokenizer.decode(
+                list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
+        )
+
+    def tokenizer_sha256(self) -> str:
+        """Hash the vocabulary with its ids, and how a fixed text is cut.
+
+        Files are not compared: saving a tokenizer again rewrites them, and changes nothing.
+        """
+        return _json_sha256(
+            [sorted(self.tokenizer.get_vocab().items()), _encode(self.tokenizer, _SPECIMEN)]
+        )
+
+    def template_sha256(self) -> str:
+        """Hash the chat template's text."""
+        template = self.tokenizer.chat_template
+        if isinstance(template, str):
+            return hashlib.sha256(template.encode()).hexdigest()
+        return _json_sha256(template)
+
+
+def _json_sha256(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _line(error: Exception) -> str:
+    """Return an error's first line, for messages that must be one line."""
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0]

@@ -1,0 +1,301 @@
+"""From a configuration to a checked engine; the part of loading that needs torch.
+
+Order: configuration, layers, tokenizer and markers, size, and only then the weights.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from stopadvisor.engines.chat import Chat
+from stopadvisor.engines.hf.cache import register_attention
+from stopadvisor.engines.hf.engine import HfEngine
+from stopadvisor.engines.hf.memory import free_memory
+from stopadvisor.engines.hf.revision import content_revision
+from stopadvisor.engines.hf.runner import Runner, check_branches
+from stopadvisor.engines.hf.size import ModelSize, check_size, stored_width
+from stopadvisor.errors import ModelError
+
+__all__ = ["assemble"]
+
+_LAYERS = {"full_attention", "sliding_attention"}
+_SETTINGS = ("do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+
+
+def assemble(
+    model: str,
+    folder: Path | None,
+    *,
+    device: str,
+    dtype: str | None,
+    chat_options: Mapping[str, Any],
+) -> HfEngine:
+    """Load and check a model; see `load_engine` for what is refused.
+
+    Parameters
+    ----------
+    model : str
+        Folder or name.
+    folder : Path or None
+        The folder, when it is one.
+    device : str
+        As given by the user.
+    dtype : str or None
+        Name of a torch dtype; None for the default.
+    chat_options : mapping
+        Keyword arguments of `Chat.of`.
+    """
+    with _quiet(folder is not None):
+        with _loading(model, "configuration"):
+            config = AutoConfig.from_pretrained(model)
+        window = _check_layers(model, config)
+        with _loading(model, "tokenizer"):
+            tokenizer = AutoTokenizer.from_pretrained(model)
+        chat = Chat.of(tokenizer, **chat_options)
+        target = _device(device)
+        kind = _dtype(config, target, dtype)
+        with _loading(model, "architecture"):
+            placement = _place(model, config, target, kind, everywhere=device == "auto")
+        with _loading(model, "weights"):
+            loaded = _load_weights(model, kind, placement)
+
+    text = config.get_text_config(decoder=True)
+    heads = int(text.num_attention_heads)
+    kv_heads = int(getattr(text, "num_key_value_heads", None) or heads)
+    runner = Runner(loaded, heads // kv_heads, *window, spread=placement == "auto")
+    _self_check(model, runner, int(loaded.get_output_embeddings().weight.shape[0]))
+
+    generation = loaded.generation_config
+    quantisation = getattr(config, "quantization_config", None)
+    identity = {
+        "engine": "hf",
+        "engine_version": transformers.__version__,
+        "torch": torch.__version__,
+        "model": folder.resolve().name if folder is not None else model,
+        "model_revision": (
+            content_revision(folder)
+            if folder is not None
+            else getattr(config, "_commit_hash", None)
+        ),
+        "dtype": str(loaded.dtype).removeprefix("torch."),
+        "attention": "sdpa",
+        "device": loaded.device.type,
+        "quantization": _quantisation_name(quantisation),
+        "generation_config": {name: getattr(generation, name, None) for name in _SETTINGS},
+    }
+    return HfEngine(
+        name=identity["model"],
+        runner=runner,
+        chat=chat,
+        stop_ids=_stop_ids(generation, tokenizer),
+        model_identity=identity,
+        remarks=_remarks(text),
+    )
+
+
+def _check_layers(model: str, config: Any) -> tuple[int | None, bool]:
+    """Refuse layers whose state cannot be branched.
+
+    Returns
+    -------
+    window : int or None
+        Length of the sliding window, if any layer has one.
+    everywhere : bool
+        All layers have it.
+    """
+    if getattr(config, "is_encoder_decoder", False):
+        raise ModelError(f"{model} is an encoder-decoder model; a decoder-only model is required")
+    causal = AutoModelForCausalLM._model_mapping
+    if type(config) not in causal:
+        raise ModelError(
+            f"{model} is of type {config.model_type!r}, which is no causal language model"
+        )
+    text, architecture = config.get_text_config(decoder=True), causal[type(config)]
+    kinds = getattr(text, "layer_types", None)
+    strange = sorted(set(kinds or ()) - _LAYERS)
+    if strange or getattr(architecture, "_is_stateful", False):
+        what = f"layers of kind {', '.join(map(repr, strange))}" if strange else "recurrent layers"
+        raise ModelError(
+            f"{model} ({config.model_type}) has {what}: their state cannot be taken back to a "
+            "checkpoint, as probing here needs; use --engine openai"
+        )
+    # Sinks, soft caps and position biases go with models that transformers keeps from sdpa.
+    if not (
+        getattr(architecture, "_supports_sdpa", False)
+        and getattr(architecture, "_supports_attention_backend", False)
+    ):
+        raise ModelError(
+            f"{model} ({config.model_type}) has attention of its own, which cannot be run over a "
+            "kept cache here; use --engine openai"
+        )
+    window = getattr(text, "sliding_window", None)
+    if kinds is None:
+        return (int(window), True) if window else (None, False)
+    if "sliding_attention" not in kinds:
+        return None, False
+    if not window:
+        raise ModelError(
+            f"{model} has sliding-window layers of unknown length; use --engine openai"
+        )
+    return int(window), False
+
+
+def _remarks(text_config: Any) -> list[str]:
+    rope = getattr(text_config, "rope_parameters", None) or {}
+    kind = rope.get("rope_type") if isinstance(rope, Mapping) else None
+    if kind in ("dynamic", "longrope"):
+        return [
+            f"positions are scaled by the longest sequence of a batch (rope type {kind!r}): beyond "
+            "the model's original context, results depend on the batch"
+        ]
+    return []
+
+
+def _device(device: str) -> torch.device:
+    if device == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        target = torch.device(device)
+    except RuntimeError as error:
+        raise ModelError(
+            f"device must be auto, cpu, cuda, cuda:N or mps, got {device!r}"
+        ) from error
+    available = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available() and (target.index or 0) < torch.cuda.device_count(),
+        "mps": torch.backends.mps.is_available(),
+    }
+    if not available.get(target.type, False):
+        raise ModelError(f"device {device!r} is not there, or not usable by this torch")
+    return target
+
+
+def _dtype(config: Any, target: torch.device, dtype: str | None) -> torch.dtype:
+    """Return what was asked for, or the model's own on a GPU and float32 on a processor."""
+    if dtype is not None:
+        chosen = getattr(torch, dtype)
+        assert isinstance(chosen, torch.dtype)
+        return chosen
+    if target.type == "cpu":
+        return torch.float32
+    own = getattr(config.get_text_config(decoder=True), "dtype", None)
+    return own if isinstance(own, torch.dtype) else torch.bfloat16
+
+
+def _place(
+    model: str, config: Any, target: torch.device, kind: torch.dtype, *, everywhere: bool
+) -> str | torch.device:
+    """Return where the weights go, a device or ``auto`` for several, if they fit at all."""
+    with torch.device("meta"):
+        empty = AutoModelForCausalLM.from_config(config)
+    parameters = sum(p.numel() for p in empty.parameters())
+    size = ModelSize(float(parameters), stored_width(config.to_dict(), default=2.0))
+    devices = [target]
+    n_gpus = torch.cuda.device_count() if target.type == "cuda" else 0
+    name = str(kind).removeprefix("torch.")
+    # Only what does not fit into one GPU is spread over several: spreading is slower.
+    can_spread = everywhere and n_gpus > 1 and importlib.util.find_spec("accelerate") is not None
+    if can_spread and size.needs(name) > 0.6 * free_memory(devices):
+        devices = [torch.device("cuda", i) for i in range(n_gpus)]
+    check_size(
+        model,
+        size,
+        dtype=name,
+        memory=free_memory(devices, usable=1.0),
+        place="this machine" if target.type == "cpu" else "the GPU",
+        patient=target.type != "cpu" or not everywhere,
+    )
+    return "auto" if len(devices) > 1 else target
+
+
+def _load_weights(model: str, kind: torch.dtype, placement: str | torch.device) -> Any:
+    options: dict[str, Any] = {"dtype": kind, "attn_implementation": register_attention()}
+    spread = importlib.util.find_spec("accelerate") is not None
+    if placement == "auto" or (spread and placement != torch.device("cpu")):
+        options["device_map"] = placement
+    loaded = AutoModelForCausalLM.from_pretrained(model, **options)
+    if "device_map" not in options:
+        loaded = loaded.to(placement)
+    return loaded.eval()
+
+
+def _self_check(model: str, runner: Runner, vocabulary: int) -> None:
+    try:
+        with torch.inference_mode():
+            check_branches(runner, vocabulary)
+    except ModelError as error:
+        raise ModelError(f"{model}: {error}") from error
+    except Exception as error:  # any model's code may run here
+        raise ModelError(
+            f"{model}: {type(runner.model).__name__} cannot be probed over a kept cache "
+            f"({_first_line(error)}); use --engine openai"
+        ) from error
+
+
+def _stop_ids(generation: Any, tokenizer: Any) -> tuple[int, ...]:
+    """Return every id that ends a generation, the model's and the tokenizer's."""
+    ids = getattr(generation, "eos_token_id", None)
+    found = {int(i) for i in (ids if isinstance(ids, list) else [ids]) if i is not None}
+    if tokenizer.eos_token_id is not None:
+        found.add(int(tokenizer.eos_token_id))
+    if not found:
+        raise ModelError("neither the model nor its tokenizer names a token that ends an answer")
+    return tuple(sorted(found))
+
+
+def _quantisation_name(quantisation: Any) -> str | None:
+    if quantisation is None:
+        return None
+    if isinstance(quantisation, Mapping):
+        return str(quantisation.get("quant_method"))
+    return str(getattr(quantisation, "quant_method", type(quantisation).__name__))
+
+
+@contextmanager
+def _loading(model: str, part: str) -> Iterator[None]:
+    """Turn what transformers raises for an unusable model into one clear line."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except torch.OutOfMemoryError as error:
+        raise ModelError(f"{model} does not fit: {_first_line(error)}") from error
+    except Exception as error:  # the hub, its client and the parsers raise many
+        raise ModelError(
+            f"cannot load the {part} of model {model!r}: {_first_line(error)}"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0]
+
+
+@contextmanager
+def _quiet(local: bool) -> Iterator[None]:
+    """Keep transformers' advice to itself, and its bar too where nothing is downloaded."""
+    log: Any = transformers.utils.logging
+    hub: Any = huggingface_hub.utils.logging
+    verbosity, bar = (log.get_verbosity(), hub.get_verbosity()), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    hub.set_verbosity_error()
+    if local:
+        log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(verbosity[0])
+        hub.set_verbosity(verbosity[1])
+        if bar:
+            log.enable_progress_bar()

@@ -1,0 +1,361 @@
+"""Forced answers: branches that grow on a kept cache, all checkpoints of a batch at once.
+
+Each branch sees its own trace up to its budget, then its own closer, cue and answer, and nothing
+of its neighbours; the prefix is neither copied nor read again.  Every step appends one column per
+branch slot behind the prefix, and the mask says whose column it is.  Slots whose answer is over
+stay until half of them are, then the rest move together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stopadvisor.engines.hf.cache import additive
+from stopadvisor.engines.hf.generate import Kept
+from stopadvisor.engines.hf.runner import Runner
+from stopadvisor.engines.hf.stops import AnswerStops
+from stopadvisor.errors import EngineError, ProbeError
+
+__all__ = ["Branch", "Forced", "entropy_top_k", "probe_branches"]
+
+_STATISTICS_ELEMENTS = 2**26
+"""Most logits that are turned into statistics at once: 256 MB in float32."""
+
+_USUAL_ANSWER = 16
+"""Tokens of answer that room is made for at once; longer ones make the cache grow."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Where a forced answer leaves its trace."""
+
+    row: int
+    """Row of the kept cache."""
+    tokens: int
+    """Thinking tokens it sees."""
+
+
+@dataclass(frozen=True)
+class Forced:
+    """One forced answer, as numbers."""
+
+    ids: tuple[int, ...]
+    """Decoded tokens, the ending one included."""
+    ended: bool
+    """The last token ended the answer; otherwise the cap did."""
+    mean_logprob: float
+    mean_entropy: float
+    tail_mass: float | None
+    """Mean probability outside the top k; None when the entropy is over the full vocabulary."""
+
+
+def entropy_top_k(entropy: str) -> int | None:
+    """Read ``full`` or ``top-k:K``; None stands for the full vocabulary.
+
+    Raises
+    ------
+    ProbeError
+        Neither of the two.
+    """
+    if entropy == "full":
+        return None
+    kind, _, k = entropy.partition(":")
+    if kind == "top-k" and k.isdecimal() and int(k) > 0:
+        return int(k)
+    raise ProbeError(f"entropy must be 'full' or 'top-k:K' with K >= 1, got {entropy!r}")
+
+
+def probe_branches(
+    runner: Runner,
+    kept: Kept,
+    branches: Sequence[Branch],
+    suffix_ids: Sequence[int],
+    stops: AnswerStops,
+    *,
+    cap: int,
+    entropy: str = "full",
+    consume: bool = False,
+) -> list[Forced]:
+    """Decode a forced answer on every branch, greedily; the kept cache stays as it was.
+
+    Parameters
+    ----------
+    runner : Runner
+        The model.
+    kept : Kept
+        Prompts and traces; at least `Branch.tokens` thinking tokens of each row.
+    branches : sequence of Branch
+        Any number per row, in any order.
+    suffix_ids : sequence of int
+        Closer and cue, written behind every prefix.
+    stops : AnswerStops
+        When an answer is over.
+    cap : int
+        Most tokens of an answer.
+    entropy : str
+        ``full`` or ``top-k:K``.
+    consume : bool
+        The cache is not needed afterwards: use it up instead of a fork, which saves memory.
+
+    Returns
+    -------
+    list of Forced
+        In the order of `branches`.
+
+    Raises
+    ------
+    EngineError
+        The model returned numbers that are not finite.
+
+    Notes
+    -----
+    The means are over the answer's tokens without the one that ended it (EOS, newline, or the
+    brace that closed the box); an answer cut by the cap has no such token.  An answer that is
+    nothing but its ending token takes the means from that token, so that they stay finite.
+
+    The entropy is that of the next-token distribution in nats.  With ``top-k:K`` it is
+    ``-sum(p * log p)`` over the K likeliest tokens with their raw probabilities, not rescaled,
+    as a server that returns K log-probabilities allows; ``tail_mass`` is the mean of
+    ``1 - sum(p)``.
+    """
+    if not branches:
+        return []
+    grid = _Grid(runner, kept, branches, len(suffix_ids), cap, consume=consume)
+    records = _Records(len(branches), cap, stops)
+    top_k = entropy_top_k(entropy)
+    logits = grid.open(suffix_ids)
+    for step in range(cap):
+        tokens, statistics = _statistics(logits, top_k)
+        over = records.add(step, grid.slots, tokens.cpu().numpy(), statistics.cpu().numpy())
+        if over.all() or step == cap - 1:
+            break
+        tokens = grid.compact(tokens, ~over)
+        logits = grid.extend(tokens)
+    return [records.forced(i, top_k is not None) for i in range(len(branches))]
+
+
+class _Grid:
+    """Branches laid out as rows of the cache by slots, with mask and positions."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        kept: Kept,
+        branches: Sequence[Branch],
+        suffix: int,
+        cap: int,
+        *,
+        consume: bool,
+    ) -> None:
+        self._runner = runner
+        used = sorted({branch.row for branch in branches})
+        rank = {row: i for i, row in enumerate(used)}
+        by_row: list[list[int]] = [[] for _ in used]
+        for i, branch in enumerate(branches):
+            by_row[rank[branch.row]].append(i)
+        width = max(len(members) for members in by_row)
+        self.slots = np.full((len(used), width), -1)  # branch in each slot, -1 for none
+        for members, row in zip(by_row, self.slots, strict=True):
+            row[: len(members)] = members
+
+        # Reserved before the fork: a fork that grows by itself copies the whole prefix.
+        kept.cache.reserve(width * (suffix + min(cap, _USUAL_ANSWER)))
+        self._cache = kept.cache if consume else kept.cache.fork()
+        device = kept.pads.device
+        pads = kept.pads
+        if len(used) < len(pads):
+            index = torch.tensor(used, device=device)
+            pads = pads[index]
+            self._cache.keep(index)
+        # An empty slot repeats the row's first branch; what it decodes is not recorded.
+        tokens = np.array([branch.tokens for branch in branches])
+        filled = np.where(self.slots < 0, self.slots[:, :1], self.slots)
+        seen = torch.from_numpy(kept.start + tokens[filled]).to(device)  # (rows, slots)
+        self._positions = seen - pads[:, None]  # of the next token
+        self._prefix = self._cache.columns
+        capacity = self._prefix + width * (suffix + cap)
+        places = torch.arange(capacity, device=device)
+        allowed = (places >= pads[:, None, None]) & (places < seen[:, :, None])
+        self._mask = additive(allowed, runner.dtype)  # (rows, slots, capacity)
+        self._key_positions = places[None, :] - pads[:, None]  # (rows, capacity)
+
+    def open(self, suffix_ids: Sequence[int]) -> Tensor:
+        """Write closer and cue behind every prefix; logits of shape (rows, slots, vocabulary)."""
+        n_rows, n_slots, _ = self._mask.shape
+        size, first = len(suffix_ids), self._prefix
+        device = self._mask.device
+        step = torch.arange(size, device=device)
+        slot = torch.arange(n_slots, device=device)
+        ids = torch.tensor(list(suffix_ids), device=device).repeat(n_rows, n_slots)
+        positions = (self._positions[:, :, None] + step).reshape(n_rows, -1)
+        # Within the suffix each token sees itself and those before it in its own branch.
+        same = (slot[:, None] == slot[None, :])[:, None, :, None]
+        own = same & (step[:, None] >= step[None, :])[None, :, None, :]
+        own = own.reshape(1, n_slots * size, n_slots * size).expand(n_rows, -1, -1)
+        behind = self._mask[:, :, None, :first].expand(-1, -1, size, -1)
+        behind = behind.reshape(n_rows, n_slots * size, first)
+        mask = torch.cat([behind, additive(own, self._mask.dtype)], dim=-1)
+        stop = first + n_slots * size
+        self._key_positions[:, first:stop] = positions
+        logits = self._runner.forward(
+            ids,
+            positions,
+            self._cache,
+            mask,
+            self._key_positions[:, :stop],
+            last=slot * size + size - 1,
+        )
+        # From now on each branch sees its whole suffix.
+        blocks = additive(same[:, 0, :, 0], self._mask.dtype).repeat_interleave(size, dim=1)
+        self._mask[:, :, first:stop] = blocks
+        self._positions = self._positions + size
+        return logits
+
+    def extend(self, tokens: Tensor) -> Tensor:
+        """Append one token per slot; logits of shape (rows, slots, vocabulary)."""
+        first = self._cache.columns
+        stop = first + tokens.shape[1]
+        slot = torch.arange(tokens.shape[1], device=tokens.device)
+        self._mask[:, slot, first + slot] = 0.0
+        self._key_positions[:, first:stop] = self._positions
+        logits = self._runner.forward(
+            tokens,
+            self._positions,
+            self._cache,
+            self._mask[:, :, :stop],
+            self._key_positions[:, :stop],
+            last=tokens.shape[1],
+        )
+        self._positions = self._positions + 1
+        return logits
+
+    def compact(self, tokens: Tensor, active: NDArray[np.bool_]) -> Tensor:
+        """Drop finished branches once they are half of the slots; returns the tokens moved along.
+
+        Parameters
+        ----------
+        tokens : Tensor, shape (rows, slots)
+            Next token of each slot.
+        active : ndarray of bool, shape (rows, slots)
+            Slots whose branch goes on.
+        """
+        rows = np.flatnonzero(active.any(axis=1))
+        if 4 * len(rows) > 3 * len(active):  # copying the cache for a few rows does not pay
+            rows = np.arange(len(active))
+        width = int(active.sum(axis=1).max())
+        if 2 * active.sum() > active.size or len(rows) * width == active.size:
+            self.slots = np.where(active, self.slots, -1)
+            return tokens
+        # Stable, so that active slots come first in their old order and idle ones fill up.
+        order = np.argsort(~active[rows], axis=1, kind="stable")[:, :width]
+        self.slots = np.take_along_axis(np.where(active, self.slots, -1)[rows], order, axis=1)
+        device = tokens.device
+        if len(rows) < len(active):
+            index = torch.from_numpy(rows).to(device)
+            self._cache.keep(index)
+            tokens, self._positions = tokens[index], self._positions[index]
+            self._mask, self._key_positions = self._mask[index], self._key_positions[index]
+        pick = torch.from_numpy(order).to(device)
+        wide = pick[:, :, None].expand(-1, -1, self._mask.shape[-1])
+        self._mask = self._mask.gather(1, wide)
+        self._positions = self._positions.gather(1, pick)
+        return tokens.gather(1, pick)
+
+
+class _Records:
+    """What each branch has decoded so far."""
+
+    def __init__(self, n_branches: int, cap: int, stops: AnswerStops) -> None:
+        self._stops = stops
+        self._ids = np.zeros((n_branches, cap), dtype=np.int64)
+        self._statistics = np.zeros((n_branches, cap, 3))  # log-probability, entropy, tail
+        self._length = np.zeros(n_branches, dtype=np.int64)
+        self._has_content = np.zeros(n_branches, dtype=np.bool_)
+        self._ended = np.zeros(n_branches, dtype=np.bool_)
+
+    def add(
+        self,
+        step: int,
+        slots: NDArray[np.int64],
+        tokens: NDArray[np.int64],
+        statistics: NDArray[np.float32],
+    ) -> NDArray[np.bool_]:
+        """Record one token per slot; returns which slots are over or empty."""
+        live = slots >= 0
+        branches, tokens = slots[live], tokens[live]
+        values = statistics[live].astype(np.float64)  # (n_live, 3)
+        if not np.isfinite(values).all():
+            raise EngineError(
+                "the model returned log-probabilities that are not finite; another dtype may "
+                "help (--dtype float32)"
+            )
+        self._ids[branches, step] = tokens
+        self._statistics[branches, step] = values
+        self._length[branches] = step + 1
+        ended, maybe_boxed, self._has_content[branches] = self._stops.ends(
+            tokens, self._has_content[branches]
+        )
+        for i in np.flatnonzero(maybe_boxed & ~ended):
+            ended[i] = self._stops.boxed(self._ids[branches[i], : step + 1].tolist())
+        self._ended[branches] = ended
+        over = ~live
+        over[live] = ended
+        return over
+
+    def forced(self, branch: int, with_tail: bool) -> Forced:
+        """Return one branch's answer."""
+        length, ended = int(self._length[branch]), bool(self._ended[branch])
+        counted = max(1, length - ended)
+        logprob, entropy, tail = self._statistics[branch, :counted].mean(axis=0).tolist()
+        return Forced(
+            ids=tuple(self._ids[branch, :length].tolist()),
+            ended=ended,
+            mean_logprob=min(logprob, 0.0),
+            mean_entropy=max(entropy, 0.0),
+            tail_mass=min(max(tail, 0.0), 1.0) if with_tail else None,
+        )
+
+
+def _statistics(logits: Tensor, top_k: int | None) -> tuple[Tensor, Tensor]:
+    """Return the likeliest tokens and, behind them, log-probability, entropy and tail mass.
+
+    Parameters
+    ----------
+    logits : Tensor, shape (rows, slots, vocabulary)
+        In any number format; the arithmetic is in float32.
+    top_k : int or None
+        Size of the entropy's support; None for the full vocabulary.
+
+    Returns
+    -------
+    tokens : Tensor, shape (rows, slots)
+    statistics : Tensor, shape (rows, slots, 3)
+    """
+    rows = max(1, _STATISTICS_ELEMENTS // (logits.shape[1] * logits.shape[2]))
+    parts = [_chunk_statistics(part, top_k) for part in torch.split(logits, rows)]
+    tokens, statistics = zip(*parts, strict=True)
+    return torch.cat(tokens), torch.cat(statistics)
+
+
+def _chunk_statistics(logits: Tensor, top_k: int | None) -> tuple[Tensor, Tensor]:
+    logprobs = logits.float().log_softmax(dim=-1)
+    best = logprobs.max(dim=-1)
+    if top_k is None:
+        entropy = _entropy(logprobs)
+        tail = torch.zeros_like(entropy)
+    else:
+        top = logprobs.topk(min(top_k, logprobs.shape[-1]), dim=-1).values
+        entropy = _entropy(top)
+        tail = 1.0 - top.exp().sum(dim=-1)
+    return best.indices, torch.stack([best.values, entropy, tail], dim=-1)
+
+
+def _entropy(logprobs: Tensor) -> Tensor:
+    # A token that cannot occur has log-probability -inf and contributes nothing.
+    return -(logprobs.exp() * logprobs.clamp_min(-1e4)).sum(dim=-1)

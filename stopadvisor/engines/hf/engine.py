@@ -1,0 +1,330 @@
+"""The transformers engine: prompts in, probed traces out.
+
+Puts rendering, generation and branching together and turns token ids into `RawTrace`.  Knows no
+workload, no gold answer and no file; which batches are run is the caller's business.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from stopadvisor.engines.chat import Chat
+from stopadvisor.engines.errors import OutOfMemory
+from stopadvisor.engines.hf.branch import Branch, Forced, entropy_top_k, probe_branches
+from stopadvisor.engines.hf.generate import Finished, Limits, TraceBatch
+from stopadvisor.engines.hf.memory import free_memory, kv_bytes_per_token
+from stopadvisor.engines.hf.runner import Runner
+from stopadvisor.engines.hf.sampling import Sampler, Sampling, uniforms
+from stopadvisor.engines.hf.stops import AnswerStops
+from stopadvisor.errors import ModelError
+from stopadvisor.markers import count_markers
+from stopadvisor.probes import ProbePlan, Prompt, RawProbe, RawTrace
+
+__all__ = ["HfEngine"]
+
+_LARGEST_BATCH = 64
+_ASSUMED_PROMPT = 512
+
+
+@dataclass
+class HfEngine:
+    """A loaded model that draws traces and probes them over the cache that they left.
+
+    Made by `load_engine`; implements `probes.Engine`.
+    """
+
+    name: str
+    """The model's name, or the base name of its folder."""
+    runner: Runner = field(repr=False)
+    chat: Chat = field(repr=False)
+    stop_ids: tuple[int, ...]
+    """Ids that end the generation."""
+    model_identity: Mapping[str, Any]
+    """The part of `identity` that was found while loading."""
+    remarks: list[str] = field(default_factory=list)
+    """What the user should know, one line each, in the order it came up."""
+
+    @property
+    def model(self) -> Any:
+        """The transformers model."""
+        return self.runner.model
+
+    @property
+    def tokenizer(self) -> Any:
+        """The transformers tokenizer."""
+        return self.chat.tokenizer
+
+    @property
+    def context(self) -> int | None:
+        """Most tokens a sequence may have, where the model's configuration says so."""
+        value = getattr(_text_config(self.model), "max_position_embeddings", None)
+        return int(value) if value else None
+
+    @cached_property
+    def stops(self) -> AnswerStops:
+        """The ending rule of forced answers."""
+        return AnswerStops.of(self.chat, self.stop_ids, self.vocabulary)
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens that the model's distribution is over."""
+        return int(self.model.get_output_embeddings().weight.shape[0])
+
+    @property
+    def _pad_id(self) -> int:
+        pad = self.tokenizer.pad_token_id
+        return 0 if pad is None else int(pad)
+
+    def identity(self) -> dict[str, Any]:
+        """Return what decides the outcome, as plain values."""
+        return {
+            **self.model_identity,
+            "tokenizer_sha256": self.chat.tokenizer_sha256(),
+            "template_sha256": self.chat.template_sha256(),
+            "think_open": self.chat.opener.to_json(),
+            "think_close": self.chat.closer.to_json(),
+            "stop_ids": list(self.stop_ids),
+            "chat_template_kwargs": dict(self.chat.template_kwargs),
+        }
+
+    def suffix_ids(self, cue: str) -> list[int]:
+        """Return the ids that close the thinking and ask for the answer."""
+        return self.chat.suffix_ids(cue)
+
+    def sampling(self, plan: ProbePlan) -> Sampling:
+        """Return the settings under which this plan's traces are drawn.
+
+        Raises
+        ------
+        ModelError
+            The model's generation settings ask for something that is not applied here.
+        """
+        return Sampling.of(self.model.generation_config, plan)
+
+    def auto_batch_size(self, plan: ProbePlan) -> int:
+        """Return how many traces fit into memory, if all of them run to the cap.
+
+        The prompt is taken to have 512 tokens, as it is not known yet.  One remark says how the
+        number came about.
+        """
+        suffix = len(self.suffix_ids(plan.cue))
+        branches = len(plan.budgets) * (suffix + plan.cap)
+        longest = _ASSUMED_PROMPT + plan.max_think + plan.answer_cap + branches
+        longest = min(longest, (self.context or longest) + branches)
+        per_token = kv_bytes_per_token(_text_config(self.model), self.runner.dtype)
+        # A quarter more: buffers grow by that much, and rows that leave are copied.
+        cache = int(1.25 * per_token * longest)
+        # Logits of every checkpoint, in the model's format and as float32 log-probabilities.
+        logits = 6 * max(1, len(plan.budgets)) * self.vocabulary
+        free = free_memory({p.device for p in self.model.parameters()})
+        size = max(1, min(_LARGEST_BATCH, free // (cache + logits)))
+        self.remarks.append(
+            f"batch size {size}: {(cache + logits) / 1e6:.0f} MB for a trace of up to "
+            f"{longest} tokens, {free / 1e9:.1f} GB usable on {self.runner.device.type}"
+        )
+        return int(size)
+
+    def probe(self, prompts: Sequence[Prompt], plan: ProbePlan) -> list[RawTrace]:
+        """Draw one trace per prompt and probe it at every budget; same order as `prompts`.
+
+        Parameters
+        ----------
+        prompts : sequence of Prompt
+            One batch.
+        plan : ProbePlan
+            Budgets, cue, caps, sampling and seed.
+
+        Returns
+        -------
+        list of RawTrace
+
+        Raises
+        ------
+        OutOfMemory
+            The batch is too large; fewer prompts at once may fit.
+        ModelError
+            A prompt or the generation settings do not fit the model.
+        EngineError
+            The model returned numbers that are not finite.
+
+        Notes
+        -----
+        Budgets at or beyond the trace's length share one probe, at its end.  Thinking that ends
+        at an EOS without having been closed is over (``finish="stop"``) and has no natural
+        answer.  Where prompt, thinking and answers do not fit the model's context together, the
+        thinking is cut earlier than the plan says, and a remark tells so.
+        """
+        if not prompts:
+            return []
+        try:
+            return self._probe(prompts, plan)
+        except RuntimeError as error:
+            if not _ran_out_of_memory(error):
+                raise
+            # The frames that raised still hold the batch; the next one needs that memory.
+            traceback.clear_frames(error.__traceback__)
+            reason = str(error).strip().splitlines()[0]
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        raise OutOfMemory(f"a batch of {len(prompts)} does not fit into memory: {reason}")
+
+    def _probe(self, prompts: Sequence[Prompt], plan: ProbePlan) -> list[RawTrace]:
+        sampling = self.sampling(plan)
+        entropy_top_k(plan.entropy)  # refused before, not after, the traces are drawn
+        suffix = self.suffix_ids(plan.cue)
+        ids = [self.chat.prompt_ids(prompt.messages) for prompt in prompts]
+        limits = self._limits(ids, plan, len(suffix))
+        traces: list[RawTrace | None] = [None] * len(prompts)
+        with torch.inference_mode():
+            streams = (
+                uniforms(prompts, plan.seed, limits.steps)
+                if sampling.temperature > 0
+                else np.empty((len(prompts), 0))
+            )
+            sampler = Sampler(sampling, ids, streams, self.vocabulary, self.runner.device)
+            batch = TraceBatch(self.runner, ids, sampler, limits, self._pad_id)
+            for group in batch.finished():
+                probed = self._probe_group(group, plan, suffix)
+                for i, row in enumerate(group.rows.tolist()):
+                    traces[row] = self._trace(group, i, len(ids[row]), len(suffix), probed[i], plan)
+        return [trace for trace in traces if trace is not None]
+
+    def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int | None:
+        """Return the thinking tokens that the context leaves to each of these prompts.
+
+        None where the model's configuration names no context.
+
+        Raises
+        ------
+        ModelError
+            A prompt leaves no room at all.
+        """
+        ids = [self.chat.prompt_ids(prompt.messages) for prompt in prompts]
+        room = self._room(ids, plan, len(self.suffix_ids(plan.cue)))
+        return None if room is None else int(room.min())
+
+    def _room(self, ids: list[list[int]], plan: ProbePlan, suffix: int) -> NDArray[np.int64] | None:
+        """Thinking tokens that the context leaves to each prompt, answers set aside."""
+        if self.context is None:
+            return None
+        after = max(len(self.chat.closer.ids) + plan.answer_cap, suffix + plan.cap)
+        room = np.array([self.context - len(prompt) - after for prompt in ids])
+        if (room < 1).any():
+            worst = int(room.argmin())
+            raise ModelError(
+                f"a prompt of {len(ids[worst])} tokens leaves no room for thinking: prompt, "
+                f"thinking and an answer of {after} tokens must fit the context of "
+                f"{self.context} tokens"
+            )
+        return room
+
+    def _limits(self, ids: list[list[int]], plan: ProbePlan, suffix: int) -> Limits:
+        closer = self.chat.closer.ids
+        max_think = np.full(len(ids), plan.max_think)
+        room = self._room(ids, plan, suffix)
+        if room is not None:
+            if (room < max_think).any():
+                self._remark_once(
+                    f"thinking is cut before {plan.max_think} tokens for some questions: the "
+                    f"model's context is {self.context} tokens"
+                )
+            max_think = np.minimum(max_think, room)
+        return Limits(closer, self.stop_ids, max_think, plan.answer_cap)
+
+    def _remark_once(self, remark: str) -> None:
+        if remark not in self.remarks:
+            self.remarks.append(remark)
+
+    def _probe_group(
+        self, group: Finished, plan: ProbePlan, suffix: list[int]
+    ) -> list[dict[int, Forced]]:
+        """Probe a group's traces; per row, the forced answer at each prefix length."""
+        lengths = [
+            sorted({min(budget, length) for budget in plan.budgets})
+            for length in group.trace_tokens.tolist()
+        ]
+        branches = [Branch(row, at) for row, places in enumerate(lengths) for at in places]
+        answers = probe_branches(
+            self.runner,
+            group.kept,
+            branches,
+            suffix,
+            self.stops,
+            cap=plan.cap,
+            entropy=plan.entropy,
+            consume=True,
+        )
+        probed: list[dict[int, Forced]] = [{} for _ in lengths]
+        for branch, answer in zip(branches, answers, strict=True):
+            probed[branch.row][branch.tokens] = answer
+        return probed
+
+    def _trace(
+        self,
+        group: Finished,
+        row: int,
+        prompt_tokens: int,
+        suffix_tokens: int,
+        answers: Mapping[int, Forced],
+        plan: ProbePlan,
+    ) -> RawTrace:
+        """Turn one row into text and figures."""
+        length, total = int(group.trace_tokens[row]), int(group.total_tokens[row])
+        ids = group.ids[row].tolist()
+        closed = bool(group.closed[row])
+        visible = ids[length + len(self.chat.closer.ids) : total]
+        if visible and visible[-1] in self.stop_ids:
+            visible.pop()
+        thinking = self.chat.decode(ids[:length])
+        markers = {
+            at: count_markers(thinking if at == length else self.chat.decode(ids[:at]))
+            for at in answers
+        }
+        return RawTrace(
+            prompt_tokens=prompt_tokens,
+            suffix_tokens=suffix_tokens,
+            trace_tokens=length,
+            finish="length" if group.cut[row] else "stop",
+            thinking=thinking,
+            natural_text=self.chat.decode(visible) if closed else None,
+            natural_tokens=total - length if closed else 0,
+            probes=tuple(
+                self._raw_probe(budget, length, answers, markers) for budget in plan.budgets
+            ),
+        )
+
+    def _raw_probe(
+        self, budget: int, length: int, answers: Mapping[int, Forced], markers: Mapping[int, int]
+    ) -> RawProbe:
+        at = min(budget, length)
+        forced = answers[at]
+        return RawProbe(
+            budget=budget,
+            think_tokens=at,
+            text=self.stops.text(forced.ids, forced.ended),
+            mean_logprob=forced.mean_logprob,
+            mean_entropy=forced.mean_entropy,
+            probe_tokens=len(forced.ids),
+            markers=markers[at],
+            ended=length <= budget,
+            tail_mass=forced.tail_mass,
+        )
+
+
+def _ran_out_of_memory(error: RuntimeError) -> bool:
+    """Whether torch ran out of memory; on a processor it says so in words alone."""
+    words = ("not enough memory", "out of memory", "can't allocate memory")
+    return isinstance(error, torch.OutOfMemoryError) or any(w in str(error) for w in words)
+
+
+def _text_config(model: Any) -> Any:
+    """Return the configuration of the language part, where a model has several."""
+    return model.config.get_text_config(decoder=True)

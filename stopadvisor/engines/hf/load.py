@@ -1,0 +1,156 @@
+"""Loading a model, and refusing by name what this engine cannot probe.
+
+Refusals come in order of cost: by name and folder, then by configuration, by tokenizer, and only
+then are weights read.  Importing this module imports neither torch nor transformers.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from stopadvisor.engines.hf.size import (
+    check_size,
+    has_accelerator,
+    host_memory,
+    size_of_folder,
+    size_of_name,
+)
+from stopadvisor.errors import ModelError
+
+if TYPE_CHECKING:
+    from stopadvisor.engines.hf.engine import HfEngine
+
+__all__ = ["load_engine"]
+
+_DTYPES = {
+    "float32": "float32",
+    "fp32": "float32",
+    "bfloat16": "bfloat16",
+    "bf16": "bfloat16",
+    "float16": "float16",
+    "fp16": "float16",
+}
+
+_HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+
+
+def load_engine(
+    model: str,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    think_open: str | None = None,
+    think_close: str | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+) -> HfEngine:
+    """Load a reasoning model through transformers.
+
+    Parameters
+    ----------
+    model : str
+        A local folder, or a name on the Hugging Face Hub.
+    device : str
+        ``auto`` (a GPU if there is one), or a torch device such as ``cpu`` or ``cuda:1``.
+    dtype : str
+        ``auto`` (the model's own on a GPU, float32 on a processor), ``float32``, ``bfloat16`` or
+        ``float16``.
+    think_open, think_close : str, optional
+        The thinking markers, where they are not found by themselves.
+    chat_template_kwargs : mapping, optional
+        Passed to the chat template.
+
+    Returns
+    -------
+    HfEngine
+
+    Raises
+    ------
+    ModelError
+        The model is unknown, too large for this machine, or of a kind that cannot be probed
+        here: recurrent or hybrid layers, encoder-decoder, attention with sinks, no chat template,
+        no thinking markers.
+    """
+    if dtype != "auto" and dtype not in _DTYPES:
+        raise ModelError(f"dtype must be one of auto, {', '.join(_DTYPES)}, got {dtype!r}")
+    folder = Path(model) if (Path(model) / "config.json").is_file() else None
+    _refuse_early(model, folder, device, dtype)
+    _require_packages()
+    if folder is None:
+        _require_hub(model)
+
+    # Read when torch is first imported.  By default its threads spin while they wait, and on a
+    # machine that others use as well a small model then runs ten times slower.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from stopadvisor.engines.hf import assemble
+
+    return assemble.assemble(
+        model,
+        folder,
+        device=device,
+        dtype=None if dtype == "auto" else _DTYPES[dtype],
+        chat_options={
+            "think_open": think_open,
+            "think_close": think_close,
+            "template_kwargs": chat_template_kwargs,
+        },
+    )
+
+
+def _refuse_early(model: str, folder: Path | None, device: str, dtype: str) -> None:
+    """Refuse what a look at the name and the machine suffices to refuse."""
+    if folder is None and (Path(model).exists() or not _HUB_NAME.fullmatch(model)):
+        raise ModelError(
+            f"model {model!r} is not a folder with a config.json, nor a name on the Hugging Face "
+            "Hub"
+        )
+    size = size_of_folder(folder) if folder is not None else size_of_name(model)
+    accelerated = has_accelerator() if device == "auto" else device != "cpu"
+    if size is not None and not accelerated:
+        check_size(
+            model,
+            size,
+            dtype=_DTYPES.get(dtype, "float32"),
+            memory=host_memory(),
+            place="this machine",
+            patient=device == "cpu",
+        )
+
+
+def _require_packages() -> None:
+    for package in ("torch", "transformers"):
+        if importlib.util.find_spec(package) is None:
+            raise ModelError(
+                f"the hf engine needs {package}, which is not installed: "
+                "pip install 'stopadvisor[hf]'"
+            )
+
+
+def _require_hub(model: str) -> None:
+    """Refuse at once what is not in the cache and cannot be fetched.
+
+    The Hub's own client tries five times and half a minute to reach a host that is not there.
+    """
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    if isinstance(try_to_load_from_cache(model, "config.json"), str):
+        return
+    host = urlsplit(constants.ENDPOINT)
+    proxied = any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY"))
+    try:
+        if constants.HF_HUB_OFFLINE:
+            raise ConnectionError("HF_HUB_OFFLINE is set")
+        if not proxied:
+            port = host.port or (443 if host.scheme == "https" else 80)
+            socket.create_connection((host.hostname or "", port), timeout=10).close()
+    except OSError as error:
+        raise ModelError(
+            f"model {model!r} is neither a local folder nor in the local cache, and "
+            f"{host.hostname} cannot be reached ({error})"
+        ) from error

@@ -1,0 +1,219 @@
+"""Drawing the next token of each row: the model's own settings, one seeded stream per question.
+
+A question's numbers come from its own generator and turn into tokens through the inverse of the
+cumulative distribution, so that its batch mates cannot change them.  Knows logits and settings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stopadvisor.errors import EngineError, ModelError
+from stopadvisor.probes import ProbePlan, Prompt
+
+__all__ = ["Sampler", "Sampling", "uniforms"]
+
+_UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "num_beams": (None, 1),
+    "typical_p": (None, 1, 1.0),
+    "top_h": (None,),
+    "epsilon_cutoff": (None, 0, 0.0),
+    "eta_cutoff": (None, 0, 0.0),
+    "no_repeat_ngram_size": (None, 0),
+    "encoder_repetition_penalty": (None, 1, 1.0),
+    "bad_words_ids": (None,),
+    "suppress_tokens": (None, []),
+    "begin_suppress_tokens": (None, []),
+    "sequence_bias": (None,),
+    "exponential_decay_length_penalty": (None,),
+    "guidance_scale": (None, 1, 1.0),
+    "penalty_alpha": (None, 0, 0.0),
+    "min_length": (None, 0),
+    "min_new_tokens": (None, 0),
+    "stop_strings": (None, []),
+    "watermarking_config": (None,),
+}
+"""Generation settings that change what is drawn and are not applied here, with the values that
+switch each of them off."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token of a trace is drawn."""
+
+    temperature: float
+    """0 takes the likeliest token."""
+    top_k: int = 0
+    """Draw among the likeliest k tokens; 0 for all."""
+    top_p: float = 1.0
+    """Draw among the likeliest tokens that together hold this probability."""
+    min_p: float = 0.0
+    """Draw among tokens at least this likely, relative to the likeliest."""
+    repetition_penalty: float = 1.0
+    """Divides positive and multiplies negative logits of tokens that stand in the sequence."""
+
+    @classmethod
+    def of(cls, generation_config: Any, plan: ProbePlan) -> Sampling:
+        """Take the settings of a model, under a plan.
+
+        A setting that the model does not give is off, as servers have it; transformers' own
+        ``generate`` would cut at the 50 likeliest tokens there.
+
+        Raises
+        ------
+        ModelError
+            The model's generation settings ask for something that is not applied here.
+        """
+        if plan.greedy:
+            return cls(temperature=0.0)
+        for name, neutral in _UNSUPPORTED.items():
+            value = getattr(generation_config, name, None)
+            if value not in neutral:
+                raise ModelError(
+                    f"the model's generation settings ask for {name}={value!r}, which the hf "
+                    "engine does not apply; use --greedy, or --engine openai"
+                )
+
+        def setting(name: str, default: float) -> float:
+            value = getattr(generation_config, name, None)
+            return default if value is None else float(value)
+
+        temperature = plan.temperature
+        if temperature is None:
+            drawn = bool(getattr(generation_config, "do_sample", False))
+            temperature = setting("temperature", 1.0) if drawn else 0.0
+        return cls(
+            temperature=temperature,
+            top_k=int(setting("top_k", 0)),
+            top_p=setting("top_p", 1.0),
+            min_p=setting("min_p", 0.0),
+            repetition_penalty=setting("repetition_penalty", 1.0),
+        )
+
+    def to_json(self) -> dict[str, float]:
+        """Return the settings as plain values."""
+        return asdict(self)
+
+
+def uniforms(prompts: Sequence[Prompt], seed: int, length: int) -> NDArray[np.float64]:
+    """Return each question's own stream of numbers in [0, 1), shape (prompts, length)."""
+    streams = np.empty((len(prompts), length))
+    for row, prompt in enumerate(prompts):
+        name = f"{seed}:{prompt.key}:{prompt.sample}".encode()
+        entropy = int.from_bytes(hashlib.sha256(name).digest(), "big")
+        streams[row] = np.random.default_rng(entropy).random(length)
+    return streams
+
+
+class Sampler:
+    """Draws tokens for the rows of a batch.
+
+    Parameters
+    ----------
+    sampling : Sampling
+        The settings.
+    prompts : sequence of list of int
+        Token ids of each row's prompt; a repetition penalty counts them as well.
+    streams : ndarray, shape (rows, steps)
+        Numbers of `uniforms`; unused when greedy.
+    vocabulary : int
+        Width of the logits.
+    device : torch.device
+        Where the logits are.
+    """
+
+    def __init__(
+        self,
+        sampling: Sampling,
+        prompts: Sequence[Sequence[int]],
+        streams: NDArray[np.float64],
+        vocabulary: int,
+        device: torch.device,
+    ) -> None:
+        self.sampling = sampling
+        self._streams = streams
+        self._seen: Tensor | None = None
+        if sampling.repetition_penalty != 1.0:
+            self._seen = torch.zeros((len(prompts), vocabulary), dtype=torch.bool, device=device)
+            for row, prompt in enumerate(prompts):
+                self._seen[row, list(prompt)] = True
+
+    def keep(self, rows: NDArray[np.int64]) -> None:
+        """Drop every other row."""
+        self._streams = self._streams[rows]
+        if self._seen is not None:
+            self._seen = self._seen[torch.from_numpy(rows).to(self._seen.device)]
+
+    def draw(self, logits: Tensor, step: int) -> Tensor:
+        """Return the token of each row at this step, shape (rows,).
+
+        Raises
+        ------
+        EngineError
+            The model returned numbers that are not finite.
+        """
+        scores = logits.float()  # (rows, vocabulary)
+        if not bool(scores.amax(dim=-1).isfinite().all()):
+            raise EngineError(
+                "the model returned logits that are not finite; another dtype may help "
+                "(--dtype float32)"
+            )
+        if self._seen is not None:
+            penalty = self.sampling.repetition_penalty
+            penalised = torch.where(scores > 0, scores / penalty, scores * penalty)
+            scores = torch.where(self._seen, penalised, scores)
+        if self.sampling.temperature == 0:
+            tokens = scores.argmax(dim=-1)
+        else:
+            numbers = torch.from_numpy(self._streams[:, step]).to(scores.device, _wide(scores))
+            tokens = self._invert(scores / self.sampling.temperature, numbers)
+        if self._seen is not None:
+            self._seen.scatter_(1, tokens[:, None], True)
+        return tokens
+
+    def _invert(self, scores: Tensor, numbers: Tensor) -> Tensor:
+        """Turn uniform numbers into tokens: the first whose cumulative probability exceeds it."""
+        candidates = self._candidates(scores)
+        if candidates is not None:
+            scores = scores.gather(1, candidates)  # (rows, n_candidates), falling
+        weights = scores.to(numbers.dtype).softmax(dim=-1)
+        weights = self._cut(weights) if candidates is not None else weights
+        cumulative = weights.cumsum(dim=-1)
+        # Scaled by the last sum instead of normalised, so that no number falls beyond the end.
+        target = (numbers * cumulative[:, -1])[:, None]
+        choice = torch.searchsorted(cumulative, target, right=True)
+        choice = choice.clamp_max(scores.shape[1] - 1)
+        return (choice if candidates is None else candidates.gather(1, choice))[:, 0]
+
+    def _candidates(self, scores: Tensor) -> Tensor | None:
+        """Return the tokens that may be drawn, likeliest first; None when all of them may."""
+        settings, width = self.sampling, scores.shape[1]
+        if 0 < settings.top_k < width:
+            return scores.topk(settings.top_k, dim=-1).indices
+        if settings.top_p < 1.0 or settings.min_p > 0.0:
+            return scores.argsort(dim=-1, descending=True, stable=True)
+        return None
+
+    def _cut(self, weights: Tensor) -> Tensor:
+        """Apply top-p, then min-p, to weights that fall from left to right."""
+        settings = self.sampling
+        if settings.top_p < 1.0:
+            before = weights.cumsum(dim=-1) - weights
+            before[:, 0] = -1.0  # the likeliest stays, whatever the rounding
+            weights = weights.masked_fill(before >= settings.top_p, 0.0)
+        if settings.min_p > 0.0:
+            weights = weights.masked_fill(weights < settings.min_p * weights[:, :1], 0.0)
+        return weights
+
+
+def _wide(scores: Tensor) -> torch.dtype:
+    """Return the widest float of the device: Apple's has no float64."""
+    return torch.float32 if scores.device.type == "mps" else torch.float64

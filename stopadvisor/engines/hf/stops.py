@@ -1,0 +1,116 @@
+r"""Where a forced answer ends, decided on token ids.
+
+What each token of the vocabulary holds is looked up once, so that a batch of branches is judged by
+array look-ups; text is decoded only when a brace may have closed a ``\boxed{}``.  Knows the
+tokenizer's texts, nothing of models.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stopadvisor.engines.chat import Chat
+
+__all__ = ["AnswerStops"]
+
+_EOS, _NEWLINE, _CONTENT, _ENDS_LINE, _BRACE = 1, 2, 4, 8, 16
+
+_BOXED = re.compile(r"\\boxed\s*\{")
+_FIRST_LINE = re.compile(r"\s*\S[^\n]*")
+
+
+@dataclass(frozen=True)
+class AnswerStops:
+    """The ending rule of forced answers: EOS, a newline after content, or a closed box."""
+
+    chat: Chat
+    flags: NDArray[np.uint8]
+    """What each token holds, by id."""
+
+    @classmethod
+    def of(cls, chat: Chat, stop_ids: Sequence[int], vocabulary: int) -> AnswerStops:
+        """Look up every token; `vocabulary` is the width of the logits."""
+        known = min(vocabulary, len(chat.tokenizer))
+        texts = chat.tokenizer.batch_decode(
+            [[i] for i in range(known)],
+            skip_special_tokens=True,
+            clean_up_tokenization_spaces=False,
+        )
+        flags = np.zeros(vocabulary, dtype=np.uint8)
+        for i, text in enumerate(texts):
+            body = text.lstrip()
+            flags[i] = (
+                _NEWLINE * ("\n" in text)
+                | _CONTENT * bool(body)
+                | _ENDS_LINE * ("\n" in body)
+                | _BRACE * ("}" in text)
+            )
+        inside = [i for i in stop_ids if i < vocabulary]
+        flags[inside] = _EOS
+        flags.flags.writeable = False
+        return cls(chat, flags)
+
+    def ends(
+        self, tokens: NDArray[np.int64], has_content: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
+        """Judge one new token per branch.
+
+        Parameters
+        ----------
+        tokens : ndarray of int
+            The new tokens, any shape.
+        has_content : ndarray of bool
+            Whether the answer held more than white space before them.
+
+        Returns
+        -------
+        ended : ndarray of bool
+            By EOS or by a newline after content.
+        maybe_boxed : ndarray of bool
+            A brace closed: ask `boxed`.
+        has_content : ndarray of bool
+            As given, the new tokens included.
+        """
+        flags = self.flags[tokens]
+        newline = ((flags & _NEWLINE) > 0) & has_content
+        ended = ((flags & (_EOS | _ENDS_LINE)) > 0) | newline
+        return ended, (flags & _BRACE) > 0, has_content | ((flags & _CONTENT) > 0)
+
+    def boxed(self, ids: Sequence[int]) -> bool:
+        r"""Whether the answer so far holds a ``\boxed{}`` that is closed."""
+        text = self.chat.decode(ids)
+        for opening in _BOXED.finditer(text):
+            depth = 1
+            for character in text[opening.end() :]:
+                depth += (character == "{") - (character == "}")
+                if depth == 0:
+                    return True
+        return False
+
+    def text(self, ids: Sequence[int], ended: bool) -> str:
+        r"""Return the answer without what ended it.
+
+        Parameters
+        ----------
+        ids : sequence of int
+            All decoded tokens, the ending one included.
+        ended : bool
+            Whether the last token ended the answer, or the cap did.
+
+        Notes
+        -----
+        A newline ends the answer wherever it stands in its token, so that ``"5.\n"`` gives
+        ``"5."``; the brace that closes a box belongs to the answer and stays.
+        """
+        if not ended:
+            return self.chat.decode(ids)
+        if self.flags[ids[-1]] & _EOS:
+            return self.chat.decode(ids[:-1])
+        text = self.chat.decode(ids)
+        line = _FIRST_LINE.match(text)
+        return line.group() if line else text

@@ -1,0 +1,97 @@
+"""Tiny models and engines on them, made once, and traces that follow a script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from stopadvisor.engines.hf import load_engine
+from stopadvisor.engines.hf.engine import HfEngine
+from stopadvisor.engines.hf.sampling import Sampler
+from tests.engines.tiny import Reprefill, byte_tokenizer, save_model
+
+TINY_REASONER = Path(__file__).parents[2] / "samples" / "tiny-reasoner"
+
+
+@pytest.fixture(scope="session")
+def random_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Draws its traces; full attention in every layer."""
+    return save_model(tmp_path_factory.mktemp("random"), byte_tokenizer(), {"do_sample": True})
+
+
+@pytest.fixture(scope="session")
+def windowed_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As `random_model`, its upper layers seeing eight tokens only."""
+    return save_model(
+        tmp_path_factory.mktemp("windowed"),
+        byte_tokenizer(),
+        {"do_sample": True},
+        use_sliding_window=True,
+        sliding_window=8,
+        max_window_layers=1,
+    )
+
+
+@pytest.fixture(scope="session")
+def random_engine(random_model: Path) -> HfEngine:
+    return load_engine(str(random_model), device="cpu")
+
+
+@pytest.fixture(scope="session")
+def windowed_engine(windowed_model: Path) -> HfEngine:
+    return load_engine(str(windowed_model), device="cpu")
+
+
+@pytest.fixture(scope="session")
+def engines(random_engine: HfEngine, windowed_engine: HfEngine) -> dict[str, HfEngine]:
+    return {"full": random_engine, "windowed": windowed_engine}
+
+
+@pytest.fixture(scope="session")
+def tiny_reasoner() -> HfEngine:
+    if not (TINY_REASONER / "model.safetensors").exists():
+        pytest.skip("the tiny reasoner is not there")
+    return load_engine(str(TINY_REASONER), device="cpu")
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[Sequence[int]]], None]:
+    """Replace drawing: row i of the batch follows the i-th sequence, padded with its last id."""
+
+    def install(rows: Sequence[Sequence[int]]) -> None:
+        left: list[int] = []
+
+        def draw(self: Sampler, logits: Tensor, step: int) -> Tensor:
+            if step == 0:
+                left[:] = range(len(logits))
+            tokens = [rows[i][min(step, len(rows[i]) - 1)] for i in left]
+            return torch.tensor(tokens, device=logits.device)
+
+        def keep(self: Sampler, kept: NDArray[np.int64]) -> None:
+            left[:] = [left[i] for i in kept.tolist()]
+
+        monkeypatch.setattr(Sampler, "draw", draw)
+        monkeypatch.setattr(Sampler, "keep", keep)
+
+    return install
+
+
+@pytest.fixture(scope="session")
+def random_reference(random_model: Path) -> Reprefill:
+    return Reprefill.of(random_model)
+
+
+@pytest.fixture(scope="session")
+def references(random_reference: Reprefill, windowed_model: Path) -> dict[str, Reprefill]:
+    return {"full": random_reference, "windowed": Reprefill.of(windowed_model)}
+
+
+@pytest.fixture(scope="session")
+def tiny_reference(tiny_reasoner: HfEngine) -> Reprefill:
+    return Reprefill.of(TINY_REASONER)

@@ -1,0 +1,219 @@
+"""Loading: what is refused, how cheaply, and what identifies a model."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from stopadvisor.engines.hf import load_engine
+from stopadvisor.engines.hf.engine import HfEngine
+from stopadvisor.engines.hf.revision import content_revision
+from stopadvisor.engines.hf.size import ModelSize, check_size, size_of_folder, size_of_name
+from stopadvisor.errors import ModelError
+from tests.engines.tiny import edit_config, plan, prompt
+
+REFUSAL = """
+import sys
+from stopadvisor.engines.hf import load_engine
+from stopadvisor.errors import ModelError
+try:
+    load_engine("Qwen/Qwen3-8B", dtype={dtype!r})
+except ModelError as error:
+    print(error)
+    print(sorted({{"torch", "transformers"}} & set(sys.modules)), error.exit_code)
+"""
+
+
+def test_the_default_model_is_refused_before_anything_heavy_is_imported() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", REFUSAL.format(dtype="auto")],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    message, imported = result.stdout.splitlines()
+    assert imported == "[] 2"
+    assert message.startswith("Qwen/Qwen3-8B has 8.2 B parameters (16 GB in bfloat16)")
+    assert "--model samples/tiny-reasoner" in message
+    assert "--engine openai" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("Qwen/Qwen3-8B", 8.19),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", 1.5),
+        ("Qwen/Qwen3-30B-A3B-Thinking-2507", 30),
+        ("org/model-7b", 7),
+        ("openai/gpt-oss-20b", 20),
+        ("org/thinker", None),
+        ("org/v2-base", None),
+    ],
+)
+def test_sizes_stand_in_names(name: str, billions: float | None) -> None:
+    size = size_of_name(name)
+    assert (size and size.parameters) == (billions and pytest.approx(billions * 1e9))
+
+
+def test_sizes_are_read_off_folders(random_model: Path, random_engine: HfEngine) -> None:
+    size = size_of_folder(random_model)
+    assert size is not None
+    parameters = sum(p.numel() for p in random_engine.model.parameters())
+    assert size.parameters == pytest.approx(parameters, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "patient", "says"),
+    [
+        pytest.param(ModelSize(8.19e9), "float32", False, "there is no GPU here", id="no GPU"),
+        pytest.param(
+            ModelSize(8.19e9),
+            "float32",
+            True,
+            "33 GB are needed in float32, here has 20 GB free",
+            id="too large",
+        ),
+        pytest.param(ModelSize(8.19e9), "bfloat16", True, None, id="fits"),
+        pytest.param(ModelSize(32e9, 0.5), "bfloat16", True, None, id="fits in four bits"),
+    ],
+)
+def test_what_cannot_run_here(size: ModelSize, dtype: str, patient: bool, says: str | None) -> None:
+    def check() -> None:
+        check_size("m", size, dtype=dtype, memory=20e9, place="here", patient=patient)
+
+    if says is None:
+        check()
+        return
+    with pytest.raises(ModelError, match=says):
+        check()
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        pytest.param(
+            {"layer_types": ["linear_attention", "full_attention", "full_attention"]},
+            "has layers of kind 'linear_attention'",
+            id="hybrid",
+        ),
+        pytest.param({"model_type": "rwkv"}, "has recurrent layers", id="recurrent"),
+        pytest.param({"model_type": "mamba"}, "of kind 'linear_attention'", id="state space"),
+        pytest.param({"model_type": "gpt_oss"}, "has attention of its own", id="sinks"),
+        pytest.param({"model_type": "t5"}, "is an encoder-decoder model", id="encoder-decoder"),
+        pytest.param({"model_type": "vit"}, "no causal language model", id="no language model"),
+        pytest.param({"model_type": "never_heard"}, "cannot load the configuration", id="unknown"),
+    ],
+)
+def test_unsupported_kinds_are_named(
+    changes: dict[str, Any], says: str, random_model: Path, tmp_path: Path
+) -> None:
+    folder = edit_config(random_model, tmp_path, **changes)
+    with pytest.raises(ModelError, match=says) as caught:
+        load_engine(str(folder), device="cpu")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        pytest.param("./nowhere", "is not a folder with a config.json", id="no path"),
+        pytest.param(
+            "nobody/never-made", "neither a local folder nor in the local cache, and", id="no model"
+        ),
+    ],
+)
+def test_unknown_models_are_one_clear_line(model: str, says: str) -> None:
+    with pytest.raises(ModelError, match=says) as caught:
+        load_engine(model, device="cpu")
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="is not a folder with a config"):
+        load_engine(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"dtype": "int3"}, "dtype must be one of auto, .* got 'int3'"),
+        ({"device": "toaster"}, "device must be auto, cpu, cuda, cuda:N or mps, got 'toaster'"),
+        ({"device": "cuda:77"}, "device 'cuda:77' is not there"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, Any], says: str, random_model: Path) -> None:
+    with pytest.raises(ModelError, match=says):
+        load_engine(str(random_model), **options)
+
+
+def test_a_model_that_ignores_masks_is_found_out(
+    random_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def blind(module, query, key, value, attention_mask, **kwargs):  # type: ignore[no-untyped-def]
+        groups = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+        out = torch.nn.functional.scaled_dot_product_attention(query, key, value)
+        return out.transpose(1, 2).contiguous(), None
+
+    monkeypatch.setattr("stopadvisor.engines.hf.cache.attend", blind)
+    with pytest.raises(ModelError, match="does not follow masks and positions"):
+        load_engine(str(random_model), device="cpu")
+
+
+def test_identity_tells_models_apart(
+    random_model: Path, random_engine: HfEngine, tmp_path: Path
+) -> None:
+    identity = random_engine.identity()
+    assert list(identity) == [
+        *("engine", "engine_version", "torch", "model", "model_revision", "dtype", "attention"),
+        *("device", "quantization", "generation_config", "tokenizer_sha256", "template_sha256"),
+        *("think_open", "think_close", "stop_ids", "chat_template_kwargs"),
+    ]
+    assert identity["model"] == random_model.name
+    assert identity["dtype"] == "float32"
+    assert identity["think_close"] == {"text": "</think>", "ids": [261]}
+    assert identity["stop_ids"] == [3]
+    copy = shutil.copytree(random_model, tmp_path / "copy")
+    assert content_revision(copy) == identity["model_revision"]
+    weights = copy / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    assert content_revision(copy) != identity["model_revision"]
+
+
+def test_the_sampled_hash_of_large_files_sees_both_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stopadvisor.engines.hf.revision._WHOLE", 100)
+    monkeypatch.setattr("stopadvisor.engines.hf.revision._PIECE", 10)
+    weights, revisions = tmp_path / "model.safetensors", set()
+    for place in (None, 0, 9999):
+        content = bytearray(10_000)
+        if place is not None:
+            content[place] = 1
+        weights.write_bytes(content)
+        revisions.add(content_revision(tmp_path))
+    assert len(revisions) == 3
+
+
+def test_windows_are_read_off_the_configuration(windowed_engine: HfEngine) -> None:
+    assert (windowed_engine.runner.window, windowed_engine.runner.windowed) == (8, False)
+    kinds = windowed_engine.model.config.layer_types
+    assert set(kinds) == {"full_attention", "sliding_attention"}
+
+
+def test_half_precision_runs(random_model: Path) -> None:
+    engine = load_engine(str(random_model), device="cpu", dtype="bf16")
+    assert engine.identity()["dtype"] == "bfloat16"
+    traces = engine.probe([prompt("a"), prompt("bcd")], plan([0, 4, 9]))
+    assert all(-50 < p.mean_logprob <= 0 for trace in traces for p in trace.probes)

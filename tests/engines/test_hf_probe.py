@@ -1,0 +1,277 @@
+"""Traces and forced answers of the hf engine, against plain generation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from stopadvisor.engines import OutOfMemory
+from stopadvisor.engines.hf import load_engine
+from stopadvisor.engines.hf.branch import Branch, probe_branches
+from stopadvisor.engines.hf.engine import HfEngine
+from stopadvisor.engines.hf.generate import Limits, TraceBatch
+from stopadvisor.engines.hf.runner import Runner
+from stopadvisor.engines.hf.sampling import Sampler, Sampling
+from stopadvisor.engines.hf.stops import AnswerStops
+from stopadvisor.errors import ModelError, ProbeError
+from tests.engines.tiny import Reprefill, check_against, plan, prompt
+
+Script = Callable[[Sequence[Sequence[int]]], None]
+
+EOS, CLOSE = 3, 261
+"""Of the byte tokenizer."""
+
+
+def words(n: int, seed: int) -> list[int]:
+    """Thinking of n tokens, none of which ends anything."""
+    return [int(i) for i in np.random.default_rng(seed).integers(4, 260, n)]
+
+
+@pytest.fixture
+def many_stops(engines: dict[str, HfEngine]) -> dict[str, HfEngine]:
+    """Engines whose answers end at every ninth token, so that branches finish one by one."""
+    stop_ids = tuple(range(3, 260, 9))
+    changed = {}
+    for name, engine in engines.items():
+        changed[name] = replace(engine)
+        changed[name].stops = AnswerStops.of(engine.chat, stop_ids, 262)
+    return changed
+
+
+@pytest.mark.parametrize("kind", ["full", "windowed"])
+def test_probes_equal_reading_everything_again(
+    kind: str,
+    many_stops: dict[str, HfEngine],
+    references: dict[str, Reprefill],
+    script: Script,
+) -> None:
+    engine, reference = many_stops[kind], references[kind]
+    lengths = [0, 1, 5, 17, 30, 40, 12, 3, 25, 9]
+    questions = [prompt("q" * (1 + 3 * i % 11)) for i in range(len(lengths))]
+    traces = [words(n, seed=i) for i, n in enumerate(lengths)]
+    script([[*t, CLOSE, *words(i % 7, seed=i), EOS] for i, t in enumerate(traces)])
+    at = plan([0, 1, 2, 5, 11, 16, 20, 39, 40, 60], answer_cap=7)
+    found = engine.probe(questions, at)
+    assert len({p.probe_tokens for trace in found for p in trace.probes}) > 4
+    for question, trace, ids in zip(questions, found, traces, strict=True):
+        assert trace.trace_tokens == len(ids)
+        assert trace.finish == "stop"
+        check_against(reference, engine, question, trace, ids, at)
+
+
+@pytest.mark.gpu
+def test_a_gpu_gives_what_reading_everything_again_gives(
+    random_model: Path, random_reference: Reprefill, script: Script
+) -> None:
+    engine = load_engine(str(random_model), device="cuda", dtype="float32")
+    lengths = [1, 40, 17, 9, 30, 12, 3, 25, 5]
+    questions = [prompt("q" * (1 + 3 * i % 11)) for i in range(len(lengths))]
+    traces = [words(n, seed=i) for i, n in enumerate(lengths)]
+    script([[*t, CLOSE, EOS] for t in traces])
+    at = plan([0, 2, 11, 20, 39])
+    for question, trace, ids in zip(questions, engine.probe(questions, at), traces, strict=True):
+        check_against(random_reference, engine, question, trace, ids, at)
+
+
+def test_budgets_are_obeyed_and_ended_ones_share_a_probe(
+    random_engine: HfEngine, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Branch] = []
+
+    def spy(runner, kept, branches, *args, **kwargs):  # type: ignore[no-untyped-def]
+        asked.extend(branches)
+        return probe_branches(runner, kept, branches, *args, **kwargs)
+
+    monkeypatch.setattr("stopadvisor.engines.hf.engine.probe_branches", spy)
+    script([[*words(12, seed=1), CLOSE, 50, 51, EOS]])
+    (trace,) = random_engine.probe([prompt("a")], plan([0, 8, 12, 20, 32]))
+    assert [p.budget for p in trace.probes] == [0, 8, 12, 20, 32]
+    assert [p.think_tokens for p in trace.probes] == [0, 8, 12, 12, 12]
+    assert [p.ended for p in trace.probes] == [False, False, True, True, True]
+    assert [b.tokens for b in asked] == [0, 8, 12]
+    assert len({(p.text, p.mean_logprob, p.mean_entropy) for p in trace.probes[2:]}) == 1
+    assert all(np.isfinite(p.mean_logprob) and p.mean_logprob <= 0 for p in trace.probes)
+    assert all(p.mean_entropy >= 0 and p.tail_mass is None for p in trace.probes)
+    assert trace.natural_tokens == 4  # closer, two tokens, EOS
+    assert trace.natural_text == random_engine.chat.decode([50, 51])
+
+
+@pytest.mark.parametrize(
+    ("generated", "tokens", "finish", "natural"),
+    [
+        pytest.param([9] * 60, 40, "length", None, id="never closed"),
+        pytest.param([*[9] * 40, CLOSE, 10, EOS], 40, "stop", 3, id="closed at the cap"),
+        pytest.param([*[9] * 41, CLOSE, 10, EOS], 40, "length", None, id="closed behind it"),
+        pytest.param([9, 9, EOS], 2, "stop", None, id="EOS while thinking"),
+        pytest.param([CLOSE, EOS], 0, "stop", 2, id="no thinking"),
+        pytest.param([9, CLOSE, *[10] * 60], 1, "stop", 7, id="answer cut at its cap"),
+        pytest.param([9, CLOSE, 10, CLOSE, 11, EOS], 1, "stop", 5, id="closer in the answer"),
+    ],
+)
+def test_where_a_trace_is_over(
+    generated: list[int],
+    tokens: int,
+    finish: str,
+    natural: int | None,
+    random_engine: HfEngine,
+    script: Script,
+) -> None:
+    script([generated, [9, 9, CLOSE, 10, 10, EOS]])
+    trace, other = random_engine.probe([prompt("a"), prompt("bcd")], plan([0, 1, 100]))
+    assert (trace.trace_tokens, trace.finish) == (tokens, finish)
+    assert trace.natural_tokens == (natural or 0)
+    assert (trace.natural_text is None) == (natural is None)
+    assert trace.probes[-1].think_tokens == tokens
+    assert (other.trace_tokens, other.finish, other.natural_tokens) == (2, "stop", 4)
+
+
+def test_a_closer_of_several_tokens(random_model: Path, script: Script) -> None:
+    engine = load_engine(str(random_model), device="cpu", think_open="[[", think_close="]]>")
+    closer = list(engine.chat.closer.ids)
+    assert len(closer) == 3
+    half = closer[:2]
+    script([[*half, 9, *half, *closer, 10, EOS], [9] * 60, [*[9] * 38, *closer, EOS]])
+    first, cut, late = engine.probe([prompt(c) for c in "abc"], plan([0, 3, 64]))
+    assert (first.trace_tokens, first.finish, first.natural_tokens) == (5, "stop", 5)
+    assert (cut.trace_tokens, cut.finish) == (40, "length")
+    assert (late.trace_tokens, late.finish, late.natural_tokens) == (38, "stop", 4)
+    assert engine.suffix_ids("x")[:3] == closer
+    assert first.suffix_tokens == 3 + len("\n\nAnswer:")
+
+
+def test_padding_and_batch_mates_change_nothing(random_engine: HfEngine) -> None:
+    questions = [prompt("x" * n) for n in (1, 30, 7, 2, 90, 4, 5, 6, 11, 3)]
+    at = plan([0, 4, 16, 40])
+    together = random_engine.probe(questions, at)
+    for question, batched in zip(questions, together, strict=True):
+        (alone,) = random_engine.probe([question], at)
+        assert batched.thinking == alone.thinking
+        assert batched.natural_text == alone.natural_text
+        for a, b in zip(alone.probes, batched.probes, strict=True):
+            assert (a.text, a.probe_tokens, a.markers) == (b.text, b.probe_tokens, b.markers)
+            assert a.mean_logprob == pytest.approx(b.mean_logprob, abs=5e-5)
+            assert a.mean_entropy == pytest.approx(b.mean_entropy, abs=5e-5)
+
+
+def test_sampling_is_seeded_per_question(random_engine: HfEngine) -> None:
+    def thinking(seed: int, sample: int) -> str:
+        return random_engine.probe([prompt("a", sample)], plan(seed=seed))[0].thinking
+
+    assert thinking(0, 0) == thinking(0, 0)
+    assert len({thinking(0, 0), thinking(1, 0), thinking(0, 1)}) == 3
+
+
+def test_top_k_entropy_is_over_raw_probabilities(random_engine: HfEngine, script: Script) -> None:
+    script([[*words(9, seed=3), CLOSE, EOS]])
+    question, at = prompt("a"), plan([0, 5], cap=1, entropy="top-k:4")
+    full = random_engine.probe([question], replace(at, entropy="full"))[0].probes
+    top = random_engine.probe([question], at)[0].probes
+    width = random_engine.probe([question], replace(at, entropy="top-k:9999"))[0].probes
+    for f, t, w in zip(full, top, width, strict=True):
+        assert (t.text, t.mean_logprob) == (f.text, f.mean_logprob)
+        assert 0 < t.mean_entropy < f.mean_entropy
+        assert t.tail_mass is not None
+        assert 0 < t.tail_mass < 1
+        assert w.mean_entropy == pytest.approx(f.mean_entropy, abs=1e-5)
+        assert w.tail_mass == pytest.approx(0.0, abs=1e-5)
+    with pytest.raises(ProbeError, match="'top-k:0'"):
+        random_engine.probe([question], replace(at, entropy="top-k:0"))
+
+
+def test_a_trace_goes_on_unmodified_after_a_probe(
+    random_engine: HfEngine, random_reference: Reprefill
+) -> None:
+    """In-line probing: generate to a budget, branch, resume."""
+    engine, at = random_engine, plan(greedy=True)
+    start = [engine.chat.prompt_ids(prompt(c).messages) for c in ("a", "bcd")]
+    limits = Limits(engine.chat.closer.ids, engine.stop_ids, np.array([40, 40]), 6)
+
+    def batch() -> TraceBatch:
+        sampler = Sampler(Sampling(0.0), start, np.empty((2, 0)), 262, torch.device("cpu"))
+        return TraceBatch(engine.runner, start, sampler, limits, pad_id=0)
+
+    suffix = engine.suffix_ids(at.cue)
+    with torch.inference_mode():
+        (whole,) = batch().finished()
+        probed = batch()
+        for budget in (0, 3, 11):
+            probed.advance(budget)
+            branches = [Branch(0, budget), Branch(1, budget)]
+            answers = probe_branches(
+                engine.runner, probed.kept, branches, suffix, engine.stops, cap=at.cap
+            )
+            prefix = [*start[1], *whole.ids[1, :budget].tolist(), *suffix]
+            plain = random_reference.forced(prefix, len(answers[1].ids))
+            assert answers[1].ids == plain.ids
+        (resumed,) = probed.finished()
+    np.testing.assert_array_equal(resumed.ids, whole.ids)
+    for one, other in zip(resumed.kept.cache.layers, whole.kept.cache.layers, strict=True):
+        assert torch.equal(one.keys, other.keys)
+        assert torch.equal(one.values, other.values)
+
+
+def test_layers_on_several_devices_change_nothing(random_engine: HfEngine) -> None:
+    questions, at = [prompt("a"), prompt("bcd")], plan([0, 4, 9], greedy=True)
+    spread = replace(random_engine, runner=replace(random_engine.runner, spread=True))
+    together = zip(spread.probe(questions, at), random_engine.probe(questions, at), strict=True)
+    for one, other in together:
+        assert one.thinking == other.thinking
+        assert [p.text for p in one.probes] == [p.text for p in other.probes]
+        expected = pytest.approx([p.mean_logprob for p in other.probes], abs=5e-5)
+        assert [p.mean_logprob for p in one.probes] == expected
+
+
+def test_running_out_of_memory_is_told_apart(
+    random_engine: HfEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: not enough memory: you tried …")
+
+    monkeypatch.setattr(Runner, "prefill", fail)
+    with pytest.raises(OutOfMemory, match="a batch of 2 does not fit into memory"):
+        random_engine.probe([prompt("a"), prompt("b")], plan([0]))
+
+
+def test_thinking_is_cut_where_the_context_ends(random_engine: HfEngine, script: Script) -> None:
+    script([[9] * 1000])
+    engine = replace(random_engine, remarks=[])
+    (trace,) = engine.probe([prompt("a" * 400)], plan([0], max_think=4096))
+    assert trace.trace_tokens == engine.longest_thinking([prompt("a" * 400)], plan([0]))
+    assert trace.prompt_tokens + trace.trace_tokens + trace.suffix_tokens + 10 == engine.context
+    assert trace.finish == "length"
+    assert engine.remarks == [
+        "thinking is cut before 4096 tokens for some questions: the model's context is 512 tokens"
+    ]
+    with pytest.raises(ModelError, match="a prompt of 603 tokens leaves no room"):
+        engine.probe([prompt("a" * 600)], plan([0]))
+
+
+def test_the_automatic_batch_is_told(random_engine: HfEngine) -> None:
+    engine = replace(random_engine, remarks=[])
+    assert engine.auto_batch_size(plan([0, 8])) == 64
+    assert engine.remarks[0].startswith("batch size 64: ")
+
+
+@pytest.mark.integration
+def test_the_tiny_reasoner_reasons(tiny_reasoner: HfEngine, tiny_reference: Reprefill) -> None:
+    """Real traces and answers: greedy generation and probes equal transformers' own."""
+    engine = tiny_reasoner
+    texts = ["Compute 31 + 8 - 4 modulo 100.", "Compute 7 - 2 + 9 - 5 + 1 + 6 modulo 100."]
+    questions = [prompt(text) for text in texts]
+    at = plan([0, 8, 16, 40, 64, 128], cue="\n\nFinal answer:", max_think=300, answer_cap=32)
+    for question, trace in zip(questions, engine.probe(questions, at), strict=True):
+        start = engine.chat.prompt_ids(question.messages)
+        out = tiny_reference.model.generate(
+            torch.tensor([start]), do_sample=False, max_new_tokens=400
+        )
+        plain = out[0, len(start) :].tolist()
+        thinking = plain[: plain.index(engine.chat.closer.ids[0])]
+        assert trace.trace_tokens == len(thinking)
+        assert trace.thinking == engine.chat.decode(thinking)
+        assert trace.natural_tokens == len(plain) - len(thinking)
+        check_against(tiny_reference, engine, question, trace, thinking, at)

@@ -1,0 +1,123 @@
+"""Drawing tokens: transformers' own processors are the reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import GenerationConfig
+from transformers.generation.logits_process import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from stopadvisor.engines.hf.sampling import Sampler, Sampling, uniforms
+from stopadvisor.errors import EngineError, ModelError
+from tests.engines.tiny import plan, prompt
+
+VOCABULARY = 40
+CPU = torch.device("cpu")
+
+SETTINGS = [
+    pytest.param(Sampling(1.0), id="plain"),
+    pytest.param(Sampling(0.6, top_k=20, top_p=0.95), id="Qwen3"),
+    pytest.param(Sampling(0.6, top_p=0.95), id="R1"),
+    pytest.param(Sampling(1.3, min_p=0.1), id="min-p"),
+    pytest.param(Sampling(0.8, top_k=9, top_p=0.7, min_p=0.05), id="all"),
+    pytest.param(Sampling(0.8, top_p=0.0), id="top-p of nothing keeps one"),
+    pytest.param(Sampling(0.9, repetition_penalty=1.5), id="repetition"),
+]
+
+
+def reference(sampling: Sampling, logits: torch.Tensor, seen: list[int]) -> torch.Tensor:
+    steps = LogitsProcessorList()
+    if sampling.repetition_penalty != 1:
+        steps.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
+    steps.append(TemperatureLogitsWarper(sampling.temperature))
+    if sampling.top_k:
+        steps.append(TopKLogitsWarper(sampling.top_k))
+    if sampling.top_p < 1:
+        steps.append(TopPLogitsWarper(sampling.top_p))
+    if sampling.min_p > 0:
+        steps.append(MinPLogitsWarper(sampling.min_p))
+    scores: torch.Tensor = steps(torch.tensor([seen]), logits[None].double())
+    return scores[0].softmax(-1)
+
+
+@pytest.mark.parametrize("sampling", SETTINGS)
+def test_draws_follow_the_processors_of_transformers(sampling: Sampling) -> None:
+    n, seen = 4000, [1, 2, 5, 5, 7]
+    logits = torch.randn(VOCABULARY, generator=torch.Generator().manual_seed(3)) * 2
+    # Evenly spaced numbers give every token its share of them, up to one at either end.
+    streams = ((np.arange(n) + 0.5) / n)[:, None]
+    sampler = Sampler(sampling, [seen] * n, streams, VOCABULARY, CPU)
+    drawn = torch.bincount(sampler.draw(logits.expand(n, -1), 0), minlength=VOCABULARY)
+    expected = reference(sampling, logits, seen)
+    assert torch.allclose(drawn.double(), expected * n, atol=1.01)
+    assert (drawn[expected == 0] == 0).all()
+
+
+def test_a_repetition_penalty_counts_what_was_drawn() -> None:
+    sampler = Sampler(
+        Sampling(0.0, repetition_penalty=2.0), [[], []], np.empty((2, 0)), VOCABULARY, CPU
+    )
+    logits = torch.zeros(2, VOCABULARY)
+    logits[:, 4], logits[:, 6], logits[:, 8] = 3.0, 2.0, 1.75
+    drawn = [sampler.draw(logits, step).tolist() for step in range(3)]
+    assert drawn == [[4, 4], [6, 6], [8, 8]]
+    sampler.keep(np.array([1]))
+    assert sampler.draw(logits[:1], 3).tolist() == [4]
+
+
+def test_streams_belong_to_the_question() -> None:
+    a, b = prompt("a"), prompt("b")
+    both = uniforms([a, b], seed=7, length=5)
+    np.testing.assert_array_equal(uniforms([b], seed=7, length=9)[0, :5], both[1])
+    assert not np.array_equal(both[0], both[1])
+    assert not np.array_equal(both[0], uniforms([a], seed=8, length=5)[0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes", "expected"),
+    [
+        pytest.param({}, {}, Sampling(0.0), id="nothing given"),
+        pytest.param({"do_sample": True}, {}, Sampling(1.0), id="sampled"),
+        pytest.param(
+            {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95},
+            {},
+            Sampling(0.6, 20, 0.95),
+            id="Qwen3",
+        ),
+        pytest.param(
+            {"do_sample": True, "temperature": 0.6, "typical_p": 0.5},
+            {"greedy": True},
+            Sampling(0.0),
+            id="greedy overrides all",
+        ),
+        pytest.param(
+            {"top_k": 20}, {"temperature": 0.9}, Sampling(0.9, 20), id="temperature overrides"
+        ),
+    ],
+)
+def test_settings_are_the_models_own(
+    settings: dict[str, Any], changes: dict[str, Any], expected: Sampling
+) -> None:
+    assert Sampling.of(GenerationConfig(**settings), plan(**changes)) == expected
+
+
+def test_a_setting_that_is_not_applied_is_named() -> None:
+    settings = GenerationConfig(do_sample=True, no_repeat_ngram_size=3)
+    with pytest.raises(ModelError, match="no_repeat_ngram_size=3"):
+        Sampling.of(settings, plan())
+
+
+def test_logits_that_are_not_finite_end_the_job() -> None:
+    sampler = Sampler(Sampling(0.0), [[]], np.empty((1, 0)), VOCABULARY, CPU)
+    with pytest.raises(EngineError, match="not finite"):
+        sampler.draw(torch.full((1, VOCABULARY), float("nan")), 0)

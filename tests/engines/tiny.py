@@ -1,0 +1,166 @@
+"""A tiny random model with a byte tokenizer, and plain generation to compare with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
+from transformers import (
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from stopadvisor.engines.hf.engine import HfEngine
+from stopadvisor.probes import ProbePlan, Prompt, RawTrace
+
+SPECIAL = ("<pad>", "<user>", "<bot>", "<eos>")
+TEMPLATE = """\
+{%- for message in messages %}
+{{- '<user>' if message.role == 'user' else '<bot>' }}{{ message.content }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+{{- '<bot>' }}
+{%- if opens is defined and opens %}{{- '<think>\\n' }}{%- endif %}
+{%- if off is defined and off %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}
+{%- endif %}
+"""
+
+
+def byte_tokenizer(think: bool = True, template: str | None = TEMPLATE) -> PreTrainedTokenizerFast:
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = [*SPECIAL, *alphabet]
+    backend = Tokenizer(BPE(vocab={t: i for i, t in enumerate(vocabulary)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in SPECIAL])
+    if think:
+        markers = ("<think>", "</think>")
+        backend.add_tokens([AddedToken(t, special=False, normalized=False) for t in markers])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token="<pad>",
+        eos_token="<eos>",
+        clean_up_tokenization_spaces=False,
+        chat_template=template,
+    )
+
+
+def save_model(
+    folder: Path, tokenizer: PreTrainedTokenizerFast, generation: dict[str, Any], **config: Any
+) -> Path:
+    """Write a Qwen3 of random weights, large enough for its logits to differ from each other."""
+    torch.manual_seed(0)
+    model = Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=len(tokenizer),
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=8,
+            max_position_embeddings=512,
+            initializer_range=0.35,
+            tie_word_embeddings=False,
+            eos_token_id=3,
+            bos_token_id=None,
+            pad_token_id=0,
+            **config,
+        )
+    )
+    model.generation_config = GenerationConfig(eos_token_id=3, pad_token_id=0, **generation)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def prompt(text: str, sample: int = 0) -> Prompt:
+    return Prompt(key=f"key-{text}", messages=({"role": "user", "content": text},), sample=sample)
+
+
+def plan(budgets: Sequence[int] = (), **changes: Any) -> ProbePlan:
+    base = ProbePlan(tuple(budgets), cue="\n\nAnswer:", cap=10, max_think=40, answer_cap=6)
+    return replace(base, **changes)
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A forced answer as plain generation gives it: read everything again for every token."""
+
+    ids: tuple[int, ...]
+    logprobs: NDArray[np.float64]
+    entropies: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Reprefill:
+    """The same weights without our attention, cache and masks."""
+
+    model: Any
+
+    @classmethod
+    def of(cls, folder: Path) -> Reprefill:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, attn_implementation="eager", dtype=torch.float32
+        )
+        return cls(model)
+
+    @torch.no_grad()
+    def forced(self, prefix: list[int], n_tokens: int) -> Reference:
+        ids, out, logprobs, entropies = list(prefix), [], [], []
+        for _ in range(n_tokens):
+            logits = self.model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1]
+            row = logits.double().log_softmax(-1)
+            out.append(int(row.argmax()))
+            logprobs.append(float(row.max()))
+            entropies.append(float(-(row.exp() * row).sum()))
+            ids.append(out[-1])
+        return Reference(tuple(out), np.array(logprobs), np.array(entropies))
+
+
+def check_against(
+    reference: Reprefill,
+    engine: HfEngine,
+    question: Prompt,
+    trace: RawTrace,
+    ids: list[int],
+    at: ProbePlan,
+) -> None:
+    """Every probe of a trace, whose thinking is `ids`, equals the plain one to 5e-5."""
+    start = engine.chat.prompt_ids(question.messages)
+    suffix = engine.suffix_ids(at.cue)
+    for probe in trace.probes:
+        plain = reference.forced([*start, *ids[: probe.budget], *suffix], probe.probe_tokens)
+        flags = engine.stops.flags[list(plain.ids)]
+        ended = probe.probe_tokens < at.cap or bool(flags[-1] & 1) or "\n" in probe.text
+        counted = max(1, probe.probe_tokens - ended)
+        assert probe.text == engine.stops.text(plain.ids, ended)
+        assert probe.mean_logprob == pytest.approx(plain.logprobs[:counted].mean(), abs=5e-5)
+        assert probe.mean_entropy == pytest.approx(plain.entropies[:counted].mean(), abs=5e-5)
+
+
+def edit_config(source: Path, target: Path, **changes: Any) -> Path:
+    """Copy a model's tokenizer and configuration, without weights, with some keys changed.
+
+    Another model type starts from its own defaults.
+    """
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        if (source / name).exists():
+            (target / name).write_bytes((source / name).read_bytes())
+    config = {}
+    if "model_type" not in changes:
+        config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    (target / "config.json").write_text(json.dumps(config | changes), encoding="utf-8")
+    return target
