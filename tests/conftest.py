@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 # Before torch or a tokenizer is first imported, by whichever test does so.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small matrices: threads wait for each other
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 

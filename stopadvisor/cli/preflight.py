@@ -1,0 +1,131 @@
+"""`stopadvisor preflight`: prove that the model does what probing needs, without probing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+from stopadvisor.cli.options import ProbeOptions, load_engine, probe_options
+from stopadvisor.cli.probe import choose_batch_size, fit_questions, settle_cap, show_remarks
+from stopadvisor.cli.progress import progress_on
+from stopadvisor.cli.screen import Screen, interval, share
+from stopadvisor.constants import CUES
+from stopadvisor.cues import CUE_QUESTIONS, CueComparison, compare_cues
+from stopadvisor.errors import PreflightError, WorkloadError
+from stopadvisor.grading import Grader
+from stopadvisor.preflight import PreflightReport, run_preflight
+from stopadvisor.workload import read_workload
+
+__all__ = ["command", "format_report", "run", "show_cues"]
+
+
+@click.command("preflight")
+@click.argument("workload", type=click.Path(path_type=Path))
+@click.option(
+    "--compare-cues",
+    is_flag=True,
+    help=f"Try every built-in cue, and yours, on {CUE_QUESTIONS} fit questions, or on --limit.",
+)
+@probe_options
+def command(workload: Path, compare_cues: bool, **params: Any) -> int:
+    """Prove on a few fit questions of WORKLOAD that the model obeys budgets, markers and cue.
+
+    Takes the options of `probe`; ends with exit code 5 if a check fails.
+    """
+    options = ProbeOptions.take(params, workload)
+    return run(options, sys.stdout, sys.stderr, compare=compare_cues)
+
+
+def run(options: ProbeOptions, out: TextIO, err: TextIO, *, compare: bool = False) -> int:
+    """Check and report; a failed check is a result here, with its own exit code."""
+    cues: CueComparison | None = None
+    with progress_on(err, quiet=options.output.quiet) as progress:
+        workload = read_workload(options.workload)
+        fit = fit_questions(workload, options)
+        if not fit:
+            raise WorkloadError(
+                f"{workload.path}: preflight needs at least one fit question, got none out of "
+                f"{len(workload.questions)}; add questions or raise the first share of --split"
+            )
+        engine = load_engine(options)
+        plan = settle_cap(engine, workload, options.plan(), options, progress)
+        batch_size = options.batch_size or choose_batch_size(engine, plan)
+        with Grader() as grader:
+            report = run_preflight(
+                engine,
+                fit,
+                plan,
+                grader=grader,
+                template=options.prompt_template,
+                batch_size=batch_size,
+                progress=progress,
+            )
+            if compare:
+                cues = compare_cues(
+                    engine,
+                    fit[: options.limit or CUE_QUESTIONS],
+                    plan,
+                    _cues(options.cue),
+                    grader=grader,
+                    template=options.prompt_template,
+                    batch_size=batch_size,
+                    progress=progress,
+                )
+            show_remarks(engine, progress, set())
+    if options.output.json:
+        document = report.to_dict() | {"cues": cues and cues.to_dict()}
+        print(json.dumps(document, ensure_ascii=False, allow_nan=False), file=out)
+    else:
+        print(format_report(report), file=out)
+        if cues:
+            show_cues(cues, options.cue, Screen(out))
+    return PreflightError.exit_code if report.status == "fail" else 0
+
+
+def format_report(report: PreflightReport) -> str:
+    """One line a check: its verdict, what was seen, and what to do about it."""
+    width = max(len(c.name) for c in report.checks)
+    lines = [
+        f"{c.status:4}  {c.name:{width}}  {c.detail}" + (f" -> {c.advice}" if c.advice else "")
+        for c in report.checks
+    ]
+    return "\n".join([*lines, f"preflight on {report.n_questions} fit questions: {report.status}"])
+
+
+def _cues(own: str) -> dict[str, str]:
+    """The cues to compare by name: the built-in ones, and the user's where it is another."""
+    return dict(CUES) if own in CUES.values() else {**CUES, "yours": own}
+
+
+def show_cues(cues: CueComparison, own: str, screen: Screen) -> None:
+    """The paper's template table: what each cue makes of the same thinking."""
+    screen.table(
+        f"Cues at the end of thinking, {cues.n_questions} fit questions",
+        ("cue", "", "right", "95 %", "agree", "probe", "thinking"),
+        (
+            (
+                f"{row.name} *" if row.cue == own else row.name,
+                row.status,
+                share(row.forced_accuracy),
+                interval(row.ci95, 100),
+                share(row.agreement),
+                f"{row.mean_probe_tokens:.1f}",
+                f"{row.mean_think_tokens:.0f}",
+            )
+            for row in cues.rows
+        ),
+        left=2,
+    )
+    screen.text(
+        "* in use; probe and thinking in mean tokens; agree: forced answers that are the natural "
+        f"ones, of which {share(cues.natural_accuracy)} are right."
+    )
+    same = min(row.same_traces for row in cues.rows)
+    screen.text(
+        "Traces were drawn anew for each cue, under the same seeds"
+        + (", and are the same." if same == 1 else f"; {share(same)} or more are the same.")
+    )

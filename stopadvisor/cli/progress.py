@@ -1,0 +1,129 @@
+"""Progress and remarks on stderr: a live bar on a terminal, a line now and then elsewhere.
+
+Knows nothing of what is being counted beyond traces and tokens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from stopadvisor.collect import Progress
+
+__all__ = ["LineProgress", "progress_on", "time_left"]
+
+LINE_EVERY_S = 10.0
+
+
+@contextmanager
+def progress_on(err: TextIO, *, quiet: bool = False) -> Iterator[Progress]:
+    """What a command reports its progress to, while it runs."""
+    if quiet:
+        from stopadvisor.collect import Quiet
+
+        yield Quiet()
+    elif err.isatty():
+        bar = _BarProgress(err)
+        try:
+            yield bar
+        finally:
+            bar.close()
+    else:
+        yield LineProgress(err)
+
+
+def time_left(seconds: float) -> str:
+    """A duration as people say it."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+class LineProgress:
+    """For logs: one plain line per stage and then one every ten seconds."""
+
+    def __init__(self, err: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._err = err
+        self._clock = clock
+        self._title = ""
+        self._total = self._done = self._new = self._tokens = 0
+        self._began = self._spoke = 0.0
+
+    def begin(self, title: str, total: int, done: int = 0) -> None:
+        """Announce a stage."""
+        self._title, self._total, self._done = title, total, done
+        self._new = self._tokens = 0
+        self._began = self._spoke = self._clock()
+        self.remark(f"{title}: {done}/{total} done")
+
+    def advance(self, traces: int, tokens: int) -> None:
+        """Count; speak if it was quiet for long enough, or the stage is over."""
+        self._done += traces
+        self._new += traces
+        self._tokens += tokens
+        now = self._clock()
+        if now - self._spoke < LINE_EVERY_S and self._done < self._total:
+            return
+        self._spoke = now
+        spent = max(now - self._began, 1e-9)
+        line = f"{self._title}: {self._done}/{self._total}, {self._tokens / spent:.0f} tokens/s"
+        if self._done < self._total and self._new:
+            rest = (self._total - self._done) * spent / self._new
+            line += f", about {time_left(rest)} left"
+        self.remark(line)
+
+    def remark(self, text: str) -> None:
+        """Write one line."""
+        print(text, file=self._err, flush=True)
+
+
+class _BarProgress:
+    """For people: rich's live bar, remarks above it."""
+
+    def __init__(self, err: TextIO) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        self._console = Console(file=err, highlight=False)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("", visible=False, rate="")
+        self._tokens = 0
+        self._began = 0.0
+
+    def begin(self, title: str, total: int, done: int = 0) -> None:
+        self._bar.remove_task(self._task)
+        self._task = self._bar.add_task(title, total=total, completed=done, rate="")
+        self._tokens, self._began = 0, time.monotonic()
+        self._bar.start()
+
+    def advance(self, traces: int, tokens: int) -> None:
+        self._tokens += tokens
+        rate = self._tokens / max(time.monotonic() - self._began, 1e-9)
+        self._bar.update(self._task, advance=traces, rate=f"{rate:.0f} tokens/s")
+
+    def remark(self, text: str) -> None:
+        self._console.print(text, markup=False)
+
+    def close(self) -> None:
+        self._bar.stop()

@@ -1,0 +1,127 @@
+"""Files that survive an interrupt, a kill and a full disk; and a lock that dies with its process.
+
+Knows bytes and folders, not what is in them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from stopadvisor.errors import OutputError, ProbeError
+
+__all__ = [
+    "append",
+    "encode",
+    "lock_directory",
+    "replace_file",
+    "write_json_atomically",
+]
+
+
+def write_json_atomically(path: Path, content: Any) -> None:
+    """Write a JSON file that is either wholly there or not at all.
+
+    Raises
+    ------
+    OutputError
+        The file cannot be written; what stood there before still does.
+    """
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+    replace_file(path, encode(text))
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Put a whole new file in the place of another.
+
+    Raises
+    ------
+    OutputError
+        The file cannot be written; what stood there before still does.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        try:
+            with open(beside, "wb", buffering=0) as file:
+                _write_all(file.fileno(), data)
+                os.fsync(file.fileno())
+            os.replace(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def append(path: Path, data: bytes) -> None:
+    """Add bytes to a file: all of them are on disk when this returns, or none.
+
+    Raises
+    ------
+    OutputError
+        The disk is full or the file not writable; the file is as it was before.
+    """
+    try:
+        with open(path, "ab", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            try:
+                _write_all(file.fileno(), data)
+                os.fsync(file.fileno())
+            except OSError:
+                file.truncate(size)  # no half line for the next run to move aside
+                raise
+    except OSError as error:
+        raise OutputError(
+            f"cannot write {path}: {error.strerror or error}; what was finished before is kept, "
+            "and the same command goes on from there"
+        ) from error
+
+
+def encode(text: str) -> bytes:
+    """Give the UTF-8 of JSON text, which may hold lone surrogates from the workload's escapes."""
+    # They have no UTF-8 form; their backslash form is the very escape that JSON uses.
+    return text.encode("utf-8", "backslashreplace")
+
+
+@contextmanager
+def lock_directory(path: Path) -> Iterator[None]:
+    """Make the folder if need be and hold it alone for writing; released even by a kill.
+
+    Raises
+    ------
+    ProbeError
+        Another process is writing this run.
+    OutputError
+        The folder cannot be made or written.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        file = open(path / ".lock", "a+", encoding="ascii")  # noqa: SIM115  closed below
+    except OSError as error:
+        raise OutputError(f"cannot write to {path}: {error.strerror or error}") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n")
+            file.flush()
+        except BlockingIOError as error:
+            file.seek(0)
+            owner = file.read().strip() or "unknown"
+            raise ProbeError(
+                f"{path}: another process (pid {owner}) is writing this run; "
+                "wait for it or choose another --out"
+            ) from error
+        except OSError as error:
+            raise OutputError(f"cannot lock {path}: {error.strerror or error}") from error
+        yield

@@ -1,0 +1,205 @@
+"""The command line's frame: help without weight, exit codes, errors as JSON, closed pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+
+import click
+import pytest
+
+import stopadvisor
+from stopadvisor import errors
+from stopadvisor.cli import main as main_module
+from stopadvisor.cli.main import COMMANDS, Entry, main
+
+ROOT = Path(__file__).parent.parent.parent
+HEAVY = ("torch", "transformers", "sklearn", "scipy", "numpy", "joblib", "math_verify")
+
+
+def python(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *args],
+        cwd=ROOT,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def fails(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
+    """Put a command `fail` into the table that raises what it is given."""
+
+    def install(error: BaseException) -> None:
+        @click.command("fail")
+        @click.option("--json", "as_json", is_flag=True)
+        def command(as_json: bool) -> None:
+            raise error
+
+        monkeypatch.setitem(COMMANDS, "fail", Entry("a.failing.module", "Fails."))
+        monkeypatch.setattr(
+            main_module, "import_module", lambda _: SimpleNamespace(command=command)
+        )
+
+    return install
+
+
+# --- Help -----------------------------------------------------------------------------------------
+
+
+def test_help_lists_every_command_with_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for name, entry in COMMANDS.items():
+        assert f"{name} {entry.help}" in text
+    assert "5 preflight failed, 130 interrupted" in text
+
+
+@pytest.mark.parametrize("code", ["--help", "--version", "-h"])
+def test_help_imports_nothing_heavy(code: str) -> None:
+    script = (
+        "import sys; from stopadvisor.cli.main import main; "
+        f"assert main([{code!r}]) == 0; print(sorted(set({HEAVY!r}) & set(sys.modules)))"
+    )
+    done = python("-c", script)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    done = python("-c", f"import sys, stopadvisor; print(set({HEAVY!r}) & set(sys.modules))")
+    assert done.stdout == "set()\n", done.stderr
+
+
+def test_help_costs_at_most_twice_an_import_of_click_and_rich() -> None:
+    def cpu_seconds(*args: str) -> float:
+        times = []
+        for _ in range(5):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            assert python(*args).returncode == 0
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        return min(times)
+
+    baseline = cpu_seconds("-c", "import click, rich")
+    assert cpu_seconds("-m", "stopadvisor", "--help") <= 2 * baseline
+
+
+def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"stopadvisor {stopadvisor.__version__}\n"
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_in_the_table_is_there(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert import_module(COMMANDS[name].module).command.name == name
+    assert main([name, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "--json" in text
+    assert "--quiet" in text
+
+
+@pytest.mark.parametrize("name", sorted(set(stopadvisor.__all__) - {"__version__"}))
+def test_every_public_name_is_there(name: str) -> None:
+    assert getattr(stopadvisor, name).__name__ == name
+    assert name in dir(stopadvisor)
+
+
+def test_an_unknown_public_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = stopadvisor.nothing
+
+
+# --- Exit codes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code"),
+    [
+        (errors.WorkloadError("a.jsonl:3: field 'gold'"), 2),
+        (errors.ModelError("no such model"), 2),
+        (errors.OutputError("cannot write"), 2),
+        (errors.EngineError("it broke"), 1),
+        (errors.PreflightError("no cue"), 5),
+        (KeyboardInterrupt(), 130),
+        (click.UsageError("no such option"), 2),
+        (ZeroDivisionError("by\nzero"), 1),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else str(value),
+)
+def test_errors_become_exit_codes_and_one_line(
+    fails: Callable[[BaseException], None],
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    exit_code: int,
+) -> None:
+    fails(error)
+    assert main(["fail"]) == exit_code
+    text = capsys.readouterr()
+    assert text.out == ""
+    assert "Traceback" not in text.err
+    if isinstance(error, errors.StopAdvisorError):
+        assert text.err == f"stopadvisor: {error}\n"
+
+    assert main(["fail", "--json"]) == exit_code
+    found = json.loads(capsys.readouterr().out)["error"]
+    assert found.keys() == {"type", "message", "exit_code"}
+    assert found["exit_code"] == exit_code
+    assert found["message"]
+
+
+def test_a_bug_is_one_line_with_the_way_to_its_traceback(
+    fails: Callable[[BaseException], None],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fails(ZeroDivisionError("by\nzero"))
+    main(["fail"])
+    assert capsys.readouterr().err == (
+        "stopadvisor: internal error: ZeroDivisionError: by zero "
+        "(set STOPADVISOR_DEBUG=1 for the traceback)\n"
+    )
+    monkeypatch.setenv("STOPADVISOR_DEBUG", "1")
+    assert main(["fail"]) == 1
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["nonsense"], ["--nonsense"], ["probe"], ["probe", "x.jsonl", "--cap", "0"]],
+    ids=lambda words: " ".join(words),
+)
+def test_wrong_usage_is_exit_2_as_text_and_as_json(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    text = capsys.readouterr()
+    assert text.out == ""
+    assert "Usage: stopadvisor" in text.err
+    assert main([*words, "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["exit_code"] == 2
+
+
+def test_a_closed_pipe_ends_quietly() -> None:
+    command = f"{sys.executable} -m stopadvisor --help | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode in (0, 1)  # 0: the help was gone before the reader was
+    assert done.stderr == ""
+
+
+def test_the_module_is_the_command() -> None:
+    done = python("-m", "stopadvisor", "--version")
+    assert (done.returncode, done.stdout) == (0, f"stopadvisor {stopadvisor.__version__}\n")
+    script = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert script == {"stopadvisor": "stopadvisor.cli.main:main"}

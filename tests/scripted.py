@@ -1,0 +1,219 @@
+"""A scripted engine: whole trajectories from the question's key, in microseconds and without torch.
+
+Questions are sums, so the engine can tell right from wrong by itself.  Each question has a
+simulated difficulty that fixes at which share of its trace the running result becomes right, and
+whether it wavers; confidence follows correctness with noise, as a real model's does.  Faults that
+preflight has to find are switched on by name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stopadvisor.constants import CUES
+from stopadvisor.engines import OutOfMemory
+from stopadvisor.probes import ProbePlan, Prompt, RawProbe, RawTrace
+
+__all__ = ["FAULTS", "ScriptedEngine", "write_sums"]
+
+FAULTS = (
+    "ignores-budgets",  # every probe sees the whole trace
+    "ignores-cap",  # thinking runs on past max_think
+    "never-closes",  # the closer is never seen
+    "no-thinking",  # traces are empty
+    "brittle-cue",  # forced answers are no answers
+    "disagrees",  # forced answers at the end are others than the natural ones
+    "bad-numbers",  # a log-probability above zero
+    "unnormalised",  # entropies that no distribution over the vocabulary has
+    "two-distributions",  # log-probabilities too low for their entropies
+    "heavy-tail",  # more than everything lies outside the top k
+    "brittle-words",  # after another cue than the terse one the answers are others
+    "rambles",  # forced answers run into the cap
+    "unseeded",  # drawing again gives other traces
+)
+
+_SUM = re.compile(r"(\d+) \+ (\d+)")
+
+
+def write_sums(path: Path, n: int, *, start: int = 0) -> Path:
+    """Write a workload of `n` sums that `ScriptedEngine` can answer."""
+    rows = [
+        {"id": f"q{i}", "question": f"What is {i} + {7 * i % 90}?", "gold": str(i + 7 * i % 90)}
+        for i in range(start, start + n)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@dataclass
+class ScriptedEngine:
+    """Implements `probes.Engine`; deterministic in key, sample and seed, whatever the batch."""
+
+    revision: str = "r1"
+    faults: frozenset[str] = frozenset()
+    delay_s: float = 0.0
+    """Seconds per batch, for tests that interrupt it."""
+    context: int | None = None
+    """Tokens that prompt, thinking and visible answer may have together."""
+    vocabulary: int | None = 1000
+    memory: int | None = None
+    """Largest batch that fits; a larger one raises `OutOfMemory`."""
+    stop_after: int | None = None
+    """Raise KeyboardInterrupt instead of answering the batch after so many."""
+    remarks: list[str] = field(default_factory=list)
+    on_tokens: Callable[[int], None] | None = None
+    calls: list[tuple[tuple[str, ...], ProbePlan]] = field(default_factory=list)
+    """What was asked: keys and plan of every batch."""
+
+    def __post_init__(self) -> None:
+        unknown = self.faults - set(FAULTS)
+        assert not unknown, f"no such fault: {sorted(unknown)}"
+
+    def identity(self) -> dict[str, Any]:
+        return {
+            "engine": "scripted",
+            "engine_version": "1",
+            "model": "tests/scripted",
+            "model_revision": self.revision,
+            "tokenizer_sha256": "0" * 64,
+            "template_sha256": "1" * 64,
+            "dtype": "float32",
+            "attention": "none",
+            "device": "cpu",
+            "quantization": None,
+            "think_open": {"text": "<think>", "ids": [1]},
+            "think_close": {"text": "</think>", "ids": [2]},
+            "stop_ids": [0],
+            "chat_template_kwargs": {},
+        }
+
+    def suffix_ids(self, cue: str) -> list[int]:
+        return [2, *(3 + ord(c) % 7 for c in cue)]
+
+    def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int | None:
+        if self.context is None:
+            return None
+        return self.context - plan.answer_cap - max(map(_prompt_tokens, prompts))
+
+    def auto_batch_size(self, plan: ProbePlan) -> int:
+        return 16
+
+    def probe(self, prompts: Sequence[Prompt], plan: ProbePlan) -> list[RawTrace]:
+        if self.stop_after is not None and len(self.calls) >= self.stop_after:
+            raise KeyboardInterrupt
+        self.calls.append((tuple(p.key for p in prompts), plan))
+        if self.memory is not None and len(prompts) > self.memory:
+            raise OutOfMemory(f"scripted: {len(prompts)} questions do not fit")
+        time.sleep(self.delay_s)
+        traces = [self._trace(prompt, plan) for prompt in prompts]
+        if self.on_tokens is not None:
+            for trace in traces:
+                self.on_tokens(trace.trace_tokens)
+        return traces
+
+    def _trace(self, prompt: Prompt, plan: ProbePlan) -> RawTrace:
+        asked = _SUM.search(prompt.messages[-1]["content"])
+        assert asked, "the scripted engine answers sums only"
+        truth = int(asked[1]) + int(asked[2])
+        draw = len(self.calls) if "unseeded" in self.faults else 0
+        seed = [int(prompt.key[:15], 16), prompt.sample, plan.seed, draw]
+        rng = np.random.default_rng(seed)
+        script = _Script.draw(rng, truth)
+        words = script.words if "no-thinking" not in self.faults else []
+        cap = len(words) if "ignores-cap" in self.faults else plan.max_think
+        length = min(len(words), cap)
+        closed = length == len(words) and "never-closes" not in self.faults
+        natural = script.result(1.0)
+        probes = tuple(self._probe(script, words[:length], b, closed, plan) for b in plan.budgets)
+        return RawTrace(
+            prompt_tokens=_prompt_tokens(prompt),
+            suffix_tokens=len(self.suffix_ids(plan.cue)),
+            trace_tokens=length,
+            finish="stop" if closed else "length",
+            thinking=" ".join(words[:length]),
+            natural_text=f"It is so.\nFinal answer: {natural}" if closed else None,
+            natural_tokens=9 if closed else 0,
+            probes=probes,
+        )
+
+    def _probe(
+        self, script: _Script, words: Sequence[str], budget: int, closed: bool, plan: ProbePlan
+    ) -> RawProbe:
+        seen = len(words) if "ignores-budgets" in self.faults else min(budget, len(words))
+        prefix = words[:seen]
+        share = 1.0 if closed and seen == len(words) else seen / max(1, len(script.words))
+        answer = script.result(share)
+        if "disagrees" in self.faults or (
+            "brittle-words" in self.faults and plan.cue != CUES["terse"]
+        ):
+            answer += 1
+        logprob, entropy = script.confidence(share)
+        if "unnormalised" in self.faults:
+            entropy = 50.0
+        if "two-distributions" in self.faults:
+            entropy = 0.0
+        tail = None if plan.entropy == "full" else 1.5 if "heavy-tail" in self.faults else 0.1
+        text = "I am not sure" if "brittle-cue" in self.faults else f" {answer}"
+        return RawProbe(
+            budget=budget,
+            think_tokens=seen,
+            text=text,
+            mean_logprob=0.5 if "bad-numbers" in self.faults else logprob,
+            mean_entropy=entropy,
+            probe_tokens=plan.cap if "rambles" in self.faults else len(str(answer)) + 1,
+            markers=sum(word == "wait" for word in prefix),
+            ended=len(words) <= budget,
+            tail_mass=tail,
+        )
+
+
+def _prompt_tokens(prompt: Prompt) -> int:
+    return len(prompt.messages[-1]["content"].split()) + 4
+
+
+@dataclass(frozen=True)
+class _Script:
+    """What one trace will do, before it is cut anywhere."""
+
+    words: list[str]
+    truth: int
+    turns: tuple[float, ...]
+    """Shares of the trace at which the running result changes between wrong and right."""
+    starts_right: bool
+    noise: tuple[float, ...]
+
+    @classmethod
+    def draw(cls, rng: np.random.Generator, truth: int) -> _Script:
+        length = int(rng.integers(20, 120))
+        words = ["wait" if rng.random() < 0.05 else f"w{i}" for i in range(length)]
+        kind = rng.choice(["early", "beneficial", "harmful", "unsolved", "oscillating"],
+                          p=[0.35, 0.35, 0.08, 0.1, 0.12])  # fmt: skip
+        turns = {"early": 0, "beneficial": 1, "harmful": 1, "unsolved": 0, "oscillating": 3}[kind]
+        return cls(
+            words=words,
+            truth=truth,
+            turns=tuple(sorted(rng.random(turns))),
+            starts_right=bool(kind in ("early", "harmful")),
+            noise=tuple(rng.normal(0, 0.25, 8)),
+        )
+
+    def right(self, share: float) -> bool:
+        changes = sum(turn <= share for turn in self.turns)
+        return self.starts_right ^ bool(changes % 2)
+
+    def result(self, share: float) -> int:
+        wrong = self.truth + 10 + sum(turn <= share for turn in self.turns)
+        return self.truth if self.right(share) else wrong
+
+    def confidence(self, share: float) -> tuple[float, float]:
+        level = 1.2 * self.right(share) + share + self.noise[round(share * 7)]
+        logprob = -float(np.log1p(np.exp(-level)))
+        return logprob, float(-1.5 * logprob)

@@ -1,0 +1,474 @@
+"""The probing loop: batches, resuming, interrupts, memory, budgets and grading again."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stopadvisor.collect import (
+    Collected,
+    auto_budgets,
+    collect,
+    cue_ids,
+    pilot_budgets,
+    thinking_cap,
+)
+from stopadvisor.constants import PAPER_BUDGETS
+from stopadvisor.engines import OutOfMemory
+from stopadvisor.errors import EngineError, ModelError, OutputError, ProbeError
+from stopadvisor.grading import Grader
+from stopadvisor.labels import GRADING, regrade
+from stopadvisor.manifest import build_manifest
+from stopadvisor.probes import ProbePlan, Prompt, RawTrace
+from stopadvisor.runs import RunDirectory
+from stopadvisor.workload import Workload, read_workload
+from tests.scripted import ScriptedEngine, write_sums
+
+PLAN = ProbePlan(budgets=(0, 16, 32, 64), cue="\n\nFinal answer:", max_think=256)
+ROOT = Path(__file__).parent.parent
+
+
+class Remarks:
+    """A `Progress` that remembers."""
+
+    def __init__(self) -> None:
+        self.stages: list[tuple[str, int, int]] = []
+        self.traces = self.tokens = 0
+        self.lines: list[str] = []
+
+    def begin(self, title: str, total: int, done: int = 0) -> None:
+        self.stages.append((title, total, done))
+
+    def advance(self, traces: int, tokens: int) -> None:
+        self.traces += traces
+        self.tokens += tokens
+
+    def remark(self, text: str) -> None:
+        self.lines.append(text)
+
+
+class Bench:
+    """A workload and a run, to collect on again and again."""
+
+    def __init__(self, folder: Path, n: int = 30) -> None:
+        folder.mkdir(exist_ok=True)
+        self.file = write_sums(folder / "sums.jsonl", n)
+        self.path = folder / "run"
+        self.progress = Remarks()
+
+    @property
+    def workload(self) -> Workload:
+        return read_workload(self.file)
+
+    @property
+    def run(self) -> RunDirectory:
+        self.path.mkdir(exist_ok=True)
+        manifest = build_manifest(
+            ScriptedEngine().identity(), PLAN, self.workload,
+            fractions=(0.4, 0.4, 0.2), grading=GRADING,
+        )  # fmt: skip
+        return RunDirectory.resume(self.path, manifest) or RunDirectory.create(self.path, manifest)
+
+    @property
+    def probes(self) -> bytes:
+        return self.run.probes_path.read_bytes()
+
+    def collect(self, engine: Any = None, **options: Any) -> Collected:
+        options.setdefault("batch_size", 4)
+        with Grader() as grader:
+            return collect(
+                engine or ScriptedEngine(), self.workload, PLAN, self.run,
+                grader=grader, progress=self.progress, **options,
+            )  # fmt: skip
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path / "bench")
+
+
+@pytest.fixture
+def uninterrupted(tmp_path: Path) -> Callable[[int], bytes]:
+    def probes(n: int) -> bytes:
+        whole = Bench(tmp_path / "whole", n)
+        whole.collect()
+        return whole.probes
+
+    return probes
+
+
+# --- Collecting -----------------------------------------------------------------------------------
+
+
+def test_collect_grades_every_question_once(bench: Bench) -> None:
+    done = bench.collect()
+    records = bench.run.records()
+    assert (done.n_traces, done.n_new) == (30, 30)
+    assert [r.id for r in records] == [f"q{i}" for i in range(30)]
+    assert bench.progress.stages == [("probing", 30, 0)]
+    assert bench.progress.traces == 30
+    assert bench.progress.tokens == sum(
+        r.trace_tokens + r.natural_answer_tokens + sum(c.probe_tokens for c in r.checkpoints)
+        for r in records
+    )
+    for r in records:
+        assert r.natural_answer is not None
+        assert r.natural_correct == r.natural_answer.endswith(f": {r.gold}")
+        assert [c.budget for c in r.checkpoints] == [0, 16, 32, 64]
+        for c in r.checkpoints:
+            assert c.normalized == c.answer.strip()
+            assert c.correct == (c.normalized == r.gold)
+            assert c.ended == (r.trace_tokens <= c.budget)
+    table = bench.run.table()
+    assert table.correct.any()
+    assert not table.correct.all()
+
+
+def test_unclosed_thinking_is_no_answer(bench: Bench) -> None:
+    bench.collect(ScriptedEngine(faults=frozenset({"never-closes"})))
+    for r in bench.run.records():
+        assert (r.finish, r.natural_answer, r.natural_correct) == ("length", None, False)
+
+
+def test_samples_are_distinct_traces_of_the_same_question(bench: Bench) -> None:
+    bench.collect(samples=2, limit=5)
+    records = bench.run.records()
+    assert [(r.id, r.sample) for r in records] == [(f"q{i}", s) for s in (0, 1) for i in range(5)]
+    assert [r.trace_tokens for r in records[:5]] != [r.trace_tokens for r in records[5:]]
+
+
+@pytest.mark.parametrize("stop_after", [0, 1, 5])
+def test_an_interrupt_keeps_what_was_finished(
+    bench: Bench, uninterrupted: Callable[[int], bytes], stop_after: int
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        bench.collect(ScriptedEngine(stop_after=stop_after))
+    assert len(bench.run.records()) == 4 * stop_after
+    assert bench.collect().n_new == 30 - 4 * stop_after
+    assert bench.probes == uninterrupted(30)
+
+
+def test_a_finished_run_asks_nothing(bench: Bench) -> None:
+    bench.collect()
+    before = bench.probes
+    engine = ScriptedEngine()
+    assert bench.collect(engine).n_new == 0
+    assert engine.calls == []
+    assert bench.probes == before
+
+
+def test_more_questions_and_a_higher_limit_continue_the_run(
+    bench: Bench, uninterrupted: Callable[[int], bytes]
+) -> None:
+    bench.collect(limit=10)
+    bench.collect(limit=22)
+    bench.collect()
+    write_sums(bench.file, 50)
+    assert bench.collect().n_new == 20
+    assert bench.probes == uninterrupted(50)
+    assert bench.run.manifest["workload"]["n_questions"] == 50
+
+
+def test_a_batch_with_finished_members_is_asked_again_whole(
+    bench: Bench, uninterrupted: Callable[[int], bytes]
+) -> None:
+    bench.collect()
+    lines = bench.probes.splitlines(keepends=True)
+    bench.run.probes_path.write_bytes(b"".join(lines[:9]) + lines[9][:20])
+    engine = ScriptedEngine()
+    bench.collect(engine)
+    keys = [q.key for q in bench.workload.questions]
+    assert engine.calls[0][0] == tuple(keys[8:12])
+    assert bench.probes == uninterrupted(30)
+    assert any("half-written" in line for line in bench.progress.lines)
+
+
+def test_killed_processes_resume_byte_for_byte(
+    tmp_path: Path, uninterrupted: Callable[[int], bytes]
+) -> None:
+    file, out = write_sums(tmp_path / "sums.jsonl", 60), tmp_path / "killed"
+    command = [sys.executable, "-m", "tests.slow_probe", str(file), str(out)]
+    for finished in (1, 20):
+        process = subprocess.Popen([*command, "0.1"], cwd=ROOT, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while _lines(out) < finished:
+            assert time.monotonic() < deadline, "the run never got that far"
+            assert process.poll() is None, "the run ended before it could be killed"
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert _lines(out) < 60
+    done = subprocess.run([*command, "0"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (out / "probes.jsonl").read_bytes() == uninterrupted(60)
+
+
+def _lines(out: Path) -> int:
+    file = out / "probes.jsonl"
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
+def test_a_full_disk_keeps_what_was_finished(
+    bench: Bench, uninterrupted: Callable[[int], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.collect(limit=8)
+
+    def full(descriptor: int, data: memoryview) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(OutputError, match=r"No space left on device") as caught:
+            bench.collect()
+    assert caught.value.exit_code == 2
+    assert len(bench.run.records()) == 8
+    bench.collect()
+    assert bench.probes == uninterrupted(30)
+
+
+def test_tokens_are_told_while_they_come(bench: Bench) -> None:
+    engine = ScriptedEngine()
+    told: list[int] = []
+
+    class Watching(Remarks):
+        def advance(self, traces: int, tokens: int) -> None:
+            told.append(tokens if engine.on_tokens else 0)
+            super().advance(traces, tokens)
+
+    bench.progress = Watching()
+    bench.collect(engine)
+    records = bench.run.records()
+    assert [tokens for tokens in told if tokens] == [r.trace_tokens for r in records]
+    assert engine.on_tokens is None
+    told_at_once = bench.progress.tokens
+
+    bench.progress = Remarks()
+    bench.run.probes_path.unlink()
+    bench.collect(Bare())
+    assert bench.progress.tokens == told_at_once
+
+
+# --- The cap on thinking, the cue -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("context", "asked", "cap"),
+    [
+        pytest.param(None, 8192, 8192, id="no limit"),
+        pytest.param(100_000, 8192, 8192, id="room enough"),
+        pytest.param(1024, 8192, 448, id="in steps, for questions a little longer"),
+        pytest.param(560, 8192, 26, id="less than a step"),
+        pytest.param(1024, 300, 300, id="what is asked fits"),
+    ],
+)
+def test_an_auto_cap_is_what_the_context_leaves(
+    bench: Bench, context: int | None, asked: int, cap: int
+) -> None:
+    engine, plan = ScriptedEngine(context=context), replace(PLAN, budgets=(0, 16), max_think=asked)
+    assert thinking_cap(engine, bench.workload.questions, plan, auto=True) == cap
+
+
+def test_a_cap_beyond_the_context_is_refused(bench: Bench) -> None:
+    engine, plan = ScriptedEngine(context=1024), replace(PLAN, max_think=600)
+    late, questions = replace(plan, budgets=(0, 500)), bench.workload.questions
+    with pytest.raises(ModelError, match=r"^--max-think must be at most 490, got 600: .*leaves"):
+        thinking_cap(engine, questions, plan)
+    with pytest.raises(ModelError, match=r"--budgets must end at 448 or before, got 500"):
+        thinking_cap(engine, questions, late, auto=True)
+
+
+def test_an_engine_need_not_know_its_context(bench: Bench) -> None:
+    assert thinking_cap(Bare(), bench.workload.questions, PLAN) == PLAN.max_think
+    assert cue_ids(Bare(), PLAN.cue) is None
+
+
+def test_tokens_of_the_cue_come_without_the_closer() -> None:
+    engine = ScriptedEngine()
+    assert [2, *(cue_ids(engine, "ab") or [])] == engine.suffix_ids("ab")
+
+
+class Bare:
+    """An engine with no more than the protocol asks."""
+
+    def identity(self) -> dict[str, Any]:
+        return {}
+
+    def probe(self, prompts: Any, plan: ProbePlan) -> list[RawTrace]:
+        return ScriptedEngine().probe(prompts, plan)
+
+
+# --- Refusals -------------------------------------------------------------------------------------
+
+
+def test_probes_of_another_workload_are_refused(bench: Bench) -> None:
+    bench.collect(limit=4)
+    write_sums(bench.file, 30, start=100)
+    with pytest.raises(ProbeError, match="no question in common"):
+        bench.collect()
+
+
+def test_an_id_that_changed_its_question_is_refused(bench: Bench) -> None:
+    bench.collect()
+    text = bench.file.read_text()
+    bench.file.write_text(text.replace("What is 3 +", "What is 4 +"))
+    with pytest.raises(ProbeError, match="another question under the id 'q3'"):
+        bench.collect()
+
+
+def test_dropped_questions_are_kept_and_said(bench: Bench) -> None:
+    bench.collect()
+    write_sums(bench.file, 25)
+    assert bench.collect().n_new == 0
+    assert len(bench.run.records()) == 30
+    assert any("5 probed questions are not in" in line for line in bench.progress.lines)
+
+
+class Faulty(ScriptedEngine):
+    """Changes what the scripted engine answers."""
+
+    def __init__(self, change: Callable[[list[RawTrace]], list[RawTrace]]) -> None:
+        super().__init__()
+        self.change = change
+
+    def probe(self, prompts: Any, plan: ProbePlan) -> list[RawTrace]:
+        return self.change(super().probe(prompts, plan))
+
+
+def _with_nan(traces: list[RawTrace]) -> list[RawTrace]:
+    first = traces[0]
+    broken = replace(first.probes[1], mean_logprob=float("nan"))
+    return [replace(first, probes=(first.probes[0], broken, *first.probes[2:])), *traces[1:]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        pytest.param(lambda t: t[:-1], "must answer 4 prompts, got 3", id="too few"),
+        pytest.param(
+            lambda t: [replace(x, probes=x.probes[1:]) for x in t],
+            r"must probe at budgets \[0, 16, 32, 64\], got \[16, 32, 64\]",
+            id="other budgets",
+        ),
+        pytest.param(_with_nan, "mean_logprob must be finite, got nan", id="not a number"),
+    ],
+)
+def test_an_engine_that_breaks_its_contract_is_refused(
+    bench: Bench, change: Callable[[list[RawTrace]], list[RawTrace]], message: str
+) -> None:
+    with pytest.raises(EngineError, match=message):
+        bench.collect(Faulty(change))
+    assert bench.run.records() == []
+
+
+# --- Memory ---------------------------------------------------------------------------------------
+
+
+def test_the_batch_halves_until_it_fits_and_the_run_remembers(
+    bench: Bench, uninterrupted: Callable[[int], bytes]
+) -> None:
+    engine = ScriptedEngine(memory=3)
+    done = bench.collect(engine, batch_size=13)
+    assert done.batch_size == 3
+    assert bench.run.manifest["batch_size"] == 3
+    assert bench.progress.lines[0] == "out of memory with 13 questions at once; going on with 6"
+    assert bench.probes == uninterrupted(30)
+
+
+def test_halving_in_the_middle_asks_every_question_once(bench: Bench) -> None:
+    bench.collect(batch_size=5, limit=10)
+    bench.collect(ScriptedEngine(memory=2), batch_size=5)
+    assert [r.id for r in bench.run.records()] == [f"q{i}" for i in range(30)]
+
+
+def test_one_question_that_does_not_fit_is_an_error(bench: Bench) -> None:
+    with pytest.raises(OutOfMemory):
+        bench.collect(ScriptedEngine(memory=0))
+
+
+def test_an_explicit_batch_size_is_kept(bench: Bench) -> None:
+    with pytest.raises(OutOfMemory):
+        bench.collect(ScriptedEngine(memory=2), batch_size=4, shrink=False)
+
+
+# --- Budgets --------------------------------------------------------------------------------------
+
+
+def test_auto_budgets_have_the_papers_shape() -> None:
+    assert auto_budgets([1536] * 5) == PAPER_BUDGETS
+    assert auto_budgets(range(201)) == (0, 15, 22, 30, 45, 60, 75, 90, 120, 180)
+
+
+@given(st.lists(st.integers(1, 40_000), min_size=1, max_size=32))
+def test_auto_budgets_rise_from_zero_to_the_ninetieth_percentile(lengths: list[int]) -> None:
+    budgets = auto_budgets(lengths)
+    assert budgets[0] == 0
+    assert budgets[-1] == round(np.quantile(lengths, 0.9))
+    assert all(a < b for a, b in pairwise(budgets))
+    assert len(budgets) <= len(PAPER_BUDGETS)
+
+
+@pytest.mark.parametrize("lengths", [[], [0, 0, 0]], ids=["no traces", "no thinking"])
+def test_auto_budgets_need_thinking(lengths: list[int]) -> None:
+    with pytest.raises(ProbeError, match="must hold thinking"):
+        auto_budgets(lengths)
+
+
+def test_the_pilot_draws_traces_only_of_at_most_32_questions(tmp_path: Path) -> None:
+    workload = read_workload(write_sums(tmp_path / "sums.jsonl", 80))
+    engine = ScriptedEngine(memory=8)
+    budgets = pilot_budgets(engine, workload.questions, PLAN, batch_size=16)
+    drawn = [key for keys, _ in engine.calls if len(keys) <= 8 for key in keys]
+    assert drawn == [q.key for q in workload.questions[:32]]
+    assert {plan.budgets for _, plan in engine.calls} == {()}
+    lengths = [t.trace_tokens for t in engine.probe(_prompts(workload, 8), PLAN)]
+    assert budgets[0] == 0
+    assert min(lengths) < budgets[-1] < 120
+
+
+def _prompts(workload: Workload, n: int) -> list[Prompt]:
+    return [Prompt(q.key, q.messages) for q in workload.questions[:n]]
+
+
+# --- Grading again --------------------------------------------------------------------------------
+
+
+def test_regrading_takes_new_gold_and_keeps_the_raw_texts(bench: Bench) -> None:
+    bench.collect()
+    before = bench.run.records()
+    bench.file.write_text(bench.file.read_text().replace('"gold": "0"', '"gold": "999"'))
+    assert bench.collect().n_new == 0  # relabelling moves no question to another run
+    assert any("gold of 1 probed questions has changed" in s for s in bench.progress.lines)
+    with Grader() as grader:
+        assert regrade(bench.run, grader) == 0
+        assert bench.run.records() == before
+        assert regrade(bench.run, grader, bench.workload) == 1
+    after = bench.run.records()
+    assert after[1:] == before[1:]
+    assert after[0].gold == "999"
+    assert not any(c.correct for c in after[0].checkpoints)
+    assert [c.answer for c in after[0].checkpoints] == [c.answer for c in before[0].checkpoints]
+
+
+def test_two_ways_of_grading_never_mix(bench: Bench) -> None:
+    bench.collect(limit=8)
+    bench.run.annotate(grading={"normalizer": "0", "grader": "old"})
+    with pytest.raises(ProbeError, match=r"graded with grader old, normalizer 0.*use --regrade"):
+        bench.collect()
+    assert bench.collect(limit=8).n_new == 0
+    with Grader() as grader:
+        regrade(bench.run, grader)
+    assert bench.collect().n_new == 22
