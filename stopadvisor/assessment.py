@@ -38,7 +38,7 @@ class Assessment:
     alpha: float
     delta: float
     n_questions: int
-    """Traces in all parts."""
+    """In all parts; several traces of one question count once."""
     reference: str
     truncated_share: float
     """Of the questions that this protocol opens."""
@@ -62,7 +62,7 @@ def calibration_size(table: ProbeTable) -> int:
 
 def split_hint(source: Source) -> str | None:
     """Advice on the split of a small sample; None where it is fine."""
-    n = source.table.n_questions
+    n = sum(source.counts().values())
     if n >= _SPLIT_HINT_BELOW or source.fractions[2] == 0:
         return None
     return (
@@ -87,17 +87,17 @@ def assess(source: Source, settings: Settings) -> Assessment:
     """
     fit = source.part("fit")
     n_calibration = calibration_size(source.part("calibration"))
-    _check_sizes(fit.n_questions, n_calibration, source)
+    _check_sizes(source.counts()["fit"], n_calibration, source)
     _check_labels(fit)
     rng = np.random.default_rng(source.seed)
-    shape = profile(trajectory(fit), rng=rng)
+    shape = profile(trajectory(_first_traces(fit)), rng=rng)
     choice = choose(fit, n_calibration, settings)
     return Assessment(
         "deploy",
         source,
         settings.alpha,
         settings.delta,
-        source.table.n_questions,
+        sum(source.counts().values()),
         fit.reference,
         float(fit.truncated.mean()),
         source.counts(),
@@ -133,7 +133,7 @@ def assess_paper(
         raise CalibrationError(
             f"the paper's serving regimes are kv-fork, prefix-cache and black-box, got {serving!r}"
         )
-    table = source.table.with_reference("last-checkpoint")
+    table = _first_traces(source.table).with_reference("last-checkpoint")
     _check_labels(table)
     levels = sorted({*alphas, alpha})
     result = run_paper(table, alphas=levels, delta=delta)
@@ -170,8 +170,13 @@ def _check_sizes(n_fit: int, n_calibration: int, source: Source) -> None:
             shares = "/".join(f"{100 * f:g}" for f in source.fractions)
             raise CalibrationError(
                 f"the {name} part needs at least {needed} questions, got {found} of "
-                f"{source.table.n_questions} (split {shares}): label more questions"
+                f"{sum(source.counts().values())} (split {shares}): label more questions"
             )
+
+
+def _first_traces(table: ProbeTable) -> ProbeTable:
+    """One trace per question, where several were drawn: exact intervals need independent rows."""
+    return table.take(table.samples == 0)
 
 
 def _check_labels(table: ProbeTable) -> None:

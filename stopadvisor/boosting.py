@@ -22,6 +22,8 @@ _N_TREES = 40
 _MOST_LEAVES = 8
 _SMALLEST_LEAF = 20
 _LEARNING_RATE = 0.1
+_BITS = 8
+"""Leaves that fit into one byte."""
 
 
 @dataclass(frozen=True)
@@ -48,21 +50,60 @@ class BoostedModel:
     def scores(self, features: NDArray[np.float64]) -> FloatArray:
         """Log-odds of being right; `features` has shape (..., n_features)."""
         flat = features.reshape(-1, features.shape[-1])
+        columns = [np.ascontiguousarray(flat[:, k]) for k in range(flat.shape[1])]
         z = np.full(len(flat), self.intercept)
-        rows = np.arange(len(flat))
         for tree in self.trees:
-            feature, left, right = (np.array(x) for x in (tree.feature, tree.left, tree.right))
-            threshold, value = np.array(tree.threshold), np.array(tree.value)
-            node = np.zeros(len(flat), dtype=np.int64)
-            while True:
-                at = feature[node]
-                inner = at >= 0
-                if not inner.any():
-                    break
-                goes_left = flat[rows, np.where(inner, at, 0)] <= threshold[node]
-                node = np.where(inner, np.where(goes_left, left[node], right[node]), node)
-            z = z + value[node]
+            small = tree.feature.count(-1) <= _BITS
+            z = z + (_by_leaf_bits if small else _by_walking)(tree, columns, len(flat))
         return z.reshape(features.shape[:-1])
+
+
+def _by_leaf_bits(tree: Tree, columns: list[FloatArray], n_rows: int) -> FloatArray:
+    """Leaf values through one byte a row: a bit for every leaf still possible, leftmost lowest.
+
+    A test that sends a row right strikes out the leaves under its left branch; the leftmost leaf
+    that remains is the one a walk would reach.  A handful of byte operations per test is several
+    times faster than walking.
+
+    References
+    ----------
+    Lucchese et al. (2015), "QuickScorer", SIGIR.
+    """
+    leaves: list[int] = []
+    tests: list[tuple[int, int]] = []  # node, bits of the leaves under its left branch
+
+    def visit(node: int) -> int:
+        if tree.feature[node] < 0:
+            leaves.append(node)
+            return 1 << (len(leaves) - 1)
+        left = visit(tree.left[node])
+        tests.append((node, left))
+        return left | visit(tree.right[node])
+
+    every = visit(0)
+    possible = np.full(n_rows, every, dtype=np.uint8)
+    for node, left in tests:
+        goes_left = columns[tree.feature[node]] <= tree.threshold[node]
+        keep = goes_left.view(np.uint8) * np.uint8(left)
+        keep |= np.uint8(every & ~left)
+        possible &= keep
+    lowest = [(bits & -bits).bit_length() - 1 for bits in range(1, every + 1)]
+    table = np.array([0.0] + [tree.value[leaves[bit]] for bit in lowest])
+    return np.asarray(table[possible], dtype=np.float64)
+
+
+def _by_walking(tree: Tree, columns: list[FloatArray], n_rows: int) -> FloatArray:
+    """Leaf values by a walk of all rows at once, for trees of more leaves than a byte has bits."""
+    out = np.empty(n_rows)
+    waiting = [(0, np.arange(n_rows))]
+    while waiting:
+        node, rows = waiting.pop()
+        if tree.feature[node] < 0:
+            out[rows] = tree.value[node]
+            continue
+        goes_left = columns[tree.feature[node]][rows] <= tree.threshold[node]
+        waiting += [(tree.left[node], rows[goes_left]), (tree.right[node], rows[~goes_left])]
+    return out
 
 
 def fit_boosted(

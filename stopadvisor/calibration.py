@@ -16,7 +16,7 @@ from stopadvisor.chains import Chain, Scorer, group_numbers
 from stopadvisor.choice import Choice, Settings, first_useful_risk
 from stopadvisor.costs import full_counts, stopped_counts
 from stopadvisor.errors import CalibrationError
-from stopadvisor.probes import FloatArray, IntArray, ProbeTable
+from stopadvisor.probes import BoolArray, FloatArray, IntArray, ProbeTable
 from stopadvisor.risk import Certified, NotCertified, StopCurve, certify, labels_needed
 
 __all__ = [
@@ -193,8 +193,9 @@ def recalibrate(
 
     Notes
     -----
-    Whether the rule saves anything is judged on the calibration questions themselves; that can
-    only withhold a certified rule, never change which one it is.
+    Whether the rule saves anything, and whether alpha is below the full-thinking accuracy, is
+    judged on the calibration questions themselves; that can only withhold a certified rule, never
+    change which one it is.
 
     References
     ----------
@@ -202,21 +203,42 @@ def recalibrate(
     """
     rows = entering_rows(calibration_table, settings)
     table = calibration_table.take(rows)
-    truncated = float(table.truncated.mean())
     curve = scorer.curve(table, order)
-    result = _certify_losses(curve, scorer, table, settings, settings.delta, None)
-    tested = ((scorer.family, result),)
-    if isinstance(result, NotCertified):
-        return Calibration(None, result, tested, rows, table, None, truncated)
     costs = stopped_counts(
         table, scorer.schedule, settings.serving, cache_block=settings.cache_block
     ).weighed(settings.weights)
-    stopped = curve.totals(costs)[0, result.position]
-    if stopped >= full_counts(table).weighed(settings.weights).sum():
+    saves = curve.totals(costs)[0] < full_counts(table).weighed(settings.weights).sum()
+    expected = _first_risk(curve, scorer, table, saves, conditional=settings.conditional)
+    result = _certify_losses(curve, scorer, table, settings, settings.delta, expected)
+    tested = ((scorer.family, result),)
+    truncated = float(table.truncated.mean())
+    refusal = result if isinstance(result, NotCertified) else None
+    accuracy = float(table.full_correct.mean())
+    if settings.alpha >= accuracy and not settings.conditional:
+        refusal = NotCertified(
+            f"alpha must be below the full-thinking accuracy ({accuracy:.3f} on calibration "
+            f"questions), got {settings.alpha:g}: never being right would meet it",
+            None,
+        )
+    elif isinstance(result, Certified) and not saves[result.position]:
         refusal = NotCertified(_NO_SAVING, None)
+    if refusal is not None:
         return Calibration(None, refusal, tested, rows, table, None, truncated)
+    assert isinstance(result, Certified)  # anything else is a refusal
     rule = ExportedRule(scorer, float(order[result.position]), order, result, None, None)
     return Calibration(rule, None, tested, rows, table, None, truncated)
+
+
+def _first_risk(
+    curve: StopCurve, scorer: Scorer, table: ProbeTable, saves: BoolArray, *, conditional: bool
+) -> float | None:
+    """Share lost at the most careful threshold that saves anything; sizes advice, no claim."""
+    n = int(table.full_correct.sum()) if conditional else table.n_questions
+    useful = np.flatnonzero(saves)
+    if not useful.size or n == 0:
+        return None
+    losses = curve.totals(scorer.losses(table))[0, useful[0]]
+    return min(float(losses) / n, 0.999)
 
 
 def _certify_losses(

@@ -173,6 +173,26 @@ class Chain:
         over = np.flatnonzero(self.losses > limit)
         return (int(over[0]) if over.size else self.losses.size) - 1
 
+    def upto(self, most_losses: float) -> Chain:
+        """Without the thresholds beyond the last whose fit losses are at most `most_losses`.
+
+        Fit data alone say that those lie above the risk asked for: a lucky calibration must not
+        reach them.  The first threshold always stays.
+        """
+        within = np.flatnonzero(self.losses <= most_losses)
+        n = int(within[-1]) + 1 if within.size else 1
+        thresholds = self.thresholds[:n]
+        curve = StopCurve(thresholds, np.minimum(self.curve.low, n), np.minimum(self.curve.high, n))
+        return Chain(
+            self.scorer,
+            thresholds,
+            curve,
+            self.block_losses[:, :n],
+            self.block_costs[:, :n],
+            self.losses[:n],
+            self.costs[:n],
+        )
+
     def resampled_costs(
         self, counts: FloatArray, limits: FloatArray, full: FloatArray
     ) -> FloatArray:

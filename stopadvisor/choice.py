@@ -195,7 +195,10 @@ def choose(fit_table: ProbeTable, n_calibration: int, settings: Settings) -> Cho
     learned = [c for c in chains if c.scorer.is_learned]
     scalar = [c for c in chains if not c.scorer.is_learned]
     sides = [side for side in (learned, scalar) if side]
-    best = [min(side, key=lambda c: _cost_at(c, limit, fit)) for side in sides]
+    within = settings.alpha * (
+        table.full_correct.sum() if settings.conditional else table.n_questions
+    )
+    best = [min(side, key=lambda c: _cost_at(c, limit, fit)).upto(within) for side in sides]
     saving_sides, verdict, spread = _compare(fit, learned, scalar, limit)
 
     points = {c.scorer.is_learned: _fit_point(fit, c, c.position(limit)) for c in best}
@@ -281,7 +284,11 @@ def _compare(
             savings[is_learned] = 100 * (1 - costs.min(axis=0) / full)
     if len(savings) < 2:
         return savings, "inconclusive", None
-    spread = interval(savings[True] - savings[False])
+    # Where not one fit loss is allowed, a single question (the most confident loser) decides each
+    # threshold; resampling extremes understates their spread, and nominal 95 % told equal families
+    # apart in up to 9 % of simulated data sets, nominal 99 % in at most 4 %.
+    level = 0.95 if limit >= 1 else 0.99
+    spread = interval(savings[True] - savings[False], level)
     feasible = [any(c.position(limit) >= 0 for c in side) for side in (learned, scalar)]
     if not all(feasible):
         verdict = "inconclusive"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from scipy import stats
@@ -17,9 +17,9 @@ from scipy import stats
 from stopadvisor import __version__
 from stopadvisor.answers import GRADER, NORMALIZER
 from stopadvisor.boosting import BoostedModel
-from stopadvisor.calibration import Calibration, ExportedRule
+from stopadvisor.calibration import Calibration, ExportedRule, calibration_rows
 from stopadvisor.chains import Scorer
-from stopadvisor.choice import Choice
+from stopadvisor.choice import Settings
 from stopadvisor.constants import MARKERS, PROBE_CAP
 from stopadvisor.costs import full_counts, stopped_counts
 from stopadvisor.drift import question_features
@@ -36,31 +36,50 @@ from stopadvisor.workload import PARTS
 _MOST_STORED = 2000
 """Calibration questions whose features go into the file, for drift to be measured against."""
 
-__all__ = ["claim", "policy_content", "test_outcome"]
+__all__ = ["Basis", "claim", "policy_content", "test_outcome"]
 
 
-def test_outcome(rule: ExportedRule, choice: Choice, source: Source) -> Outcome | None:
+class Basis(Protocol):
+    """What of a `choice.Choice`, or of a transfer, goes into a policy."""
+
+    @property
+    def settings(self) -> Settings:
+        """What was asked for."""
+        ...
+
+    @property
+    def full_accuracy(self) -> float:
+        """Full-thinking accuracy on the questions that it rests on."""
+        ...
+
+
+def test_outcome(rule: ExportedRule, choice: Basis, source: Source) -> Outcome | None:
     """What the exported rule did on the test part, which nothing has touched before.
 
     Returns
     -------
     Outcome or None
         None where the split has no test part.
+
+    Notes
+    -----
+    One trace per group counts, the first, as in calibration: exact intervals need independent rows.
     """
     table = source.part("test")
     if table.n_questions == 0:
         return None
+    table = table.take(calibration_rows(table))
     curve = rule.scorer.curve(table, np.array([rule.threshold]))
-    fit = choice.fit
+    settings = choice.settings
     costs = stopped_counts(
-        table, rule.scorer.schedule, fit.serving, cache_block=fit.cache_block
-    ).weighed(fit.weights)
+        table, rule.scorer.schedule, settings.serving, cache_block=settings.cache_block
+    ).weighed(settings.weights)
     return measure(
         rule.scorer,
         table,
         curve.stops(0),
         costs,
-        full_counts(table).weighed(fit.weights),
+        full_counts(table).weighed(settings.weights),
         rng=np.random.default_rng(source.seed),
     )
 
@@ -107,7 +126,7 @@ def claim(alpha: float, confidence: float, *, conditional: bool) -> str:
 
 def policy_content(
     source: Source,
-    choice: Choice,
+    choice: Basis,
     calibration: Calibration,
     profile: Profile,
     look: Look,
@@ -119,7 +138,7 @@ def policy_content(
     Parameters
     ----------
     source : Source
-    choice : Choice
+    choice : Choice or transfer.Basis
     calibration : Calibration
         With a rule: kind ``stop``; without: kind ``full-budget``.
     profile : Profile

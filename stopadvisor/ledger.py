@@ -90,7 +90,10 @@ def take_look(
 ) -> Look:
     """Record a look and return what it may claim.
 
-    The same request on the same questions is the same look: its outcome is known already.
+    The same request on the same questions is the same look: its outcome is known already.  The
+    union bound over looks is sound where a further look depends on the earlier ones only through
+    whether they certified; whoever tunes a request on printed calibration figures needs fresh
+    questions.
 
     Parameters
     ----------
@@ -111,12 +114,14 @@ def take_look(
     looks = read_ledger(folder)
     keys = tuple(sorted(set(questions)))
     earlier = looks_at(folder, keys)
+    asked = json.loads(json.dumps(dict(request)))  # as it will be read back: tuples become lists
     for look in earlier:
-        if (look.questions, dict(look.request), look.delta) == (keys, dict(request), delta):
+        same = (look.questions, dict(look.request), look.delta) == (keys, asked, delta)
+        if same and planned in (None, look.planned):
             return look
     if planned is None and earlier:
         planned = earlier[0].planned
-    if earlier and planned != earlier[0].planned:
+    if any(look.planned != planned for look in earlier):
         raise CalibrationError(
             f"looks must be declared with the first look, got --looks {planned} after "
             f"{len(earlier)} look(s) without that plan"
@@ -138,7 +143,7 @@ def take_look(
             "on the new ones with --fresh"
         )
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    look = Look(number, planned, delta, spent, dict(request), keys, created)
+    look = Look(number, planned, delta, spent, asked, keys, created)
     write_json_atomically(
         folder / LEDGER, {"schema": 1, "looks": [asdict(row) for row in [*looks, look]]}
     )

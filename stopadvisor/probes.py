@@ -403,7 +403,8 @@ def read_archive(path: Path) -> ProbeTable:
         The file is not such an archive, or an array is missing, mis-shaped or not finite.
     """
     try:
-        with np.load(path, allow_pickle=False) as data:
+        # Opened here, because np.load leaves a damaged file open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
             arrays = {name: data[name] for name in data.files}
     except OSError as error:
         raise ProbeError(f"{path}: cannot read the archive: {error}") from error

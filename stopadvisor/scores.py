@@ -132,7 +132,10 @@ def fit_logistic(
         )
     mean = features.mean(axis=0)
     scale = features.std(axis=0)
-    scale[scale < 10 * np.finfo(float).eps * np.maximum(np.abs(mean), 1)] = 1.0  # constant column
+    # A constant column has a spread of rounding errors, which grow with the rows; the bound is
+    # scikit-learn's.
+    rounding = len(features) * np.finfo(float).eps
+    scale[scale**2 <= rounding * scale**2 + (rounding * mean) ** 2] = 1.0
     standardised = (features - mean) / scale
     coef, intercept = (_newton if solver == "newton" else _lbfgs)(standardised, correct)
     return LinearModel(

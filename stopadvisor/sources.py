@@ -21,7 +21,7 @@ from stopadvisor.probes import ProbeTable, read_archive
 from stopadvisor.runs import MANIFEST, RunDirectory, write_json_atomically
 from stopadvisor.workload import PARTS, assign_parts
 
-__all__ = ["ARCHIVE", "ASSESSMENT", "Source", "newest_source", "open_source"]
+__all__ = ["ARCHIVE", "ASSESSMENT", "Part", "Source", "newest_source", "open_source"]
 
 ARCHIVE = "archive.json"
 """In the results folder of an archive: which file it is about."""
@@ -61,8 +61,9 @@ class Source:
         return digest.hexdigest()
 
     def counts(self) -> dict[str, int]:
-        """Traces in each part."""
-        return {name: int((self.parts == k).sum()) for k, name in enumerate(PARTS)}
+        """Questions in each part; several traces of one question count once."""
+        parts = self.parts[self.table.samples == 0]
+        return {name: int((parts == k).sum()) for k, name in enumerate(PARTS)}
 
     @property
     def is_archive(self) -> bool:

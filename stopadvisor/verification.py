@@ -1,13 +1,14 @@
 """Verifying a frozen policy on fresh labelled probes.
 
-The policy is given, so nothing is chosen and every interval is what it says.  Questions that
-served to fit or to calibrate it are left out: they cannot confirm it.
+The policy is given, so nothing is chosen and every limit is what it says.  Questions that served to
+fit or to calibrate it are left out: they cannot confirm it.  Knows no files; whether the probes
+come from the model that the policy is bound to is for the caller to check.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -16,28 +17,61 @@ from scipy import stats
 from stopadvisor.boosting import BoostedModel, Tree
 from stopadvisor.calibration import calibration_rows
 from stopadvisor.chains import Scorer
-from stopadvisor.costs import DEFAULT_CACHE_BLOCK, Weights, full_counts, stopped_counts
+from stopadvisor.costs import (
+    DEFAULT_CACHE_BLOCK,
+    PAPER_WEIGHTS,
+    Serving,
+    Weights,
+    full_counts,
+    stopped_counts,
+)
 from stopadvisor.drift import Drift, feature_drift, question_features
 from stopadvisor.errors import PolicyError
+from stopadvisor.intervals import exact_interval, paired_difference
 from stopadvisor.outcomes import Outcome, measure
-from stopadvisor.probes import ProbeTable
+from stopadvisor.probes import BoolArray, IntArray, ProbeTable
 from stopadvisor.risk import max_losses, power, upper_limit
 from stopadvisor.scores import LinearModel
 
-__all__ = ["CategoryRisk", "Verification", "fresh_rows", "scorer_of", "verify"]
+__all__ = [
+    "CategoryRisk",
+    "Fresh",
+    "Verdict",
+    "Verification",
+    "fresh_questions",
+    "questions_met",
+    "scorer_of",
+    "verdict_on",
+    "verify",
+]
 
 Verdict = Literal["confirmed", "contradicted", "silent"]
+
+_LIKELY = 0.8
+"""Chance of a contradiction at the risk that is called detectable."""
 
 
 @dataclass(frozen=True)
 class CategoryRisk:
     """Lost-correct risk within one category; the certificate itself is about all questions."""
 
-    category: str
+    category: str | None
     n: int
     losses: int
     ci95: tuple[float, float]
     """Exact, simultaneous over categories (Bonferroni)."""
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """Which traces of a table may speak about a policy."""
+
+    rows: IntArray
+    """One trace per question, of questions that the policy has never met."""
+    n_met: int
+    """Traces of questions (or of their groups) that fitted or calibrated the policy."""
+    n_repeated: int
+    """Further traces of a question or group that is counted already."""
 
 
 @dataclass(frozen=True)
@@ -47,17 +81,27 @@ class Verification:
     verdict: Verdict
     alpha: float
     delta: float
+    """Error probability of each of the two limits."""
+    conditional: bool
+    """The risk is of questions that full thinking gets right, and `n` counts those alone."""
+    fresh: Fresh
     n: int
-    n_left_out: int
-    """Traces left out because their question was used before, or was drawn more than once."""
     losses: int
     lower: float
     """One-sided exact limit at level 1 - delta."""
     upper: float
-    power_to_confirm: float
-    """Chance to confirm at the risk that the policy expects of itself."""
     expected_risk: float
+    """What the policy expects of itself."""
+    power_to_confirm: float
+    """Chance to confirm at the expected risk."""
+    detectable_risk: float | None
+    """Risk that would be contradicted four times in five; None: too few questions for any."""
     outcome: Outcome
+    accuracy_difference: float
+    """Stopped minus full thinking, over the same questions."""
+    accuracy_difference_ci95: tuple[float, float]
+    """Score interval of the paired difference."""
+    truncated_share: float
     categories: tuple[CategoryRisk, ...]
     drift: tuple[Drift, ...]
     """Features against the calibration questions; empty where the policy stores none."""
@@ -69,8 +113,10 @@ def scorer_of(content: Mapping[str, Any], table: ProbeTable) -> Scorer:
     Raises
     ------
     PolicyError
-        A budget of the policy was not probed in the table.
+        The policy never stops, or one of its budgets was not probed.
     """
+    if content["kind"] != "stop":
+        raise PolicyError("a full-budget policy never stops: it has no rule to look at")
     budgets = table.budgets.tolist()
     missing = [b for b in content["budgets"] if b not in budgets]
     if missing:
@@ -78,42 +124,84 @@ def scorer_of(content: Mapping[str, Any], table: ProbeTable) -> Scorer:
             f"the policy probes at {content['budgets']} thinking tokens, the run did not probe at "
             f"{missing[0]}; its budgets are {budgets}"
         )
-    schedule = tuple(budgets.index(b) for b in content["budgets"])
-    family = content["family"]
-    if family == "learned-boosted":
+    return Scorer(
+        content["family"], tuple(budgets.index(b) for b in content["budgets"]), _model_of(content)
+    )
+
+
+def _model_of(content: Mapping[str, Any]) -> LinearModel | BoostedModel | None:
+    if not content["family"].startswith("learned"):
+        return None
+    features = tuple(content["features"])
+    if content["family"] == "learned-boosted":
         trees = tuple(
             Tree(**{key: tuple(tree[key]) for key in Tree.__dataclass_fields__})
             for tree in content["trees"]
         )
-        boosted = BoostedModel(tuple(content["features"]), content["intercept"], trees)
-        return Scorer(family, schedule, boosted)
-    if family.startswith("learned"):
-        linear = LinearModel(
-            tuple(content["features"]),
-            tuple(content["mean"]),
-            tuple(content["scale"]),
-            tuple(content["coef"]),
-            content["intercept"],
+        return BoostedModel(features, content["intercept"], trees)
+    return LinearModel(
+        features,
+        tuple(content["mean"]),
+        tuple(content["scale"]),
+        tuple(content["coef"]),
+        content["intercept"],
+    )
+
+
+def questions_met(
+    content: Mapping[str, Any], table: ProbeTable, *, workload_sha256: str | None = None
+) -> frozenset[str]:
+    """Keys of the table's questions that fitted or calibrated the policy.
+
+    Parameters
+    ----------
+    content : mapping
+    table : ProbeTable
+    workload_sha256 : str, optional
+        Of the table's origin.  An archive names its questions by their row, which says nothing
+        about another archive.
+    """
+    split = content["split"]
+    if split is None:
+        return frozenset()
+    elsewhere = workload_sha256 not in (None, content["workload_sha256"])
+    if content["model"] is None and elsewhere:
+        return frozenset()
+    return frozenset(table.keys) & {*split["fit"], *split["calibration"]}
+
+
+def fresh_questions(
+    content: Mapping[str, Any], table: ProbeTable, *, workload_sha256: str | None = None
+) -> Fresh:
+    """Choose the traces that may confirm or contradict a policy; looks at no outcome.
+
+    Raises
+    ------
+    PolicyError
+        The policy holds no certificate, or no fresh question is left.
+    """
+    if content["kind"] != "stop" or content["certificate"] is None:
+        raise PolicyError("a full-budget policy has no certificate to verify")
+    met = questions_met(content, table, workload_sha256=workload_sha256)
+    groups = {g for g, k in zip(table.groups, table.keys, strict=True) if k in met}
+    unmet = np.flatnonzero(np.array([g not in groups for g in table.groups], dtype=bool))
+    rows = unmet[calibration_rows(table.take(unmet))] if unmet.size else unmet
+    if not rows.size:
+        raise PolicyError(
+            f"all {table.n_questions} traces belong to questions that fitted or calibrated this "
+            "policy; fresh ones are required"
         )
-        return Scorer(family, schedule, linear)
-    return Scorer(family, schedule, None)
-
-
-def fresh_rows(content: Mapping[str, Any], table: ProbeTable) -> np.ndarray[Any, Any]:
-    """Rows that may confirm a policy: one trace per question that it has never met."""
-    split = content["split"] or {}
-    met = {*split.get("fit", ()), *split.get("calibration", ())}
-    unmet = np.array([key not in met for key in table.keys], dtype=bool)
-    rows = np.flatnonzero(unmet)
-    return rows[calibration_rows(table.take(rows))] if rows.size else rows
+    return Fresh(rows, table.n_questions - unmet.size, unmet.size - rows.size)
 
 
 def verify(
     content: Mapping[str, Any],
     table: ProbeTable,
     *,
-    weights: Weights,
+    serving: Serving | None = None,
+    weights: Weights = PAPER_WEIGHTS,
     cache_block: int = DEFAULT_CACHE_BLOCK,
+    workload_sha256: str | None = None,
     rng: np.random.Generator,
 ) -> Verification:
     """Hold a policy's certificate against fresh labelled probes.
@@ -124,90 +212,132 @@ def verify(
         Content of a policy of kind ``stop``.
     table : ProbeTable
         Fresh probes, graded; at the policy's budgets among others.
+    serving : str, optional
+        Regime in which the saving is counted; the policy's own by default.
     weights : Weights
     cache_block : int
+    workload_sha256 : str, optional
+        See `questions_met`.
     rng : numpy.random.Generator
 
     Raises
     ------
     PolicyError
         The policy never stops, no fresh question is left, or budgets differ.
+    ProbeError
+        The certificate's full reference needs natural answers and the probes hold none.
+
+    Notes
+    -----
+    One trace per question enters, chosen as for a certificate.  ``contradicted`` and ``confirmed``
+    are exact one-sided binomial tests at delta each: at a risk of exactly alpha either is said
+    with a chance of at most delta.  A policy that was contradicted is not made right by looking
+    again.
     """
+    fresh = fresh_questions(content, table, workload_sha256=workload_sha256)
     certificate = content["certificate"]
-    if content["kind"] != "stop" or certificate is None:
-        raise PolicyError("a full-budget policy has no certificate to verify")
-    if table.reference != certificate["reference"]:
-        table = table.with_reference(certificate["reference"])
-    rows = fresh_rows(content, table)
-    if not rows.size:
-        raise PolicyError(
-            f"all {table.n_questions} traces belong to questions that fitted or calibrated this "
-            "policy; fresh ones are required"
-        )
-    fresh = table.take(rows)
-    scorer = scorer_of(content, fresh)
-    stops = scorer.curve(fresh, np.array([content["decision_threshold"]])).stops(0)
-    costs = stopped_counts(fresh, scorer.schedule, content["serving"], cache_block=cache_block)
-    outcome = measure(
-        scorer, fresh, stops, costs.weighed(weights), full_counts(fresh).weighed(weights), rng=rng
+    scorer_of(content, table)  # complains of budgets that were not probed
+    probed = _at_budgets(table.take(fresh.rows), content["budgets"])
+    if probed.reference != certificate["reference"]:
+        probed = probed.with_reference(certificate["reference"])
+    scorer = scorer_of(content, probed)
+    stops = scorer.curve(probed, np.array([content["decision_threshold"]])).stops(0)
+    counts = stopped_counts(
+        probed, scorer.schedule, serving or content["serving"], cache_block=cache_block
     )
-    lost = np.take_along_axis(scorer.losses(fresh), stops[:, None], axis=1)[:, 0]
-    counted = np.ones(len(lost), dtype=bool)
-    if certificate.get("conditional"):
-        counted = fresh.full_correct
+    full_cost = full_counts(probed).weighed(weights)
+    outcome = measure(scorer, probed, stops, counts.weighed(weights), full_cost, rng=rng)
+    lost = np.take_along_axis(scorer.losses(probed), stops[:, None], axis=1)[:, 0]
+    conditional = bool(certificate.get("conditional"))
+    counted = probed.full_correct if conditional else np.ones(probed.n_questions, dtype=bool)
     n, losses = int(counted.sum()), int(lost.sum())
     if n == 0:
         raise PolicyError("no fresh question is right with full thinking: nothing can be lost")
     alpha, delta = certificate["alpha"], certificate["delta"]
-    lower = float(stats.beta.ppf(delta, losses, n - losses + 1)) if losses else 0.0
-    upper = upper_limit(losses, n, delta)
-    verdict: Verdict = "silent"
-    if lower > alpha:
-        verdict = "contradicted"
-    elif losses <= max_losses(n, alpha, delta):
-        verdict = "confirmed"
-    told = (content["expected"] or {}).get("fit_risk")
-    expected = float(certificate["losses"] / certificate["n"] if told is None else told)
+    lower, upper = _lower_limit(losses, n, delta), upper_limit(losses, n, delta)
+    expected = _expected_risk(content)
+    gains = outcome.correct - outcome.full_correct + outcome.losses
     return Verification(
-        verdict,
+        verdict_on(losses, n, alpha, delta),
         alpha,
         delta,
+        conditional,
+        fresh,
         n,
-        table.n_questions - fresh.n_questions,
         losses,
         lower,
         upper,
-        power(n, alpha, delta, min(expected, 1.0)),
         expected,
+        power(n, alpha, delta, expected),
+        _detectable_risk(n, alpha, delta),
         outcome,
-        _categories(fresh, lost, counted),
-        _drift(content, fresh, scorer, rng),
+        (gains - outcome.losses) / outcome.n,
+        paired_difference(gains, outcome.losses, outcome.n),
+        float(probed.truncated.mean()),
+        _categories(probed, lost, counted),
+        _drift(content, probed, scorer, rng),
     )
 
 
-def _categories(
-    table: ProbeTable, lost: np.ndarray[Any, Any], counted: np.ndarray[Any, Any]
-) -> tuple[CategoryRisk, ...]:
-    names = np.array([c if c is not None else "" for c in table.categories], dtype=object)
-    present = sorted({name for name in names[counted] if name})
-    if not present:
+def verdict_on(losses: int, n: int, alpha: float, delta: float) -> Verdict:
+    """What `losses` among `n` fresh questions say about a risk of alpha.
+
+    Two exact one-sided tests: at a risk of exactly alpha, either is wrong with chance <= delta.
+    """
+    if _lower_limit(losses, n, delta) > alpha:
+        return "contradicted"
+    return "confirmed" if losses <= max_losses(n, alpha, delta) else "silent"
+
+
+def _at_budgets(table: ProbeTable, budgets: list[int]) -> ProbeTable:
+    """The table at the policy's own checkpoints, the last of which may be the reference."""
+    columns = [table.budgets.tolist().index(b) for b in budgets]
+    matrix = ("correct", "answer_codes", "mean_logprob", "mean_entropy", "markers", "probe_tokens")
+    changes: dict[str, Any] = {name: getattr(table, name)[:, columns] for name in matrix}
+    return replace(table, budgets=table.budgets[columns], **changes)
+
+
+def _lower_limit(losses: int, n: int, delta: float) -> float:
+    return float(stats.beta.ppf(delta, losses, n - losses + 1)) if losses else 0.0
+
+
+def _detectable_risk(n: int, alpha: float, delta: float) -> float | None:
+    """Risk at which the chance of a contradiction is four in five."""
+    first = int(stats.binom.isf(delta, n, alpha)) + 1  # fewest losses that contradict
+    return float(stats.beta.ppf(_LIKELY, first, n - first + 1)) if first <= n else None
+
+
+def _expected_risk(content: Mapping[str, Any]) -> float:
+    """Out-of-fold risk on fit questions; where there is none, the share lost in calibration."""
+    certificate = content["certificate"]
+    told = (content["expected"] or {}).get("fit_risk")
+    if told is None or certificate.get("conditional"):
+        return float(certificate["losses"] / certificate["n"])
+    return min(float(told), 1.0)
+
+
+def _categories(table: ProbeTable, lost: BoolArray, counted: BoolArray) -> tuple[CategoryRisk, ...]:
+    if all(category is None for category in table.categories):
         return ()
-    level = 1 - 0.05 / len(present)
-    out = []
-    for name in present:
-        rows = counted & (names == name)
-        n, losses = int(rows.sum()), int(lost[rows].sum())
-        interval = stats.binomtest(losses, n).proportion_ci(level, method="exact")
-        out.append(CategoryRisk(name, n, losses, (float(interval.low), float(interval.high))))
-    return tuple(out)
+    tally: dict[str | None, list[int]] = {}
+    rows = zip(table.categories, lost.tolist(), counted.tolist(), strict=True)
+    for category, is_lost, counts in rows:
+        if counts:
+            sums = tally.setdefault(category, [0, 0])
+            sums[0] += 1
+            sums[1] += is_lost
+    level = 1 - 0.05 / len(tally)
+    return tuple(
+        CategoryRisk(name, n, losses, exact_interval(losses, n, level))
+        for name, (n, losses) in sorted(tally.items(), key=lambda row: (row[0] is None, row[0]))
+    )
 
 
 def _drift(
-    content: Mapping[str, Any], fresh: ProbeTable, scorer: Scorer, rng: np.random.Generator
+    content: Mapping[str, Any], table: ProbeTable, scorer: Scorer, rng: np.random.Generator
 ) -> tuple[Drift, ...]:
     stored = content.get("calibration_features")
     if not stored:
         return ()
-    return feature_drift(
-        np.array(stored, dtype=np.float64), question_features(fresh, scorer.schedule), rng=rng
-    )
+    before = np.array(stored, dtype=np.float64)
+    return feature_drift(before, question_features(table, scorer.schedule), rng=rng)

@@ -7,7 +7,7 @@ workload, no gold answer and no file; which batches are run is the caller's busi
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -51,6 +51,8 @@ class HfEngine:
     """The part of `identity` that was found while loading."""
     remarks: list[str] = field(default_factory=list)
     """What the user should know, one line each, in the order it came up."""
+    on_tokens: Callable[[int], None] | None = field(default=None, repr=False)
+    """Told while traces are drawn how many tokens more there are."""
 
     @property
     def model(self) -> Any:
@@ -191,7 +193,7 @@ class HfEngine:
             )
             sampler = Sampler(sampling, ids, streams, self.vocabulary, self.runner.device)
             batch = TraceBatch(self.runner, ids, sampler, limits, self._pad_id)
-            for group in batch.finished():
+            for group in batch.finished(self.on_tokens):
                 probed = self._probe_group(group, plan, suffix)
                 for i, row in enumerate(group.rows.tolist()):
                     traces[row] = self._trace(group, i, len(ids[row]), len(suffix), probed[i], plan)

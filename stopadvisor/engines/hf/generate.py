@@ -7,7 +7,7 @@ Knows thinking, its closer and the visible answer; nothing of probes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -143,11 +143,17 @@ class TraceBatch:
         while self.steps < steps and not self.done.all():
             self._step()
 
-    def finished(self) -> Iterator[Finished]:
-        """Generate to the end and yield the rows as they leave the batch."""
+    def finished(self, on_tokens: Callable[[int], None] | None = None) -> Iterator[Finished]:
+        """Generate to the end and yield the rows as they leave the batch.
+
+        `on_tokens` is told after each step how many rows got a token that counts.
+        """
         while len(self.rows):
-            if not self.done.all():
+            live = int((~self.done).sum())
+            if live:
                 self._step()
+                if on_tokens is not None:
+                    on_tokens(live)
             done = self.done
             if done.all():
                 yield self._leave(np.arange(len(self.rows)))

@@ -1,0 +1,244 @@
+"""`stopadvisor assess`: whether to stop early, with which rule, and what it saves.
+
+Probes a workload where needed, assesses, writes ``assessment.json`` and prints it.  Under the
+deploy protocol nothing of a calibration question is shown; the paper's protocol shows them, so
+that for a run it needs a look in the ledger.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+import click
+from click.core import ParameterSource
+
+from stopadvisor.assessment import Assessment, assess, assess_paper, split_hint
+from stopadvisor.choice import Settings
+from stopadvisor.cli.assess_screen import PAPER_FLAW, show_assessment
+from stopadvisor.cli.options import ProbeOptions, probe_options
+from stopadvisor.cli.probe import probe_workload
+from stopadvisor.cli.progress import progress_on
+from stopadvisor.cli.settings import Asked, setting_options
+from stopadvisor.errors import CalibrationError, WorkloadError
+from stopadvisor.grading import Grader
+from stopadvisor.labels import regrade
+from stopadvisor.ledger import looks_at, take_look
+from stopadvisor.report import assessment_document
+from stopadvisor.runs import RunDirectory
+from stopadvisor.sources import ASSESSMENT, Source, open_source
+from stopadvisor.storage import lock_directory, write_json_atomically
+from stopadvisor.workload import read_workload
+
+__all__ = ["AssessOptions", "command", "run"]
+
+TRUNCATED_WARN = 0.05
+ALPHA_WARN = 0.5
+"""Warn where alpha exceeds this share of the full-thinking accuracy."""
+
+
+@dataclass(frozen=True)
+class AssessOptions:
+    """What to assess, and for which promise."""
+
+    probing: ProbeOptions
+    """What is assessed (its `workload`), and how to probe it if it is a workload."""
+    settings: Settings
+    protocol: Literal["deploy", "paper"] = "deploy"
+    open_calibration: bool = False
+    split_asked: tuple[float, float, float] | None = None
+    """Split of an archive, where the command line names one; as drawn before otherwise."""
+    seed_asked: int | None = None
+
+    @property
+    def target(self) -> Path:
+        """A workload, a run directory or an archive."""
+        return self.probing.workload
+
+    @property
+    def is_workload(self) -> bool:
+        """Whether the target has to be probed."""
+        return not self.target.is_dir() and self.target.suffix != ".npz"
+
+
+@click.command("assess")
+@click.argument("target", metavar="WORKLOAD|RUN|RAW.NPZ", type=click.Path(path_type=Path))
+@click.option(
+    "--protocol",
+    type=click.Choice(["deploy", "paper"]),
+    default="deploy",
+    help="What to act on, or the published analysis number for number.",
+)
+@setting_options(defaults=True)
+@click.option(
+    "--open-calibration",
+    is_flag=True,
+    help="Let --protocol paper show outcomes of calibration questions, recorded as a look.",
+)
+@probe_options
+@click.pass_context
+def command(ctx: click.Context, /, target: Path, protocol: str, **params: Any) -> int:
+    """Advise whether the model may stop thinking early on WORKLOAD, and what that saves.
+
+    Probes what is missing first, with the options of `probe`; a run directory or a published
+    raw.npz archive is assessed as it is.  The advice is provisional: `calibrate` decides.
+    """
+    asked = _asked_options(ctx)
+    settings = Asked.take(params).settings()
+    open_calibration = params.pop("open_calibration")
+    if open_calibration and protocol != "paper":
+        raise click.UsageError("--open-calibration belongs to --protocol paper")
+    probing = ProbeOptions.take(params, target)
+    options = AssessOptions(
+        probing,
+        settings,
+        "paper" if protocol == "paper" else "deploy",
+        open_calibration,
+        probing.split if "split" in asked else None,
+        probing.seed if "seed" in asked else None,
+    )
+    if not options.is_workload:
+        known = {"seed", "split", "out"} if target.suffix == ".npz" else {"regrade"}
+        if useless := sorted(asked - known):
+            names = ", ".join("--" + name.replace("_", "-") for name in useless)
+            raise click.UsageError(f"{target} is probed already, so these mean nothing: {names}")
+    return run(options, sys.stdout, sys.stderr)
+
+
+def _asked_options(ctx: click.Context) -> set[str]:
+    """Options of probing that the command line itself names."""
+    return {
+        f.name
+        for f in fields(ProbeOptions)
+        if ctx.get_parameter_source(f.name) == ParameterSource.COMMANDLINE
+    }
+
+
+def run(options: AssessOptions, out: TextIO, err: TextIO) -> int:
+    """Assess, write the assessment down and print it."""
+    output = options.probing.output
+    source = _source(options, err)
+    settings = options.settings
+    if options.protocol == "paper":
+        if settings.serving == "overlap":
+            raise CalibrationError(
+                "the paper's serving regimes are kv-fork, prefix-cache and black-box, got 'overlap'"
+            )
+        _open_calibration(source, options)
+        assessment = assess_paper(
+            source, alpha=settings.alpha, delta=settings.delta, serving=settings.serving
+        )
+    else:
+        assessment = assess(source, settings)
+    of_sample, of_promise = _remarks_on_sample(assessment), _remarks_on_promise(assessment)
+    flaws = [PAPER_FLAW] if options.protocol == "paper" else []  # on the screen in any case
+    document = assessment_document(assessment, [*flaws, *of_sample, *of_promise])
+    write_json_atomically(source.folder / ASSESSMENT, document)
+    with progress_on(err, quiet=output.quiet) as progress:
+        # Probing has said its own on the sample just now.
+        for remark in of_promise if options.is_workload else of_sample + of_promise:
+            progress.remark(f"note: {remark}")
+    if output.json:
+        print(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1), file=out)
+    else:
+        show_assessment(document, out)
+    return 0
+
+
+# --- Where the probes come from -------------------------------------------------------------------
+
+
+def _source(options: AssessOptions, err: TextIO) -> Source:
+    probing = options.probing
+    if options.is_workload:
+        return open_source(probe_workload(probing, err, whole=True).path)
+    if probing.regrade:
+        _regrade(options.target, err, quiet=probing.output.quiet)
+    return open_source(
+        options.target,
+        seed=options.seed_asked,
+        fractions=options.split_asked,
+        folder=probing.out,
+    )
+
+
+def _regrade(path: Path, err: TextIO, *, quiet: bool) -> None:
+    """Grade a run's recorded answers again; says nothing of what changed, which is an outcome."""
+    found = RunDirectory.load(path)
+    file = Path(found.manifest["workload"]["path"])
+    with progress_on(err, quiet=quiet) as progress, lock_directory(path), Grader() as grader:
+        try:
+            workload = read_workload(file)
+        except WorkloadError as error:
+            progress.remark(f"note: graded against the recorded gold, for want of a file: {error}")
+            workload = None
+        regrade(found, grader, workload)
+        progress.remark(f"graded {path} again")
+
+
+def _open_calibration(source: Source, options: AssessOptions) -> None:
+    """Hold the paper's protocol to the ledger: it shows outcomes of calibration questions."""
+    if source.is_archive:
+        return  # published with their outcomes: nothing is left to be blind to
+    keys = source.part("calibration").keys
+    seen = {key for look in looks_at(source.folder, keys) for key in look.questions}
+    if seen.issuperset(keys):
+        return
+    if not options.open_calibration:
+        raise CalibrationError(
+            f"the paper protocol shows outcomes of {len(set(keys) - seen)} calibration questions "
+            f"that nobody has looked at: run `stopadvisor calibrate {source.folder}` first, or say "
+            "--open-calibration, which is recorded as a look and costs later certificates "
+            "confidence"
+        )
+    settings = options.settings
+    with lock_directory(source.folder):
+        request: Mapping[str, Any] = {
+            "protocol": "paper",
+            "alpha": settings.alpha,
+            "serving": settings.serving,
+            "data": source.fingerprint(),
+        }
+        earlier = looks_at(source.folder, keys)
+        planned = earlier[0].planned if earlier else None
+        take_look(source.folder, keys, request, delta=settings.delta, planned=planned)
+
+
+# --- Remarks --------------------------------------------------------------------------------------
+
+
+def _remarks_on_sample(assessment: Assessment) -> list[str]:
+    """What the reader should know of the questions and traces."""
+    found = []
+    of = "all questions" if assessment.basis == "all" else "fit questions"
+    if assessment.truncated_share > TRUNCATED_WARN:
+        found.append(
+            f"{assessment.truncated_share:.1%} of the traces ({of}) were cut off by max-think; a "
+            "question cut off cannot be lost, and calibrate refuses more than 10 %"
+        )
+    hint = split_hint(assessment.source) if assessment.protocol == "deploy" else None
+    return [*found, hint] if hint else found
+
+
+def _remarks_on_promise(assessment: Assessment) -> list[str]:
+    """What the reader should know of what is promised, and of what it rests on."""
+    found = []
+    source, alpha, accuracy = assessment.source, assessment.alpha, assessment.full_accuracy
+    if alpha > ALPHA_WARN * accuracy:
+        lost = f"{alpha / accuracy:.0%}" if accuracy else "more than all"
+        found.append(
+            f"alpha = {alpha:g} is {lost} of the full-thinking accuracy ({accuracy:.3f}): that "
+            "share of the right answers may be lost"
+        )
+    if source.is_archive:
+        found.append(
+            "the archive holds no natural answers: the full reference is last-checkpoint, and a "
+            "policy from it is bound to no model"
+        )
+    if assessment.choice and assessment.choice.n_fit < source.counts()["fit"]:
+        found.append(f"the choice was made on the first {assessment.choice.n_fit} fit questions")
+    return found

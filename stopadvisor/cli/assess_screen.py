@@ -1,0 +1,218 @@
+"""An assessment for people: what to do first, then the tables it rests on.
+
+Reads the document that ``assessment.json`` holds, so that screen and file say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from stopadvisor.cli.screen import (
+    Screen,
+    interval,
+    number,
+    number_list,
+    percent,
+    place,
+    plural,
+    share,
+)
+
+__all__ = ["PAPER_FLAW", "show_assessment"]
+
+Document = Mapping[str, Any]
+
+PAPER_FLAW = (
+    "Paper protocol: it reproduces the published analysis and is flawed as advice. Its intervals "
+    "keep thresholds frozen, which tells two equal families apart in 24-35 % of data sets instead "
+    "of 5 %, and its profile opens every question. Act on --protocol deploy."
+)
+_ORDER = ("early_solved", "beneficial", "harmful", "unsolved", "oscillating")
+
+
+def show_assessment(document: Document, out: TextIO) -> None:
+    """Print what `assess` found."""
+    screen = Screen(out)
+    paper = document["protocol"] == "paper"
+    screen.headline(_headline(document["recommendation"]))
+    screen.facts(_paper_facts(document) if paper else _facts(document))
+    run = place(document["run"])
+    if paper:
+        screen.command(f"stopadvisor assess {run} --alpha {document['alpha']:g}")
+    elif document["recommendation"]["policy"] != "full-budget":
+        screen.command(f"stopadvisor calibrate {run} --alpha {document['alpha']:g}")
+    if paper:
+        screen.items("Read this first", [PAPER_FLAW])
+    _profile(screen, document)
+    _matched_risk(screen, document)
+    _serving(screen, document)
+    screen.items("Why", document["recommendation"]["reasons"])
+
+
+def _headline(advice: Document) -> str:
+    if advice["policy"] == "full-budget":
+        return "Keep the full thinking budget: do not stop early."
+    count = len(advice["schedule"])
+    return (
+        f"Stop early by {advice['family']} ({advice['policy']} rule), "
+        f"with {plural(count, 'checkpoint')}."
+    )
+
+
+def _point(document: Document) -> Document | None:
+    """The row of the comparison that the advice rests on."""
+    for row in document["matched_risk"]:
+        if row["alpha"] == document["alpha"]:
+            for side in (row["learned"], row["scalar"]):
+                if side and side["family"] == document["recommendation"]["family"]:
+                    found: Document = side
+                    return found
+    return None
+
+
+def _why(advice: Document) -> str:
+    """The reason that decided: the last step for full budget, the evidence otherwise."""
+    reasons = advice["reasons"]
+    if advice["policy"] == "full-budget":
+        return str(reasons[-1].partition(": ")[2])
+    evidence = [r for r in reasons if r.startswith("Evidence: ")]
+    return str(evidence[0].partition(": ")[2] if evidence else reasons[0])
+
+
+def _facts(document: Document) -> list[tuple[str, str]]:
+    advice, split = document["recommendation"], document["split"]
+    point = _point(document)
+    rows = [("why", _why(advice))]
+    if point is not None:
+        rows += [
+            ("probe at", f"{number_list(advice['schedule'])} thinking tokens"),
+            (
+                "saves",
+                f"{percent(point['fit_total_saving_pct'])} of the cost under {advice['serving']} "
+                f"(at least {percent(document['fit_saving_lower_pct'])}, one-sided 95 %); "
+                f"{percent(point['fit_think_saving_pct'])} of the thinking",
+            ),
+            (
+                "may lose",
+                f"{share(point['fit_risk'])} of all questions by this estimate; accuracy "
+                f"{share(document['fit_full_accuracy'])} -> {share(point['fit_accuracy'])}",
+            ),
+        ]
+        rows.append(
+            (
+                "certain",
+                f"not yet: calibrate certifies at most {share(document['alpha'])} lost, with "
+                f"chance {share(document['chance_to_certify'])} by this estimate",
+            )
+        )
+    else:
+        rows.append(("saves", "nothing, and loses nothing: serve without probes, as you do now"))
+    rows.append(
+        (
+            "based on",
+            f"{split['fit']} fit questions of {document['workload']['n_questions']}; "
+            f"{split['calibration']} for calibration and {split['test']} for test stay closed",
+        )
+    )
+    return rows
+
+
+def _paper_facts(document: Document) -> list[tuple[str, str]]:
+    advice, split = document["recommendation"], document["split"]
+    point = _point(document)
+    rows = [("why", _why(advice))]
+    if point is not None:
+        rows += [
+            (
+                "saves",
+                f"{percent(point['total_saving_pct'])} of all tokens, "
+                f"{percent(point['think_saving_pct'])} of the thinking (test questions)",
+            ),
+            (
+                "may lose",
+                f"{share(point['test_risk'])} of test questions were lost; accuracy "
+                f"{share(point['test_accuracy'])}, full thinking "
+                f"{share(document['full_accuracy'])} of all questions",
+            ),
+        ]
+    rows.append(
+        ("based on", f"{split['calibration']} calibration and {split['test']} test questions")
+    )
+    return rows
+
+
+# --- Tables ---------------------------------------------------------------------------------------
+
+
+def _profile(screen: Screen, document: Document) -> None:
+    regime, profile = document["regime"], document["profile"]
+    total = sum(row["count"] for row in profile.values())
+    screen.table(
+        f"Profile of {total} {'' if regime['basis'] == 'all' else 'fit '}questions: "
+        f"{regime['predicted']} (stable in {share(regime['stability'])} of draws)",
+        ("", "count", "share", "95 % interval", ""),
+        [
+            (
+                name.replace("_", " "),
+                str(profile[name]["count"]),
+                share(profile[name]["share"]),
+                interval(profile[name]["ci95"], 100),
+                screen.bar(profile[name]["share"]),
+            )
+            for name in _ORDER
+        ],
+    )
+
+
+def _matched_risk(screen: Screen, document: Document) -> None:
+    paper = document["protocol"] == "paper"
+    basis = "test" if paper else "fit"
+    risk, accuracy = f"{basis}_risk", f"{basis}_accuracy"
+    total = "total_saving_pct" if paper else "fit_total_saving_pct"
+    rows = []
+    for row in document["matched_risk"]:
+        for side in ("learned", "scalar"):
+            point = row[side]
+            if point is None:
+                continue
+            rows.append(
+                (
+                    f"{row['alpha']:g}",
+                    side,
+                    point["family"],
+                    number(point["threshold"]),
+                    share(point[risk]) if point["feasible"] else "not feasible",
+                    share(point[accuracy]),
+                    percent(point[total]),
+                )
+            )
+    screen.table(
+        f"Learned against scalar at matched risk ({basis} questions)",
+        ("alpha", "side", "rule", "threshold", "risk", "accuracy", "saving"),
+        rows,
+        left=3,
+    )
+    for row in document["matched_risk"]:
+        spread = row["delta_saving_pp"]
+        if spread is not None:
+            screen.text(
+                f"alpha {row['alpha']:g}: {row['verdict']}, learned minus scalar "
+                f"{spread['median']:+.1f} pp, 95 % {interval(spread['ci95'])}"
+            )
+
+
+def _serving(screen: Screen, document: Document) -> None:
+    serving, asked = document["serving"], document["recommendation"]["serving"]
+    if serving["operating_point"] is None:
+        return
+    screen.table(
+        "Net saving by serving stack",
+        ("", "saving", ""),
+        [
+            (name, percent(row["saving_pct"]), "asked for" if name == asked else "")
+            for name, row in serving.items()
+            if name != "operating_point"
+        ],
+    )
+    screen.text(serving["operating_point"])

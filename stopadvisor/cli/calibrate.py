@@ -1,0 +1,327 @@
+"""`stopadvisor calibrate`: certify the lost-correct risk and write the frozen policy.
+
+In this order: everything is chosen on fit questions, the look at the calibration questions is
+entered in the ledger, and only then is one of their outcomes computed.  A policy is always
+written; one that never stops where nothing was certified.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, TextIO
+
+import click
+import numpy as np
+
+from stopadvisor import __version__
+from stopadvisor.assessment import Assessment, assess
+from stopadvisor.calibration import calibrate, check_questions
+from stopadvisor.choice import Choice, Settings
+from stopadvisor.cli.calibrate_screen import show_calibration
+from stopadvisor.cli.options import OutputOptions, output_options
+from stopadvisor.cli.progress import progress_on
+from stopadvisor.cli.settings import Asked, setting_options
+from stopadvisor.cli.transfer import Transfer, comparison_document, show_transfer
+from stopadvisor.errors import CalibrationError, OutputError, ProbeError
+from stopadvisor.export import policy_content
+from stopadvisor.ledger import Look, looks_at, read_ledger, take_look
+from stopadvisor.policy import build_policy, load_policy, save_policy
+from stopadvisor.probes import ProbeTable
+from stopadvisor.report import calibration_document
+from stopadvisor.sources import ASSESSMENT, Part, Source, newest_source, open_source
+from stopadvisor.storage import lock_directory, write_json_atomically
+from stopadvisor.transfer import check_comparison, compare, target_view
+from stopadvisor.workload import PARTS
+
+__all__ = ["CALIBRATION", "NOT_CERTIFIED", "CalibrateOptions", "command", "run"]
+
+CALIBRATION = "calibration.json"
+"""Beside the policy: what `calibrate --json` printed."""
+NOT_CERTIFIED = 3
+"""Exit code: calibration ran and certified nothing."""
+ALPHA_WARN = 0.5
+"""Warn where alpha exceeds this share of the full-thinking accuracy."""
+
+
+@dataclass(frozen=True)
+class CalibrateOptions:
+    """What to certify, and where to put the policy."""
+
+    path: Path | None = None
+    """Run directory or archive; None for the one assessed last."""
+    asked: Asked = field(default_factory=Asked)
+    conditional: bool = False
+    allow_truncated: bool = False
+    looks: int | None = None
+    fresh: bool = False
+    source_policy: Path | None = None
+    """Policy of another run, to calibrate here instead of choosing a rule here."""
+    compare: bool = False
+    format: Literal["joblib", "json"] = "joblib"
+    out: Path | None = None
+    output: OutputOptions = field(default_factory=OutputOptions)
+
+
+@click.command("calibrate")
+@click.argument("path", metavar="[RUN|RAW.NPZ]", required=False, type=click.Path(path_type=Path))
+@setting_options(defaults=False)
+@click.option(
+    "--conditional",
+    is_flag=True,
+    help="Certify the share lost of the questions that full thinking gets right.",
+)
+@click.option(
+    "--looks",
+    type=click.IntRange(min=1),
+    help="Looks you plan to take at these calibration questions; they share delta.",
+)
+@click.option("--fresh", is_flag=True, help="Only calibration questions that no look has used yet.")
+@click.option(
+    "--allow-truncated",
+    is_flag=True,
+    help="Certify although more than 10 % of the traces were cut off.",
+)
+@click.option(
+    "--from",
+    "source_policy",
+    metavar="POLICY",
+    type=click.Path(path_type=Path),
+    help="Transfer: keep this policy's rule, certify its threshold on all but the test questions.",
+)
+@click.option(
+    "--compare",
+    is_flag=True,
+    help="With --from: beside the policy as it is and one trained here; that is one look more.",
+)
+@click.option(
+    "--format",
+    type=click.Choice(["joblib", "json"]),
+    default="joblib",
+    help="File format of the policy.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    show_default="policy.joblib or policy.json in RUN",
+    help="File of the policy.",
+)
+@output_options
+def command(path: Path | None, **params: Any) -> int:
+    """Certify a threshold on calibration questions of RUN and write the frozen policy.
+
+    Without RUN: the run assessed last.  Every call is a look at the calibration questions and is
+    recorded; a second, different one leaves less confidence.  Exit code 3: nothing was certified,
+    and the policy written never stops.
+    """
+    asked = Asked.take(params)
+    output = OutputOptions.take(params)
+    if params["compare"] and params["source_policy"] is None:
+        raise click.UsageError("--compare belongs to --from POLICY")
+    if params["source_policy"] is not None and asked.families and not params["compare"]:
+        raise click.UsageError("--families means nothing with --from: the policy brings its rule")
+    return run(CalibrateOptions(path, asked, output=output, **params), sys.stdout, sys.stderr)
+
+
+def run(options: CalibrateOptions, out: TextIO, err: TextIO) -> int:
+    """Calibrate, write policy and calibration, and print what came of it."""
+    source = newest_source() if options.path is None else _open(options.path)
+    with progress_on(err, quiet=options.output.quiet) as progress:
+        if options.path is None:
+            progress.remark(f"calibrating {source.folder}, the run assessed last")
+        target = options.out or source.folder / f"policy.{options.format}"
+        _check_place(target)
+        with lock_directory(source.folder):
+            work = _calibrate if options.source_policy is None else _transfer
+            document = work(source, options, target)
+        for remark in document["remarks"]:
+            progress.remark(f"note: {remark}")
+    if options.output.json:
+        print(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1), file=out)
+    else:
+        show_calibration(document, out)
+        if options.source_policy is not None:
+            show_transfer(document, out)
+    return 0 if document["certified"] else NOT_CERTIFIED
+
+
+def _open(path: Path) -> Source:
+    if path.is_file() and path.suffix != ".npz":
+        raise ProbeError(
+            f"{path}: calibrate takes a run directory or a raw.npz archive; "
+            "`stopadvisor assess` makes a run out of a workload"
+        )
+    return open_source(path)
+
+
+def _check_place(target: Path) -> None:
+    """Refuse a place that cannot be written before a look is spent on it."""
+    if target.is_dir():
+        raise OutputError(f"cannot write the policy to {target}: it is a folder")
+    if not target.parent.is_dir():
+        raise OutputError(f"cannot write the policy to {target}: there is no such folder")
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """All that is settled before a calibration outcome is opened."""
+
+    table: ProbeTable
+    """Calibration questions."""
+    assessment: Assessment
+    choice: Choice
+    request: Mapping[str, Any]
+    asked: Settings
+    planned: int | None
+    n_earlier: int
+
+
+def _choose(source: Source, options: CalibrateOptions) -> _Chosen:
+    view = _without_used(source, ("calibration",)) if options.fresh else source
+    table = view.part("calibration")
+    asked, planned, n_earlier = _asked(source, table, options)
+    assessment = assess(view, replace(asked, delta=asked.delta / (planned or 1)))
+    choice = assessment.choice
+    assert choice is not None  # the deploy protocol makes one
+    check_questions(choice, table)
+    request = {
+        "protocol": "deploy",
+        **{name: value for name, value in asdict(asked).items() if name != "delta"},
+        "families": list(asked.families),
+        "data": view.fingerprint(),
+        "version": __version__,
+    }
+    return _Chosen(table, assessment, choice, request, asked, planned, n_earlier)
+
+
+def _asked(
+    source: Source, table: ProbeTable, options: CalibrateOptions
+) -> tuple[Settings, int | None, int]:
+    """Settings as asked for, planned looks, and how many were taken at these questions."""
+    earlier = looks_at(source.folder, table.keys)
+    asked = options.asked.settings(
+        _assessed(source.folder),
+        conditional=options.conditional,
+        allow_truncated=options.allow_truncated,
+    )
+    return asked, options.looks or (earlier[0].planned if earlier else None), len(earlier)
+
+
+def _look(source: Source, chosen: _Chosen) -> Look:
+    look = take_look(
+        source.folder,
+        chosen.table.keys,
+        chosen.request,
+        delta=chosen.asked.delta,
+        planned=chosen.planned,
+    )
+    assert look.test_delta == chosen.choice.settings.delta
+    return look
+
+
+def _calibrate(source: Source, options: CalibrateOptions, target: Path) -> dict[str, Any]:
+    """The whole job, under the run's lock; returns what `--json` prints."""
+    chosen = _choose(source, options)
+    assessment, choice = chosen.assessment, chosen.choice
+    look = _look(source, chosen)
+    calibration = calibrate(choice, chosen.table)
+    content = build_policy(
+        policy_content(
+            source, choice, calibration, assessment.profile, look, alpha=choice.settings.alpha
+        )
+    )
+    save_policy(content, target, format=options.format)
+    remarks = _remarks(assessment, content, chosen.n_earlier)
+    document = calibration_document(assessment, calibration, look, content, target, remarks)
+    write_json_atomically(target.with_name(CALIBRATION), document)
+    return document
+
+
+def _transfer(source: Source, options: CalibrateOptions, target: Path) -> dict[str, Any]:
+    """The same with the rule of another policy; a comparison is one look more."""
+    assert options.source_policy is not None
+    policy = load_policy(options.source_policy)
+    view = _without_used(source, ("fit", "calibration")) if options.fresh else source
+    table = target_view(view).part("calibration")
+    asked, planned, n_earlier = _asked(source, table, options)
+    transfer = Transfer.prepare(policy, options.source_policy, view, asked, planned)
+    chosen = _choose(source, options) if options.compare else None
+    if chosen is not None:
+        check_comparison(policy.content, source)
+    # Both looks are entered before either outcome is opened.
+    look = transfer.take_look()
+    second = None if chosen is None else _look(source, chosen)
+    calibration = transfer.calibrate()
+    content = build_policy(transfer.content(calibration, look))
+    save_policy(content, target, format=options.format)
+    comparison = None
+    if chosen is not None and second is not None:
+        trained = calibrate(chosen.choice, chosen.table)
+        found = compare(policy.content, source, calibration, chosen.choice, trained)
+        comparison = comparison_document(found, second)
+    document = transfer.document(calibration, look, content, target, n_earlier, comparison)
+    write_json_atomically(target.with_name(CALIBRATION), document)
+    return document
+
+
+def _without_used(source: Source, names: Sequence[Part]) -> Source:
+    """The source without the questions of these parts that a look has used, or their groups."""
+    table = source.table
+    used = {key for look in read_ledger(source.folder) for key in look.questions}
+    groups = {g for g, k in zip(table.groups, table.keys, strict=True) if k in used}
+    mine = np.isin(source.parts, [PARTS.index(name) for name in names])
+    spent = np.array([g in groups for g in table.groups]) & mine
+    left = int(mine.sum() - spent.sum())
+    if used and not left:
+        raise CalibrationError(
+            f"--fresh: all {int(spent.sum())} calibration questions were looked at already; add "
+            "labelled questions and probe them into the same run"
+        )
+    return replace(source, table=table.take(~spent), parts=source.parts[~spent])
+
+
+def _assessed(folder: Path) -> Mapping[str, Any] | None:
+    """The assessment, whose settings hold where the command line gives none."""
+    file = folder / ASSESSMENT
+    try:
+        content = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ProbeError(f"{file}: cannot read the assessment: {error}; assess again") from error
+    if not isinstance(content, dict):
+        raise ProbeError(f"{file}: not an assessment; assess again")
+    return content
+
+
+def _remarks(assessment: Assessment, content: Mapping[str, Any], earlier: int) -> list[str]:
+    """What the reader should know before trusting the policy."""
+    found = []
+    choice, source = assessment.choice, assessment.source
+    assert choice is not None  # the deploy protocol makes one
+    alpha, accuracy = choice.settings.alpha, choice.full_accuracy
+    if not choice.settings.conditional and alpha > ALPHA_WARN * accuracy:
+        found.append(
+            f"alpha = {alpha:g} is {alpha / accuracy:.0%} of the full-thinking accuracy "
+            f"({accuracy:.3f}): that share of the right answers may be lost"
+        )
+    if content["kind"] == "stop" and content["family"] != assessment.recommendation.family:
+        advised = assessment.recommendation.family or "the full budget"
+        found.append(
+            f"the exported rule is {content['family']}, while assess advised {advised}: "
+            "calibration decides among the rules chosen on fit questions"
+        )
+    if earlier:
+        found.append(
+            f"these calibration questions were looked at before ({earlier} recorded); every "
+            "further look leaves a certificate less confidence"
+        )
+    if source.is_archive:
+        found.append(
+            "the archive holds no natural answers: the full reference is last-checkpoint, and "
+            "the policy is bound to no model"
+        )
+    return found

@@ -1,0 +1,139 @@
+"""A calibration for people: what is certain, what is exported, what to expect of it.
+
+Reads the document that ``calibration.json`` holds, so that screen and file say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from stopadvisor.cli.screen import (
+    Screen,
+    interval,
+    number,
+    number_list,
+    percent,
+    place,
+    share,
+)
+
+__all__ = ["expectation", "show_calibration"]
+
+Document = Mapping[str, Any]
+
+
+def show_calibration(document: Document, out: TextIO) -> None:
+    """Print what `calibrate` found."""
+    screen = Screen(out)
+    if document["certified"]:
+        screen.headline("Certified.")
+        screen.text(document["certificate"]["claim"])
+        screen.facts(_certified(document))
+    else:
+        screen.headline("Not certified: the policy written never stops early.")
+        screen.facts(_refused(document))
+    screen.command(f"stopadvisor inspect {place(document['policy'])}")
+    _tested(screen, document)
+
+
+def _looks(document: Document) -> str:
+    look = document["look"]
+    planned = "" if look["planned"] is None else f" of {look['planned']} planned"
+    return (
+        f"number {look['number']}{planned} at these calibration questions: confidence "
+        f"{share(document['confidence'])}"
+    )
+
+
+def _certified(document: Document) -> list[tuple[str, str]]:
+    certificate, expected = document["certificate"], document["expected"]
+    rows = [
+        (
+            "exported",
+            f"{document['family']}, stop when its score reaches {number(document['threshold'])}",
+        ),
+        ("probe at", f"{number_list(document['schedule'])} thinking tokens"),
+        ("policy", document["policy"]),
+        (
+            "evidence",
+            f"{certificate['losses']} of {certificate['n']} calibration questions lost "
+            f"({certificate['bound']} test, {certificate['multiplicity']}); upper limit of this "
+            f"threshold alone {share(certificate['upper'])}, pointwise and not the claim",
+        ),
+        (
+            "alpha",
+            f"{share(certificate['alpha'])}, which is "
+            f"{share(certificate['alpha_over_full_accuracy'])} of the full-thinking accuracy",
+        ),
+        ("look", _looks(document)),
+        *expectation(expected, document["serving"]),
+    ]
+    if "transfer" in document:
+        return rows
+    advised = document["advised_family"]
+    if (advised, document["advised_schedule"]) != (document["family"], document["schedule"]):
+        text = advised or "the full budget"
+        if advised is not None:
+            at = ", ".join(map(str, document["advised_schedule"]))
+            text += (
+                f" at {at} thinking tokens, expected to save "
+                f"{percent(document['advised_fit_total_saving_pct'])} (fit questions)"
+            )
+        rows.append(("advised", f"by assess: {text}"))
+    return rows
+
+
+def expectation(expected: Document, serving: str) -> list[tuple[str, str]]:
+    """What a policy is expected to do, from questions that nothing has touched where there are."""
+    fitted = percent(expected["fit_total_saving_pct"])
+    if "test_n" not in expected:
+        return [
+            ("saves", f"{fitted} of the cost under {serving} (fit questions, no test part)"),
+            ("loses", f"{share(expected['fit_risk'])} of all questions (fit questions)"),
+        ]
+    n = expected["test_n"]
+    return [
+        (
+            "saves",
+            f"{percent(expected['test_total_saving_pct'])} "
+            f"{interval(expected['test_total_saving_ci95'])} of the cost under {serving}, "
+            f"{percent(expected['test_think_saving_pct'])} of the thinking ({n} test questions; "
+            f"fit said {fitted})",
+        ),
+        (
+            "loses",
+            f"{share(expected['test_risk'])} {interval(expected['test_risk_ci95'], 100)} of all "
+            f"questions; accuracy {share(expected['test_full_accuracy'])} -> "
+            f"{share(expected['test_accuracy'])} (test questions)",
+        ),
+    ]
+
+
+def _refused(document: Document) -> list[tuple[str, str]]:
+    refusal = document["refusal"]
+    needed = refusal["labels_needed"]
+    return [
+        ("why", refusal["reason"]),
+        (
+            "labels",
+            f"about {needed} calibration questions in all would do, four times in five"
+            if needed is not None
+            else "no number of them would do at the risk that fit questions show",
+        ),
+        ("asked", f"at most {share(document['alpha'])} lost"),
+        ("look", _looks(document)),
+        ("policy", f"{document['policy']} (full budget: no probes, natural end)"),
+    ]
+
+
+def _tested(screen: Screen, document: Document) -> None:
+    rows = []
+    for row in document["tested"]:
+        if row["certified"]:
+            found = f"certified, {row['losses']} of {row['n']} lost"
+        else:
+            found = f"not certified: {row['reason']}"
+        rows.append((row["family"], found))
+    screen.title("Rules tested on calibration questions")
+    screen.facts(rows)

@@ -1,0 +1,186 @@
+"""`stopadvisor inspect`: a frozen policy in words.
+
+Loading checks everything about the file; what is refused is an error in one line.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+from stopadvisor.cli.calibrate_screen import expectation
+from stopadvisor.cli.options import OutputOptions, output_options
+from stopadvisor.cli.screen import Screen, number, number_list, plural, share
+from stopadvisor.policy import load_policy
+from stopadvisor.report import policy_document
+
+__all__ = ["InspectOptions", "command", "run", "show_policy"]
+
+Document = Mapping[str, Any]
+
+_STOPS_WHEN = {
+    "confidence": "the forced answer's confidence (exp of its mean log-probability) is at least",
+    "entropy": "minus the mean entropy of the forced answer (nats) is at least",
+    "run-stability": "the same answer has come this often in a row:",
+    "confidence-leap": "the confidence leap reaches",
+}
+_REVISION = 24
+"""Characters of a model's revision or hash that are shown."""
+_LEARNED = "the estimated probability that the forced answer is right is at least"
+
+
+@dataclass(frozen=True)
+class InspectOptions:
+    """Which policy to show."""
+
+    path: Path
+    output: OutputOptions = field(default_factory=OutputOptions)
+
+
+@click.command("inspect")
+@click.argument("path", metavar="POLICY", type=click.Path(path_type=Path))
+@output_options
+def command(path: Path, **params: Any) -> int:
+    """Show what a frozen POLICY does, what was shown about it, and what it is bound to.
+
+    Nothing in the file is executed; one that does not pass every check is refused.
+    """
+    return run(InspectOptions(path, OutputOptions.take(params)), sys.stdout, sys.stderr)
+
+
+def run(options: InspectOptions, out: TextIO, err: TextIO) -> int:
+    """Load and show."""
+    document = policy_document(load_policy(options.path), options.path)
+    if options.output.json:
+        print(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1), file=out)
+    else:
+        show_policy(document, out)
+    return 0
+
+
+def show_policy(document: Document, out: TextIO) -> None:
+    """Print a policy in words."""
+    screen = Screen(out)
+    if document["kind"] == "full-budget":
+        screen.headline("Full budget: never stops early, asks for no probe.")
+    else:
+        count = plural(len(document["budgets"]), "checkpoint")
+        screen.headline(f"Stops early by {document['family']}, with {count}.")
+        screen.facts(_rule(document))
+    if document["certificate"]:
+        screen.items("Certificate", [_claim(document["certificate"])])
+        screen.facts(_certificate(document["certificate"]))
+    else:
+        screen.items("Certificate", ["None: nothing was certified, so nothing is stopped."])
+    if document["expected"]:
+        screen.title("Expected")
+        screen.facts(_expected(document))
+    if document["features"]:
+        _features(screen, document)
+    screen.title("Bound to")
+    screen.facts(_bound(document))
+    screen.title("File")
+    screen.facts(
+        [
+            ("path", document["policy"]),
+            ("digest", f"{document['digest'][:16]}..., valid; golden decisions replay"),
+            ("created", document["created"]),
+        ]
+    )
+
+
+def _rule(document: Document) -> list[tuple[str, str]]:
+    when = _STOPS_WHEN.get(document["family"], _LEARNED)
+    reply = {
+        "probe": "the forced answer itself",
+        "answer": "the visible answer that the model writes after closing its thinking",
+    }[document["on_stop"]]
+    return [
+        ("stops", f"when {when} {number(document['threshold'])}"),
+        ("probe at", f"{number_list(document['budgets'])} thinking tokens"),
+        ("reply", reply),
+        ("serving", document["serving"]),
+    ]
+
+
+def _expected(document: Document) -> list[tuple[str, str]]:
+    """In words where it is what `calibrate` writes; the schema of a policy leaves it open."""
+    expected = document["expected"]
+    try:
+        return expectation(expected, document["serving"])
+    except (KeyError, TypeError, ValueError, IndexError):
+        return [(name, json.dumps(value)) for name, value in expected.items()]
+
+
+def _claim(certificate: Document) -> str:
+    claim = certificate.get("claim")
+    if claim is not None:
+        return str(claim)
+    return f"At most {share(certificate['alpha'])} of all questions are lost."
+
+
+def _certificate(certificate: Document) -> list[tuple[str, str]]:
+    rows = [
+        (
+            "evidence",
+            f"{certificate['losses']} of {certificate['n']} calibration questions lost "
+            f"({certificate['bound']} test, {certificate['multiplicity']})",
+        ),
+        ("upper", f"{share(certificate['upper'])} at this threshold alone (not the claim)"),
+        ("reference", f"full thinking = {certificate['reference']}"),
+        ("looks", str(certificate["looks"])),
+    ]
+    # More than the fields above is not held by the policy's schema.
+    if isinstance(ratio := certificate.get("alpha_over_full_accuracy"), float):
+        alpha = share(certificate["alpha"])
+        rows.append(("alpha", f"{alpha}, {share(ratio)} of the full-thinking accuracy"))
+    if isinstance(cut := certificate.get("truncated_share"), float):
+        rows.append(("truncated", f"{share(cut)} of the calibration traces"))
+    return rows
+
+
+def _features(screen: Screen, document: Document) -> None:
+    if document["family"] == "learned-boosted":
+        rows = [(row["name"], str(row["splits"])) for row in document["features"]]
+        screen.table("Features by number of splits", ("feature", "splits"), rows)
+        return
+    screen.table(
+        "Features by weight",
+        ("feature", "coefficient", "mean", "scale"),
+        [
+            (row["name"], f"{row['coef']:+.4f}", f"{row['mean']:.4f}", f"{row['scale']:.4f}")
+            for row in document["features"]
+        ],
+    )
+
+
+def _bound(document: Document) -> list[tuple[str, str]]:
+    model, engine = document["model"], document["engine"]
+    rows = []
+    if model is None:
+        rows.append(("model", "none: made from a published archive, it suits no model as it is"))
+    else:
+        revision = model["revision"] or "revision unknown"
+        shown = f"{revision[:_REVISION]}..." if len(revision) > _REVISION else revision
+        rows.append(("model", f"{model['name']} ({shown})"))
+    if engine is not None:
+        details = [engine[key] for key in ("version", "dtype", "device") if engine[key]]
+        rows.append(("engine", ", ".join([engine["name"], *details])))
+    if document["max_think"] is not None:
+        rows.append(("cap", f"{document['max_think']} thinking tokens"))
+    rows.append(("task", f"{document['task']}; entropy: {document['entropy_source']}"))
+    counts = document["n_questions"]
+    if counts is not None:
+        rows.append(
+            (
+                "questions",
+                f"{counts['fit']} fit, {counts['calibration']} calibration, {counts['test']} test",
+            )
+        )
+    return rows

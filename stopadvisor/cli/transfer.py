@@ -1,0 +1,240 @@
+"""`calibrate --from`: the rule of another policy, certified here.
+
+The steps that differ from a plain calibration, and what is printed of them; the order of the steps
+is `calibrate`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TextIO
+
+from stopadvisor import __version__
+from stopadvisor.calibration import Calibration, entering_rows
+from stopadvisor.choice import Settings
+from stopadvisor.cli.screen import Screen, interval, number, percent, share
+from stopadvisor.ledger import Look, take_look
+from stopadvisor.policy import Policy
+from stopadvisor.report import tested_document
+from stopadvisor.sources import ASSESSMENT, Source
+from stopadvisor.transfer import (
+    TARGET_CALIBRATED,
+    Comparison,
+    TransferRow,
+    calibrate_transfer,
+    check_transfer,
+    target_view,
+    transferred_content,
+)
+
+__all__ = ["Transfer", "comparison_document", "show_transfer"]
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """A policy and the target on which it is to be calibrated."""
+
+    policy: Policy
+    path: Path
+    target: Source
+    asked: Settings
+    settings: Settings
+    """As asked, delta shared between planned looks."""
+    planned: int | None
+
+    @classmethod
+    def prepare(
+        cls, policy: Policy, path: Path, target: Source, asked: Settings, planned: int | None
+    ) -> Transfer:
+        """Refuse what can be refused before a look is spent."""
+        settings = replace(asked, delta=asked.delta / (planned or 1))
+        check_transfer(policy.content, target)
+        entering_rows(target_view(target).part("calibration"), settings)
+        return cls(policy, path, target, asked, settings, planned)
+
+    def take_look(self) -> Look:
+        """Enter the look at every question outside the test part."""
+        given = asdict(self.asked)
+        for name in ("delta", "families"):
+            del given[name]
+        request = {
+            "protocol": "transfer",
+            "policy": self.policy.digest,
+            **given,
+            "data": self.target.fingerprint(),
+            "version": __version__,
+        }
+        keys = target_view(self.target).part("calibration").keys
+        return take_look(
+            self.target.folder, keys, request, delta=self.asked.delta, planned=self.planned
+        )
+
+    def calibrate(self) -> Calibration:
+        """Certify; the first that opens an outcome."""
+        return calibrate_transfer(self.policy.content, self.target, self.settings)
+
+    def content(self, calibration: Calibration, look: Look) -> dict[str, Any]:
+        """Fields of the transferred policy."""
+        return transferred_content(
+            self.policy.content, self.target, calibration, self.settings, look
+        )
+
+    def document(
+        self,
+        calibration: Calibration,
+        look: Look,
+        content: Document,
+        written: Path,
+        n_earlier: int,
+        comparison: Document | None,
+    ) -> dict[str, Any]:
+        """What `calibrate --from --json` prints: `calibrate`'s fields, and `transfer`."""
+        refusal, source = calibration.refusal, self.policy.content
+        return {
+            "schema": 1,
+            "protocol": "deploy",
+            "run": str(self.target.folder),
+            "alpha": self.settings.alpha,
+            "delta": look.delta,
+            "confidence": look.confidence,
+            "look": {"number": look.number, "planned": look.planned, "spent": look.spent},
+            "certified": calibration.rule is not None,
+            "policy": str(written),
+            "kind": content["kind"],
+            "family": content["family"],
+            "schedule": content["budgets"] or None,
+            "threshold": content["threshold"],
+            "serving": content["serving"],
+            "certificate": content["certificate"],
+            "refusal": None
+            if refusal is None
+            else {"reason": refusal.reason, "labels_needed": refusal.labels_needed},
+            "tested": [
+                tested_document(family, result, len(calibration.rows))
+                for family, result in calibration.tested
+            ],
+            "expected": content["expected"],
+            # Nothing is chosen on fit questions here, so nothing was advised.
+            "advised_family": None,
+            "advised_schedule": None,
+            "advised_fit_total_saving_pct": None,
+            "profile": content["profile"],
+            "remarks": self._remarks(n_earlier),
+            "transfer": {
+                "protocol": TARGET_CALIBRATED,
+                "from": str(self.path),
+                "source_digest": source["digest"],
+                "source_model": None if source["model"] is None else source["model"]["name"],
+                "comparison": comparison,
+            },
+        }
+
+    def _remarks(self, n_earlier: int) -> list[str]:
+        found = []
+        source, target = self.policy.content, self.target
+        if n_earlier:
+            found.append(
+                f"questions of this run were looked at before ({n_earlier} recorded); every "
+                "further look leaves a certificate less confidence"
+            )
+        if (target.folder / ASSESSMENT).exists() and not target.is_archive:
+            found.append(
+                "the fit questions, open to assess before, calibrate here: the certificate takes "
+                "policy and alpha as settled without them"
+            )
+        if source["entropy_source"] != target.table.entropy_source:
+            found.append(
+                f"the policy's entropies were '{source['entropy_source']}', here they are "
+                f"'{target.table.entropy_source}': the certificate holds, the rule may suit less"
+            )
+        if source["model"] is None and source["workload_sha256"] != target.workload_sha256:
+            found.append(
+                "the policy comes from an archive, which does not name its questions: that none of "
+                "these fitted it cannot be checked"
+            )
+        return found
+
+
+# --- The comparison -------------------------------------------------------------------------------
+
+
+def comparison_document(comparison: Comparison, second: Look) -> dict[str, Any]:
+    """The comparison as JSON; `second` is the look that the target-trained rule took."""
+    return {
+        "n_test": comparison.n_test,
+        "n_met_before": comparison.n_met,
+        "labels": comparison.labels,
+        "look": {"number": second.number, "confidence": second.confidence},
+        "rows": [_row(row) for row in comparison.rows],
+    }
+
+
+def _row(row: TransferRow) -> dict[str, Any]:
+    outcome = row.outcome
+    spread = outcome.saving_interval
+    return {
+        "protocol": row.protocol,
+        "family": row.family,
+        "schedule": list(row.budgets) or None,
+        "threshold": row.threshold,
+        "labels_used": row.labels_used,
+        "certified": row.certified,
+        "reason": row.reason,
+        "test_verdict": row.verdict,
+        "test_total_saving_pct": outcome.total_saving_pct,
+        "test_total_saving_ci95": None if spread is None else [spread.low, spread.high],
+        "test_think_saving_pct": outcome.think_saving_pct,
+        "test_risk": outcome.risk,
+        "test_risk_ci95": list(row.risk_ci95),
+        "test_accuracy": outcome.accuracy,
+        "test_full_accuracy": outcome.full_correct / outcome.n,
+    }
+
+
+def show_transfer(document: Document, out: TextIO) -> None:
+    """Print where the rule came from, and the comparison where one was asked for."""
+    screen = Screen(out)
+    transfer = document["transfer"]
+    model = transfer["source_model"] or "no model (an archive)"
+    screen.items(
+        "Transfer",
+        [
+            f"The rule comes from {transfer['from']} ({model}, digest "
+            f"{transfer['source_digest'][:8]}); its threshold was certified here."
+        ],
+    )
+    comparison = transfer["comparison"]
+    if comparison is None:
+        return
+    screen.table(
+        f"Compared on {comparison['n_test']} test questions, {comparison['labels']} labels to use",
+        ("", "rule", "labels", "threshold", "saving", "", "risk", ""),
+        [
+            (
+                row["protocol"],
+                row["family"] or "full budget",
+                str(row["labels_used"]),
+                number(row["threshold"]),
+                percent(row["test_total_saving_pct"]),
+                interval(row["test_total_saving_ci95"]),
+                share(row["test_risk"]),
+                interval(row["test_risk_ci95"], 100),
+            )
+            for row in comparison["rows"]
+        ],
+        left=2,
+    )
+    for row in comparison["rows"]:
+        text = "certified here" if row["certified"] else f"not certified here: {row['reason']}"
+        if row["test_verdict"] is not None:
+            text += f"; the test questions alone: {row['test_verdict']}"
+        screen.text(f"{row['protocol']}: {text}")
+    screen.text(
+        f"Training a rule here was look number {comparison['look']['number']} at these questions; "
+        f"a certificate of it has confidence {share(comparison['look']['confidence'])}. Intervals "
+        "are pointwise, and the policy written is the target-calibrated one whatever they show."
+    )

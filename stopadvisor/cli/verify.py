@@ -1,0 +1,268 @@
+"""`stopadvisor verify`: hold a frozen policy against fresh labelled probes.
+
+A contradiction is a result with its own exit code.  What is shown of a run's calibration questions
+is entered in its ledger first, as everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+import numpy as np
+
+from stopadvisor.cli.options import OutputOptions, output_options
+from stopadvisor.cli.progress import progress_on
+from stopadvisor.cli.settings import PRICE
+from stopadvisor.cli.verify_screen import show_verification
+from stopadvisor.costs import DEFAULT_CACHE_BLOCK, PAPER_WEIGHTS, REGIMES, Serving, Weights
+from stopadvisor.errors import PolicyError, ProbeError
+from stopadvisor.ledger import looks_at, take_look
+from stopadvisor.policy import MIXED_TASKS, Policy, load_policy
+from stopadvisor.sources import Source, open_source
+from stopadvisor.storage import lock_directory
+from stopadvisor.verification import Verification, fresh_questions, scorer_of, verify
+from stopadvisor.workload import PARTS
+
+__all__ = ["CONTRADICTED", "VerifyOptions", "command", "run", "verification_document"]
+
+CONTRADICTED = 4
+"""Exit code: fresh probes contradict the certificate."""
+TRUNCATED_WARN = 0.05
+
+
+@dataclass(frozen=True)
+class VerifyOptions:
+    """Which policy, against which probes, counted how."""
+
+    policy: Path
+    probes: Path
+    """Run directory or archive."""
+    serving: Serving | None = None
+    """None: the policy's own."""
+    weights: Weights = PAPER_WEIGHTS
+    cache_block: int = DEFAULT_CACHE_BLOCK
+    transfer: bool = False
+    test_only: bool = False
+    output: OutputOptions = field(default_factory=OutputOptions)
+
+
+@click.command("verify")
+@click.argument("policy", metavar="POLICY", type=click.Path(path_type=Path))
+@click.argument("probes", metavar="RUN|RAW.NPZ", type=click.Path(path_type=Path))
+@click.option(
+    "--serving",
+    type=click.Choice(REGIMES),
+    show_default="the policy's",
+    help="Serving stack in which the saving is counted.",
+)
+@click.option(
+    "--cache-block",
+    type=click.IntRange(min=1),
+    default=DEFAULT_CACHE_BLOCK,
+    help="Tokens per block of the prefix cache.",
+)
+@click.option(
+    "--price",
+    type=PRICE,
+    show_default="the paper's weights",
+    help="Money per million input, cached and output tokens, instead of the paper's weights.",
+)
+@click.option(
+    "--transfer",
+    is_flag=True,
+    help="Zero-shot transfer: probes of another model, template or engine are allowed.",
+)
+@click.option(
+    "--test-only",
+    is_flag=True,
+    help="Only the test part of RUN: its calibration questions stay closed.",
+)
+@output_options
+def command(policy: Path, probes: Path, price: Weights | None, **params: Any) -> int:
+    """Hold POLICY against fresh labelled probes in RUN.
+
+    Questions that fitted or calibrated the policy are left out and counted.  Ends with exit code 4
+    if the probes contradict the certificate.
+
+    Example: stopadvisor verify policy.joblib runs/next-week-model-1a2b3c4d
+    """
+    output = OutputOptions.take(params)
+    options = VerifyOptions(policy, probes, weights=price or PAPER_WEIGHTS, output=output, **params)
+    return run(options, sys.stdout, sys.stderr)
+
+
+def run(options: VerifyOptions, out: TextIO, err: TextIO) -> int:
+    """Verify and report."""
+    policy = load_policy(options.policy)
+    if options.probes.is_file() and options.probes.suffix != ".npz":
+        raise ProbeError(
+            f"{options.probes}: verify takes a run directory or a raw.npz archive; "
+            "`stopadvisor probe` makes a run out of a workload"
+        )
+    source = open_source(options.probes)
+    with progress_on(err, quiet=options.output.quiet) as progress:
+        document = _verify(policy, source, options)
+        for remark in document["remarks"]:
+            progress.remark(f"note: {remark}")
+    if options.output.json:
+        print(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1), file=out)
+    else:
+        show_verification(document, out)
+    return CONTRADICTED if document["verdict"] == "contradicted" else 0
+
+
+def _verify(policy: Policy, source: Source, options: VerifyOptions) -> dict[str, Any]:
+    content = policy.content
+    remarks = _bound(policy, source, transfer=options.transfer)
+    view = _test_part(source) if options.test_only else source
+    sha = source.workload_sha256
+    # Everything that can be refused is refused before an outcome is opened and a look recorded.
+    fresh = fresh_questions(content, view.table, workload_sha256=sha)
+    scorer_of(content, view.table)
+    remarks += _record_look(policy, view, fresh.rows)
+    result = verify(
+        content,
+        view.table,
+        serving=options.serving,
+        weights=options.weights,
+        cache_block=options.cache_block,
+        workload_sha256=sha,
+        rng=np.random.default_rng(source.seed),
+    )
+    if result.truncated_share > TRUNCATED_WARN:
+        remarks.append(
+            f"{result.truncated_share:.1%} of the traces were cut off by max-think: a question cut "
+            "off cannot be lost"
+        )
+    if (content["model"] is None or source.is_archive) and sha != content["workload_sha256"]:
+        remarks.append(
+            "archives do not name their questions: that none of these fitted or calibrated the "
+            "policy cannot be checked"
+        )
+    return verification_document(result, policy, options, remarks)
+
+
+def _bound(policy: Policy, source: Source, *, transfer: bool) -> list[str]:
+    """Whether the probes come from what the policy is bound to; differences become remarks."""
+    manifest = source.manifest
+    remarks = []
+    try:
+        if manifest is not None:
+            plan = manifest["plan"]
+            remarks = policy.check_source(
+                manifest["engine"],
+                source.table.entropy_source,
+                cue=plan["cue"],
+                cap=plan["cap"],
+                max_think=plan["max_think"],
+                prompt_template=manifest["prompt_template"] or manifest["prompt_templates"],
+            )
+        task = policy.content["task"]
+        others = sorted(set(source.table.tasks) - {task})
+        if others and task != MIXED_TASKS:
+            raise PolicyError(f"the policy answers task '{task}', got '{others[0]}'")
+    except PolicyError as error:
+        if not transfer:
+            raise PolicyError(f"{error} (--transfer verifies it there all the same)") from error
+        remarks.append(f"zero-shot transfer: {error}")
+    return remarks
+
+
+def _test_part(source: Source) -> Source:
+    rows = source.parts == PARTS.index("test")
+    if not rows.any():
+        raise ProbeError(f"{source.folder}: --test-only: its split has no test part")
+    return replace(source, table=source.table.take(rows), parts=source.parts[rows])
+
+
+def _record_look(policy: Policy, view: Source, rows: np.ndarray[Any, Any]) -> list[str]:
+    """Enter the look at calibration questions that nobody has looked at yet."""
+    if view.is_archive:
+        return []  # published with their outcomes
+    opened = rows[view.parts[rows] == PARTS.index("calibration")]
+    keys = [view.table.keys[row] for row in opened.tolist()]
+    if not keys:
+        return []
+    with lock_directory(view.folder):
+        earlier = looks_at(view.folder, keys)
+        seen = {key for look in earlier for key in look.questions}
+        new = sorted(set(keys) - seen)
+        if not new:
+            return []
+        request: Mapping[str, Any] = {
+            "protocol": "verify",
+            "policy": policy.digest,
+            "data": view.fingerprint(),
+        }
+        planned = earlier[0].planned if earlier else None
+        delta = earlier[0].delta if planned else policy.content["certificate"]["delta"]
+        take_look(view.folder, keys, request, delta=delta, planned=planned)
+    return [
+        f"{len(new)} of these are calibration questions of {view.folder} that nobody had looked "
+        "at: recorded as a look, so that a later calibrate there has less confidence (--test-only "
+        "leaves them closed)"
+    ]
+
+
+# --- The document ---------------------------------------------------------------------------------
+
+
+def verification_document(
+    result: Verification, policy: Policy, options: VerifyOptions, remarks: list[str]
+) -> dict[str, Any]:
+    """What `verify --json` prints."""
+    outcome, fresh = result.outcome, result.fresh
+    spread = outcome.saving_interval
+    return {
+        "schema": 1,
+        "policy": str(options.policy),
+        "digest": policy.digest,
+        "run": str(options.probes),
+        "transfer": "zero-shot" if options.transfer else None,
+        "verdict": result.verdict,
+        "alpha": result.alpha,
+        "delta": result.delta,
+        "conditional": result.conditional,
+        "n_left_out": fresh.n_met + fresh.n_repeated,
+        "n_met_before": fresh.n_met,
+        "n_repeated": fresh.n_repeated,
+        "n": result.n,
+        "losses": result.losses,
+        "risk": result.losses / result.n,
+        "lower": result.lower,
+        "upper": result.upper,
+        "expected_risk": result.expected_risk,
+        "power_to_confirm": result.power_to_confirm,
+        "detectable_risk": result.detectable_risk,
+        "accuracy": outcome.accuracy,
+        "full_accuracy": outcome.full_correct / outcome.n,
+        "accuracy_difference": result.accuracy_difference,
+        "accuracy_difference_ci95": list(result.accuracy_difference_ci95),
+        "serving": options.serving or policy.content["serving"],
+        "unit": options.weights.unit,
+        "total_saving_pct": outcome.total_saving_pct,
+        "total_saving_ci95": None if spread is None else [spread.low, spread.high],
+        "think_saving_pct": outcome.think_saving_pct,
+        "truncated_share": result.truncated_share,
+        "category_scope": "marginal",
+        "categories": [
+            {"category": c.category, "n": c.n, "losses": c.losses, "ci95": list(c.ci95)}
+            for c in result.categories
+        ],
+        "drift": [
+            {
+                "feature": d.feature,
+                "distance": d.distance,
+                "p_value": d.p_value,
+                "adjusted_p": d.adjusted_p,
+            }
+            for d in result.drift
+        ],
+        "remarks": remarks,
+    }

@@ -1,0 +1,311 @@
+"""Results as JSON documents: the exact fields that other programs read.
+
+Every command's JSON is built here, from finished results, of plain values that `json` can write
+without NaN.  It formats and computes nothing, and knows no screen: `cli.screen` prints these same
+documents for people, so that both say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from stopadvisor.assessment import Assessment
+from stopadvisor.calibration import Calibration
+from stopadvisor.choice import Choice, FitPoint
+from stopadvisor.costs import REGIMES
+from stopadvisor.decision import operating_point
+from stopadvisor.ledger import Look
+from stopadvisor.paper import OperatingPoint, PaperResult
+from stopadvisor.policy import Policy
+from stopadvisor.risk import Certified, NotCertified
+from stopadvisor.trajectories import Profile
+
+__all__ = ["assessment_document", "calibration_document", "policy_document", "tested_document"]
+
+SCHEMA = 1
+PAPER_REGIMES = REGIMES[:3]
+"""The regimes that every assessment prices; ``overlap`` is added where it is the one asked for."""
+
+
+def _profile(profile: Profile) -> dict[str, Any]:
+    return {
+        name: {"count": s.count, "share": s.share, "ci95": list(s.ci95)}
+        for name, s in profile.shares.items()
+    }
+
+
+# --- assess ---------------------------------------------------------------------------------------
+
+
+def assessment_document(assessment: Assessment, remarks: Sequence[str] = ()) -> dict[str, Any]:
+    """What `assess --json` prints and ``assessment.json`` holds.
+
+    It carries no time and nothing of a calibration question under the deploy protocol, so that the
+    same fit questions give the same bytes.
+    """
+    source, choice, paper = assessment.source, assessment.choice, assessment.paper
+    advice = assessment.recommendation
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "protocol": assessment.protocol,
+        "alpha": assessment.alpha,
+        "delta": assessment.delta,
+        "run": str(source.folder),
+        "workload": {
+            "n_questions": assessment.n_questions,
+            "n_checkpoints": source.table.n_checkpoints,
+            "budgets": source.table.budgets.tolist(),
+            "full_reference": assessment.reference,
+            "truncated_share": assessment.truncated_share,
+            "model": source.model,
+            "engine": source.engine,
+            "sha256": source.workload_sha256,
+        },
+        "split": dict(assessment.split),
+        "profile": _profile(assessment.profile),
+        "regime": {
+            "predicted": assessment.profile.predicted,
+            "stability": assessment.profile.stability,
+            "basis": assessment.basis,
+        },
+    }
+    document |= _of_fit(choice) if choice else _of_paper(paper)
+    document["recommendation"] = {
+        "policy": advice.policy,
+        "family": advice.family,
+        "schedule": None if advice.schedule is None else list(advice.schedule),
+        "serving": advice.serving,
+        "reasons": list(advice.reasons),
+    }
+    if choice:
+        document |= {
+            "fit_full_accuracy": choice.full_accuracy,
+            "fit_saving_lower_pct": choice.saving_lower,
+            "chance_to_certify": choice.chance,
+            "settings": _settings(choice),
+        }
+    else:
+        document["full_accuracy"] = assessment.full_accuracy
+    document["remarks"] = list(remarks)
+    return document
+
+
+def _settings(choice: Choice) -> dict[str, Any]:
+    """What `calibrate` takes over, so that it tests what was advised."""
+    settings = choice.settings
+    return {
+        "serving": settings.serving,
+        "weights": asdict(settings.weights),
+        "cache_block": settings.cache_block,
+        "bound": settings.bound,
+        "multiplicity": settings.multiplicity,
+        "families": list(settings.families),
+    }
+
+
+def _of_fit(choice: Choice) -> dict[str, Any]:
+    spread, settings = choice.delta_saving_pp, choice.settings
+    point = operating_point(choice)
+    savings = choice.serving_saving_pct or {}
+    named = [*PAPER_REGIMES, *({settings.serving} - set(PAPER_REGIMES))]
+    at = None
+    if point is not None:
+        budgets = ", ".join(map(str, point.schedule))
+        at = (
+            f"{point.family} at threshold {point.threshold:.4g}, probing at {budgets} thinking "
+            "tokens; fit questions, out of fold"
+        )
+    return {
+        "matched_risk": [
+            {
+                "alpha": settings.alpha,
+                "learned": _fit_point(choice.learned),
+                "scalar": _fit_point(choice.scalar),
+                "delta_saving_pp": None
+                if spread is None
+                else {"median": spread.median, "ci95": [spread.low, spread.high]},
+                "verdict": choice.verdict,
+            }
+        ],
+        "serving": {
+            "operating_point": at,
+            **{name: {"saving_pct": savings.get(name)} for name in named},
+        },
+    }
+
+
+def _fit_point(point: FitPoint | None) -> dict[str, Any] | None:
+    if point is None:
+        return None
+    return {
+        "feasible": point.feasible,
+        "family": point.family,
+        "threshold": point.threshold,
+        "candidates": point.candidates,
+        "schedule": list(point.schedule),
+        "fit_risk": point.fit_risk,
+        "fit_accuracy": point.fit_accuracy,
+        "fit_think_saving_pct": point.fit_think_saving_pct,
+        "fit_total_saving_pct": point.fit_total_saving_pct,
+    }
+
+
+def _of_paper(paper: PaperResult | None) -> dict[str, Any]:
+    assert paper is not None  # an assessment has one of the two
+    return {
+        "matched_risk": [
+            {
+                "alpha": row.alpha,
+                "learned": _paper_point(row.learned),
+                "scalar": _paper_point(row.scalar),
+                "delta_saving_pp": {
+                    "median": row.delta_saving_pp.median,
+                    "ci95": [row.delta_saving_pp.low, row.delta_saving_pp.high],
+                },
+                "verdict": row.verdict,
+            }
+            for row in paper.matched_risk
+        ],
+        "serving": {
+            "operating_point": f"learned at its peak-gain threshold {paper.serving.threshold:g}, "
+            "probing at every checkpoint; all questions, out of fold",
+            **{name: {"saving_pct": paper.serving.saving_pct[name]} for name in PAPER_REGIMES},
+        },
+    }
+
+
+def _paper_point(point: OperatingPoint) -> dict[str, Any]:
+    return {
+        "feasible": point.feasible,
+        "family": point.family,
+        "threshold": point.threshold,
+        "candidates": point.candidates,
+        "test_risk": point.test_risk,
+        "test_accuracy": point.test_accuracy,
+        "think_saving_pct": point.think_saving_pct,
+        "total_saving_pct": point.total_saving_pct,
+    }
+
+
+# --- calibrate ------------------------------------------------------------------------------------
+
+
+def calibration_document(
+    assessment: Assessment,
+    calibration: Calibration,
+    look: Look,
+    content: Mapping[str, Any],
+    policy_path: Path,
+    remarks: Sequence[str] = (),
+) -> dict[str, Any]:
+    """What `calibrate --json` prints and ``calibration.json`` holds.
+
+    Parameters
+    ----------
+    assessment : Assessment
+        Of the fit questions, under the settings that were calibrated.
+    calibration : Calibration
+    look : Look
+    content : mapping
+        Of the policy as written to `policy_path`.
+    policy_path : Path
+    remarks : sequence of str
+    """
+    choice, refusal = assessment.choice, calibration.refusal
+    assert choice is not None  # calibration follows the deploy protocol
+    advice = assessment.recommendation
+    point = operating_point(choice)
+    return {
+        "schema": SCHEMA,
+        "protocol": "deploy",
+        "run": str(assessment.source.folder),
+        "alpha": choice.settings.alpha,
+        "delta": look.delta,
+        "confidence": look.confidence,
+        "look": {"number": look.number, "planned": look.planned, "spent": look.spent},
+        "certified": calibration.rule is not None,
+        "policy": str(policy_path),
+        "kind": content["kind"],
+        "family": content["family"],
+        "schedule": content["budgets"] or None,
+        "threshold": content["threshold"],
+        "serving": content["serving"],
+        "certificate": content["certificate"],
+        "refusal": None
+        if refusal is None
+        else {"reason": refusal.reason, "labels_needed": refusal.labels_needed},
+        "tested": [
+            tested_document(family, result, len(calibration.rows))
+            for family, result in calibration.tested
+        ],
+        "expected": content["expected"],
+        "advised_family": advice.family,
+        "advised_schedule": None if advice.schedule is None else list(advice.schedule),
+        "advised_fit_total_saving_pct": None
+        if advice.family is None or point is None
+        else point.fit_total_saving_pct,
+        "profile": _profile(assessment.profile),
+        "remarks": list(remarks),
+    }
+
+
+def tested_document(family: str, result: Certified | NotCertified, n: int) -> dict[str, Any]:
+    """One chain that calibration tested."""
+    row: dict[str, Any] = {"family": family, "certified": isinstance(result, Certified)}
+    if isinstance(result, Certified):
+        return row | {
+            "position": result.position,
+            "n": result.n,
+            "losses": result.losses,
+            "upper": result.upper,
+            "reason": None,
+            "labels_needed": None,
+        }
+    return row | {
+        "position": None,
+        "n": n,
+        "losses": None,
+        "upper": None,
+        "reason": result.reason,
+        "labels_needed": result.labels_needed,
+    }
+
+
+# --- inspect --------------------------------------------------------------------------------------
+
+
+def policy_document(policy: Policy, path: Path) -> dict[str, Any]:
+    """What `inspect --json` prints: a policy without its golden decisions and question ids."""
+    content = policy.content
+    summary = policy.summary()
+    del summary["features"]
+    return {
+        "schema": SCHEMA,
+        "policy": str(path),
+        "digest_valid": True,  # a policy whose digest is wrong is not loaded
+        **summary,
+        "features": _features(content),
+        "probe": content["probe"],
+        "sampling": content["sampling"],
+        "normalizer": content["normalizer"],
+        "grader": content["grader"],
+        "workload_sha256": content["workload_sha256"],
+    }
+
+
+def _features(content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Features by weight: the size of the coefficient, or how many splits of trees ask for it."""
+    rows = [
+        {"name": name, "coef": None, "mean": None, "scale": None, "splits": None}
+        for name in content["features"]
+    ]
+    if content["family"] == "learned-boosted":
+        for k, row in enumerate(rows):
+            row["splits"] = sum(tree["feature"].count(k) for tree in content["trees"])
+        return sorted(rows, key=lambda row: -row["splits"])
+    for k, row in enumerate(rows):
+        row |= {name: content[name][k] for name in ("coef", "mean", "scale")}
+    return sorted(rows, key=lambda row: -abs(row["coef"]))

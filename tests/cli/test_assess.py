@@ -1,0 +1,496 @@
+"""`assess`, from the command line to `assessment.json`: fields, blindness, screens, refusals."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from io import StringIO, TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stopadvisor.cli import probe as probe_module
+from stopadvisor.cli.assess_screen import show_assessment
+from stopadvisor.cli.main import main
+from stopadvisor.ledger import read_ledger
+from stopadvisor.runs import RunDirectory
+from tests.material import (
+    BUDGETS,
+    PLAN,
+    archive_arrays,
+    edit_records,
+    flip_calibration,
+    make_run,
+    write_archive,
+)
+from tests.scripted import ScriptedEngine, write_sums
+
+Call = Callable[..., tuple[int, str, str]]
+
+COMMON = [
+    "schema", "protocol", "alpha", "delta", "run", "workload", "split", "profile", "regime",
+    "matched_risk", "serving", "recommendation",
+]  # fmt: skip
+FIELDS = {
+    "deploy": [
+        *COMMON, "fit_full_accuracy", "fit_saving_lower_pct", "chance_to_certify", "settings",
+        "remarks",
+    ],
+    "paper": [*COMMON, "full_accuracy", "remarks"],
+}  # fmt: skip
+WORKLOAD = [
+    "n_questions", "n_checkpoints", "budgets", "full_reference", "truncated_share", "model",
+    "engine", "sha256",
+]  # fmt: skip
+TYPES = ["early_solved", "beneficial", "harmful", "unsolved", "oscillating"]
+POINT = {
+    "deploy": [
+        "feasible", "family", "threshold", "candidates", "schedule", "fit_risk", "fit_accuracy",
+        "fit_think_saving_pct", "fit_total_saving_pct",
+    ],
+    "paper": [
+        "feasible", "family", "threshold", "candidates", "test_risk", "test_accuracy",
+        "think_saving_pct", "total_saving_pct",
+    ],
+}  # fmt: skip
+FAST = ["--families", "entropy,confidence"]
+"""One side instead of two, in a fraction of the time."""
+SETTINGS = ["serving", "weights", "cache_block", "bound", "multiplicity", "families"]
+
+
+@pytest.fixture(scope="module")
+def probed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("probed") / "run", 300)
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path,
+    probed: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Call:
+    """Call the command in a folder with a run `runs/sums` and an archive `raw.npz`."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(probed, "runs/sums")
+    write_archive(Path("raw.npz"))
+    monkeypatch.setattr(probe_module, "load_engine", lambda options: ScriptedEngine())
+
+    def run(*words: str, command: str = "assess") -> tuple[int, str, str]:
+        code = main([command, *words])
+        text = capsys.readouterr()
+        return code, text.out, text.err
+
+    return run
+
+
+def assessed(call: Call, *words: str) -> dict[str, Any]:
+    code, out, err = call(*words, "--json")
+    assert code == 0, out + err
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def refused(call: Call, *words: str, command: str = "assess") -> str:
+    """The one line of a refusal with exit code 2."""
+    code, out, err = call(*words, command=command)
+    assert (code, out) == (2, "")
+    assert "Traceback" not in err
+    lines = [line for line in err.splitlines() if line.startswith(("stopadvisor: ", "Error: "))]
+    assert len(lines) == 1, err
+    return lines[0]
+
+
+# --- The document ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["runs/sums", "raw.npz"])
+def test_deploy_json_has_exactly_its_fields(call: Call, target: str) -> None:
+    found = assessed(call, target)
+    assert list(found) == FIELDS["deploy"]
+    assert (found["schema"], found["protocol"]) == (1, "deploy")
+    assert list(found["workload"]) == WORKLOAD
+    assert list(found["split"]) == ["fit", "calibration", "test"]
+    assert sum(found["split"].values()) == found["workload"]["n_questions"]
+    assert list(found["profile"]) == TYPES
+    assert all(list(row) == ["count", "share", "ci95"] for row in found["profile"].values())
+    assert sum(row["count"] for row in found["profile"].values()) == found["split"]["fit"]
+    assert list(found["regime"]) == ["predicted", "stability", "basis"]
+    assert found["regime"]["basis"] == "fit"
+    (row,) = found["matched_risk"]
+    assert list(row) == ["alpha", "learned", "scalar", "delta_saving_pp", "verdict"]
+    assert list(row["learned"]) == list(row["scalar"]) == POINT["deploy"]
+    assert list(row["delta_saving_pp"]) == ["median", "ci95"]
+    assert list(found["serving"]) == ["operating_point", "kv-fork", "prefix-cache", "black-box"]
+    assert list(found["serving"]["kv-fork"]) == ["saving_pct"]
+    assert list(found["recommendation"]) == ["policy", "family", "schedule", "serving", "reasons"]
+    assert set(found["recommendation"]["schedule"]) <= set(found["workload"]["budgets"])
+    assert list(found["settings"]) == SETTINGS
+    assert list(found["settings"]["weights"]) == ["prefilled", "cached", "decoded", "unit"]
+
+
+def test_paper_json_has_exactly_its_fields(call: Call) -> None:
+    found = assessed(call, "raw.npz", "--protocol", "paper")
+    assert list(found) == FIELDS["paper"]
+    assert found["regime"]["basis"] == "all"
+    assert found["workload"]["full_reference"] == "last-checkpoint"
+    assert found["split"] == {"fit": 0, "calibration": 80, "test": 120}
+    assert [row["alpha"] for row in found["matched_risk"]] == [0.05, 0.10, 0.15, 0.20]
+    for row in found["matched_risk"]:
+        assert list(row["learned"]) == list(row["scalar"]) == POINT["paper"]
+        assert row["learned"]["threshold"] is not None  # even where nothing is feasible
+    assert list(found["serving"]) == ["operating_point", "kv-fork", "prefix-cache", "black-box"]
+
+
+def test_a_run_names_its_model_and_an_archive_none(call: Call) -> None:
+    run, archive = (assessed(call, path, *FAST)["workload"] for path in ("runs/sums", "raw.npz"))
+    assert (run["model"], run["engine"]) == ("tests/scripted", "scripted")
+    assert (run["full_reference"], archive["full_reference"]) == ("natural", "last-checkpoint")
+    assert (archive["model"], archive["engine"]) == (None, None)
+    assert run["budgets"] == list(BUDGETS)
+
+
+def test_what_is_printed_is_what_is_written(call: Call) -> None:
+    _, out, _ = call("runs/sums", "--json", *FAST)
+    assert Path("runs/sums/assessment.json").read_text(encoding="utf-8") == out
+    _, again, _ = call("runs/sums", "--json", *FAST)
+    assert again == out
+
+
+def test_settings_are_recorded_for_calibrate(call: Call) -> None:
+    found = assessed(
+        call, "runs/sums", "--price", "0.5/0.05/2", "--serving", "overlap", "--alpha", "0.1",
+        "--delta", "0.1", "--bound", "hoeffding", "--multiplicity", "finite-grid",
+        "--families", "entropy,learned", "--cache-block", "64",
+    )  # fmt: skip
+    settings = found["settings"]
+    assert settings["weights"] == {
+        "prefilled": 0.5, "cached": 0.05, "decoded": 2.0, "unit": "money per million tokens",
+    }  # fmt: skip
+    assert settings["families"] == ["entropy", "learned"]
+    assert (settings["bound"], settings["multiplicity"]) == ("hoeffding", "finite-grid")
+    assert (settings["serving"], settings["cache_block"]) == ("overlap", 64)
+    assert (found["alpha"], found["delta"]) == (0.1, 0.1)
+    assert "overlap" in found["serving"]
+
+
+def test_one_side_alone_leaves_the_other_null(call: Call) -> None:
+    (row,) = assessed(call, "runs/sums", "--families", "entropy")["matched_risk"]
+    assert row["learned"] is None
+    assert row["delta_saving_pp"] is None
+    assert row["verdict"] == "inconclusive"
+
+
+def test_nothing_feasible_is_full_budget_with_nulls(call: Call) -> None:
+    found = assessed(call, "runs/sums", "--alpha", "0.001")
+    advice = found["recommendation"]
+    assert (advice["policy"], advice["family"], advice["schedule"]) == ("full-budget", None, None)
+    assert found["serving"]["operating_point"] is None
+    assert found["serving"]["kv-fork"] == {"saving_pct": None}
+    assert found["fit_saving_lower_pct"] is None
+    assert found["matched_risk"][0]["scalar"]["threshold"] is None
+
+
+# --- Blindness ------------------------------------------------------------------------------------
+
+
+def test_no_calibration_label_shows(call: Call) -> None:
+    code, human, _ = call("runs/sums")
+    document = Path("runs/sums/assessment.json").read_bytes()
+    edit_records(Path("runs/sums"), flip_calibration)
+    assert call("runs/sums")[:2] == (code, human)
+    assert Path("runs/sums/assessment.json").read_bytes() == document
+
+
+def test_paper_protocol_on_a_run_needs_a_look(call: Call) -> None:
+    line = refused(call, "runs/sums", "--protocol", "paper")
+    assert "--open-calibration" in line
+    assert "stopadvisor calibrate runs/sums" in line
+    assert not Path("runs/sums/assessment.json").exists()
+    assert read_ledger(Path("runs/sums")) == []
+
+    found = assessed(call, "runs/sums", "--protocol", "paper", "--open-calibration")
+    assert found["protocol"] == "paper"
+    (look,) = read_ledger(Path("runs/sums"))
+    assert look.request["protocol"] == "paper"
+    assert len(look.questions) == RunDirectory.load(Path("runs/sums")).parts(
+        RunDirectory.load(Path("runs/sums")).table()
+    ).tolist().count(1)
+
+    # Open is open: neither protocol nor flag costs a second look.
+    assessed(call, "runs/sums", "--protocol", "paper")
+    assert len(read_ledger(Path("runs/sums"))) == 1
+
+    _, out, _ = call("runs/sums", "--json", *FAST, command="calibrate")
+    assert json.loads(out)["confidence"] == pytest.approx(0.9)
+
+
+def test_paper_protocol_is_open_after_calibrate(call: Call) -> None:
+    call("runs/sums", "--json", *FAST, command="calibrate")
+    assessed(call, "runs/sums", "--protocol", "paper")
+    assert len(read_ledger(Path("runs/sums"))) == 1
+
+
+def test_archives_are_open_to_all(call: Call) -> None:
+    assessed(call, "raw.npz", "--protocol", "paper")
+    assert list(Path("runs").glob("raw-archive-*/ledger.json")) == []
+
+
+# --- Workloads and regrading ----------------------------------------------------------------------
+
+
+def test_a_workload_is_probed_first(call: Call, tmp_path: Path) -> None:
+    file = write_sums(tmp_path / "more.jsonl", 150)
+    code, out, err = call(str(file), "--budgets", "0,16,48", "--max-think", "256", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["run"].startswith("runs/more-scripted-")
+    assert found["workload"]["budgets"] == [0, 16, 48]
+    assert "task 'numeric' guessed from gold for 150 questions" in err
+    assert err.count("--split 40/60/0") == 1  # said once, though both parts of the job know it
+
+
+def test_paper_protocol_on_a_workload_is_refused_too(call: Call, tmp_path: Path) -> None:
+    file = write_sums(tmp_path / "more.jsonl", 150)
+    words = [str(file), "--budgets", "0,16,48", "--max-think", "256", "--no-preflight"]
+    assert "--open-calibration" in refused(call, *words, "--protocol", "paper")
+
+
+def test_regrading_takes_the_workloads_gold_and_tells_no_outcome(call: Call) -> None:
+    before = assessed(call, "runs/sums", *FAST)["profile"]
+
+    def spoil(row: dict[str, Any], part: str) -> None:
+        for checkpoint in row["checkpoints"]:
+            checkpoint["correct"] = False
+            checkpoint["normalized"] = "?"
+
+    edit_records(Path("runs/sums"), spoil)
+    code, _, err = call("runs/sums", "--regrade", *FAST)
+    assert code == 0, err
+    assert "graded runs/sums again" in err
+    assert not re.search(r"again.*\d", err)
+    assert assessed(call, "runs/sums", *FAST)["profile"] == before
+
+
+def test_regrading_without_the_workload_keeps_the_gold(call: Call) -> None:
+    run = RunDirectory.load(Path("runs/sums"))
+    run.annotate(workload={**run.manifest["workload"], "path": "gone.jsonl"})
+    code, _, err = call("runs/sums", "--regrade", *FAST)
+    assert code == 0
+    assert "graded against the recorded gold" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["runs/sums", "--greedy", "--budgets", "0,1"], "--budgets, --greedy"),
+        (["runs/sums", "--split", "40/60/0"], "--split"),
+        (["raw.npz", "--model", "x"], "--model"),
+        (["raw.npz", "--regrade"], "--regrade"),
+        (["raw.npz", "--open-calibration"], "--open-calibration"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_options_that_would_mean_nothing_are_refused(
+    call: Call, words: list[str], named: str
+) -> None:
+    assert named in refused(call, *words)
+
+
+def test_the_split_of_an_archive_is_drawn_once(call: Call) -> None:
+    found = assessed(call, "raw.npz", "--split", "40/60/0", *FAST)
+    assert found["split"]["test"] == 0
+    assert assessed(call, "raw.npz", *FAST)["split"] == found["split"]
+    assert "never drawn again" in refused(call, "raw.npz", "--split", "50/50/0")
+    other = assessed(call, "raw.npz", "--split", "50/50/0", "--out", "elsewhere", *FAST)
+    assert other["run"] == "elsewhere"
+    assert other["split"] != found["split"]
+
+
+# --- For people -----------------------------------------------------------------------------------
+
+SCREENS = {
+    "stop": ["runs/sums"],
+    "full budget": ["runs/sums", "--alpha", "0.001", *FAST],
+    "archive": ["raw.npz", "--serving", "black-box", *FAST],
+    "one side": ["runs/sums", "--families", "entropy"],
+    "paper": ["raw.npz", "--protocol", "paper"],
+    "overlap": ["runs/sums", "--serving", "overlap", *FAST],
+}
+
+
+@pytest.mark.parametrize("words", SCREENS.values(), ids=SCREENS)
+def test_the_summary_fits_eighty_columns_without_colour(call: Call, words: list[str]) -> None:
+    code, out, err = call(*words)
+    assert code == 0, err
+    assert "\x1b" not in out
+    assert max(map(len, out.splitlines())) <= 80, out
+    assert "Profile" in out
+    assert "nan" not in out.lower().replace("nano", "")
+
+
+def test_the_first_lines_say_what_to_do(call: Call) -> None:
+    _, out, _ = call("runs/sums", *FAST)
+    first = out.splitlines()[:12]
+    assert first[0].startswith("Stop early by ")
+    names = [line.split()[0] for line in first[1:] if line.strip() and line[:3] != "   "]
+    text = "\n".join(first)
+    assert names[:3] == ["why", "probe", "saves"]
+    assert "may lose" in text
+    assert "stopadvisor calibrate runs/sums --alpha 0.15" in text
+    _, out, _ = call("runs/sums", "--alpha", "0.001", *FAST)
+    assert out.startswith("Keep the full thinking budget")
+    assert "stopadvisor calibrate runs" not in out
+
+
+def test_the_paper_protocol_says_that_its_verdict_is_flawed(call: Call) -> None:
+    _, out, _ = call("raw.npz", "--protocol", "paper")
+    assert "24-35%" in " ".join(out.split())
+    assert "flawed" in out
+    assert "flawed" in json.loads(call("raw.npz", "--protocol", "paper", "--json")[1])["remarks"][0]
+
+
+def test_the_summary_can_be_written_to_an_ascii_terminal(call: Call, tmp_path: Path) -> None:
+    document = assessed(call, "runs/sums", *FAST)
+    with TextIOWrapper((tmp_path / "out").open("wb"), encoding="ascii") as out:
+        show_assessment(document, out)
+    assert "####" in (tmp_path / "out").read_text(encoding="ascii")
+    wide = StringIO()
+    show_assessment(document, wide)
+    assert "█" in wide.getvalue()
+
+
+def test_remarks_go_to_stderr_and_into_the_document(call: Call) -> None:
+    code, out, err = call("raw.npz", "--alpha", "0.6", "--json", *FAST)
+    assert code == 0, err
+    remarks = json.loads(out)["remarks"]
+    assert [line.removeprefix("note: ") for line in err.splitlines()] == remarks
+    text = " ".join(remarks)
+    assert "full-thinking accuracy" in text
+    assert "--split 40/60/0" in text
+    assert "bound to no model" in text
+    assert call("raw.npz", "--quiet", *FAST)[2] == ""
+
+
+def test_cut_traces_are_remarked(call: Call, tmp_path: Path) -> None:
+    make_run(tmp_path / "cut", 400, plan=replace(PLAN, max_think=100))
+    found = assessed(call, "cut", *FAST)
+    assert found["workload"]["truncated_share"] > 0.05
+    assert any("cut off by max-think" in remark for remark in found["remarks"])
+
+
+# --- Bad input ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--alpha", "0"], "alpha must be in (0, 1), got 0.0"),
+        (["--alpha", "1"], "alpha must be in (0, 1), got 1.0"),
+        (["--alpha", "nan"], "alpha must be in (0, 1), got nan"),
+        (["--delta", "1.5"], "delta must be in (0, 1), got 1.5"),
+        (["--alpha", "0.99"], "alpha must be below the full-thinking accuracy"),
+        (["--families", "entropy,magic"], "families must be among"),
+        (["--price", "1/2"], "three prices"),
+        (["--price", "1/2/nan"], "weights must be finite"),
+        (["--protocol", "paper", "--serving", "overlap"], "the paper's serving regimes"),
+        (["--protocol", "paper", "--alpha", "2"], "alpha must be in (0, 1), got 2.0"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_bad_requests_are_one_line(call: Call, words: list[str], said: str) -> None:
+    assert said in refused(call, "raw.npz", *words)
+
+
+_ONE = np.ones((200, 6), dtype=np.int64)
+_NAN = np.where(np.arange(1200).reshape(200, 6) == 7, np.nan, -0.1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"correct": _ONE}, "one class of labels only"),
+        ({"correct": 0 * _ONE}, "one class of labels only"),
+        ({"correct": 2 * _ONE}, "must hold 0 and 1 only"),
+        ({"conf_ent": None}, "array 'conf_ent' is missing"),
+        ({"ans": archive_arrays()["ans"][:, :3]}, "array 'ans' must have shape (200, 6)"),
+        ({"budgets": np.array([5, 4, 3, 2, 1, 0])}, "budgets must be 6 strictly increasing"),
+        ({"conf_lp": _NAN}, "array 'conf_lp' must hold finite numbers only"),
+        ({"conf_lp": np.full((200, 6), "x")}, "array 'conf_lp' must hold finite numbers only"),
+        ({"correct": np.array(3)}, "must have shape (N, m)"),
+    ],
+    ids=lambda value: ",".join(value) if isinstance(value, dict) else None,
+)
+@pytest.mark.parametrize("protocol", ["deploy", "paper"])
+def test_bad_archives_are_one_line(
+    call: Call, changes: dict[str, Any], said: str, protocol: str
+) -> None:
+    write_archive(Path("bad.npz"), **changes)
+    line = refused(call, "bad.npz", "--protocol", protocol)
+    assert said in line
+    assert "bad.npz" in line or "budgets" in line
+
+
+def test_a_file_that_is_no_archive_is_one_line(call: Call) -> None:
+    Path("text.npz").write_text("hello", encoding="utf-8")
+    assert "text.npz" in refused(call, "text.npz")
+    assert "missing.npz" in refused(call, "missing.npz")
+    assert "not a run directory" in refused(call, ".")
+
+
+def test_too_few_questions_for_the_split_are_one_line(call: Call) -> None:
+    arrays = archive_arrays(30)
+    write_archive(Path("few.npz"), **arrays)
+    assert "part needs at least" in refused(call, "few.npz")
+
+
+def test_one_class_of_labels_in_a_run_is_one_line(call: Call) -> None:
+    def spoil(row: dict[str, Any], part: str) -> None:
+        for checkpoint in row["checkpoints"]:
+            checkpoint["correct"] = False
+
+    edit_records(Path("runs/sums"), spoil)
+    assert "all forced answers are wrong" in refused(call, "runs/sums")
+
+
+def test_scores_that_are_nan_in_a_run_are_one_line(call: Call) -> None:
+    def spoil(row: dict[str, Any], part: str) -> None:
+        row["checkpoints"][2]["mean_entropy"] = float("nan")
+
+    edit_records(Path("runs/sums"), spoil)
+    assert "mean_entropy must be finite, got nan" in refused(call, "runs/sums")
+
+
+def test_a_place_that_cannot_be_written_is_one_line(call: Call) -> None:
+    Path("runs/sums/assessment.json").mkdir()
+    assert "cannot write" in refused(call, "runs/sums", *FAST)
+    shutil.rmtree("runs")
+    Path("runs").write_text("in the way", encoding="utf-8")
+    assert "cannot make runs" in refused(call, "raw.npz")
+
+
+def test_a_full_disk_is_one_line_and_keeps_the_old_assessment(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call("runs/sums", *FAST)
+    old = Path("runs/sums/assessment.json").read_bytes()
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert "No space left on device" in refused(call, "runs/sums", "--alpha", "0.1", *FAST)
+    assert Path("runs/sums/assessment.json").read_bytes() == old
+
+
+def test_errors_are_json_where_json_is_asked(call: Call) -> None:
+    code, out, _ = call("raw.npz", "--alpha", "2", "--json")
+    assert code == 2
+    assert json.loads(out)["error"]["type"] == "CalibrationError"

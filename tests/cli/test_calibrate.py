@@ -1,0 +1,379 @@
+"""`calibrate`: certificate, policy, ledger of looks, exit codes, refusals."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stopadvisor.cli import calibrate as calibrate_module
+from stopadvisor.cli.main import main
+from stopadvisor.ledger import read_ledger
+from stopadvisor.policy import load_policy
+from stopadvisor.runs import RunDirectory
+from stopadvisor.workload import PARTS
+from tests.material import PLAN, edit_records, flip_calibration, make_run, write_archive
+
+Call = Callable[..., tuple[int, str, str]]
+
+FIELDS = [
+    "schema", "protocol", "run", "alpha", "delta", "confidence", "look", "certified", "policy",
+    "kind", "family", "schedule", "threshold", "serving", "certificate", "refusal", "tested",
+    "expected", "advised_family", "advised_schedule", "advised_fit_total_saving_pct", "profile",
+    "remarks",
+]  # fmt: skip
+CERTIFICATE = [
+    "alpha", "delta", "confidence", "bound", "multiplicity", "n", "losses", "upper", "reference",
+    "looks", "planned_looks", "chain_delta", "conditional", "alpha_over_full_accuracy",
+    "truncated_share", "max_think", "claim",
+]  # fmt: skip
+EXPECTED = [
+    "fit_total_saving_pct", "fit_risk", "test_n", "test_total_saving_pct",
+    "test_total_saving_ci95", "test_think_saving_pct", "test_risk", "test_risk_ci95",
+    "test_accuracy", "test_accuracy_ci95", "test_full_accuracy",
+]  # fmt: skip
+TESTED = ["family", "certified", "position", "n", "losses", "upper", "reason", "labels_needed"]
+FAST = ["--families", "entropy,confidence"]
+"""One chain instead of two, in a fraction of the time."""
+RUN = Path("runs/sums")
+
+
+@pytest.fixture(scope="module")
+def probed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("probed") / "run", 300)
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path,
+    probed: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Call:
+    """Call the command in a folder with a run `runs/sums`."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(probed, RUN)
+
+    def run(*words: str, command: str = "calibrate") -> tuple[int, str, str]:
+        code = main([command, *words])
+        text = capsys.readouterr()
+        return code, text.out, text.err
+
+    return run
+
+
+def calibrated(call: Call, *words: str, code: int = 0) -> dict[str, Any]:
+    found, out, err = call(*words, "--json")
+    assert found == code, out + err
+    document: dict[str, Any] = json.loads(out)
+    return document
+
+
+def refused(call: Call, *words: str, command: str = "calibrate") -> str:
+    """The one line of a refusal with exit code 2."""
+    code, out, err = call(*words, command=command)
+    assert (code, out) == (2, "")
+    assert "Traceback" not in err
+    lines = [line for line in err.splitlines() if line.startswith(("stopadvisor: ", "Error: "))]
+    assert len(lines) == 1, err
+    return lines[0]
+
+
+# --- The document and the policy ------------------------------------------------------------------
+
+
+def test_json_has_exactly_its_fields(call: Call) -> None:
+    found = calibrated(call, str(RUN))
+    assert list(found) == FIELDS
+    assert list(found["certificate"]) == CERTIFICATE
+    assert list(found["expected"]) == EXPECTED
+    assert list(found["look"]) == ["number", "planned", "spent"]
+    assert [list(row) for row in found["tested"]] == [TESTED, TESTED]  # two chains by default
+    assert found["certificate"]["chain_delta"] == pytest.approx(0.025)
+    assert list(found["profile"]) == [
+        "early_solved", "beneficial", "harmful", "unsolved", "oscillating",
+    ]  # fmt: skip
+    assert (found["certified"], found["kind"], found["refusal"]) == (True, "stop", None)
+    assert found["confidence"] == pytest.approx(0.95)
+    policy = load_policy(found["policy"])
+    assert list(policy.budgets) == found["schedule"]
+    assert policy.family == found["family"]
+    assert policy.content["certificate"] == found["certificate"]
+
+
+def test_what_is_printed_is_what_is_written_beside_the_policy(call: Call) -> None:
+    _, out, _ = call(str(RUN), "--json", *FAST)
+    assert (RUN / "calibration.json").read_text(encoding="utf-8") == out
+    Path("elsewhere").mkdir()
+    call(str(RUN), "--out", "elsewhere/p.joblib", *FAST)
+    assert sorted(p.name for p in Path("elsewhere").iterdir()) == ["calibration.json", "p.joblib"]
+
+
+def test_nothing_certified_is_exit_3_and_a_full_budget_policy(call: Call) -> None:
+    found = calibrated(call, str(RUN), "--alpha", "0.001", *FAST, code=3)
+    assert list(found) == FIELDS
+    assert (found["certified"], found["kind"]) == (False, "full-budget")
+    assert list(found["refusal"]) == ["reason", "labels_needed"]
+    assert found["refusal"]["reason"]
+    for name in ("family", "schedule", "threshold", "certificate", "expected"):
+        assert found[name] is None
+    policy = load_policy(found["policy"])
+    assert policy.kind == "full-budget"
+    assert policy.start().next_budget is None
+
+
+def test_no_test_part_means_figures_from_fit(call: Call, tmp_path: Path) -> None:
+    make_run(tmp_path / "two", 300, fractions=(0.4, 0.6, 0.0))
+    found = calibrated(call, "two", *FAST)
+    assert list(found["expected"]) == ["fit_total_saving_pct", "fit_risk"]
+    assert "fit questions, no test part" in " ".join(call("two", *FAST)[1].split())
+
+
+def test_json_format_holds_the_same_policy(call: Call) -> None:
+    one = calibrated(call, str(RUN), *FAST)
+    other = calibrated(call, str(RUN), "--format", "json", *FAST)
+    assert other["policy"].endswith("policy.json")
+    first, second = load_policy(one["policy"]).content, load_policy(other["policy"]).content
+    for content in (first, second):
+        del content["created"], content["digest"]
+    assert first == second
+
+
+def test_an_archive_gives_a_policy_bound_to_no_model(call: Call) -> None:
+    write_archive(Path("raw.npz"))
+    found = calibrated(call, "raw.npz", *FAST)
+    content = load_policy(found["policy"]).content
+    assert content["model"] is None
+    assert found["certificate"]["reference"] == "last-checkpoint"
+    assert any("bound to no model" in remark for remark in found["remarks"])
+
+
+def test_bare_takes_the_run_assessed_last_and_says_which(call: Call) -> None:
+    assert "no assessed run" in refused(call)
+    call(str(RUN), *FAST, command="assess")
+    shutil.copytree(RUN, "runs/older")
+    os.utime("runs/older/assessment.json", (1, 1))
+    code, _, err = call(*FAST)
+    assert code == 0
+    assert "calibrating runs/sums" in err
+
+
+def test_settings_come_from_the_assessment(call: Call) -> None:
+    call(
+        str(RUN), "--serving", "prefix-cache", "--alpha", "0.2", "--delta", "0.1",
+        "--bound", "bentkus", "--families", "entropy", "--price", "1/0.1/4", command="assess",
+    )  # fmt: skip
+    found = calibrated(call, str(RUN))
+    assert (found["serving"], found["alpha"], found["delta"]) == ("prefix-cache", 0.2, 0.1)
+    assert [row["family"] for row in found["tested"]] == ["entropy"]
+    assert found["certificate"]["bound"] == "bentkus"
+    (look,) = read_ledger(RUN)
+    assert look.request["weights"]["decoded"] == 4.0
+    other = calibrated(call, str(RUN), "--serving", "kv-fork", "--alpha", "0.15")
+    assert (other["serving"], other["alpha"]) == ("kv-fork", 0.15)
+
+
+def test_the_conditional_certificate_says_so(call: Call) -> None:
+    found = calibrated(call, str(RUN), "--conditional", "--alpha", "0.2", *FAST)
+    assert found["certificate"]["conditional"] is True
+    assert "of the questions that full thinking gets right" in found["certificate"]["claim"]
+    assert found["certificate"]["n"] < sum(1 for p in _parts(RUN) if p == "calibration")
+
+
+def _parts(path: Path) -> list[str]:
+    run = RunDirectory.load(path)
+    return [PARTS[p] for p in run.parts(run.table()).tolist()]
+
+
+# --- The ledger -----------------------------------------------------------------------------------
+
+
+def test_the_look_is_on_disk_before_an_outcome_is_computed(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: Any) -> None:
+        assert len(read_ledger(RUN)) == 1
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(calibrate_module, "calibrate", stop)
+    assert call(str(RUN), *FAST)[0] == 130
+    assert not (RUN / "policy.joblib").exists()
+    assert len(read_ledger(RUN)) == 1
+
+
+def test_the_same_request_is_the_same_look(call: Call) -> None:
+    first = calibrated(call, str(RUN), *FAST)
+    again = calibrated(call, str(RUN), *FAST)
+    assert (first["look"], first["certificate"]) == (again["look"], again["certificate"])
+    assert len(read_ledger(RUN)) == 1
+
+
+def test_another_request_is_a_second_look_with_less_confidence(call: Call) -> None:
+    calibrated(call, str(RUN), *FAST)
+    second = calibrated(call, str(RUN), "--alpha", "0.2", *FAST)
+    assert second["look"] == {"number": 2, "planned": None, "spent": pytest.approx(0.1)}
+    assert second["confidence"] == pytest.approx(0.9)
+    assert "With confidence 90 %" in second["certificate"]["claim"]
+    assert any("looked at before" in remark for remark in second["remarks"])
+
+
+def test_changed_labels_are_another_look(call: Call) -> None:
+    calibrated(call, str(RUN), *FAST)
+    edit_records(RUN, flip_calibration)
+    call(str(RUN), *FAST)
+    assert len(read_ledger(RUN)) == 2
+
+
+def test_planned_looks_share_delta(call: Call) -> None:
+    first = calibrated(call, str(RUN), "--looks", "2", *FAST)
+    assert first["certificate"]["chain_delta"] == pytest.approx(0.025)
+    assert first["confidence"] == pytest.approx(0.95)
+    second = calibrated(call, str(RUN), "--alpha", "0.2", *FAST)  # the plan holds unasked
+    assert second["confidence"] == pytest.approx(0.95)
+    assert second["certificate"]["chain_delta"] == pytest.approx(0.025)
+    assert "used up" in refused(call, str(RUN), "--alpha", "0.1", *FAST)
+
+
+def test_looks_cannot_be_planned_too_late(call: Call) -> None:
+    calibrated(call, str(RUN), *FAST)
+    assert "with the first look" in refused(call, str(RUN), "--alpha", "0.2", "--looks", "3", *FAST)
+
+
+def test_fresh_takes_only_questions_that_no_look_has_used(call: Call, probed: Path) -> None:
+    calibrated(call, str(RUN), *FAST)
+    assert "--fresh: all" in refused(call, str(RUN), "--fresh", *FAST)
+    shutil.copy(probed.with_name("run-sums.jsonl"), "runs/sums-sums.jsonl")
+    make_run(RUN, 600)  # the same run goes on
+    found = calibrated(call, str(RUN), "--fresh", *FAST)
+    old, new = read_ledger(RUN)
+    assert not set(old.questions) & set(new.questions)
+    assert found["look"]["number"] == 1
+    assert found["confidence"] == pytest.approx(0.95)
+    assert found["certificate"]["n"] == len(new.questions)
+    # The file names every calibration question, so that `verify` can refuse them all.
+    named = set(load_policy(found["policy"]).content["split"]["calibration"])
+    assert named == set(old.questions) | set(new.questions)
+
+
+def test_cut_traces_are_refused_before_a_look_is_spent(call: Call, tmp_path: Path) -> None:
+    make_run(tmp_path / "cut", 300, plan=replace(PLAN, max_think=100))
+    assert "--allow-truncated" in refused(call, "cut", *FAST)
+    assert read_ledger(Path("cut")) == []
+    found = calibrated(call, "cut", "--allow-truncated", *FAST)
+    assert found["certificate"]["truncated_share"] > 0.1
+
+
+# --- Blindness ------------------------------------------------------------------------------------
+
+
+def test_calibration_labels_move_no_part_of_the_rule(call: Call) -> None:
+    found = calibrated(call, str(RUN), "--families", "learned")
+    before = load_policy(found["policy"]).content
+
+    def soften(row: dict[str, Any], part: str) -> None:
+        if part == "calibration":
+            row["natural_correct"] = False  # nothing can be lost: the boldest rule certifies
+
+    edit_records(RUN, soften)
+    again = calibrated(call, str(RUN), "--families", "learned")
+    after = load_policy(again["policy"]).content
+    same = ("family", "features", "mean", "scale", "coef", "intercept", "budgets", "profile")
+    assert {name: before[name] for name in same} == {name: after[name] for name in same}
+    assert after["decision_threshold"] < before["decision_threshold"]
+    assert again["profile"] == found["profile"]
+
+
+# --- For people -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ([], 0, "Certified."),
+        (["--alpha", "0.001"], 3, "Not certified: the policy written never stops early."),
+        (
+            ["--conditional", "--looks", "3", "--bound", "hoeffding", "--alpha", "0.3"],
+            0,
+            "pointwise",
+        ),
+    ],
+    ids=["certified", "not certified", "conditional"],
+)
+def test_the_summary_fits_eighty_columns(
+    call: Call, words: list[str], code: int, said: str
+) -> None:
+    found, out, err = call(str(RUN), *words, *FAST)
+    assert found == code, err
+    assert "\x1b" not in out
+    assert max(map(len, out.splitlines())) <= 80, out
+    assert said in out
+    assert "stopadvisor inspect runs/sums/policy.joblib" in out
+
+
+def test_the_summary_names_claim_evidence_and_what_the_limit_is_not(call: Call) -> None:
+    _, out, _ = call(str(RUN))
+    text = " ".join(out.split())
+    document = json.loads((RUN / "calibration.json").read_text(encoding="utf-8"))
+    certificate = document["certificate"]
+    assert certificate["claim"].replace(" %", "%") in text
+    assert f"{certificate['losses']} of {certificate['n']} calibration questions lost" in text
+    assert "pointwise and not the claim" in text
+    assert "of the full-thinking accuracy" in text
+    assert f"({document['expected']['test_n']} test questions" in text
+
+
+def test_quiet_says_nothing_but_the_result(call: Call) -> None:
+    assert call(str(RUN), "--quiet", *FAST)[2] == ""
+
+
+# --- Bad input ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--alpha", "0"], "alpha must be in (0, 1), got 0.0"),
+        (["--alpha", "0.99"], "alpha must be below the full-thinking accuracy"),
+        (["--delta", "0"], "delta must be in (0, 1), got 0.0"),
+        (["--families", "magic"], "families must be among"),
+        (["--out", "nowhere/p.joblib"], "there is no such folder"),
+        (["--out", "runs"], "it is a folder"),
+        (["--looks", "0"], "0 is not in the range"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_bad_requests_are_one_line_and_no_look(call: Call, words: list[str], said: str) -> None:
+    options = words if "--families" in words else [*words, *FAST]
+    assert said in refused(call, str(RUN), *options)
+    assert read_ledger(RUN) == []
+
+
+def test_bad_targets_are_one_line(call: Call) -> None:
+    Path("w.jsonl").write_text("{}", encoding="utf-8")
+    assert "stopadvisor assess" in refused(call, "w.jsonl")
+    assert "no such file" in refused(call, "nothing")
+    (RUN / "assessment.json").write_text("{", encoding="utf-8")
+    assert "assess again" in refused(call, str(RUN))
+    (RUN / "assessment.json").write_text('{"protocol": "deploy"}', encoding="utf-8")
+    assert "assess again" in refused(call, str(RUN))
+    (RUN / "assessment.json").unlink()
+    (RUN / "ledger.json").write_text("{", encoding="utf-8")
+    assert "ledger of looks is damaged" in refused(call, str(RUN))
+
+
+def test_a_full_disk_is_one_line_and_no_outcome(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert "No space left on device" in refused(call, str(RUN), *FAST)
+    assert not (RUN / "policy.joblib").exists()

@@ -1,0 +1,152 @@
+"""Several traces per question: one part, one unit everywhere, one of them in the certificate."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stopadvisor.assessment import assess, assess_paper
+from stopadvisor.calibration import calibration_rows
+from stopadvisor.chains import FitData, group_numbers
+from stopadvisor.choice import Settings
+from stopadvisor.cli import probe as probe_module
+from stopadvisor.cli.main import main
+from stopadvisor.costs import PAPER_WEIGHTS
+from stopadvisor.policy import load_policy
+from stopadvisor.sources import Source, open_source
+from tests.scripted import ScriptedEngine, write_sums
+
+N = 240
+WORDS = ["--budgets", "0,8,16,32,64", "--max-think", "256", "--quiet", "--no-preflight"]
+FAST = ["--families", "confidence"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workload with its runs `one` and `three`, named for the samples they hold."""
+    made = tmp_path_factory.mktemp("samples")
+    write_sums(made / "sums.jsonl", N)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(probe_module, "load_engine", lambda options: ScriptedEngine())
+        for name, samples in (("one", 1), ("three", 3)):
+            words = ["--out", str(made / name), "--temperature", "0.6", "--samples", str(samples)]
+            assert main(["probe", str(made / "sums.jsonl"), *WORDS, *words]) == 0
+    return made
+
+
+@pytest.fixture
+def one(folder: Path) -> Source:
+    return open_source(folder / "one")
+
+
+@pytest.fixture
+def three(folder: Path) -> Source:
+    return open_source(folder / "three")
+
+
+def test_each_question_has_three_traces_in_one_part(one: Source, three: Source) -> None:
+    table = three.table
+    assert set(Counter(table.ids).values()) == {3}
+    assert Counter(table.samples.tolist()) == {0: N, 1: N, 2: N}
+    parts: dict[str, set[int]] = {}
+    for name, part in zip(table.ids, three.parts.tolist(), strict=True):
+        parts.setdefault(name, set()).add(part)
+    assert {len(found) for found in parts.values()} == {1}
+    assert three.counts() == one.counts()
+    assert sum(three.counts().values()) == N
+    per_question: dict[str, set[int]] = {}
+    for name, length in zip(table.ids, table.trace_tokens.tolist(), strict=True):
+        per_question.setdefault(name, set()).add(length)
+    assert sum(len(lengths) == 3 for lengths in per_question.values()) > 0.8 * N  # drawn anew
+
+
+def test_the_samples_share_fold_and_unit_of_resampling(three: Source) -> None:
+    fit = three.part("fit")
+    data = FitData.build(
+        fit, serving="kv-fork", weights=PAPER_WEIGHTS, cache_block=16, most_blocks=1000
+    )
+    groups = group_numbers(fit)
+    n_questions = three.counts()["fit"]
+    assert groups.max() + 1 == data.n_blocks == n_questions
+    for units in (data.folds, data.blocks):
+        for group in range(n_questions):
+            assert len(set(units[groups == group].tolist())) == 1
+    np.testing.assert_array_equal(np.bincount(data.blocks), 3)
+
+
+def test_the_first_sample_alone_may_enter_the_bound(one: Source, three: Source) -> None:
+    alone, drawn = one.part("calibration"), three.part("calibration")
+    entered = drawn.take(calibration_rows(drawn))
+    assert entered.ids == alone.ids
+    assert not entered.samples.any()
+    np.testing.assert_array_equal(entered.correct, alone.correct)
+    np.testing.assert_array_equal(entered.mean_logprob, alone.mean_logprob)
+
+
+def test_figures_with_exact_intervals_count_questions(one: Source, three: Source) -> None:
+    settings = Settings(alpha=0.3, families=("confidence",))
+    several, single = assess(three, settings), assess(one, settings)
+    assert several.profile == single.profile
+    assert (several.n_questions, several.split) == (N, single.split)
+    assert several.choice is not None
+    assert single.choice is not None
+    assert several.choice.n_fit == 3 * single.choice.n_fit  # all samples serve the choice
+    assert several.choice.n_calibration == single.choice.n_calibration
+    paper = [assess_paper(s, alpha=0.15, delta=0.05) for s in (one, three)]
+    assert paper[0].paper == paper[1].paper
+
+
+def test_certificate_and_expectation_count_questions(
+    folder: Path, three: Source, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["assess", str(folder / "three"), "--alpha", "0.3", *FAST, "--quiet"]) == 0
+    capsys.readouterr()
+    assert main(["calibrate", str(folder / "three"), "--json", "--quiet"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    counts = three.counts()
+    assert found["certified"]
+    content = load_policy(folder / "three" / "policy.joblib").content
+    assert content["certificate"]["n"] == counts["calibration"]
+    assert content["expected"]["test_n"] == counts["test"]
+    for i, part in enumerate(("fit", "calibration", "test")):
+        keys = {k for k, p in zip(three.table.keys, three.parts, strict=True) if p == i}
+        assert content["split"][part] == sorted(keys)
+    assert content["sampling"]["temperature"] == 0.6
+
+
+def test_more_samples_continue_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, engine = write_sums(tmp_path / "sums.jsonl", 100), ScriptedEngine()
+    monkeypatch.setattr(probe_module, "load_engine", lambda options: engine)
+    words = ["probe", str(file), *WORDS, "--out", str(tmp_path / "run"), "--json"]
+    assert main(words) == 0
+    assert main([*words, "--samples", "3"]) == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (first["questions"], first["traces"], first["new"]) == (100, 100, 100)
+    assert (second["questions"], second["traces"], second["new"]) == (100, 300, 200)
+    assert first["split"] == second["split"]
+    assert main([*[w for w in words if w != "--json"], "--samples", "3"]) == 0
+    assert "100 in 300 traces (0 new)" in capsys.readouterr().out
+
+
+def test_samples_of_a_model_that_never_draws_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Greedy(ScriptedEngine):
+        def sampling(self, plan: Any) -> Any:
+            return SimpleNamespace(temperature=plan.temperature or 0.0)
+
+    file = write_sums(tmp_path / "sums.jsonl", 100)
+    monkeypatch.setattr(probe_module, "load_engine", lambda options: Greedy())
+    words = ["probe", str(file), *WORDS, "--out", str(tmp_path / "run"), "--samples", "3"]
+    assert main(words) == 2
+    assert "got --samples 3: give --temperature" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    assert main([*words, "--temperature", "0.6"]) == 0

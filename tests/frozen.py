@@ -1,0 +1,59 @@
+"""Frozen policies and sources out of synthetic populations, without a file or a model."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stopadvisor.calibration import calibrate
+from stopadvisor.choice import Settings, choose
+from stopadvisor.export import policy_content
+from stopadvisor.ledger import Look
+from stopadvisor.policy import build_policy
+from stopadvisor.probes import ProbeTable
+from stopadvisor.sources import Source
+from stopadvisor.trajectories import profile, trajectory
+from stopadvisor.workload import assign_parts
+from tests.policy_content import example_content
+from tests.populations import Population, renamed
+
+FRACTIONS = (0.4, 0.4, 0.2)
+MODEL = {key: example_content()[key] for key in ("model", "engine", "probe", "max_think")}
+
+
+def source_of(table: ProbeTable, name: str, *, seed: int = 0) -> Source:
+    """A source with a hash split, as a run would have; `name` stands for its workload."""
+    parts = assign_parts(table.groups, seed=seed, fractions=FRACTIONS)
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    return Source(Path(name), table, parts, seed, FRACTIONS, None, digest)
+
+
+def drawn_source(law: Population, n: int, name: str, *, seed: int = 0) -> Source:
+    """`n` fresh questions of a law, named after the source."""
+    table = law.draw(n, np.random.default_rng(seed))
+    return source_of(renamed(table, f"{name}-"), name, seed=seed)
+
+
+def look_of(settings: Settings) -> Look:
+    """A first and only look."""
+    return Look(1, None, settings.delta, settings.delta, {}, (), "2026-01-01T00:00:00+00:00")
+
+
+def frozen(source: Source, settings: Settings, *, bound: bool = True) -> dict[str, Any]:
+    """The policy that calibrating a source gives; bound to a model unless told otherwise."""
+    fit, calibration = source.part("fit"), source.part("calibration")
+    choice = choose(fit, len(set(calibration.groups)), settings)
+    found = calibrate(choice, calibration)
+    shape = profile(trajectory(fit), rng=np.random.default_rng(0))
+    content = policy_content(source, choice, found, shape, look_of(settings), alpha=settings.alpha)
+    return build_policy(content | (MODEL if bound else {}))
+
+
+def with_groups(table: ProbeTable, size: int) -> ProbeTable:
+    """The table with so many questions, one after the other, to a group."""
+    groups = tuple(f"group {i // size} of {key[:3]}" for i, key in enumerate(table.keys))
+    return replace(table, groups=groups)

@@ -1,0 +1,90 @@
+"""Probed runs and archives for the tests of what comes after probing, made in milliseconds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stopadvisor.collect import collect
+from stopadvisor.grading import Grader
+from stopadvisor.labels import GRADING
+from stopadvisor.manifest import build_manifest
+from stopadvisor.probes import ProbePlan
+from stopadvisor.runs import RunDirectory
+from stopadvisor.workload import PARTS, read_workload
+from tests.scripted import ScriptedEngine, write_sums
+
+BUDGETS = (0, 8, 16, 24, 32, 48, 64, 96)
+PLAN = ProbePlan(budgets=BUDGETS, cue="\n\nFinal answer:", max_think=256)
+
+
+def make_run(
+    path: Path,
+    n: int = 400,
+    *,
+    plan: ProbePlan = PLAN,
+    fractions: tuple[float, float, float] = (0.4, 0.4, 0.2),
+) -> Path:
+    """Probe `n` sums into a run; called again with more, the run goes on."""
+    path.mkdir(parents=True, exist_ok=True)
+    workload = read_workload(write_sums(path.parent / f"{path.name}-sums.jsonl", n))
+    engine = ScriptedEngine()
+    manifest = build_manifest(
+        engine.identity(), plan, workload, fractions=fractions, grading=GRADING
+    )
+    run = RunDirectory.resume(path, manifest) or RunDirectory.create(path, manifest)
+    with Grader() as grader:
+        collect(engine, workload, plan, run, batch_size=64, grader=grader)
+    return path
+
+
+def edit_records(path: Path, edit: Callable[[dict[str, Any], str], None]) -> None:
+    """Change records of a run in place; `edit` is told each one's part of the split."""
+    run = RunDirectory.load(path)
+    parts = run.parts(run.table())
+    lines = run.probes_path.read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    for row, part in zip(rows, parts.tolist(), strict=True):
+        edit(row, PARTS[part])
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    run.probes_path.write_text(text, encoding="utf-8")
+
+
+def flip_calibration(row: dict[str, Any], part: str) -> None:
+    """For `edit_records`: turn every label of the calibration questions around."""
+    if part == "calibration":
+        row["natural_correct"] = not row["natural_correct"]
+        for checkpoint in row["checkpoints"]:
+            checkpoint["correct"] = not checkpoint["correct"]
+
+
+def archive_arrays(n: int = 200, m: int = 6, *, seed: int = 0) -> dict[str, Any]:
+    """Arrays of a published archive, made up: confidence follows correctness with noise."""
+    rng = np.random.default_rng(seed)
+    budgets = 64 * np.arange(m)
+    solved_at = rng.choice([0, 1, 2, 3, 99], size=n, p=[0.4, 0.2, 0.15, 0.1, 0.15])
+    correct = (np.arange(m) >= solved_at[:, None]) ^ (rng.random((n, m)) < 0.04)
+    level = 1.6 * correct + 0.15 * np.arange(m) + rng.normal(0, 0.5, (n, m))
+    logprob = -np.log1p(np.exp(-level))
+    answers = np.where(correct, "7", rng.integers(10, 13, (n, m)).astype(str))
+    return {
+        "budgets": budgets,
+        "correct": correct.astype(np.int64),
+        "think_lens": rng.integers(40, 64 * m + 200, n),
+        "conf_lp": logprob,
+        "conf_ent": -1.4 * logprob,
+        "mkr": rng.random((n, m)) * 0.1,
+        "ans": answers,
+        "gold": np.full(n, "7"),
+    }
+
+
+def write_archive(path: Path, **changes: Any) -> Path:
+    """Write a made-up archive; an array given as None is left out."""
+    arrays = {**archive_arrays(), **changes}
+    np.savez(path, **{name: value for name, value in arrays.items() if value is not None})
+    return path

@@ -1,0 +1,139 @@
+"""The recommendation: every branch of the decision, with its reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stopadvisor.bootstrap import Interval
+from stopadvisor.chains import Chain, Scorer
+from stopadvisor.choice import Choice, FitPoint, Settings
+from stopadvisor.decision import recommend, recommend_paper
+from stopadvisor.paper import MatchedRisk, OperatingPoint, PaperServing
+from stopadvisor.scores import LinearModel
+from stopadvisor.trajectories import Profile, profile
+
+MODEL = LinearModel(("run_length",), (0.0,), (1.0,), (1.0,), 0.0)
+
+
+def shape(predicted: str) -> Profile:
+    kinds = {
+        "learned": [("1111", 30), ("0011", 50), ("0101", 20)],
+        "scalar": [("1111", 60), ("0011", 30), ("0000", 10)],
+        "full-budget": [("1111", 10), ("0011", 20), ("0000", 70)],
+        "mixed": [("1111", 20), ("0011", 70), ("0000", 10)],
+    }[predicted]
+    rows = [[c == "1" for c in row] for row, count in kinds for _ in range(count)]
+    found = profile(np.array(rows), rng=np.random.default_rng(0))
+    assert found.predicted == predicted
+    return found
+
+
+def point(family: str, *, feasible: bool = True) -> FitPoint:
+    saving = 20.0 if feasible else None
+    return FitPoint(feasible, family, (0, 128), 0.9, 100, 0.05, 0.8, saving, saving)
+
+
+def chain(family: str, *, learned: bool) -> Chain:
+    empty: Any = np.zeros((0, 0))
+    scorer = Scorer(family, (0, 1), MODEL if learned else None)
+    return Chain(scorer, empty, None, empty, empty, empty, empty)  # type: ignore[arg-type]
+
+
+def choice(
+    verdict: str, advised: str | None, *, lower: float = 5.0, chance: float = 0.9
+) -> Choice:
+    chains = {"learned": chain("learned", learned=True), "scalar": chain("entropy", learned=False)}
+    return Choice(
+        settings=Settings(alpha=0.1),
+        n_fit=100,
+        n_calibration=100,
+        full_accuracy=0.8,
+        chains=tuple(chains.values()),
+        learned=point("learned"),
+        scalar=point("entropy"),
+        verdict=verdict,
+        delta_saving_pp=Interval(1.0, -2.0, 4.0),
+        advised=chains[advised] if advised else None,
+        advised_position=3,
+        saving_lower=lower if advised else None,
+        chance=chance,
+        serving=(),
+        fit=None,  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("predicted", ["learned", "scalar", "mixed"])
+@pytest.mark.parametrize(
+    ("verdict", "advised", "policy", "reason"),
+    [
+        ("learned better", "learned", "learned", "Evidence: learned better"),
+        ("scalar better", "scalar", "scalar", "Evidence: scalar better"),
+        ("comparable", "scalar", "scalar", "so the simpler rule wins"),
+        ("inconclusive", "learned", "learned", "only the learned side"),
+        ("inconclusive", None, "full-budget", "no threshold of any family"),
+    ],
+)
+def test_evidence_decides(
+    predicted: str, verdict: str, advised: str | None, policy: str, reason: str
+) -> None:
+    found = recommend(shape(predicted), choice(verdict, advised))
+    assert found.policy == policy
+    assert found.family == {"learned": "learned", "scalar": "entropy"}.get(policy)
+    assert found.reasons[0].startswith(f"Profile: {predicted}")
+    assert any(reason in text for text in found.reasons)
+    overruled = verdict.endswith("better") and predicted in ("learned", "scalar")
+    assert any("overrules the profile" in text for text in found.reasons) == (
+        overruled and predicted != policy
+    )
+    if policy != "full-budget":
+        assert found.schedule == (0, 128)
+        assert any("stopadvisor calibrate" in text for text in found.reasons)
+
+
+@pytest.mark.parametrize("lower", [0.0, -3.0])
+def test_a_saving_that_may_be_none_is_no_saving(lower: float) -> None:
+    found = recommend(shape("scalar"), choice("comparable", "scalar", lower=lower))
+    assert (found.policy, found.family, found.schedule) == ("full-budget", None, None)
+    assert found.reasons[-1].startswith("Serving:")
+
+
+@pytest.mark.parametrize(("chance", "policy"), [(0.49, "full-budget"), (0.5, "scalar")])
+def test_a_saving_that_can_be_certified_overrides_a_full_budget_profile(
+    chance: float, policy: str
+) -> None:
+    found = recommend(shape("full-budget"), choice("comparable", "scalar", chance=chance))
+    assert found.policy == policy
+    assert any("overrides it" in text for text in found.reasons) == (policy == "scalar")
+
+
+def matched(verdict: str, *, learned: bool = True, scalar: bool = True, saving: float = 20.0) -> Any:
+    def at(family: str, feasible: bool) -> OperatingPoint:
+        return OperatingPoint(feasible, family, 0.9, 100, 0.05, 0.8, 500.0, saving, saving)
+
+    return MatchedRisk(
+        0.15, at("learned", learned), at("entropy", scalar), Interval(1.0, 0.5, 2.0), verdict
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "saving", "policy"),
+    [
+        (matched("learned better"), 20.0, "learned"),
+        (matched("comparable"), 20.0, "scalar"),
+        (matched("scalar better"), 20.0, "scalar"),
+        (matched("inconclusive", scalar=False), 20.0, "learned"),
+        (matched("inconclusive", learned=False), 20.0, "scalar"),
+        (matched("inconclusive", learned=False, scalar=False), 20.0, "full-budget"),
+        (matched("learned better"), -121.0, "full-budget"),
+        (matched("learned better", saving=-1.0), 20.0, "full-budget"),
+    ],
+)
+def test_the_papers_own_recommendation(row: MatchedRisk, saving: float, policy: str) -> None:
+    serving = PaperServing(0.5, 0.1, {"kv-fork": saving})
+    found = recommend_paper(shape("learned"), row, serving, "kv-fork")
+    assert found.policy == policy
+    assert found.family == {"learned": "learned", "scalar": "entropy"}.get(policy)
+    assert any("frozen" in text for text in found.reasons)

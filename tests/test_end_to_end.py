@@ -1,0 +1,243 @@
+"""From a workload to decisions in production, through the files alone; and the paper's numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stopadvisor.assessment import assess, assess_paper
+from stopadvisor.calibration import ExportedRule, calibrate
+from stopadvisor.choice import Settings
+from stopadvisor.cli import probe as probe_module
+from stopadvisor.cli.main import main
+from stopadvisor.constants import PAPER_BOOTSTRAP_RESAMPLES
+from stopadvisor.costs import Weights
+from stopadvisor.policy import load_policy
+from stopadvisor.report import assessment_document
+from stopadvisor.runs import RunDirectory
+from stopadvisor.sources import Source, open_source
+from stopadvisor.workload import PARTS
+from tests.material import edit_records, flip_calibration, make_run
+from tests.scripted import ScriptedEngine, write_sums
+
+REPLAYED = [
+    *((family, "joblib") for family in (
+        "learned", "learned-boosted", "confidence", "entropy", "run-stability", "confidence-leap",
+    )),
+    ("learned", "json"),  # the formats differ in how they hold floats
+]  # fmt: skip
+DECODED_ONLY = Weights(0.0, 0.0, 1.0, "money per million tokens")
+"""The scripted traces are short: with prompts to pay for, the weakest rule saves nothing."""
+ARCHIVES = Path(__file__).resolve().parent.parent.parent / "shared" / "paper-protocol"
+
+
+def call(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    code = main([*words, "--json"])
+    text = capsys.readouterr()
+    assert code == 0, text.out + text.err
+    found: dict[str, Any] = json.loads(text.out)
+    return found
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("end") / "run", 600)
+
+
+# --- Replaying what was certified -----------------------------------------------------------------
+
+
+def replay(path: Path, policy_path: str) -> tuple[list[int], int]:
+    """Each calibration question through the stepper, one raw probe at a time.
+
+    Returns where each stopped (a position in the policy's budgets; their number for never), and
+    how many were lost.
+    """
+    policy = load_policy(policy_path)
+    found = RunDirectory.load(path)
+    parts = found.parts(found.table())
+    stops, lost = [], 0
+    for record, part in zip(found.records(), parts.tolist(), strict=True):
+        if PARTS[part] != "calibration":
+            continue
+        probes = {c.budget: c for c in record.checkpoints}
+        stepper, stop, right = policy.start(), len(policy.budgets), record.natural_correct
+        for position, budget in enumerate(policy.budgets):
+            if record.trace_tokens <= budget:
+                break  # the trace ended by itself: the natural answer, and no probe
+            probe = probes[budget]
+            decision = stepper.observe(
+                answer=probe.answer,
+                mean_logprob=probe.mean_logprob,
+                mean_entropy=probe.mean_entropy,
+                markers=probe.markers,
+                think_tokens=min(budget, record.trace_tokens),
+            )
+            if decision.stop:
+                stop, right = position, probe.correct
+                break
+        stops.append(stop)
+        lost += record.natural_correct and not right
+    return stops, lost
+
+
+def certified_rule(source: Source, family: str, alpha: float) -> ExportedRule:
+    """The rule as calibration has it in memory."""
+    choice = assess(source, Settings(alpha=alpha, families=(family,), weights=DECODED_ONLY)).choice
+    assert choice is not None
+    rule = calibrate(choice, source.part("calibration")).rule
+    assert rule is not None
+    return rule
+
+
+@pytest.mark.parametrize(("family", "format"), REPLAYED)
+def test_the_file_decides_as_calibration_did(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], family: str, format: str
+) -> None:
+    alpha = 0.25
+    out = tmp_path / f"policy.{format}"
+    asked = ("--families", family, "--alpha", str(alpha), "--price", "0/0/1")
+    document = call(capsys, "calibrate", str(run), *asked, "--format", format, "--out", str(out))
+    assert document["kind"] == "stop"
+    assert document["family"] == family
+    (run / "ledger.json").unlink()  # the next family's look is none of this test's business
+
+    source = open_source(run)
+    rule = certified_rule(source, family, alpha)
+    table = source.part("calibration")
+    expected = rule.scorer.curve(table, np.array([rule.threshold])).stops(0)
+    stops, lost = replay(run, str(out))
+    assert stops == expected.tolist()
+    assert len(set(stops)) > 1
+    assert (len(stops), lost) == (document["certificate"]["n"], document["certificate"]["losses"])
+
+
+def test_the_whole_way_through_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(probe_module, "load_engine", lambda options: ScriptedEngine())
+    file = write_sums(tmp_path / "sums.jsonl", 300)
+    assessment = call(
+        capsys, "assess", str(file), "--families", "entropy,confidence", "--max-think", "256"
+    )
+    assert assessment["workload"]["budgets"][0] == 0
+    calibration = call(capsys, "calibrate", "--alpha", "0.15")
+    assert calibration["run"] == assessment["run"]
+    assert calibration["certified"]
+    policy = call(capsys, "inspect", calibration["policy"])
+    assert policy["certificate"] == calibration["certificate"]
+    assert policy["model"]["name"] == "tests/scripted"
+    assert policy["max_think"] == 256
+    stops, lost = replay(Path(calibration["run"]), calibration["policy"])
+    assert (len(stops), lost) == (
+        calibration["certificate"]["n"],
+        calibration["certificate"]["losses"],
+    )
+
+
+def test_calibration_labels_change_nothing_before_calibration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = make_run(tmp_path / "run", 300)
+    assert main(["assess", str(path)]) == 0
+    screen = capsys.readouterr().out
+    document = (path / "assessment.json").read_bytes()
+    before = assess(open_source(path), Settings(families=("learned", "entropy"))).choice
+    edit_records(path, flip_calibration)
+    assert main(["assess", str(path)]) == 0
+    assert capsys.readouterr().out == screen
+    assert (path / "assessment.json").read_bytes() == document
+    after = assess(open_source(path), Settings(families=("learned", "entropy"))).choice
+    assert before is not None
+    assert after is not None
+    for old, new in zip(before.chains, after.chains, strict=True):
+        assert old.scorer == new.scorer  # family, schedule and every coefficient
+        assert old.thresholds.tolist() == new.thresholds.tolist()
+    assert before.advised_position == after.advised_position
+
+
+# --- The paper's numbers --------------------------------------------------------------------------
+
+needs_archives = pytest.mark.skipif(
+    not ARCHIVES.is_dir(),
+    reason=f"the archives with the published scripts' output are not at {ARCHIVES}",
+)
+
+
+@pytest.fixture(scope="module")
+def expected() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((ARCHIVES / "expected.json").read_text(encoding="utf-8"))
+    return found
+
+
+@needs_archives
+@pytest.mark.parametrize(("name", "predicted"), [("mixed", "learned"), ("early", "scalar")])
+def test_the_paper_protocol_equals_the_published_scripts(
+    name: str,
+    predicted: str,
+    expected: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = call(capsys, "assess", str(ARCHIVES / f"{name}.npz"), "--protocol", "paper")
+    wanted = expected[name]
+    assert {t: row["count"] for t, row in found["profile"].items()} == wanted["profile"]
+    assert found["regime"]["predicted"] == predicted
+    assert [f"{row['alpha']:.2f}" for row in found["matched_risk"]] == list(wanted["alpha"])
+    for row in found["matched_risk"]:
+        at = wanted["alpha"][f"{row['alpha']:.2f}"]
+        for side in ("learned", "scalar"):
+            point, want = row[side], at[side]
+            assert (point["family"], point["feasible"]) == (want["policy"], want["feasible"])
+            assert point["candidates"] == want["K"]
+            assert point["threshold"] == pytest.approx(want["tau"], abs=1e-9)
+            assert point["test_risk"] == pytest.approx(want["risk"], abs=1e-12)
+            assert point["test_accuracy"] == pytest.approx(want["acc"], abs=1e-12)
+            assert point["total_saving_pct"] == pytest.approx(want["save"], abs=1e-9)
+            assert point["think_saving_pct"] == pytest.approx(want["think_save"], abs=1e-9)
+        spread, want = row["delta_saving_pp"], at["delta_saving_pp"]
+        assert spread["median"] == pytest.approx(want["median"], abs=0.3)
+        assert spread["ci95"] == pytest.approx(want["ci95"], abs=0.3)
+        assert row["verdict"] == at["verdict"]
+    for regime in ("kv-fork", "prefix-cache", "black-box"):
+        want = wanted["regimes"][regime.replace("-", "_")]
+        assert found["serving"][regime]["saving_pct"] == pytest.approx(want, abs=1e-9)
+    assert f"threshold {wanted['regimes']['tau']:g}," in found["serving"]["operating_point"]
+
+
+@needs_archives
+@pytest.mark.parametrize("name", ["mixed", "early"])
+def test_grids_and_mean_tokens_equal_the_published_scripts(
+    name: str, expected: dict[str, Any], tmp_path: Path
+) -> None:
+    source = open_source(ARCHIVES / f"{name}.npz", root=tmp_path)
+    paper = assess_paper(source, alpha=0.15, delta=0.05).paper
+    assert paper is not None
+    assert dict(paper.grid_sizes) == expected[name]["K"]
+    for row in paper.matched_risk:
+        want = expected[name]["alpha"][f"{row.alpha:.2f}"]
+        assert row.learned.test_total == pytest.approx(want["learned"]["total"], abs=1e-9)
+        assert row.scalar.test_total == pytest.approx(want["scalar"]["total"], abs=1e-9)
+    assert paper.serving.peak_gain == pytest.approx(
+        expected[name]["regimes"]["peak_gain"], abs=1e-12
+    )
+    assert paper.serving.threshold == expected[name]["regimes"]["tau"]
+    assert PAPER_BOOTSTRAP_RESAMPLES == 5000
+
+
+@needs_archives
+@pytest.mark.parametrize("name", ["mixed", "early"])
+def test_the_archives_can_be_deployed_from(name: str, tmp_path: Path) -> None:
+    source = open_source(ARCHIVES / f"{name}.npz", root=tmp_path)
+    document = assessment_document(assess(source, Settings(families=("learned", "entropy"))))
+    assert document["recommendation"]["policy"] in ("learned", "scalar")
+    assert document["workload"]["full_reference"] == "last-checkpoint"
+    # Under this reference every schedule ends with the answer that counts as full thinking's.
+    assert document["recommendation"]["schedule"][-1] == document["workload"]["budgets"][-1]
