@@ -38,6 +38,7 @@ __all__ = [
 ]
 
 _SMALLEST_FIT_FOR_BOOSTING = 200
+"""Different questions; several traces of one count once."""
 _SCHEDULE_SIZES = (6, 4, 3, 2)
 _GRID = np.concatenate([[1.0, 0.9975, 0.995], np.arange(99, -1, -1) / 100])
 """Quantiles of the live scores that become thresholds, careful ones first."""
@@ -113,6 +114,7 @@ class FitData:
     folds: IntArray  # (n_questions,) by group
     blocks: IntArray  # (n_questions,) unit of resampling
     n_blocks: int
+    """As many as there are groups, up to a limit."""
     serving: ServingRegime
     weights: Weights
     cache_block: int
@@ -254,7 +256,7 @@ def build_chain(fit: FitData, family: str, schedule: tuple[int, ...]) -> Chain |
         scorer = Scorer(family, schedule, None)
         scores = scorer.scores(table)
     elif family in LEARNED_FAMILIES:
-        if family == "learned-boosted" and fit.folds.size < _SMALLEST_FIT_FOR_BOOSTING:
+        if family == "learned-boosted" and fit.n_blocks < _SMALLEST_FIT_FOR_BOOSTING:
             return None
         correct = table.correct[:, schedule]
         features = feature_array(table, schedule, _features_of(family))

@@ -247,6 +247,8 @@ def _transfer(source: Source, options: CalibrateOptions, target: Path) -> dict[s
     view = _without_used(source, ("fit", "calibration")) if options.fresh else source
     table = target_view(view).part("calibration")
     asked, planned, n_earlier = _asked(source, table, options)
+    if options.asked.serving is None and _assessed(source.folder) is None:
+        asked = replace(asked, serving=policy.content["serving"])
     transfer = Transfer.prepare(policy, options.source_policy, view, asked, planned)
     chosen = _choose(source, options) if options.compare else None
     if chosen is not None:

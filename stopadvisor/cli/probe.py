@@ -19,12 +19,13 @@ import numpy as np
 
 from stopadvisor.cli.options import ProbeOptions, load_engine, probe_options
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.collect import Progress, collect, cue_ids, pilot_budgets, thinking_cap
+from stopadvisor.collect import Progress, collect
 from stopadvisor.constants import PAPER_BUDGETS
 from stopadvisor.errors import ModelError, OutputError, ProbeError, WorkloadError
 from stopadvisor.grading import Grader
 from stopadvisor.labels import GRADING, regrade
 from stopadvisor.manifest import build_manifest, run_path
+from stopadvisor.pilot import cue_ids, pilot_budgets, thinking_cap
 from stopadvisor.preflight import run_preflight
 from stopadvisor.probes import Engine, ProbePlan
 from stopadvisor.runs import RunDirectory

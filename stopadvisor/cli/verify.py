@@ -224,6 +224,7 @@ def verification_document(
         "policy": str(options.policy),
         "digest": policy.digest,
         "run": str(options.probes),
+        "part": "test" if options.test_only else "all",
         "transfer": "zero-shot" if options.transfer else None,
         "verdict": result.verdict,
         "alpha": result.alpha,

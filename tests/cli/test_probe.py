@@ -294,7 +294,7 @@ def test_a_cap_beyond_the_context_is_refused_in_one_line(bench: Bench) -> None:
     assert bench.engine.calls == []
     assert bench.call("--max-think", "500", command="preflight")[0] == 2
     code, _, err = capped(bench, "--budgets", "0,450")
-    assert (code, "--budgets must end at 448 or before, got 450" in err) == (2, True)
+    assert (code, "--budgets must end at --max-think 448 or before, got 450" in err) == (2, True)
 
 
 def test_a_question_too_long_for_the_runs_cap_is_refused(bench: Bench) -> None:

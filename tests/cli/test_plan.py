@@ -1,0 +1,116 @@
+"""`plan`: its fields, its numbers against a brute-force search, what it says in words."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from stopadvisor.cli.main import main
+
+FIELDS = [
+    "schema", "alpha", "delta", "bound", "expected_risk", "power", "chains", "chain_delta",
+    "split", "calibration_labels", "total_labels", "power_reached",
+    "one_chain_calibration_labels",
+]  # fmt: skip
+
+
+def planned(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main(["plan", "--json", *words]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_json_has_exactly_its_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    found = planned(capsys, "--alpha", "0.05")
+    assert list(found) == FIELDS
+    assert (found["delta"], found["expected_risk"], found["power"]) == (0.05, 0.01, 0.8)
+    assert (found["chains"], found["chain_delta"]) == (2, 0.025)
+    assert found["split"] == [0.4, 0.4, 0.2]
+
+
+def powers(alpha: float, delta: float, risk: float, upto: int) -> np.ndarray:
+    """Chance to certify with 1 … upto labels, from the definition of an exact test."""
+    out = np.zeros(upto)
+    for n in range(1, upto + 1):
+        passes = np.flatnonzero(stats.binom.cdf(np.arange(n + 1), n, alpha) <= delta)
+        out[n - 1] = stats.binom.pmf(passes, n, risk).sum()
+    return out
+
+
+@pytest.mark.parametrize(
+    ("alpha", "risk", "wanted", "upto"),
+    [
+        (0.05, 0.02, 0.8, 900), (0.05, 0.0, 0.8, 300), (0.15, 0.08, 0.8, 900),
+        (0.3, 0.1, 0.95, 300), (0.6, 0.3, 0.5, 200), (0.1, 0.01, 0.99, 500),
+    ],
+)  # fmt: skip
+def test_from_there_on_every_number_reaches_the_power(
+    capsys: pytest.CaptureFixture[str], alpha: float, risk: float, wanted: float, upto: int
+) -> None:
+    words = ["--alpha", str(alpha), "--expected-risk", str(risk), "--power", str(wanted)]
+    found = planned(capsys, *words, "--chains", "1")
+    reached = powers(alpha, 0.05, risk, upto) >= wanted
+    needed = found["calibration_labels"]
+    assert needed == int(np.flatnonzero(~reached)[-1]) + 2
+    assert found["one_chain_calibration_labels"] == needed
+    assert found["power_reached"] == pytest.approx(powers(alpha, 0.05, risk, needed)[-1])
+    assert found["total_labels"] == math.ceil(needed * 5 / 2)
+    both = planned(capsys, *words)
+    assert both["one_chain_calibration_labels"] == needed
+    assert both["calibration_labels"] >= needed
+
+
+def test_known_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    # Power at risk .02 reaches 80 % at 234 labels, but not for good until 286.
+    found = planned(capsys, "--alpha", "0.05", "--expected-risk", "0.02", "--chains", "1")
+    assert (found["calibration_labels"], found["total_labels"]) == (286, 715)
+    for alpha, labels in (("0.05", 59), ("0.10", 29), ("0.15", 19)):  # with no loss at all
+        found = planned(capsys, "--alpha", alpha, "--expected-risk", "0", "--chains", "1")
+        assert found["calibration_labels"] == labels
+
+
+@pytest.mark.parametrize("risk", ["0.05", "0.2"])
+def test_null_where_the_expected_risk_is_not_below_alpha(
+    capsys: pytest.CaptureFixture[str], risk: str
+) -> None:
+    words = ["--alpha", "0.05", "--expected-risk", risk]
+    found = planned(capsys, *words)
+    for name in ("calibration_labels", "total_labels", "power_reached"):
+        assert found[name] is None
+    assert found["one_chain_calibration_labels"] is None
+    assert main(["plan", *words]) == 0
+    assert "must lie below alpha" in capsys.readouterr().out
+
+
+def test_looser_bounds_need_more(capsys: pytest.CaptureFixture[str]) -> None:
+    needed = [
+        planned(capsys, "--bound", bound)["calibration_labels"]
+        for bound in ("exact", "bentkus", "hoeffding")
+    ]
+    assert needed == sorted(needed)
+    assert needed[0] < needed[2]
+
+
+def test_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--alpha", "0.05", "--expected-risk", "0.02", "--split", "40/60/0"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("338 calibration labels for alpha = 0.05 at confidence 0.95.")
+    assert "about 564 labelled questions (split 40/60/0)" in out
+    assert "286 where learned or scalar rules are tested alone" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--alpha", "0"], ["--power", "1"], ["--expected-risk", "1"], ["--split", "50/50"]],
+    ids=" ".join,
+)
+def test_impossible_requests_are_exit_2(
+    capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert main(["plan", *words]) == 2
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,270 @@
+"""`verify`: verdicts and exit codes, its fields, refusals, the ledger, what it says in words."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stopadvisor.cli.main import main
+from stopadvisor.ledger import read_ledger
+from stopadvisor.policy import build_policy, load_policy, save_policy
+from stopadvisor.runs import RunDirectory
+from tests.material import archive_arrays, edit_records, flip_calibration, make_run, write_archive
+from tests.policy_content import full_budget_content
+
+Call = Callable[..., tuple[int, str, str]]
+
+FIELDS = [
+    "schema", "policy", "digest", "run", "part", "transfer", "verdict", "alpha", "delta",
+    "conditional",
+    "n_left_out", "n_met_before", "n_repeated", "n", "losses", "risk", "lower", "upper",
+    "expected_risk", "power_to_confirm", "detectable_risk", "accuracy", "full_accuracy",
+    "accuracy_difference", "accuracy_difference_ci95", "serving", "unit", "total_saving_pct",
+    "total_saving_ci95", "think_saving_pct", "truncated_share", "category_scope", "categories",
+    "drift", "remarks",
+]  # fmt: skip
+POLICY, RUN, FRESH = Path("policy.joblib"), Path("runs/sums"), Path("runs/fresh")
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A calibrated run, its policy, and a run of the questions that came after."""
+    root = tmp_path_factory.mktemp("verify")
+    make_run(root / "runs" / "sums", 300)
+    words = ["--alpha", "0.15", "--families", "confidence", "--out", str(root / POLICY), "--quiet"]
+    assert main(["calibrate", str(root / RUN), *words]) == 0
+    make_run(root / "runs" / "fresh", 600)
+    return root
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path,
+    material: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Call:
+    """Call `verify` in a folder with the material."""
+    shutil.copytree(material, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+
+    def run(*words: str | Path) -> tuple[int, str, str]:
+        code = main(["verify", *map(str, words)])
+        text = capsys.readouterr()
+        return code, text.out, text.err
+
+    return run
+
+
+def verified(call: Call, *words: str | Path, code: int = 0) -> dict[str, Any]:
+    found, out, err = call(*words, "--json")
+    assert found == code, out + err
+    document: dict[str, Any] = json.loads(out)
+    return document
+
+
+def lose_everything(row: dict[str, Any], part: str) -> None:
+    """For `edit_records`: right with full thinking, wrong at every checkpoint."""
+    row["natural_correct"] = True
+    for checkpoint in row["checkpoints"]:
+        checkpoint["correct"] = False
+
+
+# --- Verdicts -------------------------------------------------------------------------------------
+
+
+def test_json_has_exactly_its_fields(call: Call) -> None:
+    found = verified(call, POLICY, FRESH)
+    assert list(found) == FIELDS
+    assert list(found["drift"][0]) == ["feature", "distance", "p_value", "adjusted_p"]
+    assert found["verdict"] == "confirmed"
+    assert found["category_scope"] == "marginal"
+    assert found["digest"] == load_policy(POLICY).digest
+    assert found["transfer"] is None
+
+
+def test_questions_of_fit_and_calibration_are_left_out(call: Call) -> None:
+    # The fresh run holds the policy's questions too, and 300 more.
+    found = verified(call, POLICY, FRESH)
+    split = load_policy(POLICY).content["split"]
+    met = len(split["fit"]) + len(split["calibration"])
+    assert (found["n_met_before"], found["n"]) == (met, 600 - met)
+    assert found["n_left_out"] == met
+    assert verified(call, POLICY, RUN)["n"] == len(split["test"])
+
+
+def test_a_contradiction_is_exit_4(call: Call) -> None:
+    edit_records(FRESH, lose_everything)
+    found = verified(call, POLICY, FRESH, code=4)
+    assert found["verdict"] == "contradicted"
+    assert found["lower"] > found["alpha"]
+    code, out, _ = call(POLICY, FRESH, "--quiet")
+    assert code == 4
+    assert out.startswith("Contradicted: the risk is above alpha.")
+
+
+def test_too_few_questions_are_silent(call: Call) -> None:
+    run = RunDirectory.load(RUN)
+    table = run.table()
+    keep = [r for r, part in zip(run.records(), run.parts(table), strict=True) if part == 2][:4]
+    run.rewrite(keep)
+    found = verified(call, POLICY, RUN)
+    assert (found["verdict"], found["n"], found["detectable_risk"] is None) == ("silent", 4, False)
+
+
+def test_without_fresh_questions_it_is_refused(call: Call) -> None:
+    run = RunDirectory.load(RUN)
+    parts = run.parts(run.table())
+    run.rewrite([r for r, part in zip(run.records(), parts, strict=True) if part != 2])
+    code, out, err = call(POLICY, RUN)
+    assert (code, out) == (2, "")
+    assert "fresh ones are required" in err
+
+
+# --- What is counted ------------------------------------------------------------------------------
+
+
+def test_serving_and_price_are_those_asked_for(call: Call) -> None:
+    usual = verified(call, POLICY, FRESH)
+    assert (usual["serving"], usual["unit"]) == ("kv-fork", "paper-weighted tokens")
+    priced = verified(call, POLICY, FRESH, "--price", "0/0/2", "--serving", "black-box")
+    assert (priced["serving"], priced["unit"]) == ("black-box", "money per million tokens")
+    assert priced["total_saving_pct"] != usual["total_saving_pct"]
+    assert priced["losses"] == usual["losses"]
+    code, _, err = call(POLICY, FRESH, "--price", "cheap")
+    assert code == 2
+    assert "three prices per million tokens" in err
+
+
+def test_categories_and_drift_in_words(call: Call) -> None:
+    def sort(row: dict[str, Any], part: str) -> None:
+        row["category"] = "even" if row["prompt_tokens"] % 2 else "odd"
+        for checkpoint in row["checkpoints"]:
+            checkpoint["mean_entropy"] += 2.0
+
+    edit_records(FRESH, sort)
+    found = verified(call, POLICY, FRESH)
+    assert sum(row["n"] for row in found["categories"]) == found["n"]
+    moved = [row["feature"] for row in found["drift"] if row["adjusted_p"] < 0.05]
+    assert moved == ["answer_entropy"]
+    out = call(POLICY, FRESH)[1]
+    assert "The certificate is marginal" in out
+    assert "Features that moved since calibration" in out
+    assert "answer_entropy" in out
+
+
+# --- What it is bound to --------------------------------------------------------------------------
+
+
+def rebound(**changes: Any) -> Path:
+    content = load_policy(POLICY).content
+    save_policy(build_policy(content | changes), "other.joblib")
+    return Path("other.joblib")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"entropy_source": "top-k:20"}, "entropy source"),
+        ({"max_think": 99}, "thinking cap"),
+        ({"prompt_template": "Well: {question}"}, "prompt template"),
+        ({"task": "choice"}, "answers task 'choice'"),
+    ],
+    ids=["entropy", "cap", "template", "task"],
+)
+def test_other_probes_are_refused_unless_as_a_transfer(
+    call: Call, change: dict[str, Any], message: str
+) -> None:
+    path = rebound(**change)
+    code, out, err = call(path, FRESH)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert "--transfer" in err
+    assert not (FRESH / "ledger.json").exists()  # refused before anything was opened
+    found = verified(call, path, FRESH, "--transfer")
+    assert found["transfer"] == "zero-shot"
+    assert any(message in remark for remark in found["remarks"])
+
+
+def test_another_engine_is_remarked_on(call: Call) -> None:
+    engine = load_policy(POLICY).content["engine"] | {"dtype": "bfloat16"}
+    found = verified(call, rebound(engine=engine), FRESH)
+    assert any("asks for a passing verify" in remark for remark in found["remarks"])
+
+
+@pytest.mark.parametrize("where", ["nowhere", "workload.jsonl"])
+def test_what_is_no_run_is_refused(call: Call, where: str) -> None:
+    Path("workload.jsonl").write_text("{}\n")
+    code, _, err = call(POLICY, where)
+    assert code == 2
+    assert where in err
+
+
+def test_a_full_budget_policy_holds_nothing_to_verify(call: Call) -> None:
+    save_policy(build_policy(full_budget_content()), "full.joblib")
+    code, _, err = call("full.joblib", FRESH, "--transfer")
+    assert code == 2
+    assert "full-budget policy has no certificate" in err
+
+
+# --- The ledger -----------------------------------------------------------------------------------
+
+
+def test_opening_calibration_questions_is_a_look(call: Call) -> None:
+    first = verified(call, POLICY, FRESH)
+    looks = read_ledger(FRESH)
+    assert [dict(look.request)["protocol"] for look in looks] == ["verify"]
+    split = load_policy(POLICY).content["split"]
+    assert not set(looks[0].questions) & {*split["fit"], *split["calibration"]}
+    assert any("recorded as a look" in remark for remark in first["remarks"])
+    again = verified(call, POLICY, FRESH)
+    assert read_ledger(FRESH) == looks
+    assert not any("recorded as a look" in remark for remark in again["remarks"])
+
+
+def test_test_only_leaves_them_closed(call: Call) -> None:
+    found = verified(call, POLICY, FRESH, "--test-only")
+    assert not (FRESH / "ledger.json").exists()
+    edit_records(FRESH, flip_calibration)
+    assert verified(call, POLICY, FRESH, "--test-only") == found
+    # Its own run's calibration questions are left out anyhow.
+    before = read_ledger(RUN)
+    whole, part = verified(call, POLICY, RUN), verified(call, POLICY, RUN, "--test-only")
+    assert (whole["part"], part["part"], part["n_left_out"]) == ("all", "test", 0)
+    for name in ("n", "losses", "total_saving_ci95", "drift"):
+        assert whole[name] == part[name]
+    assert read_ledger(RUN) == before
+
+
+# --- Archives -------------------------------------------------------------------------------------
+
+
+def test_archives(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    write_archive(Path("a.npz"))
+    write_archive(Path("b.npz"), **archive_arrays(seed=1))
+    words = [
+        "calibrate",
+        "a.npz",
+        "--alpha",
+        "0.3",
+        "--families",
+        "confidence",
+        "--out",
+        "p.joblib",
+    ]
+    assert main(words) == 0
+    capsys.readouterr()
+    same = verified(call, "p.joblib", "a.npz")
+    split = load_policy("p.joblib").content["split"]
+    assert same["n"] == len(split["test"])
+    other = verified(call, "p.joblib", "b.npz")
+    assert (other["n"], other["n_met_before"]) == (200, 0)
+    assert any("archives do not name their questions" in remark for remark in other["remarks"])
+    assert np.isfinite(other["total_saving_pct"])
