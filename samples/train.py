@@ -1,0 +1,188 @@
+"""Train the tiny reasoner from scratch: ``python samples/train.py``.
+
+Needs torch, transformers and this repository's package.  The seed fixes the first weights, every
+question, every cut and their order; nothing depends on the clock.  Learned numbers may still
+differ in the last digits between machines, because sums of floating-point numbers do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+
+from packing import Batch, Example, Packer, collate
+from questions import OPERANDS, draw, is_held_out
+from vocabulary import END, PAD, build_tokenizer, save_tokenizer
+
+STEPS = 3800
+BATCH = 16
+GROUP = 8
+"""Batches drawn at once, so that rows of like length can share a batch."""
+
+LEARNING_RATE = 4e-3
+DECAY_FROM = 0.6
+"""Share of the steps after which the learning rate falls along a cosine."""
+
+MIX = {"arithmetic": 0.52, "choice": 0.24, "hard": 0.24}
+"""Share of each kind of question once all are in play."""
+
+
+def curriculum(progress: float) -> dict[str, tuple[float, tuple[int, int]]]:
+    """Return, per kind, its weight and operand range at this share of the training."""
+    cap = 3 if progress < 0.10 else 6 if progress < 0.22 else 9
+    kinds = MIX if progress >= 0.22 else {k: MIX[k] for k in ("arithmetic", "choice")}
+    ranges = {}
+    for kind, weight in kinds.items():
+        low, high = OPERANDS[kind]
+        ranges[kind] = (weight, (min(low, cap), min(high, cap)))
+    return ranges
+
+
+def batches(packer: Packer, rng: Random, n_steps: int, pad: int) -> Iterator[Batch]:
+    """Yield `n_steps` batches, of questions outside the held-out tenth only."""
+    for begin in range(0, n_steps, GROUP):
+        kinds = curriculum(begin / n_steps)
+        weights = [weight for weight, _ in kinds.values()]
+        examples: list[Example] = []
+        for _ in range(GROUP * BATCH):
+            [kind] = rng.choices(list(kinds), weights)
+            question = draw(kind, rng, held_out=False, operands=kinds[kind][1])
+            assert not is_held_out(question.text)
+            examples.append(packer.pack(question, rng))
+        examples.sort(key=lambda example: len(example.ids))
+        group = [examples[i : i + BATCH] for i in range(0, len(examples), BATCH)]
+        rng.shuffle(group)
+        for rows in group[: n_steps - begin]:
+            yield collate(rows, pad)
+
+
+def build_model(vocab_size: int, pad: int, end: int) -> Qwen3ForCausalLM:
+    """Return the untrained model, about 0.8 million parameters."""
+    config = Qwen3Config(
+        vocab_size=vocab_size,
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=1024,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=end,
+        pad_token_id=pad,
+    )
+    model = Qwen3ForCausalLM(config)
+    model.generation_config = GenerationConfig(
+        do_sample=False, eos_token_id=end, pad_token_id=pad, max_new_tokens=512
+    )
+    return model
+
+
+def optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
+    """Return Muon for the hidden matrices and AdamW for the rest."""
+    hidden = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
+    rest = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
+    return [
+        torch.optim.Muon(
+            hidden, lr=LEARNING_RATE, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"
+        ),
+        torch.optim.AdamW(rest, lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
+
+
+def loss_of(model: Qwen3ForCausalLM, batch: Batch) -> Tensor:
+    """Return the mean loss over the targets; the vocabulary is read out only where one stands."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        hidden = model.model(
+            input_ids=batch.ids,
+            position_ids=batch.positions,
+            attention_mask={"full_attention": batch.mask},
+            use_cache=False,
+        ).last_hidden_state
+        wanted = batch.labels >= 0
+        logits = model.lm_head(hidden[wanted])
+    return functional.cross_entropy(logits.float(), batch.labels[wanted])
+
+
+def schedule(step: int, n_steps: int) -> float:
+    """Return the factor on the learning rate: a short rise, a plateau, a cosine."""
+    warm = min(1.0, (step + 1) / 50)
+    progress = step / n_steps
+    if progress < DECAY_FROM:
+        return warm
+    tail = (progress - DECAY_FROM) / (1 - DECAY_FROM)
+    return warm * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * tail)))
+
+
+def save(model: Qwen3ForCausalLM, folder: Path) -> None:
+    """Write the model in bfloat16, with its tokenizer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    copy = build_model(
+        model.config.vocab_size, model.config.pad_token_id, model.config.eos_token_id
+    )
+    copy.load_state_dict(model.state_dict())
+    copy.to(torch.bfloat16).save_pretrained(folder)
+    save_tokenizer(folder)
+
+
+def train(n_steps: int, seed: int, out: Path, save_every: int = 0) -> None:
+    """Train and save; progress goes to the terminal."""
+    torch.manual_seed(seed)
+    tokenizer = build_tokenizer()
+    pad, end = tokenizer.convert_tokens_to_ids([PAD, END])
+    model = build_model(len(tokenizer), pad, end)
+    model.train()
+    print(f"{sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
+    optims = optimizers(model)
+    began = time.perf_counter()
+    n_tokens, recent = 0, 0.0
+    for step, batch in enumerate(batches(Packer(tokenizer), Random(seed), n_steps, pad)):
+        for optim in optims:
+            for group in optim.param_groups:
+                group["lr"] = LEARNING_RATE * schedule(step, n_steps)
+        loss = loss_of(model, batch)
+        torch.autograd.backward(loss)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optim in optims:
+            optim.step()
+            optim.zero_grad(set_to_none=True)
+        n_tokens += batch.ids.numel()
+        recent = loss.item() if step == 0 else 0.98 * recent + 0.02 * loss.item()
+        if step % 50 == 0 or step == n_steps - 1:
+            minutes = (time.perf_counter() - began) / 60
+            print(
+                f"step {step} loss {recent:.4f} tokens {n_tokens:,} {minutes:.1f} min", flush=True
+            )
+        if save_every and (step + 1) % save_every == 0:
+            save(model, out.with_name(f"{out.name}-{step + 1}"))
+    save(model, out)
+    print(f"saved {out}", flush=True)
+
+
+def main() -> None:
+    """Parse the options and train."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    parser.add_argument("--steps", type=int, default=STEPS, help="training steps")
+    parser.add_argument("--seed", type=int, default=0, help="fixes weights and data")
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parent / "tiny-reasoner", help="folder to write"
+    )
+    parser.add_argument("--save-every", type=int, default=0, help="snapshots; 0 for none")
+    options = parser.parse_args()
+    train(options.steps, options.seed, options.out, options.save_every)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+"""The committed workloads and the bundled model are what the scripts say they are."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+transformers = pytest.importorskip("transformers")
+torch = pytest.importorskip("torch")
+
+import packing  # noqa: E402
+import questions  # noqa: E402
+import traces  # noqa: E402
+import train  # noqa: E402
+from make_workloads import SIZES, workload  # noqa: E402
+from stopadvisor.constants import CUES, DEFAULT_CUE, PROMPT_TEMPLATES, STOP_MARKER  # noqa: E402
+from vocabulary import build_tokenizer  # noqa: E402
+
+SAMPLES = Path(__file__).parents[2] / "samples"
+MODEL = SAMPLES / "tiny-reasoner"
+NO_THINKING = "<think>\n\n</think>\n\nFinal answer: "
+TEXTS = [
+    *PROMPT_TEMPLATES.values(),
+    *CUES.values(),
+    "\n 39 + 9 = 48\n So 48\n Wait, backwards:\n Hold on, again:\n",
+    "".join(chr(code) for code in range(32, 127)),
+    "tab\tand\r\nspaces  , before . punctuation ! 007 100 12345",
+    "Grüße: ½ · 漢字 🙂",
+]
+
+
+@cache
+def rows(kind: str) -> list[dict[str, str]]:
+    lines = (SAMPLES / f"{kind}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return transformers.AutoTokenizer.from_pretrained(MODEL)
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
+    return loaded.eval()
+
+
+def encode(tokenizer: Any, text: str) -> list[int]:
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=False)
+    return ids
+
+
+def render(tokenizer: Any, text: str, **options: Any) -> str:
+    message = [{"role": "user", "content": text}]
+    rendered: str = tokenizer.apply_chat_template(
+        message, tokenize=False, add_generation_prompt=True, **options
+    )
+    return rendered
+
+
+# --- Tokenizer --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+def test_decoding_gives_the_text_back(tokenizer: Any, text: str) -> None:
+    assert tokenizer.decode(encode(tokenizer, text)) == text
+
+
+@pytest.mark.parametrize("kind", questions.KINDS)
+def test_decoding_gives_every_prompt_back(tokenizer: Any, kind: str) -> None:
+    for row in rows(kind):
+        text = render(tokenizer, PROMPT_TEMPLATES[row["task"]].format(question=row["question"]))
+        ids = encode(tokenizer, text)
+        assert tokenizer.decode(ids) == text
+        assert len(ids) <= 80
+
+
+def test_numbers_are_single_tokens(tokenizer: Any) -> None:
+    for number in range(100):
+        assert len(encode(tokenizer, f" {number}")) == len(encode(tokenizer, str(number))) == 1
+
+
+@pytest.mark.parametrize("answer", [" 42", " 7", " B"])
+def test_closer_cue_and_answer_are_tokenised_alike_apart_and_joined(
+    tokenizer: Any, answer: str
+) -> None:
+    pieces = [" So 42\n", STOP_MARKER, DEFAULT_CUE, answer]
+    joined = encode(tokenizer, "".join(pieces))
+    assert joined == [token for piece in pieces for token in encode(tokenizer, piece)]
+
+
+def test_markers_survive_decoding_without_special_tokens(tokenizer: Any) -> None:
+    text = "<think>\n So 42\n</think>\n\nFinal answer: 42"
+    ids = encode(tokenizer, text + "<|im_end|>")
+    assert tokenizer.decode(ids, skip_special_tokens=True) == text
+    opener, closer = tokenizer.convert_tokens_to_ids(["<think>", "</think>"])
+    assert ids.count(opener) == ids.count(closer) == 1
+
+
+def test_committed_tokenizer_is_the_one_the_script_builds(tokenizer: Any) -> None:
+    built = build_tokenizer()
+    assert tokenizer.get_vocab() == built.get_vocab()
+    assert tokenizer.chat_template == built.chat_template
+
+
+@pytest.mark.parametrize(
+    ("options", "tail"),
+    [
+        ({}, "<|im_start|>assistant\n"),
+        ({"enable_thinking": True}, "<|im_start|>assistant\n"),
+        ({"enable_thinking": False}, "<|im_start|>assistant\n<think>\n\n</think>\n\n"),
+    ],
+    ids=["default", "thinking", "no-thinking"],
+)
+def test_template_leaves_thinking_open_or_shuts_it(
+    tokenizer: Any, options: dict[str, bool], tail: str
+) -> None:
+    assert render(tokenizer, "x", **options) == f"<|im_start|>user\nx<|im_end|>\n{tail}"
+
+
+# --- Training examples ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", questions.KINDS)
+def test_packed_examples_hold_what_the_tool_will_send(tokenizer: Any, kind: str) -> None:
+    packer, rng = packing.Packer(tokenizer), Random(5)
+    for _ in range(20):
+        question = questions.draw(kind, rng, held_out=False)
+        template = PROMPT_TEMPLATES[question.task]
+        prompt = encode(tokenizer, render(tokenizer, template.format(question=question.text)))
+        assert packer.prompt(question, question.task) == prompt
+        example = packer.pack(question, rng)
+        trunk = tokenizer.decode(example.ids[: example.trunk])
+        assert encode(tokenizer, trunk) == example.ids[: example.trunk]
+        for begin, end, cut in example.branches:
+            branch = tokenizer.decode(example.ids[begin:end])
+            assert example.positions[begin:end] == list(range(cut, cut + end - begin))
+            assert branch.startswith((f"{STOP_MARKER}{DEFAULT_CUE} ", NO_THINKING))
+            assert branch.endswith("<|im_end|>")
+
+
+@pytest.mark.integration
+def test_a_branch_sees_its_prefix_and_itself_alone(tokenizer: Any, model: Any) -> None:
+    question = questions.draw("arithmetic", Random(3), held_out=False)
+    example = packing.Packer(tokenizer).pack(question, Random(3))
+    batch = packing.collate([example], tokenizer.pad_token_id)
+    with torch.inference_mode():
+        packed = model(
+            batch.ids,
+            position_ids=batch.positions,
+            attention_mask={"full_attention": batch.mask},
+        ).logits[0]
+        for begin, end, cut in example.branches:
+            alone = model(torch.tensor([example.ids[:cut] + example.ids[begin:end]])).logits[0]
+            torch.testing.assert_close(packed[begin:end], alone[cut:], atol=1e-3, rtol=0)
+
+
+def test_the_last_claim_of_an_unslipped_trace_is_gold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traces, "RANDOM_SLIP", 0.0)
+    for name in ("FIRST_PASS_SLIPS", "SECOND_PASS_SLIPS", "CHOICE_SLIPS", "HARD_SLIPS"):
+        monkeypatch.setattr(traces, name, frozenset())
+    rng = Random(1)
+    for kind in questions.KINDS:
+        for _ in range(50):
+            question = questions.draw(kind, rng, held_out=False)
+            assert traces.think(question, rng)[-1].claim == question.gold
+
+
+# --- Workloads --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", questions.KINDS)
+def test_workload_rows(kind: str) -> None:
+    data = rows(kind)
+    assert len(data) == SIZES[kind]
+    assert len({row["id"] for row in data}) == len({row["question"] for row in data}) == len(data)
+    for row in data:
+        assert list(row) == ["id", "question", "gold", "task", "category"]
+        assert row["task"] == questions.TASKS[kind]
+        assert row["gold"] in (questions.RANGES if kind == "choice" else map(str, range(100)))
+
+
+@pytest.mark.parametrize("kind", questions.KINDS)
+def test_workload_questions_are_outside_the_training_data(kind: str) -> None:
+    assert all(questions.is_held_out(row["question"]) for row in rows(kind))
+
+
+def test_training_draws_no_held_out_question(tokenizer: Any, monkeypatch: Any) -> None:
+    drawn = []
+
+    def record(self: Any, question: questions.Question, rng: Random) -> packing.Example:
+        drawn.append(question.text)
+        return packing.Example([0], [0], [packing.IGNORE], 1, [])
+
+    monkeypatch.setattr(packing.Packer, "pack", record)
+    for _ in train.batches(packing.Packer(tokenizer), Random(0), 80, 0):
+        pass
+    assert len(drawn) == 80 * train.BATCH
+    assert not any(map(questions.is_held_out, drawn))
+    assert not {row["question"] for kind in questions.KINDS for row in rows(kind)} & set(drawn)
+
+
+@pytest.mark.parametrize("kind", questions.KINDS)
+def test_workload_is_made_again_from_its_seed(kind: str) -> None:
+    assert workload(kind, 100) == rows(kind)[:100]
+
+
+# --- Model ------------------------------------------------------------------------------------
+
+
+@pytest.mark.integration
+def test_model_is_small(model: Any) -> None:
+    assert sum(p.numel() for p in model.parameters()) <= 3_000_000
+    assert sum(f.stat().st_size for f in MODEL.rglob("*")) <= 8_000_000
+    assert model.config.model_type == "qwen3"
+    assert not model.generation_config.do_sample
+
+
+@pytest.mark.integration
+def test_model_thinks_closes_and_answers(tokenizer: Any, model: Any) -> None:
+    template = PROMPT_TEMPLATES["numeric"]
+    question = "Compute 20 + 3 - 1 modulo 100."
+    prompt = encode(tokenizer, render(tokenizer, template.format(question=question)) + "<think>")
+    ids = model.generate(torch.tensor([prompt]), max_new_tokens=300)[0, len(prompt) :].tolist()
+    thinking, closer, reply = tokenizer.decode(ids).partition(STOP_MARKER)
+    assert closer
+    assert thinking.startswith("\n 20 + 3 = ")
+    assert reply.startswith(DEFAULT_CUE)
+    assert reply.endswith("<|im_end|>")
