@@ -10,12 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stopadvisor.probes import FloatArray, IntArray
+from stopadvisor.probes import FloatArray
 
-__all__ = ["Interval", "blocks_of", "interval", "resample_counts"]
-
-_MOST_BLOCKS = 4000
-"""Above this many questions whole blocks of questions are resampled (see `blocks_of`)."""
+__all__ = ["Interval", "interval", "resample_counts"]
 
 
 @dataclass(frozen=True)
@@ -32,28 +29,6 @@ def interval(values: FloatArray, level: float = 0.95) -> Interval:
     tail = (1 - level) / 2
     low, median, high = np.quantile(values, [tail, 0.5, 1 - tail]).tolist()
     return Interval(median, low, high)
-
-
-def blocks_of(groups: IntArray) -> tuple[IntArray, int]:
-    """Units to resample: one per group, or balanced blocks of groups when there are very many.
-
-    The mean over iid questions has the same bootstrap spread whether single questions or equal
-    blocks of them are drawn; blocks keep the cost of a large sample linear.
-
-    Parameters
-    ----------
-    groups : ndarray of int, shape (n_questions,)
-        Numbers 0 … n_groups - 1 of the questions' groups.
-
-    Returns
-    -------
-    blocks : ndarray of int, shape (n_questions,)
-    n_blocks : int
-    """
-    n_groups = int(groups.max()) + 1 if groups.size else 0
-    if n_groups <= _MOST_BLOCKS:
-        return groups, n_groups
-    return groups % _MOST_BLOCKS, _MOST_BLOCKS
 
 
 def resample_counts(n_units: int, n_resamples: int, *, rng: np.random.Generator) -> FloatArray:

@@ -7,6 +7,7 @@ with `choose`, which is what makes the certificate true of the exported rule.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -148,15 +149,17 @@ def calibrate(choice: Choice, calibration_table: ProbeTable) -> Calibration:
     truncated = float(table.truncated.mean())
     tested: list[tuple[str, Certified | NotCertified]] = []
     certified: list[tuple[Chain, Certified]] = []
+    wanted: list[int | None] = []
     for chain in choice.chains:
-        result = _certify_chain(choice, chain, table)
+        result, labels = _certify_chain(choice, chain, table)
+        wanted.append(labels)
         tested.append((chain.scorer.family, result))
         if isinstance(result, Certified) and _saving(choice, chain, result.position) > 0:
             certified.append((chain, result))
     advised = choice.advised.scorer.family if choice.advised else None
     if not certified:
         return Calibration(
-            None, _refusal(choice, tested), tuple(tested), rows, table, advised, truncated
+            None, _refusal(tested, wanted), tuple(tested), rows, table, advised, truncated
         )
     chain, certificate = _pick(choice, certified)
     rule = ExportedRule(
@@ -253,7 +256,7 @@ def _certify_losses(
     if n == 0:
         return NotCertified("no calibration question is right with full thinking", None)
     losses = curve.totals(scorer.losses(table))[0].round().astype(np.int64)
-    return certify(
+    result = certify(
         losses,
         n,
         alpha=settings.alpha,
@@ -262,15 +265,36 @@ def _certify_losses(
         multiplicity=settings.multiplicity,
         expected_risk=expected_risk,
     )
+    if settings.conditional and isinstance(result, NotCertified) and result.labels_needed:
+        # The bound counts full-correct questions, a deployer labels all of them.
+        all_labels = math.ceil(result.labels_needed * table.n_questions / n)
+        result = replace(result, labels_needed=all_labels)
+    return result
 
 
-def _certify_chain(choice: Choice, chain: Chain, table: ProbeTable) -> Certified | NotCertified:
+def _certify_chain(
+    choice: Choice, chain: Chain, table: ProbeTable
+) -> tuple[Certified | NotCertified, int | None]:
+    """Outcome of one chain, and the labels that a certified saving is expected to take."""
     settings = choice.settings
-    expected = first_useful_risk(choice.fit, chain)
-    if expected is not None and settings.conditional:
-        expected = min(expected / choice.full_accuracy, 0.999)
     curve = chain.scorer.curve(table, chain.thresholds)
-    return _certify_losses(curve, chain.scorer, table, settings, choice.chain_delta, expected)
+    expected = first_useful_risk(choice.fit, chain)
+    if expected is not None:
+        # Labels are counted for what has been seen by now, calibration included: advice, no claim.
+        if settings.conditional:
+            expected /= choice.full_accuracy
+        saves = chain.costs < choice.fit.full_cost.sum()
+        seen = _first_risk(curve, chain.scorer, table, saves, conditional=settings.conditional)
+        expected = min(max(expected, seen or 0.0), 0.999)
+    result = _certify_losses(curve, chain.scorer, table, settings, choice.chain_delta, expected)
+    if isinstance(result, NotCertified) or expected is None:
+        return result, None
+    wanted = labels_needed(
+        settings.alpha, choice.chain_delta, expected_risk=expected, bound=settings.bound
+    )
+    if wanted is not None and settings.conditional:
+        wanted = math.ceil(wanted / choice.full_accuracy)
+    return result, wanted
 
 
 def _saving(choice: Choice, chain: Chain, position: int) -> float:
@@ -278,23 +302,16 @@ def _saving(choice: Choice, chain: Chain, position: int) -> float:
     return float(100 * (1 - chain.costs[position] / choice.fit.full_cost.sum()))
 
 
-def _refusal(choice: Choice, tested: list[tuple[str, Certified | NotCertified]]) -> NotCertified:
+def _refusal(
+    tested: list[tuple[str, Certified | NotCertified]], wanted: list[int | None]
+) -> NotCertified:
+    """One refusal for all chains; `wanted` are the labels for those that saved nothing."""
     refused = [r for _, r in tested if isinstance(r, NotCertified)]
+    needs = [*(r.labels_needed for r in refused), *wanted]
+    least = min((n for n in needs if n is not None), default=None)
     if len(refused) == len(tested):
-        needs = [r.labels_needed for r in refused if r.labels_needed is not None]
-        return replace(refused[0], labels_needed=min(needs, default=None))
-    needs = []
-    for chain in choice.chains:
-        risk = first_useful_risk(choice.fit, chain)
-        if risk is not None:
-            wanted = labels_needed(
-                choice.settings.alpha,
-                choice.chain_delta,
-                expected_risk=risk,
-                bound=choice.settings.bound,
-            )
-            needs += [wanted] if wanted is not None else []
-    return NotCertified(_NO_SAVING, min(needs, default=None))
+        return replace(refused[0], labels_needed=least)
+    return NotCertified(_NO_SAVING, least)
 
 
 def _pick(choice: Choice, certified: list[tuple[Chain, Certified]]) -> tuple[Chain, Certified]:

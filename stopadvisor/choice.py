@@ -39,7 +39,7 @@ __all__ = ["Choice", "FitPoint", "Settings", "choose", "first_useful_risk"]
 _RESAMPLES = 1000
 _MOST_BLOCKS = 1000
 _MOST_FIT_QUESTIONS = 20_000
-"""A choice gains nothing from more questions; the first so many are used."""
+"""A choice gains nothing from more questions; so many of them are used."""
 _LEARNED_DEFAULT = ("learned", "learned-boosted")
 
 
@@ -176,7 +176,9 @@ def choose(fit_table: ProbeTable, n_calibration: int, settings: Settings) -> Cho
     if table.n_questions == 0:
         raise CalibrationError("no fit questions: nothing can be chosen")
     if table.n_questions > _MOST_FIT_QUESTIONS:
-        table = table.take(np.arange(_MOST_FIT_QUESTIONS))
+        # Evenly over the file, which may be sorted by subject.
+        rows = np.linspace(0, table.n_questions - 1, _MOST_FIT_QUESTIONS)
+        table = table.take(rows.astype(np.int64))
     full_accuracy = float(table.full_correct.mean())
     if settings.alpha >= full_accuracy and not settings.conditional:
         raise CalibrationError(
@@ -198,7 +200,7 @@ def choose(fit_table: ProbeTable, n_calibration: int, settings: Settings) -> Cho
     within = settings.alpha * (
         table.full_correct.sum() if settings.conditional else table.n_questions
     )
-    best = [min(side, key=lambda c: _cost_at(c, limit, fit)).upto(within) for side in sides]
+    best = [_cheapest(side, limit).upto(within) for side in sides]
     saving_sides, verdict, spread = _compare(fit, learned, scalar, limit)
 
     points = {c.scorer.is_learned: _fit_point(fit, c, c.position(limit)) for c in best}
@@ -249,8 +251,7 @@ def _candidates(fit: FitData, settings: Settings, limit: float) -> list[Chain]:
         if family == "learned-boosted":
             # Dear to fit: only over the schedule at which the linear model is cheapest.
             linear = [c for c in chains if c.scorer.family == "learned"]
-            best = min(linear, key=lambda c: _cost_at(c, limit, fit), default=None)
-            tried = [best.scorer.schedule] if best else schedules[:1]
+            tried = [_cheapest(linear, limit).scorer.schedule] if linear else schedules[:1]
         built = (build_chain(fit, family, schedule) for schedule in tried)
         chains += [chain for chain in built if chain is not None]
     if not chains:
@@ -261,9 +262,17 @@ def _candidates(fit: FitData, settings: Settings, limit: float) -> list[Chain]:
     return chains
 
 
-def _cost_at(chain: Chain, limit: float, fit: FitData) -> float:
+def _cost_at(chain: Chain, limit: float) -> float:
     position = chain.position(limit)
     return float(chain.costs[position]) if position >= 0 else float("inf")
+
+
+def _cheapest(side: list[Chain], limit: float) -> Chain:
+    """The cheapest chain; of equals the one with the fewest checkpoints.
+
+    Where none is feasible, the one that begins with the fewest losses.
+    """
+    return min(side, key=lambda c: (_cost_at(c, limit), c.losses[0], len(c.scorer.schedule)))
 
 
 def _compare(

@@ -20,6 +20,7 @@ from stopadvisor.probes import FloatArray, ProbeTable
 
 __all__ = [
     "DEFAULT_CACHE_BLOCK",
+    "MONEY",
     "PAPER_WEIGHTS",
     "REGIMES",
     "PaperCosts",
@@ -56,6 +57,13 @@ class Weights:
                 f"got prefilled/cached/decoded {values!r}"
             )
 
+    def per_thousand(self, cost: float) -> float | None:
+        """Money for a thousand requests of this mean cost; None where weights are no prices."""
+        return cost * 1000 / 1_000_000 if self.unit == MONEY else None
+
+
+MONEY = "money per million tokens"
+"""Unit of weights that are prices."""
 
 PAPER_WEIGHTS = Weights(1.0, PAPER_CACHED_WEIGHT, 1.0, "paper-weighted tokens")
 """The paper's: a cached token counts a tenth of a decoded one (Section "Deployment Cost")."""
@@ -230,11 +238,15 @@ class ServingCost:
     probes: float
     """Probes per request."""
     break_even_probes: float | None
-    """Probes per request, each as dear as now, at which the saving is gone; None if they are free
-    or thinking itself is not shortened."""
+    """Probes per request, each as dear as the mean one now, at which the saving is gone; None if
+    they cost nothing or thinking itself is not shortened.  Above `probes` just where it saves."""
     break_even_cached: float | None
-    """Price of a cached token at which the saving is gone; None where none is read or no price
-    above zero would do."""
+    """Weight of a cached token at which the saving is gone; None where none is read or none above
+    zero would do."""
+    money_per_1000: float | None
+    """For a thousand requests; None where the weights are no prices."""
+    full_money_per_1000: float | None
+    """The same with full thinking."""
 
 
 def serving_costs(
@@ -289,6 +301,8 @@ def serving_costs(
                 probes,
                 probes * shortened / probing if probing > 0 and shortened > 0 else None,
                 (full_cost - bare) / cached if cached > 0 and full_cost > bare else None,
+                weights.per_thousand(cost),
+                weights.per_thousand(full_cost),
             )
         )
     return tuple(rows)

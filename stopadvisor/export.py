@@ -7,6 +7,7 @@ that was shown about it, from the calibration.  Knows the policy's fields, but n
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any, Protocol
@@ -84,8 +85,10 @@ def test_outcome(rule: ExportedRule, choice: Basis, source: Source) -> Outcome |
     )
 
 
-def _expected(rule: ExportedRule, outcome: Outcome | None) -> dict[str, Any]:
+def _expected(rule: ExportedRule, outcome: Outcome | None, settings: Settings) -> dict[str, Any]:
     fields: dict[str, Any] = {
+        "weights": asdict(settings.weights),
+        "cache_block": settings.cache_block,
         "fit_total_saving_pct": rule.fit_saving_pct,
         "fit_risk": rule.fit_risk,
     }
@@ -194,9 +197,11 @@ def policy_content(
         "max_think": None if manifest is None else manifest["plan"]["max_think"],
         "claim": claim(alpha, confidence, conditional=conditional),
     }
-    stored = question_features(calibration.entered, rule.scorer.schedule)[:_MOST_STORED]
-    fields["calibration_features"] = stored.tolist()
-    fields["expected"] = _expected(rule, test_outcome(rule, choice, source))
+    stored = question_features(calibration.entered, rule.scorer.schedule)
+    # Evenly spaced: the first ones of a sorted workload would look like drift.
+    spaced = np.linspace(0, len(stored) - 1, min(len(stored), _MOST_STORED)).astype(int)
+    fields["calibration_features"] = stored[spaced].tolist()
+    fields["expected"] = _expected(rule, test_outcome(rule, choice, source), choice.settings)
     return fields
 
 

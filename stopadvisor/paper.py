@@ -2,7 +2,7 @@
 
 Out-of-fold scores over all questions, a 40/60 split, a threshold grid per family, Hoeffding with a
 union bound, the cheapest feasible candidate, and a paired bootstrap with frozen thresholds.  It is
-here to reproduce the paper; `deploy.py` is what a deployer should act on.
+here to reproduce the paper; `choice` and `calibration` are what a deployer should act on.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import Any
 from stopadvisor.assessment import Assessment
 from stopadvisor.calibration import Calibration
 from stopadvisor.choice import Choice, FitPoint
-from stopadvisor.costs import REGIMES
+from stopadvisor.costs import REGIMES, ServingCost
 from stopadvisor.decision import operating_point
 from stopadvisor.ledger import Look
 from stopadvisor.paper import OperatingPoint, PaperResult
@@ -26,6 +26,15 @@ from stopadvisor.trajectories import Profile
 __all__ = ["assessment_document", "calibration_document", "policy_document", "tested_document"]
 
 SCHEMA = 1
+SERVING_FIELDS = (
+    "saving_pct",
+    "tokens",
+    "money_per_1000",
+    "probes",
+    "break_even_probes",
+    "break_even_cached_price",
+)
+"""What the deploy protocol tells of a serving regime."""
 PAPER_REGIMES = REGIMES[:3]
 """The regimes that every assessment prices; ``overlap`` is added where it is the one asked for."""
 
@@ -109,7 +118,7 @@ def _settings(choice: Choice) -> dict[str, Any]:
 def _of_fit(choice: Choice) -> dict[str, Any]:
     spread, settings = choice.delta_saving_pp, choice.settings
     point = operating_point(choice)
-    savings = choice.serving_saving_pct or {}
+    rows = {row.serving: row for row in choice.serving}
     named = [*PAPER_REGIMES, *({settings.serving} - set(PAPER_REGIMES))]
     at = None
     if point is not None:
@@ -132,9 +141,25 @@ def _of_fit(choice: Choice) -> dict[str, Any]:
         ],
         "serving": {
             "operating_point": at,
-            **{name: {"saving_pct": savings.get(name)} for name in named},
+            **{name: _serving(rows.get(name)) for name in named},
         },
     }
+
+
+def _serving(row: ServingCost | None) -> dict[str, Any]:
+    """One rule under one regime, per request; all null where no rule is advised."""
+    if row is None:
+        return dict.fromkeys(SERVING_FIELDS)
+    money, full = row.money_per_1000, row.full_money_per_1000
+    values = (
+        row.saving_pct,
+        {"decoded": row.decoded, "cached": row.cached, "prefilled": row.prefilled},
+        None if money is None else {"policy": money, "full": full},
+        row.probes,
+        row.break_even_probes,
+        row.break_even_cached,
+    )
+    return dict(zip(SERVING_FIELDS, values, strict=True))
 
 
 def _fit_point(point: FitPoint | None) -> dict[str, Any] | None:

@@ -38,6 +38,7 @@ __all__ = [
     "Fresh",
     "Verdict",
     "Verification",
+    "costing",
     "fresh_questions",
     "questions_met",
     "scorer_of",
@@ -199,8 +200,8 @@ def verify(
     table: ProbeTable,
     *,
     serving: Serving | None = None,
-    weights: Weights = PAPER_WEIGHTS,
-    cache_block: int = DEFAULT_CACHE_BLOCK,
+    weights: Weights | None = None,
+    cache_block: int | None = None,
     workload_sha256: str | None = None,
     rng: np.random.Generator,
 ) -> Verification:
@@ -212,10 +213,8 @@ def verify(
         Content of a policy of kind ``stop``.
     table : ProbeTable
         Fresh probes, graded; at the policy's budgets among others.
-    serving : str, optional
-        Regime in which the saving is counted; the policy's own by default.
-    weights : Weights
-    cache_block : int
+    serving, weights, cache_block : optional
+        How the saving is counted; as for the policy's own expectation by default.
     workload_sha256 : str, optional
         See `questions_met`.
     rng : numpy.random.Generator
@@ -242,8 +241,13 @@ def verify(
         probed = probed.with_reference(certificate["reference"])
     scorer = scorer_of(content, probed)
     stops = scorer.curve(probed, np.array([content["decision_threshold"]])).stops(0)
+    prices, block = costing(content)
+    weights = weights or prices
     counts = stopped_counts(
-        probed, scorer.schedule, serving or content["serving"], cache_block=cache_block
+        probed,
+        scorer.schedule,
+        serving or content["serving"],
+        cache_block=cache_block or block,
     )
     full_cost = full_counts(probed).weighed(weights)
     outcome = measure(scorer, probed, stops, counts.weighed(weights), full_cost, rng=rng)
@@ -277,6 +281,13 @@ def verify(
         _categories(probed, lost, counted),
         _drift(content, probed, scorer, rng),
     )
+
+
+def costing(content: Mapping[str, Any]) -> tuple[Weights, int]:
+    """Weights and cache block in which a policy's expected saving is told."""
+    told = content["expected"] or {}
+    weights = Weights(**told["weights"]) if "weights" in told else PAPER_WEIGHTS
+    return weights, told.get("cache_block", DEFAULT_CACHE_BLOCK)
 
 
 def verdict_on(losses: int, n: int, alpha: float, delta: float) -> Verdict:

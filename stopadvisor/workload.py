@@ -30,6 +30,7 @@ __all__ = [
     "Question",
     "Workload",
     "assign_parts",
+    "content_key",
     "parse_split",
     "read_workload",
     "render_messages",
@@ -128,7 +129,7 @@ def read_workload(
     questions = []
     for where, row in rows:
         messages, templated = messages_field(row, where)
-        key = _content_key(messages)
+        key = content_key(messages)
         name = text_field(row, "id", where) or _free_id(key[:12], ids, derived)
         gold = _gold(row, where, required=require_gold)
         task = _task(row, gold, default_task, where)
@@ -154,7 +155,8 @@ def read_workload(
     return Workload(path, tuple(questions), hashlib.sha256(data).hexdigest(), dict(guessed))
 
 
-def _content_key(messages: Sequence[Mapping[str, str]]) -> str:
+def content_key(messages: Sequence[Mapping[str, str]]) -> str:
+    """Hash a question's messages, before any prompt template: its identity everywhere."""
     content = json.dumps(messages, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(content.encode()).hexdigest()
 

@@ -61,7 +61,9 @@ class Population:
         trace = self.median_trace * np.exp(0.5 * rng.standard_normal(n))
         trace *= np.where(early, 0.7, np.where(unsolved, 1.3, 1.0))
         # Traps think past the last budget: nothing ends them before they are stopped.
-        trace = np.where(trap | relapse, 2.0 * budgets[-1], np.clip(trace, 24, 8192)).astype(int)
+        trace = np.where(trap | relapse, 2.0 * budgets[-1], np.clip(trace, 24, 8192)).astype(
+            np.int64
+        )
 
         turn = trace * rng.uniform(0.05, 0.9, n)
         after = budgets >= turn[:, None]  # (n, m)
@@ -100,11 +102,11 @@ class Population:
             logprob=logprob,
             entropy=entropy,
             markers=markers,
-            probe_tokens=np.full((n, m), 48.0) if paper else 5.0 + rng.poisson(4, (n, m)),
-            trace=trace,
-            prompt=np.zeros(n) if paper else self.prompt + rng.integers(0, 40, n),
+            probe_tokens=np.where(paper, 48.0, 5.0 + rng.poisson(4, (n, m))),
+            trace=trace.astype(np.int64),
+            prompt=np.where(paper, 0, self.prompt + rng.integers(0, 40, n)),
             natural_correct=full_correct,
-            natural_tokens=np.full(n, 48.0) if paper else 8.0 + rng.poisson(6, n),
+            natural_tokens=np.where(paper, 48.0, 8.0 + rng.poisson(6, n)),
             suffix_tokens=0 if paper else 6,
         )
 

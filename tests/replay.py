@@ -40,7 +40,10 @@ def rule_of(
         }
     elif isinstance(model, BoostedModel):
         content["trees"] = [
-            {key: list(getattr(t, key)) for key in ("feature", "threshold", "left", "right", "value")}
+            {
+                key: list(getattr(t, key))
+                for key in ("feature", "threshold", "left", "right", "value")
+            }
             for t in model.trees
         ]
     return StopRule.from_content(content)

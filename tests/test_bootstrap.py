@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stopadvisor.bootstrap import blocks_of, interval, resample_counts
+from stopadvisor.bootstrap import interval, resample_counts
 
 
 @given(st.integers(1, 40), st.integers(1, 20), st.integers(0, 2**32 - 1))
@@ -38,15 +38,3 @@ def test_the_bootstrap_of_a_mean_has_its_standard_error() -> None:
     counts = resample_counts(400, 4000, rng=np.random.default_rng(2)).astype(float)
     spread = (counts @ values / 400).std()
     assert spread == pytest.approx(values.std() / 20, rel=0.05)
-
-
-def test_blocks_are_groups_until_there_are_too_many() -> None:
-    few = np.array([0, 0, 1, 2])
-    blocks, n_blocks = blocks_of(few)
-    assert (blocks.tolist(), n_blocks) == ([0, 0, 1, 2], 3)
-    many = np.arange(10_000)
-    blocks, n_blocks = blocks_of(many)
-    assert n_blocks == 4000
-    sizes = np.bincount(blocks)
-    assert sizes.max() - sizes.min() <= 1
-    assert blocks_of(np.array([], dtype=int))[1] == 0

@@ -128,6 +128,23 @@ def test_too_few_questions_are_a_typed_result(choice: Choice) -> None:
     assert found.refusal.labels_needed > 15
 
 
+@pytest.mark.parametrize("conditional", [False, True])
+def test_a_refusal_asks_for_more_labels_than_were_there(conditional: bool) -> None:
+    # Every confident answer is wrong here: the first thresholds lose more than fit promised.
+    chosen = choose(draw(160, 20, "f"), 100, Settings(alpha=0.1, conditional=conditional))
+    table = draw(100, 21)
+    worse = replace(table, correct=table.correct & (table.mean_logprob < -0.3))
+    found = calibrate(chosen, worse)
+    assert found.refusal is not None
+    assert found.refusal.labels_needed is None or found.refusal.labels_needed > 100
+    few = calibrate(chosen, draw(20, 22))
+    assert few.refusal is not None
+    assert few.refusal.labels_needed is not None
+    # The bound counts full-correct questions alone; a deployer labels all of them.
+    plain = 36 if not conditional else 36 / float(draw(20, 22).full_correct.mean())
+    assert few.refusal.labels_needed >= plain
+
+
 def test_a_certified_threshold_that_saves_nothing_is_no_rule() -> None:
     dear = draw(160, 10, "f")
     dear = replace(dear, probe_tokens=np.full(dear.probe_tokens.shape, 4000.0))

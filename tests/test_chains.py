@@ -58,7 +58,7 @@ def test_schedules_are_increasing_sub_grids_from_all_down_to_two(m: int, natural
     small = replace(
         table,
         budgets=np.arange(m) * 100,
-        **{  # type: ignore[arg-type]
+        **{
             name: getattr(table, name)[:, columns]
             for name in (
                 "correct",
@@ -212,13 +212,32 @@ def test_the_position_is_calibrations_walk(losses: list[int], limit: float) -> N
     assert found.position(limit) == expected
 
 
+@settings(max_examples=20)
+@given(st.integers(0, 2**32 - 1), st.integers(-1, 30))
+def test_cutting_a_chain_keeps_its_careful_thresholds_as_they_were(seed: int, most: int) -> None:
+    found = chain(data(draw(40, seed)), "confidence")
+    cut = found.upto(most)
+    kept = cut.thresholds.size
+    assert np.array_equal(cut.thresholds, found.thresholds[:kept])
+    assert (found.losses[kept:] > most).all()
+    assert kept == 1 or cut.losses[-1] <= most
+    for position in range(kept):
+        assert np.array_equal(cut.curve.stops(position), found.curve.stops(position))
+    assert np.array_equal(cut.curve.totals(found.scorer.losses(draw(40, seed)))[0], cut.losses)
+    assert np.array_equal(cut.costs, found.costs[:kept])
+
+
 def _bare(losses: list[int]) -> Chain:
     size = len(losses)
     counts = np.array(losses, dtype=float)
     return Chain(
         Scorer("confidence", (0,), None),
         -np.arange(size, dtype=float),
-        StopCurve.build(np.zeros((1, 1)), np.ones((1, 1), dtype=bool), -np.arange(size) - 1.0),
+        StopCurve.build(
+            np.zeros((1, 1)),
+            np.ones((1, 1), dtype=bool),
+            np.asarray(-np.arange(size) - 1.0, dtype=np.float64),
+        ),
         counts[None],
         np.zeros((1, size)),
         counts,
@@ -233,7 +252,7 @@ def test_each_resample_chooses_its_own_threshold(seed: int) -> None:
     table = draw(30, seed)
     fit = data(table)
     found = chain(fit, "confidence")
-    counts = rng.multinomial(30, np.full(30, 1 / 30), size=6).astype(np.float32)
+    counts = rng.multinomial(30, np.full(30, 1 / 30), size=6).astype(np.float64)
     full = counts.astype(float) @ fit.full_cost
     limits = rng.uniform(-1, 8, 6)
     got = found.resampled_costs(counts, limits, full)

@@ -79,7 +79,9 @@ def test_each_side_is_the_cheapest_candidate_at_what_calibration_could_certify(
     found = choose(table, 120, settings)
     limit = max_losses(120, 0.15, 0.025) / 120 * 150
     fit = fit_data(table, settings)
-    for chain, families in zip(found.chains, (("learned",), ("confidence", "entropy")), strict=True):
+    for chain, families in zip(
+        found.chains, (("learned",), ("confidence", "entropy")), strict=True
+    ):
         cheapest = float("inf")
         for family in families:
             for schedule in candidate_schedules(table):

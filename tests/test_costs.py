@@ -26,7 +26,8 @@ from tests.populations import make_table
 Counts = tuple[float, float, float]  # decoded, read from cache, prefilled
 
 
-def serve(table: ProbeTable, i: int, schedule: list[int], stop: int, serving: Serving, block: int
+def serve(
+    table: ProbeTable, i: int, schedule: list[int], stop: int, serving: Serving, block: int
 ) -> Counts:
     """Tokens of one question, one engine request after the other.
 

@@ -42,9 +42,7 @@ def chain(family: str, *, learned: bool) -> Chain:
     return Chain(scorer, empty, None, empty, empty, empty, empty)  # type: ignore[arg-type]
 
 
-def choice(
-    verdict: str, advised: str | None, *, lower: float = 5.0, chance: float = 0.9
-) -> Choice:
+def choice(verdict: str, advised: str | None, *, lower: float = 5.0, chance: float = 0.9) -> Choice:
     chains = {"learned": chain("learned", learned=True), "scalar": chain("entropy", learned=False)}
     return Choice(
         settings=Settings(alpha=0.1),
@@ -109,7 +107,9 @@ def test_a_saving_that_can_be_certified_overrides_a_full_budget_profile(
     assert any("overrides it" in text for text in found.reasons) == (policy == "scalar")
 
 
-def matched(verdict: str, *, learned: bool = True, scalar: bool = True, saving: float = 20.0) -> Any:
+def matched(
+    verdict: str, *, learned: bool = True, scalar: bool = True, saving: float = 20.0
+) -> Any:
     def at(family: str, feasible: bool) -> OperatingPoint:
         return OperatingPoint(feasible, family, 0.9, 100, 0.05, 0.8, 500.0, saving, saving)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -77,8 +79,6 @@ def test_nothing_looks_ahead() -> None:
         name: np.concatenate([getattr(table, name)[:, :6], getattr(other, name)[:, 6:]], axis=1)
         for name in ("correct", "answer_codes", "mean_logprob", "mean_entropy", "markers")
     }
-    from dataclasses import replace
-
     changed = replace(table, **mixed)  # type: ignore[arg-type]
     assert np.array_equal(feature_array(table)[:, :6], feature_array(changed)[:, :6])
 

@@ -36,7 +36,7 @@ def test_the_paired_interval_against_a_likelihood_maximised_numerically(
 
     def log_likelihood(q: float, difference: float) -> float:
         cells = [(gains, q + difference), (losses, q), (n - gains - losses, 1 - 2 * q - difference)]
-        return sum(count * np.log(max(p, 1e-300)) for count, p in cells if count)
+        return float(sum(count * np.log(max(p, 1e-300)) for count, p in cells if count))
 
     for limit, sign in zip(paired_difference(gains, losses, n), (1, -1), strict=True):
         bounds = (max(0.0, -limit), (1 - limit) / 2)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stopadvisor import paper
+from stopadvisor.bootstrap import Interval
 from stopadvisor.errors import CalibrationError
 from stopadvisor.families import SCALAR_FAMILIES
 from stopadvisor.features import feature_array
@@ -118,7 +119,7 @@ def test_verdicts(feasible: tuple[bool, bool], low: float, high: float, verdict:
         paper.OperatingPoint(ok, "learned", 0.5, 100, 0.0, 1.0, 100.0, 10.0, 10.0)
         for ok in feasible
     ]
-    found = paper._verdict(points[0], points[1], paper.Interval((low + high) / 2, low, high))
+    found = paper._verdict(points[0], points[1], Interval((low + high) / 2, low, high))
     assert found == verdict
 
 

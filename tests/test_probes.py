@@ -90,11 +90,11 @@ def test_a_record_survives_its_line() -> None:
 def test_a_record_without_a_field_names_it_and_the_place() -> None:
     data = json.loads(record().to_json())
     del data["gold"]
-    with pytest.raises(ProbeError, match="probes.jsonl:7: field 'gold' is missing"):
+    with pytest.raises(ProbeError, match=r"probes\.jsonl:7: field 'gold' is missing"):
         ProbeRecord.from_dict(data, "probes.jsonl:7")
     data = json.loads(record().to_json())
     data["checkpoints"][1].pop("budget")
-    with pytest.raises(ProbeError, match="probes.jsonl:7: field 'checkpoints'"):
+    with pytest.raises(ProbeError, match=r"probes\.jsonl:7: field 'checkpoints'"):
         ProbeRecord.from_dict(data, "probes.jsonl:7")
 
 

@@ -129,8 +129,9 @@ def test_exact_p_values_are_scipys_binomial_test(k: int, n: int, alpha: float) -
 
 def test_the_other_p_values_are_mapies() -> None:
     # Recipe: mapie.risk_control.methods.compute_hoeffding_bentkus_p_value(rates, n, alpha), which
-    # is min(Hoeffding-Kullback-Leibler, e times the binomial tail), capped at 1.  It rounds n · rate
-    # up, which counts a loss too many where k / n · n exceeds k by rounding: hence the nudge.
+    # is min(Hoeffding-Kullback-Leibler, e times the binomial tail), capped at 1.  It rounds
+    # n · rate up, and so counts a loss too many where k / n · n exceeds k by rounding: hence the
+    # nudge.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         methods = pytest.importorskip("mapie.risk_control.methods")

@@ -120,10 +120,10 @@ def test_separable_classes_have_a_finite_optimum() -> None:
     assert ((model.scores(x) > 0) == (x[:, 0] > 0)).all()
 
 
-@pytest.mark.parametrize("labels", [np.ones(5, dtype=bool), np.zeros(5, dtype=bool), np.zeros(0, dtype=bool)])
-def test_one_class_teaches_nothing(labels: Any) -> None:
+@pytest.mark.parametrize("labels", [[True] * 5, [False] * 5, []])
+def test_one_class_teaches_nothing(labels: list[bool]) -> None:
     with pytest.raises(CalibrationError, match="both right and wrong"):
-        fit_logistic(np.zeros((labels.size, len(FEATURES))), labels)
+        fit_logistic(np.zeros((len(labels), len(FEATURES))), np.array(labels, dtype=bool))
 
 
 # --- Out-of-fold ----------------------------------------------------------------------------------

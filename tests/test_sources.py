@@ -68,7 +68,7 @@ def test_the_split_is_a_pure_function_and_never_drawn_again(tmp_path: Path) -> N
         assert (other.seed, other.fractions) == (3, (0.5, 0.5, 0.0))
     for change in ({"seed": 4}, {"fractions": (0.4, 0.4, 0.2)}):
         with pytest.raises(ProbeError, match="never drawn again"):
-            open_source(path, root=tmp_path / "runs", **change)  # type: ignore[arg-type]
+            open_source(path, root=tmp_path / "runs", **change)
 
 
 def test_parts_are_disjoint_and_complete(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,7 +17,7 @@ from tests.populations import POPULATIONS
 
 def loop_type(row: list[bool]) -> str:
     """The published scripts' rule for one trajectory."""
-    flips = sum(a != b for a, b in zip(row, row[1:], strict=False))
+    flips = sum(a != b for a, b in pairwise(row))
     if row[0] and row[-1]:
         return "early_solved"
     if not row[0] and row[-1]:

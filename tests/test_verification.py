@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -181,6 +181,8 @@ def test_saving_follows_serving_and_weights(policy: dict[str, Any]) -> None:
     assert dear.losses == usual.losses
     decoded = check(policy, table, weights=Weights(0.0, 0.0, 1.0, "decoded tokens"))
     assert decoded.outcome.total_saving_pct > usual.outcome.total_saving_pct
+    told = policy["expected"] | {"weights": asdict(Weights(0.0, 0.0, 1.0, "decoded tokens"))}
+    assert check(policy | {"expected": told}, table).outcome == decoded.outcome
     spread = usual.outcome.saving_interval
     assert spread is not None
     assert spread.low < usual.outcome.total_saving_pct < spread.high

@@ -206,13 +206,49 @@ def _serving(screen: Screen, document: Document) -> None:
     serving, asked = document["serving"], document["recommendation"]["serving"]
     if serving["operating_point"] is None:
         return
+    named = {name: row for name, row in serving.items() if name != "operating_point"}
+    if document["protocol"] == "paper":
+        screen.table(
+            "Net saving by serving stack",
+            ("", "saving", ""),
+            [
+                (name, percent(row["saving_pct"]), "asked for" if name == asked else "")
+                for name, row in named.items()
+            ],
+        )
+        screen.text(serving["operating_point"])
+        return
+    priced = any(row["money_per_1000"] for row in named.values())
     screen.table(
-        "Net saving by serving stack",
-        ("", "saving", ""),
+        "Net saving by serving stack, and where it ends",
+        (
+            "",
+            "saving",
+            *(("per 1000",) if priced else ()),
+            "probes",
+            "gone at",
+            "cached at",
+            "",
+        ),
         [
-            (name, percent(row["saving_pct"]), "asked for" if name == asked else "")
-            for name, row in serving.items()
-            if name != "operating_point"
+            (
+                name,
+                percent(row["saving_pct"]),
+                *((number(row["money_per_1000"]["policy"]),) if priced else ()),
+                number(row["probes"]),
+                number(row["break_even_probes"]),
+                number(row["break_even_cached_price"]),
+                "asked for" if name == asked else "",
+            )
+            for name, row in named.items()
         ],
     )
     screen.text(serving["operating_point"])
+    unit = document["settings"]["weights"]["unit"]
+    screen.text(
+        "The saving is gone at so many probes a request, each as dear as now, or at that price of "
+        f"a cached token ({unit})."
+    )
+    if priced:
+        full = next(row["money_per_1000"]["full"] for row in named.values())
+        screen.text(f"Full thinking costs {full:.4g} per 1000 requests.")

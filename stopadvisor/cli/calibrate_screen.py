@@ -87,7 +87,10 @@ def _certified(document: Document) -> list[tuple[str, str]]:
 def expectation(expected: Document, serving: str) -> list[tuple[str, str]]:
     """What a policy is expected to do, from questions that nothing has touched where there are."""
     fitted = percent(expected["fit_total_saving_pct"])
+    is_fitted = expected["fit_total_saving_pct"] is not None  # a transferred rule is not, here
     if "test_n" not in expected:
+        if not is_fitted:
+            return [("saves", "not measured: nothing was fitted here, and there is no test part")]
         return [
             ("saves", f"{fitted} of the cost under {serving} (fit questions, no test part)"),
             ("loses", f"{share(expected['fit_risk'])} of all questions (fit questions)"),
@@ -98,8 +101,8 @@ def expectation(expected: Document, serving: str) -> list[tuple[str, str]]:
             "saves",
             f"{percent(expected['test_total_saving_pct'])} "
             f"{interval(expected['test_total_saving_ci95'])} of the cost under {serving}, "
-            f"{percent(expected['test_think_saving_pct'])} of the thinking ({n} test questions; "
-            f"fit said {fitted})",
+            f"{percent(expected['test_think_saving_pct'])} of the thinking ({n} test questions"
+            + (f"; fit said {fitted})" if is_fitted else ")"),
         ),
         (
             "loses",

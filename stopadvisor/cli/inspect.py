@@ -137,6 +137,9 @@ def _certificate(certificate: Document) -> list[tuple[str, str]]:
         ("looks", str(certificate["looks"])),
     ]
     # More than the fields above is not held by the policy's schema.
+    if isinstance(transfer := certificate.get("transfer"), str):
+        source = str(certificate.get("source_digest"))[:8]
+        rows.append(("transfer", f"{transfer}: the rule of policy {source}"))
     if isinstance(ratio := certificate.get("alpha_over_full_accuracy"), float):
         alpha = share(certificate["alpha"])
         rows.append(("alpha", f"{alpha}, {share(ratio)} of the full-thinking accuracy"))

@@ -12,14 +12,13 @@ from typing import Any, TypeVar, get_args
 import click
 
 from stopadvisor.choice import Settings
-from stopadvisor.costs import REGIMES, Weights
+from stopadvisor.costs import MONEY, REGIMES, Weights
 from stopadvisor.errors import ProbeError
 from stopadvisor.risk import Bound, Multiplicity
 
 __all__ = ["PRICE", "Asked", "setting_options"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-MONEY = "money per million tokens"
 
 
 @dataclass(frozen=True)

@@ -212,13 +212,11 @@ def show_transfer(document: Document, out: TextIO) -> None:
         return
     screen.table(
         f"Compared on {comparison['n_test']} test questions, {comparison['labels']} labels to use",
-        ("", "rule", "labels", "threshold", "saving", "", "risk", ""),
+        ("", "labels", "saving", "", "risk", ""),
         [
             (
                 row["protocol"],
-                row["family"] or "full budget",
                 str(row["labels_used"]),
-                number(row["threshold"]),
                 percent(row["test_total_saving_pct"]),
                 interval(row["test_total_saving_ci95"]),
                 share(row["test_risk"]),
@@ -226,13 +224,15 @@ def show_transfer(document: Document, out: TextIO) -> None:
             )
             for row in comparison["rows"]
         ],
-        left=2,
     )
     for row in comparison["rows"]:
+        rule = "full budget"
+        if row["family"] is not None:
+            rule = f"{row['family']} at {number(row['threshold'])}"
         text = "certified here" if row["certified"] else f"not certified here: {row['reason']}"
         if row["test_verdict"] is not None:
             text += f"; the test questions alone: {row['test_verdict']}"
-        screen.text(f"{row['protocol']}: {text}")
+        screen.text(f"{row['protocol']} ({rule}): {text}")
     screen.text(
         f"Training a rule here was look number {comparison['look']['number']} at these questions; "
         f"a certificate of it has confidence {share(comparison['look']['confidence'])}. Intervals "

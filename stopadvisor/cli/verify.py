@@ -20,13 +20,19 @@ from stopadvisor.cli.options import OutputOptions, output_options
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.settings import PRICE
 from stopadvisor.cli.verify_screen import show_verification
-from stopadvisor.costs import DEFAULT_CACHE_BLOCK, PAPER_WEIGHTS, REGIMES, Serving, Weights
+from stopadvisor.costs import REGIMES, Serving, Weights
 from stopadvisor.errors import PolicyError, ProbeError
 from stopadvisor.ledger import looks_at, take_look
 from stopadvisor.policy import MIXED_TASKS, Policy, load_policy
 from stopadvisor.sources import Source, open_source
 from stopadvisor.storage import lock_directory
-from stopadvisor.verification import Verification, fresh_questions, scorer_of, verify
+from stopadvisor.verification import (
+    Verification,
+    costing,
+    fresh_questions,
+    scorer_of,
+    verify,
+)
 from stopadvisor.workload import PARTS
 
 __all__ = ["CONTRADICTED", "VerifyOptions", "command", "run", "verification_document"]
@@ -45,8 +51,9 @@ class VerifyOptions:
     """Run directory or archive."""
     serving: Serving | None = None
     """None: the policy's own."""
-    weights: Weights = PAPER_WEIGHTS
-    cache_block: int = DEFAULT_CACHE_BLOCK
+    weights: Weights | None = None
+    """None: as in the policy's own expectation; so `cache_block`."""
+    cache_block: int | None = None
     transfer: bool = False
     test_only: bool = False
     output: OutputOptions = field(default_factory=OutputOptions)
@@ -64,14 +71,14 @@ class VerifyOptions:
 @click.option(
     "--cache-block",
     type=click.IntRange(min=1),
-    default=DEFAULT_CACHE_BLOCK,
+    show_default="the policy's",
     help="Tokens per block of the prefix cache.",
 )
 @click.option(
     "--price",
     type=PRICE,
-    show_default="the paper's weights",
-    help="Money per million input, cached and output tokens, instead of the paper's weights.",
+    show_default="the policy's",
+    help="Money per million input, cached and output tokens.",
 )
 @click.option(
     "--transfer",
@@ -93,7 +100,7 @@ def command(policy: Path, probes: Path, price: Weights | None, **params: Any) ->
     Example: stopadvisor verify policy.joblib runs/next-week-model-1a2b3c4d
     """
     output = OutputOptions.take(params)
-    options = VerifyOptions(policy, probes, weights=price or PAPER_WEIGHTS, output=output, **params)
+    options = VerifyOptions(policy, probes, weights=price, output=output, **params)
     return run(options, sys.stdout, sys.stderr)
 
 
@@ -163,6 +170,7 @@ def _bound(policy: Policy, source: Source, *, transfer: bool) -> list[str]:
                 max_think=plan["max_think"],
                 prompt_template=manifest["prompt_template"] or manifest["prompt_templates"],
             )
+            remarks += _graded_alike(policy.content, manifest["grading"])
         task = policy.content["task"]
         others = sorted(set(source.table.tasks) - {task})
         if others and task != MIXED_TASKS:
@@ -172,6 +180,19 @@ def _bound(policy: Policy, source: Source, *, transfer: bool) -> list[str]:
             raise PolicyError(f"{error} (--transfer verifies it there all the same)") from error
         remarks.append(f"zero-shot transfer: {error}")
     return remarks
+
+
+def _graded_alike(content: Mapping[str, Any], grading: Mapping[str, str]) -> list[str]:
+    normalizer = grading.get("normalizer", content["normalizer"])
+    if normalizer != content["normalizer"]:
+        raise PolicyError(
+            f"the policy compares answers by normaliser {content['normalizer']!r}, the run by "
+            f"{normalizer!r}: grade it again with `stopadvisor assess RUN --regrade`"
+        )
+    grader = grading.get("grader", content["grader"])
+    if grader == content["grader"]:
+        return []
+    return [f"the run was graded by {grader}, the calibration questions by {content['grader']}"]
 
 
 def _test_part(source: Source) -> Source:
@@ -246,7 +267,7 @@ def verification_document(
         "accuracy_difference": result.accuracy_difference,
         "accuracy_difference_ci95": list(result.accuracy_difference_ci95),
         "serving": options.serving or policy.content["serving"],
-        "unit": options.weights.unit,
+        "unit": (options.weights or costing(policy.content)[0]).unit,
         "total_saving_pct": outcome.total_saving_pct,
         "total_saving_ci95": None if spread is None else [spread.low, spread.high],
         "think_saving_pct": outcome.think_saving_pct,

@@ -20,11 +20,11 @@ for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-import numpy as np
+import numpy as np  # noqa: E402
 
-from stopadvisor.calibration import calibrate
-from stopadvisor.choice import Settings, choose
-from tests.populations import FREE_FORM, renamed
+from stopadvisor.calibration import calibrate  # noqa: E402
+from stopadvisor.choice import Settings, choose  # noqa: E402
+from tests.populations import FREE_FORM, renamed  # noqa: E402
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 
@@ -49,11 +49,16 @@ def measure(n_questions: int) -> tuple[float, float, float, float, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("sizes", nargs="*", type=int, default=SIZES)
-    print(f"{'questions':>10} {'wall s':>8} {'CPU s':>8} {'s per 1000':>11} {'peak GB':>8}  exported")
+    print(
+        f"{'questions':>10} {'wall s':>8} {'CPU s':>8} {'s per 1000':>11} {'peak GB':>8}  exported"
+    )
     for n in parser.parse_args().sizes:
         with get_context("spawn").Pool(1) as pool:
             wall, cpu, _, peak, outcome = pool.apply(measure, (n,))
-        print(f"{n:10d} {wall:8.2f} {cpu:8.2f} {1000 * wall / n:11.5f} {peak:8.2f}  {outcome}", flush=True)
+        print(
+            f"{n:10d} {wall:8.2f} {cpu:8.2f} {1000 * wall / n:11.5f} {peak:8.2f}  {outcome}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -62,6 +62,10 @@ POINT = {
 }  # fmt: skip
 FAST = ["--families", "entropy,confidence"]
 """One side instead of two, in a fraction of the time."""
+SERVING = [
+    "saving_pct", "tokens", "money_per_1000", "probes", "break_even_probes",
+    "break_even_cached_price",
+]  # fmt: skip
 SETTINGS = ["serving", "weights", "cache_block", "bound", "multiplicity", "families"]
 
 
@@ -129,7 +133,9 @@ def test_deploy_json_has_exactly_its_fields(call: Call, target: str) -> None:
     assert list(row["learned"]) == list(row["scalar"]) == POINT["deploy"]
     assert list(row["delta_saving_pp"]) == ["median", "ci95"]
     assert list(found["serving"]) == ["operating_point", "kv-fork", "prefix-cache", "black-box"]
-    assert list(found["serving"]["kv-fork"]) == ["saving_pct"]
+    assert list(found["serving"]["kv-fork"]) == SERVING
+    assert list(found["serving"]["kv-fork"]["tokens"]) == ["decoded", "cached", "prefilled"]
+    assert found["serving"]["kv-fork"]["money_per_1000"] is None
     assert list(found["recommendation"]) == ["policy", "family", "schedule", "serving", "reasons"]
     assert set(found["recommendation"]["schedule"]) <= set(found["workload"]["budgets"])
     assert list(found["settings"]) == SETTINGS
@@ -181,6 +187,22 @@ def test_settings_are_recorded_for_calibrate(call: Call) -> None:
     assert "overlap" in found["serving"]
 
 
+def test_prices_give_money_and_break_evens(call: Call) -> None:
+    words = ["runs/sums", "--price", "0.5/0.05/2", "--serving", "prefix-cache", *FAST]
+    row = assessed(call, *words)["serving"]["prefix-cache"]
+    tokens, money = row["tokens"], row["money_per_1000"]
+    cost = 0.5 * tokens["prefilled"] + 0.05 * tokens["cached"] + 2 * tokens["decoded"]
+    assert money["policy"] == pytest.approx(cost / 1000)  # per request in millionths
+    assert row["saving_pct"] == pytest.approx(100 * (1 - money["policy"] / money["full"]))
+    if row["saving_pct"] > 0:
+        assert row["break_even_probes"] > row["probes"]
+        assert row["break_even_cached_price"] > 0.05
+    _, out, _ = call(*words)
+    assert "per 1000" in out
+    assert f"{money['policy']:.4g}" in out
+    assert f"Full thinking costs {money['full']:.4g} per 1000 requests." in out
+
+
 def test_one_side_alone_leaves_the_other_null(call: Call) -> None:
     (row,) = assessed(call, "runs/sums", "--families", "entropy")["matched_risk"]
     assert row["learned"] is None
@@ -193,7 +215,7 @@ def test_nothing_feasible_is_full_budget_with_nulls(call: Call) -> None:
     advice = found["recommendation"]
     assert (advice["policy"], advice["family"], advice["schedule"]) == ("full-budget", None, None)
     assert found["serving"]["operating_point"] is None
-    assert found["serving"]["kv-fork"] == {"saving_pct": None}
+    assert found["serving"]["kv-fork"] == dict.fromkeys(SERVING)
     assert found["fit_saving_lower_pct"] is None
     assert found["matched_risk"][0]["scalar"]["threshold"] is None
 

@@ -35,7 +35,7 @@ CERTIFICATE = [
     "truncated_share", "max_think", "claim",
 ]  # fmt: skip
 EXPECTED = [
-    "fit_total_saving_pct", "fit_risk", "test_n", "test_total_saving_pct",
+    "weights", "cache_block", "fit_total_saving_pct", "fit_risk", "test_n", "test_total_saving_pct",
     "test_total_saving_ci95", "test_think_saving_pct", "test_risk", "test_risk_ci95",
     "test_accuracy", "test_accuracy_ci95", "test_full_accuracy",
 ]  # fmt: skip
@@ -132,7 +132,7 @@ def test_nothing_certified_is_exit_3_and_a_full_budget_policy(call: Call) -> Non
 def test_no_test_part_means_figures_from_fit(call: Call, tmp_path: Path) -> None:
     make_run(tmp_path / "two", 300, fractions=(0.4, 0.6, 0.0))
     found = calibrated(call, "two", *FAST)
-    assert list(found["expected"]) == ["fit_total_saving_pct", "fit_risk"]
+    assert list(found["expected"]) == EXPECTED[:4]
     assert "fit questions, no test part" in " ".join(call("two", *FAST)[1].split())
 
 

@@ -131,9 +131,10 @@ def test_in_words(call: Call) -> None:
     text = " ".join(out.split())
     assert code == 0
     assert text.startswith("Certified.")
+    assert "fit said" not in text
     for words in (
-        "its threshold was certified here", "zero-shot: not certified here",
-        "target-calibrated: certified here", "look number 2", "Compared on",
+        "its threshold was certified here", "zero-shot (learned at", "not certified here: its",
+        "target-calibrated (learned at", "): certified here", "look number 2", "Compared on",
     ):  # fmt: skip
         assert words in text
 
@@ -187,3 +188,11 @@ def test_requests_that_make_no_sense(call: Call, words: list[str], message: str)
     assert (code, out) == (2, "")
     assert message in err
     assert not (TARGET / "ledger.json").exists()
+
+
+def test_inspect_names_the_source(call: Call) -> None:
+    found = transferred(call, *ALPHA)
+    code, out, _ = call("inspect", found["policy"])
+    assert code == 0
+    digest = load_policy(SOURCE).digest
+    assert f"target-calibrated: the rule of policy {digest[:8]}" in " ".join(out.split())

@@ -199,6 +199,17 @@ def test_another_engine_is_remarked_on(call: Call) -> None:
     assert any("asks for a passing verify" in remark for remark in found["remarks"])
 
 
+def test_answers_must_be_normalised_alike(call: Call) -> None:
+    run = RunDirectory.load(FRESH)
+    run.annotate(grading={"normalizer": "1", "grader": "by hand"})
+    found = verified(call, POLICY, FRESH)
+    assert any("graded by by hand" in remark for remark in found["remarks"])
+    run.annotate(grading={"normalizer": "0", "grader": "by hand"})
+    code, _, err = call(POLICY, FRESH)
+    assert code == 2
+    assert "--regrade" in err
+
+
 @pytest.mark.parametrize("where", ["nowhere", "workload.jsonl"])
 def test_what_is_no_run_is_refused(call: Call, where: str) -> None:
     Path("workload.jsonl").write_text("{}\n")
