@@ -117,8 +117,8 @@ def check_transfer(content: Mapping[str, Any], target: Source) -> Scorer:
     Raises
     ------
     PolicyError
-        It never stops, holds no testing order, was not probed for, or was fitted on questions of
-        the target: their labels would be used twice.
+        It never stops, holds no testing order, was not probed for, or was fitted or calibrated on
+        questions of the target: their labels would be used twice.
     """
     table = target.table
     scorer = scorer_of(content, table)
@@ -132,12 +132,12 @@ def check_transfer(content: Mapping[str, Any], target: Source) -> Scorer:
             f"under the last-checkpoint reference the policy must probe at the target's last "
             f"budget, {int(table.budgets[-1])}; its budgets are {content['budgets']}"
         )
-    fitted = {**content, "split": {**(content["split"] or {"fit": []}), "calibration": []}}
-    shared = questions_met(fitted, table, workload_sha256=target.workload_sha256)
+    # The source's calibration decided which of its chains was exported, so it counts as fitting.
+    shared = questions_met(content, table, workload_sha256=target.workload_sha256)
     if shared:
         raise PolicyError(
-            f"{len(shared)} questions of {target.folder} fitted this policy, e.g. {min(shared)!r}: "
-            "calibrate it on other questions"
+            f"{len(shared)} questions of {target.folder} fitted or calibrated this policy, e.g. "
+            f"{min(shared)!r}: calibrate it on other questions"
         )
     return scorer
 
@@ -204,7 +204,8 @@ def transferred_content(
     # Rows of another archive are no names: they would be taken for rows of this one.
     named = source_model is not None or content["workload_sha256"] == target.workload_sha256
     if named and content["split"] is not None:
-        fields["split"]["fit"] = list(content["split"]["fit"])
+        met = {*content["split"]["fit"], *content["split"]["calibration"]}
+        fields["split"]["fit"] = sorted(met)
     if fields["certificate"] is not None:
         fields["certificate"] |= {
             "transfer": TARGET_CALIBRATED,

@@ -1,0 +1,56 @@
+"""Run every simulation and print the report: ``python -m tests.long [--short] [--jobs N]``.
+
+Exits with 1 where a statement does not hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+# Before numpy is first imported, here and in the worker processes: one thread each.
+for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[_name] = "1"
+
+from tests.long.coverage import TESTS  # noqa: E402
+from tests.long.report import judged, run, tasks  # noqa: E402
+
+TITLES = {
+    "coverage": "True risk of exported rules above alpha, among all calibrations (delta 0.05)",
+    "broken": "Broken variants: false certificates (each must exceed its limit but the last)",
+    "paper": "Mean true net saving against the paper's grid, alpha 0.15",
+    "few": "Few labels",
+    "black box": "Black box",
+    "comparison": "Two equal families told apart (at most 0.05)",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.long", description=__doc__)
+    parser.add_argument("--short", action="store_true", help="what the normal suite runs")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+
+    def note(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    checks = judged(run(tasks(short=options.short), options.jobs, note))
+    for part, title in TITLES.items():
+        print(f"\n{title}")
+        if part == "coverage":
+            names = "  ".join(f"{b[:5]}/{m[:6]}" for b, m in TESTS)
+            print(
+                f"     {'population':24} alpha n_cal   runs  exported violation     limit"
+                f"  saving and violation: {names}"
+            )
+        for check in checks:
+            if check.part == part:
+                print(f"{'ok  ' if check.ok else 'FAIL'} {check.line}")
+    failed = sum(not check.ok for check in checks)
+    print(f"\n{len(checks)} statements, {failed} do not hold")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,234 @@
+"""Broken ways of certifying, each of which the check must catch.
+
+They stand here and nowhere else.  Every function returns how many of its calibrations exported a
+rule whose true risk exceeds alpha; `coverage.ceiling` says how many chance explains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from stopadvisor.boosting import fit_boosted
+from stopadvisor.chains import Chain, FitData, Scorer, build_chain, candidate_schedules
+from stopadvisor.choice import choose
+from stopadvisor.costs import PAPER_WEIGHTS
+from stopadvisor.families import SCALAR_FAMILIES
+from stopadvisor.features import feature_array
+from stopadvisor.probes import FloatArray, IntArray, ProbeTable
+from stopadvisor.risk import Certified, certify, max_losses, p_values
+from tests.long.coverage import DELTA, Truth, seeded, settings_of
+from tests.populations import POPULATIONS, Population, renamed
+
+__all__ = ["VARIANTS", "Found", "Variant"]
+
+MIXED, FREE_FORM, TINY, SMALL = (POPULATIONS[k] for k in (0, 3, 4, 5))
+
+
+@dataclass(frozen=True)
+class Found:
+    """Calibrations and how many of them broke their promise."""
+
+    n: int
+    violations: int
+
+    @property
+    def share(self) -> float:
+        """False certificates among all calibrations."""
+        return self.violations / self.n
+
+
+def _fit_data(table: ProbeTable) -> FitData:
+    return FitData.build(
+        table, serving="kv-fork", weights=PAPER_WEIGHTS, cache_block=16, most_blocks=1000
+    )
+
+
+def _losses(scorer: Scorer, thresholds: FloatArray, table: ProbeTable) -> IntArray:
+    curve = scorer.curve(table, thresholds)
+    return np.asarray(curve.totals(scorer.losses(table))[0].round(), dtype=np.int64)
+
+
+def _last(losses: IntArray, most: float) -> int:
+    over = np.flatnonzero(losses > most)
+    return (int(over[0]) if over.size else losses.size) - 1
+
+
+def without_a_bound(fit_sets: int, calibrations: int, truth: int) -> Found:
+    """The most aggressive threshold whose empirical risk is at most alpha."""
+    n = bad = 0
+    alpha = 0.10
+    table = MIXED.draw(truth, seeded(MIXED, alpha, 11))
+    for fit_set in range(fit_sets):
+        rng = seeded(MIXED, alpha, 12, fit_set)
+        fit = renamed(MIXED.draw(MIXED.n_fit, rng), "fit-")
+        chain = choose(fit, MIXED.n_calibration, settings_of(MIXED, alpha)).chains[0]
+        risk = Truth.of(chain.scorer, chain.thresholds, table).risk
+        for _ in range(calibrations):
+            fresh = MIXED.draw(MIXED.n_calibration, rng)
+            losses = _losses(chain.scorer, chain.thresholds, fresh)
+            passing = np.flatnonzero(losses <= alpha * fresh.n_questions + 1e-9)
+            n += 1
+            bad += bool(passing.size and risk[passing[-1]] > alpha)
+    return Found(n, bad)
+
+
+def _cheapest_of_25(population: Population, alpha: float) -> Callable[[int, int, int], Found]:
+    def run(fit_sets: int, calibrations: int, truth: int) -> Found:
+        """Five families over five schedules, each chain at the whole of delta; the cheapest."""
+        n = bad = 0
+        table = population.draw(truth, seeded(population, alpha, 21))
+        most = max_losses(population.n_calibration, alpha, DELTA)
+        for fit_set in range(fit_sets):
+            rng = seeded(population, alpha, 22, fit_set)
+            fit = _fit_data(renamed(population.draw(population.n_fit, rng), "fit-"))
+            schedules = candidate_schedules(fit.table)[:5]
+            chains: list[Chain] = []
+            for family in ("learned", *SCALAR_FAMILIES):
+                built = (build_chain(fit, family, schedule) for schedule in schedules)
+                chains += [chain for chain in built if chain is not None]
+            risks = [Truth.of(c.scorer, c.thresholds, table).risk for c in chains]
+            for _ in range(calibrations):
+                fresh = population.draw(population.n_calibration, rng)
+                best = (float("inf"), 0.0)
+                for chain, risk in zip(chains, risks, strict=True):
+                    position = _last(_losses(chain.scorer, chain.thresholds, fresh), most)
+                    if position >= 0:
+                        best = min(best, (float(chain.costs[position]), float(risk[position])))
+                n += 1
+                bad += best[1] > alpha
+        return Found(n, bad)
+
+    return run
+
+
+def pointwise_over_five(fit_sets: int, calibrations: int, truth: int) -> Found:
+    """Any of five thresholds that passes its own exact test; losses independent, risk > alpha."""
+    return _five_thresholds(fit_sets * calibrations, fixed_sequence=False)
+
+
+def sequence_over_five(fit_sets: int, calibrations: int, truth: int) -> Found:
+    """The same five thresholds tested as they should be: in order, to the first failure."""
+    return _five_thresholds(fit_sets * calibrations, fixed_sequence=True)
+
+
+def _five_thresholds(repeats: int, *, fixed_sequence: bool) -> Found:
+    rng = np.random.default_rng(31)
+    n, alpha = 200, 0.10
+    losses = rng.binomial(n, alpha * 1.005, size=(repeats, 5))
+    if fixed_sequence:
+        found = [isinstance(certify(row, n, alpha=alpha, delta=DELTA), Certified) for row in losses]
+        return Found(repeats, sum(found))
+    passed = p_values(losses, n, alpha) <= DELTA
+    return Found(repeats, int(passed.any(axis=1).sum()))
+
+
+def boosted_on_calibration(fit_sets: int, calibrations: int, truth: int) -> Found:
+    """Boosted trees fitted on the calibration questions that then certify them."""
+    n = bad = 0
+    alpha, population = 0.10, FREE_FORM
+    schedule = tuple(range(len(population.budgets)))
+    table = population.draw(truth, seeded(population, alpha, 41))
+    size = 100
+    most = max_losses(size, alpha, DELTA)
+    for number in range(fit_sets * calibrations):
+        rng = seeded(population, alpha, 42, number)
+        fresh = population.draw(size, rng)
+        live = ~fresh.ended
+        model = fit_boosted(feature_array(fresh)[live], fresh.correct[live])
+        scorer = Scorer("learned-boosted", schedule, model)
+        scores = scorer.scores(fresh)[live]
+        thresholds = np.unique(np.quantile(scores, np.linspace(0, 1, 101)))[::-1]
+        position = _last(_losses(scorer, thresholds, fresh), most)
+        n += 1
+        if position >= 0:
+            risk = Truth.of(scorer, thresholds[[position]], table).risk[0]
+            bad += bool(risk > alpha)
+    return Found(n, bad)
+
+
+def best_of_ten_splits(fit_sets: int, calibrations: int, truth: int) -> Found:
+    """Ten split seeds over the same questions; the split that saves most is kept."""
+    n = bad = 0
+    alpha, population = 0.10, SMALL
+    schedule = tuple(range(len(population.budgets)))
+    size = population.n_fit + population.n_calibration
+    most = max_losses(population.n_calibration, alpha, DELTA)
+    table = population.draw(truth, seeded(population, alpha, 51))
+    for number in range(fit_sets * calibrations):
+        rng = seeded(population, alpha, 52, number)
+        questions = renamed(population.draw(size, rng), "q")
+        best: tuple[float, Chain | None, int] = (0.0, None, -1)
+        for _ in range(10):
+            order = rng.permutation(size)
+            fit = _fit_data(questions.take(order[: population.n_fit]))
+            chain = build_chain(fit, "confidence", schedule)
+            assert chain is not None
+            held = questions.take(order[population.n_fit :])
+            position = _last(_losses(chain.scorer, chain.thresholds, held), most)
+            if position >= 0:
+                saving = 1 - float(chain.costs[position]) / float(fit.full_cost.sum())
+                if saving > best[0]:
+                    best = (saving, chain, position)
+        n += 1
+        if best[1] is not None:
+            thresholds = best[1].thresholds[[best[2]]]
+            bad += bool(Truth.of(best[1].scorer, thresholds, table).risk[0] > alpha)
+    return Found(n, bad)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A broken procedure, with how much of it to run."""
+
+    name: str
+    run: Callable[[int, int, int], Found]
+    short: tuple[int, int, int]
+    """Fit sets, calibrations per fit set, questions for the truth."""
+    full: tuple[int, int, int]
+    expected: str
+    """False share measured elsewhere, for comparison."""
+
+
+VARIANTS: Iterable[Variant] = (
+    Variant(
+        "empirical risk ≤ α, no bound",
+        without_a_bound,
+        (2, 40, 20_000),
+        (20, 50, 200_000),
+        ".39–.56",
+    ),
+    Variant(
+        "cheapest of 25 chains, each at δ, n_cal 36",
+        _cheapest_of_25(TINY, 0.15),
+        (6, 50, 10_000),
+        (20, 100, 100_000),
+        ".14–.15",
+    ),
+    Variant(
+        "cheapest of 25 chains, each at δ, n_cal 79",
+        _cheapest_of_25(SMALL, 0.10),
+        (6, 50, 10_000),
+        (20, 100, 100_000),
+        ".14–.15",
+    ),
+    Variant(
+        "pointwise over five thresholds", pointwise_over_five, (1, 2000, 0), (1, 20_000, 0), ".17"
+    ),
+    Variant(
+        "boosted trees refitted on calibration",
+        boosted_on_calibration,
+        (1, 15, 10_000),
+        (1, 200, 100_000),
+        ".44–.83",
+    ),
+    Variant(
+        "best of ten split seeds",
+        best_of_ten_splits,
+        (1, 150, 5_000),
+        (1, 1000, 50_000),
+        ".14–.21",
+    ),
+)

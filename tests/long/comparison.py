@@ -1,0 +1,81 @@
+"""Are two equal families told apart?
+
+Two candidates are made equal by construction: `confidence` and `entropy` read two signals that are
+exchangeable given everything else, so that neither family can be better than the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stopadvisor.chains import Chain, FitData, build_chain, candidate_schedules
+from stopadvisor.choice import Settings, _compare, _limit
+from stopadvisor.costs import PAPER_WEIGHTS
+from stopadvisor.probes import FloatArray, ProbeTable
+from tests.populations import POPULATIONS, Population
+
+__all__ = ["SIZES", "Case", "cases", "told_apart"]
+
+SIZES = (400, 80, 36)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A population, a sample size and a risk target."""
+
+    population: Population
+    n_fit: int
+    alpha: float
+    every_schedule: bool
+    """Whether each side also chooses among all schedules, or has the full grid alone."""
+
+
+def cases() -> Iterator[Case]:
+    """All populations that are not adversarial, all sizes, all alphas."""
+    for population in POPULATIONS[:4]:
+        for n_fit in SIZES:
+            for alpha in (0.05, 0.10, 0.15):
+                yield Case(population, n_fit, alpha, every_schedule=False)
+    for n_fit in SIZES:
+        yield Case(POPULATIONS[0], n_fit, 0.10, every_schedule=True)
+
+
+def _exchangeable(
+    population: Population, n: int, alpha: float, rng: np.random.Generator
+) -> ProbeTable:
+    table = population.draw(n, rng, alpha=alpha)
+    n_questions, m = table.correct.shape
+    level = 0.6 * rng.standard_normal((n_questions, 1))
+
+    def signal() -> FloatArray:
+        noise = 0.9 * rng.standard_normal((n_questions, m))
+        sure = population.signal * (table.correct - 0.5) + level + 0.8 * np.arange(m) / m + noise
+        return np.asarray(-np.logaddexp(0, -sure), dtype=np.float64)
+
+    return replace(table, mean_logprob=signal(), mean_entropy=-signal())
+
+
+def told_apart(case: Case, repeats: int) -> float:
+    """Share of data sets whose verdict prefers one of two equal families."""
+    found = 0
+    for number in range(repeats):
+        rng = np.random.default_rng([case.n_fit, round(1000 * case.alpha), number])
+        table = _exchangeable(case.population, case.n_fit, case.alpha, rng)
+        fit = FitData.build(
+            table, serving="kv-fork", weights=PAPER_WEIGHTS, cache_block=16, most_blocks=1000
+        )
+        schedules = candidate_schedules(table)
+        if not case.every_schedule:
+            schedules = schedules[:1]
+        sides: list[list[Chain]] = []
+        for family in ("confidence", "entropy"):
+            built = (build_chain(fit, family, schedule) for schedule in schedules)
+            sides.append([chain for chain in built if chain is not None])
+        accuracy = float(table.full_correct.mean())
+        limit = _limit(case.n_fit, case.n_fit, Settings(alpha=case.alpha), accuracy)
+        _, verdict, _ = _compare(fit, sides[0], sides[1], limit)
+        found += verdict in ("learned better", "scalar better")
+    return found / repeats

@@ -1,0 +1,187 @@
+"""Are the certificates true?  Fresh calibrations of chosen rules, judged by their true risk.
+
+Everything goes through the two functions that `stopadvisor calibrate` calls: `choose` on a fit
+set, then `calibrate` on many calibration sets.  Every set is drawn anew from the population's law;
+the truth about each threshold is measured once per fit set on a large draw of its own.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from stopadvisor.calibration import calibrate
+from stopadvisor.chains import Scorer
+from stopadvisor.choice import Choice, Settings, choose
+from stopadvisor.costs import PAPER_WEIGHTS, full_counts, stopped_counts
+from stopadvisor.probes import ProbeTable
+from stopadvisor.risk import BOUNDS, MULTIPLICITIES, Bound, Multiplicity
+from tests.populations import POPULATIONS, Population, renamed
+
+__all__ = [
+    "ALPHAS",
+    "FULL",
+    "SHORT",
+    "Cell",
+    "Outcome",
+    "Size",
+    "Truth",
+    "ceiling",
+    "cells",
+    "run_cell",
+]
+
+ALPHAS = (0.05, 0.10, 0.15)
+DELTA = 0.05
+TESTS: tuple[tuple[Bound, Multiplicity], ...] = tuple(
+    (bound, multiplicity) for multiplicity in MULTIPLICITIES for bound in BOUNDS
+)
+"""The first is what `calibrate` does by default, the last the paper's."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is simulated in each cell."""
+
+    fit_sets: int
+    calibrations: int
+    """Per fit set."""
+    truth: int
+    """Fresh questions on which true risks are measured."""
+    others: int
+    """Calibrations per fit set on which the other bounds and multiplicities are tried too."""
+
+
+FULL = Size(fit_sets=20, calibrations=100, truth=200_000, others=20)
+SHORT = Size(fit_sets=1, calibrations=40, truth=10_000, others=3)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """A scorer's true risk and net saving at each of its thresholds."""
+
+    risk: NDArray[np.float64]  # (n_thresholds,)
+    saving: NDArray[np.float64]  # (n_thresholds,) percent
+
+    @classmethod
+    def of(cls, scorer: Scorer, thresholds: NDArray[np.float64], table: ProbeTable) -> Truth:
+        """Measured on `table`, a draw that served nothing else."""
+        curve = scorer.curve(table, thresholds)
+        costs = stopped_counts(table, scorer.schedule, "kv-fork").weighed(PAPER_WEIGHTS)
+        full = full_counts(table).weighed(PAPER_WEIGHTS).sum()
+        risk = curve.totals(scorer.losses(table))[0] / table.n_questions
+        return cls(risk, 100 * (1 - curve.totals(costs)[0] / full))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One way of testing, over all calibrations of a cell."""
+
+    bound: Bound
+    multiplicity: Multiplicity
+    n: int
+    """Calibrations, certified or not."""
+    exported: int
+    violations: int
+    """Exported rules whose true risk exceeds alpha."""
+    saving: float
+    """Mean true net saving in percent, 0 where nothing was exported."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A population at one alpha."""
+
+    population: Population
+    alpha: float
+    outcomes: tuple[Outcome, ...]
+    """In the order of `TESTS`."""
+
+    @property
+    def default(self) -> Outcome:
+        """What `calibrate` does when nothing else is asked."""
+        return self.outcomes[0]
+
+
+def ceiling(n: int, n_checks: int, delta: float = DELTA) -> int:
+    """Most violations among `n` that chance explains, over all checks together (99 %).
+
+    Given its fit set each calibration violates with probability at most delta, independently of
+    the others, so the count is at most binomial; Bonferroni over the checks.
+    """
+    return int(stats.binom.ppf(1 - 0.01 / n_checks, n, delta))
+
+
+def cells() -> Iterator[tuple[Population, float]]:
+    """Every population at every alpha."""
+    return ((population, alpha) for population in POPULATIONS for alpha in ALPHAS)
+
+
+def seeded(population: Population, alpha: float, *numbers: int) -> np.random.Generator:
+    """A generator of its own for every cell, fit set and purpose."""
+    name = zlib.crc32(population.name.encode())
+    return np.random.default_rng([name, round(1000 * alpha), *numbers])
+
+
+def settings_of(population: Population, alpha: float) -> Settings:
+    """The default settings, but for the families that a population asks for."""
+    asked = Settings(alpha=alpha, delta=DELTA)
+    return asked if population.families is None else replace(asked, families=population.families)
+
+
+def run_cell(population: Population, alpha: float, size: Size) -> Cell:
+    """Simulate one cell."""
+    truth_table = population.draw(size.truth, seeded(population, alpha, 1), alpha=alpha)
+    tallies = [_Tally(bound, multiplicity) for bound, multiplicity in TESTS]
+    for fit_set in range(size.fit_sets):
+        rng = seeded(population, alpha, 2, fit_set)
+        fit = renamed(population.draw(population.n_fit, rng, alpha=alpha), "fit-")
+        choice = choose(fit, population.n_calibration, settings_of(population, alpha))
+        truths = [Truth.of(c.scorer, c.thresholds, truth_table) for c in choice.chains]
+        variants = [
+            replace(choice, settings=replace(choice.settings, bound=b, multiplicity=m))
+            for b, m in TESTS
+        ]
+        for number in range(size.calibrations):
+            table = population.draw(population.n_calibration, rng, alpha=alpha)
+            assert not set(fit.ids) & set(table.ids)
+            tried = len(TESTS) if number < size.others else 1
+            for tally, variant in zip(tallies[:tried], variants[:tried], strict=True):
+                tally.add(variant, truths, table, alpha)
+    return Cell(population, alpha, tuple(t.outcome() for t in tallies))
+
+
+@dataclass
+class _Tally:
+    bound: Bound
+    multiplicity: Multiplicity
+    n: int = 0
+    exported: int = 0
+    violations: int = 0
+    saving: float = 0.0
+
+    def add(self, choice: Choice, truths: Sequence[Truth], table: ProbeTable, alpha: float) -> None:
+        found = calibrate(choice, table)
+        self.n += 1
+        if found.rule is None:
+            return
+        which = [c.scorer is found.rule.scorer for c in choice.chains].index(True)
+        position = found.rule.certificate.position
+        self.exported += 1
+        self.violations += bool(truths[which].risk[position] > alpha)
+        self.saving += float(truths[which].saving[position])
+
+    def outcome(self) -> Outcome:
+        return Outcome(
+            self.bound,
+            self.multiplicity,
+            self.n,
+            self.exported,
+            self.violations,
+            self.saving / self.n,
+        )

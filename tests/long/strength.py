@@ -1,0 +1,192 @@
+"""How much do true certificates save?  Against the paper's grid, on few labels, in a black box."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stopadvisor.calibration import calibrate
+from stopadvisor.chains import Chain, Scorer, build_chain
+from stopadvisor.choice import Choice, choose
+from stopadvisor.costs import PAPER_WEIGHTS, full_counts, stopped_counts
+from stopadvisor.decision import recommend
+from stopadvisor.families import SCALAR_FAMILIES
+from stopadvisor.paper import threshold_grid
+from stopadvisor.probes import ProbeTable
+from stopadvisor.risk import max_losses
+from stopadvisor.trajectories import profile, trajectory
+from tests.long.coverage import DELTA, Size, Truth, seeded, settings_of
+from tests.populations import Population, renamed
+
+__all__ = ["Against", "BlackBox", "FewLabels", "against_the_paper", "black_box", "few_labels"]
+
+
+@dataclass(frozen=True)
+class Against:
+    """Mean true net savings (percent) on the same calibration questions, one denominator."""
+
+    population: str
+    ours: float
+    paper: float
+    """Its own way: ten checkpoints, its grid, Hoeffding over all of it, the cheapest feasible."""
+
+    @property
+    def ratio(self) -> float:
+        """Ours in units of the paper's."""
+        return self.ours / self.paper if self.paper > 0 else math.inf
+
+
+def against_the_paper(population: Population, size: Size, alpha: float = 0.15) -> Against:
+    """Run both on the same calibration questions.
+
+    The paper's side is given what helps it: classifiers fitted on the fit questions, so that its
+    certificate is true of them; honest costs to choose by; and of learned and best scalar the one
+    that is cheaper on calibration.
+    """
+    truth_table = population.draw(size.truth, seeded(population, alpha, 61))
+    ours = paper = 0.0
+    n = size.fit_sets * size.calibrations
+    for fit_set in range(size.fit_sets):
+        rng = seeded(population, alpha, 62, fit_set)
+        fit = renamed(population.draw(population.n_fit, rng), "fit-")
+        choice = choose(fit, population.n_calibration, settings_of(population, alpha))
+        truths = [Truth.of(c.scorer, c.thresholds, truth_table) for c in choice.chains]
+        schedule = tuple(range(fit.n_checkpoints))
+        learned = build_chain(choice.fit, "learned", schedule)
+        assert learned is not None
+        sides = [[learned.scorer], [Scorer(f, schedule, None) for f in SCALAR_FAMILIES]]
+        chosen: list[tuple[Scorer, float]] = []
+        for _ in range(size.calibrations):
+            table = population.draw(population.n_calibration, rng)
+            rule = calibrate(choice, table).rule
+            if rule is not None:
+                which = [c.scorer is rule.scorer for c in choice.chains].index(True)
+                ours += float(truths[which].saving[rule.certificate.position])
+            found = [_paper_choice(side, table, alpha) for side in sides]
+            feasible = [f for f in found if f is not None]
+            if feasible:
+                chosen.append(min(feasible, key=lambda f: f[0])[1:])
+        # One pass over the truth for all of a scorer's thresholds.
+        for scorer in {id(s): s for s, _ in chosen}.values():
+            mine = [t for s, t in chosen if s is scorer]
+            unique = np.unique(mine)[::-1]
+            truth = Truth.of(scorer, unique, truth_table)
+            at = dict(zip(unique.tolist(), truth.saving.tolist(), strict=True))
+            paper += sum(
+                max(at[t], 0.0) for t in mine
+            )  # where it saves nothing it may stay at home
+    return Against(population.name, ours / n, paper / n)
+
+
+def _paper_choice(
+    side: list[Scorer], table: ProbeTable, alpha: float
+) -> tuple[float, Scorer, float] | None:
+    live = ~table.ended
+    grids = [threshold_grid(s.scores(table)[live])[::-1] for s in side]
+    k = sum(map(len, grids))
+    slack = math.sqrt(math.log(k / DELTA) / (2 * table.n_questions))
+    costs = stopped_counts(table, side[0].schedule, "kv-fork").weighed(PAPER_WEIGHTS)
+    best: tuple[float, Scorer, float] | None = None
+    for scorer, grid in zip(side, grids, strict=True):
+        curve = scorer.curve(table, grid)
+        risk = curve.totals(scorer.losses(table))[0] / table.n_questions
+        total = curve.totals(costs)[0]
+        for position in np.flatnonzero(risk + slack <= alpha).tolist():
+            if best is None or total[position] < best[0]:
+                best = (float(total[position]), scorer, float(grid[position]))
+    return best
+
+
+@dataclass(frozen=True)
+class FewLabels:
+    """Runs on few labels, whole: a new fit set and a new calibration set in each."""
+
+    n_calibration: int
+    alpha: float
+    runs: int
+    certified: float
+    """Share of runs with a certified positive net saving."""
+    truly_positive: float
+    """Share of runs whose certified rule truly saves."""
+    saving: float
+    """Mean true net saving in percent, 0 where nothing was certified."""
+
+
+def few_labels(population: Population, alpha: float, runs: int, truth: int) -> FewLabels:
+    """Share of runs that certify a saving at all."""
+    table = population.draw(truth, seeded(population, alpha, 71))
+    certified = positive = 0
+    saving = 0.0
+    for run in range(runs):
+        rng = seeded(population, alpha, 72, run)
+        fit = renamed(population.draw(population.n_fit, rng), "fit-")
+        choice = choose(fit, population.n_calibration, settings_of(population, alpha))
+        rule = calibrate(choice, population.draw(population.n_calibration, rng)).rule
+        if rule is None:
+            continue
+        truly = float(Truth.of(rule.scorer, np.array([rule.threshold]), table).saving[0])
+        certified += 1
+        positive += truly > 0
+        saving += truly
+    return FewLabels(
+        population.n_calibration, alpha, runs, certified / runs, positive / runs, saving / runs
+    )
+
+
+@dataclass(frozen=True)
+class BlackBox:
+    """One black-box workload: many probes against the joint choice (net savings in percent)."""
+
+    alpha: float
+    ten_probes: float
+    """Ten checkpoints, the cheapest family, at the risk that calibration could certify."""
+    policy: str
+    schedule: tuple[int, ...] | None
+    lower: float | None
+    """One-sided 95 % lower limit of the advised rule."""
+    true_saving: float
+    """Of what is recommended; exactly 0 for the full budget."""
+
+
+def black_box(population: Population, alpha: float, truth: int) -> BlackBox:
+    """Choose for a black-box endpoint and measure what is recommended."""
+    rng = seeded(population, alpha, 81)
+    fit = renamed(population.draw(population.n_fit, rng), "fit-")
+    settings = replace(settings_of(population, alpha), serving="black-box")
+    choice = choose(fit, population.n_calibration, settings)
+    advice = recommend(profile(trajectory(fit), rng=rng), choice)
+    saving = 0.0
+    if advice.policy != "full-budget":
+        assert choice.advised is not None
+        chain = choice.advised
+        saving = _saving(population, chain, choice.advised_position, alpha, truth)
+    return BlackBox(
+        alpha,
+        _ten_probes(choice),
+        advice.policy,
+        advice.schedule,
+        choice.saving_lower,
+        saving,
+    )
+
+
+def _ten_probes(choice: Choice) -> float:
+    schedule = tuple(range(choice.fit.table.n_checkpoints))
+    most = max_losses(choice.n_calibration, choice.settings.alpha, choice.chain_delta)
+    limit = most / choice.n_calibration * choice.n_fit
+    costs = []
+    for family in ("learned", *SCALAR_FAMILIES):
+        chain = build_chain(choice.fit, family, schedule)
+        if chain is not None and chain.position(limit) >= 0:
+            costs.append(float(chain.costs[chain.position(limit)]))
+    return 100 * (1 - min(costs) / float(choice.fit.full_cost.sum()))
+
+
+def _saving(population: Population, chain: Chain, position: int, alpha: float, truth: int) -> float:
+    table = population.draw(truth, seeded(population, alpha, 82))
+    curve = chain.scorer.curve(table, chain.thresholds[[position]])
+    costs = stopped_counts(table, chain.scorer.schedule, "black-box").weighed(PAPER_WEIGHTS)
+    full = full_counts(table).weighed(PAPER_WEIGHTS).sum()
+    return float(100 * (1 - curve.totals(costs)[0, 0] / full))
