@@ -51,6 +51,12 @@ COMMANDS = {
     "verify": Entry(
         "stopadvisor.cli.verify", "Hold a frozen policy against fresh labelled probes."
     ),
+    "run": Entry(
+        "stopadvisor.cli.run", "Answer questions, stopping early as a frozen policy says."
+    ),
+    "profile-serving": Entry(
+        "stopadvisor.cli.profile_serving", "Measure what probing and tokens cost in seconds here."
+    ),
     "plan": Entry("stopadvisor.cli.plan", "Say how many labelled questions a certificate takes."),
 }
 """The commands, in the order in which one needs them."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import click
@@ -15,6 +16,7 @@ from stopadvisor.choice import Settings
 from stopadvisor.costs import MONEY, REGIMES, Weights
 from stopadvisor.errors import ProbeError
 from stopadvisor.risk import Bound, Multiplicity
+from stopadvisor.serving_profile import read_serving_profile
 
 __all__ = ["PRICE", "Asked", "setting_options"]
 
@@ -37,7 +39,12 @@ class Asked:
     @classmethod
     def take(cls, params: dict[str, Any]) -> Asked:
         """Take this class's fields out of click's parameters."""
+        profile = params.pop("serving_profile")
         params["weights"] = params.pop("price")
+        if profile is not None:
+            if params["weights"] is not None:
+                raise click.UsageError("--price and --serving-profile exclude each other")
+            params["weights"] = read_serving_profile(profile).weights
         return cls(**{f.name: params.pop(f.name) for f in fields(cls)})
 
     def settings(self, assessed: Mapping[str, Any] | None = None, **more: Any) -> Settings:
@@ -121,6 +128,7 @@ _HELPS = {
     "serving": "Who pays for a probe: your serving stack.",
     "cache-block": "Tokens per block of the prefix cache.",
     "price": "Money per million input, cached and output tokens; by default the paper's weights.",
+    "serving-profile": "Count costs in seconds, as `profile-serving` measured them.",
     "bound": "Test of the risk.",
     "multiplicity": "How several thresholds share the error probability.",
     "families": "Rules to compare.",
@@ -136,6 +144,7 @@ def setting_options(*, defaults: bool) -> Callable[[_Function], _Function]:
         "serving": own.serving,
         "cache-block": own.cache_block,
         "price": None,
+        "serving-profile": None,
         "bound": own.bound,
         "multiplicity": own.multiplicity,
         "families": ",".join(own.families),
@@ -146,6 +155,7 @@ def setting_options(*, defaults: bool) -> Callable[[_Function], _Function]:
         "serving": click.Choice(REGIMES),
         "cache-block": click.IntRange(min=1),
         "price": PRICE,
+        "serving-profile": click.Path(path_type=Path),
         "bound": click.Choice(get_args(Bound)),
         "multiplicity": click.Choice(get_args(Multiplicity)),
         "families": _Families(),

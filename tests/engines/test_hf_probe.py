@@ -14,10 +14,10 @@ from stopadvisor.engines import OutOfMemory
 from stopadvisor.engines.hf import load_engine
 from stopadvisor.engines.hf.branch import Branch, probe_branches
 from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.engines.hf.generate import Limits, TraceBatch
 from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.engines.hf.sampling import Sampler, Sampling
 from stopadvisor.engines.hf.stops import AnswerStops
+from stopadvisor.engines.hf.traces import Limits, TraceBatch
 from stopadvisor.errors import ModelError, ProbeError
 from tests.engines.tiny import Reprefill, check_against, plan, prompt
 

@@ -25,7 +25,7 @@ from stopadvisor.engines.hf.runner import Runner, check_branches
 from stopadvisor.engines.hf.size import ModelSize, check_size, stored_width
 from stopadvisor.errors import ModelError
 
-__all__ = ["assemble"]
+__all__ = ["around", "assemble", "check_layers"]
 
 _LAYERS = {"full_attention", "sliding_attention"}
 _SETTINGS = ("do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
@@ -57,7 +57,7 @@ def assemble(
     with _quiet(folder is not None):
         with _loading(model, "configuration"):
             config = AutoConfig.from_pretrained(model)
-        window = _check_layers(model, config)
+        window = check_layers(model, config)
         with _loading(model, "tokenizer"):
             tokenizer = AutoTokenizer.from_pretrained(model)
         chat = Chat.of(tokenizer, **chat_options)
@@ -68,10 +68,35 @@ def assemble(
         with _loading(model, "weights"):
             loaded = _load_weights(model, kind, placement)
 
+    return around(model, folder, config, loaded, chat, window)
+
+
+def around(
+    model: str,
+    folder: Path | None,
+    config: Any,
+    loaded: Any,
+    chat: Chat,
+    window: tuple[int | None, bool],
+) -> HfEngine:
+    """Make the engine of a loaded model, after checking that it can be probed.
+
+    Parameters
+    ----------
+    model, folder
+        As in `assemble`.
+    config : transformers configuration
+    loaded : transformers model
+        With our attention.
+    chat : Chat
+    window : tuple
+        From `check_layers`.
+    """
     text = config.get_text_config(decoder=True)
     heads = int(text.num_attention_heads)
     kv_heads = int(getattr(text, "num_key_value_heads", None) or heads)
-    runner = Runner(loaded, heads // kv_heads, *window, spread=placement == "auto")
+    spread = len(set((getattr(loaded, "hf_device_map", None) or {}).values())) > 1
+    runner = Runner(loaded, heads // kv_heads, *window, spread=spread)
     _self_check(model, runner, int(loaded.get_output_embeddings().weight.shape[0]))
 
     generation = loaded.generation_config
@@ -96,13 +121,13 @@ def assemble(
         name=identity["model"],
         runner=runner,
         chat=chat,
-        stop_ids=_stop_ids(generation, tokenizer),
+        stop_ids=_stop_ids(generation, chat.tokenizer),
         model_identity=identity,
         remarks=_remarks(text),
     )
 
 
-def _check_layers(model: str, config: Any) -> tuple[int | None, bool]:
+def check_layers(model: str, config: Any) -> tuple[int | None, bool]:
     """Refuse layers whose state cannot be branched.
 
     Returns

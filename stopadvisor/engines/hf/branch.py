@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stopadvisor.engines.hf.cache import additive
-from stopadvisor.engines.hf.generate import Kept
 from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.engines.hf.stops import AnswerStops
+from stopadvisor.engines.hf.traces import Kept
 from stopadvisor.errors import EngineError, ProbeError
 
 __all__ = ["Branch", "Forced", "entropy_top_k", "probe_branches"]

@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.errors import OutOfMemory
 from stopadvisor.engines.hf.branch import Branch, Forced, entropy_top_k, probe_branches
-from stopadvisor.engines.hf.generate import Finished, Limits, TraceBatch
 from stopadvisor.engines.hf.memory import free_memory, kv_bytes_per_token
 from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.engines.hf.sampling import Sampler, Sampling, uniforms
 from stopadvisor.engines.hf.stops import AnswerStops
+from stopadvisor.engines.hf.traces import Finished, Limits, TraceBatch
 from stopadvisor.errors import ModelError
 from stopadvisor.markers import count_markers
 from stopadvisor.probes import ProbePlan, Prompt, RawProbe, RawTrace
 
-__all__ = ["HfEngine"]
+__all__ = ["HfEngine", "ran_out_of_memory"]
 
 _LARGEST_BATCH = 64
 _ASSUMED_PROMPT = 512
@@ -81,7 +81,8 @@ class HfEngine:
         return int(self.model.get_output_embeddings().weight.shape[0])
 
     @property
-    def _pad_id(self) -> int:
+    def pad_id(self) -> int:
+        """Fills the left of shorter prompts."""
         pad = self.tokenizer.pad_token_id
         return 0 if pad is None else int(pad)
 
@@ -169,7 +170,7 @@ class HfEngine:
         try:
             return self._probe(prompts, plan)
         except RuntimeError as error:
-            if not _ran_out_of_memory(error):
+            if not ran_out_of_memory(error):
                 raise
             # The frames that raised still hold the batch; the next one needs that memory.
             traceback.clear_frames(error.__traceback__)
@@ -183,7 +184,7 @@ class HfEngine:
         entropy_top_k(plan.entropy)  # refused before, not after, the traces are drawn
         suffix = self.suffix_ids(plan.cue)
         ids = [self.chat.prompt_ids(prompt.messages) for prompt in prompts]
-        limits = self._limits(ids, plan, len(suffix))
+        limits = self.limits(ids, plan, len(suffix))
         traces: list[RawTrace | None] = [None] * len(prompts)
         with torch.inference_mode():
             streams = (
@@ -192,7 +193,7 @@ class HfEngine:
                 else np.empty((len(prompts), 0))
             )
             sampler = Sampler(sampling, ids, streams, self.vocabulary, self.runner.device)
-            batch = TraceBatch(self.runner, ids, sampler, limits, self._pad_id)
+            batch = TraceBatch(self.runner, ids, sampler, limits, self.pad_id)
             for group in batch.finished(self.on_tokens):
                 probed = self._probe_group(group, plan, suffix)
                 for i, row in enumerate(group.rows.tolist()):
@@ -228,7 +229,8 @@ class HfEngine:
             )
         return room
 
-    def _limits(self, ids: list[list[int]], plan: ProbePlan, suffix: int) -> Limits:
+    def limits(self, ids: list[list[int]], plan: ProbePlan, suffix: int) -> Limits:
+        """Return when each of these prompts' traces is over; `suffix` tokens precede a probe."""
         closer = self.chat.closer.ids
         max_think = np.full(len(ids), plan.max_think)
         room = self._room(ids, plan, suffix)
@@ -321,7 +323,7 @@ class HfEngine:
         )
 
 
-def _ran_out_of_memory(error: RuntimeError) -> bool:
+def ran_out_of_memory(error: RuntimeError) -> bool:
     """Whether torch ran out of memory; on a processor it says so in words alone."""
     words = ("not enough memory", "out of memory", "can't allocate memory")
     return isinstance(error, torch.OutOfMemoryError) or any(w in str(error) for w in words)

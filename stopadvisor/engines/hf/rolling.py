@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from stopadvisor.engines.hf.cache import KeptCache, KeptLayer
-from stopadvisor.engines.hf.generate import Kept, Limits, TraceBatch
 from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.engines.hf.sampling import Sampler
+from stopadvisor.engines.hf.traces import Kept, Limits, TraceBatch
 
 __all__ = ["RollingBatch", "RollingSampler"]
 
@@ -162,9 +162,7 @@ class RollingBatch(TraceBatch):
         self._forget(int(self._begin.min()))
         self._mask = type(self._mask)(self._kept.pads, columns, self._runner)
 
-    def _take_in(
-        self, rows: Sequence[int], sampler: Sampler, max_think: NDArray[np.int64]
-    ) -> None:
+    def _take_in(self, rows: Sequence[int], sampler: Sampler, max_think: NDArray[np.int64]) -> None:
         count, begin = len(rows), self.steps
         self.rows = np.concatenate([self.rows, np.array(rows)])
         # No token has id -1: a closer cannot reach back behind a row's beginning.

@@ -1,0 +1,423 @@
+"""`stopadvisor run`: answer questions, each thinking only as long as a frozen policy lets it.
+
+Questions need no gold.  Every answer is on disk before the next; the same command goes on where it
+stopped.  With `--compare-full` the same questions are asked without stopping too, group by group in
+turn, so that what else the machine does hits both alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from stopadvisor.agreement import agree
+from stopadvisor.answers import extract_natural
+from stopadvisor.cli.options import OutputOptions, output_options
+from stopadvisor.cli.probe import show_remarks
+from stopadvisor.cli.progress import progress_on
+from stopadvisor.cli.run_screen import show_summary
+from stopadvisor.collect import Progress
+from stopadvisor.engines import OutOfMemory
+from stopadvisor.errors import ModelError
+from stopadvisor.grading import Grader
+from stopadvisor.policy import MIXED_TASKS, Policy, load_policy
+from stopadvisor.probes import ProbePlan
+from stopadvisor.runs import RunDirectory
+from stopadvisor.served import Answered, AnswerFile, Full, compare, normal_form
+from stopadvisor.serving import OnStop, Reply, make_requests, policy_plan
+from stopadvisor.workload import Question, Workload, read_workload
+
+if TYPE_CHECKING:
+    from stopadvisor.engines.hf.engine import HfEngine
+
+__all__ = ["RunOptions", "command", "load_model", "run"]
+
+GROUP_BATCHES = 4
+"""Batches of questions between two turns of stopping and not stopping."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Which policy, over which questions, on which model."""
+
+    policy: Path
+    workload: Path
+    model: str | None = None
+    """None: the name that the policy gives."""
+    out: Path | None = None
+    """The answers' file; None for one under ``runs/``."""
+    compare_full: bool = False
+    against: Path | None = None
+    """A run with recorded probes of the same questions."""
+    on_stop: OnStop | None = None
+    """None: the policy's own."""
+    batch_size: int | None = None
+    """None: what fits, halved when memory runs out."""
+    limit: int | None = None
+    answer_cap: int = ProbePlan.answer_cap
+    device: str = "auto"
+    dtype: str = "auto"
+    think_open: str | None = None
+    think_close: str | None = None
+    output: OutputOptions = field(default_factory=OutputOptions)
+
+
+@click.command("run")
+@click.argument("policy", metavar="POLICY", type=click.Path(path_type=Path))
+@click.argument("workload", metavar="WORKLOAD", type=click.Path(path_type=Path))
+@click.option(
+    "--model",
+    envvar="STOPADVISOR_MODEL",
+    show_envvar=True,
+    show_default="as the policy names it",
+    help="Model name on the Hugging Face hub, or a folder.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File of the answers (JSONL); by default one under runs/, named for workload and policy.",
+)
+@click.option(
+    "--compare-full",
+    is_flag=True,
+    help="Ask the same questions without stopping too, to measure what stopping saves.",
+)
+@click.option(
+    "--against",
+    metavar="RUN",
+    type=click.Path(path_type=Path),
+    help="Count the stops that differ from those of RUN's recorded probes.",
+)
+@click.option(
+    "--on-stop",
+    type=click.Choice(["probe", "answer"]),
+    show_default="the policy's",
+    help="Reply of a stopped question: the forced answer, or a visible one written after it.",
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=1),
+    show_default="what fits",
+    help="Questions at once; places that become free are taken by the next.",
+)
+@click.option("--limit", type=click.IntRange(min=1), help="Only the first N questions.")
+@click.option(
+    "--answer-cap",
+    type=click.IntRange(min=1),
+    default=RunOptions.answer_cap,
+    help="Most tokens of a visible answer.",
+)
+@click.option("--device", default="auto", help="cpu, cuda, cuda:1, …")
+@click.option(
+    "--dtype",
+    type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+    default="auto",
+    help="Precision of the model.",
+)
+@click.option("--think-open", metavar="TEXT", help="Opener of thinking, where not recognised.")
+@click.option("--think-close", metavar="TEXT", help="Closer of thinking, where not recognised.")
+@output_options
+def command(policy: Path, workload: Path, **params: Any) -> int:
+    """Answer the questions of WORKLOAD (JSONL, no gold needed), stopping as POLICY says.
+
+    Prompt, sampling, caps and cue are the policy's.  Goes on where an earlier call stopped.
+
+    Example: stopadvisor run policy.joblib questions.jsonl --model samples/tiny-reasoner
+    """
+    output = OutputOptions.take(params)
+    return run(RunOptions(policy, workload, output=output, **params), sys.stdout, sys.stderr)
+
+
+def run(options: RunOptions, out: TextIO, err: TextIO) -> int:
+    """Answer and sum up."""
+    policy = load_policy(options.policy)
+    plan = policy_plan(policy, answer_cap=options.answer_cap)
+    task = policy.content["task"]
+    workload = read_workload(
+        options.workload,
+        require_gold=False,
+        default_task=None if task == MIXED_TASKS else task,
+    )
+    make_requests(workload.questions, policy)  # refused before a model is loaded
+    recorded = RunDirectory.load(options.against) if options.against else None
+    with progress_on(err, quiet=options.output.quiet) as progress:
+        engine = load_model(options.model, policy, options)
+        remarks = _check(engine, policy, options)
+        for remark in remarks:
+            progress.remark(f"note: {remark}")
+        on_stop: OnStop = options.on_stop or policy.content["on_stop"]
+        path = options.out or _default_path(workload, policy)
+        setting = _setting(policy, engine.identity(), plan, on_stop)
+        with AnswerFile.open(path, setting) as file, Grader() as grader:
+            work = _Run(options, policy, plan, engine, on_stop, file, grader, progress)
+            try:
+                work.go(workload.questions[: options.limit])
+            except KeyboardInterrupt:
+                progress.remark(
+                    f"interrupted: what was answered is kept in {path}; "
+                    "the same command goes on from there"
+                )
+                raise
+            document = _document(work, workload, remarks, recorded)
+    if options.output.json:
+        print(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1), file=out)
+    else:
+        show_summary(document, out)
+    return 0
+
+
+# --- Before the first question --------------------------------------------------------------------
+
+
+def load_model(model: str | None, policy: Policy, options: RunOptions) -> HfEngine:
+    """Load the model of a policy, its chat template filled in as at calibration.
+
+    Raises
+    ------
+    ModelError
+        There is no such model, or it cannot be probed here.
+    """
+    from stopadvisor.engines import hf
+
+    content = policy.content
+    try:
+        return hf.load_engine(
+            model or content["model"]["name"],
+            device=options.device,
+            dtype=options.dtype,
+            think_open=options.think_open,
+            think_close=options.think_close,
+            chat_template_kwargs=content["chat_template_kwargs"],
+        )
+    except ModelError as error:
+        if model is not None:
+            raise
+        raise ModelError(f"{error} (the policy names it so; --model says where it is)") from error
+
+
+def _check(engine: HfEngine, policy: Policy, options: RunOptions) -> list[str]:
+    """Hold the policy against the engine; what differs and is allowed becomes remarks."""
+    content = policy.content
+    remarks = policy.check_source(engine.identity(), content["entropy_source"])
+    own = content["on_stop"]
+    if options.on_stop not in (None, own) and policy.kind == "stop":
+        remarks.append(
+            f"--on-stop {options.on_stop}: the certificate does not cover these answers, it was "
+            f"shown for on-stop {own}"
+        )
+    return remarks
+
+
+def _default_path(workload: Workload, policy: Policy) -> Path:
+    return Path("runs") / f"{workload.name}-{policy.digest[:8]}.jsonl"
+
+
+def _setting(policy: Policy, identity: Mapping[str, Any], plan: ProbePlan, on_stop: OnStop) -> str:
+    """Name everything that decides the answers, in eight digits."""
+    decides = [policy.digest, identity, plan.answer_cap, on_stop]
+    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:8]
+
+
+# --- Asking ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Run:
+    """One pass over the questions that are not answered yet."""
+
+    options: RunOptions
+    policy: Policy
+    plan: ProbePlan
+    engine: HfEngine
+    on_stop: OnStop
+    file: AnswerFile
+    grader: Grader
+    progress: Progress
+    batch_size: int = 1
+    """Halved when memory runs out."""
+    new: int = 0
+    seconds: float = 0.0
+    """Wall time of the engine with stopping, of the new questions."""
+    full_seconds: float = 0.0
+    said: set[str] = field(default_factory=set)
+
+    def go(self, questions: Sequence[Question]) -> None:
+        """Answer what the file does not answer yet."""
+        done = self.file.done(questions)
+        left = [question for question in questions if question.id not in done]
+        if left:
+            self.batch_size = self.options.batch_size or self.engine.auto_batch_size(self.plan)
+        show_remarks(self.engine, self.progress, self.said)
+        self.progress.begin("answering", len(questions), len(questions) - len(left))
+        size = GROUP_BATCHES * self.batch_size if self.options.compare_full else max(1, len(left))
+        for turn, start in enumerate(range(0, len(left), size)):
+            group = left[start : start + size]
+            if self.options.compare_full:
+                self._both(group, stopping_first=turn % 2 == 0)
+            else:
+                for question, reply in self._serve(group, stopping=True):
+                    self._keep(question, reply, None)
+        show_remarks(self.engine, self.progress, self.said)
+
+    def _both(self, group: Sequence[Question], *, stopping_first: bool) -> None:
+        """Ask a group twice; a line is written as soon as a question has both answers."""
+        first: dict[str, Reply] = {}
+        for question, reply in self._serve(group, stopping=stopping_first):
+            first[question.id] = reply
+        for question, reply in self._serve(group, stopping=not stopping_first):
+            stopped, full = first[question.id], reply
+            if not stopping_first:
+                stopped, full = full, stopped
+            self._keep(question, stopped, full)
+
+    def _serve(
+        self, questions: Sequence[Question], *, stopping: bool
+    ) -> Iterator[tuple[Question, Reply]]:
+        """Ask questions and yield each as it is over; batches halve when memory runs out."""
+        from stopadvisor.engines.hf.online import serve
+
+        left = list(questions)
+        while left:
+            replies = serve(
+                self.engine,
+                make_requests(left, self.policy),
+                self.plan,
+                self.policy if stopping else None,
+                batch_size=self.batch_size,
+                on_stop=self.on_stop,
+            )
+            over: set[str] = set()
+            try:
+                for index, reply in self._timed(replies, stopping=stopping):
+                    over.add(left[index].id)
+                    yield left[index], reply
+            except OutOfMemory:
+                if self.batch_size == 1 or self.options.batch_size is not None:
+                    raise
+                self.batch_size //= 2
+                self.progress.remark(
+                    f"out of memory; going on with {self.batch_size} questions at once"
+                )
+            left = [question for question in left if question.id not in over]
+
+    def _timed(
+        self, replies: Iterator[tuple[int, Reply]], *, stopping: bool
+    ) -> Iterator[tuple[int, Reply]]:
+        """Pass replies on, adding up the time that the engine took for them and nothing else."""
+        while True:
+            began = time.perf_counter()
+            found = next(replies, None)
+            spent = time.perf_counter() - began
+            if stopping:
+                self.seconds += spent
+            else:
+                self.full_seconds += spent
+            if found is None:
+                return
+            yield found
+
+    def _keep(self, question: Question, reply: Reply, full: Reply | None) -> None:
+        """Grade, where there is gold, and write the line."""
+        graded = [reply] if full is None else [reply, full]
+        correct: list[bool | None] = [None] * len(graded)
+        if question.gold is not None:
+            gold = question.gold
+            items = [(question.task, gold, _gradable(question, r)) for r in graded]
+            correct = list(self.grader.grade_many(items))
+        whole = None
+        if full is not None:
+            whole = Full(
+                answer=full.text,
+                normalized=normal_form(question, full),
+                finish=full.finish,
+                think_tokens=full.think_tokens,
+                visible_tokens=full.visible_tokens,
+                seconds=round(full.seconds, 6),
+                correct=correct[1],
+            )
+        self.file.add(Answered.of(question, self.file.setting, reply, correct[0], whole))
+        self.new += 1
+        decoded = sum(r.decoded_tokens for r in graded)
+        self.progress.advance(1, decoded)
+
+
+def _gradable(question: Question, reply: Reply) -> str | None:
+    """What is graded: a forced answer's whole text, the short answer of a visible one."""
+    if reply.text is None:
+        return None
+    if reply.finish == "stopped" and not reply.visible_tokens:
+        return reply.text
+    return extract_natural(question.task, reply.text)
+
+
+# --- The summary ----------------------------------------------------------------------------------
+
+
+def _document(
+    work: _Run, workload: Workload, remarks: list[str], recorded: RunDirectory | None
+) -> dict[str, Any]:
+    """What `run --json` prints."""
+    policy, options = work.policy, work.options
+    wanted = {question.id for question in workload.questions[: options.limit]}
+    lines = [line for line in work.file.lines if line.id in wanted]
+    n = len(lines)
+    graded = [line.correct for line in lines if line.correct is not None]
+    stopped = sum(line.stopped for line in lines)
+    content = policy.content
+    certificate = content["certificate"]
+    return {
+        "schema": 1,
+        "policy": str(options.policy),
+        "digest": policy.digest,
+        "kind": policy.kind,
+        "family": policy.family,
+        "workload": str(workload.path),
+        "model": work.engine.name,
+        "out": str(work.file.path),
+        "setting": work.file.setting,
+        "on_stop": work.on_stop,
+        "certified": certificate is not None and work.on_stop == content["on_stop"],
+        "alpha": None if certificate is None else certificate["alpha"],
+        "questions": n,
+        "new": work.new,
+        "seconds": round(work.seconds, 3),
+        "stopped": stopped,
+        "stopped_share": stopped / n if n else None,
+        "mean_tokens": {
+            name: sum(getattr(line, f"{name}_tokens") for line in lines) / n if n else None
+            for name in ("think", "probe", "visible")
+        },
+        "labelled": len(graded),
+        "accuracy": sum(graded) / len(graded) if graded else None,
+        "full": _full(work, lines) if any(line.full is not None for line in lines) else None,
+        "against": (
+            {"run": str(recorded.path)} | agree(policy, lines, recorded).to_dict()
+            if recorded is not None
+            else None
+        ),
+        "remarks": remarks,
+    }
+
+
+def _full(work: _Run, lines: Sequence[Answered]) -> dict[str, Any]:
+    """Stopping against not stopping: all questions, and those the policy has never met."""
+    split = work.policy.content["split"] or {"fit": [], "calibration": []}
+    met = {*split["fit"], *split["calibration"]}
+    timed = work.new if work.options.compare_full else 0
+    return compare(lines).to_dict() | {
+        "timed_questions": timed,
+        "seconds": round(work.seconds, 3) if timed else None,
+        "full_seconds": round(work.full_seconds, 3) if timed else None,
+        "time_saving_pct": (
+            100 * (1 - work.seconds / work.full_seconds) if timed and work.full_seconds else None
+        ),
+        "unmet": compare([line for line in lines if line.key not in met]).to_dict(),
+    }

@@ -1,0 +1,440 @@
+"""Real early exit: generate, probe over the live cache, ask the policy, stop or go on.
+
+A probe branches off the cache of the running trace and is thrown away with its columns, so that a
+trace that goes on is the very one that would have come without any probe.  Places of requests that
+are over are taken by waiting ones.  Knows no files and no gold answer.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from stopadvisor.answers import extract_forced, extract_natural
+from stopadvisor.engines.errors import OutOfMemory
+from stopadvisor.engines.hf.branch import Branch, Forced, probe_branches
+from stopadvisor.engines.hf.engine import HfEngine, ran_out_of_memory
+from stopadvisor.engines.hf.loaded import wrap
+from stopadvisor.engines.hf.rolling import RollingBatch, RollingSampler
+from stopadvisor.engines.hf.sampling import uniforms
+from stopadvisor.engines.hf.traces import Limits
+from stopadvisor.engines.hf.visible import StoppedTrace, visible_answers
+from stopadvisor.markers import count_markers
+from stopadvisor.policy import Policy
+from stopadvisor.probes import ProbePlan
+from stopadvisor.serving import (
+    OnStop,
+    PromptLike,
+    Reply,
+    Request,
+    Rule,
+    Steps,
+    make_requests,
+    policy_plan,
+)
+
+__all__ = ["generate", "serve"]
+
+_JOIN_SHARE = 4
+"""Waiting requests come in when this part of the places is free: each coming copies the cache, and
+requests that come together are probed together."""
+_SMALLEST_SPLIT = 8
+"""With nobody waiting, smaller batches run on as they are: parting them does not pay."""
+
+
+def generate(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[PromptLike],
+    policy: Policy,
+    *,
+    task: str | None = None,
+    batch_size: int | None = None,
+    on_stop: OnStop | None = None,
+    answer_cap: int = ProbePlan.answer_cap,
+) -> list[Reply]:
+    """Answer prompts, each thinking only as long as a frozen policy lets it.
+
+    Parameters
+    ----------
+    model : transformers model or HfEngine
+        A loaded causal language model; its attention is set to the one that probes without
+        copying.  Where `generate` is called again and again, give it the engine that
+        `stopadvisor.engines.hf.load_engine` or `wrap` made once.
+    tokenizer : transformers tokenizer or None
+        Not looked at with an engine.
+    prompts : sequence of str, of messages or of Question
+        Texts go through the policy's prompt template; chat messages are sent as they stand.
+    policy : Policy
+        From `stopadvisor.load_policy`; cue, caps, sampling and template are its own.
+    task : str, optional
+        Task of prompts that are no `Question`; needed where the policy's is ``mixed``.
+    batch_size : int, optional
+        Most prompts at once; by default what fits into memory.
+    on_stop : {"probe", "answer"}, optional
+        What a stopped prompt gets: the forced answer, or a visible answer after the closed
+        thinking.  The policy's own by default; its certificate covers no other.
+    answer_cap : int
+        Most tokens of a visible answer.
+
+    Returns
+    -------
+    list of Reply
+        In the order of `prompts`.
+
+    Raises
+    ------
+    PolicyError
+        The policy is bound to another model, tokenizer or template, or to none.
+    ModelError
+        The model cannot be probed, or a prompt does not fit its context.
+    OutOfMemory
+        The batch is too large.
+
+    Notes
+    -----
+    Traces are drawn from the same seeded stream per question as when probing, so that in float32
+    a question stops where its recorded probes say.  Remarks about another dtype or device than at
+    calibration are added to `HfEngine.remarks`.
+
+    Examples
+    --------
+    ::
+
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from stopadvisor import load_policy
+        from stopadvisor.engines.hf import generate, wrap
+
+        path = "samples/tiny-reasoner"
+        model = AutoModelForCausalLM.from_pretrained(path, dtype="float32")
+        engine = wrap(model, AutoTokenizer.from_pretrained(path))
+        policy = load_policy("policy.joblib")
+        for reply in generate(engine, None, ["Compute 86 + 6 - 9 modulo 100."], policy):
+            print(reply.answer, reply.budget, reply.think_tokens, reply.probe_tokens)
+    """
+    engine = model if isinstance(model, HfEngine) else _wrapped(model, tokenizer, policy)
+    plan = policy_plan(policy, answer_cap=answer_cap)
+    requests = make_requests(prompts, policy, task=task)
+    source = policy.content["entropy_source"]
+    for remark in policy.check_source(engine.identity(), source):
+        if remark not in engine.remarks:
+            engine.remarks.append(remark)
+    replies: list[Reply | None] = [None] * len(requests)
+    how: OnStop = on_stop or policy.content["on_stop"]
+    for index, reply in serve(engine, requests, plan, policy, batch_size=batch_size, on_stop=how):
+        replies[index] = reply
+    return [reply for reply in replies if reply is not None]
+
+
+def _wrapped(model: Any, tokenizer: Any, policy: Policy) -> HfEngine:
+    return wrap(model, tokenizer, chat_template_kwargs=policy.content["chat_template_kwargs"])
+
+
+def serve(
+    engine: HfEngine,
+    requests: Sequence[Request],
+    plan: ProbePlan,
+    rule: Rule | None,
+    *,
+    batch_size: int | None = None,
+    on_stop: OnStop = "probe",
+) -> Iterator[tuple[int, Reply]]:
+    """Answer requests and yield each with its position as soon as it is over.
+
+    Parameters
+    ----------
+    plan : ProbePlan
+        From `policy_plan`.
+    rule : Rule or None
+        A policy; None thinks to the end, without any probe.
+    batch_size : int, optional
+        Most requests at once; by default what fits into memory.
+    on_stop : {"probe", "answer"}
+        What a stopped request gets.
+
+    Raises
+    ------
+    OutOfMemory
+        The batch is too large; those yielded so far are done.
+    """
+    serving = _Serving(
+        engine,
+        requests,
+        plan,
+        rule,
+        batch_size=batch_size or engine.auto_batch_size(plan),
+        on_stop=on_stop,
+    )
+    while serving.unfinished:
+        yield from _guarded_step(serving)
+
+
+def _guarded_step(serving: _Serving) -> list[tuple[int, Reply]]:
+    """One step; what torch says when memory runs out becomes `OutOfMemory`."""
+    try:
+        return serving.step()
+    except RuntimeError as error:
+        if not ran_out_of_memory(error):
+            raise
+        # The frames that raised still hold tensors; whoever tries again needs that memory.
+        traceback.clear_frames(error.__traceback__)
+        reason = str(error).strip().splitlines()[0]
+    size = serving.size
+    serving.drop()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    raise OutOfMemory(f"{size} questions at once do not fit into memory: {reason}")
+
+
+@dataclass
+class _Row:
+    """A request in the batch."""
+
+    index: int
+    request: Request
+    prompt: list[int]
+    started: float
+    stepper: Steps | None
+    checkpoint: int = 0
+    """The next one."""
+    probe_tokens: int = 0
+    over: bool = False
+
+
+@dataclass
+class _Serving:
+    """Requests on their way: some in the batch, the others waiting."""
+
+    engine: HfEngine
+    requests: Sequence[Request]
+    plan: ProbePlan
+    rule: Rule | None
+    batch_size: int
+    on_stop: OnStop
+    _waiting: deque[int] = field(init=False)
+    _rows: list[_Row] = field(default_factory=list, init=False)
+    _batch: RollingBatch | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._waiting = deque(range(len(self.requests)))
+        self._budgets = self.rule.budgets if self.rule is not None else ()
+        self._sampling = self.engine.sampling(self.plan)
+        self._suffix = self.engine.suffix_ids(self.plan.cue)
+        self._closer = self.engine.chat.closer.ids
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether anything is left to do."""
+        return bool(self._waiting) or any(not row.over for row in self._rows)
+
+    @property
+    def size(self) -> int:
+        """Requests in the batch."""
+        return len(self._rows)
+
+    @torch.inference_mode()
+    def step(self) -> list[tuple[int, Reply]]:
+        """Draw one token per row; returns what is over then."""
+        batch = self._fill()
+        batch.advance(batch.steps + 1)
+        return [*self._probe(batch), *self._ends(batch)]
+
+    def drop(self) -> None:
+        """Give up the batch and its memory."""
+        self._batch = None
+        self._rows = []
+
+    # --- Who is in the batch ---
+
+    def _fill(self) -> RollingBatch:
+        """Let those that are done go and those that wait come, where that pays."""
+        batch, over = self._batch, np.array([row.over for row in self._rows], dtype=np.bool_)
+        if batch is None or over.all():
+            self._rows = []
+            rows, prompts, sampler, limits = self._next(self.batch_size)
+            self._batch = RollingBatch(
+                self.engine.runner, prompts, rows, sampler, limits, self.engine.pad_id
+            )
+            return self._batch
+        free = self.batch_size - int((~over).sum())
+        if self._waiting and free >= max(1, self.batch_size // _JOIN_SHARE):
+            self._rows = [row for row in self._rows if not row.over]
+            rows, prompts, sampler, limits = self._next(free)
+            batch.replace(over, rows, prompts, sampler, limits.max_think)
+        elif not self._waiting and len(over) >= _SMALLEST_SPLIT and 2 * over.sum() >= len(over):
+            self._rows = [row for row in self._rows if not row.over]
+            batch.replace(over)
+        return batch
+
+    def _next(self, count: int) -> tuple[list[int], list[list[int]], RollingSampler, Limits]:
+        """Take requests from the queue and make them ready."""
+        started = time.perf_counter()
+        taken = [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
+        requests = [self.requests[i] for i in taken]
+        engine, plan = self.engine, self.plan
+        prompts = [engine.chat.prompt_ids(request.prompt.messages) for request in requests]
+        limits = engine.limits(prompts, plan, len(self._suffix))
+        streams = (
+            uniforms([r.prompt for r in requests], plan.seed, limits.steps)
+            if self._sampling.temperature > 0
+            else np.empty((len(requests), 0))
+        )
+        sampler = RollingSampler(
+            self._sampling, prompts, streams, engine.vocabulary, engine.runner.device
+        )
+        for i, request, prompt in zip(taken, requests, prompts, strict=True):
+            stepper = self.rule.start(request.task) if self._budgets and self.rule else None
+            self._rows.append(_Row(i, request, prompt, started, stepper))
+        return taken, prompts, sampler, limits
+
+    # --- Checkpoints ---
+
+    def _due(self, batch: RollingBatch) -> list[int]:
+        """Rows to probe now: their trace is known to go beyond their next checkpoint.
+
+        That is known once as many further tokens as the closer has were drawn; at the first
+        budget that the trace does not exceed the question ends by itself, and no probe follows.
+        """
+        ages, traces, totals = batch.ages, batch.trace_tokens, batch.total_tokens
+        due = []
+        for i, row in enumerate(self._rows):
+            if row.over or row.checkpoint == len(self._budgets):
+                continue
+            budget = self._budgets[row.checkpoint]
+            seen = ages[i] >= budget + len(self._closer) or totals[i] >= 0
+            if seen and (traces[i] < 0 or traces[i] > budget):
+                due.append(i)
+        return due
+
+    def _probe(self, batch: RollingBatch) -> list[tuple[int, Reply]]:
+        """Probe where it is due and end what the policy stops."""
+        stopped: list[tuple[int, Forced]] = []
+        while due := self._due(batch):
+            branches = [self._branch(batch, i) for i in due]
+            answers = probe_branches(
+                self.engine.runner,
+                batch.kept,
+                branches,
+                self._suffix,
+                self.engine.stops,
+                cap=self.plan.cap,
+                entropy=self.plan.entropy,
+            )
+            stopped += [
+                (i, forced)
+                for i, forced in zip(due, answers, strict=True)
+                if self._observe(batch, i, forced)
+            ]
+        if not stopped:
+            return []
+        batch.stop([i for i, _ in stopped])
+        if self.on_stop == "answer":
+            return self._answered(batch, [i for i, _ in stopped])
+        return [self._stopped(batch, i, forced) for i, forced in stopped]
+
+    def _branch(self, batch: RollingBatch, i: int) -> Branch:
+        return Branch(i, batch.offset(i) + self._budgets[self._rows[i].checkpoint])
+
+    def _observe(self, batch: RollingBatch, i: int, forced: Forced) -> bool:
+        """Show the policy a forced answer; returns whether it stops."""
+        row = self._rows[i]
+        budget = self._budgets[row.checkpoint]
+        assert row.stepper is not None
+        decision = row.stepper.observe(
+            answer=self.engine.stops.text(forced.ids, forced.ended),
+            mean_logprob=forced.mean_logprob,
+            mean_entropy=forced.mean_entropy,
+            markers=float(count_markers(self.engine.chat.decode(batch.generated(i)[:budget]))),
+            think_tokens=budget,
+        )
+        row.checkpoint += 1
+        row.probe_tokens += len(forced.ids)
+        row.over = decision.stop
+        return decision.stop
+
+    # --- Replies ---
+
+    def _stopped(self, batch: RollingBatch, i: int, forced: Forced) -> tuple[int, Reply]:
+        text = self.engine.stops.text(forced.ids, forced.ended)
+        answer = extract_forced(self._rows[i].request.task, text) or None
+        return self._reply(batch, i, text, answer, visible=0)
+
+    def _answered(self, batch: RollingBatch, stopped: list[int]) -> list[tuple[int, Reply]]:
+        """Close the thinking of rows that were stopped and decode their visible answers."""
+        asked = []
+        for i in stopped:
+            row = self._rows[i]
+            budget = self._budgets[row.checkpoint - 1]
+            ids = (*row.prompt, *batch.generated(i)[:budget])
+            branch = Branch(i, batch.offset(i) + budget)
+            asked.append(StoppedTrace(branch, row.request.prompt, ids, budget))
+        written = visible_answers(self.engine, batch.kept, asked, self.plan)
+        replies = []
+        for i, drawn in zip(stopped, written, strict=True):
+            text = self._visible_text(drawn)
+            answer = extract_natural(self._rows[i].request.task, text)
+            visible = len(drawn) + len(self._closer)
+            replies.append(self._reply(batch, i, text, answer, visible=visible))
+        return replies
+
+    def _ends(self, batch: RollingBatch) -> list[tuple[int, Reply]]:
+        """Rows that have ended by themselves."""
+        replies = []
+        traces, totals = batch.trace_tokens, batch.total_tokens
+        for i, row in enumerate(self._rows):
+            if row.over or totals[i] < 0:
+                continue
+            row.over = True
+            length, total = int(traces[i]), int(totals[i])
+            text, answer, visible = None, None, 0
+            if batch.closed[i]:
+                ids = batch.generated(i)[length + len(self._closer) : total]
+                text = self._visible_text(ids)
+                answer = extract_natural(row.request.task, text)
+                visible = total - length
+            replies.append(self._reply(batch, i, text, answer, visible=visible, length=length))
+        return replies
+
+    def _visible_text(self, ids: list[int]) -> str:
+        over = bool(ids) and ids[-1] in self.engine.stop_ids
+        return self.engine.chat.decode(ids[:-1] if over else ids)
+
+    def _reply(
+        self,
+        batch: RollingBatch,
+        i: int,
+        text: str | None,
+        answer: str | None,
+        *,
+        visible: int,
+        length: int | None = None,
+    ) -> tuple[int, Reply]:
+        """Sum a row up; `length` is that of a trace that ended by itself."""
+        row = self._rows[i]
+        stopped = length is None
+        at = row.checkpoint - 1
+        budget = self._budgets[at] if stopped else None
+        decoded = int(batch.trace_tokens[i]) if length is None else length
+        seen = budget if length is None else length
+        reply = Reply(
+            text=text,
+            answer=answer,
+            stopped_at=at if stopped else None,
+            budget=budget,
+            prompt_tokens=len(row.prompt),
+            think_tokens=decoded,
+            probe_tokens=row.probe_tokens,
+            visible_tokens=visible,
+            n_probes=row.checkpoint,
+            seconds=time.perf_counter() - row.started,
+            finish="stopped" if stopped else ("length" if batch.cut[i] else "stop"),
+            thinking=self.engine.chat.decode(batch.generated(i)[:seen]),
+        )
+        return row.index, reply

@@ -1,0 +1,113 @@
+"""Visible answers of traces that were stopped: thinking is closed and the model writes its answer.
+
+They grow on a copy of the stopped rows' cache, with what was drawn behind the stop hidden.  Drawn
+as the trace is, from the same stream of numbers, as if the model had closed its thinking there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from stopadvisor.engines.hf.branch import Branch
+from stopadvisor.engines.hf.cache import KeptCache, additive
+from stopadvisor.engines.hf.engine import HfEngine
+from stopadvisor.engines.hf.sampling import Sampler, uniforms
+from stopadvisor.engines.hf.traces import Kept
+from stopadvisor.probes import ProbePlan, Prompt
+
+__all__ = ["StoppedTrace", "visible_answers"]
+
+
+@dataclass(frozen=True)
+class StoppedTrace:
+    """Where a visible answer begins."""
+
+    branch: Branch
+    prompt: Prompt
+    """Whose stream of numbers goes on."""
+    ids: tuple[int, ...]
+    """Prompt and thinking up to the stop."""
+    budget: int
+    """Thinking tokens among them."""
+
+
+def visible_answers(
+    engine: HfEngine, kept: Kept, traces: Sequence[StoppedTrace], plan: ProbePlan
+) -> list[list[int]]:
+    """Close the thinking and decode a visible answer behind each trace.
+
+    Parameters
+    ----------
+    kept : Kept
+        Stays as it was.
+    plan : ProbePlan
+        Its `answer_cap`, sampling and seed are used.
+
+    Returns
+    -------
+    list of list of int
+        Token ids, the ending one included, where there is one.
+    """
+    closer, cap, runner = list(engine.chat.closer.ids), plan.answer_cap, engine.runner
+    device, size, first = kept.pads.device, len(closer), kept.cache.columns
+    index = torch.tensor([trace.branch.row for trace in traces], device=device)
+    pads = kept.pads[index]
+    cache = KeptCache()
+    cache.layers = [layer.take(index, 0, first) for layer in kept.cache.layers]
+    seen = kept.start + torch.tensor([trace.branch.tokens for trace in traces], device=device)
+
+    places = torch.arange(first + size + cap, device=device)
+    allowed = (places >= pads[:, None]) & ((places < seen[:, None]) | (places >= first))
+    start = seen - pads  # position of the closer in each sequence
+    behind = start[:, None] + places - first
+    key_positions = torch.where(places < first, places - pads[:, None], behind)
+
+    step = torch.arange(size, device=device)
+    causal = places[None, : first + size] <= first + step[:, None]  # (size, columns)
+    logits = runner.forward(
+        torch.tensor([closer] * len(traces), device=device),
+        start[:, None] + step,
+        cache,
+        additive(allowed[:, None, : first + size] & causal, runner.dtype),
+        key_positions[:, : first + size],
+    )[:, -1]
+
+    mask = additive(allowed, runner.dtype)[:, None]
+    sampler = _sampler(engine, traces, plan)
+    over = np.zeros(len(traces), dtype=np.bool_)
+    answers: list[list[int]] = [[] for _ in traces]
+    for at in range(cap):
+        tokens = sampler.draw(logits, at)
+        for i, token in enumerate(tokens.tolist()):
+            if not over[i]:
+                answers[i].append(token)
+                over[i] = token in engine.stop_ids
+        if over.all() or at == cap - 1:
+            break
+        stop = first + size + at + 1
+        logits = runner.forward(
+            tokens[:, None],
+            (start + size + at)[:, None],
+            cache,
+            mask[:, :, :stop],
+            key_positions[:, :stop],
+        )[:, -1]
+    return answers
+
+
+def _sampler(engine: HfEngine, traces: Sequence[StoppedTrace], plan: ProbePlan) -> Sampler:
+    """Go on in each question's stream behind the closer."""
+    sampling, closer = engine.sampling(plan), engine.chat.closer.ids
+    streams = np.empty((len(traces), 0))
+    if sampling.temperature > 0:
+        begins = [trace.budget + len(closer) for trace in traces]
+        whole = uniforms([t.prompt for t in traces], plan.seed, max(begins) + plan.answer_cap)
+        streams = np.stack(
+            [row[b : b + plan.answer_cap] for row, b in zip(whole, begins, strict=True)]
+        )
+    sequences = [[*trace.ids, *closer] for trace in traces]
+    return Sampler(sampling, sequences, streams, engine.vocabulary, engine.runner.device)

@@ -1,0 +1,113 @@
+"""`profile-serving`: measured on the tiny real model, read back, and put to use."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from stopadvisor.cli.main import cli, main
+from stopadvisor.costs import Weights
+from stopadvisor.errors import CalibrationError
+from stopadvisor.serving_profile import ServingProfile, read_serving_profile
+from tests.engines.online_policies import TINY_REASONER
+
+ROW = {"batch": 1, "checkpoints": 4, "seconds_per_question": 3.59, "std": 1.992}
+GOOD: dict[str, Any] = {
+    "schema": 1,
+    "model": "Qwen3-32B",
+    "engine": "hf 5.23.0",
+    "device": "NVIDIA H100 PCIe",
+    "per_token_seconds": {"prefilled": 1e-5, "cached": 1e-7, "decoded": 0.02},
+    "rows": [ROW | {"peak_memory_gb": 61.78}],
+}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps(GOOD), encoding="utf-8")
+    return path
+
+
+def test_a_profile_becomes_weights_in_seconds(file: Path) -> None:
+    profile = read_serving_profile(file)
+    assert profile.weights == Weights(1e-5, 1e-7, 0.02, "seconds")
+    assert (profile.rows[0].checkpoints, profile.rows[0].std) == (4, 1.992)
+    assert profile.to_dict() == GOOD | {"settings": {}}
+    assert ServingProfile.from_dict(profile.to_dict(), "it") == profile
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"schema": 2}, "field 'schema': expected 1, got 2"),
+        ({"model": ""}, "field 'model': expected a text, got ''"),
+        ({"per_token_seconds": None}, "field 'per_token_seconds': expected an object"),
+        (
+            {"per_token_seconds": {"prefilled": 0, "cached": 0, "decoded": 0}},
+            "field 'decoded': expected seconds > 0",
+        ),
+        (
+            {"per_token_seconds": {"prefilled": -1, "cached": 0, "decoded": 1}},
+            "field 'prefilled': expected a finite number >= 0, got -1",
+        ),
+        ({"rows": {}}, "field 'rows': expected a list"),
+        ({"rows": [ROW]}, r"rows\[0\]: field 'peak_memory_gb'"),
+        (
+            {"rows": [GOOD["rows"][0] | {"batch": 0.5}]},
+            r"rows\[0\]: field 'batch': expected a whole number >= 1",
+        ),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_a_damaged_profile_is_refused(change: dict[str, Any], words: str, file: Path) -> None:
+    file.write_text(json.dumps(GOOD | change), encoding="utf-8")
+    with pytest.raises(CalibrationError, match=words):
+        read_serving_profile(file)
+
+
+@pytest.mark.parametrize("content", [None, "no json", "[1]"], ids=["absent", "text", "list"])
+def test_what_is_no_profile_is_refused(content: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "other.json"
+    if content is not None:
+        path.write_text(content, encoding="utf-8")
+    with pytest.raises(CalibrationError, match=r"other\.json"):
+        read_serving_profile(path)
+
+
+def test_price_and_profile_exclude_each_other(file: Path) -> None:
+    words = ["assess", "runs/x", "--price", "1/1/1", "--serving-profile", str(file)]
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 2
+    assert "--price and --serving-profile exclude each other" in done.output
+
+
+@pytest.mark.integration
+def test_the_tiny_model_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "profile.json"
+    words = ["profile-serving", "--model", str(TINY_REASONER), "--out", str(out), "--device", "cpu"]
+    few = ["--batch", "1,2", "--checkpoints", "2,3", "--questions", "2", "--json", "--quiet"]
+    assert main([*words, *few]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document == json.loads(out.read_text(encoding="utf-8"))
+    assert list(document) == [
+        *("schema", "model", "engine", "device", "per_token_seconds", "rows", "settings"),
+    ]
+    profile = read_serving_profile(out)
+    assert profile.model == "tiny-reasoner"
+    assert [(row.batch, row.checkpoints) for row in profile.rows] == [
+        (batch, count) for batch in (1, 2) for count in (0, 2, 3)
+    ]
+    assert all(row.seconds_per_question > 0 for row in profile.rows)
+    assert all(0.05 < row.peak_memory_gb < 64 for row in profile.rows)
+    assert [row.std is None for row in profile.rows] == [False] * 3 + [True] * 3
+    assert profile.weights.decoded > profile.weights.prefilled > profile.weights.cached >= 0
+    assert len(profile.settings["schedules"]["3"]) == 3
+
+    code = main([*words, "--batch", "4", "--questions", "2"])
+    assert code == 2
+    assert "--batch 4 needs at least as many questions, got 2" in capsys.readouterr().err

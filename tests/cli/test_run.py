@@ -1,0 +1,305 @@
+"""`run`: the tiny real model behind the command line, stopped for real."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stopadvisor.agreement import recorded_stop
+from stopadvisor.cli import run as run_module
+from stopadvisor.cli.main import main
+from stopadvisor.engines import OutOfMemory
+from stopadvisor.engines.hf import load_engine, online
+from stopadvisor.engines.hf.engine import HfEngine
+from stopadvisor.grading import Grader
+from stopadvisor.labels import grade_traces
+from stopadvisor.manifest import build_manifest
+from stopadvisor.policy import Policy, save_policy
+from stopadvisor.runs import RunDirectory
+from stopadvisor.serving import make_requests, policy_plan
+from stopadvisor.workload import read_workload
+from tests.engines.online_policies import TINY_REASONER, bound, rule
+from tests.policy_content import full_budget_content
+
+WORKLOAD = TINY_REASONER.parent / "arithmetic.jsonl"
+N = 16
+BUDGETS = (0, 16, 32, 64)
+LINE = [
+    "id", "key", "setting", "answer", "normalized", "stopped", "checkpoint", "budget", "finish",
+    "think_tokens", "probe_tokens", "visible_tokens", "prompt_tokens", "seconds",
+]  # fmt: skip
+SUMMARY = [
+    "schema", "policy", "digest", "kind", "family", "workload", "model", "out", "setting",
+    "on_stop", "certified", "alpha", "questions", "new", "seconds", "stopped", "stopped_share",
+    "mean_tokens", "labelled", "accuracy", "full", "against", "remarks",
+]  # fmt: skip
+FULL = [
+    "questions", "decoded_tokens", "full_decoded_tokens", "think_tokens", "full_think_tokens",
+    "labelled", "correct", "full_correct", "lost", "token_saving_pct", "think_saving_pct",
+    "accuracy", "full_accuracy", "risk", "risk_ci95",
+]  # fmt: skip
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def engine() -> HfEngine:
+    return load_engine(str(TINY_REASONER), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def policy(engine: HfEngine) -> Policy:
+    """Stops a middling share of the questions."""
+    return rule(engine, "run-stability", 2.0, budgets=list(BUDGETS))
+
+
+class Bench:
+    """A workload, a policy file and the engine behind the command line."""
+
+    def __init__(
+        self,
+        folder: Path,
+        engine: HfEngine,
+        policy: Policy,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        self.folder, self.engine = folder, engine
+        self.file = folder / "sums.jsonl"
+        lines = WORKLOAD.read_text(encoding="utf-8").splitlines()[:N]
+        self.file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        self.out = folder / "answers.jsonl"
+        self.policy = self.save(policy)
+        self._capsys = capsys
+
+    def save(self, policy: Policy, name: str = "policy.json") -> Path:
+        path = self.folder / name
+        save_policy(policy.content, path, format="json")
+        return path
+
+    def call(self, *words: str, policy: Path | None = None) -> tuple[int, str, str]:
+        arguments = ["run", str(policy or self.policy), str(self.file), "--out", str(self.out)]
+        code = main([*arguments, "--batch-size", "8", *words])
+        text = self._capsys.readouterr()
+        return code, text.out, text.err
+
+    def document(self, *words: str, policy: Path | None = None) -> dict[str, Any]:
+        code, out, err = self.call("--json", "--quiet", *words, policy=policy)
+        assert (code, err) == (0, "")
+        found: dict[str, Any] = json.loads(out)
+        return found
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.fixture
+def bench(
+    tmp_path: Path,
+    engine: HfEngine,
+    policy: Policy,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Bench:
+    monkeypatch.setattr(run_module, "load_model", lambda model, policy, options: engine)
+    return Bench(tmp_path, engine, policy, capsys)
+
+
+@pytest.fixture(scope="module")
+def recorded(
+    engine: HfEngine, policy: Policy, tmp_path_factory: pytest.TempPathFactory
+) -> RunDirectory:
+    """A run that holds the probes of the same questions."""
+    workload = read_workload(WORKLOAD)
+    questions = workload.questions[:N]
+    plan = policy_plan(policy)
+    traces = engine.probe([r.prompt for r in make_requests(questions, policy)], plan)
+    with Grader() as grader:
+        records = grade_traces(questions, traces, grader, entropy="full")
+    manifest = build_manifest(
+        engine.identity(), plan, workload, fractions=(0.4, 0.4, 0.2), grading={}
+    )
+    run = RunDirectory.create(tmp_path_factory.mktemp("recorded"), manifest)
+    run.append(records)
+    return run
+
+
+def test_stops_are_those_of_the_recorded_probes(
+    bench: Bench, policy: Policy, recorded: RunDirectory
+) -> None:
+    document = bench.document("--against", str(recorded.path))
+    records = {record.id: record for record in recorded.records()}
+    assert 2 < document["stopped"] < N - 2
+    for line in bench.lines:
+        record = records[line["id"]]
+        stop = recorded_stop(policy, record)
+        assert line["checkpoint"] == stop
+        if stop is None:
+            assert line["answer"] == record.natural_answer
+            assert line["correct"] == record.natural_correct
+        else:
+            at = record.checkpoints[stop]
+            assert (line["answer"], line["normalized"]) == (at.answer, at.normalized)
+            assert line["correct"] == at.correct
+    against = document["against"]
+    assert (against["questions"], against["differing_stops"]) == (N, 0)
+    assert (against["differing_stops_share"], against["differing_answers"]) == (0.0, 0)
+    assert list(document) == SUMMARY
+    assert (document["questions"], document["labelled"], document["certified"]) == (N, N, True)
+
+
+def test_compare_full_measures_what_stopping_saves(bench: Bench, recorded: RunDirectory) -> None:
+    document = bench.document("--compare-full")
+    full = document["full"]
+    assert list(full)[: len(FULL)] == FULL
+    assert list(full)[len(FULL) :] == [
+        *("timed_questions", "seconds", "full_seconds", "time_saving_pct", "unmet"),
+    ]
+    records = {record.id: record for record in recorded.records()}
+    for line in bench.lines:
+        record = records[line["id"]]
+        assert line["full"]["answer"] == record.natural_answer
+        assert line["full"]["think_tokens"] == record.trace_tokens
+        assert line["full"]["visible_tokens"] == record.natural_answer_tokens
+        assert line["full"]["correct"] == record.natural_correct
+    decoded = sum(
+        line["think_tokens"] + line["probe_tokens"] + line["visible_tokens"] for line in bench.lines
+    )
+    whole = sum(r.trace_tokens + r.natural_answer_tokens for r in records.values())
+    assert full["token_saving_pct"] == pytest.approx(100 * (1 - decoded / whole))
+    lost = [line for line in bench.lines if line["full"]["correct"] and not line["correct"]]
+    assert (full["lost"], full["risk"]) == (len(lost), len(lost) / N)
+    assert full["timed_questions"] == full["unmet"]["questions"] == N
+    again = bench.document("--compare-full")
+    assert (again["new"], again["full"]["timed_questions"]) == (0, 0)
+    assert again["full"]["time_saving_pct"] is None
+    assert again["full"]["token_saving_pct"] == full["token_saving_pct"]
+
+
+def test_questions_need_no_gold(bench: Bench) -> None:
+    rows = [json.loads(line) for line in bench.file.read_text(encoding="utf-8").splitlines()[:5]]
+    bench.file.write_text(
+        "".join(json.dumps({"id": r["id"], "question": r["question"]}) + "\n" for r in rows),
+        encoding="utf-8",
+    )
+    document = bench.document()
+    assert [list(line) for line in bench.lines] == [LINE] * 5
+    assert (document["labelled"], document["accuracy"], document["full"]) == (0, None, None)
+    code, out, err = bench.call()
+    assert code == 0
+    assert "Answered 5 questions" in out
+    assert "answering: 5/5 done" in err
+
+
+def test_a_killed_run_goes_on_where_it_stopped(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = bench.document()
+    expected = {line["id"]: line for line in bench.lines}
+    text = bench.out.read_bytes().split(b"\n")
+    bench.out.write_bytes(b"\n".join(text[:6]) + b"\n" + text[6][:40])  # killed in mid-line
+    again = bench.document()
+    assert (again["questions"], again["new"]) == (N, N - 6)
+    found = {line["id"]: line for line in bench.lines}
+    assert len(bench.lines) == N
+    same = [name for name in LINE if name != "seconds"]
+    for name, line in expected.items():
+        assert [found[name][key] for key in same] == [line[key] for key in same]
+    assert again["stopped"] == whole["stopped"]
+
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        yield from ()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(online, "serve", broken)
+    bench.out.unlink()
+    code, _, err = bench.call()
+    assert code == 130
+    assert "the same command goes on from there" in err
+
+
+def test_memory_that_runs_out_halves_the_batch(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve, sizes = online.serve, []
+
+    def tight(*args: Any, **kwargs: Any) -> Any:
+        sizes.append(kwargs["batch_size"])
+        if kwargs["batch_size"] > 4:
+            yield next(serve(*args, **kwargs))
+            raise OutOfMemory("no more")
+        yield from serve(*args, **kwargs)
+
+    monkeypatch.setattr(online, "serve", tight)
+    monkeypatch.setattr(HfEngine, "auto_batch_size", lambda self, plan: 8)
+    code = main(
+        ["run", str(bench.policy), str(bench.file), "--out", str(bench.out), "--limit", "6"]
+    )
+    assert (code, sizes) == (0, [8, 4])
+    assert len({line["id"] for line in bench.lines}) == len(bench.lines) == 6
+
+
+def test_full_budget_asks_no_probe(bench: Bench, engine: HfEngine) -> None:
+    path = bench.save(bound(engine, full_budget_content()), "full.json")
+    document = bench.document("--limit", "3", policy=path)
+    assert (document["stopped"], document["mean_tokens"]["probe"]) == (0, 0)
+    assert (document["kind"], document["certified"]) == ("full-budget", False)
+
+
+def test_visible_answers_are_not_certified(bench: Bench) -> None:
+    document = bench.document("--on-stop", "answer", "--limit", "4")
+    assert (document["on_stop"], document["certified"]) == ("answer", False)
+    assert any("the certificate does not cover these answers" in r for r in document["remarks"])
+    assert all(line["visible_tokens"] > 0 for line in bench.lines)
+    code, _, err = bench.call("--limit", "4")  # the same file, the forced answers
+    assert code == 2
+    assert "holds answers under other settings" in err
+
+
+def test_answers_of_another_question_are_not_mixed_in(bench: Bench) -> None:
+    bench.document("--limit", "2")
+    text = bench.file.read_text(encoding="utf-8").replace("Compute ", "Please compute ", 1)
+    bench.file.write_text(text, encoding="utf-8")
+    code, _, err = bench.call("--limit", "2")
+    assert code == 2
+    assert "ids must keep their questions" in err
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        ("tokenizer_sha256", "calibrated with tokenizer hash"),
+        ("template_sha256", "calibrated with chat template hash"),
+        ("revision", "calibrated with model revision"),
+    ],
+)
+def test_another_model_is_refused(
+    field: str, words: str, bench: Bench, engine: HfEngine, policy: Policy
+) -> None:
+    model = policy.content["model"] | {field: "0" * 64}
+    other = rule(engine, "confidence", -0.1, budgets=list(BUDGETS), model=model)
+    code, out, err = bench.call(policy=bench.save(other, "other.json"))
+    assert (code, out) == (2, "")
+    assert words in err
+    assert not bench.out.exists()
+
+
+def test_another_dtype_is_remarked(bench: Bench, engine: HfEngine, policy: Policy) -> None:
+    other = policy.content["engine"] | {"dtype": "bfloat16"}
+    path = bench.save(
+        rule(engine, "confidence", -0.1, budgets=list(BUDGETS), engine=other), "bf16.json"
+    )
+    document = bench.document("--limit", "1", policy=path)
+    assert any("dtype is 'float32' here, was 'bfloat16'" in r for r in document["remarks"])
+
+
+def test_a_run_of_other_questions_is_refused(
+    bench: Bench, recorded: RunDirectory, tmp_path: Path
+) -> None:
+    bench.file.write_text(json.dumps({"question": "Compute 1 + 1 modulo 100."}) + "\n")
+    code, _, err = bench.call("--against", str(recorded.path))
+    assert code == 2
+    assert "has none of these questions" in err

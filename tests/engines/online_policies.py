@@ -1,0 +1,38 @@
+"""Policies bound to an engine, for tests that stop for real."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from stopadvisor.engines.hf.engine import HfEngine
+from stopadvisor.policy import Policy, build_policy, policy_source
+from tests.policy_content import family_content
+
+__all__ = ["TINY_REASONER", "bound", "rule"]
+
+TINY_REASONER = Path(__file__).parents[2] / "samples" / "tiny-reasoner"
+
+
+def bound(engine: HfEngine, content: dict[str, Any], /, **changes: Any) -> Policy:
+    """A policy with this rule, bound to this engine."""
+    identity = engine.identity()
+    probe = {
+        "closer": identity["think_close"],
+        "cue": {"text": "\n\nFinal answer:", "ids": None},
+        "cap": 16,
+        "stop_ids": identity["stop_ids"],
+    }
+    sampling = {"greedy": False, "temperature": None, "seed": 5}
+    own = {
+        **policy_source(identity),
+        "probe": probe,
+        "sampling": sampling,
+        "chat_template_kwargs": {},
+    }
+    return Policy(build_policy(content | own | changes))
+
+
+def rule(engine: HfEngine, family: str, threshold: float, /, **changes: Any) -> Policy:
+    """A family's rule with this decision threshold."""
+    return bound(engine, family_content(family, threshold), **changes)

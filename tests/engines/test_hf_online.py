@@ -1,0 +1,255 @@
+"""Early exit for real, against recorded probes and against generation left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from stopadvisor.engines.hf import generate, wrap
+from stopadvisor.engines.hf.engine import HfEngine
+from stopadvisor.engines.hf.online import serve
+from stopadvisor.errors import PolicyError
+from stopadvisor.policy import Policy, build_policy
+from stopadvisor.probes import RawTrace
+from stopadvisor.serving import Reply, make_requests, policy_plan
+from stopadvisor.workload import Question, read_workload
+from tests.engines.online_policies import TINY_REASONER, bound, rule
+from tests.policy_content import family_content, full_budget_content
+
+WORKLOAD = TINY_REASONER.parent / "arithmetic.jsonl"
+BUDGETS = (0, 10, 20, 32, 48)
+LATER = (0, 32, 64, 96)
+"""For families that need more thinking to settle."""
+PROBED = tuple(sorted({*BUDGETS, *LATER}))
+N = 28
+
+
+def replay(policy: Policy, trace: RawTrace, task: str) -> tuple[int | None, list[float]]:
+    """Where recorded probes stop a trace, and the scores on the way."""
+    stepper, scores = policy.start(task), []
+    for probe in trace.probes:
+        if probe.budget not in policy.budgets:
+            continue
+        if probe.ended:
+            break
+        decision = stepper.observe(
+            answer=probe.text,
+            mean_logprob=probe.mean_logprob,
+            mean_entropy=probe.mean_entropy,
+            markers=float(probe.markers),
+            think_tokens=probe.think_tokens,
+        )
+        scores.append(decision.score)
+        if decision.stop:
+            return decision.checkpoint, scores
+    return None, scores
+
+
+@pytest.fixture(scope="module")
+def questions() -> tuple[Question, ...]:
+    return read_workload(WORKLOAD).questions[:N]
+
+
+Recorded = dict[float | None, list[RawTrace]]
+
+
+@pytest.fixture(scope="module")
+def recorded(tiny_reasoner: HfEngine, questions: Sequence[Question]) -> Recorded:
+    """Traces with all their probes, as `probe` records them, by temperature."""
+    found: Recorded = {}
+    for temperature in (None, 0.7):
+        sampling = _sampling(temperature)
+        policy = rule(tiny_reasoner, "confidence", 1e-3, budgets=list(PROBED), sampling=sampling)
+        requests = make_requests(questions, policy)
+        plan = policy_plan(policy)
+        found[temperature] = tiny_reasoner.probe([r.prompt for r in requests], plan)
+    return found
+
+
+def _sampling(temperature: float | None) -> dict[str, Any]:
+    return {"greedy": False, "temperature": temperature, "seed": 5}
+
+
+def middling(engine: HfEngine, family: str, traces: Sequence[RawTrace], **changes: Any) -> Policy:
+    """A rule that stops a middling share of the traces, no score within rounding of it."""
+    if family == "run-stability":
+        return rule(engine, family, 2.0, budgets=list(LATER), **changes)
+    changes = {"budgets": list(BUDGETS)} | changes
+    never = rule(engine, family, 1e-3 if family == "confidence" else 1e6, **changes)
+    scores = [replay(never, trace, "numeric")[1] for trace in traces]
+    best = sorted(max(own, default=-np.inf) for own in scores)
+    low, high = best[len(best) // 4], best[3 * len(best) // 4]
+    ranked = sorted({score for own in scores for score in own if low <= score <= high})
+    below, above = max(pairwise(ranked), key=lambda pair: pair[1] - pair[0])
+    return rule(engine, family, (below + above) / 2, **changes)
+
+
+def answers(
+    engine: HfEngine, questions: Sequence[Question], policy: Policy, **options: Any
+) -> list[Reply]:
+    """`serve` in the order of the questions, the policy's plan."""
+    requests, plan = make_requests(questions, policy), policy_plan(policy)
+    found = dict(serve(engine, requests, plan, policy, **options))
+    return [found[i] for i in range(len(questions))]
+
+
+# --- Stops are those of the recorded probes -------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [None, 0.7], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("family", ["confidence", "run-stability", "learned"])
+def test_stops_and_answers_are_those_of_recorded_probes(
+    family: str,
+    temperature: float | None,
+    tiny_reasoner: HfEngine,
+    questions: Sequence[Question],
+    recorded: Recorded,
+) -> None:
+    traces = recorded[temperature]
+    policy = middling(tiny_reasoner, family, traces, sampling=_sampling(temperature))
+    stops = [replay(policy, trace, "numeric")[0] for trace in traces]
+    assert 4 < sum(stop is not None for stop in stops) < N - 4
+    assert len(set(stops)) > 2
+    for reply, trace, stop in zip(
+        answers(tiny_reasoner, questions, policy, batch_size=16), traces, stops, strict=True
+    ):
+        assert reply.stopped_at == stop
+        asked = [p for p in trace.probes if p.budget in policy.budgets and not p.ended]
+        asked = asked[: None if stop is None else stop + 1]
+        assert reply.n_probes == len(asked)
+        assert reply.probe_tokens == sum(p.probe_tokens for p in asked)
+        if stop is None:
+            assert (reply.text, reply.finish) == (trace.natural_text, trace.finish)
+            assert (reply.thinking, reply.budget) == (trace.thinking, None)
+            assert reply.think_tokens == trace.trace_tokens
+            assert reply.visible_tokens == trace.natural_tokens
+        else:
+            assert (reply.text, reply.finish) == (asked[stop].text, "stopped")
+            assert (reply.budget, reply.visible_tokens) == (policy.budgets[stop], 0)
+            assert trace.thinking.startswith(reply.thinking)
+            assert reply.think_tokens == policy.budgets[stop] + 1  # has it ended just here?
+        assert reply.prompt_tokens == trace.prompt_tokens
+
+
+@pytest.mark.parametrize("batch_size", [1, 5])
+def test_places_taken_by_others_change_nothing(
+    batch_size: int, tiny_reasoner: HfEngine, questions: Sequence[Question], recorded: Recorded
+) -> None:
+    traces = recorded[0.7][:8]
+    policy = middling(tiny_reasoner, "confidence", traces, sampling=_sampling(0.7))
+    found = answers(tiny_reasoner, questions[:8], policy, batch_size=batch_size)
+    assert [r.stopped_at for r in found] == [replay(policy, t, "numeric")[0] for t in traces]
+    assert all(t.thinking.startswith(r.thinking) for r, t in zip(found, traces, strict=True))
+    assert all(r.seconds > 0 for r in found)
+
+
+# --- Traces are those of generation left alone ----------------------------------------------------
+
+
+def test_probing_leaves_the_trace_as_it_was(
+    random_engine: HfEngine, windowed_engine: HfEngine
+) -> None:
+    """Probed at many places and never stopped: token for token what comes without probes."""
+    texts = ["x" * n for n in (1, 30, 7, 60)]
+    for engine in (random_engine, windowed_engine):
+        never = rule(engine, "confidence", 1e-3, budgets=[0, 1, 2, 7, 20, 33], max_think=40)
+        plain = bound(engine, full_budget_content(), max_think=40)
+        at = replace(policy_plan(plain), answer_cap=6)
+        requests = make_requests(texts, never, task="numeric")
+        alone = engine.probe([request.prompt for request in requests], at)
+        for batch_size in (2, 4):
+            found = dict(
+                serve(
+                    engine,
+                    requests,
+                    replace(policy_plan(never), answer_cap=6),
+                    never,
+                    batch_size=batch_size,
+                )
+            )
+            for i, trace in enumerate(alone):
+                assert found[i].thinking == trace.thinking
+                assert (found[i].text, found[i].finish) == (trace.natural_text, trace.finish)
+                assert found[i].stopped_at is None
+                assert found[i].n_probes == sum(b < trace.trace_tokens for b in never.budgets)
+
+
+def test_full_budget_asks_no_probe(
+    tiny_reasoner: HfEngine, questions: Sequence[Question], recorded: Recorded
+) -> None:
+    policy = bound(tiny_reasoner, full_budget_content())
+    for reply, trace in zip(
+        answers(tiny_reasoner, questions[:6], policy, batch_size=4), recorded[None], strict=False
+    ):
+        assert (reply.n_probes, reply.probe_tokens, reply.stopped_at) == (0, 0, None)
+        assert (reply.text, reply.thinking) == (trace.natural_text, trace.thinking)
+
+
+# --- A visible answer after the stop --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [None, 0.7], ids=["greedy", "sampled"])
+def test_a_stopped_trace_may_write_its_visible_answer(
+    temperature: float | None, tiny_reasoner: HfEngine, questions: Sequence[Question]
+) -> None:
+    policy = rule(tiny_reasoner, "confidence", -1e9, budgets=[23], sampling=_sampling(temperature))
+    found = answers(tiny_reasoner, questions[:6], policy, batch_size=6, on_stop="answer")
+    stopped = [(q, r) for q, r in zip(questions, found, strict=False) if r.stopped_at == 0]
+    assert len(stopped) > 3
+    chat, model = tiny_reasoner.chat, tiny_reasoner.model
+    for question, reply in stopped:
+        (request,) = make_requests([question], policy)
+        prompt = chat.prompt_ids(request.prompt.messages)
+        (whole,) = answers(
+            tiny_reasoner, [question], bound(tiny_reasoner, full_budget_content()), batch_size=1
+        )
+        thinking = chat.tokenizer.encode(reply.thinking, add_special_tokens=False)
+        assert len(thinking) == 23
+        assert whole.thinking.startswith(reply.thinking) or temperature is not None
+        assert reply.text is not None
+        assert reply.visible_tokens >= 2
+        if temperature is None:
+            ids = torch.tensor([[*prompt, *thinking, *chat.closer.ids]])
+            out = model.generate(
+                input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=64
+            )
+            plain = out[0, ids.shape[1] :].tolist()
+            assert reply.text == chat.decode(plain)
+            assert reply.visible_tokens == len(plain) + len(chat.closer.ids)
+
+
+# --- The library call -----------------------------------------------------------------------------
+
+
+def test_generate_takes_a_loaded_model_and_plain_texts(
+    tiny_reasoner: HfEngine, questions: Sequence[Question], recorded: Recorded
+) -> None:
+    policy = middling(tiny_reasoner, "confidence", recorded[None])
+    model = AutoModelForCausalLM.from_pretrained(TINY_REASONER, dtype="float32")
+    tokenizer = AutoTokenizer.from_pretrained(TINY_REASONER)
+    texts = [question.messages[0]["content"] for question in questions[:8]]
+    found = generate(model, tokenizer, texts, policy)
+    expected = [replay(policy, trace, "numeric")[0] for trace in recorded[None][:8]]
+    assert [reply.stopped_at for reply in found] == expected
+    assert wrap(model, tokenizer).identity() == tiny_reasoner.identity()
+    again = generate(tiny_reasoner, None, list(questions[:8]), policy, batch_size=3)
+    assert [reply.answer for reply in again] == [reply.answer for reply in found]
+
+
+def test_generate_refuses_another_model(random_engine: HfEngine, tiny_reasoner: HfEngine) -> None:
+    policy = rule(tiny_reasoner, "confidence", -0.1)
+    with pytest.raises(PolicyError, match="the policy was calibrated with model revision"):
+        generate(random_engine, None, ["1 + 1"], policy)
+
+
+def test_generate_refuses_a_policy_of_an_archive(tiny_reasoner: HfEngine) -> None:
+    content = family_content("confidence") | {"model": None, "engine": None}
+    with pytest.raises(PolicyError, match="bound to no model"):
+        generate(tiny_reasoner, None, ["1 + 1"], Policy(build_policy(content)))
