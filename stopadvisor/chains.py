@@ -234,6 +234,19 @@ def _fit(
     return fit(features[rows], correct[rows], _features_of(family))
 
 
+def _thresholds(scores: FloatArray) -> FloatArray:
+    """Thresholds in testing order, descending; shape (n_thresholds,).
+
+    Each lies halfway between a score and the next lower one: on the score itself, the rounding of
+    another machine could flip the very question that set it.
+    """
+    distinct = np.unique(scores)
+    at = np.unique(np.quantile(scores, _GRID, method="higher"))
+    below = distinct[np.maximum(np.searchsorted(distinct, at) - 1, 0)]
+    halfway = (at + below) / 2
+    return np.where(halfway > below, halfway, at)[::-1]
+
+
 def build_chain(fit: FitData, family: str, schedule: tuple[int, ...]) -> Chain | None:
     """Measure one candidate on fit questions.
 
@@ -273,7 +286,7 @@ def build_chain(fit: FitData, family: str, schedule: tuple[int, ...]) -> Chain |
         raise CalibrationError(
             f"family must be one of {SCALAR_FAMILIES + LEARNED_FAMILIES}, got {family!r}"
         )
-    thresholds = np.unique(np.quantile(scores[live], _GRID, method="higher"))[::-1]
+    thresholds = _thresholds(scores[live])
     curve = StopCurve.build(scores, live, thresholds)
     costs = fit.counts(schedule).weighed(fit.weights)
     block_losses = curve.totals(scorer.losses(table), fit.blocks, fit.n_blocks)
