@@ -1,0 +1,236 @@
+"""The README against the code: its Python runs, and its JSON fields are those that commands print.
+
+The other promises of the README, its commands, options and exit codes, are held in `test_layout`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stopadvisor.cli import preflight as preflight_module
+from stopadvisor.cli import probe as probe_module
+from stopadvisor.cli.main import COMMANDS, main
+from stopadvisor.policy import build_policy, save_policy
+from stopadvisor.runs import RunDirectory
+from tests.material import make_run, write_archive
+from tests.policy_content import full_budget_content
+from tests.scripted import ScriptedEngine
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PYTHON = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+SHARED = "Shared parts"
+NAME = re.compile(r"`([\w-]+)`")
+
+Fields = dict[str, set[str]]
+
+
+def documented() -> Fields:
+    """Names in the first column of the JSON table, by command; values of fields stand elsewhere."""
+    section = README.partition("\n## JSON\n")[2].partition("\n## ")[0]
+    found: Fields = {}
+    for row in re.findall(r"^\| (.*?) \|", section, re.MULTILINE):
+        if title := re.match(r"\*\*(?:`([a-z-]+) --json`)?(.*?)\*\*", row):
+            names = found.setdefault(title[1] or title[2], set())
+        elif found:
+            names |= set(NAME.findall(row))
+    return found
+
+
+DOCUMENTED = documented()
+
+
+def parts() -> Fields:
+    """The shared parts, each with the names in it."""
+    section = README.partition(f"**{SHARED}**")[2].partition("| **")[0]
+    found: Fields = {}
+    for row in re.findall(r"^\| (.*?) \|", section, re.MULTILINE):
+        names = NAME.findall(row)
+        if not row.startswith("…"):
+            current = found.setdefault(names.pop(0), set())
+        current |= set(names)
+    found["profile"] |= {"count", "share", "ci95"}  # they stand in the second column
+    found["expected"] |= found["weights"]
+    return found
+
+
+def keys(value: Any) -> Iterator[str]:
+    """Every name in a document, at whatever depth."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield key
+            yield from keys(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from keys(item)
+
+
+def check(command: str, *documents: Any) -> None:
+    names = set(DOCUMENTED[command])
+    for part, inside in parts().items():
+        if part in names:
+            names |= inside
+    printed = {key for document in documents for key in keys(document)}
+    assert printed == names
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: str | Path) -> dict[str, Any]:
+    """What a command prints as JSON."""
+    capsys.readouterr()
+    code = main([*map(str, words), "--json"])
+    out = capsys.readouterr().out
+    assert code in (0, 3), out
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def test_every_command_has_its_json_documented() -> None:
+    assert DOCUMENTED.keys() == {SHARED, *COMMANDS}
+
+
+# --- The fields of each command -------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an assessable run, one of questions that came later, and an archive."""
+    root = tmp_path_factory.mktemp("readme")
+    make_run(root / "old", 300)
+    make_run(root / "new", 600)
+    new = RunDirectory.load(root / "new")
+    new.rewrite(new.records()[300:])
+    write_archive(root / "raw.npz")
+    return root
+
+
+ALPHA = ("--alpha", "0.15")
+
+
+def test_fields_of_assess(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = ("--out", runs / "results")
+    check(
+        "assess",
+        answer(capsys, "assess", runs / "old", "--serving", "overlap", "--price", "1/0.1/4"),
+        answer(capsys, "assess", runs / "raw.npz", "--protocol", "paper", *folder),
+    )
+
+
+def test_fields_of_calibrate_inspect_and_verify(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rule = ("--families", "learned,confidence")
+    certified = answer(capsys, "calibrate", runs / "old", *ALPHA, *rule)
+    policy = runs / "old" / "policy.joblib"
+    inspected = answer(capsys, "inspect", policy)
+    verified = answer(capsys, "verify", policy, runs / "new", "--test-only")
+    transferred = answer(
+        capsys, "calibrate", runs / "new", "--from", policy, "--compare", *ALPHA, *rule
+    )
+    refused = answer(capsys, "calibrate", runs / "old", "--alpha", "0.002", *rule)
+    assert refused["refusal"]
+    check("calibrate", certified, transferred, refused)
+    moved = answer(capsys, "inspect", transferred["policy"])
+    packages = {name: "" for name in ("torch", "transformers")}  # of a run on a real model
+    model = {"ids": None}
+    save_policy(build_policy(full_budget_content()), runs / "full.joblib")
+    full = answer(capsys, "inspect", runs / "full.joblib")
+    check("inspect", inspected, moved, full, packages, model)
+    check("verify", verified)
+
+
+def test_fields_of_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    check("plan", answer(capsys, "plan"))
+
+
+def test_fields_of_probe_and_preflight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for module in (probe_module, preflight_module):
+        monkeypatch.setattr(module, "load_engine", lambda options: ScriptedEngine())
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "run", 60)
+    check("probe", answer(capsys, "probe", "run-sums.jsonl", "--out", "again", "--max-think", "99"))
+    report = answer(capsys, "preflight", "run-sums.jsonl", "--compare-cues", "--max-think", "256")
+    assert report["cues"]
+    # Examples come with disagreement alone.
+    report["examples"] = []
+    check("preflight", report)
+
+
+@pytest.mark.integration
+def test_fields_of_run_and_the_examples_that_need_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from stopadvisor.engines.hf import load_engine
+    from tests.engines.online_policies import TINY_REASONER, rule
+
+    (tmp_path / "samples").symlink_to(ROOT / "samples")
+    monkeypatch.chdir(tmp_path)
+    engine = load_engine(str(TINY_REASONER), device="cpu")
+    policy = rule(engine, "run-stability", 2.0, budgets=[0, 16])
+    save_policy(policy.content, tmp_path / "policy.joblib")
+
+    (example,) = (code for code in PYTHON if "generate(" in code)
+    exec(compile(example, "README.md", "exec"), {"__name__": "readme"})  # noqa: S102
+    budget = capsys.readouterr().out.split()[1]
+    assert budget in ("None", "0", "16")
+
+    lines = (ROOT / "samples" / "arithmetic.jsonl").read_text(encoding="utf-8").splitlines()[:24]
+    (tmp_path / "few.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    answer(
+        capsys, "probe", "few.jsonl", "--model", TINY_REASONER, "--budgets", "0,16", "--out", "r",
+        "--split", "50/50/0", "--seed", "4", "--no-preflight",
+    )  # fmt: skip
+    words = ("policy.joblib", "few.jsonl", "--model", TINY_REASONER, "--compare-full")
+    check("run", answer(capsys, "run", *words, "--against", "r"))
+
+
+# --- Its Python -----------------------------------------------------------------------------------
+
+
+class _Request:
+    """A request of the README's serving loop that thinks to its end at 40 tokens."""
+
+    def __init__(self, answers: Mapping[int, str]) -> None:
+        self.answers = answers
+        self.ended = False
+        self.text = "Wait, 6 * 7."
+        self.n_tokens = 0
+
+    def think_until(self, budget: int) -> _Request:
+        self.n_tokens, self.ended = min(budget, 40), budget >= 40
+        return self
+
+    def force_answer(self, thinking: _Request) -> Any:
+        text = self.answers[thinking.n_tokens]
+        return type("Probe", (), {"text": text, "mean_logprob": -0.1, "mean_entropy": 0.2})
+
+    def finish(self) -> str:
+        return "thought to the end"
+
+
+@pytest.mark.parametrize(
+    ("answers", "reply"),
+    [
+        pytest.param({0: " 41", 16: " 42", 32: " 42."}, " 42.", id="stopped"),
+        pytest.param({0: " 41", 16: " 42", 32: " 43"}, "thought to the end", id="never stopped"),
+    ],
+)
+def test_the_serving_loop_stops_where_the_policy_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: dict[int, str], reply: str
+) -> None:
+    from tests.policy_content import family_content
+
+    content = family_content("run-stability", 2.0) | {"budgets": [0, 16, 32, 64]}
+    save_policy(build_policy(content), tmp_path / "policy.joblib")
+    monkeypatch.chdir(tmp_path)
+    (example,) = (code for code in PYTHON if "stepper.observe(" in code)
+    names: dict[str, Any] = {}
+    exec(compile(example, "README.md", "exec"), names)  # noqa: S102
+    assert names["answer"](_Request(answers)) == reply
