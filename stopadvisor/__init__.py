@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stopadvisor.archives import read_archive
     from stopadvisor.errors import (
         CalibrationError,
         EngineError,
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
         WorkloadError,
     )
     from stopadvisor.policy import Policy, load_policy
-    from stopadvisor.probes import ProbeTable, read_archive
+    from stopadvisor.probes import ProbeTable
     from stopadvisor.runs import RunDirectory
     from stopadvisor.stepper import Decision, Stepper
     from stopadvisor.workload import Question, Workload, read_workload
@@ -60,7 +61,7 @@ _HOMES = {
     "Stepper": "stepper",
     "Workload": "workload",
     "load_policy": "policy",
-    "read_archive": "probes",
+    "read_archive": "archives",
     "read_workload": "workload",
 }
 """Module of each public name that is not in ``errors``."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stopadvisor.answers import extract_natural, normalize
 from stopadvisor.errors import ProbeError
 from stopadvisor.policy import MIXED_TASKS, Policy
 from stopadvisor.probes import ProbeRecord
@@ -98,7 +99,11 @@ def agree(policy: Policy, lines: Sequence[Answered], run: RunDirectory) -> Agree
             moved.append(line.id)
         if stop is not None and line.checkpoint is not None:
             budget = policy.budgets[stop]
-            recorded = next(c.normalized for c in record.checkpoints if c.budget == budget)
+            row = next(c for c in record.checkpoints if c.budget == budget)
+            recorded = row.normalized
+            if line.visible_tokens and row.visible_answer is not None:
+                visible = extract_natural(record.task, row.visible_answer)
+                recorded = normalize(record.task, visible or "")
             answers += recorded != line.normalized
         else:
             answers += stop != line.checkpoint

@@ -180,9 +180,11 @@ def _first_traces(table: ProbeTable) -> ProbeTable:
 
 
 def _check_labels(table: ProbeTable) -> None:
-    if table.correct.all() or not table.correct.any():
-        found = "right" if table.correct.all() else "wrong"
+    correct = table.stop_correct
+    if correct.all() or not correct.any():
+        found = "right" if correct.all() else "wrong"
+        kind = "forced" if table.on_stop == "probe" else "visible"
         raise CalibrationError(
-            f"all forced answers are {found}: both right and wrong ones are required to learn "
+            f"all {kind} answers are {found}: both right and wrong ones are required to learn "
             "when to stop; check gold answers and the cue with `stopadvisor preflight`"
         )

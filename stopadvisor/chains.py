@@ -271,7 +271,7 @@ def build_chain(fit: FitData, family: str, schedule: tuple[int, ...]) -> Chain |
     elif family in LEARNED_FAMILIES:
         if family == "learned-boosted" and fit.n_blocks < _SMALLEST_FIT_FOR_BOOSTING:
             return None
-        correct = table.correct[:, schedule]
+        correct = table.stop_correct[:, schedule]
         features = feature_array(table, schedule, _features_of(family))
         scores = np.empty(correct.shape)
         for fold in range(N_FOLDS):

@@ -98,6 +98,8 @@ class FitPoint:
     fit_accuracy: float | None
     fit_think_saving_pct: float | None
     fit_total_saving_pct: float | None
+    fit_answer_saving_pct: float | None = None
+    """None also where a stop gives the forced answer."""
 
 
 @dataclass(frozen=True)
@@ -355,4 +357,5 @@ def _fit_point(fit: FitData, chain: Chain, position: int) -> FitPoint:
         outcome.accuracy,
         outcome.think_saving_pct,
         outcome.total_saving_pct,
+        outcome.answer_saving_pct,
     )

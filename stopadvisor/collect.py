@@ -165,11 +165,17 @@ def _check_probes(
                         f"{name} must be finite, got {value!r} for question {question.id!r} "
                         f"at budget {probe.budget}"
                     )
+            if plan.on_stop == "answer" and not probe.ended and probe.visible_text is None:
+                raise EngineError(
+                    f"the engine must write a visible answer at budget {probe.budget} for "
+                    f"--on-stop answer, got none for question {question.id!r}"
+                )
 
 
 def _decoded_tokens(traces: Sequence[RawTrace]) -> int:
     return sum(
-        t.trace_tokens + t.natural_tokens + sum(p.probe_tokens for p in t.probes) for t in traces
+        t.trace_tokens + t.natural_tokens + sum(p.probe_tokens + p.visible_tokens for p in t.probes)
+        for t in traces
     )
 
 

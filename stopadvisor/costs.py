@@ -134,6 +134,11 @@ def stopped_counts(
     With P prompt, s suffix and a_k probe tokens: a probe sends P + B_k + s and decodes a_k, a
     resume sends P + B_k.  A server computes at least the last token it is sent, and the last
     decoded token of a chunk is not in its cache yet.
+
+    With on-stop ``answer`` (visible answers in the table) a stop at j sends one request more,
+    P + B_j as a resume does, and decodes the visible answer: closer, answer and ending token.  The
+    closer counts as decoded, as it does in the natural answer, and not a second time as sent.
+    Under kv-fork that request is a fork and sends nothing; under overlap it is the only resume.
     """
     columns = np.asarray(schedule, dtype=np.int64)
     if serving not in REGIMES:
@@ -164,6 +169,9 @@ def stopped_counts(
         last_answer = np.where(live[:, -1], 0.0, table.probe_tokens[:, -1])
         decoded[:, -1] += np.minimum(table.trace_tokens, budgets[-1]) + last_answer
 
+    if table.visible_tokens is not None:
+        decoded[:, :-1] += table.visible_tokens[:, columns]
+
     # A first budget of 0 makes the first probe the first request; else thinking starts alone.
     opening = np.zeros_like(prefix)
     opening[:, 0] = prompt[:, 0]
@@ -188,23 +196,26 @@ def stopped_counts(
                 probe_read[:, 0] = standing[:, 0]
         probe_fill = prefix + suffix - probe_read
         resume_read, resume_fill = standing, prefix - standing
-        if serving == "overlap":
-            resume_read, resume_fill = np.zeros_like(prefix), np.zeros_like(prefix)
-            # Thinking streams on while the probe decodes; what it wrote is thrown away.
-            last = table.trace_tokens
-            if table.reference == "last-checkpoint":
-                last = np.minimum(last, table.budgets[-1])  # full thinking is cut there
-            left = np.maximum(last[:, None] - budgets, 0.0)
-            decoded[:, :-1] += np.minimum(answers, left)
+    # The visible answer of a stop is written by a request like the resume that it replaces.
+    reply_read, reply_fill = resume_read, resume_fill
+    if serving == "overlap":
+        resume_read, resume_fill = np.zeros_like(prefix), np.zeros_like(prefix)
+        # Thinking streams on while the probe decodes; what it wrote is thrown away.
+        last = table.trace_tokens
+        if table.reference == "last-checkpoint":
+            last = np.minimum(last, table.budgets[-1])  # full thinking is cut there
+        left = np.maximum(last[:, None] - budgets, 0.0)
+        decoded[:, :-1] += np.minimum(answers, left)
     if table.reference == "last-checkpoint":
         # The last probe is the reply: nothing is resumed after it.
         resume_read, resume_fill = resume_read.copy(), resume_fill.copy()
         resume_read[:, -1] = resume_fill[:, -1] = 0.0
-    return TokenCounts(
-        decoded,
-        _along(probe_read, resume_read, live),
-        _along(probe_fill, resume_fill, live) + opening[:, :1],
-    )
+    cached = _along(probe_read, resume_read, live)
+    prefilled = _along(probe_fill, resume_fill, live) + opening[:, :1]
+    if table.on_stop == "answer":
+        cached[:, :-1] += np.where(live, reply_read, 0.0)
+        prefilled[:, :-1] += np.where(live, reply_fill, 0.0)
+    return TokenCounts(decoded, cached, prefilled)
 
 
 def _along(
@@ -274,7 +285,10 @@ def serving_costs(
     asked = live & (np.arange(len(schedule)) <= stops[:, None])
     probes = float(asked.sum(axis=1).mean())
     # The same stops with nothing to pay for finding them.
-    last = np.column_stack([table.think_tokens[:, list(schedule)], full.decoded])
+    reply = table.think_tokens[:, list(schedule)].astype(np.float64)
+    if table.visible_tokens is not None:
+        reply += table.visible_tokens[:, list(schedule)]
+    last = np.column_stack([reply, full.decoded])
     thinking = float(
         weights.decoded * np.take_along_axis(last, stops[:, None], axis=1).mean()
         + weights.prefilled * full.prefilled.mean()

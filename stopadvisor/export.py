@@ -105,6 +105,8 @@ def _expected(rule: ExportedRule, outcome: Outcome | None, settings: Settings) -
             "test_accuracy_ci95": _exact(outcome.correct, outcome.n),
             "test_full_accuracy": outcome.full_correct / outcome.n,
         }
+        if outcome.answer_saving_pct is not None:
+            fields["test_answer_saving_pct"] = outcome.answer_saving_pct
     return fields
 
 
@@ -154,7 +156,7 @@ def policy_content(
     table = source.table
     fields: dict[str, Any] = {
         "kind": "stop" if rule else "full-budget",
-        "on_stop": "probe",
+        "on_stop": table.on_stop,
         "markers": {"phrases": list(MARKERS), "rule": RULE},
         "normalizer": NORMALIZER,
         "grader": GRADER,
@@ -197,6 +199,9 @@ def policy_content(
         "max_think": None if manifest is None else manifest["plan"]["max_think"],
         "claim": claim(alpha, confidence, conditional=conditional),
     }
+    if table.on_stop == "answer" and manifest is not None:
+        cap = manifest["plan"]["answer_cap"]
+        fields["certificate"] |= {"on_stop": "answer", "answer_cap": cap}
     stored = question_features(calibration.entered, rule.scorer.schedule)
     # Evenly spaced: the first ones of a sorted workload would look like drift.
     spaced = np.linspace(0, len(stored) - 1, min(len(stored), _MOST_STORED)).astype(int)

@@ -77,6 +77,8 @@ def grade_traces(
                         probe_tokens=p.probe_tokens,
                         markers=p.markers,
                         ended=p.ended,
+                        visible_answer=p.visible_text,
+                        visible_tokens=None if p.visible_text is None else p.visible_tokens,
                     )
                     for p in trace.probes
                 ),
@@ -89,23 +91,31 @@ def _label(records: Sequence[ProbeRecord], grader: Grades) -> list[ProbeRecord]:
     """Fill in `normalized` and `correct` from the raw texts; the same for new and old records."""
     items: list[tuple[str, str, str | None]] = []
     for record in records:
-        natural = record.natural_answer
-        if natural is not None:
-            natural = extract_natural(record.task, natural)
-        answers = [natural, *(c.answer for c in record.checkpoints)]
+        written = [record.natural_answer, *_visible(record)]
+        answers = [None if w is None else extract_natural(record.task, w) for w in written]
+        answers += [c.answer for c in record.checkpoints]
         items += [(record.task, record.gold, answer) for answer in answers]
     verdicts = iter(grader.grade_many(items))
-    return [
-        replace(
-            record,
-            natural_correct=next(verdicts),
-            checkpoints=tuple(
-                replace(c, normalized=normalize(record.task, c.answer), correct=next(verdicts))
-                for c in record.checkpoints
-            ),
+    labelled = []
+    for record in records:
+        natural = next(verdicts)
+        visible = [None if c.visible_answer is None else next(verdicts) for c in record.checkpoints]
+        checkpoints = tuple(
+            replace(
+                c,
+                normalized=normalize(record.task, c.answer),
+                correct=next(verdicts),
+                visible_correct=right,
+            )
+            for c, right in zip(record.checkpoints, visible, strict=True)
         )
-        for record in records
-    ]
+        labelled.append(replace(record, natural_correct=natural, checkpoints=checkpoints))
+    return labelled
+
+
+def _visible(record: ProbeRecord) -> list[str]:
+    """The visible answers that were collected."""
+    return [c.visible_answer for c in record.checkpoints if c.visible_answer is not None]
 
 
 def regrade(run: RunDirectory, grader: Grades, workload: Workload | None = None) -> int:

@@ -13,7 +13,6 @@ import json
 import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -91,7 +90,7 @@ def build_manifest(
         "schema": SCHEMA,
         "workload": describe_workload(workload),
         "engine": dict(engine),
-        "plan": asdict(plan),
+        "plan": plan.to_dict(),
         "requested_budgets": "auto" if auto_budgets else list(plan.budgets),
         "requested_max_think": "auto" if auto_max_think else plan.max_think,
         "cue_ids": None if cue_ids is None else list(cue_ids),

@@ -31,6 +31,8 @@ class Outcome:
     think_saving_pct: float
     total_saving_pct: float
     saving_interval: Interval | None = None
+    answer_saving_pct: float | None = None
+    """Saving in tokens of the visible answer; None where a stop gives the forced one."""
 
     @property
     def risk(self) -> float:
@@ -78,6 +80,11 @@ def measure(
         else np.minimum(table.trace_tokens, table.budgets[-1])
     ).astype(np.float64)
     thinking = np.column_stack([table.think_tokens[:, columns], last])
+    answer_saving = None
+    if table.visible_tokens is not None and table.natural_tokens is not None:
+        written = np.column_stack([table.visible_tokens[:, columns], table.natural_tokens])
+        whole = float(table.natural_tokens.sum())
+        answer_saving = float(100 * (1 - at(written).sum() / whole)) if whole else 0.0
     stopped = at(costs)
     spread = None
     if rng is not None:
@@ -94,4 +101,5 @@ def measure(
         float(100 * (1 - at(thinking).sum() / last.sum())) if last.sum() else 0.0,
         float(100 * (1 - stopped.sum() / full_cost.sum())),
         spread,
+        answer_saving,
     )

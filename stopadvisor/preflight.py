@@ -129,6 +129,7 @@ def run_preflight(
         raise EngineError("preflight needs at least one fit question, got none")
     prompts = make_prompts(questions, template)
     prefix = min(PREFIX_BUDGET, plan.max_think)
+    plan = replace(plan, on_stop="probe")  # the natural answers show visible ones already
     full = replace(plan, budgets=tuple(sorted({0, prefix, plan.max_think})))
     short = replace(plan, budgets=(), max_think=prefix)
     progress = progress or Quiet()

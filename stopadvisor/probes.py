@@ -7,10 +7,8 @@ The table is what every analysis reads: read-only arrays, questions on axis 0, c
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -22,16 +20,19 @@ from stopadvisor.errors import ProbeError
 __all__ = [
     "Checkpoint",
     "Engine",
+    "OnStop",
     "ProbePlan",
     "ProbeRecord",
     "ProbeTable",
     "Prompt",
     "RawProbe",
     "RawTrace",
-    "read_archive",
+    "answer_codes",
 ]
 
 Reference = Literal["natural", "last-checkpoint"]
+OnStop = Literal["probe", "answer"]
+"""What a stopped request gets: the forced answer, or a visible one after the closed thinking."""
 BoolArray = NDArray[np.bool_]
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -73,6 +74,8 @@ class ProbePlan:
     entropy: str = "full"
     """`full`, or `top-k:K` to measure as a server that returns K log-probabilities would."""
     seed: int = 0
+    on_stop: OnStop = "probe"
+    """``answer``: the visible answer after every live prefix is decoded too, up to `answer_cap`."""
 
     def __post_init__(self) -> None:
         if any(b < 0 for b in self.budgets) or any(
@@ -86,10 +89,19 @@ class ProbePlan:
                 "cap, max_think and answer_cap must be >= 1, "
                 f"got {self.cap!r}, {self.max_think!r} and {self.answer_cap!r}"
             )
+        if self.on_stop not in ("probe", "answer"):
+            raise ProbeError(f"on_stop must be 'probe' or 'answer', got {self.on_stop!r}")
         if self.temperature is not None and not self.temperature > 0:
             raise ProbeError(
                 f"temperature must be > 0 (use greedy for 0), got {self.temperature!r}"
             )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for the manifest; `on_stop` is there only where it is ``answer``."""
+        plan = asdict(self)
+        if self.on_stop == "probe":
+            del plan["on_stop"]  # runs were named without it
+        return plan
 
 
 @dataclass(frozen=True)
@@ -113,6 +125,10 @@ class RawProbe:
     """The trace was over before this budget (trace length <= budget)."""
     tail_mass: float | None = None
     """Mean probability outside the top k; None when the entropy is over the full vocabulary."""
+    visible_text: str | None = None
+    """Visible answer after thinking closed here; None when not asked, or the trace is over."""
+    visible_tokens: int = 0
+    """Its tokens, closer and ending token included, as `RawTrace.natural_tokens`; 0 if none."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +180,13 @@ class Checkpoint:
     probe_tokens: int
     markers: float
     ended: bool
+    visible_answer: str | None = None
+    """Only with on-stop ``answer``, while the trace goes on; so are the next two."""
+    visible_correct: bool | None = None
+    visible_tokens: int | None = None
+
+
+_VISIBLE = ("visible_answer", "visible_correct", "visible_tokens")
 
 
 @dataclass(frozen=True)
@@ -188,7 +211,12 @@ class ProbeRecord:
 
     def to_json(self) -> str:
         """One line of JSON, keys in the order of the fields."""
-        return json.dumps(asdict(self), ensure_ascii=False, allow_nan=False)
+        data = asdict(self)
+        for row in data["checkpoints"]:
+            if row["visible_tokens"] is None:
+                for name in _VISIBLE:
+                    del row[name]
+        return json.dumps(data, ensure_ascii=False, allow_nan=False)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], where: str) -> ProbeRecord:
@@ -240,14 +268,23 @@ class ProbeTable:
     entropy_source: str
     reference: Reference
     """What full-thinking correct means in this table."""
+    visible_correct: BoolArray | None = None  # (n_questions, n_checkpoints)
+    """Whether the visible answer after a stop is right; None where none was collected.
+
+    Where the trace is over, here and in `visible_tokens`, it is the natural answer.
+    """
+    visible_tokens: FloatArray | None = None  # (n_questions, n_checkpoints)
+    """Tokens of that answer, closer and ending token included."""
 
     def __post_init__(self) -> None:
         n, m = self.correct.shape
         matrix = ("answer_codes", "mean_logprob", "mean_entropy", "markers", "probe_tokens")
         vector = ("samples", "trace_tokens", "prompt_tokens", "truncated")
         shapes = dict.fromkeys(matrix, (n, m)) | dict.fromkeys(vector, (n,))
+        if self.on_stop == "answer":
+            shapes |= dict.fromkeys(("visible_correct", "visible_tokens"), (n, m))
         for name, shape in shapes.items():
-            found = getattr(self, name).shape
+            found = np.shape(getattr(self, name))
             if found != shape:
                 raise ProbeError(f"{name} must have shape {shape}, got {found}")
         if self.budgets.shape != (m,) or (m > 1 and np.any(np.diff(self.budgets) <= 0)):
@@ -264,6 +301,8 @@ class ProbeTable:
                 )
         if self.reference == "natural" and self.natural_correct is None:
             raise ProbeError("the natural reference needs natural answers; these probes hold none")
+        if self.on_stop == "answer" and self.reference != "natural":
+            raise ProbeError("visible answers need the natural reference, got last-checkpoint")
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, np.ndarray):
@@ -278,6 +317,11 @@ class ProbeTable:
     def n_checkpoints(self) -> int:
         """Columns: probed budgets."""
         return int(self.correct.shape[1])
+
+    @property
+    def on_stop(self) -> OnStop:
+        """What a stopped question gets: ``answer`` where visible answers were collected."""
+        return "probe" if self.visible_correct is None else "answer"
 
     @property
     def ended(self) -> BoolArray:
@@ -298,16 +342,42 @@ class ProbeTable:
         return self.correct[:, -1]
 
     @property
+    def stop_correct(self) -> BoolArray:
+        """Whether the reply of a stop is right, the visible answer or the forced one.
+
+        This is what a stopping rule is to foresee, so classifiers are fitted on it.
+        """
+        return self.correct if self.visible_correct is None else self.visible_correct
+
+    @property
     def correct_online(self) -> BoolArray:
         """Correctness of what the caller gets when stopped at each checkpoint.
 
         Where the trace is over the question ends by itself with the reference's answer.
         """
-        return np.where(self.ended, self.full_correct[:, None], self.correct)
+        return np.where(self.ended, self.full_correct[:, None], self.stop_correct)
 
     def with_reference(self, reference: Reference) -> ProbeTable:
-        """The same probes under another full reference."""
-        return replace(self, reference=reference)
+        """The same probes under another full reference; the last checkpoint's answer is forced."""
+        table = self if reference == "natural" else self.with_on_stop("probe")
+        return replace(table, reference=reference)
+
+    def with_on_stop(self, on_stop: OnStop) -> ProbeTable:
+        """The same probes under another reply to a stop.
+
+        Raises
+        ------
+        ProbeError
+            ``answer``, and no visible answers were collected.
+        """
+        if on_stop == self.on_stop:
+            return self
+        if on_stop == "answer":
+            raise ProbeError(
+                "on-stop answer needs visible answers; these probes hold none: probe with "
+                "--on-stop answer"
+            )
+        return replace(self, visible_correct=None, visible_tokens=None)
 
     def take(self, rows: NDArray[Any]) -> ProbeTable:
         """The table of some questions, by boolean mask or by row numbers."""
@@ -323,14 +393,18 @@ class ProbeTable:
 
     @classmethod
     def from_records(
-        cls, records: Sequence[ProbeRecord], reference: Reference = "natural"
+        cls,
+        records: Sequence[ProbeRecord],
+        reference: Reference = "natural",
+        on_stop: OnStop = "probe",
     ) -> ProbeTable:
         """Build the table from graded records that share one budget grid.
 
         Raises
         ------
         ProbeError
-            No record, or records whose grids or entropy sources differ.
+            No record, records whose grids or entropy sources differ, or a live checkpoint without
+            the visible answer that on-stop ``answer`` takes.
         """
         if not records:
             raise ProbeError("no probes: the run holds no finished question")
@@ -348,6 +422,11 @@ class ProbeTable:
                         f"question {record.id!r} has entropy source {c.entropy_source!r}, "
                         f"the run {source!r}"
                     )
+                if on_stop == "answer" and c.visible_tokens is None and not c.ended:
+                    raise ProbeError(
+                        f"question {record.id!r} has no visible answer at budget {c.budget}: "
+                        "on-stop answer takes one at every checkpoint before the trace's end"
+                    )
 
         def matrix(name: str, kind: Any) -> NDArray[Any]:
             rows = [[getattr(c, name) for c in r.checkpoints] for r in records]
@@ -356,7 +435,7 @@ class ProbeTable:
         def vector(name: str, kind: Any) -> NDArray[Any]:
             return np.array([getattr(r, name) for r in records], dtype=kind)
 
-        return cls(
+        table = cls(
             ids=tuple(r.id for r in records),
             keys=tuple(r.key for r in records),
             groups=tuple(r.group or r.key for r in records),
@@ -365,7 +444,7 @@ class ProbeTable:
             categories=tuple(r.category for r in records),
             budgets=np.array(budgets, dtype=np.int64),
             correct=matrix("correct", np.bool_),
-            answer_codes=_codes(matrix("normalized", object)),
+            answer_codes=answer_codes(matrix("normalized", object)),
             mean_logprob=matrix("mean_logprob", np.float64),
             mean_entropy=matrix("mean_entropy", np.float64),
             markers=matrix("markers", np.float64),
@@ -379,104 +458,21 @@ class ProbeTable:
             entropy_source=source,
             reference=reference,
         )
+        if on_stop == "probe":
+            return table
+        assert table.natural_tokens is not None  # records hold natural answers
+        assert table.natural_correct is not None
+        ended = table.ended
+        right = matrix("visible_correct", np.bool_)
+        tokens = matrix("visible_tokens", np.float64)  # None becomes NaN
+        return replace(
+            table,
+            visible_correct=np.where(ended, table.natural_correct[:, None], right),
+            visible_tokens=np.where(ended, table.natural_tokens[:, None], tokens),
+        )
 
 
-def _codes(answers: NDArray[Any]) -> IntArray:
+def answer_codes(answers: NDArray[Any]) -> IntArray:
     """Number the distinct answers, so that "same answer" is an integer comparison."""
     _, codes = np.unique(answers.astype(str), return_inverse=True)
     return codes.reshape(answers.shape).astype(np.int64)
-
-
-_ARCHIVE_ARRAYS = ("budgets", "correct", "think_lens", "conf_lp", "conf_ent", "mkr", "ans")
-
-
-def read_archive(path: Path) -> ProbeTable:
-    """Read a ``raw.npz`` in the layout of the paper's own scripts.
-
-    Such archives hold no natural answers, so the full reference is the last checkpoint; they log
-    no probe lengths, so each probe counts ``ans_tokens`` of the ``meta.json`` beside it, or the
-    paper's cap.
-
-    Raises
-    ------
-    ProbeError
-        The file is not such an archive, or an array is missing, mis-shaped or not finite.
-    """
-    try:
-        # Opened here, because np.load leaves a damaged file open.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
-            arrays = {name: data[name] for name in data.files}
-    except OSError as error:
-        raise ProbeError(f"{path}: cannot read the archive: {error}") from error
-    except Exception as error:  # np.load raises several kinds for damaged zip members
-        raise ProbeError(f"{path}: not a readable .npz archive: {error}") from error
-    for name in _ARCHIVE_ARRAYS:
-        if name not in arrays:
-            raise ProbeError(f"{path}: array {name!r} is missing, found {sorted(arrays)}")
-    correct = arrays["correct"]
-    if correct.ndim != 2 or not correct.size:
-        raise ProbeError(f"{path}: array 'correct' must have shape (N, m), got {correct.shape}")
-    n, m = correct.shape
-    shapes: dict[str, tuple[int, ...]] = {"budgets": (m,), "think_lens": (n,)}
-    shapes |= dict.fromkeys(("conf_lp", "conf_ent", "mkr", "ans"), (n, m))
-    for name, shape in shapes.items():
-        if arrays[name].shape != shape:
-            raise ProbeError(
-                f"{path}: array {name!r} must have shape {shape}, got {arrays[name].shape}"
-            )
-    for name in ("budgets", "correct", "think_lens", "conf_lp", "conf_ent", "mkr"):
-        try:
-            finite = bool(np.isfinite(arrays[name].astype(np.float64)).all())
-        except (TypeError, ValueError):
-            finite = False
-        if not finite:
-            raise ProbeError(f"{path}: array {name!r} must hold finite numbers only")
-    if not np.isin(correct, (0, 1)).all():
-        raise ProbeError(f"{path}: array 'correct' must hold 0 and 1 only")
-    if len(np.unique(correct)) < 2:
-        raise ProbeError(
-            f"{path}: array 'correct' holds one class of labels only ({int(correct.flat[0])}); "
-            "both right and wrong answers are required"
-        )
-    budgets = arrays["budgets"].astype(np.int64)
-    trace_tokens = arrays["think_lens"].astype(np.int64)
-    keys = tuple(f"row-{i}" for i in range(n))
-    prefix = np.minimum(trace_tokens[:, None], budgets)
-    return ProbeTable(
-        ids=keys,
-        keys=keys,
-        groups=keys,
-        samples=np.zeros(n, dtype=np.int64),
-        tasks=("exact",) * n,
-        categories=(None,) * n,
-        budgets=budgets,
-        correct=correct.astype(np.bool_),
-        answer_codes=_codes(arrays["ans"]),
-        mean_logprob=arrays["conf_lp"].astype(np.float64),
-        mean_entropy=arrays["conf_ent"].astype(np.float64),
-        # The scripts stored the density; the table holds the count, as a probe does.
-        markers=arrays["mkr"].astype(np.float64) * prefix,
-        probe_tokens=np.full((n, m), _answer_tokens(path), dtype=np.float64),
-        trace_tokens=trace_tokens,
-        prompt_tokens=np.zeros(n, dtype=np.int64),
-        natural_correct=None,
-        natural_tokens=None,
-        truncated=np.zeros(n, dtype=np.bool_),
-        suffix_tokens=0,
-        entropy_source="full",
-        reference="last-checkpoint",
-    )
-
-
-def _answer_tokens(path: Path) -> float:
-    meta = path.with_name("meta.json")
-    if not meta.exists():
-        return float(PROBE_CAP)
-    try:
-        content = json.loads(meta.read_text(encoding="utf-8"))
-        value = float(content.get("ans_tokens", PROBE_CAP))
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise ProbeError(f"{meta}: cannot read 'ans_tokens': {error}") from error
-    if not (math.isfinite(value) and value > 0):
-        raise ProbeError(f"{meta}: field 'ans_tokens' must be a positive number, got {value!r}")
-    return value

@@ -81,6 +81,8 @@ def assessment_document(assessment: Assessment, remarks: Sequence[str] = ()) -> 
             "basis": assessment.basis,
         },
     }
+    if choice and choice.fit.table.on_stop == "answer":
+        document["workload"]["on_stop"] = "answer"
     document |= _of_fit(choice) if choice else _of_paper(paper)
     document["recommendation"] = {
         "policy": advice.policy,
@@ -165,6 +167,7 @@ def _serving(row: ServingCost | None) -> dict[str, Any]:
 def _fit_point(point: FitPoint | None) -> dict[str, Any] | None:
     if point is None:
         return None
+    visible = point.fit_answer_saving_pct
     return {
         "feasible": point.feasible,
         "family": point.family,
@@ -175,6 +178,7 @@ def _fit_point(point: FitPoint | None) -> dict[str, Any] | None:
         "fit_accuracy": point.fit_accuracy,
         "fit_think_saving_pct": point.fit_think_saving_pct,
         "fit_total_saving_pct": point.fit_total_saving_pct,
+        **({} if visible is None else {"fit_answer_saving_pct": visible}),
     }
 
 
@@ -258,6 +262,7 @@ def calibration_document(
         "schedule": content["budgets"] or None,
         "threshold": content["threshold"],
         "serving": content["serving"],
+        **({"on_stop": "answer"} if content["on_stop"] == "answer" else {}),
         "certificate": content["certificate"],
         "refusal": None
         if refusal is None

@@ -225,7 +225,8 @@ class RunDirectory:
     def table(self, reference: Reference = "natural") -> ProbeTable:
         """All finished questions as arrays, in the order of the file."""
         try:
-            return ProbeTable.from_records(self.records(), reference)
+            on_stop = self.plan.on_stop if reference == "natural" else "probe"
+            return ProbeTable.from_records(self.records(), reference, on_stop)
         except ProbeError as error:
             raise ProbeError(f"{self.path}: {error}") from error
 

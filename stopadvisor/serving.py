@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy import MIXED_TASKS, Policy
-from stopadvisor.probes import ProbePlan, Prompt
+from stopadvisor.probes import OnStop, ProbePlan, Prompt
 from stopadvisor.stepper import Decision
 from stopadvisor.workload import Question, content_key, render_messages
 
@@ -27,7 +27,6 @@ __all__ = [
     "policy_plan",
 ]
 
-OnStop = Literal["probe", "answer"]
 PromptLike = str | Sequence[Mapping[str, str]] | Question
 """A question's text, chat messages that are sent as they stand, or a line of a workload."""
 
@@ -104,8 +103,11 @@ class Reply:
         return self.think_tokens + self.probe_tokens + self.visible_tokens
 
 
-def policy_plan(policy: Policy, *, answer_cap: int = ProbePlan.answer_cap) -> ProbePlan:
+def policy_plan(policy: Policy, *, answer_cap: int | None = None) -> ProbePlan:
     """Return the plan that a policy was calibrated under, over its own checkpoints.
+
+    Without an `answer_cap` the certificate's holds, and the default where it names none: then no
+    visible answer was certified.
 
     Raises
     ------
@@ -119,13 +121,14 @@ def policy_plan(policy: Policy, *, answer_cap: int = ProbePlan.answer_cap) -> Pr
             "or sampling to run with; calibrate a run of your own"
         )
     sampling, source = content["sampling"], content["entropy_source"]
+    certified = (content["certificate"] or {}).get("answer_cap")
     try:
         return ProbePlan(
             budgets=policy.budgets,
             cue=content["probe"]["cue"]["text"],
             cap=content["probe"]["cap"],
             max_think=content["max_think"],
-            answer_cap=answer_cap,
+            answer_cap=answer_cap or certified or ProbePlan.answer_cap,
             greedy=sampling["greedy"],
             temperature=sampling["temperature"],
             # A policy that reads answers alone does not care which entropy is measured.

@@ -16,8 +16,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from stopadvisor.archives import read_archive
 from stopadvisor.errors import OutputError, ProbeError
-from stopadvisor.probes import ProbeTable, read_archive
+from stopadvisor.probes import ProbeTable
 from stopadvisor.runs import MANIFEST, RunDirectory, write_json_atomically
 from stopadvisor.workload import PARTS, assign_parts
 
@@ -56,6 +57,8 @@ class Source:
         digest = hashlib.sha256()
         for field in fields(table):
             value = getattr(table, field.name)
+            if value is None and field.name.startswith("visible_"):
+                continue  # not collected; ledgers name data without these fields
             data = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
             digest.update(b"%s %d " % (field.name.encode(), len(data)) + data)
         return digest.hexdigest()

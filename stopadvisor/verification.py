@@ -179,10 +179,16 @@ def fresh_questions(
     Raises
     ------
     PolicyError
-        The policy holds no certificate, or no fresh question is left.
+        The policy holds no certificate, no fresh question is left, or the visible answers that the
+        certificate is about were not collected.
     """
     if content["kind"] != "stop" or content["certificate"] is None:
         raise PolicyError("a full-budget policy has no certificate to verify")
+    if content["on_stop"] == "answer" and table.on_stop != "answer":
+        raise PolicyError(
+            "the policy's certificate is about visible answers (on-stop answer), these probes hold "
+            "none: probe with --on-stop answer"
+        )
     met = questions_met(content, table, workload_sha256=workload_sha256)
     groups = {g for g, k in zip(table.groups, table.keys, strict=True) if k in met}
     unmet = np.flatnonzero(np.array([g not in groups for g in table.groups], dtype=bool))
@@ -237,6 +243,7 @@ def verify(
     certificate = content["certificate"]
     scorer_of(content, table)  # complains of budgets that were not probed
     probed = _at_budgets(table.take(fresh.rows), content["budgets"])
+    probed = probed.with_on_stop(content["on_stop"])
     if probed.reference != certificate["reference"]:
         probed = probed.with_reference(certificate["reference"])
     scorer = scorer_of(content, probed)
@@ -303,7 +310,9 @@ def verdict_on(losses: int, n: int, alpha: float, delta: float) -> Verdict:
 def _at_budgets(table: ProbeTable, budgets: list[int]) -> ProbeTable:
     """The table at the policy's own checkpoints, the last of which may be the reference."""
     columns = [table.budgets.tolist().index(b) for b in budgets]
-    matrix = ("correct", "answer_codes", "mean_logprob", "mean_entropy", "markers", "probe_tokens")
+    matrix = ["correct", "answer_codes", "mean_logprob", "mean_entropy", "markers", "probe_tokens"]
+    if table.on_stop == "answer":
+        matrix += ["visible_correct", "visible_tokens"]
     changes: dict[str, Any] = {name: getattr(table, name)[:, columns] for name in matrix}
     return replace(table, budgets=table.budgets[columns], **changes)
 

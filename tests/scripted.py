@@ -161,6 +161,11 @@ class ScriptedEngine:
         if "two-distributions" in self.faults:
             entropy = 0.0
         tail = None if plan.entropy == "full" else 1.5 if "heavy-tail" in self.faults else 0.1
+        ended = len(words) <= budget
+        written = None
+        if plan.on_stop == "answer" and not ended:
+            # Writing it out helps: it is what the model finds a little later.
+            written = f"It is so.\nFinal answer: {script.result(min(1.0, share + 0.15))}"
         text = "I am not sure" if "brittle-cue" in self.faults else f" {answer}"
         return RawProbe(
             budget=budget,
@@ -170,8 +175,10 @@ class ScriptedEngine:
             mean_entropy=entropy,
             probe_tokens=plan.cap if "rambles" in self.faults else len(str(answer)) + 1,
             markers=sum(word == "wait" for word in prefix),
-            ended=len(words) <= budget,
+            ended=ended,
             tail_mass=tail,
+            visible_text=written,
+            visible_tokens=0 if written is None else 7 + budget % 3,
         )
 
 

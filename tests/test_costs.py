@@ -45,7 +45,7 @@ def serve(
 
     def send(tokens: int, standing: int) -> None:
         nonlocal cached, prefilled
-        found = min(standing, tokens - 1) // block * block if reuses and tokens else 0
+        found = max(0, min(standing, tokens - 1)) // block * block if reuses else 0
         cached += found
         prefilled += tokens - found
 
@@ -70,6 +70,10 @@ def serve(
         if k == stop:
             if serving == "overlap":
                 decoded += min(answer, last - budget)  # thinking ran on meanwhile
+            if table.visible_tokens is not None:
+                if serving != "kv-fork":
+                    send(here, here - 1)
+                decoded += float(table.visible_tokens[i, column])
             return decoded, cached, prefilled
         is_reply = not natural and k == len(schedule) - 1
         if is_reply:
@@ -111,6 +115,12 @@ def cases(draw: st.DrawFn) -> tuple[ProbeTable, list[int]]:
         natural_tokens=rng.integers(1, 20, n).astype(float) if natural else None,
         suffix_tokens=draw(st.integers(0, 6)),
     )
+    if natural and draw(st.booleans()):  # on-stop answer
+        table = replace(
+            table,
+            visible_correct=rng.random((n, m)) < 0.5,
+            visible_tokens=rng.integers(1, 20, (n, m)).astype(float),
+        )
     columns = draw(st.sets(st.integers(0, m - 1), min_size=1))
     if not natural:
         columns = columns | {m - 1}
@@ -169,6 +179,30 @@ def test_one_question_by_hand(serving: Serving, stopped: Counts, never: Counts) 
     arrays = (found.decoded, found.cached, found.prefilled)
     assert tuple(float(a[0, 1]) for a in arrays) == stopped
     assert tuple(float(a[0, 3]) for a in arrays) == never
+
+
+@pytest.mark.parametrize(
+    ("serving", "stopped"),
+    [
+        # As above, and a visible answer of 9 tokens behind the 150 of prompt and thinking.
+        ("kv-fork", (58 + 9, 0, 108)),
+        ("prefix-cache", (58 + 9, 240 + 144, 118 + 6)),
+        ("black-box", (58 + 9, 0, 358 + 150)),
+        ("overlap", (63 + 9, 240 + 144, 118 + 6)),
+    ],
+)
+def test_a_visible_answer_is_one_request_more(serving: Serving, stopped: Counts) -> None:
+    bare = one_question()
+    table = replace(
+        bare,
+        visible_correct=np.array([[False, True, True]]),
+        visible_tokens=np.array([[8.0, 9.0, 10.0]]),
+    )
+    found, without = (stopped_counts(t, [0, 1, 2], serving) for t in (table, bare))
+    arrays = (found.decoded, found.cached, found.prefilled)
+    assert tuple(float(a[0, 1]) for a in arrays) == stopped
+    never = (without.decoded, without.cached, without.prefilled)
+    assert [float(a[0, 3]) for a in arrays] == [float(a[0, 3]) for a in never]
 
 
 def test_a_question_that_ends_at_once_still_pays_for_its_prompt() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stopadvisor.archives import read_archive
 from stopadvisor.constants import PROBE_CAP
 from stopadvisor.errors import ProbeError
 from stopadvisor.probes import (
@@ -17,7 +18,6 @@ from stopadvisor.probes import (
     ProbePlan,
     ProbeRecord,
     ProbeTable,
-    read_archive,
 )
 from tests.populations import POPULATIONS, renamed
 

@@ -72,6 +72,8 @@ def test_at_break_even_nothing_is_saved(case: tuple[ProbeTable, list[int]], seed
         bare += 0.5 * table.prompt_tokens[i]
         if stop < len(schedule):
             bare += 2 * table.budgets[schedule[stop]]
+            if table.visible_tokens is not None:
+                bare += 2 * table.visible_tokens[i, schedule[stop]]
         else:
             bare += 2 * full_counts(table).decoded[i]
     bare /= table.n_questions

@@ -108,6 +108,11 @@ def _facts(document: Document) -> list[tuple[str, str]]:
         )
     else:
         rows.append(("saves", "nothing, and loses nothing: serve without probes, as you do now"))
+    if document["workload"].get("on_stop") == "answer":
+        text = "thinking is closed and the model writes its visible answer"
+        if point is not None and point["feasible"]:
+            text += f"; {percent(point['fit_answer_saving_pct'])} of its tokens saved"
+        rows.append(("on stop", text))
     rows.append(
         (
             "based on",

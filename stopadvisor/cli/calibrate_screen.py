@@ -54,6 +54,7 @@ def _certified(document: Document) -> list[tuple[str, str]]:
             f"{document['family']}, stop when its score reaches {number(document['threshold'])}",
         ),
         ("probe at", f"{number_list(document['schedule'])} thinking tokens"),
+        *_on_stop(document),
         ("policy", document["policy"]),
         (
             "evidence",
@@ -82,6 +83,16 @@ def _certified(document: Document) -> list[tuple[str, str]]:
             )
         rows.append(("advised", f"by assess: {text}"))
     return rows
+
+
+def _on_stop(document: Document) -> list[tuple[str, str]]:
+    if document.get("on_stop") != "answer":
+        return []
+    text = "thinking is closed and the model writes its visible answer"
+    saved = document["expected"].get("test_answer_saving_pct")
+    if saved is not None:
+        text += f"; {percent(saved)} of its tokens saved (test questions)"
+    return [("on stop", text)]
 
 
 def expectation(expected: Document, serving: str) -> list[tuple[str, str]]:

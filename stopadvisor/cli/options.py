@@ -18,7 +18,7 @@ import click
 from stopadvisor.constants import CUES, PROBE_CAP
 
 if TYPE_CHECKING:
-    from stopadvisor.probes import Engine, ProbePlan
+    from stopadvisor.probes import Engine, OnStop, ProbePlan
 
 __all__ = [
     "DEFAULT_MODEL",
@@ -64,6 +64,7 @@ class ProbeOptions:
     cap: int = PROBE_CAP
     answer_cap: int = 512
     cue: str = CUES["terse"]
+    on_stop: OnStop = "probe"
     greedy: bool = False
     temperature: float | None = None
     samples: int = 1
@@ -126,6 +127,7 @@ class ProbeOptions:
             temperature=self.temperature,
             entropy=self.entropy,
             seed=self.seed,
+            on_stop=self.on_stop,
         )
 
 
@@ -273,6 +275,12 @@ _PROBE = (
         type=_Parsed("text", lambda text: CUES.get(text, text)),
         default="terse",
         help=f"Words that force the answer: a text, or {', '.join(CUES)}.",
+    ),
+    click.option(
+        "--on-stop",
+        type=click.Choice(["probe", "answer"]),
+        default=ProbeOptions.on_stop,
+        help="What a stop gives: the forced answer, or a visible one behind the closed thinking.",
     ),
     click.option("--greedy", is_flag=True, help="Take the likeliest token instead of sampling."),
     click.option(

@@ -62,7 +62,8 @@ class RunOptions:
     batch_size: int | None = None
     """None: what fits, halved when memory runs out."""
     limit: int | None = None
-    answer_cap: int = ProbePlan.answer_cap
+    answer_cap: int | None = None
+    """None: the one that was certified, else the default."""
     device: str = "auto"
     dtype: str = "auto"
     think_open: str | None = None
@@ -112,7 +113,7 @@ class RunOptions:
 @click.option(
     "--answer-cap",
     type=click.IntRange(min=1),
-    default=RunOptions.answer_cap,
+    show_default=f"the certified one, or {ProbePlan.answer_cap}",
     help="Most tokens of a visible answer.",
 )
 @click.option("--device", default="auto", help="cpu, cuda, cuda:1, …")

@@ -271,6 +271,11 @@ def verification_document(
         "total_saving_pct": outcome.total_saving_pct,
         "total_saving_ci95": None if spread is None else [spread.low, spread.high],
         "think_saving_pct": outcome.think_saving_pct,
+        **(
+            {}
+            if outcome.answer_saving_pct is None
+            else {"on_stop": "answer", "answer_saving_pct": outcome.answer_saving_pct}
+        ),
         "truncated_share": result.truncated_share,
         "category_scope": "marginal",
         "categories": [

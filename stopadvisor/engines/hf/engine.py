@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +24,7 @@ from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.engines.hf.sampling import Sampler, Sampling, uniforms
 from stopadvisor.engines.hf.stops import AnswerStops
 from stopadvisor.engines.hf.traces import Finished, Limits, TraceBatch
+from stopadvisor.engines.hf.visible import StoppedTrace, visible_answers
 from stopadvisor.errors import ModelError
 from stopadvisor.markers import count_markers
 from stopadvisor.probes import ProbePlan, Prompt, RawProbe, RawTrace
@@ -125,6 +126,8 @@ class HfEngine:
         per_token = kv_bytes_per_token(_text_config(self.model), self.runner.dtype)
         # A quarter more: buffers grow by that much, and rows that leave are copied.
         cache = int(1.25 * per_token * longest)
+        if plan.on_stop == "answer":
+            cache *= 2  # visible answers grow on a copy
         # Logits of every checkpoint, in the model's format and as float32 log-probabilities.
         logits = 6 * max(1, len(plan.budgets)) * self.vocabulary
         free = free_memory({p.device for p in self.model.parameters()})
@@ -160,7 +163,8 @@ class HfEngine:
 
         Notes
         -----
-        Budgets at or beyond the trace's length share one probe, at its end.  Thinking that ends
+        Budgets at or beyond the trace's length share one probe, at its end.  With `plan.on_stop`
+        ``answer`` every earlier one has a visible answer too.  Thinking that ends
         at an EOS without having been closed is over (``finish="stop"``) and has no natural
         answer.  Where prompt, thinking and answers do not fit the model's context together, the
         thinking is cut earlier than the plan says, and a remark tells so.
@@ -195,9 +199,12 @@ class HfEngine:
             sampler = Sampler(sampling, ids, streams, self.vocabulary, self.runner.device)
             batch = TraceBatch(self.runner, ids, sampler, limits, self.pad_id)
             for group in batch.finished(self.on_tokens):
+                # Before the forced answers, which use the cache up.
+                visible = self._visible_group(group, prompts, ids, plan)
                 probed = self._probe_group(group, plan, suffix)
                 for i, row in enumerate(group.rows.tolist()):
-                    traces[row] = self._trace(group, i, len(ids[row]), len(suffix), probed[i], plan)
+                    trace = self._trace(group, i, len(ids[row]), len(suffix), probed[i], plan)
+                    traces[row] = self._with_visible(trace, visible[i])
         return [trace for trace in traces if trace is not None]
 
     def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int | None:
@@ -270,6 +277,46 @@ class HfEngine:
         for branch, answer in zip(branches, answers, strict=True):
             probed[branch.row][branch.tokens] = answer
         return probed
+
+    def _visible_group(
+        self,
+        group: Finished,
+        prompts: Sequence[Prompt],
+        ids: list[list[int]],
+        plan: ProbePlan,
+    ) -> list[dict[int, list[int]]]:
+        """Per row, the visible answer at each budget before the trace's end, where asked for.
+
+        Drawn just as serving with on-stop ``answer`` draws it.  One budget at a time, so that no
+        more than one copy of the cache is made.
+        """
+        written: list[dict[int, list[int]]] = [{} for _ in group.rows]
+        for budget in plan.budgets if plan.on_stop == "answer" else ():
+            live = np.flatnonzero(group.trace_tokens > budget).tolist()
+            asked = []
+            for i in live:
+                row = int(group.rows[i])
+                seen = (*ids[row], *group.ids[i, :budget].tolist())
+                asked.append(StoppedTrace(Branch(i, budget), prompts[row], seen, budget))
+            if asked:
+                answers = visible_answers(self, group.kept, asked, plan)
+                for i, answer in zip(live, answers, strict=True):
+                    written[i][budget] = answer
+        return written
+
+    def _with_visible(self, trace: RawTrace, written: Mapping[int, list[int]]) -> RawTrace:
+        """Add visible answers to the probes of a trace."""
+        if not written:
+            return trace
+        probes = []
+        for probe in trace.probes:
+            if probe.budget in written:
+                ids = written[probe.budget]
+                text = self.chat.decode(ids[:-1] if ids[-1] in self.stop_ids else ids)
+                tokens = len(self.chat.closer.ids) + len(ids)
+                probe = replace(probe, visible_text=text, visible_tokens=tokens)
+            probes.append(probe)
+        return replace(trace, probes=tuple(probes))
 
     def _trace(
         self,

@@ -58,7 +58,7 @@ def generate(
     task: str | None = None,
     batch_size: int | None = None,
     on_stop: OnStop | None = None,
-    answer_cap: int = ProbePlan.answer_cap,
+    answer_cap: int | None = None,
 ) -> list[Reply]:
     """Answer prompts, each thinking only as long as a frozen policy lets it.
 
@@ -81,8 +81,8 @@ def generate(
     on_stop : {"probe", "answer"}, optional
         What a stopped prompt gets: the forced answer, or a visible answer after the closed
         thinking.  The policy's own by default; its certificate covers no other.
-    answer_cap : int
-        Most tokens of a visible answer.
+    answer_cap : int, optional
+        Most tokens of a visible answer; by default what was certified.
 
     Returns
     -------

@@ -8,18 +8,48 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 
+from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.hf.branch import Branch
 from stopadvisor.engines.hf.cache import KeptCache, additive
-from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.engines.hf.sampling import Sampler, uniforms
+from stopadvisor.engines.hf.runner import Runner
+from stopadvisor.engines.hf.sampling import Sampler, Sampling, uniforms
 from stopadvisor.engines.hf.traces import Kept
 from stopadvisor.probes import ProbePlan, Prompt
 
 __all__ = ["StoppedTrace", "visible_answers"]
+
+
+class Writer(Protocol):
+    """The part of `engine.HfEngine` that visible answers need."""
+
+    @property
+    def runner(self) -> Runner:
+        """The model."""
+        ...
+
+    @property
+    def chat(self) -> Chat:
+        """The thinking markers."""
+        ...
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Ids that end the generation."""
+        ...
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens that the model's distribution is over."""
+        ...
+
+    def sampling(self, plan: ProbePlan) -> Sampling:
+        """Settings under which this plan's traces are drawn."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -36,7 +66,7 @@ class StoppedTrace:
 
 
 def visible_answers(
-    engine: HfEngine, kept: Kept, traces: Sequence[StoppedTrace], plan: ProbePlan
+    engine: Writer, kept: Kept, traces: Sequence[StoppedTrace], plan: ProbePlan
 ) -> list[list[int]]:
     """Close the thinking and decode a visible answer behind each trace.
 
@@ -53,7 +83,9 @@ def visible_answers(
         Token ids, the ending one included, where there is one.
     """
     closer, cap, runner = list(engine.chat.closer.ids), plan.answer_cap, engine.runner
-    device, size, first = kept.pads.device, len(closer), kept.cache.columns
+    device, size = kept.pads.device, len(closer)
+    # No stopped row sees what stands behind the last of them.
+    first = kept.start + max(trace.branch.tokens for trace in traces)
     index = torch.tensor([trace.branch.row for trace in traces], device=device)
     pads = kept.pads[index]
     cache = KeptCache()
@@ -99,7 +131,7 @@ def visible_answers(
     return answers
 
 
-def _sampler(engine: HfEngine, traces: Sequence[StoppedTrace], plan: ProbePlan) -> Sampler:
+def _sampler(engine: Writer, traces: Sequence[StoppedTrace], plan: ProbePlan) -> Sampler:
     """Go on in each question's stream behind the closer."""
     sampling, closer = engine.sampling(plan), engine.chat.closer.ids
     streams = np.empty((len(traces), 0))

@@ -1,0 +1,119 @@
+"""Visible answers at every checkpoint, against plain generation and against serving."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stopadvisor.engines.hf.engine import HfEngine
+from stopadvisor.engines.hf.online import serve
+from stopadvisor.policy import Policy, build_policy, policy_source
+from stopadvisor.probes import ProbePlan, Prompt, RawTrace
+from stopadvisor.serving import make_requests, policy_plan
+from stopadvisor.workload import read_workload
+from tests.engines.conftest import TINY_REASONER
+from tests.engines.tiny import Reprefill, plan, prompt
+from tests.policy_content import family_content
+
+BUDGETS = (0, 5, 17, 30, 200)
+WORKLOAD = TINY_REASONER.parent / "arithmetic.jsonl"
+
+
+def check_visible(
+    reference: Reprefill, engine: HfEngine, question: Prompt, trace: RawTrace, at: ProbePlan
+) -> int:
+    """Compare each visible answer with reading everything again; returns how many there were."""
+    start = engine.chat.prompt_ids(question.messages)
+    closer = list(engine.chat.closer.ids)
+    thinking = list(reference.forced(start, trace.trace_tokens).ids)
+    n_live = 0
+    for probe in trace.probes:
+        if probe.ended:
+            assert (probe.visible_text, probe.visible_tokens) == (None, 0)
+            continue
+        n_live += 1
+        plain = reference.forced([*start, *thinking[: probe.budget], *closer], at.answer_cap).ids
+        ends = [k for k, token in enumerate(plain) if token in engine.stop_ids]
+        whole = plain[: ends[0] + 1] if ends else plain
+        assert probe.visible_text == engine.chat.decode(list(plain[: ends[0]] if ends else plain))
+        assert probe.visible_tokens == len(whole) + len(closer)
+    return n_live
+
+
+@pytest.mark.parametrize("kind", ["full", "windowed"])
+def test_equal_reading_everything_again(
+    kind: str, engines: dict[str, HfEngine], references: dict[str, Reprefill]
+) -> None:
+    engine, reference = engines[kind], references[kind]
+    questions = [prompt("q" * n) for n in (1, 9, 30, 4)]
+    at = plan(BUDGETS, greedy=True, on_stop="answer")
+    found = engine.probe(questions, at)
+    live = [
+        check_visible(reference, engine, question, trace, at)
+        for question, trace in zip(questions, found, strict=True)
+    ]
+    assert sum(live) > 8
+    # The forced answers and the traces are what they are without.
+    for trace, alone in zip(
+        found, engine.probe(questions, replace(at, on_stop="probe")), strict=True
+    ):
+        bare = [replace(p, visible_text=None, visible_tokens=0) for p in trace.probes]
+        assert replace(trace, probes=tuple(bare)) == alone
+
+
+def test_of_a_real_model_end_by_themselves(
+    tiny_reasoner: HfEngine, tiny_reference: Reprefill
+) -> None:
+    policy = _stops_at(tiny_reasoner, 24, temperature=None)
+    questions = read_workload(WORKLOAD).questions[:6]
+    prompts = [request.prompt for request in make_requests(questions, policy)]
+    at = replace(
+        policy_plan(policy), budgets=(0, 10, 24), greedy=True, answer_cap=40, on_stop="answer"
+    )
+    for question, trace in zip(prompts, tiny_reasoner.probe(prompts, at), strict=True):
+        assert check_visible(tiny_reference, tiny_reasoner, question, trace, at)
+
+
+def _stops_at(engine: HfEngine, budget: int, *, temperature: float | None) -> Policy:
+    """A policy that stops every question at a budget."""
+    identity = engine.identity()
+    own: dict[str, Any] = {
+        **policy_source(identity),
+        "probe": {
+            "closer": identity["think_close"],
+            "cue": {"text": "\n\nFinal answer:", "ids": None},
+            "cap": 16,
+            "stop_ids": identity["stop_ids"],
+        },
+        "sampling": {"greedy": False, "temperature": temperature, "seed": 5},
+        "chat_template_kwargs": {},
+        "budgets": [budget],
+        "on_stop": "answer",
+    }
+    return Policy(build_policy(family_content("confidence", -1e9) | own))
+
+
+@pytest.mark.parametrize("temperature", [None, 0.7], ids=["greedy", "sampled"])
+def test_are_those_that_serving_gives(temperature: float | None, tiny_reasoner: HfEngine) -> None:
+    questions: Sequence[Any] = read_workload(WORKLOAD).questions[:9]
+    budgets = (10, 23)
+    n_stopped = 0
+    for position, budget in enumerate(budgets):
+        policy = _stops_at(tiny_reasoner, budget, temperature=temperature)
+        requests = make_requests(questions, policy)
+        serving = policy_plan(policy)
+        probing = replace(serving, budgets=budgets, on_stop="answer")
+        traces = tiny_reasoner.probe([request.prompt for request in requests], probing)
+        for index, reply in serve(
+            tiny_reasoner, requests, serving, policy, batch_size=4, on_stop="answer"
+        ):
+            probe = traces[index].probes[position]
+            assert probe.ended == (reply.stopped_at is None)
+            if probe.ended:
+                continue
+            n_stopped += 1
+            assert (probe.visible_text, probe.visible_tokens) == (reply.text, reply.visible_tokens)
+    assert n_stopped > 10
