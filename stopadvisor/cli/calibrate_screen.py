@@ -146,6 +146,8 @@ def _tested(screen: Screen, document: Document) -> None:
     for row in document["tested"]:
         if row["certified"]:
             found = f"certified, {row['losses']} of {row['n']} lost"
+            if not document["certified"]:
+                found += ", but saves nothing"
         else:
             found = f"not certified: {row['reason']}"
         rows.append((row["family"], found))

@@ -151,7 +151,7 @@ def check_layers(model: str, config: Any) -> tuple[int | None, bool]:
         what = f"layers of kind {', '.join(map(repr, strange))}" if strange else "recurrent layers"
         raise ModelError(
             f"{model} ({config.model_type}) has {what}: their state cannot be taken back to a "
-            "checkpoint, as probing here needs; use --engine openai"
+            "checkpoint, as probing here needs; use another model"
         )
     # Sinks, soft caps and position biases go with models that transformers keeps from sdpa.
     if not (
@@ -160,7 +160,7 @@ def check_layers(model: str, config: Any) -> tuple[int | None, bool]:
     ):
         raise ModelError(
             f"{model} ({config.model_type}) has attention of its own, which cannot be run over a "
-            "kept cache here; use --engine openai"
+            "kept cache here; use another model"
         )
     window = getattr(text, "sliding_window", None)
     if kinds is None:
@@ -168,9 +168,7 @@ def check_layers(model: str, config: Any) -> tuple[int | None, bool]:
     if "sliding_attention" not in kinds:
         return None, False
     if not window:
-        raise ModelError(
-            f"{model} has sliding-window layers of unknown length; use --engine openai"
-        )
+        raise ModelError(f"{model} has sliding-window layers of unknown length; use another model")
     return int(window), False
 
 
@@ -264,7 +262,7 @@ def _self_check(model: str, runner: Runner, vocabulary: int) -> None:
     except Exception as error:  # any model's code may run here
         raise ModelError(
             f"{model}: {type(runner.model).__name__} cannot be probed over a kept cache "
-            f"({_first_line(error)}); use --engine openai"
+            f"({_first_line(error)}); use another model"
         ) from error
 
 

@@ -200,7 +200,7 @@ def attend(
         if kwargs.get(name) is not None:
             raise ModelError(
                 f"{type(module).__name__} uses attention with {name!r} (sinks, soft caps and "
-                "position biases), which the hf engine does not compute; use --engine openai"
+                "position biases), which the hf engine does not compute; use another model"
             )
     rows, heads, length, dim = query.shape
     kv_heads = key.shape[1]

@@ -202,7 +202,7 @@ def check_branches(runner: Runner, vocabulary: int) -> None:
         raise ModelError(
             f"{type(runner.model).__name__} does not follow masks and positions: a branch over "
             f"the kept cache must reproduce a plain forward pass, got a relative difference of "
-            f"{error:.2g}; use --engine openai"
+            f"{error:.2g}; use another model"
         )
 
 

@@ -79,7 +79,7 @@ class Sampling:
             if value not in neutral:
                 raise ModelError(
                     f"the model's generation settings ask for {name}={value!r}, which the hf "
-                    "engine does not apply; use --greedy, or --engine openai"
+                    "engine does not apply; use --greedy"
                 )
 
         def setting(name: str, default: float) -> float:
