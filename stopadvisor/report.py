@@ -23,7 +23,12 @@ from stopadvisor.policy import Policy
 from stopadvisor.risk import Certified, NotCertified
 from stopadvisor.trajectories import Profile
 
-__all__ = ["assessment_document", "calibration_document", "policy_document", "tested_document"]
+__all__ = [
+    "assessment_document",
+    "calibration_document",
+    "certification_document",
+    "policy_document",
+]
 
 SCHEMA = 1
 SERVING_FIELDS = (
@@ -243,15 +248,57 @@ def calibration_document(
     policy_path : Path
     remarks : sequence of str
     """
-    choice, refusal = assessment.choice, calibration.refusal
+    choice = assessment.choice
     assert choice is not None  # calibration follows the deploy protocol
     advice = assessment.recommendation
     point = operating_point(choice)
     return {
+        **certification_document(
+            assessment.source.folder,
+            choice.settings.alpha,
+            calibration,
+            look,
+            content=content,
+            policy_path=policy_path,
+        ),
+        "advised_family": advice.family,
+        "advised_schedule": None if advice.schedule is None else list(advice.schedule),
+        "advised_fit_total_saving_pct": None
+        if advice.family is None or point is None
+        else point.fit_total_saving_pct,
+        "profile": _profile(assessment.profile),
+        "remarks": list(remarks),
+    }
+
+
+def certification_document(
+    folder: Path,
+    alpha: float,
+    calibration: Calibration,
+    look: Look,
+    *,
+    content: Mapping[str, Any],
+    policy_path: Path,
+) -> dict[str, Any]:
+    """What every way of calibrating reports: certificate or refusal, and the policy written.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the run that was calibrated on.
+    alpha : float
+    calibration : Calibration
+    look : Look
+    content : mapping
+        Of the policy as written to `policy_path`.
+    policy_path : Path
+    """
+    refusal = calibration.refusal
+    return {
         "schema": SCHEMA,
         "protocol": "deploy",
-        "run": str(assessment.source.folder),
-        "alpha": choice.settings.alpha,
+        "run": str(folder),
+        "alpha": alpha,
         "delta": look.delta,
         "confidence": look.confidence,
         "look": {"number": look.number, "planned": look.planned, "spent": look.spent},
@@ -268,21 +315,14 @@ def calibration_document(
         if refusal is None
         else {"reason": refusal.reason, "labels_needed": refusal.labels_needed},
         "tested": [
-            tested_document(family, result, len(calibration.rows))
+            _tested_document(family, result, len(calibration.rows))
             for family, result in calibration.tested
         ],
         "expected": content["expected"],
-        "advised_family": advice.family,
-        "advised_schedule": None if advice.schedule is None else list(advice.schedule),
-        "advised_fit_total_saving_pct": None
-        if advice.family is None or point is None
-        else point.fit_total_saving_pct,
-        "profile": _profile(assessment.profile),
-        "remarks": list(remarks),
     }
 
 
-def tested_document(family: str, result: Certified | NotCertified, n: int) -> dict[str, Any]:
+def _tested_document(family: str, result: Certified | NotCertified, n: int) -> dict[str, Any]:
     """One chain that calibration tested."""
     row: dict[str, Any] = {"family": family, "certified": isinstance(result, Certified)}
     if isinstance(result, Certified):

@@ -17,7 +17,7 @@ from stopadvisor.choice import Settings
 from stopadvisor.cli.screen import Screen, interval, number, percent, share
 from stopadvisor.ledger import Look, take_look
 from stopadvisor.policy import Policy
-from stopadvisor.report import tested_document
+from stopadvisor.report import certification_document
 from stopadvisor.sources import ASSESSMENT, Source
 from stopadvisor.transfer import (
     TARGET_CALIBRATED,
@@ -93,31 +93,16 @@ class Transfer:
         comparison: Document | None,
     ) -> dict[str, Any]:
         """What `calibrate --from --json` prints: `calibrate`'s fields, and `transfer`."""
-        refusal, source = calibration.refusal, self.policy.content
+        source = self.policy.content
         return {
-            "schema": 1,
-            "protocol": "deploy",
-            "run": str(self.target.folder),
-            "alpha": self.settings.alpha,
-            "delta": look.delta,
-            "confidence": look.confidence,
-            "look": {"number": look.number, "planned": look.planned, "spent": look.spent},
-            "certified": calibration.rule is not None,
-            "policy": str(written),
-            "kind": content["kind"],
-            "family": content["family"],
-            "schedule": content["budgets"] or None,
-            "threshold": content["threshold"],
-            "serving": content["serving"],
-            "certificate": content["certificate"],
-            "refusal": None
-            if refusal is None
-            else {"reason": refusal.reason, "labels_needed": refusal.labels_needed},
-            "tested": [
-                tested_document(family, result, len(calibration.rows))
-                for family, result in calibration.tested
-            ],
-            "expected": content["expected"],
+            **certification_document(
+                self.target.folder,
+                self.settings.alpha,
+                calibration,
+                look,
+                content=content,
+                policy_path=written,
+            ),
             # Nothing is chosen on fit questions here, so nothing was advised.
             "advised_family": None,
             "advised_schedule": None,
