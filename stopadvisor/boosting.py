@@ -62,8 +62,8 @@ def _by_leaf_bits(tree: Tree, columns: list[FloatArray], n_rows: int) -> FloatAr
     """Leaf values through one byte a row: a bit for every leaf still possible, leftmost lowest.
 
     A test that sends a row right strikes out the leaves under its left branch; the leftmost leaf
-    that remains is the one a walk would reach.  A handful of byte operations per test is several
-    times faster than walking.
+    that remains is the one a walk would reach.  That is a handful of byte
+    operations per test, and no walk.
 
     References
     ----------

@@ -37,7 +37,7 @@ def resample_counts(n_units: int, n_resamples: int, *, rng: np.random.Generator)
     Returns
     -------
     ndarray of float32, shape (n_resamples, n_units)
-        float32 holds the counts exactly and doubles the speed of the products that follow.
+        float32 holds the counts exactly and makes the products that follow cheaper.
     """
     draws = rng.integers(n_units, size=(n_resamples, n_units))
     draws += np.arange(n_resamples)[:, None] * n_units

@@ -21,7 +21,7 @@ MAX_DIGITS = 1000
 def plain_integer(text: str) -> str | None:
     """Read the commonest case, an integer with at most ``$``, ``*`` or a full stop around it.
 
-    A tenth of the cost of the full rule, which gives the same; None for anything else.
+    Cheaper than the full rule, which gives the same; None for anything else.
     """
     text = text.rstrip(" \n.*$").lstrip(" \n*$")
     if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS:

@@ -113,7 +113,7 @@ def fit_logistic(
     names : sequence of str, length n_features
     solver : {"newton", "lbfgs"}
         ``lbfgs`` is scikit-learn's, stopped where the paper's scripts stop; ``newton`` goes to the
-        optimum of the same objective, in a tenth of the time and without scikit-learn.
+        optimum of the same objective, in a few steps and without scikit-learn.
 
     Raises
     ------

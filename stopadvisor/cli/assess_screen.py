@@ -25,8 +25,8 @@ Document = Mapping[str, Any]
 
 PAPER_FLAW = (
     "Paper protocol: it reproduces the published analysis and is flawed as advice. Its intervals "
-    "keep thresholds frozen, which tells two equal families apart in 24-35 % of data sets instead "
-    "of 5 %, and its profile opens every question. Act on --protocol deploy."
+    "keep thresholds frozen, which tells two equal families apart far more often than the 5 % "
+    "they stand for, and its profile opens every question. Act on --protocol deploy."
 )
 _ORDER = ("early_solved", "beneficial", "harmful", "unsolved", "oscillating")
 

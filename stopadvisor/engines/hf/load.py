@@ -86,7 +86,7 @@ def load_engine(
         _require_hub(model)
 
     # Read when torch is first imported.  By default its threads spin while they wait, and on a
-    # machine that others use as well a small model then runs ten times slower.
+    # machine that others use as well a small model then runs far slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from stopadvisor.engines.hf import assemble
 
