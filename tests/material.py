@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from stopadvisor.cli.main import main
 from stopadvisor.collect import collect
 from stopadvisor.grading import Grader
 from stopadvisor.labels import GRADING
@@ -20,6 +22,19 @@ from tests.scripted import ScriptedEngine, write_sums
 
 BUDGETS = (0, 8, 16, 24, 32, 48, 64, 96)
 PLAN = ProbePlan(budgets=BUDGETS, cue="\n\nFinal answer:", max_think=256)
+Call = Callable[..., tuple[int, str, str]]
+"""The command line called with words: exit code, stdout, stderr."""
+
+
+def caller(capsys: pytest.CaptureFixture[str], default: str | None = None) -> Call:
+    """The command line as a function; `default` is the command where none is named."""
+
+    def run(*words: str | Path, command: str | None = default) -> tuple[int, str, str]:
+        code = main([*([command] if command else []), *map(str, words)])
+        text = capsys.readouterr()
+        return code, text.out, text.err
+
+    return run
 
 
 def make_run(

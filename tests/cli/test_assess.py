@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO, TextIOWrapper
 from pathlib import Path
@@ -18,21 +17,20 @@ import pytest
 
 from stopadvisor.cli import probe as probe_module
 from stopadvisor.cli.assess_screen import show_assessment
-from stopadvisor.cli.main import main
 from stopadvisor.ledger import read_ledger
 from stopadvisor.runs import RunDirectory
 from tests.material import (
     BUDGETS,
     PLAN,
+    Call,
     archive_arrays,
+    caller,
     edit_records,
     flip_calibration,
     make_run,
     write_archive,
 )
 from tests.scripted import ScriptedEngine, write_sums
-
-Call = Callable[..., tuple[int, str, str]]
 
 COMMON = [
     "schema", "protocol", "alpha", "delta", "run", "workload", "split", "profile", "regime",
@@ -87,12 +85,7 @@ def call(
     write_archive(Path("raw.npz"))
     monkeypatch.setattr(probe_module, "load_engine", lambda options: ScriptedEngine())
 
-    def run(*words: str, command: str = "assess") -> tuple[int, str, str]:
-        code = main([command, *words])
-        text = capsys.readouterr()
-        return code, text.out, text.err
-
-    return run
+    return caller(capsys, "assess")
 
 
 def assessed(call: Call, *words: str) -> dict[str, Any]:

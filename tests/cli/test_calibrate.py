@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,19 @@ from typing import Any
 import pytest
 
 from stopadvisor.cli import calibrate as calibrate_module
-from stopadvisor.cli.main import main
 from stopadvisor.ledger import read_ledger
 from stopadvisor.policy import load_policy
 from stopadvisor.runs import RunDirectory
 from stopadvisor.workload import PARTS
-from tests.material import PLAN, edit_records, flip_calibration, make_run, write_archive
-
-Call = Callable[..., tuple[int, str, str]]
+from tests.material import (
+    PLAN,
+    Call,
+    caller,
+    edit_records,
+    flip_calibration,
+    make_run,
+    write_archive,
+)
 
 FIELDS = [
     "schema", "protocol", "run", "alpha", "delta", "confidence", "look", "certified", "policy",
@@ -61,12 +65,7 @@ def call(
     monkeypatch.chdir(tmp_path)
     shutil.copytree(probed, RUN)
 
-    def run(*words: str, command: str = "calibrate") -> tuple[int, str, str]:
-        code = main([command, *words])
-        text = capsys.readouterr()
-        return code, text.out, text.err
-
-    return run
+    return caller(capsys, "calibrate")
 
 
 def calibrated(call: Call, *words: str, code: int = 0) -> dict[str, Any]:

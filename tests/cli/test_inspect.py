@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from stopadvisor.cli.main import main
 from stopadvisor.policy import FAMILIES, build_policy, save_policy
+from tests.material import Call, caller
 from tests.policy_content import family_content, full_budget_content
-
-Call = Callable[..., tuple[int, str, str]]
 
 FIELDS = [
     "schema", "policy", "digest_valid", "kind", "family", "threshold", "decision_threshold",
@@ -29,12 +26,7 @@ def call(
 ) -> Call:
     monkeypatch.chdir(tmp_path)
 
-    def run(*words: str) -> tuple[int, str, str]:
-        code = main(["inspect", *words])
-        text = capsys.readouterr()
-        return code, text.out, text.err
-
-    return run
+    return caller(capsys, "inspect")
 
 
 def save(family: str | None, path: str = "policy.joblib") -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,8 @@ from stopadvisor.cli.main import main
 from stopadvisor.ledger import read_ledger
 from stopadvisor.policy import build_policy, load_policy, save_policy
 from stopadvisor.runs import RunDirectory
-from tests.material import edit_records, make_run
+from tests.material import Call, caller, edit_records, make_run
 from tests.policy_content import full_budget_content
-
-Call = Callable[..., tuple[int, str, str]]
 
 FIELDS = [
     "schema", "protocol", "run", "alpha", "delta", "confidence", "look", "certified", "policy",
@@ -61,12 +58,7 @@ def call(
     monkeypatch.chdir(tmp_path)
     capsys.readouterr()
 
-    def run(*words: str | Path) -> tuple[int, str, str]:
-        code = main([*map(str, words)])
-        text = capsys.readouterr()
-        return code, text.out, text.err
-
-    return run
+    return caller(capsys)
 
 
 def transferred(call: Call, *words: str, code: int = 0) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,16 @@ from stopadvisor.cli.main import main
 from stopadvisor.ledger import read_ledger
 from stopadvisor.policy import build_policy, load_policy, save_policy
 from stopadvisor.runs import RunDirectory
-from tests.material import archive_arrays, edit_records, flip_calibration, make_run, write_archive
+from tests.material import (
+    Call,
+    archive_arrays,
+    caller,
+    edit_records,
+    flip_calibration,
+    make_run,
+    write_archive,
+)
 from tests.policy_content import full_budget_content
-
-Call = Callable[..., tuple[int, str, str]]
 
 FIELDS = [
     "schema", "policy", "digest", "run", "part", "transfer", "verdict", "alpha", "delta",
@@ -55,12 +60,7 @@ def call(
     monkeypatch.chdir(tmp_path)
     capsys.readouterr()
 
-    def run(*words: str | Path) -> tuple[int, str, str]:
-        code = main(["verify", *map(str, words)])
-        text = capsys.readouterr()
-        return code, text.out, text.err
-
-    return run
+    return caller(capsys, "verify")
 
 
 def verified(call: Call, *words: str | Path, code: int = 0) -> dict[str, Any]:
