@@ -130,11 +130,6 @@ class Choice:
     fit: FitData
 
     @property
-    def serving_saving_pct(self) -> dict[str, float] | None:
-        """Net saving of the advised rule under each serving regime (percent)."""
-        return {row.serving: row.saving_pct for row in self.serving} or None
-
-    @property
     def chain_delta(self) -> float:
         """Error probability of each chain: fixed by the families asked for, not by the data."""
         return self.settings.chain_delta()

@@ -13,7 +13,6 @@ from importlib import metadata
 from typing import Any, Protocol
 
 import numpy as np
-from scipy import stats
 
 from stopadvisor import __version__
 from stopadvisor.answers import GRADER, NORMALIZER
@@ -25,6 +24,7 @@ from stopadvisor.constants import MARKERS, PROBE_CAP
 from stopadvisor.costs import full_counts, stopped_counts
 from stopadvisor.drift import question_features
 from stopadvisor.families import display_threshold
+from stopadvisor.intervals import exact_interval
 from stopadvisor.ledger import Look
 from stopadvisor.markers import RULE
 from stopadvisor.outcomes import Outcome, measure
@@ -100,19 +100,14 @@ def _expected(rule: ExportedRule, outcome: Outcome | None, settings: Settings) -
             "test_total_saving_ci95": None if spread is None else [spread.low, spread.high],
             "test_think_saving_pct": outcome.think_saving_pct,
             "test_risk": outcome.risk,
-            "test_risk_ci95": _exact(outcome.losses, outcome.n),
+            "test_risk_ci95": list(exact_interval(outcome.losses, outcome.n)),
             "test_accuracy": outcome.accuracy,
-            "test_accuracy_ci95": _exact(outcome.correct, outcome.n),
+            "test_accuracy_ci95": list(exact_interval(outcome.correct, outcome.n)),
             "test_full_accuracy": outcome.full_correct / outcome.n,
         }
         if outcome.answer_saving_pct is not None:
             fields["test_answer_saving_pct"] = outcome.answer_saving_pct
     return fields
-
-
-def _exact(count: int, n: int) -> list[float]:
-    interval = stats.binomtest(count, n).proportion_ci(0.95, method="exact")
-    return [float(interval.low), float(interval.high)]
 
 
 def claim(alpha: float, confidence: float, *, conditional: bool) -> str:

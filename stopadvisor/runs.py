@@ -27,7 +27,6 @@ __all__ = [
     "PROBES",
     "RunDirectory",
     "lock_directory",
-    "newest_assessed_run",
     "write_json_atomically",
 ]
 
@@ -243,23 +242,3 @@ def _is_object(tail: bytes) -> bool:
         return isinstance(json.loads(tail), dict)
     except ValueError:
         return False
-
-
-def newest_assessed_run(root: Path = Path("runs")) -> RunDirectory:
-    """Find the run under `root` that was assessed last.
-
-    Raises
-    ------
-    ProbeError
-        There is none.
-    """
-    try:
-        found = sorted(root.glob("*/assessment.json"), key=lambda file: file.stat().st_mtime)
-    except OSError as error:
-        raise ProbeError(f"cannot read {root}: {error.strerror or error}") from error
-    if not found:
-        raise ProbeError(
-            f"no assessed run under {root}/: run `stopadvisor assess WORKLOAD` first, "
-            "or name a run directory"
-        )
-    return RunDirectory.load(found[-1].parent)

@@ -11,7 +11,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from stopadvisor.constants import (
     EARLY_SOLVED_LEARNED_MAX,
@@ -21,6 +20,7 @@ from stopadvisor.constants import (
     UNSOLVED_FULL_BUDGET,
 )
 from stopadvisor.errors import ProbeError
+from stopadvisor.intervals import exact_interval
 from stopadvisor.probes import BoolArray, ProbeTable
 
 __all__ = ["TYPES", "Profile", "Regime", "Share", "classify", "profile", "regime", "trajectory"]
@@ -121,8 +121,7 @@ def profile(correct: BoolArray, *, rng: np.random.Generator) -> Profile:
         raise ProbeError("a profile needs at least one question, got none")
     shares = {}
     for name, count in zip(TYPES, counts.tolist(), strict=True):
-        interval = stats.binomtest(count, n).proportion_ci(0.95, method="exact")
-        shares[name] = Share(count, count / n, (float(interval.low), float(interval.high)))
+        shares[name] = Share(count, count / n, exact_interval(count, n))
 
     def of(values: NDArray[np.float64]) -> Regime:
         named = dict(zip(TYPES, values.tolist(), strict=True))

@@ -19,7 +19,6 @@ from stopadvisor.probes import ProbePlan, ProbeRecord
 from stopadvisor.runs import (
     RunDirectory,
     lock_directory,
-    newest_assessed_run,
     write_json_atomically,
 )
 from stopadvisor.workload import PARTS, read_workload
@@ -309,22 +308,6 @@ def test_parts_are_drawn_by_group_and_never_move(run: RunDirectory) -> None:
 def test_a_table_of_nothing_is_an_error_that_names_the_run(run: RunDirectory) -> None:
     with pytest.raises(ProbeError, match=f"{run.path}: no probes"):
         run.table()
-
-
-def test_newest_assessed_run(tmp_path: Path) -> None:
-    root = tmp_path / "runs"
-    with pytest.raises(ProbeError, match="stopadvisor assess WORKLOAD"):
-        newest_assessed_run(root)
-    manifest = make_manifest(tmp_path)
-    for age, name in enumerate(["newer", "older"]):
-        (root / name).mkdir(parents=True)
-        RunDirectory.create(root / name, manifest)
-        write_json_atomically(root / name / "assessment.json", {})
-        then = time.time() - 60 * age
-        os.utime(root / name / "assessment.json", (then, then))
-    (root / "never-assessed").mkdir()
-    RunDirectory.create(root / "never-assessed", manifest)
-    assert newest_assessed_run(root).path.name == "newer"
 
 
 # --- The lock -------------------------------------------------------------------------------------
