@@ -15,6 +15,7 @@ __all__ = [
     "PreflightError",
     "ProbeError",
     "StopAdvisorError",
+    "StudyError",
     "WorkloadError",
 ]
 
@@ -45,6 +46,12 @@ class CalibrationError(StopAdvisorError):
 
 class PolicyError(StopAdvisorError):
     """A policy file is refused, or does not fit the probes it meets."""
+
+    exit_code = 2
+
+
+class StudyError(StopAdvisorError):
+    """A study cannot be made of these runs."""
 
     exit_code = 2
 
