@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from stopadvisor.collect import make_prompts
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.engines.hf import load_engine
 from stopadvisor.engines.hf.branch import Branch, probe_branches
@@ -19,6 +20,8 @@ from stopadvisor.engines.hf.sampling import Sampler, Sampling
 from stopadvisor.engines.hf.stops import AnswerStops
 from stopadvisor.engines.hf.traces import Limits, TraceBatch
 from stopadvisor.errors import ModelError, ProbeError
+from stopadvisor.workload import read_workload
+from tests.engines.online_policies import TINY_REASONER
 from tests.engines.tiny import Reprefill, check_against, plan, prompt
 
 Script = Callable[[Sequence[Sequence[int]]], None]
@@ -282,11 +285,14 @@ def test_the_automatic_batch_is_told(random_engine: HfEngine) -> None:
 
 
 @pytest.mark.integration
-def test_the_tiny_reasoner_reasons(tiny_reasoner: HfEngine, tiny_reference: Reprefill) -> None:
+@pytest.mark.parametrize("workload", ["arithmetic", "choice", "hard"])
+def test_the_tiny_reasoner_reasons(
+    tiny_reasoner: HfEngine, tiny_reference: Reprefill, workload: str
+) -> None:
     """Real traces and answers: greedy generation and probes equal transformers' own."""
     engine = tiny_reasoner
-    texts = ["Compute 31 + 8 - 4 modulo 100.", "Compute 7 - 2 + 9 - 5 + 1 + 6 modulo 100."]
-    questions = [prompt(text) for text in texts]
+    file = TINY_REASONER.parent / f"{workload}.jsonl"
+    questions = make_prompts(read_workload(file).questions[:6], None)
     at = plan([0, 8, 16, 40, 64, 128], cue="\n\nFinal answer:", max_think=300, answer_cap=32)
     for question, trace in zip(questions, engine.probe(questions, at), strict=True):
         start = engine.chat.prompt_ids(question.messages)
