@@ -24,6 +24,7 @@ from stopadvisor.constants import (
     PAPER_CALIBRATION_SHARE,
     PAPER_OPERATING_GRID,
     PAPER_SPLIT_SEED,
+    PROBE_CAP,
 )
 from stopadvisor.costs import PaperCosts, paper_costs
 from stopadvisor.errors import CalibrationError
@@ -33,7 +34,19 @@ from stopadvisor.probes import BoolArray, FloatArray, IntArray, ProbeTable
 from stopadvisor.risk import lost_correct
 from stopadvisor.scores import out_of_fold, paper_folds, scalar_scores
 
-__all__ = ["MatchedRisk", "OperatingPoint", "PaperResult", "PaperServing", "run_paper"]
+__all__ = [
+    "MatchedRisk",
+    "OperatingPoint",
+    "PaperResult",
+    "PaperServing",
+    "PaperSetting",
+    "first_stops",
+    "match_risk",
+    "paper_split",
+    "peak_serving",
+    "run_paper",
+    "threshold_grid",
+]
 
 _GRID_QUANTILES = np.unique(np.concatenate([[0, 0.005], np.arange(1, 100) / 100, [0.995, 1.0]]))
 _MOST_UNIQUE_SCORES = 500
@@ -89,13 +102,43 @@ class PaperResult:
 
 
 @dataclass(frozen=True)
-class _Setting:
+class PaperSetting:
     """Arrays that every step of the protocol reads."""
 
     correct: BoolArray  # (n_questions, n_checkpoints)
     loss: BoolArray  # (n_questions, n_checkpoints)
     costs: PaperCosts
     scores: Mapping[str, FloatArray]  # family -> (n_questions, n_checkpoints)
+    """As people know them: probabilities and confidences, not their logarithms."""
+
+    @classmethod
+    def build(cls, table: ProbeTable, *, cap: int = PROBE_CAP) -> PaperSetting:
+        """Scores and costs of all questions; the learned score is out of fold.
+
+        Parameters
+        ----------
+        table : ProbeTable
+            Read under the ``last-checkpoint`` reference, whatever its own.
+        cap : int
+            Tokens that each probe is charged.
+
+        Raises
+        ------
+        CalibrationError
+            Fewer than 10 questions, or one class of labels only.
+        """
+        n = table.n_questions
+        if n < 10:
+            raise CalibrationError(f"the paper protocol needs at least 10 questions, got {n}")
+        correct = table.correct
+        folds = paper_folds(n)
+        learned = expit(out_of_fold(feature_array(table), correct, folds, solver="lbfgs"))
+        scores: dict[str, FloatArray] = {"learned": learned}
+        for family in SCALAR_FAMILIES:
+            scores[family] = scalar_scores(family, table)
+        scores["confidence"] = np.exp(scores["confidence"])
+        loss = lost_correct(correct, correct[:, -1])[:, :-1]
+        return cls(correct, loss, paper_costs(table, cap=cap), scores)
 
 
 def first_stops(scores: FloatArray, threshold: float) -> IntArray:
@@ -133,7 +176,7 @@ class _Candidates:
     cost: FloatArray
 
 
-def _candidates(setting: _Setting, family: str, rows: IntArray) -> _Candidates:
+def _candidates(setting: PaperSetting, family: str, rows: IntArray) -> _Candidates:
     scores = setting.scores[family][rows]
     grid = threshold_grid(scores)
     stops = [first_stops(scores, t) for t in grid.tolist()]
@@ -143,7 +186,7 @@ def _candidates(setting: _Setting, family: str, rows: IntArray) -> _Candidates:
 
 
 def _choose(
-    setting: _Setting,
+    setting: PaperSetting,
     families: Sequence[_Candidates],
     n_calibration: int,
     test: IntArray,
@@ -186,7 +229,7 @@ def _verdict(learned: OperatingPoint, scalar: OperatingPoint, delta: Interval) -
     return "scalar better" if delta.high < 0 else "comparable"
 
 
-def _serving(setting: _Setting, budgets: IntArray) -> PaperServing:
+def peak_serving(setting: PaperSetting) -> PaperServing:
     """Savings at the learned threshold of highest gain over the fixed-budget frontier.
 
     References
@@ -221,6 +264,64 @@ def _serving(setting: _Setting, budgets: IntArray) -> PaperServing:
     return PaperServing(threshold, gain, saving)
 
 
+def paper_split(n_questions: int, seed: int = PAPER_SPLIT_SEED) -> tuple[IntArray, IntArray]:
+    """Rows of the 40 % calibration and the 60 % test questions."""
+    order = np.random.default_rng(seed).permutation(n_questions)
+    n_calibration = int(PAPER_CALIBRATION_SHARE * n_questions)
+    return order[:n_calibration], order[n_calibration:]
+
+
+def match_risk(
+    setting: PaperSetting,
+    calibration: IntArray,
+    test: IntArray,
+    *,
+    alphas: Sequence[float],
+    delta: float,
+    n_resamples: int = PAPER_BOOTSTRAP_RESAMPLES,
+) -> tuple[MatchedRisk, ...]:
+    """Learned against best scalar at equal risk, for each risk target.
+
+    Parameters
+    ----------
+    setting : PaperSetting
+    calibration, test : ndarray of int
+        Rows on which thresholds are chosen, and on which they are measured.
+    alphas : sequence of float
+    delta : float
+    n_resamples : int
+        Of the paired bootstrap, thresholds frozen.
+
+    References
+    ----------
+    Paper, Section "Lost-Correct Risk Calibration" and Appendix "Reproducibility Manifest".
+    """
+    candidates = {family: _candidates(setting, family, calibration) for family in setting.scores}
+    scalars = [candidates[family] for family in SCALAR_FAMILIES]
+    n = calibration.size
+    chosen = [
+        (
+            alpha,
+            _choose(setting, [candidates["learned"]], n, test, alpha, delta),
+            _choose(setting, scalars, n, test, alpha, delta),
+        )
+        for alpha in alphas
+    ]
+    # The same resamples serve every alpha: one product for all of them.
+    rng = np.random.default_rng(PAPER_BOOTSTRAP_SEED)
+    counts = resample_counts(test.size, n_resamples, rng=rng)
+    difference = np.stack([scalar[1] - point[1] for _, point, scalar in chosen], axis=1)
+    full = setting.costs.full_total[test]
+    sums = counts @ np.column_stack([difference, full]).astype(np.float32)
+    deltas = 100 * sums[:, :-1].astype(np.float64) / sums[:, -1:]  # (n_resamples, n_alphas)
+
+    rows = []
+    for k, (alpha, (point, _), (scalar, _)) in enumerate(chosen):
+        spread = interval(deltas[:, k])
+        rows.append(MatchedRisk(alpha, point, scalar, spread, _verdict(point, scalar, spread)))
+    return tuple(rows)
+
+
 def run_paper(
     table: ProbeTable,
     *,
@@ -247,49 +348,12 @@ def run_paper(
     ----------
     Paper, Section "Lost-Correct Risk Calibration" and Appendix "Reproducibility Manifest".
     """
-    n = table.n_questions
-    if n < 10:
-        raise CalibrationError(f"the paper protocol needs at least 10 questions, got {n}")
-    correct = table.correct
-    learned = expit(out_of_fold(feature_array(table), correct, paper_folds(n), solver="lbfgs"))
-    scores: dict[str, FloatArray] = {"learned": learned}
-    for family in SCALAR_FAMILIES:
-        scores[family] = scalar_scores(family, table)
-    scores["confidence"] = np.exp(scores["confidence"])
-    setting = _Setting(
-        correct, lost_correct(correct, correct[:, -1])[:, :-1], paper_costs(table), scores
-    )
-
-    order = np.random.default_rng(split_seed).permutation(n)
-    n_calibration = int(PAPER_CALIBRATION_SHARE * n)
-    calibration, test = order[:n_calibration], order[n_calibration:]
-    candidates = {family: _candidates(setting, family, calibration) for family in scores}
-    scalars = [candidates[family] for family in SCALAR_FAMILIES]
-
-    chosen = [
-        (
-            alpha,
-            _choose(setting, [candidates["learned"]], n_calibration, test, alpha, delta),
-            _choose(setting, scalars, n_calibration, test, alpha, delta),
-        )
-        for alpha in alphas
-    ]
-    # The same resamples serve every alpha: one product for all of them.
-    rng = np.random.default_rng(PAPER_BOOTSTRAP_SEED)
-    counts = resample_counts(test.size, PAPER_BOOTSTRAP_RESAMPLES, rng=rng)
-    difference = np.stack([scalar[1] - point[1] for _, point, scalar in chosen], axis=1)
-    full = setting.costs.full_total[test]
-    sums = counts @ np.column_stack([difference, full]).astype(np.float32)
-    deltas = 100 * sums[:, :-1].astype(np.float64) / sums[:, -1:]  # (n_resamples, n_alphas)
-
-    rows = []
-    for k, (alpha, (point, _), (scalar, _)) in enumerate(chosen):
-        spread = interval(deltas[:, k])
-        rows.append(MatchedRisk(alpha, point, scalar, spread, _verdict(point, scalar, spread)))
+    setting = PaperSetting.build(table)
+    calibration, test = paper_split(table.n_questions, split_seed)
     return PaperResult(
-        n_calibration,
+        int(calibration.size),
         int(test.size),
-        {family: len(c.grid) for family, c in candidates.items()},
-        tuple(rows),
-        _serving(setting, table.budgets),
+        {f: len(threshold_grid(scores[calibration])) for f, scores in setting.scores.items()},
+        match_risk(setting, calibration, test, alphas=alphas, delta=delta),
+        peak_serving(setting),
     )
