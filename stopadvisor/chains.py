@@ -35,6 +35,7 @@ __all__ = [
     "build_chain",
     "candidate_schedules",
     "group_numbers",
+    "score_out_of_fold",
 ]
 
 _SMALLEST_FIT_FOR_BOOSTING = 200
@@ -247,14 +248,16 @@ def _thresholds(scores: FloatArray) -> FloatArray:
     return np.where(halfway > below, halfway, at)[::-1]
 
 
-def build_chain(fit: FitData, family: str, schedule: tuple[int, ...]) -> Chain | None:
-    """Measure one candidate on fit questions.
+def score_out_of_fold(
+    fit: FitData, family: str, schedule: tuple[int, ...]
+) -> tuple[Scorer, FloatArray] | None:
+    """Fit one candidate, and score fit questions by models that never saw them.
 
     Returns
     -------
-    Chain or None
-        None where the family cannot be had on these data: one class of labels in a training fold,
-        or too few questions for boosting.
+    tuple of Scorer and ndarray of float, shape (n_questions, n_scheduled), or None
+        The scorer is fitted on all fit questions.  None where the family cannot be had on these
+        data: one class of labels in a training fold, or too few questions for boosting.
 
     Notes
     -----
@@ -267,25 +270,34 @@ def build_chain(fit: FitData, family: str, schedule: tuple[int, ...]) -> Chain |
         return None
     if family in SCALAR_FAMILIES:
         scorer = Scorer(family, schedule, None)
-        scores = scorer.scores(table)
-    elif family in LEARNED_FAMILIES:
-        if family == "learned-boosted" and fit.n_blocks < _SMALLEST_FIT_FOR_BOOSTING:
-            return None
-        correct = table.stop_correct[:, schedule]
-        features = feature_array(table, schedule, _features_of(family))
-        scores = np.empty(correct.shape)
-        for fold in range(N_FOLDS):
-            held = fit.folds == fold
-            train = live & ~held[:, None]
-            labels = correct[train]
-            if labels.all() or not labels.any():
-                return None
-            scores[held] = _fit(family, features, correct, train).scores(features[held])
-        scorer = Scorer(family, schedule, _fit(family, features, correct, live))
-    else:
+        return scorer, scorer.scores(table)
+    if family not in LEARNED_FAMILIES:
         raise CalibrationError(
             f"family must be one of {SCALAR_FAMILIES + LEARNED_FAMILIES}, got {family!r}"
         )
+    if family == "learned-boosted" and fit.n_blocks < _SMALLEST_FIT_FOR_BOOSTING:
+        return None
+    correct = table.stop_correct[:, schedule]
+    features = feature_array(table, schedule, _features_of(family))
+    scores = np.empty(correct.shape)
+    for fold in range(N_FOLDS):
+        held = fit.folds == fold
+        train = live & ~held[:, None]
+        labels = correct[train]
+        if labels.all() or not labels.any():
+            return None
+        scores[held] = _fit(family, features, correct, train).scores(features[held])
+    return Scorer(family, schedule, _fit(family, features, correct, live)), scores
+
+
+def build_chain(fit: FitData, family: str, schedule: tuple[int, ...]) -> Chain | None:
+    """Measure one candidate on fit questions; None as `score_out_of_fold`."""
+    found = score_out_of_fold(fit, family, schedule)
+    if found is None:
+        return None
+    scorer, scores = found
+    table = fit.table
+    live = ~table.ended[:, schedule]
     thresholds = _thresholds(scores[live])
     curve = StopCurve.build(scores, live, thresholds)
     costs = fit.counts(schedule).weighed(fit.weights)

@@ -34,7 +34,7 @@ from stopadvisor.outcomes import measure
 from stopadvisor.probes import FloatArray, ProbeTable
 from stopadvisor.risk import BOUNDS, MULTIPLICITIES, Bound, Multiplicity, max_losses, power
 
-__all__ = ["Choice", "FitPoint", "Settings", "choose", "first_useful_risk"]
+__all__ = ["Choice", "FitPoint", "Settings", "choose", "first_useful_risk", "fit_limit"]
 
 _RESAMPLES = 1000
 _MOST_BLOCKS = 1000
@@ -135,7 +135,7 @@ class Choice:
         return self.settings.chain_delta()
 
 
-def _limit(n_fit: int, n_calibration: int, settings: Settings, full_accuracy: float) -> float:
+def fit_limit(n_fit: int, n_calibration: int, settings: Settings, full_accuracy: float) -> float:
     """Most fit losses that correspond to what calibration could still certify; < 0 if nothing."""
     n = _denominator(n_calibration, settings, full_accuracy)
     most = max_losses(n, settings.alpha, settings.chain_delta(), settings.bound)
@@ -189,7 +189,7 @@ def choose(fit_table: ProbeTable, n_calibration: int, settings: Settings) -> Cho
         cache_block=settings.cache_block,
         most_blocks=_MOST_BLOCKS,
     )
-    limit = _limit(table.n_questions, n_calibration, settings, full_accuracy)
+    limit = fit_limit(table.n_questions, n_calibration, settings, full_accuracy)
     chains = _candidates(fit, settings, limit)
     learned = [c for c in chains if c.scorer.is_learned]
     scalar = [c for c in chains if not c.scorer.is_learned]
