@@ -1,0 +1,116 @@
+"""Peak gain: a rule's highest point above fixed budgets, under the paper's accounting.
+
+A summary after the fact: the threshold is chosen on the very questions it is measured on.  Takes
+scores, costs and correctness as arrays; knows no sources and certifies nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from stopadvisor.constants import PAPER_OPERATING_GRID
+from stopadvisor.frontier import Frontier, fixed_budget_frontier, gains, grid_frontier
+from stopadvisor.paper import PaperSetting, threshold_grid
+from stopadvisor.probes import BoolArray, FloatArray, IntArray
+
+__all__ = ["Peak", "best_peak", "fixed_budgets", "gain_at", "peak", "peak_thresholds"]
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The threshold of highest gain."""
+
+    threshold: float
+    gain: float
+    """Accuracy above fixed budgets at the same mean thinking tokens."""
+    accuracy: float
+    cost: float
+    """Mean thinking tokens per question."""
+
+
+def peak_thresholds(family: str, scores: FloatArray) -> FloatArray:
+    """Thresholds among which a peak is sought.
+
+    Learned probabilities have the grid of the paper's serving table; other scores, which have no
+    common scale, the grid of their own quantiles that its calibration uses.
+    """
+    if family.startswith("learned"):
+        start, stop, number = PAPER_OPERATING_GRID
+        return np.linspace(start, stop, number).round(3)
+    return threshold_grid(scores)
+
+
+def fixed_budgets(setting: PaperSetting, rows: IntArray | None = None) -> Frontier:
+    """Frontier of fixed budgets, in mean thinking tokens; of some questions where `rows` says.
+
+    Its points are numbered by checkpoint.
+    """
+    chosen = slice(None) if rows is None else rows
+    cost = setting.costs.thinking[chosen]
+    return fixed_budget_frontier(
+        cost, setting.correct[chosen], np.arange(cost.shape[1], dtype=np.float64)
+    )
+
+
+def peak(
+    scores: FloatArray,
+    thinking: FloatArray,
+    correct: BoolArray,
+    thresholds: FloatArray,
+    fixed: Frontier,
+) -> Peak:
+    """The threshold of highest gain; of equals the first.
+
+    Parameters
+    ----------
+    scores, thinking, correct : ndarray, shape (n_questions, n_checkpoints)
+    thresholds : ndarray of float, shape (n_thresholds,)
+    fixed : Frontier
+        Of fixed budgets, against which the gain is read linearly.
+
+    References
+    ----------
+    Paper, Section "Training and Metrics", Eq. for G(tau) and the peak gain.
+    """
+    rule = grid_frontier(scores, thinking, correct, thresholds)
+    above = gains(rule, fixed)
+    k = int(np.argmax(above))
+    return Peak(float(rule.at[k]), float(above[k]), float(rule.accuracy[k]), float(rule.cost[k]))
+
+
+def gain_at(
+    scores: FloatArray,
+    thinking: FloatArray,
+    correct: BoolArray,
+    threshold: float,
+    fixed: Frontier,
+) -> float:
+    """Gain of one threshold that was chosen elsewhere."""
+    return peak(scores, thinking, correct, np.array([threshold]), fixed).gain
+
+
+def best_peak(setting: PaperSetting, families: Iterable[str]) -> tuple[str, Peak]:
+    """The family with the highest peak gain over all questions, and that peak.
+
+    References
+    ----------
+    Paper, Appendix "Eighteen-setting Compact Summary" (LS8 Peak, Scalar Peak).  Its confidence
+    leap sweeps two thresholds there; here it is the one-score proxy of the risk-controlled
+    comparison.
+    """
+    fixed = fixed_budgets(setting)
+    found = {
+        family: peak(
+            setting.scores[family],
+            setting.costs.thinking,
+            setting.correct,
+            peak_thresholds(family, setting.scores[family]),
+            fixed,
+        )
+        for family in families
+    }
+    best = max(found, key=lambda family: found[family].gain)
+    return best, found[best]
