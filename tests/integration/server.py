@@ -1,0 +1,145 @@
+"""A vLLM server process for tests: started on a port of its own, killed, started again.
+
+Knows where `setup-vllm.sh` keeps the environment and how the server is started; nothing of what is
+asked of it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SETUP = Path(__file__).resolve().parent / "setup-vllm.sh"
+TINY_REASONER = ROOT / "samples" / "tiny-reasoner"
+NAME = "tiny-reasoner"
+"""What the server calls the model."""
+CONTEXT = 1024
+BLOCK = 32
+"""Tokens per block of its prefix cache."""
+STARTS_WITHIN = 240.0
+"""Seconds; 25 to 40 on an idle machine."""
+
+
+def environment() -> Path | None:
+    """The environment that `setup-vllm.sh` built, if it did."""
+    said = subprocess.run([SETUP, "--path"], check=True, capture_output=True, text=True)
+    home = Path(said.stdout.strip())
+    return home if (home / "finished").exists() else None
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as asked:
+        asked.bind(("127.0.0.1", 0))
+        return int(asked.getsockname()[1])
+
+
+@dataclass
+class VllmServer:
+    """One server; its port stays the same when it is started again."""
+
+    home: Path
+    """The virtual environment."""
+    folder: Path
+    """For its log and its caches."""
+    arguments: tuple[str, ...] = ()
+    """Beside those that every test wants; a later one overrides."""
+    port: int = field(default_factory=free_port)
+    _process: subprocess.Popen[bytes] | None = field(default=None, init=False, repr=False)
+
+    @property
+    def base_url(self) -> str:
+        """What ``--base-url`` takes."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    @property
+    def log(self) -> Path:
+        """What it printed."""
+        return self.folder / "vllm.log"
+
+    def start(self) -> None:
+        """Start the process and wait until it answers.
+
+        Raises
+        ------
+        RuntimeError
+            It ended, or did not answer in time; the message holds the end of its log.
+        """
+        self.begin()
+        deadline = time.monotonic() + STARTS_WITHIN
+        while not self.answers():
+            assert self._process is not None
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                said = "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
+                raise RuntimeError(f"the vLLM server does not start:\n{said}")
+            time.sleep(0.2)
+
+    def begin(self) -> None:
+        """Start the process and wait for nothing."""
+        words = [
+            *(str(self.home / "bin" / "python"), str(self.home / "bin" / "vllm")),
+            *("serve", str(TINY_REASONER), "--served-model-name", NAME),
+            *("--host", "127.0.0.1", "--port", str(self.port), "--dtype", "float32"),
+            *("--max-model-len", str(CONTEXT), "--block-size", str(BLOCK), "--enforce-eager"),
+            *("--distributed-executor-backend", "uni", "--kv-cache-memory-bytes", "67108864"),
+            "--enable-prompt-tokens-details",
+            *self.arguments,
+        ]
+        kept = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+        settings = {
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_CACHE_ROOT": str(self.folder / "cache"),
+            "VLLM_CONFIG_ROOT": str(self.folder / "config"),
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                words,
+                env=kept | settings,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def answers(self) -> bool:
+        """Whether it is up."""
+        if self._process is None or self._process.poll() is not None:
+            return False
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=5) as reply:
+                return bool(reply.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def kill(self) -> None:
+        """End it at once, as a crash does, and whatever it started."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End it in order."""
+        self._end(signal.SIGTERM)
+
+    def _end(self, how: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.poll() is None:
+            os.killpg(process.pid, how)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(30)
