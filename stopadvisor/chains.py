@@ -34,6 +34,7 @@ __all__ = [
     "Scorer",
     "build_chain",
     "candidate_schedules",
+    "chain_of",
     "group_numbers",
     "score_out_of_fold",
 ]
@@ -293,10 +294,20 @@ def score_out_of_fold(
 def build_chain(fit: FitData, family: str, schedule: tuple[int, ...]) -> Chain | None:
     """Measure one candidate on fit questions; None as `score_out_of_fold`."""
     found = score_out_of_fold(fit, family, schedule)
-    if found is None:
-        return None
-    scorer, scores = found
-    table = fit.table
+    return None if found is None else chain_of(fit, *found)
+
+
+def chain_of(fit: FitData, scorer: Scorer, scores: FloatArray) -> Chain:
+    """Order the thresholds of scored fit questions and measure them.
+
+    Parameters
+    ----------
+    fit : FitData
+    scorer : Scorer
+    scores : ndarray of float, shape (n_questions, n_scheduled)
+        Out of fold, as `score_out_of_fold` gives them.
+    """
+    table, schedule = fit.table, scorer.schedule
     live = ~table.ended[:, schedule]
     thresholds = _thresholds(scores[live])
     curve = StopCurve.build(scores, live, thresholds)

@@ -34,7 +34,15 @@ from stopadvisor.outcomes import measure
 from stopadvisor.probes import FloatArray, ProbeTable
 from stopadvisor.risk import BOUNDS, MULTIPLICITIES, Bound, Multiplicity, max_losses, power
 
-__all__ = ["Choice", "FitPoint", "Settings", "choose", "first_useful_risk", "fit_limit"]
+__all__ = [
+    "Choice",
+    "FitPoint",
+    "Settings",
+    "certification_chance",
+    "choose",
+    "first_useful_risk",
+    "fit_limit",
+]
 
 _RESAMPLES = 1000
 _MOST_BLOCKS = 1000
@@ -212,7 +220,7 @@ def choose(fit_table: ProbeTable, n_calibration: int, settings: Settings) -> Cho
     if advised is not None:
         resampled = saving_sides[advised.scorer.is_learned]
         lower = float(np.quantile(resampled, 0.05))
-    chance = max((_chance(fit, c, n_calibration, settings) for c in best), default=0.0)
+    chance = max((certification_chance(fit, c, n_calibration, settings) for c in best), default=0.0)
     return Choice(
         settings,
         table.n_questions,
@@ -305,7 +313,10 @@ def _compare(
     return savings, verdict, spread
 
 
-def _chance(fit: FitData, chain: Chain, n_calibration: int, settings: Settings) -> float:
+def certification_chance(
+    fit: FitData, chain: Chain, n_calibration: int, settings: Settings
+) -> float:
+    """Chance that calibration certifies some saving by a chain, at its fit risk."""
     risk = first_useful_risk(fit, chain)
     if risk is None:
         return 0.0
