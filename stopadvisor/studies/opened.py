@@ -1,7 +1,8 @@
 """Which questions of a source a study may show, and what the source is called in its tables.
 
 Outcomes of calibration questions stay closed until the ledger has a look at them; until then a
-study sees fit questions alone.  Reads the ledger, writes nothing, and knows no study.
+study sees fit questions alone.  Reads the ledger, writes to it where a look is asked for, and knows
+no study.
 """
 
 from __future__ import annotations
@@ -12,12 +13,21 @@ from typing import Literal
 
 import numpy as np
 
-from stopadvisor.ledger import looks_at
+from stopadvisor.ledger import looks_at, take_look
 from stopadvisor.probes import ProbeTable
 from stopadvisor.sources import Source
+from stopadvisor.storage import lock_directory
 from stopadvisor.workload import PARTS
 
-__all__ = ["View", "basis_remarks", "is_opened", "labels", "paper_view", "view"]
+__all__ = [
+    "View",
+    "basis_remarks",
+    "is_opened",
+    "labels",
+    "open_calibration",
+    "paper_view",
+    "view",
+]
 
 _FIT = PARTS.index("fit")
 
@@ -49,6 +59,32 @@ def is_opened(source: Source) -> bool:
     keys = set(source.part("calibration").keys)
     seen = {key for look in looks_at(source.folder, tuple(keys)) for key in look.questions}
     return seen >= keys
+
+
+def open_calibration(source: Source, *, study: str, delta: float) -> None:
+    """Record a look at the calibration questions, because a study is about to show them.
+
+    Parameters
+    ----------
+    source : Source
+    study : str
+        Name of the study that asks.
+    delta : float
+        Error probability that the look takes from later certificates.
+
+    Raises
+    ------
+    CalibrationError
+        The planned looks are used up, or no confidence is left.
+    """
+    if is_opened(source):
+        return
+    keys = source.part("calibration").keys
+    with lock_directory(source.folder):
+        earlier = looks_at(source.folder, keys)
+        planned = earlier[0].planned if earlier else None
+        request = {"study": study, "data": source.fingerprint()}
+        take_look(source.folder, keys, request, delta=delta, planned=planned)
 
 
 def view(source: Source, label: str | None = None, *, all_samples: bool = False) -> View:

@@ -1,0 +1,275 @@
+"""`stopadvisor study`: the paper's constructions over finished runs, as tables, JSON and CSV.
+
+Opens runs and archives, hands them to studies, several at a time in processes of their own, and
+writes what they found.  Knows no study; `studies.registry` does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+from stopadvisor.choice import Settings
+from stopadvisor.cli.options import OutputOptions, output_options
+from stopadvisor.cli.progress import progress_on, time_left
+from stopadvisor.cli.study_screen import show_list, show_skipped, show_study
+from stopadvisor.constants import (
+    DEFAULT_ALPHA,
+    DEFAULT_DELTA,
+    PAPER_BOOTSTRAP_RESAMPLES,
+    PAPER_BOOTSTRAP_SEED,
+)
+from stopadvisor.costs import REGIMES
+from stopadvisor.errors import StopAdvisorError, StudyError
+from stopadvisor.sources import Source, newest_source, open_source
+from stopadvisor.studies.opened import open_calibration
+from stopadvisor.studies.registry import STUDIES, run_study
+from stopadvisor.studies.study import StudyOptions, StudyResult
+from stopadvisor.studies.write import write_csv, write_study
+
+__all__ = ["StudyCommandOptions", "command", "run"]
+
+ALL, LIST = "all", "list"
+
+
+@dataclass(frozen=True)
+class StudyCommandOptions:
+    """Which study of which runs, and where its tables go."""
+
+    name: str
+    """A study, ``all`` or ``list``."""
+    runs: tuple[Path, ...] = ()
+    """Run directories and archives; empty for the run assessed last."""
+    study: StudyOptions = field(default_factory=StudyOptions)
+    open_calibration: bool = False
+    csv: Path | None = None
+    jobs: int | None = None
+    """Processes for ``all``; None for one a core."""
+    output: OutputOptions = field(default_factory=OutputOptions)
+
+
+class _Extra(click.ParamType[Any]):
+    name = "name=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        key, equals, text = str(value).partition("=")
+        if not (key and equals):
+            self.fail(f"expected an option such as paper=1, got {value!r}", param, ctx)
+        return key, text
+
+
+_OPEN_SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
+
+
+@click.command("study")
+@click.argument("name", metavar="NAME", type=click.Choice([*STUDIES, ALL, LIST]))
+@click.argument("runs", metavar="[RUN|RAW.NPZ]...", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--alpha", type=_OPEN_SHARE, default=DEFAULT_ALPHA, help="Risk target.")
+@click.option("--delta", type=_OPEN_SHARE, default=DEFAULT_DELTA, help="1 - confidence.")
+@click.option(
+    "--serving",
+    type=click.Choice(REGIMES),
+    default=Settings.serving,
+    help="Who pays for a probe, where a study counts costs as served.",
+)
+@click.option(
+    "--resamples",
+    type=click.IntRange(min=100),
+    default=PAPER_BOOTSTRAP_RESAMPLES,
+    help="Bootstrap resamples of the questions.",
+)
+@click.option("--seed", type=int, default=PAPER_BOOTSTRAP_SEED, help="Seed of the resamples.")
+@click.option(
+    "--set",
+    "extra",
+    metavar="NAME=VALUE",
+    multiple=True,
+    type=_Extra(),
+    help="An option of one study, as `study list` names it.  [repeatable]",
+)
+@click.option(
+    "--open-calibration",
+    is_flag=True,
+    help="Let studies show outcomes of calibration questions, recorded as a look.",
+)
+@click.option(
+    "--csv", type=click.Path(path_type=Path, file_okay=False), help="Write the tables here too."
+)
+@click.option(
+    "--jobs", type=click.IntRange(min=1), show_default="one a core", help="Processes for `all`."
+)
+@output_options
+def command(name: str, runs: tuple[Path, ...], extra: Sequence[Any], **params: Any) -> int:
+    """Repeat one of the paper's studies on finished runs, without the model.
+
+    NAME is a study, `all` for those that the runs allow, or `list` for their names.  Without a RUN
+    the one assessed last is taken.  Tables go to the screen, and as JSON and CSV into studies/ of
+    the first run.
+
+    Until `calibrate` has opened the calibration questions of a run, its studies read fit questions
+    alone and say so.
+
+    Example: stopadvisor study frontier runs/gsm8k-Qwen3-8B-1a2b3c4d
+    """
+    output = OutputOptions.take(params)
+    names = ("alpha", "delta", "serving", "resamples", "seed")
+    study = StudyOptions(**{key: params.pop(key) for key in names}, extra=dict(extra))
+    return run(
+        StudyCommandOptions(name, runs, study, output=output, **params), sys.stdout, sys.stderr
+    )
+
+
+def run(options: StudyCommandOptions, out: TextIO, err: TextIO) -> int:
+    """Run one study or all, write and print what was found."""
+    as_json = options.output.json
+    if options.name == LIST:
+        rows = [
+            {"name": name, "help": e.help, "needs": e.needs, "options": dict(e.options)}
+            for name, e in STUDIES.items()
+        ]
+        _print(out, {"schema": 1, "studies": rows}) if as_json else show_list(rows, out)
+        return 0
+    sources = _sources(options, err)
+    if options.name != ALL:
+        result = run_study(options.name, sources, options.study)
+        document = _written(result, sources, options)
+        _print(out, document) if as_json else show_study(document, out)
+        return 0
+    documents, skipped, broken = _all(options, sources, err)
+    ordered = [documents[name] for name in STUDIES if name in documents]
+    if as_json:
+        _print(out, {"schema": 1, "studies": ordered, "skipped": skipped})
+    else:
+        for document in ordered:
+            show_study(document, out)
+        show_skipped(skipped, out)
+    return 1 if broken else 0
+
+
+def _print(out: TextIO, document: Mapping[str, Any]) -> None:
+    print(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1), file=out)
+
+
+def _sources(options: StudyCommandOptions, err: TextIO) -> list[Source]:
+    """Open the runs, and their calibration questions where that is asked for."""
+    sources = [open_source(path) for path in options.runs]
+    if not sources:
+        sources = [newest_source()]
+        with progress_on(err, quiet=options.output.quiet) as progress:
+            progress.remark(f"studying {sources[0].folder}")
+    if options.open_calibration:
+        for source in sources:
+            open_calibration(source, study=options.name, delta=options.study.delta)
+    return sources
+
+
+def _written(
+    result: StudyResult, sources: Sequence[Source], options: StudyCommandOptions
+) -> dict[str, Any]:
+    if options.csv is not None:
+        write_csv(result, options.csv)
+    return write_study(result, sources, _own_options(result.study, options.study))
+
+
+def _own_options(name: str, options: StudyOptions) -> StudyOptions:
+    """Leave out what only other studies understand."""
+    own = {key: value for key, value in options.extra.items() if key in STUDIES[name].options}
+    return replace(options, extra=own)
+
+
+# --- All of them ----------------------------------------------------------------------------------
+
+
+def _all(
+    options: StudyCommandOptions, sources: Sequence[Source], err: TextIO
+) -> tuple[dict[str, dict[str, Any]], list[dict[str, str]], bool]:
+    """Run every study; what a study refuses is skipped with its reason.
+
+    Returns
+    -------
+    documents : dict
+        By study.
+    skipped : list of dict
+        ``study`` and ``reason``, in the order of the registry.
+    broken : bool
+        Whether one failed for another reason than the data.
+    """
+    known = {key for entry in STUDIES.values() for key in entry.options}
+    if strange := sorted(set(options.study.extra) - known):
+        raise StudyError(f"no study has an option {strange[0]!r}; see `stopadvisor study list`")
+    documents: dict[str, dict[str, Any]] = {}
+    reasons: dict[str, str] = {}
+    broken = False
+    began = time.monotonic()
+    with progress_on(err, quiet=options.output.quiet) as progress:
+        for done, (name, found) in enumerate(_results(options, sources), start=1):
+            state = "done"
+            if isinstance(found, StudyResult):
+                documents[name] = _written(found, sources, options)
+            else:
+                state = "skipped"
+                reasons[name] = str(found)
+                if not isinstance(found, StopAdvisorError):
+                    broken, state = True, "failed"
+                    reasons[name] = f"internal error: {type(found).__name__}: {found}"
+            left = len(STUDIES) - done
+            line = f"study {name}: {state} ({done}/{len(STUDIES)}"
+            if left:
+                line += f", about {time_left((time.monotonic() - began) / done * left)} left"
+            progress.remark(line + ")")
+    skipped = [{"study": name, "reason": reasons[name]} for name in STUDIES if name in reasons]
+    return documents, skipped, broken
+
+
+def _results(
+    options: StudyCommandOptions, sources: Sequence[Source]
+) -> Iterator[tuple[str, StudyResult | Exception]]:
+    """Each study with what it found or raised, as they finish."""
+    jobs = min(options.jobs or len(os.sched_getaffinity(0)), len(STUDIES))
+    asked = {name: _own_options(name, options.study) for name in STUDIES}
+    if jobs == 1:
+        for name, own in asked.items():
+            try:
+                yield name, run_study(name, sources, own)
+            except Exception as error:  # noqa: BLE001  the others shall still run
+                yield name, error
+        return
+    pool = ProcessPoolExecutor(
+        jobs, mp_context=get_context("spawn"), initializer=_begin, initargs=(sources,)
+    )
+    with pool:
+        futures = {pool.submit(_work, name, own): name for name, own in asked.items()}
+        try:
+            for future in as_completed(futures):
+                raised = future.exception()
+                if isinstance(raised, Exception):
+                    yield futures[future], raised
+                else:
+                    yield futures[future], future.result()
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+_SOURCES: list[Source] = []
+"""In a worker: what it was started with, so that tables travel once."""
+
+
+def _begin(sources: Sequence[Source]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a worker without a traceback
+    _SOURCES.extend(sources)
+
+
+def _work(name: str, options: StudyOptions) -> StudyResult:
+    return run_study(name, _SOURCES, options)

@@ -1,0 +1,108 @@
+"""The studies by name: what each is about, what it needs, and the module that is loaded for it.
+
+A study's module is imported when the study runs, so that listing them costs nothing.  Knows no
+command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+
+from stopadvisor.errors import StudyError
+from stopadvisor.sources import Source
+from stopadvisor.studies.study import Study, StudyOptions, StudyResult
+
+__all__ = ["STUDIES", "Entry", "run_study"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the table of studies."""
+
+    help: str
+    fewest_runs: int = 1
+    needs: str = "one run"
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Its own options, with what they mean."""
+
+
+STUDIES: Mapping[str, Entry] = {
+    "frontier": Entry(
+        "Peak gain over fixed budgets, under four interpolations.",
+    ),
+    "validation-selected": Entry(
+        "Thresholds chosen on validation questions, measured on the others.",
+    ),
+    "alpha-grid": Entry("Learned against scalar rules at four risk targets."),
+    "split-sensitivity": Entry(
+        "The matched-risk comparison under five calibration splits.",
+    ),
+    "proxies": Entry(
+        "DEER-, EAT-, PUMA-style and TERMINATOR-light rules, at peak and at matched risk.",
+    ),
+    "ablation": Entry("Peak gain of subsets of the features."),
+    "classifiers": Entry(
+        "Logistic regression against forest, boosting and a neural network.",
+    ),
+    "schedules": Entry(
+        "What fewer and other checkpoints keep of the gain, and what they cost.",
+    ),
+    "probe-cap": Entry("Savings if probes were capped at other lengths."),
+    "calibration": Entry(
+        "Calibration of the scores as probabilities: ECE, Brier score, reliability.",
+    ),
+    "calibration-size": Entry("What is certified with fewer calibration questions."),
+    "transfer": Entry(
+        "A rule of one run on another: zero-shot, target-calibrated, target-trained.",
+        2,
+        "two runs or more",
+    ),
+    "cues": Entry(
+        "Answer cues compared.",
+        needs="one run with a comparison of cues, or runs that differ in their cue only",
+    ),
+    "temperature": Entry(
+        "Sampling temperatures and repeated samples compared.",
+        needs="one run with several samples, or runs that differ in temperature only",
+    ),
+    "failure-cases": Entry(
+        "Lost questions, wins and overhead failures, with their trajectories.",
+    ),
+    "serving": Entry(
+        "Savings under each serving regime, break-even and prices.",
+    ),
+    "map": Entry(
+        "One row a run: profile, regime, verdict and savings.",
+        options={"paper": "1: the paper's 18 settings beside one's own"},
+    ),
+}
+"""In the order in which `study list` and `study all` take them."""
+
+
+def run_study(name: str, sources: Sequence[Source], options: StudyOptions) -> StudyResult:
+    """Run one study.
+
+    Parameters
+    ----------
+    name : str
+        A key of `STUDIES`.
+    sources : sequence of Source
+    options : StudyOptions
+
+    Raises
+    ------
+    StudyError
+        Too few runs for it, an option that it does not have, or what the study itself refuses.
+    """
+    entry = STUDIES[name]
+    if len(sources) < entry.fewest_runs:
+        raise StudyError(f"needs {entry.needs}, got {len(sources)}")
+    for option in options.extra:
+        if option not in entry.options:
+            known = ", ".join(entry.options) or "none"
+            raise StudyError(f"study {name} has no option {option!r}; its own options: {known}")
+    module = import_module(f"stopadvisor.studies.{name.replace('-', '_')}")
+    study: Study = module.run
+    return study(sources, options)
