@@ -1,0 +1,283 @@
+"""What an endpoint can do, found out by asking it.
+
+Servers accept unknown fields in silence, so a capability counts only where an answer shows it.
+Knows the client; nothing of thinking, probes or policies.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from stopadvisor.engines.openai.client import Client, Refused
+from stopadvisor.errors import EngineError, ModelError
+
+__all__ = ["Capabilities", "Way", "find_capabilities", "refusal"]
+
+Way = Literal["completions-ids", "completions-text", "visible-stream", "none"]
+"""How reasoning can be reached: resumed on ids or on text, watched in a stream, or not at all."""
+
+USUAL_TOP = 20
+"""Most log-probabilities that vLLM gives by default."""
+MOST_TOP = 1024
+"""Above so many, no more are looked for."""
+OPENING_PATIENCE = 5.0
+"""Seconds for which a server may be out of reach before it is called unreachable."""
+_REPEATED = 600
+"""Tokens of the prompt that is sent twice: longer than the cache blocks of most servers."""
+_STREAM_LINES = 40
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What the endpoint showed it can do."""
+
+    way: Way
+    server: str | None
+    """Name and version as the server gives them; None where it does not."""
+    context: int | None
+    """Most tokens of a sequence; None where the server does not say."""
+    root: str | None
+    """Where the server says it took the model from: a name or a folder."""
+    returns_ids: bool
+    """Decoded tokens come back as ids."""
+    logprobs: bool
+    """Log-probabilities of decoded tokens come back."""
+    top_limit: int
+    """Most likeliest tokens whose log-probabilities it gives; 0 for none."""
+    counts_cached: bool
+    """It says how many prompt tokens came from its cache."""
+    cached_tokens: int | None
+    """How many of a repeated prompt's tokens did; None where it does not say."""
+    repeated_tokens: int
+    """Length of that prompt."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+async def find_capabilities(client: Client, prompt_ids: Sequence[int]) -> Capabilities:
+    """Ask every server of a client what it can do; the least of them counts.
+
+    Parameters
+    ----------
+    client : Client
+    prompt_ids : sequence of int
+        Any short prompt.
+
+    Returns
+    -------
+    Capabilities
+
+    Raises
+    ------
+    ModelError
+        A server cannot be reached, does not accept the key, or does not serve the model; or the
+        servers differ in version, context, or in what they can do.
+    """
+    found = [
+        await _capabilities_of(client, prompt_ids, number) for number in range(len(client.urls))
+    ]
+    first = found[0]
+    for url, other in zip(client.urls[1:], found[1:], strict=True):
+        for name in ("way", "server", "context", "returns_ids", "top_limit"):
+            ours, theirs = getattr(first, name), getattr(other, name)
+            if ours != theirs:
+                raise ModelError(
+                    f"all --base-url must be equal servers: {name} is {theirs!r} at {url}, "
+                    f"{ours!r} at {client.urls[0]}"
+                )
+    return first
+
+
+def refusal(found: Capabilities) -> str:
+    """Say why an endpoint whose reasoning cannot be resumed cannot be probed, and what to do."""
+    if found.way == "visible-stream":
+        return (
+            "the endpoint shows its reasoning in a chat stream and cannot resume it "
+            "(visible-stream): probing needs /v1/completions on token ids, as vLLM and SGLang "
+            "offer; a watched stream can be broken off, but not measured at budgets"
+        )
+    if found.way == "completions-text":
+        return (
+            "the endpoint's completions take text and no token ids (completions-text): joining "
+            "text at a cut changes its tokens; serve the model with vLLM or SGLang"
+        )
+    return (
+        "the endpoint hides its reasoning (none): it can be neither probed nor resumed; use the "
+        "provider's own effort setting, and full budget"
+    )
+
+
+async def _capabilities_of(client: Client, ids: Sequence[int], number: int) -> Capabilities:
+    url = client.urls[number]
+    entry = await _model_entry(client, number)
+    context, root = entry.get("max_model_len"), entry.get("root")
+    way, returns_ids, logprobs = await _way(client, ids, number)
+    top, cached, length = 0, None, 0
+    if way == "completions-ids":
+        try:
+            top = await _top_limit(client, ids, number) if logprobs else 0
+            length = min(_REPEATED, (int(context) if context else _REPEATED) - 8)
+            cached = await _cached(client, ids, length, number)
+        except EngineError as error:
+            raise ModelError(f"{url} fails when it is asked what it can do: {error}") from error
+    return Capabilities(
+        way=way,
+        server=await _version(client, number),
+        context=int(context) if context else None,
+        root=str(root) if root else None,
+        returns_ids=returns_ids,
+        logprobs=logprobs,
+        top_limit=top,
+        counts_cached=cached is not None,
+        cached_tokens=cached,
+        repeated_tokens=length,
+    )
+
+
+async def _model_entry(client: Client, number: int) -> dict[str, Any]:
+    """Return the server's own entry for the model, and call the model as that does from now on."""
+    url = client.urls[number]
+    try:
+        listed = await client.ask("GET", "/models", home=number, patience=OPENING_PATIENCE)
+    except Refused as error:
+        if error.status in (401, 403):
+            raise ModelError(str(error)) from error
+        if error.status == 404:
+            raise ModelError(f"{url} has no /models: is it the base URL, ending in /v1?") from error
+        return {}  # some gateways keep their list to themselves; asking will tell
+    except EngineError as error:
+        raise ModelError(f"cannot reach the server: {error}") from error
+    entries = [e for e in listed.get("data") or () if isinstance(e, dict)]
+    for entry in entries:
+        if any(_same(entry.get(name), client.model) for name in ("id", "root")):
+            client.model = str(entry["id"])
+            return entry
+    served = ", ".join(repr(e.get("id")) for e in entries[:5]) or "none"
+    raise ModelError(f"{url} does not serve the model {client.model!r}; it serves {served}")
+
+
+def _same(name: Any, model: str) -> bool:
+    """Whether a server's name for a model is ours, or both are the same folder."""
+    if not isinstance(name, str):
+        return False
+    return name == model or (Path(model).is_dir() and Path(name).resolve() == Path(model).resolve())
+
+
+async def _way(client: Client, ids: Sequence[int], number: int) -> tuple[Way, bool, bool]:
+    """Try completions on ids, then on text, then a chat stream.
+
+    Returns
+    -------
+    way : Way
+    returns_ids : bool
+    logprobs : bool
+    """
+    options: dict[str, Any] = {
+        "max_tokens": 2,
+        "logprobs": 1,
+        "home": number,
+        "patience": OPENING_PATIENCE,
+    }
+    try:
+        answer = await client.complete(ids, **options)
+    except Refused as error:
+        _raise_if_final(error)
+    except EngineError as error:
+        raise ModelError(f"cannot use the server: {error}") from error
+    else:
+        # A server that took the ids for something else counts another prompt.
+        if answer.prompt_tokens == len(ids):
+            return "completions-ids", answer.token_ids is not None, answer.logprobs is not None
+    text = {"model": client.model, "prompt": "Hello", "max_tokens": 2}
+    try:
+        await client.ask("POST", "/completions", text, home=number, patience=OPENING_PATIENCE)
+    except Refused as error:
+        _raise_if_final(error)
+    else:
+        return "completions-text", False, False
+    return await _chat_way(client), False, False
+
+
+def _raise_if_final(error: Refused) -> None:
+    """Pass on what no other way of asking will change."""
+    if error.status in (401, 403):
+        raise ModelError(str(error)) from error
+
+
+async def _chat_way(client: Client) -> Way:
+    """Whether a chat stream shows reasoning."""
+    body = {
+        "model": client.model,
+        "messages": [{"role": "user", "content": "What is 17 + 25?"}],
+        "stream": True,
+    }
+    try:
+        lines = await client.read_lines("/chat/completions", body, most=_STREAM_LINES)
+    except Refused as error:
+        _raise_if_final(error)
+        return "none"
+    except EngineError as error:
+        raise ModelError(f"cannot use the server: {error}") from error
+    said = ""
+    for line in lines:
+        try:
+            delta = json.loads(line.removeprefix("data:"))["choices"][0]["delta"]
+        except (ValueError, KeyError, IndexError, TypeError):
+            continue  # comments, and the end's mark
+        if delta.get("reasoning_content") or delta.get("reasoning"):
+            return "visible-stream"
+        said += delta.get("content") or ""
+    return "visible-stream" if said.lstrip().startswith("<think>") else "none"
+
+
+async def _top_limit(client: Client, ids: Sequence[int], number: int) -> int:
+    """Find the most log-probabilities per token, by asking for more and more."""
+
+    async def gives(k: int) -> bool:
+        try:
+            answer = await client.complete(
+                ids, max_tokens=1, logprobs=k, home=number, patience=OPENING_PATIENCE
+            )
+        except Refused as error:
+            _raise_if_final(error)
+            return False
+        return answer.top_logprobs is not None and len(answer.top_logprobs[0]) >= k
+
+    if await gives(USUAL_TOP):
+        if not await gives(USUAL_TOP + 1):
+            return USUAL_TOP
+        low, high = USUAL_TOP + 1, MOST_TOP + 1
+    else:
+        low, high = 0, USUAL_TOP
+    while high - low > 1:
+        middle = (low + high) // 2
+        if await gives(middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+async def _cached(client: Client, ids: Sequence[int], length: int, number: int) -> int | None:
+    """Send a long prompt twice and return how much of it the second time came from the cache."""
+    prompt = (list(ids) * (length // len(ids) + 1))[:length]
+    answer = None
+    for _ in range(2):
+        answer = await client.complete(prompt, max_tokens=1, home=number, patience=OPENING_PATIENCE)
+    return answer.cached_tokens if answer else None
+
+
+async def _version(client: Client, number: int) -> str | None:
+    """Return the server's version; vLLM and its kin give one beside ``/v1``."""
+    try:
+        found = await client.ask("GET", "//version", home=number, patience=OPENING_PATIENCE)
+    except EngineError:
+        return None
+    version = found.get("version")
+    return str(version) if version else None

@@ -1,0 +1,546 @@
+"""Completions over HTTP: one asynchronous client for one or several equal servers.
+
+Asks ``/v1/completions`` on token ids, survives what servers do under load (429, 5xx, hangs, closed
+connections, JSON that breaks off) by asking again with growing pauses, and keeps the key to
+itself.  Knows requests and answers; nothing of thinking, probes or runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit, urlunsplit
+
+import httpx2
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
+from tenacity.wait import wait_random_exponential
+
+from stopadvisor.errors import EngineError, ModelError
+
+__all__ = ["PATIENCE", "REQUEST_TIMEOUT", "Client", "Completion", "Key", "Refused", "Traffic"]
+
+PATIENCE = 300.0
+"""Seconds that a request goes on failing before the run gives up."""
+REQUEST_TIMEOUT = 600.0
+"""Seconds that a server may take over one answer."""
+CONNECT_TIMEOUT = 10.0
+LONGEST_PAUSE = 10.0
+"""Seconds between two attempts at most, unless the server asks for more."""
+KEEP_ALIVE = 4.0
+"""Seconds an idle connection is kept: less than the 5 after which uvicorn closes it."""
+
+_PASSING = {408, 425, 429, 500, 502, 503, 504, 529}
+"""Statuses that another attempt may change."""
+_BUSY = {429, 503, 529}
+_SHOWN = 200
+"""Characters of a server's message that are passed on."""
+
+
+class Refused(EngineError):
+    """The server understood the request and will not do it; asking again is no use."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Key(httpx2.Auth):
+    """An API key that shows itself to the server alone.
+
+    Parameters
+    ----------
+    value : str
+        The key.
+    name : str
+        What to call it in messages: the environment variable it came from.
+
+    Raises
+    ------
+    ModelError
+        The key is empty or cannot stand in an HTTP header.
+    """
+
+    def __init__(self, value: str, name: str = "key") -> None:
+        self.name = name
+        self.__value = value.strip()
+        # Checked here, as the HTTP library would quote the whole header in its complaint.
+        if not self.__value or not (self.__value.isascii() and self.__value.isprintable()):
+            raise ModelError(f"{name} must hold printable ASCII characters, without line breaks")
+
+    @classmethod
+    def of_environment(cls, name: str, *, required: bool) -> Key | None:
+        """Read a key from an environment variable.
+
+        Raises
+        ------
+        ModelError
+            The variable is `required` and not set.
+        """
+        value = os.environ.get(name)
+        if value:
+            return cls(value, name)
+        if required:
+            raise ModelError(f"--api-key-env names {name}, which is not set in the environment")
+        return None
+
+    def __repr__(self) -> str:
+        return f"Key({self.name})"
+
+    def __reduce__(self) -> str:
+        raise TypeError("a key is not stored")
+
+    def hide(self, text: str) -> str:
+        """Take the key out of a text, such as a server's complaint about it."""
+        return text.replace(self.__value, f"[{self.name}]")
+
+    def auth_flow(
+        self, request: httpx2.Request
+    ) -> Generator[httpx2.Request, httpx2.Response, None]:
+        """Sign a request; called by the HTTP library."""
+        request.headers["Authorization"] = f"Bearer {self.__value}"
+        yield request
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One answer of ``/v1/completions``."""
+
+    token_ids: tuple[int, ...] | None
+    """Decoded tokens, the ending one included where the server counts it; None if not returned."""
+    text: str
+    """The decoded text as the server gives it."""
+    logprobs: tuple[float, ...] | None
+    """Log-probability (nats) of each decoded token; None if not asked or not returned."""
+    top_logprobs: tuple[tuple[float, ...], ...] | None
+    """Per token, log-probabilities of the likeliest tokens, highest first."""
+    finish_reason: str
+    """``stop`` or ``length``."""
+    prompt_tokens: int
+    decoded_tokens: int
+    cached_tokens: int | None
+    """Prompt tokens that the server took from its cache; None where it does not say."""
+    seconds: float
+    """Wall-clock of the attempt that succeeded."""
+
+
+@dataclass
+class Traffic:
+    """What a client has sent and received so far; attempts that failed count as `failed` only."""
+
+    requests: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    decoded_tokens: int = 0
+
+
+@dataclass
+class _Server:
+    """One base URL and how it is doing."""
+
+    url: str
+    in_flight: int = 0
+    homes: int = 0
+    resting_until: float = 0.0
+
+
+@dataclass
+class _Patience:
+    """When to ask again, and when to give up: clocks from a request's first failure."""
+
+    seconds: float
+    _since: float | None = None
+    _pause: wait_random_exponential = field(
+        default_factory=lambda: wait_random_exponential(multiplier=0.5, max=LONGEST_PAUSE)
+    )
+
+    def _left(self) -> float:
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        return self._since + self.seconds - now
+
+    def stop(self, _: RetryCallState) -> bool:
+        return self._left() <= 0
+
+    def wait(self, state: RetryCallState) -> float:
+        error = state.outcome.exception() if state.outcome else None
+        asked = error.retry_after if isinstance(error, _PassingError) else 0.0
+        # Never beyond the end of patience: the last attempt is made then.
+        return max(0.0, min(max(asked, self._pause(state)), self._left()))
+
+
+class _PassingError(Exception):
+    """A failure that another attempt may not meet."""
+
+    def __init__(self, reason: str, retry_after: float = 0.0) -> None:
+        super().__init__(reason)
+        self.retry_after = retry_after
+
+
+class Client:
+    """Completions from one or several servers that serve the same model.
+
+    Parameters
+    ----------
+    base_urls : sequence of str
+        Such as ``http://host:8000/v1``.  With several, each question has a home among them (see
+        `home`), so that its prefix is cached where it is asked for again.
+    model : str
+        Name of the model as the servers know it.
+    key : Key, optional
+        Sent to these servers only.
+    request_timeout : float
+        Seconds for one answer.
+    patience : float
+        Seconds for which a request may go on failing before `EngineError` is raised: a server that
+        dies and comes back within them costs time, and nothing else.
+    transport : optional
+        Takes the place of the network, in tests.
+
+    Notes
+    -----
+    Use it as an asynchronous context manager, within one event loop.
+
+    Examples
+    --------
+    ::
+
+        async with Client(["http://127.0.0.1:8000/v1"], "Qwen/Qwen3-8B") as client:
+            answer = await client.complete(ids, max_tokens=48, logprobs=20)
+    """
+
+    def __init__(
+        self,
+        base_urls: Sequence[str],
+        model: str,
+        *,
+        key: Key | None = None,
+        request_timeout: float = REQUEST_TIMEOUT,
+        patience: float = PATIENCE,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        if not base_urls:
+            raise ModelError("at least one --base-url is required, got none")
+        self.model = model
+        self.patience = patience
+        self.traffic = Traffic()
+        self._key = key
+        self._servers = [_Server(_checked(url)) for url in base_urls]
+        self._http = httpx2.AsyncClient(
+            auth=key,
+            timeout=httpx2.Timeout(request_timeout, connect=CONNECT_TIMEOUT, pool=None),
+            limits=httpx2.Limits(
+                max_connections=None, max_keepalive_connections=None, keepalive_expiry=KEEP_ALIVE
+            ),
+            transport=transport,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Base URLs of the servers."""
+        return tuple(server.url for server in self._servers)
+
+    def home(self) -> int:
+        """Give a question its server, by number: the one that was given the fewest so far."""
+        number = min(range(len(self._servers)), key=lambda i: self._servers[i].homes)
+        self._servers[number].homes += 1
+        return number
+
+    async def complete(
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        max_tokens: int,
+        temperature: float = 0.0,
+        seed: int | None = None,
+        stop_token_ids: Sequence[int] = (),
+        logprobs: int | None = None,
+        home: int | None = None,
+        patience: float | None = None,
+        **fields: Any,
+    ) -> Completion:
+        """Continue token ids.
+
+        Parameters
+        ----------
+        prompt_ids : sequence of int
+            The whole prefix; nothing is added to it.
+        max_tokens : int
+            Most tokens to decode.
+        temperature : float
+            0 takes the likeliest token.
+        seed : int, optional
+            Seeds the sampling, where the server obeys it.
+        stop_token_ids : sequence of int
+            End the answer, beside the model's own.
+        logprobs : int, optional
+            Return log-probabilities of the decoded tokens and of so many likeliest ones.
+        home : int, optional
+            The question's server; another is asked while that one is down.
+        patience : float, optional
+            Instead of the client's own.
+        **fields
+            Further fields of the request, such as ``top_p``.
+
+        Raises
+        ------
+        Refused
+            The server will not do this.
+        EngineError
+            It went on failing for longer than `patience`.
+        """
+        body: dict[str, Any] = {
+            "model": self.model,
+            "prompt": list(prompt_ids),
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "return_token_ids": True,
+            "return_tokens_as_token_ids": True,
+            **fields,
+        }
+        if seed is not None:
+            body["seed"] = seed
+        if stop_token_ids:
+            body["stop_token_ids"] = list(stop_token_ids)
+        if logprobs is not None:
+            body["logprobs"] = logprobs
+        completion: Completion = await self._patiently(
+            "POST", "/completions", body, home, patience, _completion
+        )
+        self.traffic.prompt_tokens += completion.prompt_tokens
+        self.traffic.cached_tokens += completion.cached_tokens or 0
+        self.traffic.decoded_tokens += completion.decoded_tokens
+        return completion
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        home: int | None = None,
+        patience: float | None = None,
+    ) -> dict[str, Any]:
+        """Send any request and return the JSON object it is answered with.
+
+        Parameters
+        ----------
+        path : str
+            Behind the base URL; one that begins with ``//`` stands behind the base URL without its
+            ``/v1``, as in ``//version``.
+
+        Raises
+        ------
+        Refused, EngineError
+            As in `complete`.
+        """
+        found: dict[str, Any] = await self._patiently(
+            method, path, body, home, patience, lambda data, seconds: data
+        )
+        return found
+
+    async def read_lines(self, path: str, body: Mapping[str, Any], *, most: int) -> list[str]:
+        """Return the first `most` lines of a streamed answer, one attempt.
+
+        Raises
+        ------
+        Refused
+            The server will not do this.
+        EngineError
+            It cannot be reached, or breaks off.
+        """
+        server = self._servers[0]
+        lines: list[str] = []
+        try:
+            async with self._http.stream("POST", server.url + path, json=dict(body)) as response:
+                if response.status_code != 200:
+                    await response.aread()
+                    raise self._refused(server, response)
+                async for line in response.aiter_lines():
+                    if line:
+                        lines.append(line)
+                    if len(lines) >= most:
+                        break
+        except httpx2.HTTPError as error:
+            raise EngineError(f"{server.url}: {_reason(error)}") from error
+        return lines
+
+    async def _patiently(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        home: int | None,
+        patience: float | None,
+        parse: Any,
+    ) -> Any:
+        """Ask until it works, or for as long as patience lasts."""
+        limit = _Patience(self.patience if patience is None else patience)
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(_PassingError),
+            stop=limit.stop,
+            wait=limit.wait,
+            sleep=asyncio.sleep,
+            reraise=True,
+        )
+        content = None if body is None else json.dumps(body).encode()
+        try:
+            return await retrying(self._once, method, path, content, home, parse)
+        except _PassingError as error:
+            tried = f"for {limit.seconds:.0f} s " if limit.seconds >= 1 else ""
+            raise EngineError(f"no answer {tried}from {error}") from error
+
+    async def _once(
+        self, method: str, path: str, content: bytes | None, home: int | None, parse: Any
+    ) -> Any:
+        server = self._pick(home)
+        url = server.url.removesuffix("/v1") + path[1:] if path[:2] == "//" else server.url + path
+        headers = {} if content is None else {"Content-Type": "application/json"}
+        server.in_flight += 1
+        self.traffic.requests += 1
+        began = time.monotonic()
+        try:
+            response = await self._http.request(method, url, content=content, headers=headers)
+            seconds = time.monotonic() - began
+            if response.status_code in _PASSING:
+                pause = _retry_after(response)
+                if response.status_code in _BUSY:
+                    server.resting_until = time.monotonic() + max(pause, 1.0)
+                said = self._said(response)
+                raise _PassingError(f"{server.url}: {response.status_code} {said}", pause)
+            if not response.is_success:
+                raise self._refused(server, response)
+            data = response.json()
+            if not isinstance(data, dict):
+                raise TypeError(f"expected an object, got {type(data).__name__}")
+            result = parse(data, seconds)
+        except httpx2.HTTPError as error:
+            self.traffic.failed += 1
+            server.resting_until = time.monotonic() + 1.0
+            raise _PassingError(f"{server.url}: {_reason(error)}") from error
+        except _PassingError:
+            self.traffic.failed += 1
+            raise
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            self.traffic.failed += 1
+            raise _PassingError(
+                f"{server.url}: malformed answer ({type(error).__name__}: {error})"
+            ) from error
+        finally:
+            server.in_flight -= 1
+        server.resting_until = 0.0
+        return result
+
+    def _pick(self, home: int | None) -> _Server:
+        """Take the home while it is well, else the least busy server that is."""
+        now = time.monotonic()
+        well = [s for s in self._servers if s.resting_until <= now] or self._servers
+        if home is not None and self._servers[home] in well:
+            return self._servers[home]
+        return min(well, key=lambda server: server.in_flight)
+
+    def _refused(self, server: _Server, response: httpx2.Response) -> Refused:
+        status, said = response.status_code, self._said(response)
+        if status in (401, 403):
+            key = f"the key in {self._key.name}" if self._key else "a request without a key"
+            return Refused(f"{server.url} does not accept {key} ({status} {said})", status)
+        return Refused(f"{server.url} refuses the request: {status} {said}", status)
+
+    def _said(self, response: httpx2.Response) -> str:
+        """What the server says is wrong, in one short line and without the key."""
+        try:
+            data = response.json()
+        except ValueError:
+            data = response.text
+        for name in ("error", "message", "detail"):
+            if isinstance(data, dict) and data.get(name):
+                data = data[name]
+        text = " ".join(str(data).split())[:_SHOWN] or response.reason_phrase
+        return self._key.hide(text) if self._key else text
+
+
+def _checked(url: str) -> str:
+    """Return a base URL without a slash at its end.
+
+    Raises
+    ------
+    ModelError
+        It is no HTTP URL, or carries a password, which would end up in logs.
+    """
+    parts = urlsplit(url)
+    if "@" in parts.netloc:
+        raise ModelError(
+            "--base-url must not hold a user name or password: give a key through the environment"
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+        raise ModelError(f"--base-url must be such as http://host:8000/v1, got {url!r}")
+    return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
+
+
+def _reason(error: httpx2.HTTPError) -> str:
+    """Name a failure of the connection; some of the library's errors have no text."""
+    if isinstance(error, httpx2.TimeoutException):
+        return f"timed out ({type(error).__name__})"
+    return str(error) or type(error).__name__
+
+
+def _retry_after(response: httpx2.Response) -> float:
+    """Seconds the server asks to be left alone; 0 where it does not, or gives a date."""
+    text = response.headers.get("Retry-After", "")
+    return float(text) if text.isdecimal() else 0.0
+
+
+def _completion(data: Mapping[str, Any], seconds: float) -> Completion:
+    """Read an answer; what does not look like one raises, and is asked for again."""
+    choice, usage = data["choices"][0], data.get("usage") or {}
+    given = choice.get("logprobs") or {}
+    ids = choice.get("token_ids")
+    if ids is None:
+        ids = _ids_of_names(given.get("tokens"))
+    logprobs, top = given.get("token_logprobs"), given.get("top_logprobs")
+    details = usage.get("prompt_tokens_details") or {}
+    return Completion(
+        token_ids=None if ids is None else tuple(int(i) for i in ids),
+        text=str(choice["text"]),
+        logprobs=None if logprobs is None else tuple(float(x) for x in logprobs),
+        top_logprobs=(
+            None
+            if top is None
+            else tuple(tuple(sorted(map(float, t.values()), reverse=True)) for t in top)
+        ),
+        finish_reason=str(choice["finish_reason"]),
+        prompt_tokens=int(usage.get("prompt_tokens") or 0),
+        decoded_tokens=int(usage.get("completion_tokens") or (len(ids) if ids else 0)),
+        cached_tokens=details.get("cached_tokens"),
+        seconds=seconds,
+    )
+
+
+def _ids_of_names(tokens: Sequence[str] | None) -> list[int] | None:
+    """Read ids out of ``token_id:N``, as ``return_tokens_as_token_ids`` names tokens."""
+    prefix = "token_id:"
+    if not tokens or not all(token.startswith(prefix) for token in tokens):
+        return None
+    return [int(token[len(prefix) :]) for token in tokens]
