@@ -42,6 +42,7 @@ __all__ = [
     "PaperSetting",
     "first_stops",
     "match_risk",
+    "operating_points",
     "paper_split",
     "peak_serving",
     "run_paper",
@@ -271,6 +272,18 @@ def paper_split(n_questions: int, seed: int = PAPER_SPLIT_SEED) -> tuple[IntArra
     return order[:n_calibration], order[n_calibration:]
 
 
+def operating_points(
+    setting: PaperSetting, calibration: IntArray, test: IntArray, *, alpha: float, delta: float
+) -> tuple[OperatingPoint, OperatingPoint]:
+    """The learned and the best scalar rule at one risk target, without their comparison."""
+    sides = [("learned",), SCALAR_FAMILIES]
+    found = [[_candidates(setting, family, calibration) for family in side] for side in sides]
+    learned, scalar = (
+        _choose(setting, side, calibration.size, test, alpha, delta)[0] for side in found
+    )
+    return learned, scalar
+
+
 def match_risk(
     setting: PaperSetting,
     calibration: IntArray,
@@ -278,6 +291,7 @@ def match_risk(
     *,
     alphas: Sequence[float],
     delta: float,
+    rivals: Sequence[str] = SCALAR_FAMILIES,
     n_resamples: int = PAPER_BOOTSTRAP_RESAMPLES,
 ) -> tuple[MatchedRisk, ...]:
     """Learned against best scalar at equal risk, for each risk target.
@@ -289,6 +303,9 @@ def match_risk(
         Rows on which thresholds are chosen, and on which they are measured.
     alphas : sequence of float
     delta : float
+    rivals : sequence of str
+        Families of which the cheapest feasible threshold stands against the learned rule; all of
+        them are candidates of one union bound.
     n_resamples : int
         Of the paired bootstrap, thresholds frozen.
 
@@ -296,14 +313,14 @@ def match_risk(
     ----------
     Paper, Section "Lost-Correct Risk Calibration" and Appendix "Reproducibility Manifest".
     """
-    candidates = {family: _candidates(setting, family, calibration) for family in setting.scores}
-    scalars = [candidates[family] for family in SCALAR_FAMILIES]
+    learned = [_candidates(setting, "learned", calibration)]
+    others = [_candidates(setting, family, calibration) for family in rivals]
     n = calibration.size
     chosen = [
         (
             alpha,
-            _choose(setting, [candidates["learned"]], n, test, alpha, delta),
-            _choose(setting, scalars, n, test, alpha, delta),
+            _choose(setting, learned, n, test, alpha, delta),
+            _choose(setting, others, n, test, alpha, delta),
         )
         for alpha in alphas
     ]
