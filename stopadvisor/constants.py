@@ -12,6 +12,16 @@ from __future__ import annotations
 PAPER_BUDGETS = (0, 128, 192, 256, 384, 512, 640, 768, 1024, 1536)
 """The main budget grid in thinking tokens (Setup).  `--budgets auto` scales its shape."""
 
+PAPER_SCHEDULES = {
+    "4-linear": (0, 256, 512, 1536),
+    "6-linear": (0, 192, 384, 512, 768, 1536),
+    "6-log": (0, 64, 192, 512, 1024, 1536),
+    "8-hybrid": (0, 64, 128, 256, 384, 640, 1024, 1536),
+    "8-linear": (0, 128, 256, 384, 512, 768, 1024, 1536),
+    "14-dense": (0, 64, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024, 1536),
+}
+"""Checkpoint schedules of the paper's sweep (Appendix "Checkpoint Schedule Sweep")."""
+
 PROBE_CAP = 48
 """A: most answer tokens of one probe (Section "Training and Metrics", Eq. for C^cap)."""
 
@@ -67,6 +77,27 @@ PAPER_CACHED_WEIGHT = 0.1
 
 PAPER_OPERATING_GRID = (0.30, 0.95, 14)
 """start, stop, number of the thresholds among which the paper's serving table picks its peak."""
+
+# --- Sweeps of the paper's frontiers (its published scripts; the text gives none) -----------------
+
+PAPER_PEAK_POINTS = 30
+"""Evenly spaced thresholds, from the lowest to the highest score, of a scalar rule's peak."""
+PAPER_VALIDATION_POINTS = 40
+"""The same for validation-selected thresholds (the τ of run-stability there are 1 + 9k/39)."""
+PAPER_LEAP_GRID = ((0.01, 0.5, 12), (0.3, 0.95, 8))
+"""start, stop, number of the least leap, and of the least confidence, in the peak of
+confidence-leap."""
+PAPER_DEER_GRID = ((0.3, 0.99, 15), 8)
+"""start, stop, number of the least confidence; number of least marker densities from 0 to the
+highest."""
+PAPER_PUMA_DENSITIES = 10
+"""Most marker densities, from 0 to the highest, that PUMA's peak tries with each run length."""
+PAPER_EAT_WINDOW = 3
+"""Checkpoints whose entropies EAT's variance is over, at matched risk."""
+PAPER_EAT_GRID = ((2, 3, 4), (0.001, 1.0, 20))
+"""Windows, and start, stop, number of the largest variance, in EAT's peak."""
+PAPER_SPLIT_SEEDS = (123, 456, 789, 1011, 2025)
+"""Seeds of the split sensitivity (Appendix "Calibration Split Sensitivity")."""
 
 # --- Trajectory regimes (ours: cut-offs that map the paper's eight profiles to its verdicts with
 # room on both sides; paper, Table "Trajectory decomposition") ------------------------------------
