@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stopadvisor.constants import PAPER_OPERATING_GRID
+from stopadvisor.constants import PAPER_OPERATING_GRID, PAPER_PEAK_POINTS
 from stopadvisor.frontier import Frontier, fixed_budget_frontier, gains, grid_frontier
-from stopadvisor.paper import PaperSetting, threshold_grid
+from stopadvisor.paper import PaperSetting
 from stopadvisor.probes import BoolArray, FloatArray, IntArray
 
 __all__ = ["Peak", "best_peak", "fixed_budgets", "gain_at", "peak", "peak_thresholds"]
@@ -32,15 +32,17 @@ class Peak:
 
 
 def peak_thresholds(family: str, scores: FloatArray) -> FloatArray:
-    """Thresholds among which a peak is sought.
+    """Thresholds among which the paper's published scripts seek a peak, ascending.
 
-    Learned probabilities have the grid of the paper's serving table; other scores, which have no
-    common scale, the grid of their own quantiles that its calibration uses.
+    Learned probabilities have the grid of its serving table, run lengths every length there is;
+    other scores, which have no common scale, evenly spaced ones from the lowest to the highest.
     """
-    if family.startswith("learned"):
+    if family.startswith(("learned", "terminator")):
         start, stop, number = PAPER_OPERATING_GRID
         return np.linspace(start, stop, number).round(3)
-    return threshold_grid(scores)
+    if family == "run-stability":
+        return np.arange(1.0, scores.shape[1] + 1)
+    return np.unique(np.linspace(scores.min(), scores.max(), PAPER_PEAK_POINTS).round(4))
 
 
 def fixed_budgets(setting: PaperSetting, rows: IntArray | None = None) -> Frontier:
