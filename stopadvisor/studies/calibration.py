@@ -1,0 +1,151 @@
+"""Study `calibration`: how far stopping scores can be read as probabilities of being right.
+
+Paper, Appendix "Probability Calibration": ECE and Brier score of the learned stopper.  It does
+not say how it bins; here ten bins of equal width.  The paper's side takes all checkpoints, out of
+fold; the deploy side fit questions and live checkpoints alone, as they occur online.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.special import expit
+
+from stopadvisor.bootstrap import interval, resample_counts
+from stopadvisor.chains import FitData, score_out_of_fold
+from stopadvisor.families import SCALAR_FAMILIES
+from stopadvisor.paper import PaperSetting
+from stopadvisor.probes import BoolArray, FloatArray
+from stopadvisor.reliability import Reliability, auroc, reliability
+from stopadvisor.sources import Source
+from stopadvisor.studies.opened import basis_remarks
+from stopadvisor.studies.sides import fit_data, paper_views, study_settings
+from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
+
+__all__ = ["run"]
+
+_CHANCES = ("learned", "learned-boosted", "confidence")
+"""Scores that are probabilities; the others are ranked only (AUROC)."""
+_RESAMPLES = 1000
+
+_SCORES = (
+    Column("run", "Run"),
+    Column("protocol", "Protocol"),
+    Column("score", "Score"),
+    Column("questions", "Questions"),
+    Column("checkpoints", "Checkpoints"),
+    Column("right", "Right", "share"),
+    Column("ece", "ECE"),
+    Column("brier", "Brier"),
+    Column("brier_low", "Brier 95% low"),
+    Column("brier_high", "high"),
+    Column("auroc", "AUROC"),
+)
+_BINS = (
+    Column("run", "Run"),
+    Column("protocol", "Protocol"),
+    Column("score", "Score"),
+    Column("low", "From"),
+    Column("high", "To"),
+    Column("count", "Checkpoints"),
+    Column("predicted", "Predicted", "share"),
+    Column("observed", "Right", "share"),
+)
+
+
+def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
+    """ECE, Brier score, AUROC and reliability bins of every score.
+
+    Parameters
+    ----------
+    sources : sequence of Source
+    options : StudyOptions
+        `alpha`, `delta` and `serving` change nothing here.
+
+    Raises
+    ------
+    StopAdvisorError
+        Too few questions, or labels of one class only.
+    """
+    scores: list[tuple[Cell, ...]] = []
+    bins: list[tuple[Cell, ...]] = []
+    views = paper_views(sources)
+    for source, view in zip(sources, views, strict=True):
+        setting = PaperSetting.build(view.table)
+        everywhere = np.ones(setting.correct.shape, dtype=bool)
+        for family, values in setting.scores.items():
+            _add(
+                (view.label, "paper", family),
+                values,
+                setting.correct,
+                everywhere,
+                options,
+                scores,
+                bins,
+            )
+        fit = fit_data(source, study_settings(options))
+        for family in ("learned", "learned-boosted", *SCALAR_FAMILIES):
+            _add_fit_side(fit, view.label, family, options, scores, bins)
+    note = "scores that are no probabilities have an AUROC alone"
+    return StudyResult(
+        "calibration",
+        'Appendix "Probability Calibration"',
+        ("paper", "deploy"),
+        (
+            Table("scores", "Calibration of scores", _SCORES, tuple(scores), note),
+            Table("bins", "Reliability", _BINS, tuple(bins), "ten bins of equal width"),
+        ),
+        (
+            *basis_remarks(views),
+            "the Brier interval resamples questions; the scores are not fitted anew",
+        ),
+    )
+
+
+def _add_fit_side(
+    fit: FitData,
+    label: str,
+    family: str,
+    options: StudyOptions,
+    scores: list[tuple[Cell, ...]],
+    bins: list[tuple[Cell, ...]],
+) -> None:
+    table = fit.table
+    found = score_out_of_fold(fit, family, tuple(range(table.n_checkpoints)))
+    if found is None:
+        return
+    values = found[1]
+    if family.startswith("learned"):
+        values = expit(values)
+    elif family == "confidence":
+        values = np.exp(values)
+    names = (label, "deploy", family)
+    _add(names, values, table.stop_correct, ~table.ended, options, scores, bins)
+
+
+def _add(
+    names: tuple[str, str, str],
+    values: FloatArray,
+    correct: BoolArray,
+    used: BoolArray,
+    options: StudyOptions,
+    scores: list[tuple[Cell, ...]],
+    bins: list[tuple[Cell, ...]],
+) -> None:
+    """Append one score's row, and its bins where it is a probability."""
+    n, rows = int(used.any(axis=1).sum()), int(used.sum())
+    right = float(correct[used].mean())
+    rank = auroc(values[used], correct[used])
+    if names[2] not in _CHANCES:
+        scores.append((*names, n, rows, right, None, None, None, None, rank))
+        return
+    found: Reliability = reliability(values[used], correct[used])
+    squares = np.where(used, (values - correct) ** 2, 0.0).sum(axis=1)
+    rng = np.random.default_rng(options.seed)
+    counts = resample_counts(len(values), min(_RESAMPLES, options.resamples), rng=rng)
+    drawn = counts @ np.column_stack([squares, used.sum(axis=1)]).astype(np.float32)
+    spread = interval((drawn[:, 0] / drawn[:, 1]).astype(np.float64))
+    scores.append((*names, n, rows, right, found.ece, found.brier, spread.low, spread.high, rank))
+    columns = (found.low, found.high, found.count, found.predicted, found.observed)
+    bins.extend((*names, *row) for row in zip(*(c.tolist() for c in columns), strict=True))

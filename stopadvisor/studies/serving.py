@@ -1,0 +1,203 @@
+"""Study `serving`: one rule under every serving regime, where its saving ends, and other prices.
+
+Paper, Section "Deployment Cost" and Appendix "Cost and Serving Profiles": the learned rule at its
+threshold of peak gain, in capped tokens.  The paper's side adds the weight of a token read again
+at which the saving is gone.  The deploy side costs the rule that `--serving` is expected to
+certify, in recorded tokens, and sweeps the prices of prompt and cached tokens with a decoded one
+at 1; a rule chosen for another regime may do better there, and its saving is shown beside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from stopadvisor.chains import Chain
+from stopadvisor.constants import PAPER_CACHED_WEIGHT
+from stopadvisor.costs import REGIMES, ServingCost, Weights, full_counts, serving_costs
+from stopadvisor.paper import PaperSetting, first_stops, peak_serving
+from stopadvisor.sources import Source
+from stopadvisor.studies.opened import View, basis_remarks, labels
+from stopadvisor.studies.sides import FitSide, fit_sides, paper_views, study_settings
+from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
+
+__all__ = ["run"]
+
+_CACHED = (0.0, 0.1, 0.25, 0.5, 1.0)
+_PREFILLED = (0.0, 0.1, 0.25, 0.5, 1.0)
+_CACHED_SHARE = 0.1
+"""Of the price of a prompt token, while that one is swept."""
+
+_PAPER = (
+    Column("run", "Run"),
+    Column("regime", "Serving"),
+    Column("threshold", "Threshold"),
+    Column("peak_gain", "Peak gain"),
+    Column("saving_pct", "Saving", "%"),
+    Column("reread_weight", "Weight of a token read again"),
+    Column("break_even_weight", "Saving ends at weight"),
+)
+_REGIMES = (
+    Column("run", "Run"),
+    Column("regime", "Serving"),
+    Column("family", "Rule"),
+    Column("checkpoints", "Checkpoints"),
+    Column("saving_pct", "Net saving (fit)", "%"),
+    Column("probes", "Probes a request"),
+    Column("break_even_probes", "Saving ends at probes"),
+    Column("break_even_cached", "Saving ends at cached price"),
+    Column("decoded", "Decoded", "tokens"),
+    Column("cached", "Cached", "tokens"),
+    Column("prefilled", "Prefilled", "tokens"),
+    Column("own_family", "Rule chosen here"),
+    Column("own_checkpoints", "Its checkpoints"),
+    Column("own_saving_pct", "Its net saving (fit)", "%"),
+)
+_PRICES = (
+    Column("run", "Run"),
+    Column("swept", "Swept"),
+    Column("prefilled", "Prompt token"),
+    Column("cached", "Cached token"),
+    *(Column(f"{name.replace('-', '_')}_pct", name, "%") for name in REGIMES),
+)
+
+
+def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
+    """Savings by serving regime and price.
+
+    Parameters
+    ----------
+    sources : sequence of Source
+    options : StudyOptions
+
+    Raises
+    ------
+    StopAdvisorError
+        Too few questions, or labels of one class only.
+    """
+    views = paper_views(sources)
+    sides, reasons = fit_sides(sources, study_settings(options))
+    regimes: list[tuple[Cell, ...]] = []
+    prices: list[tuple[Cell, ...]] = []
+    for side in sides:
+        chain = side.cheapest(side.all_chains())
+        if chain is None:
+            reasons = (*reasons, f"{side.label}: no rule is expected to be certified")
+            continue
+        regimes.extend(_regime_rows(side, chain))
+        prices.extend(_price_rows(side, chain))
+    flat = [name for name, s in zip(labels(sources), sources, strict=True) if s.is_archive]
+    if flat:
+        reasons = (*reasons, f"{', '.join(flat)}: archives log no prompts: they count 0 tokens")
+    return StudyResult(
+        "serving",
+        'Section "Deployment Cost" and Appendix "Cost and Serving Profiles"',
+        ("paper", "deploy"),
+        (
+            Table(
+                "paper",
+                "The learned rule at peak gain, capped tokens",
+                _PAPER,
+                tuple(row for view in views for row in _paper_rows(view)),
+                "kv-fork reads nothing again; a token read again weighs 0.1 from a cache, 1 in a "
+                "prompt",
+            ),
+            Table(
+                "regimes",
+                f"The rule chosen for {options.serving} under every regime",
+                _REGIMES,
+                tuple(regimes),
+                "fit questions, the paper's weights; beside it the rule that the regime itself "
+                "would choose",
+            ),
+            Table(
+                "prices",
+                f"Net saving of the rule chosen for {options.serving}, by price",
+                _PRICES,
+                tuple(prices),
+                "a decoded token costs 1; fit questions",
+            ),
+        ),
+        (*basis_remarks(views), *reasons),
+    )
+
+
+def _paper_rows(view: View) -> list[tuple[Cell, ...]]:
+    setting = PaperSetting.build(view.table)
+    found = peak_serving(setting)
+    stops = first_stops(setting.scores["learned"], found.threshold)
+    budgets = view.table.budgets.astype(np.float64)
+    steps = np.arange(1, budgets.size + 1)
+    left = (
+        setting.costs.full_total.mean()
+        - np.take_along_axis(setting.costs.total, stops[:, None], axis=1).mean()
+    )
+    # What is read again: the paper charges B_j for each probe so far from a cache, every prefix
+    # in full to a black box.
+    read = {
+        "kv-fork": (None, np.zeros_like(budgets)),
+        "prefix-cache": (PAPER_CACHED_WEIGHT, budgets * steps),
+        "black-box": (1.0, np.cumsum(budgets)),
+    }
+    rows: list[tuple[Cell, ...]] = []
+    for regime, (weight, again) in read.items():
+        tokens = float(again[stops].mean())
+        ends = float(left) / tokens if tokens > 0 and left > 0 else None
+        saving = found.saving_pct[regime]
+        rows.append((view.label, regime, found.threshold, found.peak_gain, saving, weight, ends))
+    return rows
+
+
+def _served(side: FitSide, chain: Chain, weights: Weights) -> tuple[ServingCost, ...]:
+    return serving_costs(
+        side.fit.table,
+        chain.scorer.schedule,
+        chain.curve.stops(chain.position(side.limit)),
+        weights,
+        cache_block=side.settings.cache_block,
+    )
+
+
+def _regime_rows(side: FitSide, chain: Chain) -> list[tuple[Cell, ...]]:
+    rows: list[tuple[Cell, ...]] = []
+    for cost in _served(side, chain, side.settings.weights):
+        there = replace(side, fit=replace(side.fit, serving=cost.serving))
+        own = chain if cost.serving == side.fit.serving else there.cheapest(there.all_chains())
+        rows.append(
+            (
+                side.label,
+                cost.serving,
+                chain.scorer.family,
+                len(chain.scorer.schedule),
+                cost.saving_pct,
+                cost.probes,
+                cost.break_even_probes,
+                cost.break_even_cached,
+                cost.decoded,
+                cost.cached,
+                cost.prefilled,
+                None if own is None else own.scorer.family,
+                None if own is None else len(own.scorer.schedule),
+                None if own is None else there.saving(own),
+            )
+        )
+    return rows
+
+
+def _price_rows(side: FitSide, chain: Chain) -> list[tuple[Cell, ...]]:
+    grid = [("cached", 1.0, price) for price in _CACHED]
+    grid += [("prompt", price, _CACHED_SHARE * price) for price in _PREFILLED]
+    costs = _served(side, chain, side.settings.weights)
+    full = full_counts(side.fit.table)
+    rows: list[tuple[Cell, ...]] = []
+    for swept, prefilled, cached in grid:
+        weights = Weights(prefilled, cached, 1.0, "decoded tokens")
+        whole = float(full.weighed(weights).mean())
+        savings = [
+            100 * (1 - (c.decoded + cached * c.cached + prefilled * c.prefilled) / whole)
+            for c in costs
+        ]
+        rows.append((side.label, swept, prefilled, cached, *savings))
+    return rows
