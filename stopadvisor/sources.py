@@ -91,6 +91,7 @@ def open_source(
     seed: int | None = None,
     fractions: tuple[float, float, float] | None = None,
     folder: Path | None = None,
+    keep: bool = True,
 ) -> Source:
     """Open a run directory, a published ``.npz`` archive, or the results folder of one.
 
@@ -104,6 +105,9 @@ def open_source(
         A run has its own, drawn when probing started.
     folder : Path, optional
         Results folder of an archive, instead of one under `root`.
+    keep : bool
+        Make an archive's results folder, with a note of its split; not for callers that leave
+        nothing there.
 
     Raises
     ------
@@ -143,11 +147,12 @@ def open_source(
             )
         return found
     table = read_archive(path)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot make {folder}: {error.strerror or error}") from error
-    write_json_atomically(note, content)
+    if keep:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"cannot make {folder}: {error.strerror or error}") from error
+        write_json_atomically(note, content)
     return _of_archive(folder, table, content)
 
 

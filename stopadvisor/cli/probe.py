@@ -17,6 +17,7 @@ from typing import Any, TextIO
 import click
 import numpy as np
 
+from stopadvisor.cli.like import like_policy
 from stopadvisor.cli.options import ProbeOptions, load_engine, probe_options
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.collect import Progress, collect
@@ -77,12 +78,21 @@ class Probed:
 
 @click.command("probe")
 @click.argument("workload", type=click.Path(path_type=Path))
+@click.option(
+    "--like",
+    metavar="POLICY",
+    type=click.Path(path_type=Path),
+    help="Probe as POLICY was probed: its budgets, caps, cue, sampling, entropy and template.",
+)
 @probe_options
-def command(workload: Path, **params: Any) -> int:
+@click.pass_context
+def command(ctx: click.Context, /, workload: Path, like: Path | None, **params: Any) -> int:
     """Collect forced answers along the thinking of each question in WORKLOAD (JSONL).
 
     Goes on where an earlier call stopped: finished questions are never asked again.
     """
+    if like is not None:
+        params = like_policy(ctx, params, like)
     return run(ProbeOptions.take(params, workload), sys.stdout, sys.stderr)
 
 

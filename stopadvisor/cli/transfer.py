@@ -14,6 +14,7 @@ from typing import Any, TextIO
 from stopadvisor import __version__
 from stopadvisor.calibration import Calibration, entering_rows
 from stopadvisor.choice import Settings
+from stopadvisor.cli.like import check_budgets
 from stopadvisor.cli.screen import Screen, interval, number, percent, share
 from stopadvisor.ledger import Look, take_look
 from stopadvisor.policy import Policy
@@ -52,6 +53,7 @@ class Transfer:
     ) -> Transfer:
         """Refuse what can be refused before a look is spent."""
         settings = replace(asked, delta=asked.delta / (planned or 1))
+        check_budgets(policy, path, target)
         check_transfer(policy.content, target)
         entering_rows(target_view(target).part("calibration"), settings)
         return cls(policy, path, target, asked, settings, planned)

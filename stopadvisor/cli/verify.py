@@ -16,6 +16,7 @@ from typing import Any, TextIO
 import click
 import numpy as np
 
+from stopadvisor.cli.like import check_budgets
 from stopadvisor.cli.options import OutputOptions, output_options
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.settings import PRICE
@@ -112,7 +113,7 @@ def run(options: VerifyOptions, out: TextIO, err: TextIO) -> int:
             f"{options.probes}: verify takes a run directory or a raw.npz archive; "
             "`stopadvisor probe` makes a run out of a workload"
         )
-    source = open_source(options.probes)
+    source = open_source(options.probes, keep=False)
     with progress_on(err, quiet=options.output.quiet) as progress:
         document = _verify(policy, source, options)
         for remark in document["remarks"]:
@@ -129,6 +130,7 @@ def _verify(policy: Policy, source: Source, options: VerifyOptions) -> dict[str,
     remarks = _bound(policy, source, transfer=options.transfer)
     view = _test_part(source) if options.test_only else source
     sha = source.workload_sha256
+    check_budgets(policy, options.policy, source)
     # Everything that can be refused is refused before an outcome is opened and a look recorded.
     fresh = fresh_questions(content, view.table, workload_sha256=sha)
     scorer_of(content, view.table)

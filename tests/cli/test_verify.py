@@ -279,3 +279,5 @@ def test_archives(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
     assert (other["n"], other["n_met_before"]) == (200, 0)
     assert any("archives do not name their questions" in remark for remark in other["remarks"])
     assert np.isfinite(other["total_saving_pct"])
+    # a.npz was calibrated and has its folder; looking at b.npz leaves nothing behind.
+    assert [path.name[:2] for path in Path("runs").glob("*-archive-*")] == ["a-"]

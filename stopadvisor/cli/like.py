@@ -1,0 +1,94 @@
+"""`probe --like POLICY`: probe the way a policy was probed, so that the two can be compared.
+
+`verify` and `calibrate --from` need probes at the policy's own budgets, under its cap and cue; here
+they come out of the policy, and a run that lacks them is told so.  Knows no engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from stopadvisor.cli.screen import number_list, place
+from stopadvisor.errors import PolicyError
+from stopadvisor.policy import Policy, load_policy
+from stopadvisor.serving import policy_plan
+from stopadvisor.sources import Source
+
+__all__ = ["check_budgets", "like_policy"]
+
+_OF_PLAN = (
+    "budgets", "cue", "cap", "max_think", "answer_cap", "greedy", "temperature", "entropy"
+)  # fmt: skip
+
+
+def like_policy(ctx: click.Context, params: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Parameters of `probe` with what the policy says about probing.
+
+    Parameters
+    ----------
+    ctx
+        Of the running command, which knows what the command line names itself.
+    params
+        As click parsed them; the seed stays, so that fresh questions get their own split.
+    path
+        The policy's file.
+
+    Raises
+    ------
+    PolicyError
+        The file is refused, never stops, or comes from an archive.
+    click.UsageError
+        The command line asks for something else than the policy.
+    """
+    policy = load_policy(path)
+    if policy.kind != "stop":
+        raise PolicyError(f"{path}: a full-budget policy asks for no probe")
+    content, plan = policy.content, policy_plan(policy)
+    wanted = {name: getattr(plan, name) for name in _OF_PLAN} | {
+        "on_stop": content["on_stop"],
+        "chat_template_kwargs": content["chat_template_kwargs"],
+        "model": content["model"]["name"],
+    }
+    if isinstance(content["prompt_template"], str):
+        wanted["prompt_template"] = content["prompt_template"]
+    sources = {name: ctx.get_parameter_source(name) for name in wanted}
+    if sources["model"] != ParameterSource.DEFAULT:
+        del wanted["model"]  # a folder or a server's name; `verify` compares the content
+    for name, value in wanted.items():
+        if sources[name] == ParameterSource.COMMANDLINE and params[name] != value:
+            raise click.UsageError(
+                f"--like brings --{name.replace('_', '-')} {_shown(value)}, got "
+                f"{_shown(params[name])}"
+            )
+    return {**params, **wanted}
+
+
+def _shown(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def check_budgets(policy: Policy, path: Path, source: Source) -> None:
+    """Refuse probes that were not taken where the policy takes its own.
+
+    Raises
+    ------
+    PolicyError
+        Budgets are missing; says how to probe at them.
+    """
+    probed = source.table.budgets.tolist()
+    missing = [budget for budget in policy.budgets if budget not in probed]
+    if not missing:
+        return
+    text = (
+        f"the policy probes at {number_list(policy.budgets)} thinking tokens, {source.folder} does "
+        f"not at {number_list(missing)}; its budgets are {number_list(probed)}"
+    )
+    if source.manifest is not None and policy.content["model"] is not None:
+        command = f"probe {place(source.manifest['workload']['path'])} --like {place(path)}"
+        text += f": `stopadvisor {command}` probes where the policy does"
+    raise PolicyError(text)

@@ -1,0 +1,97 @@
+"""`probe --like POLICY`: the probes that `verify` and `calibrate --from` ask for."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stopadvisor.cli import probe as probe_module
+from stopadvisor.cli.main import main
+from stopadvisor.policy import build_policy, load_policy, save_policy
+from stopadvisor.runs import RunDirectory
+from tests.material import PLAN, Call, caller, make_run, write_archive
+from tests.policy_content import full_budget_content
+from tests.scripted import ScriptedEngine, write_sums
+
+POLICY, FRESH = Path("policy.joblib"), Path("fresh.jsonl")
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("like")
+    plan = replace(PLAN, cue="\n\nAnswer:", cap=20, max_think=200)
+    make_run(root / "run", 300, plan=plan)
+    words = ["--alpha", "0.15", "--families", "confidence", "--out", str(root / POLICY)]
+    assert main(["calibrate", str(root / "run"), "--quiet", *words]) == 0
+    return root / POLICY
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path,
+    policy: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Call:
+    """The command line in a folder with a policy and fresh questions."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(policy, POLICY)
+    write_sums(FRESH, 500)
+    monkeypatch.setattr(probe_module, "load_engine", lambda options: ScriptedEngine())
+    capsys.readouterr()
+    return caller(capsys)
+
+
+def test_a_run_like_a_policy_can_be_verified_and_calibrated(call: Call) -> None:
+    content = load_policy(POLICY).content
+    code, _, err = call("probe", FRESH, "--like", POLICY, "--out", "new", "--seed", "7")
+    assert code == 0, err
+    run = RunDirectory.load(Path("new"))
+    assert list(run.plan.budgets) == content["budgets"]
+    assert (run.plan.cue, run.plan.cap, run.plan.max_think) == ("\n\nAnswer:", 20, 200)
+    assert run.plan.seed == 7
+    assert call("verify", POLICY, "new", "--quiet")[0] == 0
+
+
+def test_what_the_policy_fixes_cannot_be_asked_for_otherwise(call: Call) -> None:
+    code, _, err = call("probe", FRESH, "--like", POLICY, "--cap", "3")
+    assert code == 2
+    assert "--like brings --cap 20, got 3" in err
+    code, _, err = call("probe", FRESH, "--like", POLICY, "--cap", "20", "--out", "same")
+    assert code == 0, err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("verify", POLICY, "other"), ("calibrate", "other", "--from", POLICY)],
+    ids=["verify", "calibrate --from"],
+)
+def test_other_budgets_are_refused_with_the_command_that_probes_the_right_ones(
+    call: Call, tmp_path: Path, words: tuple[str | Path, ...]
+) -> None:
+    plan = replace(PLAN, budgets=(0, 100), cue="\n\nAnswer:", cap=20, max_think=200)
+    make_run(tmp_path / "other", 120, plan=plan)
+    code, out, err = call(*words)
+    assert (code, out) == (2, "")
+    workload = tmp_path / "other-sums.jsonl"
+    assert f"`stopadvisor probe {workload} --like policy.joblib`" in err
+    assert "other does not at" in err
+    assert not Path("other/ledger.json").exists()
+    assert call("probe", workload, "--like", POLICY, "--out", "right")[0] == 0
+
+
+def test_a_policy_that_never_stops_or_names_no_model_says_nothing_of_probing(call: Call) -> None:
+    save_policy(build_policy(full_budget_content()), Path("full.joblib"), format="joblib")
+    code, _, err = call("probe", FRESH, "--like", "full.joblib")
+    assert code == 2
+    assert "asks for no probe" in err
+    write_archive(Path("raw.npz"))
+    call("calibrate", "raw.npz", "--alpha", "0.3", "--out", "archive.joblib")
+    assert json.loads(call("inspect", "archive.joblib", "--json")[1])["kind"] == "stop"
+    code, _, err = call("probe", FRESH, "--like", "archive.joblib")
+    assert code == 2
+    assert "bound to no model" in err
