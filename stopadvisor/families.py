@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["FAMILIES", "LEARNED_FAMILIES", "SCALAR_FAMILIES", "display_threshold"]
+__all__ = ["FAMILIES", "LEARNED_FAMILIES", "SCALAR_FAMILIES", "display_threshold", "rule_name"]
 
 SCALAR_FAMILIES = ("confidence", "entropy", "run-stability", "confidence-leap")
 """Paper, Appendix "Risk-Controlled Scalar Comparisons": the pool of BestScalar, in its order."""
@@ -35,3 +35,19 @@ def display_threshold(family: str, linear: float) -> float:
         small = math.exp(-abs(linear))  # never overflows, and keeps both tails exact
         return (1.0 if linear >= 0 else small) / (1.0 + small)
     return linear
+
+
+def rule_name(family: str) -> str:
+    """A family as one says it: stops early *by* this."""
+    return _NAMES.get(family, family)
+
+
+_NAMES = {
+    "learned": "the learned rule",
+    "learned-boosted": "the boosted learned rule",
+    "learned-text": "the text-only learned rule",
+    "confidence": "confidence alone",
+    "entropy": "entropy alone",
+    "run-stability": "run stability alone",
+    "confidence-leap": "confidence leaps alone",
+}

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from stopadvisor.chains import Chain, FitData
 from stopadvisor.costs import stopped_counts
 from stopadvisor.errors import CalibrationError
-from stopadvisor.probes import BoolArray, FloatArray, ProbeTable
+from stopadvisor.probes import BoolArray, FloatArray, IntArray, ProbeTable
 from stopadvisor.risk import StopCurve
 
 __all__ = [
@@ -81,7 +81,9 @@ def grid_frontier(
     return Frontier(np.asarray(thresholds, dtype=np.float64), costs, right)
 
 
-def fixed_budget_frontier(cost: FloatArray, correct: BoolArray, budgets: FloatArray) -> Frontier:
+def fixed_budget_frontier(
+    cost: FloatArray, correct: BoolArray, budgets: FloatArray | IntArray
+) -> Frontier:
     """Frontier of stopping every question at one and the same checkpoint.
 
     Parameters
