@@ -23,6 +23,7 @@ from stopadvisor.engines.hf.memory import free_memory
 from stopadvisor.engines.hf.revision import content_revision
 from stopadvisor.engines.hf.runner import Runner, check_branches
 from stopadvisor.engines.hf.size import ModelSize, check_size, stored_width
+from stopadvisor.engines.hf.tokenizer import stop_ids
 from stopadvisor.errors import ModelError
 
 __all__ = ["around", "assemble", "check_layers"]
@@ -121,7 +122,7 @@ def around(
         name=identity["model"],
         runner=runner,
         chat=chat,
-        stop_ids=_stop_ids(generation, chat.tokenizer),
+        stop_ids=stop_ids(generation, chat.tokenizer),
         model_identity=identity,
         remarks=_remarks(text),
     )
@@ -264,17 +265,6 @@ def _self_check(model: str, runner: Runner, vocabulary: int) -> None:
             f"{model}: {type(runner.model).__name__} cannot be probed over a kept cache "
             f"({_first_line(error)}); use another model"
         ) from error
-
-
-def _stop_ids(generation: Any, tokenizer: Any) -> tuple[int, ...]:
-    """Return every id that ends a generation, the model's and the tokenizer's."""
-    ids = getattr(generation, "eos_token_id", None)
-    found = {int(i) for i in (ids if isinstance(ids, list) else [ids]) if i is not None}
-    if tokenizer.eos_token_id is not None:
-        found.add(int(tokenizer.eos_token_id))
-    if not found:
-        raise ModelError("neither the model nor its tokenizer names a token that ends an answer")
-    return tuple(sorted(found))
 
 
 def _quantisation_name(quantisation: Any) -> str | None:

@@ -20,9 +20,10 @@ from stopadvisor.engines.hf.cache import additive
 from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.engines.hf.stops import AnswerStops
 from stopadvisor.engines.hf.traces import Kept
-from stopadvisor.errors import EngineError, ProbeError
+from stopadvisor.engines.settings import entropy_top_k
+from stopadvisor.errors import EngineError
 
-__all__ = ["Branch", "Forced", "entropy_top_k", "probe_branches"]
+__all__ = ["Branch", "Forced", "probe_branches"]
 
 _STATISTICS_ELEMENTS = 2**26
 """Most logits that are turned into statistics at once: 256 MB in float32."""
@@ -53,22 +54,6 @@ class Forced:
     mean_entropy: float
     tail_mass: float | None
     """Mean probability outside the top k; None when the entropy is over the full vocabulary."""
-
-
-def entropy_top_k(entropy: str) -> int | None:
-    """Read ``full`` or ``top-k:K``; None stands for the full vocabulary.
-
-    Raises
-    ------
-    ProbeError
-        Neither of the two.
-    """
-    if entropy == "full":
-        return None
-    kind, _, k = entropy.partition(":")
-    if kind == "top-k" and k.isdecimal() and int(k) > 0:
-        return int(k)
-    raise ProbeError(f"entropy must be 'full' or 'top-k:K' with K >= 1, got {entropy!r}")
 
 
 def probe_branches(

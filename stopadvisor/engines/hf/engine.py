@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.errors import OutOfMemory
-from stopadvisor.engines.hf.branch import Branch, Forced, entropy_top_k, probe_branches
+from stopadvisor.engines.hf.branch import Branch, Forced, probe_branches
 from stopadvisor.engines.hf.memory import free_memory, kv_bytes_per_token
 from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.engines.hf.sampling import Sampler, Sampling, uniforms
 from stopadvisor.engines.hf.stops import AnswerStops
 from stopadvisor.engines.hf.traces import Finished, Limits, TraceBatch
 from stopadvisor.engines.hf.visible import StoppedTrace, visible_answers
+from stopadvisor.engines.settings import entropy_top_k
 from stopadvisor.errors import ModelError
 from stopadvisor.markers import count_markers
 from stopadvisor.probes import ProbePlan, Prompt, RawProbe, RawTrace

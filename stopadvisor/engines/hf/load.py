@@ -27,7 +27,7 @@ from stopadvisor.errors import ModelError
 if TYPE_CHECKING:
     from stopadvisor.engines.hf.engine import HfEngine
 
-__all__ = ["load_engine"]
+__all__ = ["load_engine", "require_hub"]
 
 _DTYPES = {
     "float32": "float32",
@@ -83,7 +83,7 @@ def load_engine(
     _refuse_early(model, folder, device, dtype)
     _require_packages()
     if folder is None:
-        _require_hub(model)
+        require_hub(model)
 
     # Read when torch is first imported.  By default its threads spin while they wait, and on a
     # machine that others use as well a small model then runs far slower.
@@ -132,10 +132,15 @@ def _require_packages() -> None:
             )
 
 
-def _require_hub(model: str) -> None:
+def require_hub(model: str) -> None:
     """Refuse at once what is not in the cache and cannot be fetched.
 
     The Hub's own client tries five times and half a minute to reach a host that is not there.
+
+    Raises
+    ------
+    ModelError
+        The model is in neither place.
     """
     from huggingface_hub import constants, try_to_load_from_cache
 

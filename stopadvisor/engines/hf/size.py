@@ -29,7 +29,7 @@ __all__ = [
 
 ALTERNATIVES = (
     "use a smaller one, the bundled tiny reasoner (--model samples/tiny-reasoner), "
-    "or a server that runs it (--engine openai, planned, not in this release)"
+    "or a server that runs it (--engine openai --base-url http://HOST:8000/v1)"
 )
 
 _KNOWN = {"Qwen/Qwen3-8B": 8.19e9}

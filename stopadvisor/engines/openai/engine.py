@@ -1,0 +1,333 @@
+"""The engine over HTTP: prompts in, probed traces out, every slot of the server busy.
+
+Questions are worked on independently, each a trace and then its forced answers, and handed out as
+they finish; no batch waits for its slowest.  The event loop runs in a thread of its own, so that
+grading and writing do not hold the server up.  Knows no gold answer and no file.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import anyio
+from anyio.from_thread import BlockingPortal
+
+from stopadvisor.engines.chat import Chat
+from stopadvisor.engines.openai.model import NO_ENTROPY, Forced, Served, ServedModel, Written
+from stopadvisor.engines.openai.ramp import find_concurrency
+from stopadvisor.engines.settings import Sampling
+from stopadvisor.errors import ModelError, StopAdvisorError
+from stopadvisor.markers import count_markers
+from stopadvisor.probes import ProbePlan, Prompt, RawProbe, RawTrace
+
+__all__ = ["OpenAiEngine"]
+
+_Result = TypeVar("_Result")
+_Asked = tuple[int, Prompt]
+
+BATCH = 256
+"""Questions that pilot and preflight hand over at once; `probe_each` has no batches."""
+USUAL_TOP = 20
+"""Log-probabilities that are asked for unless the plan says another number."""
+
+
+@dataclass
+class OpenAiEngine:
+    """A served model, as `probes.Engine`.
+
+    Made by `load_engine`; `close` it, as connections and a thread belong to it.
+    """
+
+    served_model: ServedModel
+    model_identity: dict[str, Any]
+    """The part of `identity` that was found while loading."""
+    portal: BlockingPortal = field(repr=False)
+    """Into the event loop's thread."""
+    thread: AbstractContextManager[BlockingPortal] = field(repr=False)
+    """That thread, to be left at the end."""
+    concurrency: int | None = None
+    """Most requests at once; None: found by a short ramp over the first questions asked."""
+    remarks: list[str] = field(default_factory=list)
+    """What the user should know, one line each, in the order it came up."""
+    served: list[Served] = field(default_factory=list, repr=False)
+    """Every request that was answered."""
+    _began: float | None = field(default=None, repr=False)
+    _asked_before: int = field(default=0, repr=False)
+
+    @property
+    def chat(self) -> Chat:
+        """Tokenizer, chat template and markers."""
+        return self.served_model.chat
+
+    @property
+    def context(self) -> int | None:
+        """Most tokens a sequence may have, where the server says so."""
+        return self.served_model.context
+
+    @property
+    def entropy(self) -> str:
+        """The entropy source of this server when nobody asks for another."""
+        top = min(USUAL_TOP, self.served_model.can.top_limit)
+        return f"top-k:{top}" if top else NO_ENTROPY
+
+    def identity(self) -> dict[str, Any]:
+        """Return what decides the outcome, as plain values."""
+        return {
+            **self.model_identity,
+            "tokenizer_sha256": self.chat.tokenizer_sha256(),
+            "template_sha256": self.chat.template_sha256(),
+            "think_open": self.chat.opener.to_json(),
+            "think_close": self.chat.closer.to_json(),
+            "stop_ids": list(self.served_model.stop_ids),
+            "chat_template_kwargs": dict(self.chat.template_kwargs),
+        }
+
+    def suffix_ids(self, cue: str) -> list[int]:
+        """Return the ids that close the thinking and ask for the answer."""
+        return self.chat.suffix_ids(cue)
+
+    def sampling(self, plan: ProbePlan) -> Sampling:
+        """Return the settings under which this plan's traces are drawn."""
+        return self.served_model.sampling(plan)
+
+    def auto_batch_size(self, plan: ProbePlan) -> int:
+        """Return how many questions pilot and preflight hand over at once."""
+        del plan  # memory is the server's affair
+        return BATCH
+
+    def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int | None:
+        """Return the thinking tokens that the context leaves to each of these prompts.
+
+        None where the server names no context.
+
+        Raises
+        ------
+        ModelError
+            A prompt leaves no room at all.
+        """
+        if self.context is None:
+            return None
+        return min(self._room(self.chat.prompt_ids(p.messages), plan) for p in prompts)
+
+    def status(self) -> str:
+        """Return requests a second and the cached share of prompt tokens, since work began."""
+        traffic = self.served_model.client.traffic
+        spent = time.monotonic() - (self._began or time.monotonic())
+        rate = (traffic.requests - self._asked_before) / max(spent, 1e-9)
+        text = f"{rate:.0f} requests/s"
+        if self.served_model.can.counts_cached and traffic.prompt_tokens:
+            share = traffic.cached_tokens / traffic.prompt_tokens
+            text += f", {share:.0%} of prompt tokens cached"
+        return text
+
+    def probe(self, prompts: Sequence[Prompt], plan: ProbePlan) -> list[RawTrace]:
+        """Draw one trace per prompt and probe it at every budget; same order as `prompts`.
+
+        Raises
+        ------
+        ModelError
+            A prompt, the entropy or the generation settings do not fit the server.
+        EngineError
+            The server refuses, or goes on failing for longer than the client's patience.
+        """
+        traces = dict(pair for group in self.probe_each(prompts, plan) for pair in group)
+        return [traces[i] for i in range(len(prompts))]
+
+    def probe_each(
+        self, prompts: Sequence[Prompt], plan: ProbePlan
+    ) -> Iterator[list[tuple[int, RawTrace]]]:
+        """Do as `probe`, and hand out what is finished as soon as it is asked for.
+
+        Yields
+        ------
+        list of (int, RawTrace)
+            Number of the prompt and its trace, one or several, in the order they finished.
+
+        Notes
+        -----
+        What was finished before an error is handed out before the error is raised.
+        """
+        if not prompts:
+            return
+        self.served_model.sampling(plan)
+        self.served_model.check_entropy(plan.entropy)
+        if self.concurrency is None:
+            self._tune(prompts)
+        self._began, self._asked_before = (
+            time.monotonic(),
+            self.served_model.client.traffic.requests,
+        )
+        done: queue.SimpleQueue[tuple[int, RawTrace] | None] = queue.SimpleQueue()
+        work = self.portal.start_task_soon(self._work, list(enumerate(prompts)), plan, done)
+        # The mark of the end comes from the work itself, so it is behind everything finished.
+        work.add_done_callback(lambda _: done.put(None))
+        try:
+            while (first := done.get()) is not None:
+                group = [first]
+                while not done.empty():
+                    more = done.get()
+                    if more is None:
+                        done.put(None)
+                        break
+                    group.append(more)
+                yield group
+            _result(work)
+        finally:
+            if not work.done():
+                work.cancel()
+
+    def call(self, function: Callable[..., Awaitable[_Result]], *arguments: Any) -> _Result:
+        """Run one asynchronous function in the engine's loop and wait for it."""
+        return _result(self.portal.start_task_soon(function, *arguments))
+
+    def close(self) -> None:
+        """Close the connections and end the thread."""
+        self.portal.call(self.served_model.client.aclose)
+        self.thread.__exit__(None, None, None)
+
+    # --- In the event loop's thread ---
+
+    def _tune(self, prompts: Sequence[Prompt]) -> None:
+        """Find the concurrency by a ramp over a few prompts."""
+        few = [self.chat.prompt_ids(p.messages) for p in prompts[:16]]
+        found = self.call(find_concurrency, self.served_model.client, few)
+        self.concurrency = found.concurrency
+        self.remarks.append(found.remark())
+
+    async def _work(
+        self,
+        asked: list[_Asked],
+        plan: ProbePlan,
+        done: queue.SimpleQueue[tuple[int, RawTrace] | None],
+    ) -> None:
+        """Work through the questions, as many at once as there are slots."""
+        assert self.concurrency is not None
+        slots = anyio.CapacityLimiter(self.concurrency)
+        waiting = iter(asked)
+
+        async def worker() -> None:
+            for number, prompt in waiting:
+                done.put((number, await self._question(prompt, plan, slots)))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(min(self.concurrency, len(asked))):
+                group.start_soon(worker)
+
+    async def _question(
+        self, prompt: Prompt, plan: ProbePlan, slots: anyio.CapacityLimiter
+    ) -> RawTrace:
+        """Draw one trace, then all its answers at once: its prefix is in the server's cache."""
+        model = self.served_model
+        home = model.client.home()
+        ids = self.chat.prompt_ids(prompt.messages)
+        suffix = self.suffix_ids(plan.cue)
+        cap = plan.max_think
+        if self.context is not None:
+            cap = min(cap, self._room(ids, plan))
+        async with slots:
+            drawn = await model.draw(ids, prompt, plan, max_think=cap, home=home)
+        self.served += drawn.served
+        length = len(drawn.thinking)
+        forced: dict[int, Forced] = {}
+        written: dict[int, Written] = {}
+
+        async def force(at: int) -> None:
+            async with slots:
+                forced[at] = await model.force(
+                    ids,
+                    drawn.thinking[:at],
+                    suffix,
+                    cap=plan.cap,
+                    entropy=plan.entropy,
+                    home=home,
+                )
+            self.served += forced[at].served
+
+        async def write(at: int) -> None:
+            async with slots:
+                written[at] = await model.write(ids, drawn.thinking[:at], prompt, plan, home=home)
+            self.served += written[at].served
+
+        async with anyio.create_task_group() as group:
+            for at in sorted({min(budget, length) for budget in plan.budgets}):
+                group.start_soon(force, at)
+            for budget in plan.budgets if plan.on_stop == "answer" else ():
+                if budget < length:
+                    group.start_soon(write, budget)
+        thinking = self.chat.decode(drawn.thinking)
+        markers = {
+            at: count_markers(thinking if at == length else self.chat.decode(drawn.thinking[:at]))
+            for at in forced
+        }
+        closer = len(self.chat.closer.ids)
+        return RawTrace(
+            prompt_tokens=len(ids),
+            suffix_tokens=len(suffix),
+            trace_tokens=length,
+            finish=drawn.finish,
+            thinking=thinking,
+            natural_text=model.visible_text(drawn.visible) if drawn.closed else None,
+            natural_tokens=closer + len(drawn.visible) if drawn.closed else 0,
+            probes=tuple(
+                _raw_probe(budget, length, forced, written, markers, closer)
+                for budget in plan.budgets
+            ),
+        )
+
+    def _room(self, ids: Sequence[int], plan: ProbePlan) -> int:
+        """Thinking tokens that the context leaves to one prompt, answers set aside."""
+        assert self.context is not None
+        closer = len(self.chat.closer.ids)
+        after = max(closer + plan.answer_cap, len(self.suffix_ids(plan.cue)) + plan.cap)
+        room = self.context - len(ids) - after
+        if room < 1:
+            raise ModelError(
+                f"a prompt of {len(ids)} tokens leaves no room for thinking: prompt, thinking and "
+                f"an answer of {after} tokens must fit the server's context of {self.context}"
+            )
+        return room
+
+
+def _raw_probe(
+    budget: int,
+    length: int,
+    forced: dict[int, Forced],
+    written: dict[int, Written],
+    markers: dict[int, int],
+    closer: int,
+) -> RawProbe:
+    at = min(budget, length)
+    answer, visible = forced[at], written.get(budget)
+    return RawProbe(
+        budget=budget,
+        think_tokens=at,
+        text=answer.text,
+        mean_logprob=answer.mean_logprob,
+        mean_entropy=answer.mean_entropy,
+        probe_tokens=len(answer.ids),
+        markers=markers[at],
+        ended=length <= budget,
+        tail_mass=answer.tail_mass,
+        visible_text=None if visible is None else visible.text,
+        visible_tokens=0 if visible is None else closer + len(visible.ids),
+    )
+
+
+def _result(work: Future[_Result]) -> _Result:
+    """Return what a task returned; of the errors of several tasks, the first of ours."""
+    try:
+        return work.result()
+    except BaseExceptionGroup as group:
+        ours = group.subgroup(StopAdvisorError)
+        if ours is None:
+            raise
+        error: BaseException = ours
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None

@@ -1,0 +1,270 @@
+"""From base URLs to a checked engine: what the server can do, then the model's tokenizer.
+
+Refuses by name what cannot be probed.  Importing this module imports neither an HTTP library nor
+transformers.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stopadvisor.errors import EngineError, ModelError
+
+if TYPE_CHECKING:
+    from stopadvisor.engines.chat import Chat
+    from stopadvisor.engines.openai.capabilities import Capabilities
+    from stopadvisor.engines.openai.client import Client
+    from stopadvisor.engines.openai.engine import OpenAiEngine
+    from stopadvisor.engines.openai.model import ServedModel
+
+__all__ = ["DEFAULT_KEY", "load_engine", "open_model"]
+
+DEFAULT_KEY = "OPENAI_API_KEY"
+"""Environment variable that may hold the key."""
+
+_PACKAGES = ("httpx2", "tenacity", "anyio", "transformers")
+
+
+def load_engine(
+    model: str,
+    base_urls: Sequence[str],
+    *,
+    tokenizer: str | None = None,
+    concurrency: int | None = None,
+    api_key_env: str | None = None,
+    request_timeout: float | None = None,
+    patience: float | None = None,
+    think_open: str | None = None,
+    think_close: str | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    transport: Any = None,
+) -> OpenAiEngine:
+    """Make the engine of a served model.
+
+    Parameters
+    ----------
+    model : str
+        Its name as the server knows it, or the folder or name the server took it from.
+    base_urls : sequence of str
+        Such as ``http://host:8000/v1``; several equal servers share the questions.
+    tokenizer : str, optional
+        Folder or name to load the tokenizer from; by default what the server names as the model's
+        origin, else `model`.
+    concurrency : int, optional
+        Most requests at once; found by a short ramp when not given.
+    api_key_env : str, optional
+        Environment variable that holds the key; ``OPENAI_API_KEY`` is used when it is set.
+    request_timeout, patience : float, optional
+        Seconds for one answer, and for which a request may go on failing; see `Client`.
+    think_open, think_close, chat_template_kwargs
+        As for the hf engine.
+    transport : optional
+        Takes the place of the network, in tests.
+
+    Raises
+    ------
+    ModelError
+        A package is missing; the server cannot be reached, does not accept the key, does not
+        serve the model, or cannot resume reasoning; or the tokenizer cannot be found.
+    """
+    _require_packages()
+    # Transformers says on import that torch is missing; nothing here needs it.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    from anyio.from_thread import start_blocking_portal
+
+    from stopadvisor.engines.openai.engine import OpenAiEngine
+
+    client = _client(model, base_urls, api_key_env, request_timeout, patience, transport)
+    thread = start_blocking_portal()
+    portal = thread.__enter__()
+    try:
+        options = (tokenizer, think_open, think_close, chat_template_kwargs)
+        served = portal.call(_open, client, *options)
+    except BaseException:
+        portal.call(client.aclose)
+        thread.__exit__(None, None, None)
+        raise
+    return OpenAiEngine(
+        served_model=served,
+        model_identity=_identity(served),
+        portal=portal,
+        thread=thread,
+        concurrency=concurrency,
+        remarks=_remarks(served),
+    )
+
+
+async def open_model(
+    model: str,
+    base_urls: Sequence[str],
+    *,
+    tokenizer: str | None = None,
+    api_key_env: str | None = None,
+    request_timeout: float | None = None,
+    patience: float | None = None,
+    think_open: str | None = None,
+    think_close: str | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    transport: Any = None,
+) -> ServedModel:
+    """Open a served model within a running event loop, as a serving loop does.
+
+    Parameters and errors are those of `load_engine`; close it with ``await model.client.aclose()``.
+    """
+    _require_packages()
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    client = _client(model, base_urls, api_key_env, request_timeout, patience, transport)
+    try:
+        return await _open(client, tokenizer, think_open, think_close, chat_template_kwargs)
+    except BaseException:
+        await client.aclose()
+        raise
+
+
+def _client(
+    model: str,
+    base_urls: Sequence[str],
+    api_key_env: str | None,
+    request_timeout: float | None,
+    patience: float | None,
+    transport: Any,
+) -> Client:
+    from stopadvisor.engines.openai.client import PATIENCE, REQUEST_TIMEOUT, Client, Key
+
+    return Client(
+        base_urls,
+        model,
+        key=Key.of_environment(api_key_env or DEFAULT_KEY, required=api_key_env is not None),
+        request_timeout=REQUEST_TIMEOUT if request_timeout is None else request_timeout,
+        patience=PATIENCE if patience is None else patience,
+        transport=transport,
+    )
+
+
+async def _open(
+    client: Client,
+    tokenizer: str | None,
+    think_open: str | None,
+    think_close: str | None,
+    chat_template_kwargs: Mapping[str, Any] | None,
+) -> ServedModel:
+    """Ask what the server can do and find the words to ask it with."""
+    from stopadvisor.engines.chat import Chat
+    from stopadvisor.engines.hf.stops import AnswerStops
+    from stopadvisor.engines.hf.tokenizer import load_tokenizer
+    from stopadvisor.engines.openai.capabilities import find_capabilities, refusal
+    from stopadvisor.engines.openai.model import ServedModel
+
+    asked_for = client.model
+    # Any ids will do to find out whether ids are taken at all; these exist in every vocabulary.
+    can = await find_capabilities(client, [11, 12, 13, 14, 15, 16, 17, 18])
+    if can.way != "completions-ids":
+        raise ModelError(f"{client.urls[0]}: {refusal(can)}")
+    if not can.returns_ids:
+        raise ModelError(
+            f"{client.urls[0]} returns no token ids (return_token_ids, or "
+            "return_tokens_as_token_ids): joining text at a cut changes its tokens; use a current "
+            "vLLM"
+        )
+    words = load_tokenizer(tokenizer or _origin(can, asked_for))
+    chat = Chat.of(
+        words.tokenizer,
+        think_open=think_open,
+        think_close=think_close,
+        template_kwargs=chat_template_kwargs,
+    )
+    await _check_tokenizer(client, chat)
+    stop_ids = words.stop_ids
+    return ServedModel(
+        client=client,
+        chat=chat,
+        stop_ids=stop_ids,
+        stops=AnswerStops.of(chat, stop_ids, len(words.tokenizer)),
+        generation=words.generation,
+        can=can,
+    )
+
+
+def _origin(can: Capabilities, asked_for: str) -> str:
+    """Say where the tokenizer is: here in a folder, or under the name the server gives."""
+    for place in (asked_for, can.root):
+        if place and Path(place).is_dir():
+            return place
+    # A path of the server's machine is no name that anything here could be found under.
+    return can.root if can.root and not Path(can.root).is_absolute() else asked_for
+
+
+async def _check_tokenizer(client: Client, chat: Chat) -> None:
+    """Hold our tokenizer against the server's, where that shows it.
+
+    Raises
+    ------
+    ModelError
+        They cut the same text differently.
+    """
+    text = chat.render([{"role": "user", "content": "What is 17 + 25?"}])
+    body = {"model": client.model, "prompt": text, "add_special_tokens": False}
+    for number, url in enumerate(client.urls):
+        try:
+            theirs = (await client.ask("POST", "//tokenize", body, home=number)).get("tokens")
+        except EngineError:
+            continue  # not every server has it
+        ours = chat.tokenizer.encode(text, add_special_tokens=False)
+        if theirs is not None and theirs != ours:
+            raise ModelError(
+                f"the tokenizer of {chat.tokenizer.name_or_path!r} is not the one that {url} "
+                "uses: they cut the same text differently; name it with --tokenizer"
+            )
+
+
+def _identity(served: ServedModel) -> dict[str, Any]:
+    """Return what is known of the model that decides the outcome; not where it is served."""
+    from stopadvisor.engines.hf.revision import content_revision
+
+    root = Path(served.can.root) if served.can.root else None
+    local = root is not None and (root / "config.json").is_file()
+    return {
+        "engine": "openai",
+        "engine_version": served.can.server,
+        "model": root.resolve().name if root and local else served.can.root or served.client.model,
+        # Of a model that lies elsewhere nothing shows which weights the server loaded.
+        "model_revision": content_revision(root) if root and local else None,
+        "dtype": None,
+        "attention": None,
+        "device": None,
+        "quantization": None,
+        "generation_config": {
+            name: getattr(served.generation, name, None)
+            for name in ("do_sample", "temperature", "top_k", "top_p", "min_p")
+        }
+        | {"repetition_penalty": getattr(served.generation, "repetition_penalty", None)},
+    }
+
+
+def _remarks(served: ServedModel) -> list[str]:
+    """What the user should know of this endpoint."""
+    can = served.can
+    name = "the server" if can.server is None else f"the server (version {can.server})"
+    logprobs = (
+        f"{can.top_limit} log-probabilities per token"
+        if can.top_limit
+        else "no log-probabilities: only families that read answers' texts can be used"
+    )
+    cached = {
+        True: f"{can.cached_tokens} of {can.repeated_tokens} repeated prompt tokens cached",
+        False: "cached prompt tokens not reported (vLLM: --enable-prompt-tokens-details)",
+    }[can.counts_cached]
+    return [f"{name} resumes token ids; {logprobs}; {cached}"]
+
+
+def _require_packages() -> None:
+    for package in _PACKAGES:
+        if importlib.util.find_spec(package) is None:
+            raise ModelError(
+                f"the openai engine needs {package}, which is not installed: "
+                "pip install 'stopadvisor[openai]'"
+            )

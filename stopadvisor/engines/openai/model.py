@@ -1,0 +1,459 @@
+"""A served model with its tokenizer: traces, forced answers and visible answers, one at a time.
+
+A server ends an answer by its own rules only, so answers are cut here by the same rules as the hf
+engine's, token by token.  Everything is asynchronous and holds no state but the client's, so that a
+serving loop can use it for one request.  Knows no batches, no files and no gold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from stopadvisor.engines.chat import Chat
+from stopadvisor.engines.hf.stops import AnswerStops
+from stopadvisor.engines.openai.capabilities import Capabilities
+from stopadvisor.engines.openai.client import Client, Completion
+from stopadvisor.engines.settings import Sampling, entropy_top_k
+from stopadvisor.errors import EngineError, ModelError
+from stopadvisor.probes import ProbePlan, Prompt
+
+__all__ = ["Drawn", "Forced", "Served", "ServedModel", "Written"]
+
+Kind = Literal["trace", "probe", "answer"]
+
+NO_ENTROPY = "none"
+"""Entropy source of an endpoint that returns no log-probabilities."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """One request that was answered, as the serving regime is measured from it."""
+
+    kind: Kind
+    budget: int
+    """Thinking tokens in its prompt."""
+    prompt_tokens: int
+    cached_tokens: int | None
+    """None where the server does not say."""
+    decoded_tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One trace with its natural answer, as token ids."""
+
+    thinking: tuple[int, ...]
+    finish: Literal["stop", "length"]
+    closed: bool
+    """The model closed its thinking."""
+    visible: tuple[int, ...]
+    """The natural answer behind the closer, the ending token included; empty if not closed."""
+    served: tuple[Served, ...]
+
+
+@dataclass(frozen=True)
+class Forced:
+    """One forced answer."""
+
+    ids: tuple[int, ...]
+    """Decoded tokens, the ending one included."""
+    text: str
+    """The answer without what ended it."""
+    mean_logprob: float
+    """0 where the endpoint returns no log-probabilities; so is the entropy."""
+    mean_entropy: float
+    tail_mass: float | None
+    """Mean probability outside the top k; None without log-probabilities."""
+    served: tuple[Served, ...]
+
+
+@dataclass(frozen=True)
+class Written:
+    """One visible answer behind thinking that was closed for the model."""
+
+    ids: tuple[int, ...]
+    """Decoded tokens, the ending one included."""
+    text: str
+    served: tuple[Served, ...]
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """What asking a server takes, beside the question."""
+
+    client: Client
+    chat: Chat
+    stop_ids: tuple[int, ...]
+    """Ids that end the generation."""
+    stops: AnswerStops = field(repr=False)
+    """The ending rule of forced answers."""
+    generation: Any = field(repr=False)
+    """The model's own generation settings."""
+    can: Capabilities
+
+    @property
+    def context(self) -> int | None:
+        """Most tokens a sequence may have."""
+        return self.can.context
+
+    def sampling(self, plan: ProbePlan) -> Sampling:
+        """Return the settings under which this plan's traces are drawn.
+
+        Raises
+        ------
+        ModelError
+            The model's generation settings ask for something that is not applied here.
+        """
+        return Sampling.of(self.generation, plan)
+
+    def check_entropy(self, entropy: str) -> int | None:
+        """Return how many log-probabilities to ask for; None for ``none``.
+
+        Raises
+        ------
+        ModelError
+            The server does not give what the plan asks for.
+        ProbeError
+            `entropy` is not of its form.
+        """
+        if entropy == NO_ENTROPY:
+            return None
+        k = entropy_top_k(entropy)
+        if k is None or k > self.can.top_limit:
+            best = f"top-k:{self.can.top_limit}" if self.can.top_limit else NO_ENTROPY
+            raise ModelError(
+                f"--entropy must be {best} or less at this server, which gives "
+                f"{self.can.top_limit} log-probabilities per token, got {entropy!r}"
+            )
+        return k
+
+    async def draw(
+        self,
+        prompt_ids: Sequence[int],
+        prompt: Prompt,
+        plan: ProbePlan,
+        *,
+        max_think: int | None = None,
+        home: int | None = None,
+    ) -> Drawn:
+        """Draw one trace with its natural answer.
+
+        Parameters
+        ----------
+        prompt_ids : sequence of int
+            Thinking opened.
+        prompt : Prompt
+            Seeds the sampling.
+        plan : ProbePlan
+        max_think : int, optional
+            Cut thinking here instead of at the plan's cap.
+        home : int, optional
+            See `Client.home`.
+
+        Raises
+        ------
+        EngineError
+            The server refuses, or goes on failing for longer than the client's patience.
+        """
+        cap = plan.max_think if max_think is None else max_think
+        end = _TraceEnd(self.chat.closer.ids, self.stop_ids, cap, plan.answer_cap)
+        ids: list[int] = []
+        served: list[Served] = []
+        # More than one request only where a closer holds an id at which the server stops by itself.
+        while not end.over:
+            answer = await self._continue(
+                "trace",
+                [*prompt_ids, *ids],
+                len(ids),
+                served,
+                home,
+                max_tokens=end.most - len(ids),
+                **self._drawing(plan, prompt, len(ids)),
+            )
+            new = self._new_ids(answer)
+            for token in new:
+                ids.append(token)
+                end.see(ids)
+                if end.over:
+                    break
+        return Drawn(
+            thinking=tuple(ids[: end.thinking]),
+            finish="length" if end.cut else "stop",
+            closed=end.closed,
+            visible=tuple(ids[end.thinking + len(self.chat.closer.ids) :]) if end.closed else (),
+            served=tuple(served),
+        )
+
+    async def force(
+        self,
+        prompt_ids: Sequence[int],
+        thinking: Sequence[int],
+        suffix_ids: Sequence[int],
+        *,
+        cap: int,
+        entropy: str,
+        home: int | None = None,
+    ) -> Forced:
+        """Force a short answer behind a prefix, greedily.
+
+        Parameters
+        ----------
+        prompt_ids, thinking, suffix_ids : sequence of int
+            Joined as they stand, so that the server finds the prefix in its cache.
+        cap : int
+            Most tokens of the answer.
+        entropy : str
+            ``top-k:K``, or ``none`` without log-probabilities.
+
+        Notes
+        -----
+        Ends, counts and means as in `engines.hf.branch.probe_branches`; the entropy is over the K
+        likeliest tokens, with their raw probabilities.
+
+        Raises
+        ------
+        ModelError
+            The server gives fewer log-probabilities than `entropy` asks for.
+        EngineError
+            As in `draw`; or the server leaves out what it was asked for.
+        """
+        k = self.check_entropy(entropy)
+        prefix = [*prompt_ids, *thinking, *suffix_ids]
+        ids: list[int] = []
+        rows: list[tuple[float, float, float]] = []
+        served: list[Served] = []
+        over = has_content = ended = False
+        while not over:
+            answer = await self._continue(
+                "probe",
+                [*prefix, *ids],
+                len(thinking),
+                served,
+                home,
+                max_tokens=cap - len(ids),
+                logprobs=k,
+                # Only a request's first newline can end it; one before content goes on below.
+                stop=["\n"],
+                **_GREEDY,
+            )
+            new = self._new_ids(answer, newline=True)
+            rows += _statistics(answer, len(answer.token_ids or ()), k)
+            for token in new:
+                ids.append(token)
+                ends, braced, content = self.stops.ends(np.array([token]), np.array([has_content]))
+                has_content = bool(content[0])
+                ended = bool(ends[0]) or (bool(braced[0]) and self.stops.boxed(ids))
+                over = ended or len(ids) >= cap
+                if over:
+                    break
+        counted = max(1, len(ids) - ended)
+        if len(rows) < counted:
+            raise EngineError(
+                "the server returns no log-probability of a token that ends an answer"
+            )
+        mean = _mean(rows[:counted])
+        return Forced(
+            ids=tuple(ids),
+            text=self.stops.text(ids, ended),
+            mean_logprob=min(mean[0], 0.0),
+            mean_entropy=max(mean[1], 0.0),
+            tail_mass=None if k is None else min(max(mean[2], 0.0), 1.0),
+            served=tuple(served),
+        )
+
+    async def write(
+        self,
+        prompt_ids: Sequence[int],
+        thinking: Sequence[int],
+        prompt: Prompt,
+        plan: ProbePlan,
+        *,
+        home: int | None = None,
+    ) -> Written:
+        """Close the thinking and let the model write its visible answer.
+
+        Parameters and errors are those of `draw`.
+        """
+        closer = self.chat.closer.ids
+        served: list[Served] = []
+        at = len(thinking) + len(closer)
+        answer = await self._continue(
+            "answer",
+            [*prompt_ids, *thinking, *closer],
+            len(thinking),
+            served,
+            home,
+            max_tokens=plan.answer_cap,
+            **self._drawing(plan, prompt, at),
+        )
+        ids = self._new_ids(answer)
+        ends = [i for i, token in enumerate(ids) if token in self.stop_ids]
+        ids = ids[: ends[0] + 1] if ends else ids
+        return Written(tuple(ids), self.visible_text(ids), tuple(served))
+
+    def visible_text(self, ids: Sequence[int]) -> str:
+        """Return a visible answer as text, without the token that ended it."""
+        ended = bool(ids) and ids[-1] in self.stop_ids
+        return self.chat.decode(ids[:-1] if ended else ids)
+
+    async def _continue(
+        self,
+        kind: Kind,
+        ids: list[int],
+        budget: int,
+        served: list[Served],
+        home: int | None,
+        **options: Any,
+    ) -> Completion:
+        """Ask once and put down what it cost."""
+        answer = await self.client.complete(ids, stop_token_ids=self.stop_ids, home=home, **options)
+        served.append(
+            Served(
+                kind,
+                budget,
+                answer.prompt_tokens,
+                answer.cached_tokens,
+                answer.decoded_tokens,
+                answer.seconds,
+            )
+        )
+        if answer.prompt_tokens != len(ids):
+            raise EngineError(
+                f"the server counts {answer.prompt_tokens} prompt tokens where {len(ids)} ids were "
+                "sent: it does not take ids as they are"
+            )
+        return answer
+
+    def _drawing(self, plan: ProbePlan, prompt: Prompt, at: int) -> dict[str, Any]:
+        """Return the fields that say how a trace is drawn.
+
+        All are said, as a server would fill in the model's own; one that continues a trace at
+        token `at` has a seed of its own.
+        """
+        sampling = self.sampling(plan)
+        fields: dict[str, Any] = {
+            "temperature": sampling.temperature,
+            "top_k": sampling.top_k or -1,
+            "top_p": sampling.top_p,
+            "min_p": sampling.min_p,
+            "repetition_penalty": sampling.repetition_penalty,
+        }
+        if sampling.temperature > 0:
+            name = f"{plan.seed}:{prompt.key}:{prompt.sample}:{at}".encode()
+            fields["seed"] = int.from_bytes(hashlib.sha256(name).digest()[:4], "big") >> 1
+        return fields
+
+    def _new_ids(self, answer: Completion, *, newline: bool = False) -> list[int]:
+        """Return the ids of an answer, the ending one included.
+
+        `newline`: the answer may have been ended by a newline, too.
+
+        Raises
+        ------
+        EngineError
+            There are none, or one that the tokenizer does not have.
+        """
+        if answer.token_ids is None:
+            raise EngineError("the server returns no token ids, as return_token_ids asks")
+        ids = list(answer.token_ids)
+        if ids and max(ids) >= len(self.stops.flags):
+            raise EngineError(
+                f"the server returns the token {max(ids)}, the tokenizer has "
+                f"{len(self.stops.flags)}: it serves another model"
+            )
+        last = ids[-1:]
+        seen = bool(last) and (
+            last[0] in self.stop_ids or (newline and "\n" in self.chat.decode(last))
+        )
+        if answer.finish_reason == "stop" and not seen:
+            ids.append(self.stop_ids[0])  # some servers keep the ending token to themselves
+        if not ids:
+            raise EngineError(
+                f"the server returns no token, and {answer.finish_reason!r} as the reason"
+            )
+        return ids
+
+
+_GREEDY: Mapping[str, Any] = {
+    "temperature": 0.0,
+    "top_k": -1,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+}
+"""All said, as a server would fill in the model's own."""
+
+
+@dataclass
+class _TraceEnd:
+    """When thinking, and then the natural answer, are over: as `engines.hf.traces` has it."""
+
+    closer: tuple[int, ...]
+    stop_ids: tuple[int, ...]
+    max_think: int
+    answer_cap: int
+    thinking: int = -1
+    """Thinking tokens; -1 while the trace thinks."""
+    closed: bool = False
+    cut: bool = False
+    over: bool = False
+
+    @property
+    def most(self) -> int:
+        """Most tokens that can be needed."""
+        return self.max_think + len(self.closer) + self.answer_cap
+
+    def see(self, ids: Sequence[int]) -> None:
+        """Take note of the last token of `ids`, which are all so far."""
+        token, steps = ids[-1], len(ids)
+        begun = steps - len(self.closer)  # thinking tokens, if the closer is complete now
+        if self.thinking >= 0:
+            self.over = token in self.stop_ids or begun - self.thinking >= self.answer_cap
+            return
+        if 0 <= begun <= self.max_think and tuple(ids[begun:]) == self.closer:
+            self.thinking, self.closed = begun, True
+        elif token in self.stop_ids and token not in self.closer:
+            self.thinking = min(steps - 1, self.max_think)
+            self.cut, self.over = steps - 1 > self.max_think, True
+        elif begun >= self.max_think:
+            # The closer may begin right behind the last token that is allowed, so it is awaited.
+            self.thinking, self.cut, self.over = self.max_think, True, True
+
+
+def _statistics(answer: Completion, length: int, k: int | None) -> list[tuple[float, float, float]]:
+    """Return log-probability, entropy and tail mass of each token.
+
+    Raises
+    ------
+    EngineError
+        The server left some out, or they are no numbers.
+    """
+    if k is None:
+        return [(0.0, 0.0, 0.0)] * length
+    logprobs, top = answer.logprobs, answer.top_logprobs
+    if logprobs is None or top is None or len(logprobs) < length or len(top) < length:
+        raise EngineError(
+            f"the server returns no log-probabilities for some of {length} tokens, as logprobs={k} "
+            "asks"
+        )
+    rows = []
+    for logprob, likeliest in zip(logprobs[:length], top[:length], strict=True):
+        shown = likeliest[:k]
+        entropy = -sum(math.exp(x) * max(x, -1e4) for x in shown)
+        tail = 1.0 - sum(math.exp(x) for x in shown)
+        if not math.isfinite(logprob + entropy + tail):
+            raise EngineError("the server returned log-probabilities that are not finite")
+        rows.append((logprob, entropy, tail))
+    return rows
+
+
+def _mean(rows: Sequence[tuple[float, float, float]]) -> tuple[float, float, float]:
+    sums = [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)]
+    return sums[0], sums[1], sums[2]

@@ -1,0 +1,108 @@
+"""How many requests at once a server takes well: a short ramp that keeps latency bounded.
+
+Knows the client and a few prompts; nothing of probing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import anyio
+
+from stopadvisor.engines.openai.client import Client
+
+__all__ = ["Concurrency", "Step", "find_concurrency"]
+
+RAMP = (1, 2, 4, 8, 16, 32, 64, 128)
+RAMP_TOKENS = 32
+WORTH = 1.15
+"""Tokens per second must grow by this factor for twice the requests."""
+SLOWER = 4.0
+"""A request may take so many times what it takes alone."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the ramp."""
+
+    concurrency: int
+    tokens_per_second: float
+    latency: float
+    """Seconds of the slowest request."""
+
+
+@dataclass(frozen=True)
+class Concurrency:
+    """What the ramp found."""
+
+    steps: tuple[Step, ...]
+    """All that were tried; the last may be one too many."""
+    concurrency: int
+
+    def remark(self) -> str:
+        """Say what was found, and why no more."""
+        by_number = {step.concurrency: step for step in self.steps}
+        best = by_number[self.concurrency]
+        text = (
+            f"concurrency {self.concurrency}: {best.tokens_per_second:.0f} tokens/s, "
+            f"{best.latency:.2f} s for {RAMP_TOKENS} tokens"
+        )
+        last = self.steps[-1]
+        if last.concurrency > self.concurrency:
+            text += (
+                f" ({last.concurrency} at once: {last.tokens_per_second:.0f} tokens/s, "
+                f"{last.latency:.2f} s)"
+            )
+        return text
+
+
+async def find_concurrency(client: Client, prompts: Sequence[Sequence[int]]) -> Concurrency:
+    """Double the requests until throughput stops growing or latency grows too much.
+
+    Parameters
+    ----------
+    client : Client
+    prompts : sequence of sequence of int
+        Token ids; used in turn.
+
+    Returns
+    -------
+    Concurrency
+        The last step whose throughput was worth it, at a bounded latency.
+
+    Raises
+    ------
+    EngineError
+        The server fails.
+    """
+    await _step(client, prompts, 1)  # the first request finds everything cold
+    steps: list[Step] = []
+    for number in (n * len(client.urls) for n in RAMP):
+        step = await _step(client, prompts, number)
+        steps.append(step)
+        if len(steps) == 1:
+            continue
+        worth = step.tokens_per_second >= WORTH * steps[-2].tokens_per_second
+        if not worth or step.latency > SLOWER * steps[0].latency:
+            return Concurrency(tuple(steps), steps[-2].concurrency)
+    return Concurrency(tuple(steps), steps[-1].concurrency)
+
+
+async def _step(client: Client, prompts: Sequence[Sequence[int]], number: int) -> Step:
+    tokens, slowest = 0, 0.0
+
+    async def ask(ids: Sequence[int]) -> None:
+        nonlocal tokens, slowest
+        answer = await client.complete(
+            ids, max_tokens=RAMP_TOKENS, home=client.home(), ignore_eos=True
+        )
+        tokens += answer.decoded_tokens
+        slowest = max(slowest, answer.seconds)
+
+    began = time.monotonic()
+    async with anyio.create_task_group() as group:
+        for i in range(number):
+            group.start_soon(ask, prompts[i % len(prompts)])
+    return Step(number, tokens / max(time.monotonic() - began, 1e-9), slowest)
