@@ -12,7 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from stopadvisor.constants import PAPER_OPERATING_GRID, PAPER_PEAK_POINTS
-from stopadvisor.frontier import Frontier, fixed_budget_frontier, gains, grid_frontier
+from stopadvisor.frontier import (
+    Frontier,
+    Interpolation,
+    fixed_budget_frontier,
+    gains,
+    grid_frontier,
+)
 from stopadvisor.paper import PaperSetting
 from stopadvisor.probes import BoolArray, FloatArray, IntArray
 
@@ -63,6 +69,7 @@ def peak(
     correct: BoolArray,
     thresholds: FloatArray,
     fixed: Frontier,
+    how: Interpolation = "linear",
 ) -> Peak:
     """The threshold of highest gain; of equals the first.
 
@@ -71,14 +78,15 @@ def peak(
     scores, thinking, correct : ndarray, shape (n_questions, n_checkpoints)
     thresholds : ndarray of float, shape (n_thresholds,)
     fixed : Frontier
-        Of fixed budgets, against which the gain is read linearly.
+        Of fixed budgets, against which the gain is read.
+    how : {"linear", "nearest", "floor", "ceiling"}
 
     References
     ----------
     Paper, Section "Training and Metrics", Eq. for G(tau) and the peak gain.
     """
     rule = grid_frontier(scores, thinking, correct, thresholds)
-    above = gains(rule, fixed)
+    above = gains(rule, fixed, how)
     k = int(np.argmax(above))
     return Peak(float(rule.at[k]), float(above[k]), float(rule.accuracy[k]), float(rule.cost[k]))
 

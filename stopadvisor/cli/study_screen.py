@@ -5,10 +5,12 @@ Reads the documents that `studies.write` makes, so that screen and file say the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any, TextIO
 
-from stopadvisor.cli.screen import Screen, number, percent, share
+from stopadvisor.cli.screen import WIDTH, Screen, percent, share
 
 __all__ = ["show_list", "show_skipped", "show_study"]
 
@@ -16,6 +18,10 @@ Document = Mapping[str, Any]
 
 _RUN = "run"
 """The column that names the run; said once where there is only one."""
+_GAP = 3
+"""Between columns."""
+_MOST_KEYS = 54
+"""Characters that the repeated columns of a continued table may take."""
 
 
 def show_list(rows: Sequence[Document], out: TextIO) -> None:
@@ -26,11 +32,9 @@ def show_list(rows: Sequence[Document], out: TextIO) -> None:
     special = [row for row in rows if row["needs"] != "one run"]
     screen.items("What some need", [f"{row['name']}: {row['needs']}." for row in special])
     own = [
-        f"{row['name']}: --set {name}={text}"
+        f"{row['name']}: --set {key}={value}"
         for row in rows
-        for name, text in (
-            (key, value.replace(": ", "  ", 1)) for key, value in row["options"].items()
-        )
+        for key, value in row["options"].items()
     ]
     if own:
         screen.items("Options of their own", own)
@@ -50,17 +54,83 @@ def show_study(document: Document, out: TextIO) -> None:
         _table(screen, table, alone=len(runs) == 1)
     if document["remarks"]:
         screen.items("Remarks", document["remarks"])
-    screen.title("")
 
 
 def _table(screen: Screen, table: Document, *, alone: bool) -> None:
-    columns = [c for c in table["columns"] if not (alone and c["name"] == _RUN)]
-    rows = [[_cell(row[c["name"]], c["unit"]) for c in columns] for row in table["rows"]]
-    words = [any(isinstance(row[c["name"]], str) for row in table["rows"]) for c in columns]
-    left = words.index(False) if False in words else len(words)
-    screen.table(table["title"], [c["title"] for c in columns], rows, left=max(left, 1))
+    columns = [_column(table["rows"], c) for c in _shown(table["columns"], alone=alone)]
+    title = table["title"]
+    for block in _blocks(columns):
+        left = next((k for k, column in enumerate(block) if not column.words), len(block))
+        rows = list(zip(*(column.cells for column in block), strict=True))
+        screen.table(title, [column.title for column in block], rows, left=max(left, 1))
+        title = f"{table['title']}, continued"
     if table["note"]:
-        screen.text(table["note"])
+        screen.text(f"{table['note'][0].upper()}{table['note'][1:]}.")
+
+
+def _shown(columns: Sequence[Document], *, alone: bool) -> list[tuple[Document, ...]]:
+    """Columns to print: without a run that is named above, both ends of an interval in one."""
+    found: list[tuple[Document, ...]] = []
+    for column in columns:
+        if alone and column["name"] == _RUN:
+            continue
+        stem = column["name"].removesuffix("_high")
+        if stem != column["name"] and found and found[-1][0]["name"] == f"{stem}_low":
+            found[-1] = (found[-1][0], column)
+        else:
+            found.append((column,))
+    return found
+
+
+@dataclass(frozen=True)
+class _Printed:
+    """A column as it will stand on the screen."""
+
+    title: str
+    """In lines no wider than the column."""
+    cells: tuple[str, ...]
+    words: bool
+    """To the left, and repeated where a table continues."""
+
+    @property
+    def width(self) -> int:
+        return max(len(line) for text in (self.title, *self.cells) for line in text.split("\n"))
+
+
+def _column(rows: Sequence[Document], columns: Sequence[Document]) -> _Printed:
+    first = columns[0]
+    values = [[row[c["name"]] for c in columns] for row in rows]
+    cells = tuple(_joined([_cell(v, first["unit"]) for v in value]) for value in values)
+    words = any(isinstance(value[0], str) for value in values)
+    title = first["title"].removesuffix(" low")
+    widest = max(len(text) for text in (*cells, *title.split()))
+    return _Printed("\n".join(wrap(title, widest)) or " ", cells, words)
+
+
+def _joined(cells: Sequence[str]) -> str:
+    """A value, or the two ends of an interval."""
+    if len(cells) == 1 or "-" in cells:
+        return cells[0]
+    return f"[{cells[0]}, {cells[1]}]"
+
+
+def _blocks(columns: Sequence[_Printed]) -> Iterator[list[_Printed]]:
+    """Columns side by side as far as they fit; the first names stand in every block."""
+    keys = [columns[0]]
+    if len(columns) > 1 and columns[0].words and columns[1].words:
+        both = columns[0].width + _GAP + columns[1].width
+        keys = list(columns[:2]) if both <= _MOST_KEYS else keys
+    block = list(keys)
+    for column in columns[len(keys) :]:
+        if _width([*block, column]) > WIDTH and len(block) > len(keys):
+            yield block
+            block = list(keys)
+        block.append(column)
+    yield block
+
+
+def _width(columns: Sequence[_Printed]) -> int:
+    return sum(column.width + _GAP for column in columns)
 
 
 def _cell(value: Any, unit: str) -> str:
@@ -79,7 +149,7 @@ def _cell(value: Any, unit: str) -> str:
         return share(value)
     if unit == "tokens":
         return f"{value:.0f}"
-    return str(value) if isinstance(value, int) else number(value)
+    return str(value) if isinstance(value, int) else f"{value:.3g}"
 
 
 def show_skipped(skipped: Sequence[Document], out: TextIO) -> None:

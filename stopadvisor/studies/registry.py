@@ -75,7 +75,7 @@ STUDIES: Mapping[str, Entry] = {
     ),
     "map": Entry(
         "One row a run: profile, regime, verdict and savings.",
-        options={"paper": "1: the paper's 18 settings beside one's own"},
+        options={"paper": "1 (the paper's 18 settings beside one's own)"},
     ),
 }
 """In the order in which `study list` and `study all` take them."""

@@ -1,0 +1,270 @@
+"""Study `frontier`: peak gain over fixed budgets, with its interval, under four interpolations.
+
+Paper, Tables "Primary Qwen3 results" and "Full in-distribution frontier summary" and the
+interpolation sensitivity of Appendix "Interpolation and Failure-Case Checks".  Peaks are sought
+where the published scripts seek them, the confidence leap over two numbers.  The deploy side reads
+fit questions out of fold, charges what the serving regime charges, and adds the gain at the
+threshold that calibration is expected to certify.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+import numpy as np
+
+from stopadvisor.bootstrap import interval
+from stopadvisor.families import SCALAR_FAMILIES, display_threshold
+from stopadvisor.frontier import (
+    Frontier,
+    Interpolation,
+    chain_frontier,
+    gains,
+    grid_frontier,
+    served_budget_frontier,
+)
+from stopadvisor.gain_bootstrap import resample_gains
+from stopadvisor.paper import PaperSetting, first_stops
+from stopadvisor.peaks import fixed_budgets, peak, peak_thresholds
+from stopadvisor.probes import FloatArray, IntArray, ProbeTable
+from stopadvisor.proxies import TWO_CONDITION_FAMILIES, pair_peak
+from stopadvisor.sources import Source
+from stopadvisor.studies.opened import View, basis_remarks
+from stopadvisor.studies.sides import FitSide, fit_sides, paper_views, study_settings
+from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
+
+__all__ = ["FoundPeak", "find_peak", "peak_intervals", "run"]
+
+_FAMILIES = ("learned", *SCALAR_FAMILIES)
+_INTERPOLATIONS: tuple[Interpolation, ...] = get_args(Interpolation)
+
+_RUNS = (
+    Column("run", "Run"),
+    Column("questions", "Questions"),
+    Column("full_accuracy", "Full accuracy", "share"),
+    Column("full_tokens", "Full tokens", "tokens"),
+    Column("learned_peak", "Learned peak"),
+    Column("best_scalar", "Best scalar"),
+    Column("scalar_peak", "Scalar peak"),
+    Column("difference", "Difference"),
+    Column("difference_low", "95 % CI"),
+    Column("difference_high", "high"),
+)
+_PEAKS = (
+    Column("run", "Run"),
+    Column("family", "Rule"),
+    Column("threshold", "Threshold"),
+    Column("peak_gain", "Peak gain"),
+    Column("gain_low", "95 % CI"),
+    Column("gain_high", "high"),
+    Column("accuracy", "Accuracy", "share"),
+    Column("think_tokens", "Thinking", "tokens"),
+)
+_INTERPOLATED = (
+    Column("run", "Run"),
+    Column("family", "Rule"),
+    *(Column(how, how.capitalize()) for how in _INTERPOLATIONS),
+)
+_CURVES = (
+    Column("run", "Run"),
+    Column("family", "Rule"),
+    Column("at", "Threshold or budget"),
+    Column("think_tokens", "Thinking", "tokens"),
+    Column("accuracy", "Accuracy", "share"),
+    Column("gain", "Gain"),
+)
+_SERVED = (
+    Column("run", "Run"),
+    Column("family", "Rule"),
+    Column("peak_gain", "Peak gain (fit)"),
+    Column("threshold", "Threshold"),
+    Column("fit_risk", "Risk (fit)", "share"),
+    Column("fit_saving_pct", "Net saving (fit)", "%"),
+    Column("gain", "Gain there"),
+)
+
+
+@dataclass(frozen=True)
+class FoundPeak:
+    """The point of highest gain of one rule, and where it stops each question."""
+
+    threshold: str
+    """Two numbers where the rule has two conditions."""
+    gain: float
+    accuracy: float
+    cost: float
+    stops: IntArray  # (n_questions,)
+
+
+def find_peak(
+    family: str,
+    table: ProbeTable,
+    setting: PaperSetting,
+    fixed: Frontier,
+    how: Interpolation = "linear",
+) -> FoundPeak:
+    """Peak of a family as the published scripts seek it.
+
+    Parameters
+    ----------
+    family : str
+        One of the setting's.
+    table : ProbeTable
+    setting : PaperSetting
+        Of that table.
+    fixed : Frontier
+        Of its fixed budgets.
+    how : {"linear", "nearest", "floor", "ceiling"}
+    """
+    if family in TWO_CONDITION_FAMILIES:
+        pair = pair_peak(family, table, setting, fixed, how)
+        words = ", ".join(f"{value:g}" for value in pair.settings)
+        return FoundPeak(words, pair.gain, pair.accuracy, pair.cost, pair.stops)
+    scores, thresholds = setting.scores[family], peak_thresholds(family, setting.scores[family])
+    found = peak(scores, setting.costs.thinking, setting.correct, thresholds, fixed, how)
+    stops = first_stops(scores, found.threshold)
+    return FoundPeak(f"{found.threshold:g}", found.gain, found.accuracy, found.cost, stops)
+
+
+def peak_intervals(
+    peaks: Mapping[str, FoundPeak], setting: PaperSetting, options: StudyOptions
+) -> dict[str, FloatArray]:
+    """Resampled gain of each peak, thresholds frozen; the same resamples for all."""
+    return resample_gains(
+        {family: found.stops for family, found in peaks.items()},
+        setting.costs.thinking,
+        setting.correct,
+        n_resamples=options.resamples,
+        rng=np.random.default_rng(options.seed),
+    )
+
+
+def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
+    """Peak gains, their intervals, and the curves behind them.
+
+    Parameters
+    ----------
+    sources : sequence of Source
+    options : StudyOptions
+
+    Raises
+    ------
+    StopAdvisorError
+        Too few questions, or labels of one class only.
+    """
+    views = paper_views(sources)
+    tables: dict[str, list[tuple[Cell, ...]]] = {
+        name: [] for name in ("runs", "peaks", "interpolation", "curves")
+    }
+    for view in views:
+        _paper_side(view, options, tables)
+    sides, reasons = fit_sides(sources, study_settings(options))
+    served = [row for side in sides for row in _served_rows(side)]
+    return StudyResult(
+        "frontier",
+        'Tables "Primary Qwen3 results" and "Full in-distribution frontier summary"; Appendix '
+        '"Interpolation and Failure-Case Checks"',
+        ("paper", "deploy"),
+        (
+            Table("runs", "Learned against the strongest scalar", _RUNS, tuple(tables["runs"])),
+            Table(
+                "peaks",
+                "Peak gain over fixed budgets",
+                _PEAKS,
+                tuple(tables["peaks"]),
+                "the best point after the fact; intervals keep its threshold",
+            ),
+            Table(
+                "interpolation",
+                "Peak gain by how fixed budgets are read",
+                _INTERPOLATED,
+                tuple(tables["interpolation"]),
+            ),
+            Table(
+                "served",
+                f"On fit questions, as served ({options.serving})",
+                _SERVED,
+                tuple(served),
+                "gain against closing every trace at one budget for the same net cost; the "
+                "threshold is the one that calibration is expected to certify",
+            ),
+            Table("curves", "The curves", _CURVES, tuple(tables["curves"])),
+        ),
+        (*basis_remarks(views), *reasons),
+    )
+
+
+def _paper_side(
+    view: View, options: StudyOptions, tables: Mapping[str, list[tuple[Cell, ...]]]
+) -> None:
+    setting = PaperSetting.build(view.table)
+    fixed = fixed_budgets(setting)
+    peaks = {family: find_peak(family, view.table, setting, fixed) for family in _FAMILIES}
+    resampled = peak_intervals(peaks, setting, options)
+    for family, found in peaks.items():
+        spread = interval(resampled[family])
+        tables["peaks"].append(
+            (
+                view.label,
+                family,
+                found.threshold,
+                found.gain,
+                spread.low,
+                spread.high,
+                found.accuracy,
+                found.cost,
+            )
+        )
+        read = [find_peak(family, view.table, setting, fixed, how) for how in _INTERPOLATIONS]
+        tables["interpolation"].append((view.label, family, *(point.gain for point in read)))
+    best = max(SCALAR_FAMILIES, key=lambda family: peaks[family].gain)
+    spread = interval(resampled["learned"] - resampled[best])
+    tables["runs"].append(
+        (
+            view.label,
+            view.table.n_questions,
+            float(setting.correct[:, -1].mean()),
+            float(view.table.trace_tokens.mean()),
+            peaks["learned"].gain,
+            best,
+            peaks[best].gain,
+            peaks["learned"].gain - peaks[best].gain,
+            spread.low,
+            spread.high,
+        )
+    )
+    budgets = Frontier(view.table.budgets.astype(np.float64), fixed.cost, fixed.accuracy)
+    curves = {"fixed budget": budgets}
+    for family in _FAMILIES:
+        scores = setting.scores[family]
+        thresholds = peak_thresholds(family, scores)
+        curves[family] = grid_frontier(scores, setting.costs.thinking, setting.correct, thresholds)
+    for name, curve in curves.items():
+        columns = (curve.at, curve.cost, curve.accuracy, gains(curve, fixed))
+        rows = zip(*(c.tolist() for c in columns), strict=True)
+        tables["curves"].extend((view.label, name, *row) for row in rows)
+
+
+def _served_rows(side: FitSide) -> list[tuple[Cell, ...]]:
+    """The deploy side: every family over all checkpoints, on fit questions."""
+    unsorted = served_budget_frontier(side.fit)
+    # A longer budget may cost less, where ending naturally is cheaper than being asked.
+    order = np.argsort(unsorted.cost, kind="stable")
+    fixed = Frontier(unsorted.at[order], unsorted.cost[order], unsorted.accuracy[order])
+    rows: list[tuple[Cell, ...]] = []
+    for chain in side.chains(tuple(range(side.fit.table.n_checkpoints))):
+        family = chain.scorer.family
+        above = gains(chain_frontier(side.fit, chain), fixed)
+        position = chain.position(side.limit)
+        at: tuple[Cell, ...] = (None, None, None, None)
+        if position >= 0:
+            at = (
+                display_threshold(family, float(chain.thresholds[position])),
+                float(chain.losses[position]) / side.fit.table.n_questions,
+                side.saving(chain),
+                float(above[position]),
+            )
+        rows.append((side.label, family, float(above.max()), *at))
+    return rows
