@@ -15,7 +15,10 @@ from stopadvisor.constants import PROBE_CAP
 from stopadvisor.errors import ProbeError
 from stopadvisor.probes import ProbeTable, answer_codes
 
-__all__ = ["read_archive"]
+__all__ = ["SIMULATED", "is_simulated", "read_archive"]
+
+SIMULATED = "simulated"
+"""Name of the array that marks an archive as simulated, and of the engine of a simulated run."""
 
 _ARCHIVE_ARRAYS = ("budgets", "correct", "think_lens", "conf_lp", "conf_ent", "mkr", "ans")
 
@@ -96,6 +99,29 @@ def read_archive(path: Path) -> ProbeTable:
         entropy_source="full",
         reference="last-checkpoint",
     )
+
+
+def is_simulated(path: Path) -> bool:
+    """Whether a readable archive says of itself that `simulate` made it."""
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
+        return SIMULATED in data.files
+
+
+def read_answers(path: Path) -> list[list[str]]:
+    """Forced answers as texts, a list a question, of an archive that `read_archive` accepts.
+
+    Raises
+    ------
+    ProbeError
+        The file cannot be read.
+    """
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
+            answers = data["ans"].astype(str)
+    except OSError as error:
+        raise ProbeError(f"{path}: cannot read the archive: {error}") from error
+    found: list[list[str]] = answers.tolist()
+    return found
 
 
 def _answer_tokens(path: Path) -> float:

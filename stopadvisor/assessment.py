@@ -21,7 +21,16 @@ from stopadvisor.probes import ProbeTable
 from stopadvisor.sources import Source
 from stopadvisor.trajectories import Profile, profile, trajectory
 
-__all__ = ["Assessment", "assess", "assess_paper", "calibration_size", "split_hint"]
+__all__ = [
+    "SIMULATED_PROBES",
+    "Assessment",
+    "assess",
+    "assess_paper",
+    "calibration_size",
+    "split_hint",
+]
+
+SIMULATED_PROBES = "simulated probes: no model was asked, and this advice is about none"
 
 Protocol = Literal["paper", "deploy"]
 _SMALLEST_FIT = 20
@@ -104,7 +113,7 @@ def assess(source: Source, settings: Settings) -> Assessment:
         shape,
         "fit",
         choice.full_accuracy,
-        recommend(shape, choice),
+        _marked(recommend(shape, choice), source),
         choice,
         None,
     )
@@ -143,6 +152,7 @@ def assess_paper(
     if advice.family is not None:
         # The paper probes at every checkpoint.
         advice = replace(advice, schedule=tuple(table.budgets.tolist()))
+    advice = _marked(advice, source)
     return Assessment(
         "paper",
         source,
@@ -159,6 +169,13 @@ def assess_paper(
         None,
         result,
     )
+
+
+def _marked(advice: Recommendation, source: Source) -> Recommendation:
+    """Say first of all what the advice is not about, where the probes are simulated."""
+    if not source.simulated:
+        return advice
+    return replace(advice, reasons=(f"Note: {SIMULATED_PROBES}.", *advice.reasons))
 
 
 def _check_sizes(n_fit: int, n_calibration: int, source: Source) -> None:

@@ -6,7 +6,6 @@ that was shown about it, from the calibration.  Knows the policy's fields, but n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
@@ -16,6 +15,7 @@ import numpy as np
 
 from stopadvisor import __version__
 from stopadvisor.answers import GRADER, NORMALIZER
+from stopadvisor.archives import SIMULATED
 from stopadvisor.boosting import BoostedModel
 from stopadvisor.calibration import Calibration, ExportedRule, calibration_rows
 from stopadvisor.chains import Scorer
@@ -169,7 +169,7 @@ def policy_content(
     fields |= _rule_fields(rule, source)
     tasks = set(table.tasks)
     fields["task"] = tasks.pop() if len(tasks) == 1 else MIXED_TASKS
-    fields |= _bound_to(manifest)
+    fields |= _bound_to(source)
     if rule is None:
         return fields | {"certificate": None, "expected": None, "calibration_features": None}
     certificate = rule.certificate
@@ -192,7 +192,8 @@ def policy_content(
         "alpha_over_full_accuracy": alpha / choice.full_accuracy,
         "truncated_share": calibration.truncated_share,
         "max_think": None if manifest is None else manifest["plan"]["max_think"],
-        "claim": claim(alpha, confidence, conditional=conditional),
+        "claim": claim(alpha, confidence, conditional=conditional)
+        + (" The probes are simulated: it holds for the simulator alone." * source.simulated),
     }
     if table.on_stop == "answer" and manifest is not None:
         cap = manifest["plan"]["answer_cap"]
@@ -255,12 +256,15 @@ def _no_model() -> dict[str, Any]:
     return {"features": [], "mean": [], "scale": [], "coef": [], "intercept": None}
 
 
-def _bound_to(manifest: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What the policy is bound to; an archive names no model."""
+def _bound_to(source: Source) -> dict[str, Any]:
+    """What the policy is bound to; archives and simulations name no model."""
+    manifest = source.manifest
     if manifest is None:
+        nothing = dict.fromkeys(("dtype", "quantization", "attention", "device"))
+        simulator = {"name": SIMULATED, "version": __version__, **nothing}
         return {
             "model": None,
-            "engine": None,
+            "engine": simulator if source.simulated else None,
             "probe": {
                 "closer": {"text": "", "ids": None},
                 "cue": {"text": "", "ids": None},
@@ -274,7 +278,9 @@ def _bound_to(manifest: Mapping[str, Any] | None) -> dict[str, Any]:
         }
     engine, plan = manifest["engine"], manifest["plan"]
     return {
-        "model": {
+        "model": None
+        if source.simulated
+        else {
             "name": engine["model"],
             "revision": engine.get("model_revision"),
             "tokenizer_sha256": engine.get("tokenizer_sha256"),

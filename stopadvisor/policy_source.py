@@ -52,8 +52,8 @@ def check_source(
     here = policy_source(identity)
     if content["model"] is None:
         remarks.append(
-            "the policy is bound to no model (it comes from an archive): nothing shows that "
-            "it suits this one; asks for a passing verify"
+            f"the policy is bound to no model (it comes from {_origin(content)}): nothing shows "
+            "that it suits this one; asks for a passing verify"
         )
     else:
         remarks += _check_model(content["model"], here["model"])
@@ -77,6 +77,11 @@ def check_source(
         if here["engine"][key] != expected
     ]
     return remarks
+
+
+def _origin(content: Mapping[str, Any]) -> str:
+    """Where a policy that names no model comes from; archives name no engine either."""
+    return "an archive" if content["engine"] is None else f"{content['engine']['name']} probes"
 
 
 def _must_agree(name: str, expected: Any, found: Any) -> None:

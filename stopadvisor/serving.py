@@ -117,8 +117,8 @@ def policy_plan(policy: Policy, *, answer_cap: int | None = None) -> ProbePlan:
     content = policy.content
     if content["model"] is None:
         raise PolicyError(
-            "the policy is bound to no model: it comes from an archive, which records no cue, cap "
-            "or sampling to run with; calibrate a run of your own"
+            "the policy is bound to no model: it comes from an archive or a simulation, which "
+            "records no cue, cap or sampling to run with; calibrate a run of your own"
         )
     sampling, source = content["sampling"], content["entropy_source"]
     certified = (content["certificate"] or {}).get("answer_cap")

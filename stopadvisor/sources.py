@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from stopadvisor.archives import read_archive
+from stopadvisor.archives import SIMULATED, is_simulated, read_archive
 from stopadvisor.errors import OutputError, ProbeError
 from stopadvisor.probes import ProbeTable
 from stopadvisor.runs import MANIFEST, RunDirectory, write_json_atomically
@@ -46,6 +46,8 @@ class Source:
     manifest: Mapping[str, Any] | None
     """None for archives, which are bound to no model."""
     workload_sha256: str
+    simulated: bool = False
+    """Whether no model was ever asked: the probes are those of `simulate`."""
 
     def part(self, name: Part) -> ProbeTable:
         """The questions of one part of the split."""
@@ -80,7 +82,9 @@ class Source:
 
     @property
     def engine(self) -> str | None:
-        """Name of the engine, None for archives."""
+        """Name of the engine, None for archives; ``simulated`` where there was none."""
+        if self.simulated:
+            return SIMULATED
         return None if self.manifest is None else self.manifest["engine"].get("engine")
 
 
@@ -153,7 +157,7 @@ def open_source(
         except OSError as error:
             raise OutputError(f"cannot make {folder}: {error.strerror or error}") from error
         write_json_atomically(note, content)
-    return _of_archive(folder, table, content)
+    return _of_archive(folder, path, table, content)
 
 
 def newest_source(root: Path = Path("runs")) -> Source:
@@ -185,6 +189,7 @@ def _of_run(run: RunDirectory) -> Source:
         (first, second, third),
         run.manifest,
         run.manifest["workload"]["sha256"],
+        run.manifest["engine"].get("engine") == SIMULATED,
     )
 
 
@@ -197,15 +202,26 @@ def _of_results_folder(folder: Path) -> Source:
         raise ProbeError(f"{note}: not readable as the note of an archive: {error}") from error
     if not path.exists() or _sha256(path) != digest:
         raise ProbeError(f"{path}: the archive of {folder} is gone or has changed")
-    return _of_archive(folder, read_archive(path), content)
+    return _of_archive(folder, path, read_archive(path), content)
 
 
-def _of_archive(folder: Path, table: ProbeTable, content: Mapping[str, Any]) -> Source:
+def _of_archive(
+    folder: Path, path: Path, table: ProbeTable, content: Mapping[str, Any]
+) -> Source:
     split = content["split"]
     first, second, third = split["fractions"]
     fractions = (float(first), float(second), float(third))
     parts = assign_parts(table.groups, seed=split["seed"], fractions=fractions)
-    return Source(folder, table, parts, split["seed"], fractions, None, content["sha256"])
+    return Source(
+        folder,
+        table,
+        parts,
+        split["seed"],
+        fractions,
+        None,
+        content["sha256"],
+        is_simulated(path),
+    )
 
 
 def _sha256(path: Path) -> str:

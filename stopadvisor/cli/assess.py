@@ -17,7 +17,13 @@ from typing import Any, Literal, TextIO
 import click
 from click.core import ParameterSource
 
-from stopadvisor.assessment import Assessment, assess, assess_paper, split_hint
+from stopadvisor.assessment import (
+    SIMULATED_PROBES,
+    Assessment,
+    assess,
+    assess_paper,
+    split_hint,
+)
 from stopadvisor.choice import Settings
 from stopadvisor.cli.assess_screen import PAPER_FLAW, show_assessment
 from stopadvisor.cli.options import ProbeOptions, probe_options
@@ -213,7 +219,7 @@ def _open_calibration(source: Source, options: AssessOptions) -> None:
 
 def _remarks_on_sample(assessment: Assessment) -> list[str]:
     """What the reader should know of the questions and traces."""
-    found = []
+    found = [SIMULATED_PROBES] if assessment.source.simulated else []
     of = "all questions" if assessment.basis == "all" else "fit questions"
     if assessment.truncated_share > TRUNCATED_WARN:
         found.append(

@@ -58,6 +58,9 @@ COMMANDS = {
         "stopadvisor.cli.profile_serving", "Measure what probing and tokens cost in seconds here."
     ),
     "plan": Entry("stopadvisor.cli.plan", "Say how many labelled questions a certificate takes."),
+    "simulate": Entry(
+        "stopadvisor.cli.simulate", "Draw probes of a made-up model, to plan or to try."
+    ),
     "study": Entry("stopadvisor.cli.study", "Repeat the paper's studies on finished runs."),
 }
 """The commands, in the order in which one needs them."""

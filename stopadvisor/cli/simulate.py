@@ -1,0 +1,129 @@
+"""`stopadvisor simulate`: probes of a made-up model, to plan a study or to try the tool.
+
+What is written says of itself, everywhere, that it is simulated: nothing of it was measured.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+from stopadvisor.cli.options import OutputOptions, output_options
+from stopadvisor.cli.screen import Screen, number_list, place, plural, share
+from stopadvisor.constants import PAPER_BUDGETS
+
+__all__ = ["SimulateOptions", "command", "run"]
+
+
+@dataclass(frozen=True)
+class SimulateOptions:
+    """What to draw, and where to put it."""
+
+    out: Path
+    """A run directory, or an archive where the name ends in ``.npz``."""
+    profile: str = "free-form"
+    questions: int = 1000
+    checkpoints: int = len(PAPER_BUDGETS)
+    signal: float | None = None
+    """None: the profile's own."""
+    seed: int = 0
+    output: OutputOptions = field(default_factory=OutputOptions)
+
+
+@click.command("simulate")
+@click.option(
+    "--profile",
+    metavar="NAME|KIND=SHARE,…",
+    default=SimulateOptions.profile,
+    help="free-form, early-solved, unsolved; or shares of early_solved, beneficial, harmful, "
+    "unsolved, oscillating, trap, relapse that add up to 1.",
+)
+@click.option(
+    "--questions",
+    "-n",
+    type=click.IntRange(min=1),
+    default=SimulateOptions.questions,
+    help="Independent questions to draw.",
+)
+@click.option(
+    "--checkpoints",
+    type=click.IntRange(min=2),
+    default=SimulateOptions.checkpoints,
+    help="Probed budgets, in the shape of the paper's grid.",
+)
+@click.option(
+    "--signal",
+    type=click.FloatRange(min=0),
+    show_default="the profile's, 1.6 or 2.2",
+    help="How far the confidence tells right from wrong, in log-odds: AUROC .85 at 1.6.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of all that is drawn.")
+@click.option(
+    "--out",
+    "-o",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Run directory to make, or an archive where the name ends in .npz.",
+)
+@output_options
+def command(**params: Any) -> int:
+    """Draw probes of a made-up model, marked as simulated everywhere.
+
+    To see what a study of such a profile, at such a size, could certify before anything is
+    labelled; to try `assess` and `calibrate` without a model; or, with another --seed, to hold a
+    policy against fresh questions (`verify`).
+
+    Example: stopadvisor simulate --profile early-solved -n 400 -o /tmp/plan && stopadvisor assess
+    /tmp/plan
+    """
+    output = OutputOptions.take(params)
+    return run(SimulateOptions(output=output, **params), sys.stdout, sys.stderr)
+
+
+def run(options: SimulateOptions, out: TextIO, err: TextIO) -> int:
+    """Draw, write, and say what was written."""
+    from stopadvisor.simulated import write_archive, write_run
+    from stopadvisor.simulation import KINDS, checkpoint_grid, parse_profile
+
+    law = parse_profile(options.profile)
+    law = replace(
+        law,
+        budgets=checkpoint_grid(options.checkpoints),
+        signal=law.signal if options.signal is None else options.signal,
+    )
+    archive = options.out.suffix == ".npz"
+    write = write_archive if archive else write_run
+    write(options.out, law, options.questions, options.seed)
+    shares = {kind: law.shares.get(kind, 0.0) for kind in KINDS}
+    if options.output.json:
+        document = {
+            "schema": 1,
+            "simulated": True,
+            "out": str(options.out),
+            "full_reference": "last-checkpoint" if archive else "natural",
+            "n_questions": options.questions,
+            "budgets": list(law.budgets),
+            "shares": shares,
+            "signal": law.signal,
+            "seed": options.seed,
+        }
+        print(json.dumps(document, ensure_ascii=False, allow_nan=False), file=out)
+        return 0
+    screen = Screen(out)
+    screen.headline(f"Simulated {plural(options.questions, 'question')}: nothing was measured.")
+    kinds = [f"{kind.replace('_', ' ')} {share(value)}" for kind, value in shares.items() if value]
+    screen.facts(
+        [
+            ("written to", str(options.out)),
+            ("expected", ", ".join(kinds)),
+            ("probed at", f"{number_list(law.budgets)} thinking tokens"),
+            ("signal", f"{law.signal:g} in log-odds; seed {options.seed}"),
+        ]
+    )
+    screen.command(f"stopadvisor assess {place(options.out)}")
+    return 0
