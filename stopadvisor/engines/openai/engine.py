@@ -22,14 +22,13 @@ from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.openai.model import NO_ENTROPY, Forced, Served, ServedModel, Written
 from stopadvisor.engines.openai.ramp import find_concurrency
 from stopadvisor.engines.settings import Sampling
-from stopadvisor.errors import ModelError, StopAdvisorError
+from stopadvisor.errors import StopAdvisorError
 from stopadvisor.markers import count_markers
 from stopadvisor.probes import ProbePlan, Prompt, RawProbe, RawTrace
 
 __all__ = ["OpenAiEngine"]
 
 _Result = TypeVar("_Result")
-_Asked = tuple[int, Prompt]
 
 BATCH = 256
 """Questions that pilot and preflight hand over at once; `probe_each` has no batches."""
@@ -102,7 +101,7 @@ class OpenAiEngine:
         return BATCH
 
     def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int | None:
-        """Return the thinking tokens that the context leaves to each of these prompts.
+        """Return the thinking tokens that the context leaves to each of these prompts, or the cap.
 
         None where the server names no context.
 
@@ -113,7 +112,8 @@ class OpenAiEngine:
         """
         if self.context is None:
             return None
-        return min(self._room(self.chat.prompt_ids(p.messages), plan) for p in prompts)
+        rendered = (self.chat.prompt_ids(p.messages) for p in prompts)
+        return min(self.served_model.thinking_room(ids, plan) for ids in rendered)
 
     def status(self) -> str:
         """Return requests a second and the cached share of prompt tokens, since work began."""
@@ -153,20 +153,62 @@ class OpenAiEngine:
         -----
         What was finished before an error is handed out before the error is raised.
         """
-        if not prompts:
-            return
-        self.served_model.sampling(plan)
+        self.served_model.sampling(plan)  # refused before, not after, anything is asked
         self.served_model.check_entropy(plan.entropy)
-        if self.concurrency is None:
-            self._tune(prompts)
-        self._began, self._asked_before = (
-            time.monotonic(),
-            self.served_model.client.traffic.requests,
-        )
         done: queue.SimpleQueue[tuple[int, RawTrace] | None] = queue.SimpleQueue()
-        work = self.portal.start_task_soon(self._work, list(enumerate(prompts)), plan, done)
-        # The mark of the end comes from the work itself, so it is behind everything finished.
-        work.add_done_callback(lambda _: done.put(None))
+
+        async def work(size: int) -> None:
+            slots = anyio.CapacityLimiter(size)
+            waiting = iter(enumerate(prompts))
+
+            async def worker() -> None:
+                for number, prompt in waiting:
+                    done.put((number, await self._question(prompt, plan, slots)))
+
+            async with anyio.create_task_group() as group:
+                for _ in range(min(size, len(prompts))):
+                    group.start_soon(worker)
+
+        yield from self._groups(work, None, done)
+
+    def results(
+        self,
+        work: Callable[[int], Awaitable[None]],
+        size: int | None,
+        done: queue.SimpleQueue[_Result | None],
+    ) -> Iterator[_Result]:
+        """Do some work in the engine's loop and yield what it puts into a queue, as it comes.
+
+        Parameters
+        ----------
+        work : asynchronous function
+            Takes the number of slots.
+        size : int or None
+            Slots; None for the engine's concurrency.
+        done : queue
+            Where the work puts its results.
+
+        Raises
+        ------
+        StopAdvisorError
+            The first that the work raised; what was done before is yielded before.
+        """
+        for group in self._groups(work, size, done):
+            yield from group
+
+    def _groups(
+        self,
+        work: Callable[[int], Awaitable[None]],
+        size: int | None,
+        done: queue.SimpleQueue[_Result | None],
+    ) -> Iterator[list[_Result]]:
+        """Do as `results`, and hand out at once all that is there."""
+        size = size or self._slots()
+        traffic = self.served_model.client.traffic
+        self._began, self._asked_before = time.monotonic(), traffic.requests
+        running = self.portal.start_task_soon(work, size)
+        # Put there when the work is over, so behind everything that it has put there.
+        running.add_done_callback(lambda _: done.put(None))
         try:
             while (first := done.get()) is not None:
                 group = [first]
@@ -177,10 +219,20 @@ class OpenAiEngine:
                         break
                     group.append(more)
                 yield group
-            _result(work)
+            _result(running)
         finally:
-            if not work.done():
-                work.cancel()
+            if not running.done():
+                running.cancel()
+
+    def _slots(self) -> int:
+        """Return the concurrency, found by a ramp when it is needed for the first time."""
+        if self.concurrency is None:
+            questions = [f"What is {n} + {n + 9}? Think step by step." for n in range(16)]
+            prompts = [self.chat.prompt_ids([{"role": "user", "content": q}]) for q in questions]
+            found = self.call(find_concurrency, self.served_model.client, prompts)
+            self.concurrency = found.concurrency
+            self.remarks.append(found.remark())
+        return self.concurrency
 
     def call(self, function: Callable[..., Awaitable[_Result]], *arguments: Any) -> _Result:
         """Run one asynchronous function in the engine's loop and wait for it."""
@@ -193,32 +245,6 @@ class OpenAiEngine:
 
     # --- In the event loop's thread ---
 
-    def _tune(self, prompts: Sequence[Prompt]) -> None:
-        """Find the concurrency by a ramp over a few prompts."""
-        few = [self.chat.prompt_ids(p.messages) for p in prompts[:16]]
-        found = self.call(find_concurrency, self.served_model.client, few)
-        self.concurrency = found.concurrency
-        self.remarks.append(found.remark())
-
-    async def _work(
-        self,
-        asked: list[_Asked],
-        plan: ProbePlan,
-        done: queue.SimpleQueue[tuple[int, RawTrace] | None],
-    ) -> None:
-        """Work through the questions, as many at once as there are slots."""
-        assert self.concurrency is not None
-        slots = anyio.CapacityLimiter(self.concurrency)
-        waiting = iter(asked)
-
-        async def worker() -> None:
-            for number, prompt in waiting:
-                done.put((number, await self._question(prompt, plan, slots)))
-
-        async with anyio.create_task_group() as group:
-            for _ in range(min(self.concurrency, len(asked))):
-                group.start_soon(worker)
-
     async def _question(
         self, prompt: Prompt, plan: ProbePlan, slots: anyio.CapacityLimiter
     ) -> RawTrace:
@@ -227,11 +253,8 @@ class OpenAiEngine:
         home = model.client.home()
         ids = self.chat.prompt_ids(prompt.messages)
         suffix = self.suffix_ids(plan.cue)
-        cap = plan.max_think
-        if self.context is not None:
-            cap = min(cap, self._room(ids, plan))
         async with slots:
-            drawn = await model.draw(ids, prompt, plan, max_think=cap, home=home)
+            drawn = await model.draw(ids, prompt, plan, home=home)
         self.served += drawn.served
         length = len(drawn.thinking)
         forced: dict[int, Forced] = {}
@@ -279,19 +302,6 @@ class OpenAiEngine:
                 for budget in plan.budgets
             ),
         )
-
-    def _room(self, ids: Sequence[int], plan: ProbePlan) -> int:
-        """Thinking tokens that the context leaves to one prompt, answers set aside."""
-        assert self.context is not None
-        closer = len(self.chat.closer.ids)
-        after = max(closer + plan.answer_cap, len(self.suffix_ids(plan.cue)) + plan.cap)
-        room = self.context - len(ids) - after
-        if room < 1:
-            raise ModelError(
-                f"a prompt of {len(ids)} tokens leaves no room for thinking: prompt, thinking and "
-                f"an answer of {after} tokens must fit the server's context of {self.context}"
-            )
-        return room
 
 
 def _raw_probe(

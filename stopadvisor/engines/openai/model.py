@@ -8,7 +8,6 @@ serving loop can use it for one request.  Knows no batches, no files and no gold
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -19,11 +18,12 @@ from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.hf.stops import AnswerStops
 from stopadvisor.engines.openai.capabilities import Capabilities
 from stopadvisor.engines.openai.client import Client, Completion
+from stopadvisor.engines.openai.ends import TraceEnd, mean_statistics, token_statistics
 from stopadvisor.engines.settings import Sampling, entropy_top_k
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.probes import ProbePlan, Prompt
 
-__all__ = ["Drawn", "Forced", "Served", "ServedModel", "Written"]
+__all__ = ["NO_ENTROPY", "Drawn", "Forced", "Served", "ServedModel", "TraceEnd", "Written"]
 
 Kind = Literal["trace", "probe", "answer"]
 
@@ -140,7 +140,6 @@ class ServedModel:
         prompt: Prompt,
         plan: ProbePlan,
         *,
-        max_think: int | None = None,
         home: int | None = None,
     ) -> Drawn:
         """Draw one trace with its natural answer.
@@ -152,37 +151,21 @@ class ServedModel:
         prompt : Prompt
             Seeds the sampling.
         plan : ProbePlan
-        max_think : int, optional
-            Cut thinking here instead of at the plan's cap.
+            Thinking is cut at its cap, or where the context leaves no more.
         home : int, optional
             See `Client.home`.
 
         Raises
         ------
+        ModelError
+            The prompt leaves no room for thinking.
         EngineError
             The server refuses, or goes on failing for longer than the client's patience.
         """
-        cap = plan.max_think if max_think is None else max_think
-        end = _TraceEnd(self.chat.closer.ids, self.stop_ids, cap, plan.answer_cap)
+        end = self.trace_end(prompt_ids, plan)
         ids: list[int] = []
         served: list[Served] = []
-        # More than one request only where a closer holds an id at which the server stops by itself.
-        while not end.over:
-            answer = await self._continue(
-                "trace",
-                [*prompt_ids, *ids],
-                len(ids),
-                served,
-                home,
-                max_tokens=end.most - len(ids),
-                **self._drawing(plan, prompt, len(ids)),
-            )
-            new = self._new_ids(answer)
-            for token in new:
-                ids.append(token)
-                end.see(ids)
-                if end.over:
-                    break
+        await self.extend(prompt_ids, ids, end, prompt, plan, served=served, home=home)
         return Drawn(
             thinking=tuple(ids[: end.thinking]),
             finish="length" if end.cut else "stop",
@@ -190,6 +173,86 @@ class ServedModel:
             visible=tuple(ids[end.thinking + len(self.chat.closer.ids) :]) if end.closed else (),
             served=tuple(served),
         )
+
+    async def extend(
+        self,
+        prompt_ids: Sequence[int],
+        ids: list[int],
+        end: TraceEnd,
+        prompt: Prompt,
+        plan: ProbePlan,
+        *,
+        served: list[Served],
+        upto: int | None = None,
+        home: int | None = None,
+    ) -> None:
+        """Draw on until the trace is over, or until `upto` tokens stand behind the prompt.
+
+        Parameters
+        ----------
+        ids : list of int
+            What was drawn so far; grows.
+        end : TraceEnd
+            From `trace_end`; has seen all of `ids`.
+        served : list of Served
+            The requests are put down here.
+        upto : int, optional
+            A part of the trace only.
+
+        Notes
+        -----
+        One request where nothing is left out; a further one only where a closer holds an id at
+        which the server stops by itself.  Sampled parts have seeds of their own, so that a trace
+        drawn in parts is another one than the same drawn at once; greedy they are equal.
+        """
+        most = end.most if upto is None else min(upto, end.most)
+        while not end.over and len(ids) < most:
+            answer = await self._continue(
+                "trace",
+                [*prompt_ids, *ids],
+                len(ids),
+                served,
+                home,
+                max_tokens=most - len(ids),
+                **self._drawing(plan, prompt, len(ids)),
+            )
+            for token in self._new_ids(answer):
+                ids.append(token)
+                end.see(ids)
+                if end.over:
+                    break
+
+    def trace_end(self, prompt_ids: Sequence[int], plan: ProbePlan) -> TraceEnd:
+        """Return the rule by which a trace of this prompt is over.
+
+        Raises
+        ------
+        ModelError
+            The prompt leaves no room for thinking.
+        """
+        room = self.thinking_room(prompt_ids, plan)
+        return TraceEnd(self.chat.closer.ids, self.stop_ids, room, plan.answer_cap)
+
+    def thinking_room(self, prompt_ids: Sequence[int], plan: ProbePlan) -> int:
+        """Return the plan's cap on thinking, or less where the server's context leaves less.
+
+        Raises
+        ------
+        ModelError
+            The prompt leaves no room at all.
+        """
+        if self.context is None:
+            return plan.max_think
+        probe = len(self.chat.suffix_ids(plan.cue)) + plan.cap
+        after = max(len(self.chat.closer.ids) + plan.answer_cap, probe)
+        room = self.context - len(prompt_ids) - after
+        if room < 1:
+            raise ModelError(
+                f"a prompt of {len(prompt_ids)} tokens leaves no room for thinking: prompt, "
+                f"thinking and an answer of {after} tokens must fit the server's context of "
+                f"{self.context}"
+            )
+        return min(room, plan.max_think)
 
     async def force(
         self,
@@ -244,7 +307,7 @@ class ServedModel:
                 **_GREEDY,
             )
             new = self._new_ids(answer, newline=True)
-            rows += _statistics(answer, len(answer.token_ids or ()), k)
+            rows += token_statistics(answer, len(answer.token_ids or ()), k)
             for token in new:
                 ids.append(token)
                 ends, braced, content = self.stops.ends(np.array([token]), np.array([has_content]))
@@ -258,7 +321,7 @@ class ServedModel:
             raise EngineError(
                 "the server returns no log-probability of a token that ends an answer"
             )
-        mean = _mean(rows[:counted])
+        mean = mean_statistics(rows[:counted])
         return Forced(
             ids=tuple(ids),
             text=self.stops.text(ids, ended),
@@ -389,71 +452,3 @@ _GREEDY: Mapping[str, Any] = {
     "repetition_penalty": 1.0,
 }
 """All said, as a server would fill in the model's own."""
-
-
-@dataclass
-class _TraceEnd:
-    """When thinking, and then the natural answer, are over: as `engines.hf.traces` has it."""
-
-    closer: tuple[int, ...]
-    stop_ids: tuple[int, ...]
-    max_think: int
-    answer_cap: int
-    thinking: int = -1
-    """Thinking tokens; -1 while the trace thinks."""
-    closed: bool = False
-    cut: bool = False
-    over: bool = False
-
-    @property
-    def most(self) -> int:
-        """Most tokens that can be needed."""
-        return self.max_think + len(self.closer) + self.answer_cap
-
-    def see(self, ids: Sequence[int]) -> None:
-        """Take note of the last token of `ids`, which are all so far."""
-        token, steps = ids[-1], len(ids)
-        begun = steps - len(self.closer)  # thinking tokens, if the closer is complete now
-        if self.thinking >= 0:
-            self.over = token in self.stop_ids or begun - self.thinking >= self.answer_cap
-            return
-        if 0 <= begun <= self.max_think and tuple(ids[begun:]) == self.closer:
-            self.thinking, self.closed = begun, True
-        elif token in self.stop_ids and token not in self.closer:
-            self.thinking = min(steps - 1, self.max_think)
-            self.cut, self.over = steps - 1 > self.max_think, True
-        elif begun >= self.max_think:
-            # The closer may begin right behind the last token that is allowed, so it is awaited.
-            self.thinking, self.cut, self.over = self.max_think, True, True
-
-
-def _statistics(answer: Completion, length: int, k: int | None) -> list[tuple[float, float, float]]:
-    """Return log-probability, entropy and tail mass of each token.
-
-    Raises
-    ------
-    EngineError
-        The server left some out, or they are no numbers.
-    """
-    if k is None:
-        return [(0.0, 0.0, 0.0)] * length
-    logprobs, top = answer.logprobs, answer.top_logprobs
-    if logprobs is None or top is None or len(logprobs) < length or len(top) < length:
-        raise EngineError(
-            f"the server returns no log-probabilities for some of {length} tokens, as logprobs={k} "
-            "asks"
-        )
-    rows = []
-    for logprob, likeliest in zip(logprobs[:length], top[:length], strict=True):
-        shown = likeliest[:k]
-        entropy = -sum(math.exp(x) * max(x, -1e4) for x in shown)
-        tail = 1.0 - sum(math.exp(x) for x in shown)
-        if not math.isfinite(logprob + entropy + tail):
-            raise EngineError("the server returned log-probabilities that are not finite")
-        rows.append((logprob, entropy, tail))
-    return rows
-
-
-def _mean(rows: Sequence[tuple[float, float, float]]) -> tuple[float, float, float]:
-    sums = [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)]
-    return sums[0], sums[1], sums[2]

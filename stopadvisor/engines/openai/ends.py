@@ -1,0 +1,87 @@
+"""Where a trace drawn by a server is over, and what its tokens' log-probabilities come to.
+
+The rules of `engines.hf.traces` and the figures of `engines.hf.branch`, for one trace at a time.
+Knows ids and numbers; no server and no tokenizer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stopadvisor.engines.openai.client import Completion
+from stopadvisor.errors import EngineError
+
+__all__ = ["TraceEnd", "mean_statistics", "token_statistics"]
+
+
+@dataclass
+class TraceEnd:
+    """When thinking, and then the natural answer, are over."""
+
+    closer: tuple[int, ...]
+    stop_ids: tuple[int, ...]
+    max_think: int
+    answer_cap: int
+    thinking: int = -1
+    """Thinking tokens; -1 while the trace thinks."""
+    closed: bool = False
+    cut: bool = False
+    over: bool = False
+
+    @property
+    def most(self) -> int:
+        """Most tokens that can be needed."""
+        return self.max_think + len(self.closer) + self.answer_cap
+
+    def see(self, ids: Sequence[int]) -> None:
+        """Take note of the last token of `ids`, which are all so far."""
+        token, steps = ids[-1], len(ids)
+        begun = steps - len(self.closer)  # thinking tokens, if the closer is complete now
+        if self.thinking >= 0:
+            self.over = token in self.stop_ids or begun - self.thinking >= self.answer_cap
+            return
+        if 0 <= begun <= self.max_think and tuple(ids[begun:]) == self.closer:
+            self.thinking, self.closed = begun, True
+        elif token in self.stop_ids and token not in self.closer:
+            self.thinking = min(steps - 1, self.max_think)
+            self.cut, self.over = steps - 1 > self.max_think, True
+        elif begun >= self.max_think:
+            # The closer may begin right behind the last token that is allowed, so it is awaited.
+            self.thinking, self.cut, self.over = self.max_think, True, True
+
+
+def token_statistics(
+    answer: Completion, length: int, k: int | None
+) -> list[tuple[float, float, float]]:
+    """Return log-probability, entropy and tail mass of each token.
+
+    Raises
+    ------
+    EngineError
+        The server left some out, or they are no numbers.
+    """
+    if k is None:
+        return [(0.0, 0.0, 0.0)] * length
+    logprobs, top = answer.logprobs, answer.top_logprobs
+    if logprobs is None or top is None or len(logprobs) < length or len(top) < length:
+        raise EngineError(
+            f"the server returns no log-probabilities for some of {length} tokens, as logprobs={k} "
+            "asks"
+        )
+    rows = []
+    for logprob, likeliest in zip(logprobs[:length], top[:length], strict=True):
+        shown = likeliest[:k]
+        entropy = -sum(math.exp(x) * max(x, -1e4) for x in shown)
+        tail = 1.0 - sum(math.exp(x) for x in shown)
+        if not math.isfinite(logprob + entropy + tail):
+            raise EngineError("the server returned log-probabilities that are not finite")
+        rows.append((logprob, entropy, tail))
+    return rows
+
+
+def mean_statistics(rows: Sequence[tuple[float, float, float]]) -> tuple[float, float, float]:
+    """Return the mean of each figure over some tokens, at least one."""
+    sums = [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)]
+    return sums[0], sums[1], sums[2]
