@@ -159,7 +159,7 @@ def calibrate(choice: Choice, calibration_table: ProbeTable) -> Calibration:
     advised = choice.advised.scorer.family if choice.advised else None
     if not certified:
         return Calibration(
-            None, _refusal(tested, wanted), tuple(tested), rows, table, advised, truncated
+            None, _refusal(choice, tested, wanted), tuple(tested), rows, table, advised, truncated
         )
     chain, certificate = _pick(choice, certified)
     rule = ExportedRule(
@@ -265,6 +265,8 @@ def _certify_losses(
         multiplicity=settings.multiplicity,
         expected_risk=expected_risk,
     )
+    if isinstance(result, NotCertified) and expected_risk is None:
+        return replace(result, labels_needed=None)  # nothing saves: labels do not make probes cheap
     if settings.conditional and isinstance(result, NotCertified) and result.labels_needed:
         # The bound counts full-correct questions, a deployer labels all of them.
         all_labels = math.ceil(result.labels_needed * table.n_questions / n)
@@ -303,9 +305,11 @@ def _saving(choice: Choice, chain: Chain, position: int) -> float:
 
 
 def _refusal(
-    tested: list[tuple[str, Certified | NotCertified]], wanted: list[int | None]
+    choice: Choice, tested: list[tuple[str, Certified | NotCertified]], wanted: list[int | None]
 ) -> NotCertified:
     """One refusal for all chains; `wanted` are the labels for those that saved nothing."""
+    if all(first_useful_risk(choice.fit, chain) is None for chain in choice.chains):
+        return NotCertified(_NO_SAVING, None)
     refused = [r for _, r in tested if isinstance(r, NotCertified)]
     needs = [*(r.labels_needed for r in refused), *wanted]
     least = min((n for n in needs if n is not None), default=None)

@@ -154,6 +154,17 @@ def test_a_certified_threshold_that_saves_nothing_is_no_rule() -> None:
     assert "its probes eat the saving" in found.refusal.reason
 
 
+def test_a_refusal_for_costs_names_no_number_of_labels() -> None:
+    dear = draw(160, 10, "f")
+    dear = replace(dear, probe_tokens=np.full(dear.probe_tokens.shape, 4000.0))
+    # Neither can alpha be shown with so few questions, nor would more of them make probes cheap.
+    found = calibrate(choose(dear, 15, Settings(alpha=0.1)), draw(15, 11))
+    assert found.refusal is not None
+    assert "its probes eat the saving" in found.refusal.reason
+    assert found.refusal.labels_needed is None
+    assert all(isinstance(r, NotCertified) and r.labels_needed is None for _, r in found.tested)
+
+
 def test_the_conditional_certificate_counts_full_correct_questions_only() -> None:
     conditional = Settings(alpha=0.2, conditional=True)
     chosen = choose(draw(160, 12, "f"), 160, conditional)

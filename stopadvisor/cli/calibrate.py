@@ -128,6 +128,7 @@ def command(path: Path | None, **params: Any) -> int:
 
 def run(options: CalibrateOptions, out: TextIO, err: TextIO) -> int:
     """Calibrate, write policy and calibration, and print what came of it."""
+    options.asked.settings()  # what no run could make right is refused before one is looked for
     source = newest_source() if options.path is None else _open(options.path)
     with progress_on(err, quiet=options.output.quiet) as progress:
         if options.path is None:
@@ -315,6 +316,13 @@ def _remarks(assessment: Assessment, content: Mapping[str, Any], earlier: int) -
         found.append(
             f"the exported rule is {content['family']}, while assess advised {advised}: "
             "calibration decides among the rules chosen on fit questions"
+        )
+    spread = (content["expected"] or {}).get("test_total_saving_ci95")
+    if spread is not None and spread[1] < 0:
+        found.append(
+            f"on the test questions this policy costs more than full thinking under "
+            f"{content['serving']}: the certificate is about lost answers, so look at the saving "
+            "before serving it"
         )
     if earlier:
         found.append(

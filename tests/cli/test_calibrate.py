@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.cli import calibrate as calibrate_module
+from stopadvisor.cli.main import main
 from stopadvisor.ledger import read_ledger
 from stopadvisor.policy import load_policy
 from stopadvisor.runs import RunDirectory
@@ -376,3 +377,22 @@ def test_a_full_disk_is_one_line_and_no_outcome(
     monkeypatch.setattr(os, "fsync", full)
     assert "No space left on device" in refused(call, str(RUN), *FAST)
     assert not (RUN / "policy.joblib").exists()
+
+
+def test_a_wrong_value_is_refused_before_a_run_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["calibrate", "--alpha", "2"]) == 2
+    assert capsys.readouterr().err == "stopadvisor: alpha must be in (0, 1), got 2.0\n"
+
+
+def test_a_policy_that_costs_more_on_test_questions_says_so(call: Call) -> None:
+    def dear(row: dict[str, Any], part: str) -> None:
+        if part == "test":
+            for checkpoint in row["checkpoints"]:
+                checkpoint["probe_tokens"] = 4000
+
+    edit_records(RUN, dear)
+    remarks = calibrated(call, str(RUN), *FAST)["remarks"]
+    assert any("costs more than full thinking under kv-fork" in text for text in remarks)
