@@ -13,7 +13,7 @@ from stopadvisor.choice import Choice, FitPoint
 from stopadvisor.paper import MatchedRisk, PaperServing
 from stopadvisor.trajectories import Profile
 
-__all__ = ["Recommendation", "operating_point", "recommend", "recommend_paper"]
+__all__ = ["Recommendation", "chance_words", "operating_point", "recommend", "recommend_paper"]
 
 PolicyKind = Literal["learned", "scalar", "full-budget"]
 _LIKELY = 0.5
@@ -35,6 +35,13 @@ class Recommendation:
 
 def _percent(value: float) -> str:
     return f"{100 * value:.1f} %"
+
+
+def chance_words(chance: float) -> str:
+    """An estimated chance as a percentage; no estimate is as sure as 0 % or 100 %."""
+    if chance >= 0.9995:
+        return "> 99.9 %"
+    return "< 0.1 %" if chance < 0.0005 else _percent(chance)
 
 
 def _profile_reason(profile: Profile) -> str:
@@ -104,7 +111,7 @@ def recommend(profile: Profile, choice: Choice) -> Recommendation:
         if choice.chance < _LIKELY:
             return full_budget(
                 f"Certificate: the chance that calibration certifies a saving is only "
-                f"{_percent(choice.chance)}, so the profile's advice stands."
+                f"{chance_words(choice.chance)}, so the profile's advice stands."
             )
         reasons.append(
             "The profile alone says full budget; a positive saving that can be certified "
@@ -112,7 +119,7 @@ def recommend(profile: Profile, choice: Choice) -> Recommendation:
         )
     reasons.append(
         f"Certificate: provisional; with {choice.n_calibration} calibration questions the chance "
-        f"to certify a saving at alpha = {settings.alpha:g} is {_percent(choice.chance)}. "
+        f"to certify a saving at alpha = {settings.alpha:g} is {chance_words(choice.chance)}. "
         "`stopadvisor calibrate` decides."
     )
     return Recommendation(side, point.family, point.schedule, settings.serving, tuple(reasons))
@@ -121,9 +128,11 @@ def recommend(profile: Profile, choice: Choice) -> Recommendation:
 def _evidence_reason(profile: Profile, choice: Choice, side: PolicyKind) -> str:
     spread = choice.delta_saving_pp
     if choice.verdict in ("learned better", "scalar better") and spread is not None:
+        sign, other = (1, "scalar") if choice.verdict == "learned better" else (-1, "learned")
+        low, high = sorted((sign * spread.low, sign * spread.high))
         text = (
-            f"Evidence: {choice.verdict} at matched risk (learned minus scalar "
-            f"{spread.median:+.1f} pp, 95 % [{spread.low:+.1f}, {spread.high:+.1f}])"
+            f"Evidence: {choice.verdict} at matched risk: it saves {sign * spread.median:.1f} pp "
+            f"more than the best {other} rule (95 % [{low:.1f}, {high:.1f}])"
         )
         if profile.predicted in ("learned", "scalar") and profile.predicted != side:
             return text + f"; this overrules the profile, which says {profile.predicted}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from stopadvisor.bootstrap import Interval
 from stopadvisor.chains import Chain, Scorer
 from stopadvisor.choice import Choice, FitPoint, Settings
-from stopadvisor.decision import recommend, recommend_paper
+from stopadvisor.decision import chance_words, recommend, recommend_paper
 from stopadvisor.paper import MatchedRisk, OperatingPoint, PaperServing
 from stopadvisor.scores import LinearModel
 from stopadvisor.trajectories import Profile, profile
@@ -96,6 +97,25 @@ def test_a_saving_that_may_be_none_is_no_saving(lower: float) -> None:
     found = recommend(shape("scalar"), choice("comparable", "scalar", lower=lower))
     assert (found.policy, found.family, found.schedule) == ("full-budget", None, None)
     assert found.reasons[-1].startswith("Serving:")
+
+
+@pytest.mark.parametrize(
+    ("chance", "words"),
+    [(1.0, "> 99.9 %"), (0.9995, "> 99.9 %"), (0.9994, "99.9 %"), (0.5, "50.0 %"),
+     (0.0005, "0.1 %"), (0.0, "< 0.1 %")],
+)  # fmt: skip
+def test_no_estimated_chance_is_certain(chance: float, words: str) -> None:
+    assert chance_words(chance) == words
+    found = recommend(shape("scalar"), choice("comparable", "scalar", chance=chance))
+    assert f"is {words}. " in found.reasons[-1]
+
+
+def test_the_winner_is_said_to_save_more() -> None:
+    spread = Interval(-1.0, -2.0, -0.5)
+    better = replace(choice("scalar better", "scalar"), delta_saving_pp=spread)
+    found = recommend(shape("scalar"), better)
+    evidence = next(text for text in found.reasons if text.startswith("Evidence: "))
+    assert "it saves 1.0 pp more than the best learned rule (95 % [0.5, 2.0])" in evidence
 
 
 @pytest.mark.parametrize(("chance", "policy"), [(0.49, "full-budget"), (0.5, "scalar")])

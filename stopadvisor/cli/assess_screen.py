@@ -16,8 +16,10 @@ from stopadvisor.cli.screen import (
     percent,
     place,
     plural,
+    rule_name,
     share,
 )
+from stopadvisor.decision import chance_words
 
 __all__ = ["PAPER_FLAW", "show_assessment"]
 
@@ -35,29 +37,30 @@ def show_assessment(document: Document, out: TextIO) -> None:
     """Print what `assess` found."""
     screen = Screen(out)
     paper = document["protocol"] == "paper"
-    screen.headline(_headline(document["recommendation"]))
+    advice = document["recommendation"]
+    stops = advice["policy"] != "full-budget"
+    screen.headline(_headline(advice), "good" if stops else "doubtful")
     screen.facts(_paper_facts(document) if paper else _facts(document))
     run = place(document["run"])
     if paper:
         screen.command(f"stopadvisor assess {run} --alpha {document['alpha']:g}")
-    elif document["recommendation"]["policy"] != "full-budget":
+    elif stops:
         screen.command(f"stopadvisor calibrate {run} --alpha {document['alpha']:g}")
     if paper:
         screen.items("Read this first", [PAPER_FLAW])
     _profile(screen, document)
     _matched_risk(screen, document)
     _serving(screen, document)
-    screen.items("Why", document["recommendation"]["reasons"])
+    screen.items("Why", advice["reasons"])
 
 
 def _headline(advice: Document) -> str:
     if advice["policy"] == "full-budget":
         return "Keep the full thinking budget: do not stop early."
-    count = len(advice["schedule"])
-    return (
-        f"Stop early by {advice['family']} ({advice['policy']} rule), "
-        f"with {plural(count, 'checkpoint')}."
-    )
+    rule = rule_name(advice["family"])
+    if advice["schedule"] is None:  # the paper's rules look at every checkpoint
+        return f"Stop early by {rule}."
+    return f"Stop early by {rule}, at {plural(len(advice['schedule']), 'checkpoint')}."
 
 
 def _point(document: Document) -> Document | None:
@@ -102,8 +105,8 @@ def _facts(document: Document) -> list[tuple[str, str]]:
         rows.append(
             (
                 "certain",
-                f"not yet: calibrate certifies at most {share(document['alpha'])} lost, with "
-                f"chance {share(document['chance_to_certify'])} by this estimate",
+                f"not yet: calibrate is to certify at most {share(document['alpha'])} lost; "
+                f"chance {chance_words(document['chance_to_certify'])} by this estimate",
             )
         )
     else:
@@ -225,35 +228,39 @@ def _serving(screen: Screen, document: Document) -> None:
         return
     priced = any(row["money_per_1000"] for row in named.values())
     screen.table(
-        "Net saving by serving stack, and where it ends",
+        f"Net saving of the rule chosen for {asked} (*), on each serving stack",
         (
             "",
             "saving",
             *(("per 1000",) if priced else ()),
             "probes",
-            "gone at",
-            "cached at",
-            "",
+            "break-even\nprobes",
+            "break-even\ncached",
         ),
         [
             (
-                name,
+                f"{name} *" if name == asked else name,
                 percent(row["saving_pct"]),
                 *((number(row["money_per_1000"]["policy"]),) if priced else ()),
-                number(row["probes"]),
-                number(row["break_even_probes"]),
-                number(row["break_even_cached_price"]),
-                "asked for" if name == asked else "",
+                f"{row['probes']:.2f}",
+                _decimals(row["break_even_probes"], 2),
+                _decimals(row["break_even_cached_price"], 3),
             )
             for name, row in named.items()
         ],
     )
     screen.text(serving["operating_point"])
     unit = document["settings"]["weights"]["unit"]
+    others = number_list([name for name in named if name != asked])
     screen.text(
-        "The saving is gone at so many probes a request, each as dear as now, or at that price of "
-        f"a cached token ({unit})."
+        f"For {others} another rule may save more: assess with --serving. The saving is gone at "
+        "the break-even: so many probes a request, each as dear as now, or that price of a "
+        f"cached token ({unit})."
     )
     if priced:
         full = next(row["money_per_1000"]["full"] for row in named.values())
         screen.text(f"Full thinking costs {full:.4g} per 1000 requests.")
+
+
+def _decimals(value: float | None, places: int) -> str:
+    return "-" if value is None else f"{value:.{places}f}"

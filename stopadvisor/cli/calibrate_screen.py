@@ -27,11 +27,11 @@ def show_calibration(document: Document, out: TextIO) -> None:
     """Print what `calibrate` found."""
     screen = Screen(out)
     if document["certified"]:
-        screen.headline("Certified.")
+        screen.headline("Certified.", "good")
         screen.text(document["certificate"]["claim"])
         screen.facts(_certified(document))
     else:
-        screen.headline("Not certified: the policy written never stops early.")
+        screen.headline("Not certified: the policy written never stops early.", "doubtful")
         screen.facts(_refused(document))
     screen.command(f"stopadvisor inspect {place(document['policy'])}")
     _tested(screen, document)
@@ -55,7 +55,7 @@ def _certified(document: Document) -> list[tuple[str, str]]:
         ),
         ("probe at", f"{number_list(document['schedule'])} thinking tokens"),
         *_on_stop(document),
-        ("policy", document["policy"]),
+        *expectation(expected, document["serving"]),
         (
             "evidence",
             f"{certificate['losses']} of {certificate['n']} calibration questions lost "
@@ -68,7 +68,7 @@ def _certified(document: Document) -> list[tuple[str, str]]:
             f"{share(certificate['alpha_over_full_accuracy'])} of the full-thinking accuracy",
         ),
         ("look", _looks(document)),
-        *expectation(expected, document["serving"]),
+        ("policy", document["policy"]),
     ]
     if "transfer" in document:
         return rows
@@ -133,7 +133,7 @@ def _refused(document: Document) -> list[tuple[str, str]]:
             "labels",
             f"about {needed} calibration questions in all would do, four times in five"
             if needed is not None
-            else "no number of them would do at the risk that fit questions show",
+            else "no number of them would do at the risk and the costs seen here",
         ),
         ("asked", f"at most {share(document['alpha'])} lost"),
         ("look", _looks(document)),
@@ -142,7 +142,7 @@ def _refused(document: Document) -> list[tuple[str, str]]:
 
 
 def _tested(screen: Screen, document: Document) -> None:
-    rows = []
+    rows: dict[str, list[str]] = {}
     for row in document["tested"]:
         if row["certified"]:
             found = f"certified, {row['losses']} of {row['n']} lost"
@@ -150,6 +150,6 @@ def _tested(screen: Screen, document: Document) -> None:
                 found += ", but saves nothing"
         else:
             found = f"not certified: {row['reason']}"
-        rows.append((row["family"], found))
+        rows.setdefault(found, []).append(row["family"])
     screen.title("Rules tested on calibration questions")
-    screen.facts(rows)
+    screen.facts((", ".join(families), found) for found, families in rows.items())

@@ -16,7 +16,7 @@ import click
 
 from stopadvisor.cli.calibrate_screen import expectation
 from stopadvisor.cli.options import OutputOptions, output_options
-from stopadvisor.cli.screen import Screen, number, number_list, plural, share
+from stopadvisor.cli.screen import Screen, number, number_list, plural, rule_name, share
 from stopadvisor.policy import load_policy
 from stopadvisor.report import policy_document
 
@@ -71,7 +71,7 @@ def show_policy(document: Document, out: TextIO) -> None:
         screen.headline("Full budget: never stops early, asks for no probe.")
     else:
         count = plural(len(document["budgets"]), "checkpoint")
-        screen.headline(f"Stops early by {document['family']}, with {count}.")
+        screen.headline(f"Stops early by {rule_name(document['family'])}, at {count}.")
         screen.facts(_rule(document))
     if document["certificate"]:
         screen.items("Certificate", [_claim(document["certificate"])])
@@ -167,7 +167,8 @@ def _bound(document: Document) -> list[tuple[str, str]]:
     model, engine = document["model"], document["engine"]
     rows = []
     if model is None:
-        rows.append(("model", "none: made from a published archive, it suits no model as it is"))
+        origin = "a published archive" if engine is None else f"{engine['name']} probes"
+        rows.append(("model", f"none: made from {origin}, it suits no model as it is"))
     else:
         revision = model["revision"] or "revision unknown"
         shown = f"{revision[:_REVISION]}..." if len(revision) > _REVISION else revision

@@ -17,6 +17,7 @@ import click
 from stopadvisor.cli.options import OutputOptions, output_options
 from stopadvisor.cli.screen import Screen, plural, share
 from stopadvisor.constants import DEFAULT_ALPHA, DEFAULT_DELTA
+from stopadvisor.decision import chance_words
 from stopadvisor.risk import Bound, labels_needed, power
 from stopadvisor.workload import parse_split
 
@@ -138,7 +139,7 @@ def run(options: PlanOptions, out: TextIO, err: TextIO) -> int:
         ("in all", f"about {sizes['total_labels']} labelled questions (split {shares})"),
         (
             "chance",
-            f"{share(sizes['power_reached'])} to certify, if the risk is "
+            f"{chance_words(sizes['power_reached'])} to certify, if the risk is "
             f"{options.expected_risk:g}; with more labels never below {share(options.power)}",
         ),
     ]

@@ -86,7 +86,6 @@ class _BarProgress:
     """For people: rich's live bar, remarks above it."""
 
     def __init__(self, err: TextIO) -> None:
-        from rich.console import Console
         from rich.progress import (
             BarColumn,
             MofNCompleteColumn,
@@ -96,7 +95,9 @@ class _BarProgress:
             TimeRemainingColumn,
         )
 
-        self._console = Console(file=err, highlight=False)
+        from stopadvisor.cli.screen import LocaleConsole
+
+        self._console = LocaleConsole(file=err, highlight=False)
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),

@@ -39,7 +39,10 @@ def _facts(document: Document) -> Iterator[tuple[str, str]]:
             f"{mean['think']:.1f} thinking, {mean['probe']:.1f} probing and "
             f"{mean['visible']:.1f} visible answer per question",
         )
-    yield "time", f"{document['seconds']:.1f} s for {plural(document['new'], 'new question')}"
+    if document["new"]:
+        yield "time", f"{document['seconds']:.1f} s for {plural(document['new'], 'new question')}"
+    else:
+        yield "new", "none: all of them had been answered before"
     if document["labelled"]:
         yield "accuracy", f"{share(document['accuracy'])} of {document['labelled']} with gold"
     if not document["certified"] and document["kind"] == "stop":

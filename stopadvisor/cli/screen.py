@@ -1,43 +1,85 @@
 """What the commands' summaries share: a console, a headline with its facts, tables, percentages.
 
-Eighty columns wherever the width is not known, no colour where nobody can see it.  Knows shapes of
-output, and no command.
+Eighty columns wherever the width is not known, no colour where nobody can see it, and plain ASCII
+where the locale or the stream has nothing else.  Knows shapes of output, and no command.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import IO, Literal, TextIO
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Screen", "interval", "number", "number_list", "percent", "place", "plural", "share"]
+__all__ = [
+    "LocaleConsole",
+    "Screen",
+    "Tone",
+    "interval",
+    "number",
+    "number_list",
+    "percent",
+    "place",
+    "plural",
+    "rule_name",
+    "share",
+]
 
 WIDTH = 80
-WIDEST = 100
+WIDEST = 120
 _BAR = 20
+_LONGEST_WORD = 24
+"""Words of a table up to this length are never torn."""
+_HEAD = box.SIMPLE_HEAD
+_ASCII_HEAD = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
+"""The same, drawn with hyphens."""
+_PLAIN = str.maketrans(
+    {
+        "…": "...", "–": "-", "—": "-", "−": "-", "→": "->", "≥": ">=", "≤": "<=", "×": "x",
+        "α": "alpha", "δ": "delta", "µ": "u",
+    }
+)  # fmt: skip
+"""What our own texts may hold beside ASCII."""
+
+Tone = Literal["good", "doubtful", "bad"]
+_TONES = {"good": "bold green", "doubtful": "bold yellow", "bad": "bold red", None: "bold"}
+
+
+class LocaleConsole(Console):
+    """A console that keeps to ASCII where the locale does, whatever the stream could encode."""
+
+    @property
+    def encoding(self) -> str:
+        """Name of the stream's encoding, or ``ascii``."""
+        return super().encoding if _knows_unicode(self.file) else "ascii"
 
 
 class Screen:
     """Where a command's summary is printed."""
 
     def __init__(self, out: TextIO) -> None:
-        self._console = Console(file=out, highlight=False, markup=False, emoji=False)
-        width = self._console.width if out.isatty() else WIDTH
-        self._console.width = min(width, WIDEST)
+        self._out = out
+        self._console = LocaleConsole(file=out, highlight=False, markup=False, emoji=False)
+        self._ascii = self._console.options.ascii_only
+        known = out.isatty() or os.environ.get("COLUMNS", "").isdecimal()
+        self._console.width = min(self._console.width if known else WIDTH, WIDEST)
+        self._names = 0
 
-    def headline(self, text: str) -> None:
+    def headline(self, text: str, tone: Tone | None = None) -> None:
         """The result, first of all."""
-        self._console.print(_styled(text, "bold"))
+        self._print(_styled(text, _TONES[tone]))
 
     def facts(self, rows: Iterable[tuple[str, str]]) -> None:
         """Name and value, one a line, values wrapped beside their names."""
+        rows = list(rows)
+        self._names = max((len(name) for name, _ in rows), default=0)
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")
@@ -46,8 +88,9 @@ class Screen:
         self._indented(table)
 
     def command(self, text: str) -> None:
-        """A command to copy: never broken into lines by us."""
-        self._console.print(Text(f"  next      {text}"), soft_wrap=True)
+        """A command to copy, below the facts: never broken into lines by us."""
+        name = Text(f"  {'next':{self._names}}  ", style="dim")
+        self._print(Text.assemble(name, (text, "bold cyan")), soft_wrap=True)
 
     def text(self, text: str) -> None:
         """A paragraph."""
@@ -61,8 +104,8 @@ class Screen:
 
     def title(self, text: str) -> None:
         """The name of what follows, after an empty line."""
-        self._console.print()
-        self._console.print(_styled(text, "bold"))
+        self._print(Text())
+        self._print(_styled(text, "bold"))
 
     def table(
         self, title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1
@@ -72,21 +115,59 @@ class Screen:
         A last column without a name is to the left too.
         """
         self.title(title)
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0))
+        table = Table(
+            box=_ASCII_HEAD if self._ascii else _HEAD,
+            pad_edge=False,
+            show_edge=False,
+            padding=(0, 2, 0, 0),
+        )
+        rows = list(rows)
         for k, name in enumerate(header):
-            right = k >= left and bool(name)
-            table.add_column(name, justify="right" if right else "left", overflow="fold")
+            lines = [*name.splitlines(), *(row[k] for row in rows)]
+            longest = max((len(word) for line in lines for word in line.split()), default=0)
+            table.add_column(
+                name,
+                justify="right" if k >= left and name else "left",
+                overflow="fold",
+                # Where a table is too wide, rich narrows the widest columns, words or no words.
+                no_wrap=max(map(len, lines), default=0) == longest <= _LONGEST_WORD,
+                min_width=min(longest, _LONGEST_WORD),
+            )
         for row in rows:
             table.add_row(*(_styled(cell) for cell in row))
         self._indented(table)
 
-    def _indented(self, what: Table | Text) -> None:
-        self._console.print(Padding(what, (0, 0, 0, 2), expand=False))
-
     def bar(self, share: float) -> str:
         """A share as a bar, in characters that the output can show."""
-        full = "#" if self._console.options.ascii_only else "█"
-        return full * round(_BAR * share)
+        return ("#" if self._ascii else "█") * round(_BAR * share)
+
+    def _indented(self, what: Table | Text) -> None:
+        self._print(Padding(what, (0, 0, 0, 2), expand=False))
+
+    def _print(self, what: RenderableType, *, soft_wrap: bool = False) -> None:
+        """Write lines without rich's padding, in characters that the output can take."""
+        with self._console.capture() as captured:
+            self._console.print(what, soft_wrap=soft_wrap)
+        text = "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+        if self._ascii:
+            text = text.translate(_PLAIN)
+            encoding = getattr(self._out, "encoding", None) or "utf-8"
+            text = text.encode(encoding, "backslashreplace").decode(encoding)
+        self._out.write(text)
+
+
+def _knows_unicode(out: IO[str]) -> bool:
+    """Whether more than ASCII may be written.
+
+    Python writes UTF-8 under the C locale too, and to that end sets LC_CTYPE itself: what the
+    terminal shows is told by what the user has set.
+    """
+    if not (getattr(out, "encoding", None) or "utf-8").lower().startswith("utf"):
+        return False
+    whole, general, ctype = (os.environ.get(n, "") for n in ("LC_ALL", "LANG", "LC_CTYPE"))
+    if whole or ctype not in ("", "C.UTF-8", "C.utf8", "UTF-8"):
+        return (whole or ctype) not in ("C", "POSIX")
+    return general not in ("C", "POSIX")
 
 
 def _styled(text: str, style: str = "") -> Text:
@@ -112,6 +193,22 @@ def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
+def rule_name(family: str) -> str:
+    """A family of rules as one says it: stops early *by* this."""
+    return _RULES.get(family, family)
+
+
+_RULES = {
+    "learned": "the learned rule",
+    "learned-boosted": "the boosted learned rule",
+    "learned-text": "the text-only learned rule",
+    "confidence": "confidence alone",
+    "entropy": "entropy alone",
+    "run-stability": "run stability alone",
+    "confidence-leap": "confidence leaps alone",
+}
+
+
 def interval(values: Sequence[float] | None, scale: float = 1.0) -> str:
     """The 95 % interval of percentages; of shares with scale 100."""
     if values is None:
@@ -119,8 +216,8 @@ def interval(values: Sequence[float] | None, scale: float = 1.0) -> str:
     return f"[{scale * values[0]:.1f}, {scale * values[1]:.1f}]"
 
 
-def number_list(values: Sequence[int]) -> str:
-    """Numbers with commas and an "and"."""
+def number_list(values: Sequence[int] | Sequence[str]) -> str:
+    """Numbers, or names, with commas and an "and"."""
     words = [str(value) for value in values]
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
 

@@ -8,24 +8,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from stopadvisor.cli.screen import Screen, interval, percent, share
+from stopadvisor.cli.screen import Screen, Tone, interval, percent, plural, share
+from stopadvisor.decision import chance_words
 
 __all__ = ["show_verification"]
 
 Document = Mapping[str, Any]
 
 _DRIFTED = 0.05
-_SAID = {
-    "confirmed": "Confirmed: fresh questions alone certify the risk.",
-    "contradicted": "Contradicted: the risk is above alpha. Stop using this policy.",
-    "silent": "Silent: fresh questions neither confirm nor contradict the certificate.",
+_SAID: dict[str, tuple[str, Tone]] = {
+    "confirmed": ("Confirmed: fresh questions alone certify the risk.", "good"),
+    "contradicted": ("Contradicted: the risk is above alpha. Stop using this policy.", "bad"),
+    "silent": (
+        "Silent: fresh questions neither confirm nor contradict the certificate.",
+        "doubtful",
+    ),
 }
 
 
 def show_verification(document: Document, out: TextIO) -> None:
     """Print what `verify` found."""
     screen = Screen(out)
-    screen.headline(_SAID[document["verdict"]])
+    screen.headline(*_SAID[document["verdict"]])
     screen.facts(_facts(document))
     if document["categories"]:
         screen.table(
@@ -78,20 +82,19 @@ def _facts(document: Document) -> list[tuple[str, str]]:
         ),
     ]
     if document["n_left_out"]:
-        rows.append(
-            (
-                "left out",
-                f"{document['n_met_before']} traces of questions that fitted or calibrated the "
-                f"policy, {document['n_repeated']} further traces of a question",
-            )
-        )
+        met, repeated = document["n_met_before"], document["n_repeated"]
+        texts = [
+            *([f"{plural(met, 'trace')} of what made the policy"] if met else []),
+            *([f"{plural(repeated, 'further trace')} of a question"] if repeated else []),
+        ]
+        rows.append(("left out", ", ".join(texts)))
     return rows
 
 
 def _power(document: Document) -> str:
     text = (
-        f"{share(document['power_to_confirm'])} to confirm at the risk the policy expects, "
-        f"{share(document['expected_risk'])}; "
+        f"chance {chance_words(document['power_to_confirm'])} to confirm at the risk the policy "
+        f"expects, {share(document['expected_risk'])}; "
     )
     if document["detectable_risk"] is None:
         return text + "too few questions to contradict any risk"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from stopadvisor.cli.screen import rule_name
 from stopadvisor.policy import FAMILIES, build_policy, save_policy
 from tests.material import Call, caller
 from tests.policy_content import family_content, full_budget_content
@@ -57,7 +58,9 @@ def test_the_summary_fits_eighty_columns(call: Call, family: str | None) -> None
     assert (code, err) == (0, "")
     assert "\x1b" not in out
     assert max(map(len, out.splitlines())) <= 80, out
-    assert out.startswith("Full budget:" if family is None else f"Stops early by {family},")
+    assert out.startswith(
+        "Full budget:" if family is None else f"Stops early by {rule_name(family)}, "
+    )
     assert "golden decisions replay" in out
 
 
