@@ -19,7 +19,7 @@ from stopadvisor.paper import OperatingPoint, PaperSetting, operating_points, pa
 from stopadvisor.risk import max_losses, power
 from stopadvisor.sources import Source
 from stopadvisor.studies.opened import View, basis_remarks
-from stopadvisor.studies.sides import FitSide, fit_sides, paper_views, study_settings
+from stopadvisor.studies.sides import EXPECTED, FitSide, fit_sides, paper_views, study_settings
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 
 __all__ = ["run"]
@@ -46,10 +46,7 @@ _EXPECTED = (
     Column("questions", "Calibration questions"),
     Column("allowed_losses", "Losses allowed"),
     Column("chance", "Chance to certify", "share"),
-    Column("family", "Rule"),
-    Column("checkpoints", "Checkpoints"),
-    Column("fit_risk", "Risk (fit)", "share"),
-    Column("fit_saving_pct", "Net saving (fit)", "%"),
+    *EXPECTED,
 )
 
 
@@ -144,20 +141,7 @@ def _expected_rows(side: FitSide) -> list[tuple[Cell, ...]]:
         names: tuple[Cell, ...] = (side.label, size, allowed if allowed >= 0 else None)
         limit = fit_limit(n_fit, size, settings, accuracy)
         chain = side.cheapest(chains, limit)
-        if chain is None:
-            rows.append((*names, 0.0, *([None] * 4)))
-            continue
-        first = first_useful_risk(fit, chain)
+        first = None if chain is None else first_useful_risk(fit, chain)
         chance = 0.0 if first is None else power(size, settings.alpha, delta, first, settings.bound)
-        risk = float(chain.losses[chain.position(limit)]) / n_fit
-        rows.append(
-            (
-                *names,
-                chance,
-                chain.scorer.family,
-                len(chain.scorer.schedule),
-                risk,
-                side.saving(chain, limit),
-            )
-        )
+        rows.append((*names, chance, *side.expected(chains, limit)))
     return rows

@@ -18,7 +18,7 @@ from stopadvisor.costs import paper_costs
 from stopadvisor.paper import PaperSetting, match_risk, paper_split
 from stopadvisor.sources import Source
 from stopadvisor.studies.opened import View, basis_remarks, labels
-from stopadvisor.studies.sides import FitSide, fit_sides, paper_views, study_settings
+from stopadvisor.studies.sides import EXPECTED, FitSide, fit_sides, paper_views, study_settings
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 
 __all__ = ["run"]
@@ -44,10 +44,7 @@ _RECORDED = (
     Column("cap", "Cap", "tokens"),
     Column("cut_share", "Probes cut", "share"),
     Column("mean_probe_tokens", "Mean probe", "tokens"),
-    Column("family", "Rule"),
-    Column("checkpoints", "Checkpoints"),
-    Column("fit_risk", "Risk (fit)", "share"),
-    Column("fit_saving_pct", "Net saving (fit)", "%"),
+    *EXPECTED,
 )
 
 
@@ -141,22 +138,7 @@ def _recorded_rows(side: FitSide) -> list[tuple[Cell, ...]]:
     for cap in [*below, *[c for c in _RECORDED_CAPS if c >= longest][:1]]:
         cut = replace(table, probe_tokens=np.minimum(table.probe_tokens, cap))
         shortened = replace(side, fit=replace(side.fit, table=cut))
-        chain = shortened.cheapest(shortened.chains(columns))
         share, mean = float((tokens > cap).mean()), float(np.minimum(tokens, cap).mean())
-        if chain is None:
-            rows.append((side.label, cap, share, mean, None, len(columns), None, None))
-            continue
-        risk = float(chain.losses[chain.position(side.limit)]) / table.n_questions
-        rows.append(
-            (
-                side.label,
-                cap,
-                share,
-                mean,
-                chain.scorer.family,
-                len(columns),
-                risk,
-                shortened.saving(chain),
-            )
-        )
+        expected = shortened.expected(shortened.chains(columns))
+        rows.append((side.label, cap, share, mean, *expected))
     return rows

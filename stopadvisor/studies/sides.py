@@ -15,9 +15,25 @@ from stopadvisor.errors import CalibrationError
 from stopadvisor.families import SCALAR_FAMILIES
 from stopadvisor.sources import Source
 from stopadvisor.studies.opened import View, labels, paper_view
-from stopadvisor.studies.study import StudyOptions
+from stopadvisor.studies.study import Cell, Column, StudyOptions
 
-__all__ = ["FitSide", "fit_data", "fit_side", "fit_sides", "paper_views", "study_settings"]
+__all__ = [
+    "EXPECTED",
+    "FitSide",
+    "fit_data",
+    "fit_side",
+    "fit_sides",
+    "paper_views",
+    "study_settings",
+]
+
+EXPECTED = (
+    Column("family", "Rule"),
+    Column("checkpoints", "Checkpoints"),
+    Column("fit_risk", "Risk (fit)", "share"),
+    Column("fit_saving_pct", "Net saving (fit)", "%"),
+)
+"""What the deploy protocol expects on fit questions."""
 
 _FAMILIES = ("learned", *SCALAR_FAMILIES)
 """Without boosted trees, whose fits would take most of a study's time."""
@@ -69,6 +85,16 @@ class FitSide:
         most = self.limit if limit is None else limit
         feasible = [c for c in chains if c.position(most) >= 0]
         return min(feasible, key=lambda c: float(c.costs[c.position(most)]), default=None)
+
+    def expected(self, chains: Sequence[Chain], limit: float | None = None) -> tuple[Cell, ...]:
+        """Cells of `EXPECTED` for the cheapest chain; empty where none may stop."""
+        most = self.limit if limit is None else limit
+        chain = self.cheapest(chains, most)
+        if chain is None:
+            return (None,) * len(EXPECTED)
+        risk = float(chain.losses[chain.position(most)]) / self.fit.table.n_questions
+        schedule = chain.scorer.schedule
+        return (chain.scorer.family, len(schedule), risk, self.saving(chain, most))
 
     def saving(self, chain: Chain, limit: float | None = None) -> float:
         """Net saving on fit questions at the limit (percent), out of fold."""
