@@ -1,0 +1,125 @@
+"""`stopadvisor workload`: a public benchmark as a workload file, as the paper used it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+from stopadvisor.cli.options import OutputOptions, output_options
+from stopadvisor.cli.progress import progress_on
+from stopadvisor.cli.screen import Screen, place, plural
+from stopadvisor.converters import BENCHMARKS, convert, load_rows
+from stopadvisor.storage import encode, replace_file
+from stopadvisor.workload import read_workload
+
+__all__ = ["WorkloadOptions", "command", "run"]
+
+_MOST_NAMED = 3
+"""Rows left out that are named one by one."""
+
+
+@dataclass(frozen=True)
+class WorkloadOptions:
+    """Which benchmark, how much of it, and where to put it."""
+
+    name: str
+    out: Path
+    questions: int | None = None
+    """None: as many as the paper used."""
+    source: Path | None = None
+    """None: the Hugging Face hub."""
+    seed: int = 0
+    output: OutputOptions = field(default_factory=OutputOptions)
+
+
+@click.command("workload")
+@click.argument("name", type=click.Choice(list(BENCHMARKS)))
+@click.option(
+    "--questions",
+    "-n",
+    type=click.IntRange(min=1),
+    show_default="as many as the paper used",
+    help="How many to draw; a larger number keeps all of a smaller one.",
+)
+@click.option(
+    "--out",
+    "-o",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="JSONL file to write.",
+)
+@click.option(
+    "--from",
+    "source",
+    metavar="FILE|FOLDER",
+    type=click.Path(path_type=Path),
+    show_default="the Hugging Face hub",
+    help="A copy in the data set's own columns: JSON, JSONL, Parquet, CSV, or a hub's folder.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=WorkloadOptions.seed,
+    help="Seed of the drawing, and of the order of GPQA's options.",
+)
+@output_options
+def command(**params: Any) -> int:
+    """Write a public benchmark as a workload, with the splits and gold rules of the paper.
+
+    Needs the extra `datasets`; GPQA asks for a login at the hub.
+
+    Example: stopadvisor workload gsm8k -n 300 -o gsm8k.jsonl
+    """
+    output = OutputOptions.take(params)
+    return run(WorkloadOptions(output=output, **params), sys.stdout, sys.stderr)
+
+
+def run(options: WorkloadOptions, out: TextIO, err: TextIO) -> int:
+    """Read, draw, write, and read back what was written."""
+    benchmark = BENCHMARKS[options.name]
+    asked = options.questions or benchmark.size
+    rows = load_rows(options.name, options.source, quiet=options.output.quiet)
+    found = convert(options.name, rows, asked, seed=options.seed)
+    lines = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in found.lines)
+    replace_file(options.out, encode(lines))
+    count = len(read_workload(options.out).questions)
+    with progress_on(err, quiet=options.output.quiet) as progress:
+        for sentence in found.left_out[:_MOST_NAMED]:
+            progress.remark(f"left out: {sentence}")
+        if len(found.left_out) > _MOST_NAMED:
+            progress.remark(f"left out: {len(found.left_out) - _MOST_NAMED} more")
+        if count < asked:
+            progress.remark(f"{asked} questions were asked for, and there are {count}")
+    source = benchmark.repository if options.source is None else str(options.source)
+    if options.output.json:
+        document = {
+            "schema": 1,
+            "benchmark": options.name,
+            "source": source,
+            "config": benchmark.config,
+            "split": benchmark.split,
+            "task": benchmark.task,
+            "n_questions": count,
+            "available": found.available,
+            "left_out": len(found.left_out),
+            "seed": options.seed,
+            "out": str(options.out),
+        }
+        print(json.dumps(document, ensure_ascii=False, allow_nan=False), file=out)
+        return 0
+    screen = Screen(out)
+    screen.headline(f"{plural(count, 'question')} of {options.name}, task {benchmark.task}.")
+    screen.facts(
+        [
+            ("written to", str(options.out)),
+            ("drawn from", f"{found.available} of {source}, split {benchmark.split}"),
+            ("seed", str(options.seed)),
+        ]
+    )
+    screen.command(f"stopadvisor preflight {place(options.out)}")
+    return 0
