@@ -6,7 +6,6 @@ scores, costs and correctness as arrays; knows no sources and certifies nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +21,7 @@ from stopadvisor.frontier import (
 from stopadvisor.paper import PaperSetting
 from stopadvisor.probes import BoolArray, FloatArray, IntArray
 
-__all__ = ["Peak", "best_peak", "fixed_budgets", "gain_at", "peak", "peak_thresholds"]
+__all__ = ["Peak", "fixed_budgets", "gain_at", "learned_peak", "peak", "peak_thresholds"]
 
 
 @dataclass(frozen=True)
@@ -102,25 +101,14 @@ def gain_at(
     return peak(scores, thinking, correct, np.array([threshold]), fixed).gain
 
 
-def best_peak(setting: PaperSetting, families: Iterable[str]) -> tuple[str, Peak]:
-    """The family with the highest peak gain over all questions, and that peak.
+def learned_peak(setting: PaperSetting) -> Peak:
+    """Peak gain of the learned rule over all questions.
 
     References
     ----------
-    Paper, Appendix "Eighteen-setting Compact Summary" (LS8 Peak, Scalar Peak).  Its confidence
-    leap sweeps two thresholds there; here it is the one-score proxy of the risk-controlled
-    comparison.
+    Paper, Appendix "Full In-Distribution Frontier Summary" (LS8 Peak Gain).
     """
+    scores = setting.scores["learned"]
+    thresholds = peak_thresholds("learned", scores)
     fixed = fixed_budgets(setting)
-    found = {
-        family: peak(
-            setting.scores[family],
-            setting.costs.thinking,
-            setting.correct,
-            peak_thresholds(family, setting.scores[family]),
-            fixed,
-        )
-        for family in families
-    }
-    best = max(found, key=lambda family: found[family].gain)
-    return best, found[best]
+    return peak(scores, setting.costs.thinking, setting.correct, thresholds, fixed)

@@ -12,7 +12,7 @@ from scipy.special import expit
 
 from stopadvisor.features import feature_array
 from stopadvisor.paper import PaperSetting, paper_split
-from stopadvisor.peaks import best_peak, fixed_budgets, gain_at, peak, peak_thresholds
+from stopadvisor.peaks import fixed_budgets, gain_at, learned_peak, peak, peak_thresholds
 from stopadvisor.probes import FloatArray, IntArray, ProbeTable
 from stopadvisor.scores import LinearModel, fit_logistic
 
@@ -45,7 +45,7 @@ class Learner:
         model = fit_logistic(
             features.reshape(-1, features.shape[-1]), setting.correct.ravel(), solver="lbfgs"
         )
-        _, found = best_peak(setting, ["learned"])
+        found = learned_peak(setting)
         return cls(table, setting, model, found.threshold, found.gain)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from stopadvisor.archives import read_archive
 from stopadvisor.paper import PaperSetting, first_stops
-from stopadvisor.peaks import best_peak, fixed_budgets, gain_at, peak, peak_thresholds
+from stopadvisor.peaks import fixed_budgets, gain_at, learned_peak, peak, peak_thresholds
 from tests.populations import POPULATIONS
 
 ARCHIVES = Path(__file__).resolve().parent.parent.parent / "shared" / "paper-protocol"
@@ -37,19 +37,10 @@ def test_a_peak_is_the_highest_point_above_fixed_budgets() -> None:
         assert again == pytest.approx(found.gain)
 
 
-def test_the_best_family_has_the_highest_peak() -> None:
-    table = POPULATIONS[3].draw(240, np.random.default_rng(6)).with_reference("last-checkpoint")
-    setting = PaperSetting.build(table)
-    alone = {f: best_peak(setting, [f])[1].gain for f in ("confidence", "entropy", "learned")}
-    family, found = best_peak(setting, alone)
-    assert found.gain == max(alone.values())
-    assert alone[family] == found.gain
-
-
 @pytest.mark.skipif(not ARCHIVES.exists(), reason="the shared archives are not beside this clone")
 @pytest.mark.parametrize("name", ["mixed", "early"])
 def test_peaks_are_those_of_the_published_scripts(name: str) -> None:
     expected = json.loads((ARCHIVES / "expected.json").read_text())[name]["regimes"]
     setting = PaperSetting.build(read_archive(ARCHIVES / f"{name}.npz"))
-    _, found = best_peak(setting, ["learned"])
+    found = learned_peak(setting)
     assert (found.gain, found.threshold) == pytest.approx((expected["peak_gain"], expected["tau"]))

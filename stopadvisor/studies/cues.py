@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from stopadvisor.errors import StudyError
 from stopadvisor.intervals import exact_interval, paired_difference
 from stopadvisor.paper import PaperSetting
-from stopadvisor.peaks import best_peak
+from stopadvisor.peaks import learned_peak
 from stopadvisor.probes import ProbeTable
 from stopadvisor.sources import Source
 from stopadvisor.studies.opened import basis_remarks
@@ -80,7 +80,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
         names = (view.label, repr(source.manifest["plan"]["cue"])[1:-1])
         table = view.table
         right = table.correct[:, -1]
-        _, found = best_peak(PaperSetting.build(table), ["learned"])
+        found = learned_peak(PaperSetting.build(table))
         rows.append(
             (
                 *names,

@@ -14,7 +14,7 @@ import numpy as np
 from stopadvisor.errors import StudyError
 from stopadvisor.intervals import exact_interval
 from stopadvisor.paper import PaperSetting
-from stopadvisor.peaks import best_peak
+from stopadvisor.peaks import learned_peak
 from stopadvisor.sources import Source
 from stopadvisor.studies.opened import basis_remarks, labels, view
 from stopadvisor.studies.related import require_related
@@ -81,7 +81,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
             table = one.table.with_reference("last-checkpoint")
             table = table.take(table.samples == sample)
             right, natural = table.correct[:, -1], table.natural_correct
-            _, found = best_peak(PaperSetting.build(table), ["learned"])
+            found = learned_peak(PaperSetting.build(table))
             accuracies.append(float(right.mean()))
             gains.append(found.gain)
             rows.append(
