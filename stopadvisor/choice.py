@@ -7,7 +7,7 @@ question is looked at.  `calibration.py` tests it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -190,6 +190,7 @@ def choose(fit_table: ProbeTable, n_calibration: int, settings: Settings) -> Cho
             f"alpha must be below the full-thinking accuracy ({full_accuracy:.3f} on fit "
             f"questions), got {settings.alpha!r}: never being right would meet it"
         )
+    settings = replace(settings, families=_readable(settings.families, table.entropy_source))
     fit = FitData.build(
         table,
         serving=settings.serving,
@@ -246,6 +247,28 @@ def choose(fit_table: ProbeTable, n_calibration: int, settings: Settings) -> Cho
         else (),
         fit,
     )
+
+
+def _readable(families: tuple[str, ...], entropy_source: str) -> tuple[str, ...]:
+    """Leave out what cannot be read where a server returned no log-probabilities.
+
+    The learned family then reads the answers' texts alone.
+
+    Raises
+    ------
+    CalibrationError
+        Nothing is left.
+    """
+    if entropy_source != "none":
+        return families
+    texts = ["learned-text"] if set(families) & set(LEARNED_FAMILIES) else []
+    texts += [family for family in families if family == "run-stability"]
+    if not texts:
+        raise CalibrationError(
+            "these probes hold no log-probabilities (entropy source none), and families "
+            f"{', '.join(families)} read them; learned-text and run-stability do not"
+        )
+    return tuple(texts)
 
 
 def _candidates(fit: FitData, settings: Settings, limit: float) -> list[Chain]:

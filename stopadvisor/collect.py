@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -17,7 +17,7 @@ from stopadvisor.engines import OutOfMemory
 from stopadvisor.errors import EngineError, ProbeError
 from stopadvisor.labels import GRADING, Grades, grade_traces
 from stopadvisor.manifest import describe_workload
-from stopadvisor.probes import Engine, ProbePlan, Prompt, RawTrace
+from stopadvisor.probes import Engine, ProbePlan, ProbeRecord, Prompt, RawTrace
 from stopadvisor.runs import RunDirectory
 from stopadvisor.workload import Question, Workload, render_messages
 
@@ -42,6 +42,10 @@ class Progress(Protocol):
         """So many traces were finished, and so many tokens decoded, since the last call."""
         ...
 
+    def note(self, text: str) -> None:
+        """What to show beside the rate of tokens from now on."""
+        ...
+
     def remark(self, text: str) -> None:
         """Something the user should know, in one line."""
         ...
@@ -55,6 +59,9 @@ class Quiet:
 
     def advance(self, traces: int, tokens: int) -> None:
         """Pass over finished traces."""
+
+    def note(self, text: str) -> None:
+        """Pass over a note."""
 
     def remark(self, text: str) -> None:
         """Pass over a remark."""
@@ -88,6 +95,38 @@ class _Telling(Protocol):
     """An engine that tells of its tokens while it draws a batch, which may take minutes."""
 
     on_tokens: Callable[[int], None] | None
+
+
+@runtime_checkable
+class _Streaming(Protocol):
+    """An engine that works on many questions at once and hands each out as it is finished."""
+
+    def probe_each(
+        self, prompts: Sequence[Prompt], plan: ProbePlan
+    ) -> Iterator[list[tuple[int, RawTrace]]]:
+        """Number of the prompt and its trace, all that are there."""
+        ...
+
+    def status(self) -> str:
+        """How it goes, in a few words."""
+        ...
+
+
+def _probe_each(
+    engine: _Streaming, prompts: Sequence[Prompt], plan: ProbePlan, progress: Progress
+) -> Iterator[list[tuple[int, RawTrace]]]:
+    """Ask everything at once and report tokens as traces come."""
+    open_questions = set(range(len(prompts)))
+    for group in engine.probe_each(prompts, plan):
+        progress.advance(0, _decoded_tokens([trace for _, trace in group]))
+        progress.note(engine.status())
+        open_questions -= {number for number, _ in group}
+        yield group
+    if open_questions:
+        raise EngineError(
+            f"the engine must answer {len(prompts)} prompts, got "
+            f"{len(prompts) - len(open_questions)} traces"
+        )
 
 
 def _probe(
@@ -133,6 +172,12 @@ def ask_all(
     EngineError
         The engine failed, or did not answer every prompt.
     """
+    if isinstance(engine, _Streaming):
+        found: dict[int, RawTrace] = {}
+        for group in _probe_each(engine, prompts, plan, progress):
+            found.update(group)
+            progress.advance(len(group), 0)
+        return [found[number] for number in range(len(prompts))]
     traces: list[RawTrace] = []
     while len(traces) < len(prompts):
         batch = prompts[len(traces) : len(traces) + batch_size]
@@ -208,7 +253,8 @@ def collect(
 
     Batch k of a sample is questions [k·b, (k+1)·b) of the workload.  One of which some members
     are done is asked again whole, and only the missing lines are appended.  An interrupt keeps
-    every batch that was finished.
+    every batch that was finished.  An engine that works on all questions at once is asked for the
+    missing ones alone, and they are appended in the order in which they are finished.
 
     Parameters
     ----------
@@ -247,7 +293,42 @@ def collect(
         run.annotate(grading=GRADING)
     run.annotate(workload=describe_workload(workload), batch_size=batch_size)
     progress.begin("probing", len(wanted), already)
-    for sample in range(samples):
+    job = _Job(run, plan, grader, template, progress)
+    if isinstance(engine, _Streaming):
+        asked = [(q, sample) for sample in range(samples) for q in questions]
+        job.each(engine, [(q, sample) for q, sample in asked if (q.id, sample) not in done])
+    else:
+        for sample in range(samples):
+            batch_size = job.batches(engine, questions, sample, done, batch_size, shrink=shrink)
+    return Collected(
+        n_traces=len(wanted),
+        n_new=len(wanted) - already,
+        seconds=time.monotonic() - started,
+        batch_size=batch_size,
+    )
+
+
+@dataclass(frozen=True)
+class _Job:
+    """Where the traces of one `collect` go."""
+
+    run: RunDirectory
+    plan: ProbePlan
+    grader: Grades
+    template: str | None
+    progress: Progress
+
+    def batches(
+        self,
+        engine: Engine,
+        questions: Sequence[Question],
+        sample: int,
+        done: set[tuple[str, int]],
+        batch_size: int,
+        *,
+        shrink: bool,
+    ) -> int:
+        """Ask one sample of the questions, batch by batch; returns the size it ended with."""
         start = 0  # always a multiple of batch_size
         while start < len(questions):
             members = questions[start : start + batch_size]
@@ -255,28 +336,43 @@ def collect(
                 start += batch_size
                 continue
             try:
-                prompts = make_prompts(members, template, sample)
-                traces = _probe(engine, prompts, plan, progress)
+                prompts = make_prompts(members, self.template, sample)
+                traces = _probe(engine, prompts, self.plan, self.progress)
             except OutOfMemory as error:
                 if not shrink:
                     raise
-                batch_size = _halve(batch_size, error, progress)
-                run.annotate(batch_size=batch_size)
+                batch_size = _halve(batch_size, error, self.progress)
+                self.run.annotate(batch_size=batch_size)
                 start -= start % batch_size
                 continue
-            _check_probes(members, traces, plan)
-            graded = grade_traces(members, traces, grader, entropy=plan.entropy, sample=sample)
+            graded = self._grade(members, traces, sample)
             fresh = [record for record in graded if (record.id, sample) not in done]
-            run.append(fresh)
+            self._keep(fresh)
             done.update((record.id, sample) for record in fresh)
-            progress.advance(len(fresh), 0)
             start += batch_size
-    return Collected(
-        n_traces=len(wanted),
-        n_new=len(wanted) - already,
-        seconds=time.monotonic() - started,
-        batch_size=batch_size,
-    )
+        return batch_size
+
+    def each(self, engine: _Streaming, asked: Sequence[tuple[Question, int]]) -> None:
+        """Ask questions all at once, and keep each sample's trace as soon as it is there."""
+        prompts = [make_prompts([q], self.template, sample)[0] for q, sample in asked]
+        for group in _probe_each(engine, prompts, self.plan, self.progress):
+            records = []
+            for number, trace in group:
+                question, sample = asked[number]
+                records += self._grade([question], [trace], sample)
+            self._keep(records)
+
+    def _grade(
+        self, questions: Sequence[Question], traces: Sequence[RawTrace], sample: int
+    ) -> list[ProbeRecord]:
+        _check_probes(questions, traces, self.plan)
+        return grade_traces(
+            questions, traces, self.grader, entropy=self.plan.entropy, sample=sample
+        )
+
+    def _keep(self, records: Sequence[ProbeRecord]) -> None:
+        self.run.append(records)
+        self.progress.advance(len(records), 0)
 
 
 def _finished(run: RunDirectory, workload: Workload, progress: Progress) -> set[tuple[str, int]]:

@@ -37,6 +37,7 @@ class Remarks:
         self.stages: list[tuple[str, int, int]] = []
         self.traces = self.tokens = 0
         self.lines: list[str] = []
+        self.notes: list[str] = []
 
     def begin(self, title: str, total: int, done: int = 0) -> None:
         self.stages.append((title, total, done))
@@ -44,6 +45,9 @@ class Remarks:
     def advance(self, traces: int, tokens: int) -> None:
         self.traces += traces
         self.tokens += tokens
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
     def remark(self, text: str) -> None:
         self.lines.append(text)

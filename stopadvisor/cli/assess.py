@@ -29,6 +29,7 @@ from stopadvisor.cli.assess_screen import PAPER_FLAW, show_assessment
 from stopadvisor.cli.options import ProbeOptions, probe_options
 from stopadvisor.cli.probe import probe_workload
 from stopadvisor.cli.progress import progress_on
+from stopadvisor.cli.server import ServerOptions
 from stopadvisor.cli.settings import Asked, setting_options
 from stopadvisor.errors import CalibrationError, WorkloadError
 from stopadvisor.grading import Grader
@@ -119,7 +120,7 @@ def _asked_options(ctx: click.Context) -> set[str]:
     """Options of probing that the command line itself names."""
     return {
         f.name
-        for f in fields(ProbeOptions)
+        for f in (*fields(ProbeOptions), *fields(ServerOptions))
         if ctx.get_parameter_source(f.name) == ParameterSource.COMMANDLINE
     }
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from stopadvisor.cli.server import ServerOptions, server_options
 from stopadvisor.constants import CUES, PROBE_CAP
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ __all__ = [
     "DEFAULT_MODEL",
     "OutputOptions",
     "ProbeOptions",
+    "in_use",
     "load_engine",
     "output_options",
     "probe_options",
@@ -75,7 +78,8 @@ class ProbeOptions:
     device: str = "auto"
     dtype: str = "auto"
     limit: int | None = None
-    entropy: str = "full"
+    entropy: str = "auto"
+    """``auto``: the whole vocabulary here, a server's log-probabilities there."""
     think_open: str | None = None
     think_close: str | None = None
     prompt_template: str | None = None
@@ -83,6 +87,7 @@ class ProbeOptions:
     split: tuple[float, float, float] = (0.4, 0.4, 0.2)
     preflight: bool = True
     regrade: bool = False
+    server: ServerOptions = field(default_factory=ServerOptions)
     output: OutputOptions = OutputOptions()
 
     @classmethod
@@ -94,7 +99,8 @@ class ProbeOptions:
         click.UsageError
             Options contradict each other.
         """
-        names = {f.name for f in fields(cls)} - {"workload", "output"}
+        server = ServerOptions.take(params)
+        names = {f.name for f in fields(cls)} - {"workload", "server", "output"}
         values = {name: params.pop(name) for name in names & params.keys()}
         if values["greedy"] and values["temperature"] is not None:
             raise click.UsageError("--greedy and --temperature exclude each other")
@@ -108,12 +114,18 @@ class ProbeOptions:
             raise click.UsageError(
                 f"--budgets must end at --max-think {max_think} or before, got {budgets[-1]}"
             )
-        return cls(workload=workload, output=OutputOptions.take(params), **values)
+        return cls(workload=workload, server=server, output=OutputOptions.take(params), **values)
+
+    def settled(self, engine: Engine) -> ProbeOptions:
+        """The same, with what is left to the engine as this engine has it."""
+        if self.entropy != "auto":
+            return self
+        return replace(self, entropy=getattr(engine, "entropy", "full"))
 
     def plan(self) -> ProbePlan:
         """The plan as asked for: without budgets, and with the longest cap, where both are auto.
 
-        `collect.thinking_cap` and a pilot settle what is auto.
+        `collect.thinking_cap` and a pilot settle what is auto, `settled` the entropy.
         """
         from stopadvisor.probes import ProbePlan
 
@@ -125,7 +137,7 @@ class ProbeOptions:
             answer_cap=self.answer_cap,
             greedy=self.greedy,
             temperature=self.temperature,
-            entropy=self.entropy,
+            entropy="full" if self.entropy == "auto" else self.entropy,
             seed=self.seed,
             on_stop=self.on_stop,
         )
@@ -137,18 +149,24 @@ def load_engine(options: ProbeOptions) -> Engine:
     Raises
     ------
     ModelError
-        There is no such model, it does not fit here, or the packages to run it are missing.
+        There is no such model, it does not fit here, the server cannot be used, or packages are
+        missing.
     """
+    chat: dict[str, Any] = {
+        "think_open": options.think_open,
+        "think_close": options.think_close,
+        "chat_template_kwargs": options.chat_template_kwargs,
+    }
+    if options.server.engine == "openai":
+        return options.server.load(options.model, **chat)
     from stopadvisor.engines import hf
 
-    return hf.load_engine(
-        options.model,
-        device=options.device,
-        dtype=options.dtype,
-        think_open=options.think_open,
-        think_close=options.think_close,
-        chat_template_kwargs=options.chat_template_kwargs,
-    )
+    return hf.load_engine(options.model, device=options.device, dtype=options.dtype, **chat)
+
+
+def in_use(engine: Engine) -> AbstractContextManager[Any]:
+    """Close an engine at the end, if it is one that is closed."""
+    return closing(cast(Any, engine)) if hasattr(engine, "close") else nullcontext()
 
 
 # --- What only the parser knows -------------------------------------------------------------------
@@ -193,8 +211,9 @@ def _count(text: str) -> int | None:
 
 def _entropy(text: str) -> str:
     kind, _, k = text.partition(":")
-    if text != "full" and not (kind == "top-k" and k.isdecimal() and int(k) >= 1):
-        raise ValueError("expected `full` or `top-k:K` with K >= 1")
+    named = text in ("auto", "full", "none")
+    if not named and not (kind == "top-k" and k.isdecimal() and int(k) >= 1):
+        raise ValueError("expected `auto`, `full`, `none` or `top-k:K` with K >= 1")
     return text
 
 
@@ -239,7 +258,7 @@ _PROBE = (
         default=DEFAULT_MODEL,
         envvar="STOPADVISOR_MODEL",
         show_envvar=True,
-        help="Model name on the Hugging Face hub, or a folder.",
+        help="Model name on the Hugging Face hub, or a folder; of a server, the name it serves.",
     ),
     click.option(
         "--out",
@@ -315,9 +334,10 @@ _PROBE = (
     ),
     click.option(
         "--entropy",
-        type=_Parsed("full|top-k:K", _entropy),
-        default="full",
-        help="Entropy over the vocabulary, or over the K likeliest tokens as servers give it.",
+        type=_Parsed("auto|full|top-k:K|none", _entropy),
+        default="auto",
+        help="Entropy over the vocabulary, or over the K likeliest tokens as servers give it; "
+        "none where they give no log-probabilities. auto: full here, what a server gives there.",
     ),
     click.option("--think-open", metavar="TEXT", help="Opener of thinking, where not recognised."),
     click.option("--think-close", metavar="TEXT", help="Closer of thinking, where not recognised."),
@@ -361,6 +381,7 @@ def output_options(function: _Function) -> _Function:
 def probe_options(function: _Function) -> _Function:
     """Add the options of `ProbeOptions`, `--json` and `--quiet` among them."""
     function = output_options(function)
+    function = server_options(function)
     for option in reversed(_PROBE):
         function = option(function)
     return function

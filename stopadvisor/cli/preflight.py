@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 import click
 
-from stopadvisor.cli.options import ProbeOptions, load_engine, probe_options
+from stopadvisor.cli.options import ProbeOptions, in_use, load_engine, probe_options
 from stopadvisor.cli.probe import choose_batch_size, fit_questions, settle_cap, show_remarks
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.screen import Screen, interval, share
+from stopadvisor.collect import Progress
 from stopadvisor.constants import CUES
 from stopadvisor.cues import CUE_QUESTIONS, CueComparison, compare_cues
 from stopadvisor.errors import PreflightError, WorkloadError
 from stopadvisor.grading import Grader
 from stopadvisor.preflight import PreflightReport, run_preflight
-from stopadvisor.workload import read_workload
+from stopadvisor.probes import Engine
+from stopadvisor.workload import Question, Workload, read_workload
 
 __all__ = ["command", "format_report", "run", "show_cues"]
 
@@ -42,7 +45,6 @@ def command(workload: Path, compare_cues: bool, **params: Any) -> int:
 
 def run(options: ProbeOptions, out: TextIO, err: TextIO, *, compare: bool = False) -> int:
     """Check and report; a failed check is a result here, with its own exit code."""
-    cues: CueComparison | None = None
     with progress_on(err, quiet=options.output.quiet) as progress:
         workload = read_workload(options.workload)
         fit = fit_questions(workload, options)
@@ -52,30 +54,9 @@ def run(options: ProbeOptions, out: TextIO, err: TextIO, *, compare: bool = Fals
                 f"{len(workload.questions)}; add questions or raise the first share of --split"
             )
         engine = load_engine(options)
-        plan = settle_cap(engine, workload, options.plan(), options, progress)
-        batch_size = options.batch_size or choose_batch_size(engine, plan)
-        with Grader() as grader:
-            report = run_preflight(
-                engine,
-                fit,
-                plan,
-                grader=grader,
-                template=options.prompt_template,
-                batch_size=batch_size,
-                progress=progress,
-            )
-            if compare:
-                cues = compare_cues(
-                    engine,
-                    fit[: options.limit or CUE_QUESTIONS],
-                    plan,
-                    _cues(options.cue),
-                    grader=grader,
-                    template=options.prompt_template,
-                    batch_size=batch_size,
-                    progress=progress,
-                )
-            show_remarks(engine, progress, set())
+        with in_use(engine):
+            options = options.settled(engine)
+            report, cues = _check(engine, workload, fit, options, progress, compare=compare)
     if options.output.json:
         document = report.to_dict() | {"cues": cues and cues.to_dict()}
         print(json.dumps(document, ensure_ascii=False, allow_nan=False), file=out)
@@ -84,6 +65,44 @@ def run(options: ProbeOptions, out: TextIO, err: TextIO, *, compare: bool = Fals
         if cues:
             show_cues(cues, options.cue, Screen(out))
     return PreflightError.exit_code if report.status == "fail" else 0
+
+
+def _check(
+    engine: Engine,
+    workload: Workload,
+    fit: Sequence[Question],
+    options: ProbeOptions,
+    progress: Progress,
+    *,
+    compare: bool,
+) -> tuple[PreflightReport, CueComparison | None]:
+    """Check the engine, and compare cues where that was asked for."""
+    cues: CueComparison | None = None
+    plan = settle_cap(engine, workload, options.plan(), options, progress)
+    batch_size = options.batch_size or choose_batch_size(engine, plan)
+    with Grader() as grader:
+        report = run_preflight(
+            engine,
+            fit,
+            plan,
+            grader=grader,
+            template=options.prompt_template,
+            batch_size=batch_size,
+            progress=progress,
+        )
+        if compare:
+            cues = compare_cues(
+                engine,
+                fit[: options.limit or CUE_QUESTIONS],
+                plan,
+                _cues(options.cue),
+                grader=grader,
+                template=options.prompt_template,
+                batch_size=batch_size,
+                progress=progress,
+            )
+        show_remarks(engine, progress, set())
+    return report, cues
 
 
 def format_report(report: PreflightReport) -> str:

@@ -18,11 +18,11 @@ import click
 import numpy as np
 
 from stopadvisor.cli.like import like_policy
-from stopadvisor.cli.options import ProbeOptions, load_engine, probe_options
+from stopadvisor.cli.options import ProbeOptions, in_use, load_engine, probe_options
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.collect import Progress, collect
 from stopadvisor.constants import PAPER_BUDGETS
-from stopadvisor.errors import ModelError, OutputError, ProbeError, WorkloadError
+from stopadvisor.errors import EngineError, ModelError, OutputError, ProbeError, WorkloadError
 from stopadvisor.grading import Grader
 from stopadvisor.labels import GRADING, regrade
 from stopadvisor.manifest import build_manifest, run_path
@@ -162,21 +162,29 @@ def probe(options: ProbeOptions, err: TextIO, *, whole: bool = False) -> Probed:
             )
         _check_writable(options.out or Path("runs"))
         engine = load_engine(options)
-        _check_samples(engine, options)
-        manifest = build_manifest(
-            engine.identity(),
-            options.plan(),
-            workload,
-            fractions=options.split,
-            auto_budgets=options.budgets is None,
-            auto_max_think=options.max_think is None,
-            cue_ids=cue_ids(engine, options.cue),
-            template=options.prompt_template,
-            grading=GRADING,
-        )
-        path = options.out or run_path(Path("runs"), manifest)
-        with lock_directory(path), Grader() as grader:
-            return _Probing(options, workload, engine, grader, progress).go(path, manifest)
+        with in_use(engine):
+            return _probe_with(engine, options.settled(engine), workload, progress)
+
+
+def _probe_with(
+    engine: Engine, options: ProbeOptions, workload: Workload, progress: Progress
+) -> Probed:
+    """Open or begin the run of this engine and workload, and probe."""
+    _check_samples(engine, options)
+    manifest = build_manifest(
+        engine.identity(),
+        options.plan(),
+        workload,
+        fractions=options.split,
+        auto_budgets=options.budgets is None,
+        auto_max_think=options.max_think is None,
+        cue_ids=cue_ids(engine, options.cue),
+        template=options.prompt_template,
+        grading=GRADING,
+    )
+    path = options.out or run_path(Path("runs"), manifest)
+    with lock_directory(path), Grader() as grader:
+        return _Probing(options, workload, engine, grader, progress).go(path, manifest)
 
 
 @dataclass(frozen=True)
@@ -193,6 +201,7 @@ class _Probing:
 
     def go(self, path: Path, manifest: dict[str, Any]) -> Probed:
         fit = fit_questions(self.workload, self.options)
+        show_remarks(self.engine, self.progress, self.said)
         found = RunDirectory.resume(path, manifest)
         plan = found.plan if found else self.options.plan()
         plan = settle_cap(
@@ -226,6 +235,11 @@ class _Probing:
             self.progress.remark(
                 f"interrupted: what was collected is kept in {run.path}; "
                 "the same command goes on from there"
+            )
+            raise
+        except EngineError:
+            self.progress.remark(
+                f"what was collected is kept in {run.path}; the same command goes on from there"
             )
             raise
         show_remarks(self.engine, self.progress, self.said)

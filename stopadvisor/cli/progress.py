@@ -53,11 +53,13 @@ class LineProgress:
         self._title = ""
         self._total = self._done = self._new = self._tokens = 0
         self._began = self._spoke = 0.0
+        self._note = ""
 
     def begin(self, title: str, total: int, done: int = 0) -> None:
         """Announce a stage."""
         self._title, self._total, self._done = title, total, done
         self._new = self._tokens = 0
+        self._note = ""
         self._began = self._spoke = self._clock()
         self.remark(f"{title}: {done}/{total} done")
 
@@ -72,10 +74,15 @@ class LineProgress:
         self._spoke = now
         spent = max(now - self._began, 1e-9)
         line = f"{self._title}: {self._done}/{self._total}, {self._tokens / spent:.0f} tokens/s"
+        line += f", {self._note}" if self._note else ""
         if self._done < self._total and self._new:
             rest = (self._total - self._done) * spent / self._new
             line += f", about {time_left(rest)} left"
         self.remark(line)
+
+    def note(self, text: str) -> None:
+        """Keep the text for the next line."""
+        self._note = text
 
     def remark(self, text: str) -> None:
         """Write one line."""
@@ -111,17 +118,22 @@ class _BarProgress:
         self._task = self._bar.add_task("", visible=False, rate="")
         self._tokens = 0
         self._began = 0.0
+        self._note = ""
 
     def begin(self, title: str, total: int, done: int = 0) -> None:
         self._bar.remove_task(self._task)
         self._task = self._bar.add_task(title, total=total, completed=done, rate="")
-        self._tokens, self._began = 0, time.monotonic()
+        self._tokens, self._began, self._note = 0, time.monotonic(), ""
         self._bar.start()
 
     def advance(self, traces: int, tokens: int) -> None:
         self._tokens += tokens
         rate = self._tokens / max(time.monotonic() - self._began, 1e-9)
-        self._bar.update(self._task, advance=traces, rate=f"{rate:.0f} tokens/s")
+        text = f"{rate:.0f} tokens/s" + (f", {self._note}" if self._note else "")
+        self._bar.update(self._task, advance=traces, rate=text)
+
+    def note(self, text: str) -> None:
+        self._note = text
 
     def remark(self, text: str) -> None:
         self._console.print(text, markup=False)

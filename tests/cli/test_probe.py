@@ -419,7 +419,7 @@ def test_cues_have_names(bench: Bench) -> None:
         (["--max-think", "0"], "expected `auto` or a whole number >= 1, got '0'"),
         (["--greedy", "--samples", "3"], "--greedy draws one and the same trace each time"),
         (["--samples", "0"], "'--samples'"),
-        (["--entropy", "top-k"], "expected `full` or `top-k:K`"),
+        (["--entropy", "top-k"], "expected `auto`, `full`, `none` or `top-k:K`"),
         (["--split", "50/50"], "50/50"),
         (["--prompt-template", "no.txt"], "expected a text with {question} or a readable file"),
         (["--prompt-template", "a\nb"], "expected a text that contains {question}"),

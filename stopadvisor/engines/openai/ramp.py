@@ -18,7 +18,9 @@ __all__ = ["Concurrency", "Step", "find_concurrency"]
 RAMP = (1, 2, 4, 8, 16, 32, 64, 128)
 RAMP_TOKENS = 32
 WORTH = 1.15
-"""Tokens per second must grow by this factor for twice the requests."""
+"""Tokens per second must grow by this factor for a step to be worth it."""
+IN_VAIN = 2
+"""Steps in a row that were not worth it, after which no more are tried."""
 SLOWER = 4.0
 """A request may take so many times what it takes alone."""
 
@@ -38,7 +40,7 @@ class Concurrency:
     """What the ramp found."""
 
     steps: tuple[Step, ...]
-    """All that were tried; the last may be one too many."""
+    """All that were tried; the last ones may be too many."""
     concurrency: int
 
     def remark(self) -> str:
@@ -79,15 +81,17 @@ async def find_concurrency(client: Client, prompts: Sequence[Sequence[int]]) -> 
     """
     await _step(client, prompts, 1)  # the first request finds everything cold
     steps: list[Step] = []
+    best = 0
     for number in (n * len(client.urls) for n in RAMP):
-        step = await _step(client, prompts, number)
-        steps.append(step)
-        if len(steps) == 1:
-            continue
-        worth = step.tokens_per_second >= WORTH * steps[-2].tokens_per_second
-        if not worth or step.latency > SLOWER * steps[0].latency:
-            return Concurrency(tuple(steps), steps[-2].concurrency)
-    return Concurrency(tuple(steps), steps[-1].concurrency)
+        steps.append(await _step(client, prompts, number))
+        if steps[-1].latency > SLOWER * steps[0].latency:
+            break
+        if steps[-1].tokens_per_second >= WORTH * steps[best].tokens_per_second:
+            best = len(steps) - 1
+        # A single step may be held up by something else on that machine.
+        if len(steps) - 1 - best >= IN_VAIN:
+            break
+    return Concurrency(tuple(steps), steps[best].concurrency)
 
 
 async def _step(client: Client, prompts: Sequence[Sequence[int]], number: int) -> Step:
