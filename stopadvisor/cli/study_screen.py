@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from textwrap import wrap
 from typing import Any, TextIO
 
@@ -91,6 +92,8 @@ class _Printed:
     cells: tuple[str, ...]
     words: bool
     """To the left, and repeated where a table continues."""
+    interval: bool
+    """About the column before it."""
 
     @property
     def width(self) -> int:
@@ -104,7 +107,7 @@ def _column(rows: Sequence[Document], columns: Sequence[Document]) -> _Printed:
     words = any(isinstance(value[0], str) for value in values)
     title = first["title"].removesuffix(" low")
     widest = max(len(text) for text in (*cells, *title.split()))
-    return _Printed("\n".join(wrap(title, widest)) or " ", cells, words)
+    return _Printed("\n".join(wrap(title, widest)) or " ", cells, words, len(columns) > 1)
 
 
 def _joined(cells: Sequence[str]) -> str:
@@ -121,8 +124,10 @@ def _blocks(columns: Sequence[_Printed]) -> Iterator[list[_Printed]]:
         both = columns[0].width + _GAP + columns[1].width
         keys = list(columns[:2]) if both <= _MOST_KEYS else keys
     block = list(keys)
-    for column in columns[len(keys) :]:
-        if _width([*block, column]) > WIDTH and len(block) > len(keys):
+    for column, following in zip_longest(columns[len(keys) :], columns[len(keys) + 1 :]):
+        # An interval stands beside what it is about.
+        together = [column, following] if following and following.interval else [column]
+        if _width([*block, *together]) > WIDTH and len(block) > len(keys) and not column.interval:
             yield block
             block = list(keys)
         block.append(column)

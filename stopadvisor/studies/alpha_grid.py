@@ -86,8 +86,8 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
                 "Matched risk on the test questions of the paper's split",
                 _PAPER,
                 tuple(paper),
-                "intervals keep thresholds frozen, as the paper's do: they tell equal families "
-                "apart far more often than 5 % of the time",
+                "a probe is charged the paper's cap; intervals keep thresholds frozen, as the "
+                "paper's do, and tell equal families apart far more often than 5 % of the time",
             ),
             Table(
                 "deploy",

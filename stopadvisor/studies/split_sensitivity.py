@@ -106,7 +106,8 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
                 f"Five 40/60 splits at α = {options.alpha:g}",
                 _SUMMARY,
                 tuple(summary),
-                "learned ahead: share of the splits in which it saves more on the test questions",
+                "learned ahead: share of the splits in which it saves more on the test questions; "
+                "a probe is charged the paper's cap",
             ),
             Table("seeds", "Split by split", _SEEDS, tuple(seeds)),
             Table(

@@ -1,0 +1,187 @@
+"""Studies `proxies`, `ablation` and `classifiers`, against scikit-learn and plain loops."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import GroupKFold
+from sklearn.preprocessing import StandardScaler
+
+from stopadvisor.classifiers import classify_out_of_fold
+from stopadvisor.errors import CalibrationError
+from stopadvisor.sources import open_source
+from stopadvisor.studies import ablation, classifiers, proxies
+from tests.material import make_run
+from tests.studies.material import (
+    ARCHIVES,
+    NAMES,
+    QUICK,
+    archive,
+    needs_archives,
+    row_of,
+    rows_of,
+)
+
+SWEEP = np.linspace(0.30, 0.95, 14).round(3)
+
+
+def out_of_fold(data: Any, columns: list[int], model: Any) -> np.ndarray:
+    """Grouped five-fold probabilities by scikit-learn on the archive's own feature matrix."""
+    n, m = data["correct"].shape
+    x, y = data["X"][:, columns], data["y"]
+    chance = np.zeros(n * m)
+    for train, held in GroupKFold(5).split(x, y, np.repeat(np.arange(n), m)):
+        scaler = StandardScaler().fit(x[train])
+        fitted = model.fit(scaler.transform(x[train]), y[train])
+        chance[held] = fitted.predict_proba(scaler.transform(x[held]))[:, 1]
+    return chance.reshape(n, m)
+
+
+def stops_of(scores: np.ndarray, threshold: float) -> np.ndarray:
+    hit = scores >= threshold
+    hit[:, -1] = True
+    return np.asarray(hit.argmax(axis=1))
+
+
+def peak_gain(data: Any, chance: np.ndarray) -> float:
+    correct = data["correct"]
+    thinking = np.minimum(data["think_lens"][:, None], data["budgets"])
+    rows = np.arange(len(correct))
+    best = -1.0
+    for threshold in SWEEP:
+        stops = stops_of(chance, threshold)
+        fixed = np.interp(thinking[rows, stops].mean(), thinking.mean(axis=0), correct.mean(axis=0))
+        best = max(best, float(correct[rows, stops].mean() - fixed))
+    return best
+
+
+@needs_archives
+@pytest.mark.parametrize("name", NAMES)
+def test_ablation_is_logistic_regression_on_the_archives_own_columns(
+    name: str, tmp_path: Path
+) -> None:
+    found = ablation.run([archive(name, tmp_path)], QUICK)
+    data = np.load(ARCHIVES / f"{name}.npz")
+    for variant, columns in (
+        ("confidence", [2]),
+        ("entropy", [3]),
+        ("confidence and entropy", [2, 3]),
+        ("stability", [4, 5, 6]),
+        ("all eight", list(range(8))),
+        ("all ten", list(range(10))),
+    ):
+        chance = out_of_fold(data, columns, LogisticRegression(max_iter=1000))
+        row = row_of(found, "peaks", variant=variant)
+        assert row["peak_gain"] == pytest.approx(peak_gain(data, chance), abs=1e-9)
+        assert row["auroc"] == pytest.approx(roc_auc_score(data["y"], chance.ravel()), abs=1e-6)
+    served = rows_of(found, "served")
+    assert [row["variant"] for row in served] == [
+        "confidence", "entropy", "confidence and entropy", "stability", "all eight",
+    ]  # fmt: skip
+    # One feature alone is ranked as the feature itself, whatever the folds.
+    one, both = (row_of(found, "served", variant=v)["auroc"] for v in ("entropy", "all eight"))
+    assert 0.5 < one <= both + 0.02
+
+
+@needs_archives
+@pytest.mark.slow
+def test_classifiers_are_scikit_learns(tmp_path: Path) -> None:
+    whole = np.load(ARCHIVES / "mixed.npz")
+    n = len(whole["correct"])
+    data = {
+        key: value[: 100 * len(value) // n] if len(value) >= n else value
+        for key, value in whole.items()
+    }
+    np.savez(tmp_path / "part.npz", **data)
+    found = classifiers.run([open_source(tmp_path / "part.npz", root=tmp_path)], QUICK)
+    columns = list(range(8))
+    logistic = peak_gain(data, out_of_fold(data, columns, LogisticRegression(max_iter=1000)))
+    forest = RandomForestClassifier(n_estimators=100, max_depth=8, random_state=42)
+    gains = {row["variant"]: row["peak_gain"] for row in rows_of(found, "peaks")}
+    assert list(gains) == ["logistic", "random-forest", "gradient-boosting", "mlp"]
+    assert gains["logistic"] == pytest.approx(logistic, abs=1e-9)
+    # Scaled budgets differ from the archive's in the last digit, and so may the forest's splits.
+    assert gains["random-forest"] == pytest.approx(
+        peak_gain(data, out_of_fold(data, columns, forest)), abs=0.02
+    )
+    assert [row["variant"] for row in rows_of(found, "served")] == ["logistic", "boosted trees"]
+
+
+def test_one_class_of_labels_cannot_be_classified() -> None:
+    features, folds = np.zeros((20, 3, 2)), np.arange(20) % 5
+    with pytest.raises(CalibrationError, match="both right and wrong"):
+        classify_out_of_fold("logistic", features, np.ones((20, 3), bool), folds)
+
+
+# --- Proxies --------------------------------------------------------------------------------------
+
+
+@needs_archives
+@pytest.mark.parametrize("name", NAMES)
+def test_proxies_at_matched_risk_are_their_definition(name: str, tmp_path: Path) -> None:
+    found = proxies.run([archive(name, tmp_path)], QUICK)
+    data = np.load(ARCHIVES / f"{name}.npz")
+    correct, trace = data["correct"], data["think_lens"]
+    n, m = correct.shape
+    total = np.minimum(trace[:, None], data["budgets"]) + 48 * np.arange(1, m + 1)
+    eat = np.full((n, m), -999.0)
+    for j in range(2, m):
+        eat[:, j] = -data["conf_ent"][:, j - 2 : j + 1].var(axis=1)
+    scores = {"deer": np.exp(data["conf_lp"]) * data["mkr"], "eat": eat}
+    order = np.random.default_rng(123).permutation(n)
+    calibration, test = order[: int(0.4 * n)], order[int(0.4 * n) :]
+    q = [0, 0.005, *np.arange(1, 100) / 100, 0.995, 1]
+    for family, s in scores.items():
+        values = s[calibration]
+        unique = np.unique(values)
+        few = unique.tolist() if unique.size <= 500 else []
+        grid = np.unique([*np.quantile(values, q), *few, values.max() + 1])
+        slack = math.sqrt(math.log(grid.size / 0.05) / (2 * calibration.size))
+        best = (math.inf, float(grid[-1]))
+        for threshold in grid.tolist():
+            stops = stops_of(values, threshold)
+            risk = (correct[calibration, -1] & (1 - correct[calibration, stops])).mean()
+            if risk + slack <= 0.15:
+                best = min(best, (float(total[calibration, stops].mean()), threshold))
+        stops = stops_of(s[test], best[1])
+        row = row_of(found, "matched-risk", family=family)
+        assert row["feasible"] == (best[0] < math.inf)
+        assert row["test_risk"] == pytest.approx(
+            (correct[test, -1] & (1 - correct[test, stops])).mean()
+        )
+        assert row["test_accuracy"] == pytest.approx(correct[test, stops].mean())
+        assert row["total_saving_pct"] == pytest.approx(
+            100 * (1 - total[test, stops].mean() / (trace[test].mean() + 48))
+        )
+    expected = json.loads((ARCHIVES / "expected.json").read_text())[name]["alpha"]["0.15"]
+    learned = row_of(found, "matched-risk", family="learned")
+    assert learned["total_saving_pct"] == pytest.approx(expected["learned"]["save"])
+    best_row = row_of(found, "matched-risk", family=f"best scalar ({expected['scalar']['policy']})")
+    assert best_row["total_saving_pct"] == pytest.approx(expected["scalar"]["save"])
+
+
+@needs_archives
+def test_every_proxy_has_a_peak(tmp_path: Path) -> None:
+    found = rows_of(proxies.run([archive("mixed", tmp_path)], QUICK), "peaks")
+    assert [row["family"] for row in found] == [
+        "learned", "deer", "eat", "puma", "terminator-light", "learned-10",
+    ]  # fmt: skip
+    for row in found[1:]:
+        assert row["behind"] == pytest.approx(
+            float(str(found[0]["peak_gain"])) - float(str(row["peak_gain"]))
+        )
+
+
+def test_runs_are_read_by_their_fit_questions_until_opened(tmp_path: Path) -> None:
+    source = open_source(make_run(tmp_path / "run", 300))
+    for study in (proxies, ablation):
+        found = study.run([source], QUICK)
+        assert any("fit questions alone" in remark for remark in found.remarks)
