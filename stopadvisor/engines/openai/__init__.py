@@ -1,10 +1,24 @@
 """The engine over OpenAI-compatible HTTP servers such as vLLM and SGLang.
 
-Importing this package imports no HTTP library; `load_engine` and `open_model` do.  The client is
-`stopadvisor.engines.openai.client`, what a server can do is `capabilities`, one question is
-`model`, and the engine itself is `stopadvisor.engines.openai.engine`.
+Importing this package imports no HTTP library; `load_engine`, `open_model` and `connect` do.  The
+client is `stopadvisor.engines.openai.client`, what a server can do is `capabilities`, one question
+is `model`, early exit is `online`, and the engine itself is `stopadvisor.engines.openai.engine`.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from stopadvisor.engines.openai.load import load_engine, open_model
 
-__all__ = ["load_engine", "open_model"]
+if TYPE_CHECKING:
+    from stopadvisor.engines.openai.online import connect
+
+__all__ = ["connect", "load_engine", "open_model"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "connect":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals().setdefault(name, import_module(f"{__name__}.online").connect)

@@ -45,7 +45,7 @@ class OpenAiEngine:
 
     served_model: ServedModel
     model_identity: dict[str, Any]
-    """The part of `identity` that was found while loading."""
+    """What `identity` returns; found while loading."""
     portal: BlockingPortal = field(repr=False)
     """Into the event loop's thread."""
     thread: AbstractContextManager[BlockingPortal] = field(repr=False)
@@ -77,15 +77,7 @@ class OpenAiEngine:
 
     def identity(self) -> dict[str, Any]:
         """Return what decides the outcome, as plain values."""
-        return {
-            **self.model_identity,
-            "tokenizer_sha256": self.chat.tokenizer_sha256(),
-            "template_sha256": self.chat.template_sha256(),
-            "think_open": self.chat.opener.to_json(),
-            "think_close": self.chat.closer.to_json(),
-            "stop_ids": list(self.served_model.stop_ids),
-            "chat_template_kwargs": dict(self.chat.template_kwargs),
-        }
+        return dict(self.model_identity)
 
     def suffix_ids(self, cue: str) -> list[int]:
         """Return the ids that close the thinking and ask for the answer."""

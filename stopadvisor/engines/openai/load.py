@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from stopadvisor.engines.openai.engine import OpenAiEngine
     from stopadvisor.engines.openai.model import ServedModel
 
-__all__ = ["DEFAULT_KEY", "load_engine", "open_model"]
+__all__ = ["DEFAULT_KEY", "identity_of", "load_engine", "open_model"]
 
 DEFAULT_KEY = "OPENAI_API_KEY"
 """Environment variable that may hold the key."""
@@ -90,7 +90,7 @@ def load_engine(
         raise
     return OpenAiEngine(
         served_model=served,
-        model_identity=_identity(served),
+        model_identity=identity_of(served),
         portal=portal,
         thread=thread,
         concurrency=concurrency,
@@ -221,7 +221,7 @@ async def _check_tokenizer(client: Client, chat: Chat) -> None:
             )
 
 
-def _identity(served: ServedModel) -> dict[str, Any]:
+def identity_of(served: ServedModel) -> dict[str, Any]:
     """Return what is known of the model that decides the outcome; not where it is served."""
     from stopadvisor.engines.hf.revision import content_revision
 
@@ -242,6 +242,12 @@ def _identity(served: ServedModel) -> dict[str, Any]:
             for name in ("do_sample", "temperature", "top_k", "top_p", "min_p")
         }
         | {"repetition_penalty": getattr(served.generation, "repetition_penalty", None)},
+        "tokenizer_sha256": served.chat.tokenizer_sha256(),
+        "template_sha256": served.chat.template_sha256(),
+        "think_open": served.chat.opener.to_json(),
+        "think_close": served.chat.closer.to_json(),
+        "stop_ids": list(served.stop_ids),
+        "chat_template_kwargs": dict(served.chat.template_kwargs),
     }
 
 

@@ -1,0 +1,131 @@
+"""Real early exit at a real server, held against the local engine, token by token."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+
+from stopadvisor.engines import hf
+from stopadvisor.engines.hf.engine import HfEngine
+from stopadvisor.engines.hf.online import serve as serve_here
+from stopadvisor.engines.openai import load_engine
+from stopadvisor.engines.openai.engine import OpenAiEngine
+from stopadvisor.engines.openai.online import connect, serve, server_plan
+from stopadvisor.errors import ModelError, PolicyError
+from stopadvisor.policy import Policy
+from stopadvisor.serving import OnStop, Reply, Request, make_requests, policy_plan
+from stopadvisor.workload import read_workload
+from tests.engines.online_policies import rule
+from tests.integration.server import NAME, ROOT, TINY_REASONER, VllmServer
+
+pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
+
+BUDGETS = [0, 16, 43, 64, 129]
+N_QUESTIONS = 50
+
+
+@pytest.fixture(scope="module")
+def local() -> HfEngine:
+    return hf.load_engine(str(TINY_REASONER), device="cpu", dtype="float32")
+
+
+@pytest.fixture
+def remote(vllm: VllmServer) -> Iterator[OpenAiEngine]:
+    engine = load_engine(NAME, [vllm.base_url], concurrency=8)
+    yield engine
+    engine.close()
+
+
+def _policy(local: HfEngine, family: str, threshold: float, **changes: Any) -> Policy:
+    own = {"budgets": BUDGETS, "entropy_source": "top-k:20"}
+    return rule(local, family, threshold, **(own | changes))
+
+
+def _requests(policy: Policy) -> list[Request]:
+    workload = read_workload(ROOT / "samples" / "arithmetic.jsonl")
+    return make_requests(workload.questions[:N_QUESTIONS], policy)
+
+
+def _untimed(replies: dict[int, Reply]) -> list[dict[str, Any]]:
+    return [asdict(replace(replies[i], seconds=0.0)) for i in range(len(replies))]
+
+
+@pytest.mark.parametrize(
+    ("family", "threshold", "on_stop"),
+    [
+        pytest.param("run-stability", 2.0, "probe", id="run-stability"),
+        pytest.param("entropy", -0.3, "probe", id="entropy"),
+        pytest.param("run-stability", 2.0, "answer", id="visible answers"),
+    ],
+)
+def test_a_server_gives_the_replies_of_the_local_engine(
+    local: HfEngine, remote: OpenAiEngine, family: str, threshold: float, on_stop: OnStop
+) -> None:
+    policy = _policy(local, family, threshold)
+    asked = _requests(policy)
+    here = dict(serve_here(local, asked, policy_plan(policy), policy, on_stop=on_stop))
+    there = dict(serve(remote, asked, server_plan(policy), policy, on_stop=on_stop))
+    assert _untimed(there) == _untimed(here)
+    stops = {reply.stopped_at for reply in there.values()}
+    assert len(stops) >= 3, "stops at several checkpoints, or the comparison shows little"
+
+
+def test_full_thinking_is_that_of_the_local_engine(local: HfEngine, remote: OpenAiEngine) -> None:
+    policy = _policy(local, "run-stability", 2.0)
+    asked = _requests(policy)
+    here = dict(serve_here(local, asked, policy_plan(policy), None))
+    there = dict(serve(remote, asked, server_plan(policy), None))
+    assert _untimed(there) == _untimed(here)
+    assert all(reply.n_probes == 0 for reply in there.values())
+
+
+def test_one_asynchronous_call_answers_one_prompt(local: HfEngine, vllm: VllmServer) -> None:
+    policy = _policy(local, "run-stability", 2.0)
+    asked = _requests(policy)[:4]
+    expected = dict(serve_here(local, asked, policy_plan(policy), policy))
+    questions = read_workload(ROOT / "samples" / "arithmetic.jsonl").questions[:4]
+
+    async def ask() -> tuple[list[Reply], tuple[str, ...]]:
+        async with connect(policy, [vllm.base_url], model=NAME) as server:
+            replies = await asyncio.gather(*(server.answer(q) for q in questions))
+            return list(replies), server.remarks
+
+    replies, remarks = asyncio.run(ask())
+    assert _untimed(dict(enumerate(replies))) == _untimed(expected)
+    assert remarks[0].startswith("the engine is 'openai' here, was 'hf' at calibration")
+
+
+def test_a_policy_that_reads_the_full_entropy_is_refused(local: HfEngine, vllm: VllmServer) -> None:
+    policy = _policy(local, "entropy", -0.3, entropy_source="full")
+
+    async def ask() -> None:
+        async with connect(policy, [vllm.base_url], model=NAME):
+            raise AssertionError("the policy must be refused before anything is asked")
+
+    with pytest.raises(PolicyError, match="entropy source 'full', got 'top-k:20'"):
+        asyncio.run(ask())
+
+
+def test_a_prompt_that_does_not_fit_is_refused_and_the_others_are_answered(
+    local: HfEngine, remote: OpenAiEngine
+) -> None:
+    policy = _policy(local, "run-stability", 2.0)
+    few = _requests(policy)[:3]
+    long = replace(
+        few[0],
+        prompt=replace(few[0].prompt, messages=({"role": "user", "content": "7 + " * 900 + "1"},)),
+    )
+    replies: list[int] = []
+
+    def ask() -> None:
+        asked = [*few, long]
+        for number, _ in serve(remote, asked, server_plan(policy), policy, batch_size=1):
+            replies.append(number)
+
+    with pytest.raises(ModelError, match="leaves no room for thinking"):
+        ask()
+    assert replies == [0, 1, 2]
