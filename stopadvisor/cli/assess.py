@@ -27,11 +27,12 @@ from stopadvisor.assessment import (
 from stopadvisor.choice import Settings
 from stopadvisor.cli.assess_screen import PAPER_FLAW, show_assessment
 from stopadvisor.cli.options import ProbeOptions, probe_options
+from stopadvisor.cli.page import Page
 from stopadvisor.cli.probe import probe_workload
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.server import ServerOptions
 from stopadvisor.cli.settings import Asked, setting_options
-from stopadvisor.errors import CalibrationError, WorkloadError
+from stopadvisor.errors import CalibrationError, StopAdvisorError, WorkloadError
 from stopadvisor.grading import Grader
 from stopadvisor.labels import regrade
 from stopadvisor.ledger import looks_at, take_look
@@ -60,6 +61,8 @@ class AssessOptions:
     split_asked: tuple[float, float, float] | None = None
     """Split of an archive, where the command line names one; as drawn before otherwise."""
     seed_asked: int | None = None
+    report: bool = True
+    """Write ``report.html`` too, where its extra is installed."""
 
     @property
     def target(self) -> Path:
@@ -72,7 +75,21 @@ class AssessOptions:
         return not self.target.is_dir() and self.target.suffix != ".npz"
 
 
-@click.command("assess")
+@click.command(
+    "assess",
+    cls=Page,
+    reads="WORKLOAD: JSONL with `question` and `gold`, a question a line. Or a run "
+    "directory, or a published raw.npz archive.",
+    writes="assessment.json, and report.html where the extra `report` is installed, into "
+    "the run directory: --out, else one under runs/ named for workload, model and "
+    "settings.",
+    examples=[
+        "stopadvisor assess samples/arithmetic.jsonl --model samples/tiny-reasoner",
+        "stopadvisor assess my.jsonl --model Qwen/Qwen3-8B --max-think 8192 --alpha 0.05",
+        "stopadvisor assess runs/my-Qwen3-8B-1a2b3c4d --serving prefix-cache",
+    ],
+    exit_codes=(0, 1, 2, 5, 130),
+)
 @click.argument("target", metavar="WORKLOAD|RUN|RAW.NPZ", type=click.Path(path_type=Path))
 @click.option(
     "--protocol",
@@ -86,6 +103,7 @@ class AssessOptions:
     is_flag=True,
     help="Let --protocol paper show outcomes of calibration questions, recorded as a look.",
 )
+@click.option("--report/--no-report", default=True, help="Write report.html too (extra `report`).")
 @probe_options
 @click.pass_context
 def command(ctx: click.Context, /, target: Path, protocol: str, **params: Any) -> int:
@@ -96,7 +114,7 @@ def command(ctx: click.Context, /, target: Path, protocol: str, **params: Any) -
     """
     asked = _asked_options(ctx)
     settings = Asked.take(params).settings()
-    open_calibration = params.pop("open_calibration")
+    open_calibration, report = params.pop("open_calibration"), params.pop("report")
     if open_calibration and protocol != "paper":
         raise click.UsageError("--open-calibration belongs to --protocol paper")
     probing = ProbeOptions.take(params, target)
@@ -107,6 +125,7 @@ def command(ctx: click.Context, /, target: Path, protocol: str, **params: Any) -
         open_calibration,
         probing.split if "split" in asked else None,
         probing.seed if "seed" in asked else None,
+        report,
     )
     if not options.is_workload:
         known = {"seed", "split", "out"} if target.suffix == ".npz" else {"regrade"}
@@ -149,6 +168,8 @@ def run(options: AssessOptions, out: TextIO, err: TextIO) -> int:
         # Probing has said its own on the sample just now.
         for remark in of_promise if options.is_workload else of_sample + of_promise:
             progress.remark(f"note: {remark}")
+        if options.report:
+            progress.remark(_report(assessment, document))
     if output.json:
         print(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1), file=out)
     else:
@@ -213,6 +234,18 @@ def _open_calibration(source: Source, options: AssessOptions) -> None:
         earlier = looks_at(source.folder, keys)
         planned = earlier[0].planned if earlier else None
         take_look(source.folder, keys, request, delta=settings.delta, planned=planned)
+
+
+def _report(assessment: Assessment, document: Mapping[str, Any]) -> str:
+    """Write the page with pictures, and say where; the assessment stands without it."""
+    from stopadvisor.html.page import missing_packages, write_report
+
+    if missing_packages():
+        return "note: no report.html, for want of its extra: pip install 'stopadvisor[report]'"
+    try:
+        return f"wrote {write_report(assessment, document).path}"
+    except StopAdvisorError as error:
+        return f"note: no report.html: {error}"
 
 
 # --- Remarks --------------------------------------------------------------------------------------

@@ -1,0 +1,150 @@
+"""`stopadvisor report`: a run's results as one HTML page, from its files and without the model.
+
+Assesses again with the recorded settings, since pictures need more than the document holds, and
+refuses where the two disagree.  Opens nothing: calibration outcomes are on the page only where
+`calibrate` has shown them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+from stopadvisor.assessment import Assessment, assess, assess_paper
+from stopadvisor.cli.options import OutputOptions, output_options
+from stopadvisor.cli.progress import progress_on
+from stopadvisor.cli.screen import Screen, place
+from stopadvisor.cli.settings import Asked
+from stopadvisor.errors import OutputError, ProbeError
+from stopadvisor.html.gather import agrees
+from stopadvisor.html.page import Written, write_report
+from stopadvisor.report import assessment_document
+from stopadvisor.sources import ASSESSMENT, Source, newest_source, open_source
+from stopadvisor.studies.opened import is_opened
+
+__all__ = ["ReportOptions", "command", "run"]
+
+_CHECKED = ("split", "profile", "matched_risk", "serving")
+"""Parts of the assessment that have to come out again."""
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """What to report on, and where to."""
+
+    path: Path | None = None
+    """Run directory or archive; None for the one assessed last."""
+    out: Path | None = None
+    """The file; None for ``report.html`` in the run."""
+    output: OutputOptions = field(default_factory=OutputOptions)
+
+
+@click.command("report")
+@click.argument("path", metavar="[RUN|RAW.NPZ]", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--out", type=click.Path(path_type=Path), show_default="report.html in RUN", help="The file."
+)
+@output_options
+def command(path: Path | None, out: Path | None, **params: Any) -> int:
+    """Write the results of RUN as one page that opens anywhere, with pictures and tables.
+
+    Without RUN: the run assessed last.  Reads assessment.json, calibration.json and the probes,
+    never the model; writes report.html, one file that loads nothing from anywhere.  `assess`
+    writes it too; write it again after `calibrate`, to have the certificate on it.  Needs the
+    extra `report`.
+
+    Example: stopadvisor report runs/arithmetic-tiny-reasoner-eacc8152
+    """
+    return run(ReportOptions(path, out, OutputOptions.take(params)), sys.stdout, sys.stderr)
+
+
+def run(options: ReportOptions, out: TextIO, err: TextIO) -> int:
+    """Write the page and say where it is."""
+    if options.out is not None and options.out.is_dir():
+        raise OutputError(f"cannot write the report to {options.out}: it is a folder")
+    source = newest_source() if options.path is None else open_source(options.path)
+    document = _assessed(source)
+    assessment = _assess_again(source, document)
+    fresh = json.loads(json.dumps(assessment_document(assessment)))
+    parts = {name: fresh[name] for name in _CHECKED}
+    if not agrees(document, parts):
+        raise ProbeError(
+            f"{source.folder / ASSESSMENT}: the probes now give other figures than it holds; run "
+            f"`stopadvisor assess {place(source.folder)}` again"
+        )
+    written = write_report(assessment, document, options.out)
+    with progress_on(err, quiet=options.output.quiet) as progress:
+        if options.path is None:
+            progress.remark(f"reporting on {source.folder}, the run assessed last")
+        for remark in written.material.remarks:
+            progress.remark(f"note: {remark}")
+    result = _document(source, written)
+    if options.output.json:
+        print(json.dumps(result, ensure_ascii=False, allow_nan=False, indent=1), file=out)
+    else:
+        _show(result, out)
+    return 0
+
+
+def _assessed(source: Source) -> dict[str, Any]:
+    file = source.folder / ASSESSMENT
+    try:
+        content = json.loads(file.read_bytes())
+    except FileNotFoundError as error:
+        raise ProbeError(
+            f"{source.folder}: not assessed yet: run `stopadvisor assess "
+            f"{place(source.folder)}` first"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise ProbeError(f"{file}: cannot read the assessment: {error}; assess again") from error
+    if not isinstance(content, dict):
+        raise ProbeError(f"{file}: not an assessment; assess again")
+    return content
+
+
+def _assess_again(source: Source, document: Mapping[str, Any]) -> Assessment:
+    settings = Asked().settings(document)
+    if document["protocol"] == "deploy":
+        return assess(source, settings)
+    if not is_opened(source):
+        raise ProbeError(
+            f"{source.folder}: the paper's protocol shows outcomes of calibration questions that "
+            f"nobody has looked at; run `stopadvisor assess {place(source.folder)}` for a report "
+            "on the others"
+        )
+    return assess_paper(
+        source, alpha=settings.alpha, delta=settings.delta, serving=settings.serving
+    )
+
+
+def _document(source: Source, written: Written) -> dict[str, Any]:
+    calibration = written.material.calibration
+    return {
+        "schema": 1,
+        "run": str(source.folder),
+        "report": str(written.path),
+        "bytes": written.size,
+        "protocol": written.material.document["protocol"],
+        "certified": None if calibration is None else calibration["certified"],
+        "remarks": list(written.material.remarks),
+    }
+
+
+def _show(result: Mapping[str, Any], out: TextIO) -> None:
+    screen = Screen(out)
+    screen.headline("Report written.")
+    certified = result["certified"]
+    words = {True: "certified", False: "calibrated, nothing certified", None: "not calibrated yet"}
+    screen.facts(
+        [
+            ("file", f"{result['report']} ({result['bytes'] / 1000:.0f} kB)"),
+            ("of", result["run"]),
+            ("state", words[certified]),
+        ]
+    )

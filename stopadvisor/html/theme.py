@@ -1,0 +1,168 @@
+"""Colours and sizes of the pictures, and the way from a matplotlib figure to SVG inside a page.
+
+Text stays text, and every colour becomes a CSS variable, so that the page decides between light
+and dark.  Knows nothing of what is drawn.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from xml.etree import ElementTree
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+__all__ = ["COLOURS", "DASHES", "SERIES", "blank", "framed", "inline_svg", "style"]
+
+COLOURS = {
+    "ink": "#1b2430",
+    "muted": "#56616f",
+    "grid": "#dde2e8",
+    "surface": "#fefefe",
+    "series-1": "#0b62c4",
+    "series-2": "#b4530a",
+    "series-3": "#0e7568",
+    "series-4": "#7b39ec",
+    "series-5": "#bd185c",
+    "series-6": "#6a7079",
+    "good": "#0d7a4e",
+    "bad": "#c0341d",
+}
+"""Light colours by the name of their CSS variable; each is written once, so it can be found."""
+SERIES = ("series-1", "series-2", "series-3", "series-4", "series-5", "series-6")
+DASHES = ("solid", (0, (6, 2)), (0, (2, 2)), (0, (6, 2, 2, 2)), (0, (1, 1)), (0, (10, 3)))
+"""Lines differ in their dashes too: not everyone sees the colours, and not every printer."""
+
+_SVG = "http://www.w3.org/2000/svg"
+_XLINK = "http://www.w3.org/1999/xlink"
+_WIDTH = 5.0
+_FONT = 11.0
+"""Points on a picture 360 points wide: about ten pixels on a phone, sixteen on a desk."""
+_REFERENCE = re.compile(r"url\(#([^)]+)\)")
+_FAMILY = re.compile(r"font-family:[^;]*;?\s*")
+_SHORTHAND = re.compile(r"font:\s*(?:(\d+|bold)\s+)?([\d.]+)px[^;]*")
+
+
+@contextmanager
+def style(name: str) -> Iterator[None]:
+    """Settings under which a picture called `name` is drawn and written; left as they were after.
+
+    Parameters
+    ----------
+    name : str
+        Makes the ids inside the picture its own: several pictures share a page.
+    """
+    ink, muted = COLOURS["ink"], COLOURS["muted"]
+    with matplotlib.rc_context(
+        {
+            "svg.fonttype": "none",
+            "svg.hashsalt": name,
+            "font.family": "DejaVu Sans",
+            "font.size": _FONT,
+            "text.color": ink,
+            "axes.labelcolor": ink,
+            "axes.edgecolor": muted,
+            "axes.linewidth": 0.8,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.axisbelow": True,
+            "axes.grid": True,
+            "grid.color": COLOURS["grid"],
+            "grid.linewidth": 0.8,
+            "xtick.color": muted,
+            "ytick.color": muted,
+            "xtick.labelsize": _FONT - 0.5,
+            "ytick.labelsize": _FONT - 0.5,
+            "axes.labelsize": _FONT,
+            "legend.fontsize": _FONT - 0.5,
+            "legend.frameon": False,
+            "legend.handlelength": 2.4,
+            "lines.linewidth": 1.8,
+            "text.parse_math": False,
+        }
+    ):
+        yield
+
+
+def blank(height: float) -> Figure:
+    """An empty picture, `height` inches tall and as wide as all of them."""
+    figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+    figure.patch.set_visible(False)
+    return figure
+
+
+def framed(height: float = 3.5) -> tuple[Figure, Axes]:
+    """A picture with one pair of axes."""
+    figure = blank(height)
+    axes = figure.subplots()
+    axes.patch.set_visible(False)
+    return figure, axes
+
+
+def inline_svg(figure: Figure, name: str, title: str, description: str) -> str:
+    """Write a figure as an SVG element for a page.
+
+    Parameters
+    ----------
+    figure : Figure
+    name : str
+        As given to `style`; in the page's ids.
+    title, description : str
+        Text alternative: what it is, and its numbers in words.
+
+    Returns
+    -------
+    str
+        One ``svg`` element with ``role="img"``; no ids but those it refers to itself.
+    """
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    ElementTree.register_namespace("", _SVG)
+    ElementTree.register_namespace("xlink", _XLINK)
+    root = ElementTree.fromstring(buffer.getvalue())
+    for child in list(root):
+        if child.tag.endswith("metadata"):
+            root.remove(child)
+    for parent in root.iter():
+        for child in list(parent):
+            if child.tag == f"{{{_SVG}}}style":
+                parent.remove(child)  # it would style the whole page; the page has these rules
+    _keep_own_ids(root)
+    for element in root.iter():
+        for key, value in list(element.attrib.items()):
+            element.set(key, _themed(value))
+    for key in ("width", "height", "version"):
+        root.attrib.pop(key, None)
+    for place, (tag, text) in enumerate((("title", title), ("desc", description))):
+        note = ElementTree.Element(f"{{{_SVG}}}{tag}", {"id": f"{name}-{tag}"})
+        note.text = text
+        root.insert(place, note)
+    root.set("role", "img")
+    root.set("aria-labelledby", f"{name}-title")
+    root.set("aria-describedby", f"{name}-desc")
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _keep_own_ids(root: ElementTree.Element) -> None:
+    used = set()
+    for element in root.iter():
+        for key, value in element.attrib.items():
+            used.update(_REFERENCE.findall(value))
+            if key.endswith("href"):
+                used.add(value.removeprefix("#"))
+    for element in root.iter():
+        if element.get("id") not in used:
+            element.attrib.pop("id", None)
+
+
+def _themed(value: str) -> str:
+    for name, colour in COLOURS.items():
+        value = value.replace(colour, f"var(--{name})")
+    value = _SHORTHAND.sub(
+        lambda m: f"font-size: {m[2]}px" + (f"; font-weight: {m[1]}" if m[1] else ""), value
+    )
+    return _FAMILY.sub("", value)
