@@ -27,7 +27,6 @@ __all__ = ["run"]
 
 _CHANCES = ("learned", "learned-boosted", "confidence")
 """Scores that are probabilities; the others are ranked only (AUROC)."""
-_RESAMPLES = 1000
 
 _SCORES = (
     Column("run", "Run"),
@@ -143,7 +142,7 @@ def _add(
     found: Reliability = reliability(values[used], correct[used])
     squares = np.where(used, (values - correct) ** 2, 0.0).sum(axis=1)
     rng = np.random.default_rng(options.seed)
-    counts = resample_counts(len(values), min(_RESAMPLES, options.resamples), rng=rng)
+    counts = resample_counts(len(values), options.resamples, rng=rng)
     drawn = counts @ np.column_stack([squares, used.sum(axis=1)]).astype(np.float32)
     spread = interval((drawn[:, 0] / drawn[:, 1]).astype(np.float64))
     scores.append((*names, n, rows, right, found.ece, found.brier, spread.low, spread.high, rank))

@@ -1,0 +1,130 @@
+"""The paper's definitions once more, in plain numpy over an archive, for studies to agree with."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from tests.studies.material import ARCHIVES
+
+SCALARS = ("confidence", "entropy", "run-stability", "confidence-leap")
+Arrays = Any
+SWEEP = np.linspace(0.30, 0.95, 14).round(3)
+
+
+def load(name: str) -> dict[str, Arrays]:
+    with np.load(ARCHIVES / f"{name}.npz") as data:
+        arrays = {key: data[key] for key in data.files}
+    arrays["thinking"] = np.minimum(arrays["think_lens"][:, None], arrays["budgets"])
+    return arrays
+
+
+def split(n: int) -> tuple[Arrays, Arrays]:
+    order = np.random.default_rng(123).permutation(n)
+    return order[: int(0.4 * n)], order[int(0.4 * n) :]
+
+
+def stops_of(scores: Arrays, threshold: float) -> Arrays:
+    hit = scores >= threshold
+    hit[:, -1] = True
+    return hit.argmax(axis=1)
+
+
+def gain(data: dict[str, Arrays], scores: Arrays, threshold: float, rows: Arrays) -> float:
+    """Accuracy above fixed budgets at equal thinking, on some questions."""
+    correct, thinking = data["correct"][rows], data["thinking"][rows]
+    stops, at = stops_of(scores[rows], threshold), np.arange(len(rows))
+    tokens = thinking[at, stops].mean()
+    fixed = np.interp(tokens, thinking.mean(axis=0), correct.mean(axis=0))
+    return float(correct[at, stops].mean() - fixed)
+
+
+def features(data: dict[str, Arrays], columns: list[int]) -> Arrays:
+    """The eight features over some checkpoints, one question and checkpoint at a time."""
+    budgets, answers = data["budgets"][columns], data["ans"][:, columns]
+    n, m = answers.shape
+    out = np.empty((n, m, 8))
+    for i in range(n):
+        for j in range(m):
+            seen = answers[i, : j + 1].tolist()
+            run = 1
+            while run <= j and seen[-1 - run] == seen[-1]:
+                run += 1
+            c = columns[j]
+            out[i, j] = (
+                budgets[j] / budgets[-1],
+                j / (m - 1),
+                data["conf_lp"][i, c],
+                data["conf_ent"][i, c],
+                j > 0 and seen[-1] == seen[-2],
+                run,
+                seen.count(seen[-1]) / (j + 1),
+                data["mkr"][i, c],
+            )
+    return out
+
+
+def out_of_fold(x: Arrays, correct: Arrays) -> Arrays:
+    """Chances from scikit-learn, question i of N in fold (N - 1 - i) mod 5."""
+    n, m = correct.shape
+    folds = (n - 1 - np.arange(n)) % 5
+    chances = np.empty((n, m))
+    for fold in range(5):
+        held = folds == fold
+        model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+        model.fit(x[~held].reshape(-1, x.shape[-1]), correct[~held].ravel())
+        chances[held] = model.predict_proba(x[held].reshape(-1, x.shape[-1]))[:, 1].reshape(-1, m)
+    return chances
+
+
+def scores_of(data: dict[str, Arrays]) -> dict[str, Arrays]:
+    """All five scores; the learned one as the published scripts left it in the archive."""
+    confidence = np.exp(data["conf_lp"])
+    leap, runs = np.zeros_like(confidence), np.ones(confidence.shape)
+    leap[:, 1:] = np.maximum(0, np.diff(confidence, axis=1)) * confidence[:, 1:]
+    for j in range(1, runs.shape[1]):
+        same = data["ans"][:, j] == data["ans"][:, j - 1]
+        runs[:, j] = np.where(same, runs[:, j - 1] + 1, 1)
+    names = ("learned", *SCALARS)
+    values = (data["p_stop"], confidence, -data["conf_ent"], runs, leap)
+    return dict(zip(names, values, strict=True))
+
+
+def certified(
+    data: dict[str, Arrays],
+    families: tuple[str, ...],
+    calibration: Arrays,
+    test: Arrays,
+    *,
+    cap: int = 48,
+    alpha: float = 0.15,
+) -> tuple[bool, str, float, float, float]:
+    """Feasible, family, threshold, test risk and saving of the cheapest certified candidate."""
+    correct, trace = data["correct"], data["think_lens"]
+    total = data["thinking"] + cap * np.arange(1, correct.shape[1] + 1)
+    q = [0, 0.005, *np.arange(1, 100) / 100, 0.995, 1]
+    scores, grids = scores_of(data), {}
+    for family in families:
+        values = scores[family][calibration]
+        unique = np.unique(values)
+        few = unique if unique.size <= 500 else np.array([])
+        grids[family] = np.unique([*np.quantile(values, q), *few, values.max() + 1])
+    slack = math.sqrt(math.log(sum(map(len, grids.values())) / 0.05) / (2 * calibration.size))
+    best = None
+    for family, grid in grids.items():
+        for threshold in grid.tolist():
+            stops = stops_of(scores[family][calibration], threshold)
+            lost = correct[calibration, -1] > correct[calibration, stops]
+            cost = total[calibration, stops].mean()
+            if lost.mean() + slack <= alpha and (best is None or cost < best[0]):
+                best = (cost, family, threshold)
+    _, family, threshold = best or (0, families[0], float(grids[families[0]][-1]))
+    stops = stops_of(scores[family][test], threshold)
+    risk = (correct[test, -1] > correct[test, stops]).mean()
+    saving = 100 * (1 - total[test, stops].mean() / (trace[test].mean() + cap))
+    return best is not None, family, threshold, float(risk), float(saving)

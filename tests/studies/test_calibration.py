@@ -1,0 +1,75 @@
+"""Study `calibration` against plain bins and scikit-learn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.metrics import brier_score_loss, roc_auc_score
+
+from stopadvisor.sources import open_source
+from stopadvisor.studies.calibration import run
+from stopadvisor.studies.study import StudyOptions
+from tests.material import make_run
+from tests.studies.material import NAMES, QUICK, archive, needs_archives, row_of, rows_of
+from tests.studies.plain import load, scores_of
+
+
+@needs_archives
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("family", ["learned", "confidence"])
+def test_ece_and_brier_are_their_definitions(name: str, family: str, tmp_path: Path) -> None:
+    found = run([archive(name, tmp_path)], QUICK)
+    data = load(name)
+    chance, right = scores_of(data)[family].ravel(), data["correct"].ravel()
+    ece = 0.0
+    for k in range(10):
+        inside = (chance >= k / 10) & ((chance < (k + 1) / 10) | (k == 9))
+        if inside.any():
+            ece += inside.mean() * abs(chance[inside].mean() - right[inside].mean())
+    row = row_of(found, "scores", protocol="paper", score=family)
+    assert row["ece"] == pytest.approx(ece)
+    assert row["brier"] == pytest.approx(brier_score_loss(right, chance))
+    assert row["auroc"] == pytest.approx(roc_auc_score(right, chance))
+    assert row["brier_low"] < row["brier"] < row["brier_high"]
+    assert (row["questions"], row["checkpoints"]) == (len(data["correct"]), right.size)
+    bins = [r for r in rows_of(found, "bins") if (r["protocol"], r["score"]) == ("paper", family)]
+    assert sum(int(str(r["count"])) for r in bins) == right.size
+
+
+@needs_archives
+def test_scores_that_are_no_chances_are_only_ranked(tmp_path: Path) -> None:
+    found = run([archive("mixed", tmp_path)], QUICK)
+    data = load("mixed")
+    row = row_of(found, "scores", protocol="paper", score="entropy")
+    assert (row["ece"], row["brier"]) == (None, None)
+    expected = roc_auc_score(data["correct"].ravel(), -data["conf_ent"].ravel())
+    assert row["auroc"] == pytest.approx(expected)
+
+
+@needs_archives
+def test_the_brier_interval_resamples_questions(tmp_path: Path) -> None:
+    row = row_of(
+        run([archive("mixed", tmp_path)], StudyOptions()),
+        "scores",
+        protocol="paper",
+        score="confidence",
+    )
+    data = load("mixed")
+    squares = (np.exp(data["conf_lp"]) - data["correct"]) ** 2
+    rng = np.random.default_rng(1)
+    n = len(squares)
+    drawn = [squares[rng.integers(0, n, n)].mean() for _ in range(4000)]
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    assert (row["brier_low"], row["brier_high"]) == pytest.approx((low, high), abs=0.001)
+
+
+def test_the_deploy_side_counts_live_checkpoints_of_fit_questions(tmp_path: Path) -> None:
+    source = open_source(make_run(tmp_path / "run", 300))
+    fit = source.part("fit")
+    live = ~fit.ended
+    row = row_of(run([source], QUICK), "scores", protocol="deploy", score="confidence")
+    assert row["checkpoints"] == live.sum()
+    chance, right = np.exp(fit.mean_logprob[live]), fit.correct[live]
+    assert row["brier"] == pytest.approx(((chance - right) ** 2).mean())

@@ -1,0 +1,72 @@
+"""Study `calibration-size` against calibration sets drawn and certified in plain numpy."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from stopadvisor.sources import open_source
+from stopadvisor.studies.calibration_size import run
+from tests.material import make_run
+from tests.studies.material import ARCHIVES, NAMES, QUICK, archive, needs_archives, row_of, rows_of
+from tests.studies.plain import SCALARS, certified, load, split
+
+
+@needs_archives
+@pytest.mark.parametrize("name", NAMES)
+def test_the_whole_calibration_part_is_the_papers_comparison(name: str, tmp_path: Path) -> None:
+    found = run([archive(name, tmp_path)], QUICK)
+    expected = json.loads((ARCHIVES / "expected.json").read_text())[name]["alpha"]["0.15"]
+    n = int(0.4 * len(load(name)["correct"]))
+    for side in ("learned", "scalar"):
+        row = row_of(found, "drawn", questions=n, side=side)
+        assert row["certified"] == 1.0
+        assert row["saving_pct"] == pytest.approx(expected[side]["save"])
+        assert row["test_risk"] == pytest.approx(expected[side]["risk"])
+        assert row["candidates"] == expected[side]["K"]
+        slack = math.sqrt(math.log(expected[side]["K"] / 0.05) / (2 * n))
+        assert row["slack"] == pytest.approx(slack)
+
+
+@needs_archives
+def test_smaller_sets_are_drawn_from_the_calibration_part(tmp_path: Path) -> None:
+    found = run([archive("mixed", tmp_path)], QUICK)
+    data = load("mixed")
+    calibration, test = split(len(data["correct"]))
+    rng = np.random.default_rng(QUICK.seed)
+    for size in (25, 50, 80, 100, 150, 200):
+        sets = [rng.choice(calibration, size=size, replace=False) for _ in range(8)]
+    for side, families in (("learned", ("learned",)), ("scalar", SCALARS)):
+        points = [certified(data, families, rows, test) for rows in sets]
+        row = row_of(found, "drawn", questions=200, side=side)
+        assert row["certified"] == np.mean([p[0] for p in points])
+        savings = [p[4] for p in points]
+        assert row["saving_pct"] == pytest.approx(np.mean(savings))
+        assert (row["saving_min_pct"], row["saving_max_pct"]) == pytest.approx(
+            (min(savings), max(savings))
+        )
+    assert row_of(found, "drawn", questions=80, side="learned")["certified"] == 0.0
+
+
+def test_expected_rows_follow_the_exact_test(tmp_path: Path) -> None:
+    source = open_source(make_run(tmp_path / "run", 500))
+    rows = rows_of(run([source], QUICK), "expected")
+    n_fit = source.counts()["fit"]
+    before = -math.inf
+    for row in rows:
+        n, allowed = int(str(row["questions"])), row["allowed_losses"]
+        # Two rules share delta.
+        most = -1 if allowed is None else int(str(allowed))
+        assert binom.cdf(most, n, 0.15) <= 0.025 < binom.cdf(most + 1, n, 0.15)
+        if row["fit_saving_pct"] is None:
+            continue
+        risk, saving = float(str(row["fit_risk"])), float(str(row["fit_saving_pct"]))
+        assert risk * n_fit <= most / n * n_fit + 1e-9
+        assert saving >= before - 1e-9  # more is allowed, so no less is saved
+        before = saving
+    assert 0.0 <= float(str(rows[0]["chance"])) <= float(str(rows[-1]["chance"])) <= 1.0

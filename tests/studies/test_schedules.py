@@ -1,0 +1,98 @@
+"""Study `schedules` against features and folds made anew for each schedule."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stopadvisor.constants import PAPER_BUDGETS, PAPER_SCHEDULES
+from stopadvisor.sources import open_source
+from stopadvisor.studies.schedules import nearest_columns, run
+from stopadvisor.studies.sides import fit_side, study_settings
+from tests.material import BUDGETS, make_run
+from tests.studies.material import ARCHIVES, QUICK, archive, needs_archives, row_of, rows_of
+from tests.studies.plain import SWEEP, features, load, out_of_fold, stops_of
+
+
+@pytest.mark.parametrize(
+    ("budgets", "schedule", "expected"),
+    [
+        pytest.param(PAPER_BUDGETS, (0, 256, 512, 1536), (0, 3, 5, 9), id="as probed"),
+        pytest.param((0, 16, 32, 96), (0, 256, 512, 1536), (0, 1, 2, 3), id="scaled"),
+        pytest.param(PAPER_BUDGETS, (0, 64, 192, 1536), (0, 2, 9), id="ties go down, once each"),
+        pytest.param((8, 96), (0, 64, 1536), (0, 1), id="no probe at 0"),
+    ],
+)
+def test_schedules_take_the_nearest_probed_budgets(
+    budgets: tuple[int, ...], schedule: tuple[int, ...], expected: tuple[int, ...]
+) -> None:
+    assert nearest_columns(np.array(budgets), schedule) == expected
+
+
+@needs_archives
+@pytest.mark.parametrize("name", ["mixed", "early"])
+@pytest.mark.parametrize("schedule", ["4-linear", "6-linear"])
+def test_peak_gains_are_those_of_rules_fitted_on_the_schedule(
+    name: str, schedule: str, tmp_path: Path
+) -> None:
+    found = run([archive(name, tmp_path)], QUICK)
+    data = load(name)
+    budgets = data["budgets"].tolist()
+    columns = [budgets.index(b) for b in PAPER_SCHEDULES[schedule]]
+    correct, thinking = data["correct"], data["thinking"]
+    chances = out_of_fold(features(data, columns), correct[:, columns])
+    rows = np.arange(len(correct))
+    gains = []
+    for threshold in SWEEP:
+        stops = np.array(columns)[stops_of(chances, threshold)]
+        tokens = thinking[rows, stops].mean()
+        fixed = np.interp(tokens, thinking.mean(axis=0), correct.mean(axis=0))
+        gains.append(correct[rows, stops].mean() - fixed)
+    row = row_of(found, "gain", schedule=schedule)
+    assert row["peak_gain"] == pytest.approx(max(gains), abs=1e-9)
+    assert row["max_overhead"] == 48 * len(columns)
+    whole = json.loads((ARCHIVES / "expected.json").read_text())[name]["regimes"]["peak_gain"]
+    assert row["retention_pct"] == pytest.approx(100 * max(gains) / whole)
+    assert row_of(found, "gain", schedule="as probed")["peak_gain"] == pytest.approx(whole)
+
+
+def test_what_was_not_probed_is_said(tmp_path: Path) -> None:
+    found = run([open_source(make_run(tmp_path / "run", 300))], QUICK)
+    row = row_of(found, "gain", schedule="4-linear")
+    assert row["asked"] == "0 256 512 1536"
+    assert row["probed"] == "0 16 32 96"
+    assert any("nearest probed budgets, scaled to the last one (96)" in r for r in found.remarks)
+
+
+def test_savings_are_those_of_the_cheapest_rule_within_the_risk(tmp_path: Path) -> None:
+    source = open_source(make_run(tmp_path / "run", 500))
+    row = row_of(run([source], QUICK), "saving", schedule="4-linear")
+    side = fit_side(source, "run", study_settings(QUICK))
+    table = side.fit.table
+    columns = nearest_columns(np.array(BUDGETS), PAPER_SCHEDULES["4-linear"])
+    chain = side.cheapest(side.chains(columns))
+    assert chain is not None
+    stops = chain.curve.stops(chain.position(side.limit))
+    right = np.column_stack([table.correct_online[:, columns], table.full_correct])
+    lost = table.full_correct & ~right[np.arange(len(stops)), stops]
+    assert row["fit_risk"] == pytest.approx(lost.mean())
+    assert lost.sum() <= side.limit
+    tokens, probes = 0.0, 0
+    for i, stop in enumerate(stops.tolist()):
+        for j, column in enumerate(columns):
+            if j <= stop and not table.ended[i, column]:
+                tokens += table.probe_tokens[i, column]
+                probes += 1
+    assert row["probe_tokens"] == pytest.approx(tokens / len(stops))
+    assert row["probes"] == pytest.approx(probes / len(stops))
+
+
+def test_no_rule_within_the_risk_has_no_figures(tmp_path: Path) -> None:
+    # Two calibration questions of five certify nothing.
+    source = open_source(make_run(tmp_path / "run", 60, fractions=(0.9, 0.1, 0.0)))
+    for row in rows_of(run([source], QUICK), "saving"):
+        assert row["family"] is None
+        assert row["fit_saving_pct"] is None
