@@ -85,7 +85,7 @@ class AssessOptions:
     "settings.",
     examples=[
         "stopadvisor assess samples/arithmetic.jsonl --model samples/tiny-reasoner",
-        "stopadvisor assess my.jsonl --model Qwen/Qwen3-8B --max-think 8192 --alpha 0.05",
+        "stopadvisor assess my.jsonl --model Qwen/Qwen3-8B --max-think 8192",
         "stopadvisor assess runs/my-Qwen3-8B-1a2b3c4d --serving prefix-cache",
     ],
     exit_codes=(0, 1, 2, 5, 130),

@@ -23,6 +23,7 @@ from stopadvisor.calibration import calibrate, check_questions
 from stopadvisor.choice import Choice, Settings
 from stopadvisor.cli.calibrate_screen import show_calibration
 from stopadvisor.cli.options import OutputOptions, output_options
+from stopadvisor.cli.page import Page
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.settings import Asked, setting_options
 from stopadvisor.cli.transfer import Transfer, comparison_document, show_transfer
@@ -66,7 +67,20 @@ class CalibrateOptions:
     output: OutputOptions = field(default_factory=OutputOptions)
 
 
-@click.command("calibrate")
+@click.command(
+    "calibrate",
+    cls=Page,
+    reads="A run directory or a raw.npz archive; settings that are not given come from "
+    "its assessment.json.",
+    writes="The policy (--out, else policy.joblib in the run directory), calibration.json "
+    "beside it, and the look in the run's ledger.json.",
+    examples=[
+        "stopadvisor calibrate --alpha 0.15",
+        "stopadvisor calibrate runs/my-Qwen3-8B-1a2b3c4d --alpha 0.05 --conditional",
+        "stopadvisor calibrate runs/other-Qwen3-8B-5e6f7a8b --from policy.joblib",
+    ],
+    exit_codes=(0, 2, 3),
+)
 @click.argument("path", metavar="[RUN|RAW.NPZ]", required=False, type=click.Path(path_type=Path))
 @setting_options(defaults=False)
 @click.option(

@@ -16,6 +16,7 @@ import click
 
 from stopadvisor.cli.calibrate_screen import expectation
 from stopadvisor.cli.options import OutputOptions, output_options
+from stopadvisor.cli.page import Page
 from stopadvisor.cli.screen import Screen, number, number_list, plural, rule_name, share
 from stopadvisor.policy import load_policy
 from stopadvisor.report import policy_document
@@ -43,7 +44,15 @@ class InspectOptions:
     output: OutputOptions = field(default_factory=OutputOptions)
 
 
-@click.command("inspect")
+@click.command(
+    "inspect",
+    cls=Page,
+    reads="POLICY: a file that `calibrate` wrote.",
+    examples=[
+        "stopadvisor inspect policies/arithmetic.joblib",
+        "stopadvisor inspect policy.joblib --json",
+    ],
+)
 @click.argument("path", metavar="POLICY", type=click.Path(path_type=Path))
 @output_options
 def command(path: Path, **params: Any) -> int:

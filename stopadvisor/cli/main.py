@@ -1,24 +1,31 @@
 """The `stopadvisor` command: the table of commands, and the one place that makes exit codes.
 
-A command's module is imported when the command is called, so that help costs nothing.  This module
-knows no command's options and computes nothing.
+A command's module is imported when the command is called, so that help, versions and the completion
+of a command's name cost nothing.  This module knows no command's options and computes nothing.
 """
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from io import TextIOWrapper
+from typing import TYPE_CHECKING
 
 import click
 
 from stopadvisor import __version__
+from stopadvisor.cli.page import EXIT_CODES
 from stopadvisor.errors import StopAdvisorError
 
-__all__ = ["COMMANDS", "Entry", "cli", "main"]
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+__all__ = ["COMMANDS", "LIBRARIES", "Entry", "cli", "main"]
 
 INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
@@ -41,6 +48,7 @@ COMMANDS = {
     "calibrate": Entry(
         "stopadvisor.cli.calibrate", "Certify the lost-correct risk and write the frozen policy."
     ),
+    "report": Entry("stopadvisor.cli.report", "Write a run's results as one page with pictures."),
     "probe": Entry(
         "stopadvisor.cli.probe", "Collect forced answers along each question's thinking."
     ),
@@ -61,9 +69,34 @@ COMMANDS = {
     "simulate": Entry(
         "stopadvisor.cli.simulate", "Draw probes of a made-up model, to plan or to try."
     ),
+    "workload": Entry("stopadvisor.cli.workload", "Write a public benchmark as a workload."),
     "study": Entry("stopadvisor.cli.study", "Repeat the paper's studies on finished runs."),
+    "completion": Entry(
+        "stopadvisor.cli.completion", "Print the script for completion in bash, zsh or fish."
+    ),
 }
 """The commands, in the order in which one needs them."""
+
+LIBRARIES: dict[str, tuple[str, ...]] = {
+    "": ("click", "joblib", "math-verify", "numpy", "rich", "scikit-learn", "scipy"),
+    "hf": ("torch", "transformers"),
+    "report": ("jinja2", "matplotlib"),
+    "openai": ("httpx2", "tenacity"),
+    "datasets": ("datasets",),
+}
+"""What `--version` names: the packages that are needed, and those of each extra."""
+
+_EXAMPLES = (
+    "stopadvisor assess samples/arithmetic.jsonl --model samples/tiny-reasoner",
+    "stopadvisor calibrate --alpha 0.15",
+    "stopadvisor assess --help",
+)
+_ENVIRONMENT = {
+    "STOPADVISOR_MODEL": "the model where --model names none",
+    "STOPADVISOR_DEBUG": "1 shows the traceback of an internal error",
+    "NO_COLOR": "no colour, also on a terminal",
+    "COLUMNS": "width of the output; without a terminal it is 80",
+}
 
 
 class _Table(click.Group):
@@ -83,18 +116,60 @@ class _Table(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
 
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Examples"):
+            for example in _EXAMPLES:
+                formatter.write(f"{'':{formatter.current_indent}}{example}\n")
+        with formatter.section("Environment"):
+            formatter.write_dl(list(_ENVIRONMENT.items()))
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code), text) for code, text in EXIT_CODES.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names out of the table: click's own way imports every command for its help."""
+        from click.shell_completion import CompletionItem
+
+        names = [name for name in COMMANDS if name.startswith(incomplete)]
+        own = click.Command.shell_complete(self, ctx, incomplete)
+        return [*(CompletionItem(name, help=COMMANDS[name].help) for name in names), *own]
+
+
+def _show_versions(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Print what a report of an error should name; reads metadata and imports nothing of it."""
+    if not value or ctx.resilient_parsing:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    python = ".".join(map(str, sys.version_info[:3]))
+    click.echo(f"stopadvisor {__version__}\npython {python}")
+    for extra, names in LIBRARIES.items():
+        for name in names:
+            try:
+                found = version(name)
+            except PackageNotFoundError:
+                found = f"not installed (extra {extra})" if extra else "not installed"
+            click.echo(f"{name} {found}")
+    ctx.exit()
+
 
 @click.group(
     cls=_Table,
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
-    epilog="Exit codes: 0 ok, 1 failed, 2 usage or bad input, 3 nothing certified, 4 certificate "
-    "contradicted, 5 preflight failed, 130 interrupted.",
 )
-@click.version_option(__version__, prog_name="stopadvisor", message="%(prog)s %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_versions,
+    help="Show the versions of stopadvisor and of what it loads, and exit.",
+)
 def cli() -> None:
     """Find out whether your reasoning model may stop thinking early on your workload.
 
-    Measure it, certify the risk, export the policy.
+    Measure it, certify the risk, export the policy. Results go to stdout, progress and remarks to
+    stderr; every command takes --json and --quiet. Probes, results and policies are kept in run
+    directories under runs/.
     """
 
 
@@ -113,6 +188,7 @@ def main(args: Sequence[str] | None = None) -> int:
     """
     # Before numpy is imported: its matrices are small here, and threads would wait for each other.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    _escape_what_stdout_cannot_take()
     words = list(sys.argv[1:] if args is None else args)
     as_json = "--json" in words
     try:
@@ -142,13 +218,27 @@ def main(args: Sequence[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
+def _escape_what_stdout_cannot_take() -> None:
+    """Let no letter of a name or an answer end the program: JSON stays JSON, and text readable."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        codecs.register_error("stopadvisor", _as_json_escapes)
+        sys.stdout.reconfigure(errors="stopadvisor")
+
+
+def _as_json_escapes(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)  # stdout is only written to
+    text = error.object[error.start : error.end]
+    units = text.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[k : k + 4]}" for k in range(0, len(units), 4)), error.end
+
+
 def _fail(kind: str, message: str, exit_code: int, as_json: bool) -> int:
     try:
+        text, stream = f"stopadvisor: {message}", sys.stderr
         if as_json:
             error = {"type": kind, "message": message, "exit_code": exit_code}
-            click.echo(json.dumps({"error": error}, ensure_ascii=False))
-        else:
-            click.echo(f"stopadvisor: {message}", err=True)
+            text, stream = json.dumps({"error": error}, ensure_ascii=False), sys.stdout
+        print(text, file=stream, flush=True)
     except BrokenPipeError:
         _hang_up()
     return exit_code

@@ -267,7 +267,7 @@ _PROBE = (
     ),
     click.option(
         "--budgets",
-        type=_Parsed("auto|N,N,…", _budgets),
+        type=_Parsed("auto|N,N,...", _budgets),
         default="auto",
         help="Thinking tokens at which to probe; auto scales the paper's grid to a pilot's traces.",
     ),
@@ -322,7 +322,7 @@ _PROBE = (
         default="auto",
         help="Questions at once; auto halves when memory runs out.",
     ),
-    click.option("--device", default="auto", help="cpu, cuda, cuda:1, …"),
+    click.option("--device", default="auto", help="cpu, cuda, cuda:1, ..."),
     click.option(
         "--dtype",
         type=click.Choice(["auto", "float32", "bfloat16", "float16"]),

@@ -15,6 +15,7 @@ from typing import Any, TextIO, get_args
 import click
 
 from stopadvisor.cli.options import OutputOptions, output_options
+from stopadvisor.cli.page import Page
 from stopadvisor.cli.screen import Screen, plural, share
 from stopadvisor.constants import DEFAULT_ALPHA, DEFAULT_DELTA
 from stopadvisor.decision import chance_words
@@ -42,7 +43,14 @@ class PlanOptions:
 _OPEN_SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 
-@click.command("plan")
+@click.command(
+    "plan",
+    cls=Page,
+    examples=[
+        "stopadvisor plan --alpha 0.05 --expected-risk 0.01",
+        "stopadvisor plan --alpha 0.15 --power 0.95 --split 40/60/0",
+    ],
+)
 @click.option("--alpha", type=_OPEN_SHARE, default=DEFAULT_ALPHA, help="Risk to certify.")
 @click.option("--delta", type=_OPEN_SHARE, default=DEFAULT_DELTA, help="1 - confidence.")
 @click.option(
@@ -70,8 +78,6 @@ def command(split: str, **params: Any) -> int:
 
     The answer is the smallest number such that it and every larger one reach the power: power is
     a sawtooth in the number of questions.
-
-    Example: stopadvisor plan --alpha 0.05 --expected-risk 0.01
     """
     output = OutputOptions.take(params)
     options = PlanOptions(split=parse_split(split), output=output, **params)

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 import click
 
 from stopadvisor.cli.options import ProbeOptions, in_use, load_engine, probe_options
+from stopadvisor.cli.page import Page
 from stopadvisor.cli.probe import choose_batch_size, fit_questions, settle_cap, show_remarks
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.screen import Screen, interval, share
@@ -26,7 +27,16 @@ from stopadvisor.workload import Question, Workload, read_workload
 __all__ = ["command", "format_report", "run", "show_cues"]
 
 
-@click.command("preflight")
+@click.command(
+    "preflight",
+    cls=Page,
+    reads="WORKLOAD: JSONL with `question` and `gold`, a question a line.",
+    examples=[
+        "stopadvisor preflight samples/arithmetic.jsonl --model samples/tiny-reasoner",
+        "stopadvisor preflight my.jsonl --model Qwen/Qwen3-8B --compare-cues",
+    ],
+    exit_codes=(0, 1, 2, 5, 130),
+)
 @click.argument("workload", type=click.Path(path_type=Path))
 @click.option(
     "--compare-cues",
@@ -37,7 +47,8 @@ __all__ = ["command", "format_report", "run", "show_cues"]
 def command(workload: Path, compare_cues: bool, **params: Any) -> int:
     """Prove on a few fit questions of WORKLOAD that the model obeys budgets, markers and cue.
 
-    Takes the options of `probe`; ends with exit code 5 if a check fails.
+    Takes the options of `probe` and asks up to 16 fit questions, to prove that what was asked for
+    is what will be measured.  `probe` and `assess` do this first, unless --no-preflight.
     """
     options = ProbeOptions.take(params, workload)
     return run(options, sys.stdout, sys.stderr, compare=compare_cues)

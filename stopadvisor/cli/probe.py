@@ -19,6 +19,7 @@ import numpy as np
 
 from stopadvisor.cli.like import like_policy
 from stopadvisor.cli.options import ProbeOptions, in_use, load_engine, probe_options
+from stopadvisor.cli.page import Page
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.collect import Progress, collect
 from stopadvisor.constants import PAPER_BUDGETS
@@ -76,7 +77,20 @@ class Probed:
         }
 
 
-@click.command("probe")
+@click.command(
+    "probe",
+    cls=Page,
+    reads="WORKLOAD: JSONL with `question` and `gold`, a question a line.",
+    writes="A run directory (--out, else one under runs/): manifest.json, which says how "
+    "it was probed, probes.jsonl, a question a line as each batch ends, and "
+    "preflight.json.",
+    examples=[
+        "stopadvisor probe samples/hard.jsonl --model samples/tiny-reasoner",
+        "stopadvisor probe my.jsonl --model Qwen/Qwen3-8B --budgets 0,512,1024,2048",
+        "stopadvisor probe fresh.jsonl --like policy.joblib",
+    ],
+    exit_codes=(0, 1, 2, 5, 130),
+)
 @click.argument("workload", type=click.Path(path_type=Path))
 @click.option(
     "--like",

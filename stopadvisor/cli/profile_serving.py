@@ -17,6 +17,7 @@ import click
 import numpy as np
 
 from stopadvisor.cli.options import DEFAULT_MODEL, OutputOptions, output_options
+from stopadvisor.cli.page import Page
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.screen import Screen
 from stopadvisor.collect import Progress, make_prompts
@@ -57,7 +58,7 @@ class ProfileOptions:
 
 
 class _Counts(click.ParamType[Any]):
-    name = "n,n,…"
+    name = "n,n,..."
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):
@@ -83,7 +84,16 @@ class _Json(click.ParamType[Any]):
         return found
 
 
-@click.command("profile-serving")
+@click.command(
+    "profile-serving",
+    cls=Page,
+    writes="The profile, JSON: --out. `assess --serving-profile` counts in its seconds.",
+    examples=[
+        "stopadvisor profile-serving --model samples/tiny-reasoner --out profile.json",
+        "stopadvisor profile-serving --model Qwen/Qwen3-8B --batch 1,8,32 --device cuda",
+    ],
+    exit_codes=(0, 1, 2, 130),
+)
 @click.option(
     "--model",
     default=DEFAULT_MODEL,
@@ -125,7 +135,7 @@ class _Json(click.ParamType[Any]):
     default=ProfileOptions.max_think,
     help="Cut thinking here, or earlier where the context leaves less.",
 )
-@click.option("--device", default="auto", help="cpu, cuda, cuda:1, …")
+@click.option("--device", default="auto", help="cpu, cuda, cuda:1, ...")
 @click.option(
     "--dtype",
     type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
@@ -142,8 +152,6 @@ def command(**params: Any) -> int:
     """Measure seconds and memory per question with probes, and seconds per token.
 
     Nothing is stopped: each question thinks to its own end and is probed on the way.
-
-    Example: stopadvisor profile-serving --model samples/tiny-reasoner --out profile.json
     """
     output = OutputOptions.take(params)
     return run(ProfileOptions(output=output, **params), sys.stdout, sys.stderr)

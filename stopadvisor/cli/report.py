@@ -18,6 +18,7 @@ import click
 
 from stopadvisor.assessment import Assessment, assess, assess_paper
 from stopadvisor.cli.options import OutputOptions, output_options
+from stopadvisor.cli.page import Page
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.screen import Screen, place
 from stopadvisor.cli.settings import Asked
@@ -45,7 +46,17 @@ class ReportOptions:
     output: OutputOptions = field(default_factory=OutputOptions)
 
 
-@click.command("report")
+@click.command(
+    "report",
+    cls=Page,
+    reads="A run directory, or a raw.npz archive that was assessed: assessment.json, "
+    "calibration.json where there is one, and the probes; never the model.",
+    writes="report.html: --out, else in the run directory.",
+    examples=[
+        "stopadvisor report",
+        "stopadvisor report runs/my-Qwen3-8B-1a2b3c4d --out for-the-team.html",
+    ],
+)
 @click.argument("path", metavar="[RUN|RAW.NPZ]", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--out", type=click.Path(path_type=Path), show_default="report.html in RUN", help="The file."
@@ -54,12 +65,9 @@ class ReportOptions:
 def command(path: Path | None, out: Path | None, **params: Any) -> int:
     """Write the results of RUN as one page that opens anywhere, with pictures and tables.
 
-    Without RUN: the run assessed last.  Reads assessment.json, calibration.json and the probes,
-    never the model; writes report.html, one file that loads nothing from anywhere.  `assess`
-    writes it too; write it again after `calibrate`, to have the certificate on it.  Needs the
-    extra `report`.
-
-    Example: stopadvisor report runs/arithmetic-tiny-reasoner-eacc8152
+    Without RUN: the run assessed last.  The page is one file that loads nothing from anywhere.
+    `assess` writes it too; write it again after `calibrate`, to have the certificate on it.  Needs
+    the extra `report`.
     """
     return run(ReportOptions(path, out, OutputOptions.take(params)), sys.stdout, sys.stderr)
 

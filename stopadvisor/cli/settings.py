@@ -114,7 +114,7 @@ PRICE = _Price()
 
 
 class _Families(click.ParamType[Any]):
-    name = "name,name,…"
+    name = "name,name,..."
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):

@@ -14,6 +14,7 @@ from typing import Any, TextIO
 import click
 
 from stopadvisor.cli.options import OutputOptions, output_options
+from stopadvisor.cli.page import Page
 from stopadvisor.cli.screen import Screen, number_list, place, plural, share
 from stopadvisor.constants import PAPER_BUDGETS
 
@@ -35,10 +36,18 @@ class SimulateOptions:
     output: OutputOptions = field(default_factory=OutputOptions)
 
 
-@click.command("simulate")
+@click.command(
+    "simulate",
+    cls=Page,
+    writes="A run directory, or an archive: --out.",
+    examples=[
+        "stopadvisor simulate --profile early-solved -n 400 -o /tmp/plan",
+        "stopadvisor simulate --profile unsolved --seed 1 -o /tmp/raw.npz",
+    ],
+)
 @click.option(
     "--profile",
-    metavar="NAME|KIND=SHARE,…",
+    metavar="NAME|KIND=SHARE,...",
     default=SimulateOptions.profile,
     help="free-form, early-solved, unsolved; or shares of early_solved, beneficial, harmful, "
     "unsolved, oscillating, trap, relapse that add up to 1.",
@@ -77,9 +86,6 @@ def command(**params: Any) -> int:
     To see what a study of such a profile, at such a size, could certify before anything is
     labelled; to try `assess` and `calibrate` without a model; or, with another --seed, to hold a
     policy against fresh questions (`verify`).
-
-    Example: stopadvisor simulate --profile early-solved -n 400 -o /tmp/plan && stopadvisor assess
-    /tmp/plan
     """
     output = OutputOptions.take(params)
     return run(SimulateOptions(output=output, **params), sys.stdout, sys.stderr)

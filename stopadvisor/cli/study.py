@@ -22,6 +22,7 @@ import click
 
 from stopadvisor.choice import Settings
 from stopadvisor.cli.options import OutputOptions, output_options
+from stopadvisor.cli.page import Page
 from stopadvisor.cli.progress import progress_on, time_left
 from stopadvisor.cli.study_screen import show_list, show_skipped, show_study
 from stopadvisor.constants import (
@@ -72,7 +73,18 @@ class _Extra(click.ParamType[Any]):
 _OPEN_SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 
-@click.command("study")
+@click.command(
+    "study",
+    cls=Page,
+    reads="Run directories and raw.npz archives; never a model.",
+    writes="studies/NAME.json and its tables as CSV, in the first run's directory.",
+    examples=[
+        "stopadvisor study list",
+        "stopadvisor study frontier runs/my-Qwen3-8B-1a2b3c4d",
+        "stopadvisor study all raw.npz --jobs 4",
+    ],
+    exit_codes=(0, 1, 2, 130),
+)
 @click.argument("name", metavar="NAME", type=click.Choice([*STUDIES, ALL, LIST]))
 @click.argument("runs", metavar="[RUN|RAW.NPZ]...", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--alpha", type=_OPEN_SHARE, default=DEFAULT_ALPHA, help="Risk target.")
@@ -119,8 +131,6 @@ def command(name: str, runs: tuple[Path, ...], extra: Sequence[Any], **params: A
 
     Until `calibrate` has opened the calibration questions of a run, its studies read fit questions
     alone and say so.
-
-    Example: stopadvisor study frontier runs/gsm8k-Qwen3-8B-1a2b3c4d
     """
     output = OutputOptions.take(params)
     names = ("alpha", "delta", "serving", "resamples", "seed")

@@ -18,6 +18,7 @@ import numpy as np
 
 from stopadvisor.cli.like import check_budgets
 from stopadvisor.cli.options import OutputOptions, output_options
+from stopadvisor.cli.page import Page
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.settings import PRICE
 from stopadvisor.cli.verify_screen import show_verification
@@ -60,7 +61,19 @@ class VerifyOptions:
     output: OutputOptions = field(default_factory=OutputOptions)
 
 
-@click.command("verify")
+@click.command(
+    "verify",
+    cls=Page,
+    reads="POLICY, and a run directory or raw.npz archive with probes at the policy's "
+    "budgets (`probe --like POLICY` makes them).",
+    writes="Nothing, but for a look in the run's ledger.json where its calibration "
+    "questions are shown.",
+    examples=[
+        "stopadvisor verify policy.joblib runs/fresh-Qwen3-8B-1a2b3c4d",
+        "stopadvisor verify policy.joblib runs/my-Qwen3-8B-5e6f7a8b --test-only",
+    ],
+    exit_codes=(0, 2, 4),
+)
 @click.argument("policy", metavar="POLICY", type=click.Path(path_type=Path))
 @click.argument("probes", metavar="RUN|RAW.NPZ", type=click.Path(path_type=Path))
 @click.option(
@@ -97,8 +110,6 @@ def command(policy: Path, probes: Path, price: Weights | None, **params: Any) ->
 
     Questions that fitted or calibrated the policy are left out and counted.  Ends with exit code 4
     if the probes contradict the certificate.
-
-    Example: stopadvisor verify policy.joblib runs/next-week-model-1a2b3c4d
     """
     output = OutputOptions.take(params)
     options = VerifyOptions(policy, probes, weights=price, output=output, **params)

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 import click
 
 from stopadvisor.cli.options import OutputOptions, output_options
+from stopadvisor.cli.page import Page
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.screen import Screen, place, plural
 from stopadvisor.converters import BENCHMARKS, convert, load_rows
@@ -37,7 +38,16 @@ class WorkloadOptions:
     output: OutputOptions = field(default_factory=OutputOptions)
 
 
-@click.command("workload")
+@click.command(
+    "workload",
+    cls=Page,
+    reads="The data set: from the Hugging Face hub, or a copy of it (--from).",
+    writes="The workload, JSONL: --out.",
+    examples=[
+        "stopadvisor workload gsm8k -n 300 -o gsm8k.jsonl",
+        "stopadvisor workload math500 --from MATH-500/test.jsonl -o math500.jsonl",
+    ],
+)
 @click.argument("name", type=click.Choice(list(BENCHMARKS)))
 @click.option(
     "--questions",
@@ -72,8 +82,6 @@ def command(**params: Any) -> int:
     """Write a public benchmark as a workload, with the splits and gold rules of the paper.
 
     Needs the extra `datasets`; GPQA asks for a login at the hub.
-
-    Example: stopadvisor workload gsm8k -n 300 -o gsm8k.jsonl
     """
     output = OutputOptions.take(params)
     return run(WorkloadOptions(output=output, **params), sys.stdout, sys.stderr)

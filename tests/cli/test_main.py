@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
+import shlex
 import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError
+from io import BytesIO, TextIOWrapper
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +23,8 @@ import pytest
 import stopadvisor
 from stopadvisor import errors
 from stopadvisor.cli import main as main_module
-from stopadvisor.cli.main import COMMANDS, Entry, main
+from stopadvisor.cli.main import COMMANDS, LIBRARIES, Entry, main
+from stopadvisor.cli.page import EXIT_CODES, Page
 
 ROOT = Path(__file__).parent.parent.parent
 HEAVY = ("torch", "transformers", "sklearn", "scipy", "numpy", "joblib", "math_verify")
@@ -62,7 +67,8 @@ def test_help_lists_every_command_with_its_line(capsys: pytest.CaptureFixture[st
     text = " ".join(capsys.readouterr().out.split())
     for name, entry in COMMANDS.items():
         assert f"{name} {entry.help}" in text
-    assert "5 preflight failed, 130 interrupted" in text
+    for code, meaning in EXIT_CODES.items():
+        assert f"{code} {meaning}" in text
 
 
 @pytest.mark.parametrize("code", ["--help", "--version", "-h"])
@@ -94,9 +100,31 @@ def test_help_costs_at_most_twice_an_import_of_click_and_rich() -> None:
     assert cpu_seconds("-m", "stopadvisor", "--help") <= 2 * baseline
 
 
-def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_names_all_that_is_loaded_one_a_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(name: str) -> str:
+        if name == "torch":
+            raise PackageNotFoundError(name)
+        return f"{len(name)}.0"
+
+    monkeypatch.setattr("importlib.metadata.version", found)
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"stopadvisor {stopadvisor.__version__}\n"
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"stopadvisor {stopadvisor.__version__}"
+    assert lines[1] == f"python {sys.version.split()[0]}"
+    assert {"numpy 5.0", "transformers 12.0", "torch not installed (extra hf)"} < set(lines)
+
+
+def test_version_names_what_the_package_requires() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = {"": project["dependencies"], **project["optional-dependencies"]}
+    for extra in ("dev", "browser"):  # for those who work on it
+        wanted.pop(extra, None)
+    names = {extra: [re.split(r"[^\w-]", r)[0] for r in wanted[extra]] for extra in wanted}
+    first = {name: extra for extra in reversed(names) for name in names[extra]}
+    listed = {name: extra for extra in LIBRARIES for name in LIBRARIES[extra]}
+    assert listed == first
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
@@ -106,6 +134,39 @@ def test_every_command_in_the_table_is_there(name: str, capsys: pytest.CaptureFi
     text = capsys.readouterr().out
     assert "--json" in text
     assert "--quiet" in text
+
+
+def page(name: str) -> Page:
+    command = import_module(COMMANDS[name].module).command
+    assert isinstance(command, Page)
+    return command
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_the_help_of_a_command_is_a_whole_page(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([name, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.isascii()  # readable in every terminal
+    assert max(map(len, text.splitlines())) <= 80
+    # What it does, apart from its line in the table; an example; what its exit codes mean.
+    assert len(text.partition("Options:")[0].splitlines()) > 4
+    assert "\nExamples:\n" in text
+    assert {0, 2} <= set(page(name).exit_codes) <= set(EXIT_CODES)
+    for code in page(name).exit_codes:
+        assert re.search(rf"^  {code} +{EXIT_CODES[code][:30]}", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_the_examples_of_a_page_are_command_lines_that_parse(name: str) -> None:
+    examples = page(name).examples
+    assert any(f"stopadvisor {name}" in example for example in examples)
+    for example in examples:
+        line = example.removeprefix('eval "$(').partition(')"')[0].partition(" > ")[0]
+        words = shlex.split(line, comments=True)
+        assert words[:2] == ["stopadvisor", name]
+        page(name).make_context(name, words[2:])  # raises where it does not parse
 
 
 @pytest.mark.parametrize("name", sorted(set(stopadvisor.__all__) - {"__version__"}))
@@ -200,6 +261,32 @@ def test_a_closed_pipe_ends_quietly() -> None:
 
 def test_the_module_is_the_command() -> None:
     done = python("-m", "stopadvisor", "--version")
-    assert (done.returncode, done.stdout) == (0, f"stopadvisor {stopadvisor.__version__}\n")
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"stopadvisor {stopadvisor.__version__}\n")
     script = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert script == {"stopadvisor": "stopadvisor.cli.main:main"}
+
+
+# --- What stdout cannot take ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("encoding", "printed"),
+    [("ascii", r"mod\u00e8le \ud83d\ude00 \udc80"), ("utf-8", r"modèle 😀 \udc80")],
+)
+def test_no_letter_ends_the_program_and_json_stays_json(
+    fails: Callable[[BaseException], None],
+    monkeypatch: pytest.MonkeyPatch,
+    encoding: str,
+    printed: str,
+) -> None:
+    message = "modèle 😀 \udc80"  # the last as in a file's name that is no UTF-8
+    fails(errors.WorkloadError(message))
+    raw = BytesIO()
+    with TextIOWrapper(raw, encoding=encoding) as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        assert main(["fail", "--json"]) == 2
+        out.flush()
+        text = raw.getvalue().decode(encoding)
+    assert printed in text
+    assert json.loads(text)["error"]["message"] == message

@@ -1,0 +1,177 @@
+"""`completion`: the scripts, sourced by real shells, and what a key press imports."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stopadvisor.cli.main import COMMANDS, main
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SHELLS = ("bash", "zsh", "fish")
+HEAVY = ("torch", "transformers", "sklearn", "scipy", "numpy", "joblib", "math_verify", "rich")
+
+needs = {
+    shell: pytest.mark.skipif(shutil.which(shell) is None, reason=f"{shell} is not installed")
+    for shell in SHELLS
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a policy and a run, and the command as it would be installed."""
+    monkeypatch.chdir(tmp_path)
+    command = tmp_path / "bin" / "stopadvisor"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m stopadvisor "$@"\n', encoding="utf-8")
+    command.chmod(0o755)
+    (tmp_path / "policy.joblib").touch()
+    (tmp_path / "runs" / "sums").mkdir(parents=True)
+    monkeypatch.setenv("PATH", f"{command.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_script_is_for_its_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert f"_STOPADVISOR_COMPLETE={shell}_complete" in script
+    assert main(["completion", shell, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found == {"schema": 1, "shell": shell, "script": script.removesuffix("\n")}
+
+
+def test_another_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "tcsh"]) == 2
+    assert "'tcsh' is not one of 'bash', 'zsh', 'fish'" in capsys.readouterr().err
+
+
+# --- Sourced --------------------------------------------------------------------------------------
+
+
+@needs["bash"]
+@pytest.mark.slow
+@pytest.mark.integration
+def test_bash_completes_commands_options_values_and_paths(folder: Path) -> None:
+    wanted = {
+        "cal": "calibrate",
+        "plan --exp": "--expected-risk",
+        "plan --bound ": "exact bentkus hoeffding",
+        "plan --bound exact --nonsense ": "",
+        "verify policy.joblib runs/": "(compopt -o default)",
+    }
+    script = """
+    compopt() { COMPREPLY+=("(compopt $1 $2)"); }
+    eval "$(stopadvisor completion bash)"
+    complete -p stopadvisor > /dev/null || exit 1
+    for line; do
+        IFS=' ' read -ra COMP_WORDS <<< "stopadvisor $line"
+        [[ $line == *' ' ]] && COMP_WORDS+=('')
+        COMP_CWORD=$((${#COMP_WORDS[@]} - 1)) COMPREPLY=()
+        _stopadvisor_completion stopadvisor
+        echo "${COMPREPLY[*]}"
+    done
+    """
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script, "bash", *wanted],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stderr == ""
+    assert dict(zip(wanted, done.stdout.splitlines(), strict=True)) == wanted
+
+
+@needs["fish"]
+@pytest.mark.slow
+@pytest.mark.integration
+def test_fish_completes_commands_values_and_paths(folder: Path) -> None:
+    def offers(line: str) -> list[str]:
+        script = f"stopadvisor completion fish | source; complete -C '{line}'"
+        done = subprocess.run(
+            ["fish", "--no-config", "-c", script], capture_output=True, text=True, check=True
+        )
+        return [offer.partition("\t")[0] for offer in done.stdout.splitlines()]
+
+    assert offers("stopadvisor cal") == ["calibrate"]
+    assert offers("stopadvisor plan --bound be") == ["bentkus"]
+    assert "policy.joblib" in offers("stopadvisor inspect pol")
+
+
+@needs["zsh"]
+@pytest.mark.slow
+@pytest.mark.integration
+def test_zsh_completes_commands_values_and_paths(folder: Path) -> None:
+    (folder / ".zshrc").write_text(
+        "autoload -Uz compinit && compinit -u -D\nPS1='READY> '\nunsetopt zle_bracketed_paste\n"
+        'eval "$(stopadvisor completion zsh)"\n',
+        encoding="utf-8",
+    )
+    process, control = pty.fork()
+    if process == 0:
+        os.environ["TERM"] = "dumb"
+        os.execvp("zsh", ["zsh", "--no-globalrcs", "-i"])
+    try:
+        _until(control, "READY> ")
+        for typed, completed in (
+            ("stopadvisor cal", "calibrate"),
+            ("stopadvisor plan --bound be", "bentkus"),
+            ("stopadvisor inspect pol", "policy.joblib"),
+        ):
+            os.write(control, f"{typed}\t".encode())
+            _until(control, completed)
+            os.write(control, b"\x15")  # forget the line
+    finally:
+        os.close(control)
+        os.waitpid(process, 0)
+
+
+def _until(control: int, wanted: str, patience_s: float = 60.0) -> None:
+    """Read what the shell shows until it holds what is wanted."""
+    end, shown = time.monotonic() + patience_s, ""
+    while wanted not in shown.replace("\x1b[K", ""):
+        ready, _, _ = select.select([control], [], [], max(0.0, end - time.monotonic()))
+        assert ready, f"waited for {wanted!r}, got {shown!r}"
+        shown += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", os.read(control, 4096).decode())
+
+
+# --- What a key press costs -----------------------------------------------------------------------
+
+
+def loaded(words: str) -> set[str]:
+    """Modules in memory after completing the last of the words."""
+    code = "import sys\nfrom stopadvisor.cli.main import main\nmain([])\nprint(*sys.modules)"
+    count = str(len(words.split(" ")) - 1)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={
+            **os.environ, "PYTHONPATH": str(ROOT), "_STOPADVISOR_COMPLETE": "bash_complete",
+            "COMP_WORDS": words, "COMP_CWORD": count,
+        },
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    *offers, modules = done.stdout.splitlines()
+    assert offers
+    return set(modules.split())
+
+
+def test_the_name_of_a_command_is_completed_without_importing_one() -> None:
+    found = loaded("stopadvisor p")
+    assert not found & set(HEAVY)
+    assert not [COMMANDS[name].module for name in COMMANDS if COMMANDS[name].module in found]
+
+
+def test_an_option_is_completed_by_importing_its_command_alone() -> None:
+    found = loaded("stopadvisor inspect --")
+    assert {COMMANDS[name].module for name in COMMANDS} & found == {"stopadvisor.cli.inspect"}
+    assert not found & {"torch", "transformers", "sklearn"}
