@@ -32,15 +32,15 @@ class Learner:
     peak_gain: float
 
     @classmethod
-    def build(cls, table: ProbeTable) -> Learner:
+    def build(cls, table: ProbeTable, setting: PaperSetting) -> Learner:
         """Fit a workload's classifier and find its threshold.
 
-        Raises
-        ------
-        CalibrationError
-            Fewer than 10 questions, or one class of labels only.
+        Parameters
+        ----------
+        table : ProbeTable
+        setting : PaperSetting
+            Of that table.
         """
-        setting = PaperSetting.build(table)
         features = feature_array(table)
         model = fit_logistic(
             features.reshape(-1, features.shape[-1]), setting.correct.ravel(), solver="lbfgs"

@@ -15,12 +15,11 @@ from scipy.special import expit
 from stopadvisor.bootstrap import interval, resample_counts
 from stopadvisor.chains import FitData, score_out_of_fold
 from stopadvisor.families import SCALAR_FAMILIES
-from stopadvisor.paper import PaperSetting
 from stopadvisor.probes import BoolArray, FloatArray
 from stopadvisor.reliability import Reliability, auroc, reliability
 from stopadvisor.sources import Source
 from stopadvisor.studies.opened import basis_remarks
-from stopadvisor.studies.sides import fit_data, paper_views, study_settings
+from stopadvisor.studies.sides import fit_data, paper_setting, paper_views, study_settings
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 
 __all__ = ["run"]
@@ -71,7 +70,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     bins: list[tuple[Cell, ...]] = []
     views = paper_views(sources)
     for source, view in zip(sources, views, strict=True):
-        setting = PaperSetting.build(view.table)
+        setting = paper_setting(view)
         everywhere = np.ones(setting.correct.shape, dtype=bool)
         for family, values in setting.scores.items():
             _add(

@@ -15,11 +15,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from stopadvisor.choice import first_useful_risk, fit_limit
-from stopadvisor.paper import OperatingPoint, PaperSetting, operating_points, paper_split
+from stopadvisor.paper import OperatingPoint, operating_points, paper_split
 from stopadvisor.risk import max_losses, power
 from stopadvisor.sources import Source
 from stopadvisor.studies.opened import View, basis_remarks
-from stopadvisor.studies.sides import EXPECTED, FitSide, fit_sides, paper_views, study_settings
+from stopadvisor.studies.sides import (
+    EXPECTED,
+    FitSide,
+    fit_sides,
+    paper_setting,
+    paper_views,
+    study_settings,
+)
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 
 __all__ = ["run"]
@@ -94,7 +101,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
 
 
 def _drawn_rows(view: View, options: StudyOptions) -> list[tuple[Cell, ...]]:
-    setting = PaperSetting.build(view.table)
+    setting = paper_setting(view)
     calibration, test = paper_split(view.table.n_questions)
     rng = np.random.default_rng(options.seed)
     rows: list[tuple[Cell, ...]] = []

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from stopadvisor.errors import StudyError
+from stopadvisor.errors import CalibrationError, StudyError
 from stopadvisor.intervals import exact_interval, paired_difference
 from stopadvisor.paper import PaperSetting
 from stopadvisor.peaks import learned_peak
@@ -75,19 +75,24 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     first = views[0].table
     rows: list[tuple[Cell, ...]] = []
     against: list[tuple[Cell, ...]] = []
+    unlearned: list[str] = []
     for source, view in zip(sources, views, strict=True):
         assert source.manifest is not None  # held by require_related
         names = (view.label, repr(source.manifest["plan"]["cue"])[1:-1])
         table = view.table
         right = table.correct[:, -1]
-        found = learned_peak(PaperSetting.build(table))
+        try:
+            gain = learned_peak(PaperSetting.build(table)).gain
+        except CalibrationError as error:
+            gain = None  # a cue may leave no right answer to learn from
+            unlearned.append(f"{view.label}: no peak gain: {error}")
         rows.append(
             (
                 *names,
                 table.n_questions,
                 float(right.mean()),
                 *exact_interval(int(right.sum()), table.n_questions),
-                found.gain,
+                gain,
                 float(table.trace_tokens.mean()),
             )
         )
@@ -117,7 +122,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
                 "the cheapest rule on fit questions; what it loses is held against natural answers",
             ),
         ),
-        (*basis_remarks(views), *reasons),
+        (*basis_remarks(views), *unlearned, *reasons),
     )
 
 

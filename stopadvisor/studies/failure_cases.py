@@ -22,12 +22,12 @@ from stopadvisor.cases import Duel, find_cases
 from stopadvisor.chains import Chain, score_out_of_fold
 from stopadvisor.errors import StudyError, WorkloadError
 from stopadvisor.families import SCALAR_FAMILIES
-from stopadvisor.paper import PaperSetting, first_stops, operating_points, paper_split
+from stopadvisor.paper import first_stops, operating_points, paper_split
 from stopadvisor.probes import FloatArray, IntArray, ProbeTable
 from stopadvisor.runs import RunDirectory
 from stopadvisor.sources import ARCHIVE, Source
 from stopadvisor.studies.opened import View, basis_remarks
-from stopadvisor.studies.sides import FitSide, fit_sides, paper_views, study_settings
+from stopadvisor.studies.sides import FitSide, fit_sides, paper_setting, paper_views, study_settings
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 from stopadvisor.workload import read_workload
 
@@ -183,7 +183,7 @@ def _at(values: NDArray[np.generic], stops: IntArray) -> NDArray[np.generic]:
 
 
 def _paper_side(view: View, options: StudyOptions) -> _Side:
-    setting = PaperSetting.build(view.table)
+    setting = paper_setting(view)
     calibration, test = paper_split(view.table.n_questions)
     points = operating_points(setting, calibration, test, alpha=options.alpha, delta=options.delta)
     stops = [first_stops(setting.scores[p.family][test], p.threshold) for p in points]

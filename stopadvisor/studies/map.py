@@ -21,7 +21,7 @@ from stopadvisor.sources import Source
 from stopadvisor.studies.frontier import find_peak
 from stopadvisor.studies.opened import View, basis_remarks
 from stopadvisor.studies.paper_map import PAPER_ROWS, PaperRow
-from stopadvisor.studies.sides import paper_views, study_settings
+from stopadvisor.studies.sides import paper_setting, paper_views, study_settings
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 from stopadvisor.trajectories import TYPES, profile, regime, trajectory
 
@@ -88,7 +88,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     profiles: list[tuple[Cell, ...]] = []
     serving: list[tuple[Cell, ...]] = []
     for source, view in zip(sources, views, strict=True):
-        setting = PaperSetting.build(view.table)
+        setting = paper_setting(view)
         summary.append(_summary_row(view, setting, options))
         profiles.append(_profile_row(source, view))
         saving = peak_serving(setting).saving_pct

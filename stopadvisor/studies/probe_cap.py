@@ -15,10 +15,17 @@ from dataclasses import replace
 import numpy as np
 
 from stopadvisor.costs import paper_costs
-from stopadvisor.paper import PaperSetting, match_risk, paper_split
+from stopadvisor.paper import match_risk, paper_split
 from stopadvisor.sources import Source
 from stopadvisor.studies.opened import View, basis_remarks, labels
-from stopadvisor.studies.sides import EXPECTED, FitSide, fit_sides, paper_views, study_settings
+from stopadvisor.studies.sides import (
+    EXPECTED,
+    FitSide,
+    fit_sides,
+    paper_setting,
+    paper_views,
+    study_settings,
+)
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 
 __all__ = ["run"]
@@ -94,7 +101,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
 
 
 def _matched_rows(view: View, options: StudyOptions) -> list[tuple[Cell, ...]]:
-    setting = PaperSetting.build(view.table)
+    setting = paper_setting(view)
     calibration, test = paper_split(view.table.n_questions)
     rows: list[tuple[Cell, ...]] = []
     for cap in _CAPS:

@@ -17,10 +17,10 @@ import numpy as np
 from stopadvisor.chains import Chain
 from stopadvisor.constants import PAPER_CACHED_WEIGHT
 from stopadvisor.costs import REGIMES, ServingCost, Weights, full_counts, serving_costs
-from stopadvisor.paper import PaperSetting, first_stops, peak_serving
+from stopadvisor.paper import first_stops, peak_serving
 from stopadvisor.sources import Source
 from stopadvisor.studies.opened import View, basis_remarks, labels
-from stopadvisor.studies.sides import FitSide, fit_sides, paper_views, study_settings
+from stopadvisor.studies.sides import FitSide, fit_sides, paper_setting, paper_views, study_settings
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 
 __all__ = ["run"]
@@ -125,7 +125,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
 
 
 def _paper_rows(view: View) -> list[tuple[Cell, ...]]:
-    setting = PaperSetting.build(view.table)
+    setting = paper_setting(view)
     found = peak_serving(setting)
     stops = first_stops(setting.scores["learned"], found.threshold)
     budgets = view.table.budgets.astype(np.float64)

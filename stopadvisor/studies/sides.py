@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from stopadvisor.assessment import calibration_size
 from stopadvisor.chains import Chain, FitData, build_chain, candidate_schedules
 from stopadvisor.choice import Settings, fit_limit
-from stopadvisor.errors import CalibrationError
+from stopadvisor.errors import CalibrationError, StudyError
 from stopadvisor.families import SCALAR_FAMILIES
+from stopadvisor.paper import PaperSetting
 from stopadvisor.sources import Source
 from stopadvisor.studies.opened import View, labels, paper_view
 from stopadvisor.studies.study import Cell, Column, StudyOptions
@@ -23,6 +24,7 @@ __all__ = [
     "fit_data",
     "fit_side",
     "fit_sides",
+    "paper_setting",
     "paper_views",
     "study_settings",
 ]
@@ -43,6 +45,20 @@ _MOST_BLOCKS = 1000
 def paper_views(sources: Sequence[Source]) -> list[View]:
     """What may be shown of each source, as the paper reads it."""
     return [paper_view(s, name) for s, name in zip(sources, labels(sources), strict=True)]
+
+
+def paper_setting(view: View) -> PaperSetting:
+    """Scores and costs of a view under the paper's protocol.
+
+    Raises
+    ------
+    StudyError
+        Too few questions, or labels of one class only; the message names the run.
+    """
+    try:
+        return PaperSetting.build(view.table)
+    except CalibrationError as error:
+        raise StudyError(f"{view.label}: {error}") from error
 
 
 def study_settings(options: StudyOptions) -> Settings:

@@ -8,17 +8,17 @@ several samples a question: each sample is a row.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from stopadvisor.errors import StudyError
 from stopadvisor.intervals import exact_interval
-from stopadvisor.paper import PaperSetting
 from stopadvisor.peaks import learned_peak
 from stopadvisor.sources import Source
 from stopadvisor.studies.opened import basis_remarks, labels, view
 from stopadvisor.studies.related import require_related
-from stopadvisor.studies.sides import EXPECTED, fit_sides, study_settings
+from stopadvisor.studies.sides import EXPECTED, fit_sides, paper_setting, study_settings
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 
 __all__ = ["run"]
@@ -81,7 +81,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
             table = one.table.with_reference("last-checkpoint")
             table = table.take(table.samples == sample)
             right, natural = table.correct[:, -1], table.natural_correct
-            found = learned_peak(PaperSetting.build(table))
+            found = learned_peak(paper_setting(replace(one, table=table)))
             accuracies.append(float(right.mean()))
             gains.append(found.gain)
             rows.append(

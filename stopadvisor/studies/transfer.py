@@ -19,7 +19,7 @@ from stopadvisor.errors import CalibrationError, PolicyError, StudyError
 from stopadvisor.policy import load_policy
 from stopadvisor.sources import Source
 from stopadvisor.studies.opened import View, basis_remarks
-from stopadvisor.studies.sides import paper_views, study_settings
+from stopadvisor.studies.sides import paper_setting, paper_views, study_settings
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 from stopadvisor.transfer import Comparison, calibrate_transfer, compare
 from stopadvisor.transfer_gains import Learner, transfer_gains
@@ -74,7 +74,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     if len(sources) < 2:
         raise StudyError(f"a transfer needs two runs or more, got {len(sources)}")
     views = paper_views(sources)
-    learners = [Learner.build(view.table) for view in views]
+    learners = [Learner.build(view.table, paper_setting(view)) for view in views]
     gains: list[tuple[Cell, ...]] = []
     reasons: list[str] = []
     for a, b in permutations(range(len(sources)), 2):

@@ -1,0 +1,91 @@
+"""Study `serving` against the published figures, and against costs summed request by request."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stopadvisor.sources import open_source
+from stopadvisor.studies.serving import run
+from stopadvisor.studies.sides import fit_side, study_settings
+from stopadvisor.studies.study import StudyOptions
+from tests.material import make_run
+from tests.studies.material import ARCHIVES, NAMES, QUICK, archive, needs_archives, row_of, rows_of
+from tests.studies.plain import load, stops_of
+
+
+@needs_archives
+@pytest.mark.parametrize("name", NAMES)
+def test_the_papers_regimes_are_what_its_scripts_print(name: str, tmp_path: Path) -> None:
+    found = run([archive(name, tmp_path)], QUICK)
+    expected = json.loads((ARCHIVES / "expected.json").read_text())[name]["regimes"]
+    for regime in ("kv-fork", "prefix-cache", "black-box"):
+        row = row_of(found, "paper", regime=regime)
+        assert row["saving_pct"] == pytest.approx(expected[regime.replace("-", "_")])
+        assert row["threshold"] == expected["tau"]
+
+
+@needs_archives
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("regime", ["prefix-cache", "black-box"])
+def test_at_the_break_even_weight_nothing_is_saved(name: str, regime: str, tmp_path: Path) -> None:
+    row = row_of(run([archive(name, tmp_path)], QUICK), "paper", regime=regime)
+    data = load(name)
+    stops = stops_of(data["p_stop"], row["threshold"])
+    budgets, weight = data["budgets"], row["break_even_weight"]
+    cost, full = 0.0, 0.0
+    for i, stop in enumerate(stops.tolist()):
+        again = (
+            budgets[stop] * (stop + 1) if regime == "prefix-cache" else budgets[: stop + 1].sum()
+        )
+        cost += data["thinking"][i, stop] + 48 * (stop + 1) + weight * again
+        full += data["think_lens"][i] + 48
+    assert cost == pytest.approx(full)
+    assert (row["saving_pct"] > 0) == (row["reread_weight"] < weight)
+
+
+def test_prices_weigh_the_tokens_of_one_rule(tmp_path: Path) -> None:
+    source = open_source(make_run(tmp_path / "run", 500))
+    options = StudyOptions(resamples=400, alpha=0.2)
+    found = run([source], options)
+    side = fit_side(source, "run", study_settings(options))
+    chain = side.cheapest(side.all_chains())
+    assert chain is not None
+    table, schedule = side.fit.table, chain.scorer.schedule
+    stops = chain.curve.stops(chain.position(side.limit)).tolist()
+    # Under kv-fork: prompt once, thinking, and suffix and answer of each probe until the stop.
+    decoded = prefilled = full_decoded = 0.0
+    assert table.natural_tokens is not None
+    for i, stop in enumerate(stops):
+        probed = [c for j, c in enumerate(schedule) if j <= stop and not table.ended[i, c]]
+        decoded += sum(table.probe_tokens[i, c] for c in probed)
+        prefilled += table.prompt_tokens[i] + table.suffix_tokens * len(probed)
+        whole = table.trace_tokens[i] + table.natural_tokens[i]
+        decoded += whole if stop == len(schedule) else table.budgets[schedule[stop]]
+        full_decoded += whole
+    for row in rows_of(found, "prices"):
+        price = float(str(row["prefilled"]))
+        full = full_decoded + price * table.prompt_tokens.sum()
+        saving = 100 * (1 - (decoded + price * prefilled) / full)
+        assert row["kv_fork_pct"] == pytest.approx(saving)
+    regimes = {str(row["regime"]): row for row in rows_of(found, "regimes")}
+    assert set(regimes) == {"kv-fork", "prefix-cache", "black-box", "overlap"}
+    papers = row_of(found, "prices", swept="cached", cached=0.1)
+    for name, row in regimes.items():
+        assert row["saving_pct"] == pytest.approx(papers[f"{name.replace('-', '_')}_pct"])
+        # The regime's own rule is the cheapest of all, the one shown among them.
+        assert float(str(row["own_saving_pct"])) >= float(str(row["saving_pct"])) - 1e-9
+    assert regimes["kv-fork"]["own_saving_pct"] == pytest.approx(side.saving(chain))
+
+
+def test_prices_are_no_higher_than_a_cache_makes_them(tmp_path: Path) -> None:
+    found = run([open_source(make_run(tmp_path / "run", 500))], StudyOptions(alpha=0.2))
+    swept = [row for row in rows_of(found, "prices") if row["swept"] == "cached"]
+    savings = np.array(
+        [[float(str(r["prefix_cache_pct"])), float(str(r["black_box_pct"]))] for r in swept]
+    )
+    assert (np.diff(savings[:, 0]) <= 1e-9).all()  # dearer cache, less saved
+    assert np.ptp(savings[:, 1]) == pytest.approx(0)  # a black box reads no cache
