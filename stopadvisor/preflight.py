@@ -101,7 +101,7 @@ def run_preflight(
     """Try the engine, the thinking markers and the cue.
 
     An engine may show its tokenizer and chat template (`chat`) and the size of its distribution
-    (`vocabulary`); what it does not show is not checked.
+    (`vocabulary`), and try things of its own (`findings`); what it does not show is not checked.
 
     Parameters
     ----------
@@ -139,6 +139,7 @@ def run_preflight(
     final = [trace.probes[-1] for trace in traces]
     agreed = agreement(questions, traces, final, grader)
     chat: Chat | None = getattr(engine, "chat", None)
+    own = getattr(engine, "findings", None)
     return PreflightReport(
         checks=(
             _markers(traces, plan),
@@ -150,6 +151,7 @@ def run_preflight(
             _answer_cap([p for t in traces for p in t.probes], plan),
             _agreement(agreed),
             _numbers(traces, plan, getattr(engine, "vocabulary", None)),
+            *(Check(**asdict(found)) for found in (own(prompts[0], plan) if own else ())),
         ),
         agreement=agreed.share,
         examples=agreed.examples[:EXAMPLES],
@@ -331,6 +333,8 @@ def _agreement(agreed: Agreement) -> Check:
 
 def _numbers(traces: Sequence[RawTrace], plan: ProbePlan, vocabulary: int | None) -> Check:
     """Log-probabilities and entropies are those of one normalised distribution."""
+    if plan.entropy == "none":
+        return Check("numbers", "pass", "no log-probabilities, so families that read texts alone")
     _, _, k = plan.entropy.partition(":")
     # Over the k likeliest, the rest counts as one more outcome at most.
     outcomes = int(k) + 1 if k else vocabulary

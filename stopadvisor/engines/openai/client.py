@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -21,6 +20,8 @@ import httpx2
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 from tenacity.wait import wait_random_exponential
 
+from stopadvisor.engines.openai.completion import Completion, read_completion
+from stopadvisor.engines.openai.key import Key
 from stopadvisor.errors import EngineError, ModelError
 
 __all__ = ["PATIENCE", "REQUEST_TIMEOUT", "Client", "Completion", "Key", "Refused", "Traffic"]
@@ -48,85 +49,6 @@ class Refused(EngineError):
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.status = status
-
-
-class Key(httpx2.Auth):
-    """An API key that shows itself to the server alone.
-
-    Parameters
-    ----------
-    value : str
-        The key.
-    name : str
-        What to call it in messages: the environment variable it came from.
-
-    Raises
-    ------
-    ModelError
-        The key is empty or cannot stand in an HTTP header.
-    """
-
-    def __init__(self, value: str, name: str = "key") -> None:
-        self.name = name
-        self.__value = value.strip()
-        # Checked here, as the HTTP library would quote the whole header in its complaint.
-        if not self.__value or not (self.__value.isascii() and self.__value.isprintable()):
-            raise ModelError(f"{name} must hold printable ASCII characters, without line breaks")
-
-    @classmethod
-    def of_environment(cls, name: str, *, required: bool) -> Key | None:
-        """Read a key from an environment variable.
-
-        Raises
-        ------
-        ModelError
-            The variable is `required` and not set.
-        """
-        value = os.environ.get(name)
-        if value:
-            return cls(value, name)
-        if required:
-            raise ModelError(f"--api-key-env names {name}, which is not set in the environment")
-        return None
-
-    def __repr__(self) -> str:
-        return f"Key({self.name})"
-
-    def __reduce__(self) -> str:
-        raise TypeError("a key is not stored")
-
-    def hide(self, text: str) -> str:
-        """Take the key out of a text, such as a server's complaint about it."""
-        return text.replace(self.__value, f"[{self.name}]")
-
-    def auth_flow(
-        self, request: httpx2.Request
-    ) -> Generator[httpx2.Request, httpx2.Response, None]:
-        """Sign a request; called by the HTTP library."""
-        request.headers["Authorization"] = f"Bearer {self.__value}"
-        yield request
-
-
-@dataclass(frozen=True)
-class Completion:
-    """One answer of ``/v1/completions``."""
-
-    token_ids: tuple[int, ...] | None
-    """Decoded tokens, the ending one included where the server counts it; None if not returned."""
-    text: str
-    """The decoded text as the server gives it."""
-    logprobs: tuple[float, ...] | None
-    """Log-probability (nats) of each decoded token; None if not asked or not returned."""
-    top_logprobs: tuple[tuple[float, ...], ...] | None
-    """Per token, log-probabilities of the likeliest tokens, highest first."""
-    finish_reason: str
-    """``stop`` or ``length``."""
-    prompt_tokens: int
-    decoded_tokens: int
-    cached_tokens: int | None
-    """Prompt tokens that the server took from its cache; None where it does not say."""
-    seconds: float
-    """Wall-clock of the attempt that succeeded."""
 
 
 @dataclass
@@ -201,8 +123,6 @@ class Client:
     patience : float
         Seconds for which a request may go on failing before `EngineError` is raised: a server that
         dies and comes back within them costs time, and nothing else.
-    transport : optional
-        Takes the place of the network, in tests.
 
     Notes
     -----
@@ -224,7 +144,6 @@ class Client:
         key: Key | None = None,
         request_timeout: float = REQUEST_TIMEOUT,
         patience: float = PATIENCE,
-        transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         if not base_urls:
             raise ModelError("at least one --base-url is required, got none")
@@ -239,7 +158,6 @@ class Client:
             limits=httpx2.Limits(
                 max_connections=None, max_keepalive_connections=None, keepalive_expiry=KEEP_ALIVE
             ),
-            transport=transport,
         )
 
     async def __aenter__(self) -> Self:
@@ -327,7 +245,7 @@ class Client:
         if logprobs is not None:
             body["logprobs"] = logprobs
         completion: Completion = await self._patiently(
-            "POST", "/completions", body, home, patience, _completion
+            "POST", "/completions", body, home, patience, read_completion
         )
         self.traffic.prompt_tokens += completion.prompt_tokens
         self.traffic.cached_tokens += completion.cached_tokens or 0
@@ -445,9 +363,9 @@ class Client:
             raise
         except (ValueError, KeyError, TypeError, IndexError) as error:
             self.traffic.failed += 1
-            raise _PassingError(
-                f"{server.url}: malformed answer ({type(error).__name__}: {error})"
-            ) from error
+            # The error may quote what was sent; `from None` keeps it out of tracebacks as well.
+            reason = self._hide(f"malformed answer ({type(error).__name__}: {error})")
+            raise _PassingError(f"{server.url}: {reason}") from None
         finally:
             server.in_flight -= 1
         server.resting_until = 0.0
@@ -478,6 +396,9 @@ class Client:
             if isinstance(data, dict) and data.get(name):
                 data = data[name]
         text = " ".join(str(data).split())[:_SHOWN] or response.reason_phrase
+        return self._hide(text)
+
+    def _hide(self, text: str) -> str:
         return self._key.hide(text) if self._key else text
 
 
@@ -510,37 +431,3 @@ def _retry_after(response: httpx2.Response) -> float:
     """Seconds the server asks to be left alone; 0 where it does not, or gives a date."""
     text = response.headers.get("Retry-After", "")
     return float(text) if text.isdecimal() else 0.0
-
-
-def _completion(data: Mapping[str, Any], seconds: float) -> Completion:
-    """Read an answer; what does not look like one raises, and is asked for again."""
-    choice, usage = data["choices"][0], data.get("usage") or {}
-    given = choice.get("logprobs") or {}
-    ids = choice.get("token_ids")
-    if ids is None:
-        ids = _ids_of_names(given.get("tokens"))
-    logprobs, top = given.get("token_logprobs"), given.get("top_logprobs")
-    details = usage.get("prompt_tokens_details") or {}
-    return Completion(
-        token_ids=None if ids is None else tuple(int(i) for i in ids),
-        text=str(choice["text"]),
-        logprobs=None if logprobs is None else tuple(float(x) for x in logprobs),
-        top_logprobs=(
-            None
-            if top is None
-            else tuple(tuple(sorted(map(float, t.values()), reverse=True)) for t in top)
-        ),
-        finish_reason=str(choice["finish_reason"]),
-        prompt_tokens=int(usage.get("prompt_tokens") or 0),
-        decoded_tokens=int(usage.get("completion_tokens") or (len(ids) if ids else 0)),
-        cached_tokens=details.get("cached_tokens"),
-        seconds=seconds,
-    )
-
-
-def _ids_of_names(tokens: Sequence[str] | None) -> list[int] | None:
-    """Read ids out of ``token_id:N``, as ``return_tokens_as_token_ids`` names tokens."""
-    prefix = "token_id:"
-    if not tokens or not all(token.startswith(prefix) for token in tokens):
-        return None
-    return [int(token[len(prefix) :]) for token in tokens]

@@ -19,6 +19,7 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 from stopadvisor.engines.chat import Chat
+from stopadvisor.engines.openai.checks import Finding, server_checks
 from stopadvisor.engines.openai.model import NO_ENTROPY, Forced, Served, ServedModel, Written
 from stopadvisor.engines.openai.ramp import find_concurrency
 from stopadvisor.engines.settings import Sampling
@@ -58,6 +59,11 @@ class OpenAiEngine:
     """Every request that was answered."""
     _began: float | None = field(default=None, repr=False)
     _asked_before: int = field(default=0, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The model's name as the server knows it."""
+        return self.served_model.client.model
 
     @property
     def chat(self) -> Chat:
@@ -106,6 +112,20 @@ class OpenAiEngine:
             return None
         rendered = (self.chat.prompt_ids(p.messages) for p in prompts)
         return min(self.served_model.thinking_room(ids, plan) for ids in rendered)
+
+    def findings(self, prompt: Prompt, plan: ProbePlan) -> list[Finding]:
+        """Try whether the server obeys, resumes, caches and gives the plan's log-probabilities.
+
+        Raises
+        ------
+        ModelError
+            It gives fewer.
+        EngineError
+            It refuses, or goes on failing.
+        """
+        self.served_model.check_entropy(plan.entropy)
+        ids = self.chat.prompt_ids(prompt.messages)
+        return self.call(server_checks, self.served_model, ids, plan)
 
     def status(self) -> str:
         """Return requests a second and the cached share of prompt tokens, since work began."""
@@ -195,7 +215,7 @@ class OpenAiEngine:
         done: queue.SimpleQueue[_Result | None],
     ) -> Iterator[list[_Result]]:
         """Do as `results`, and hand out at once all that is there."""
-        size = size or self._slots()
+        size = size or self.slots()
         traffic = self.served_model.client.traffic
         self._began, self._asked_before = time.monotonic(), traffic.requests
         running = self.portal.start_task_soon(work, size)
@@ -216,7 +236,7 @@ class OpenAiEngine:
             if not running.done():
                 running.cancel()
 
-    def _slots(self) -> int:
+    def slots(self) -> int:
         """Return the concurrency, found by a ramp when it is needed for the first time."""
         if self.concurrency is None:
             questions = [f"What is {n} + {n + 9}? Think step by step." for n in range(16)]

@@ -41,7 +41,6 @@ def load_engine(
     think_open: str | None = None,
     think_close: str | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
-    transport: Any = None,
 ) -> OpenAiEngine:
     """Make the engine of a served model.
 
@@ -62,8 +61,6 @@ def load_engine(
         Seconds for one answer, and for which a request may go on failing; see `Client`.
     think_open, think_close, chat_template_kwargs
         As for the hf engine.
-    transport : optional
-        Takes the place of the network, in tests.
 
     Raises
     ------
@@ -78,7 +75,7 @@ def load_engine(
 
     from stopadvisor.engines.openai.engine import OpenAiEngine
 
-    client = _client(model, base_urls, api_key_env, request_timeout, patience, transport)
+    client = _client(model, base_urls, api_key_env, request_timeout, patience)
     thread = start_blocking_portal()
     portal = thread.__enter__()
     try:
@@ -109,7 +106,6 @@ async def open_model(
     think_open: str | None = None,
     think_close: str | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
-    transport: Any = None,
 ) -> ServedModel:
     """Open a served model within a running event loop, as a serving loop does.
 
@@ -117,7 +113,7 @@ async def open_model(
     """
     _require_packages()
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    client = _client(model, base_urls, api_key_env, request_timeout, patience, transport)
+    client = _client(model, base_urls, api_key_env, request_timeout, patience)
     try:
         return await _open(client, tokenizer, think_open, think_close, chat_template_kwargs)
     except BaseException:
@@ -131,7 +127,6 @@ def _client(
     api_key_env: str | None,
     request_timeout: float | None,
     patience: float | None,
-    transport: Any,
 ) -> Client:
     from stopadvisor.engines.openai.client import PATIENCE, REQUEST_TIMEOUT, Client, Key
 
@@ -141,7 +136,6 @@ def _client(
         key=Key.of_environment(api_key_env or DEFAULT_KEY, required=api_key_env is not None),
         request_timeout=REQUEST_TIMEOUT if request_timeout is None else request_timeout,
         patience=PATIENCE if patience is None else patience,
-        transport=transport,
     )
 
 

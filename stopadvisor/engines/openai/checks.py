@@ -1,0 +1,135 @@
+"""What preflight asks of a server beside the checks of every engine: obeying, caching, top-k.
+
+Servers accept unknown fields in silence, so each is shown to have an effect.  Knows one prompt and
+the plan; no workload.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
+from stopadvisor.probes import ProbePlan
+
+__all__ = ["Finding", "server_checks"]
+
+_TOKENS = 8
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was tried; the fields of `preflight.Check`."""
+
+    name: str
+    status: Literal["pass", "warn", "fail"]
+    detail: str
+    advice: str = ""
+
+
+async def server_checks(
+    model: ServedModel, prompt_ids: Sequence[int], plan: ProbePlan
+) -> list[Finding]:
+    """Try the server with one prompt.
+
+    Raises
+    ------
+    ModelError
+        It gives fewer log-probabilities than the plan asks for.
+    EngineError
+        It refuses, or goes on failing.
+    """
+    return [
+        await _obeys(model, prompt_ids),
+        await _continues(model, prompt_ids),
+        _caches(model),
+        _top_k(model, plan),
+    ]
+
+
+async def _obeys(model: ServedModel, ids: Sequence[int]) -> Finding:
+    """`max_tokens` and `stop_token_ids` have their effect, and ids are taken as they are."""
+    client, wrong = model.client, []
+    drawn = await client.complete(ids, max_tokens=_TOKENS)
+    tokens = drawn.token_ids or ()
+    if drawn.prompt_tokens != len(ids):
+        wrong.append(f"counts {drawn.prompt_tokens} prompt tokens for {len(ids)} ids")
+    if len(tokens) > _TOKENS or (len(tokens) < _TOKENS and drawn.finish_reason != "stop"):
+        wrong.append(f"decodes {len(tokens)} tokens under max_tokens={_TOKENS}")
+    new = [i for i, token in enumerate(tokens) if i and token not in tokens[:i]]
+    if new:
+        at = new[0]
+        cut = await client.complete(ids, max_tokens=_TOKENS, stop_token_ids=[tokens[at]])
+        if len(cut.token_ids or ()) not in (at, at + 1):
+            wrong.append(
+                f"goes on behind stop_token_ids=[{tokens[at]}], its token {at + 1}, for "
+                f"{len(cut.token_ids or ())} tokens"
+            )
+    if wrong:
+        return Finding(
+            "server-obeys",
+            "fail",
+            f"the server {'; '.join(wrong)}",
+            "the server ignores limits or ids: use a current vLLM or SGLang",
+        )
+    return Finding(
+        "server-obeys",
+        "pass",
+        f"{len(ids)} ids taken as they are, max_tokens and stop_token_ids obeyed",
+    )
+
+
+async def _continues(model: ServedModel, ids: Sequence[int]) -> Finding:
+    """A trace that is resumed from its ids goes on as it would have."""
+    client = model.client
+    whole = (await client.complete(ids, max_tokens=_TOKENS)).token_ids or ()
+    half = len(whole) // 2
+    rest = await client.complete([*ids, *whole[:half]], max_tokens=len(whole) - half)
+    if whole[half:] == rest.token_ids:
+        return Finding("resumes", "pass", f"greedy tokens go on from ids as they were, at {half}")
+    return Finding(
+        "resumes",
+        "warn",
+        f"resumed after {half} tokens the server goes on with {list(rest.token_ids or ())}, it had "
+        f"gone on with {list(whole[half:])}",
+        "resumed traces differ in half precision; where stops must not, serve in float32",
+    )
+
+
+def _caches(model: ServedModel) -> Finding:
+    """A prompt that is sent again comes from the cache."""
+    can = model.can
+    if can.cached_tokens is None:
+        return Finding(
+            "server-caches",
+            "warn",
+            "the server does not say how many prompt tokens it cached",
+            "vLLM says so with --enable-prompt-tokens-details; costs are guesses without it",
+        )
+    detail = f"{can.cached_tokens} of {can.repeated_tokens} repeated prompt tokens were cached"
+    if can.cached_tokens == 0:
+        return Finding(
+            "server-caches",
+            "warn",
+            detail,
+            "every probe reads its whole prefix again: switch prefix caching on, or assess with "
+            "--serving black-box",
+        )
+    return Finding("server-caches", "pass", detail)
+
+
+def _top_k(model: ServedModel, plan: ProbePlan) -> Finding:
+    """The plan's log-probabilities are given."""
+    limit = model.can.top_limit
+    if plan.entropy == NO_ENTROPY:
+        return Finding(
+            "top-k",
+            "pass" if limit == 0 else "warn",
+            f"the server gives {limit} log-probabilities per token, none are asked for",
+            "" if limit == 0 else f"--entropy top-k:{limit} lets every family be compared",
+        )
+    k = model.check_entropy(plan.entropy)
+    return Finding(
+        "top-k", "pass", f"the server gives {limit} log-probabilities per token, {k} are asked for"
+    )

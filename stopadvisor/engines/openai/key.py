@@ -1,0 +1,72 @@
+"""An API key that is sent to its server, and shown nowhere else.
+
+Knows the environment and HTTP headers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+
+import httpx2
+
+from stopadvisor.errors import ModelError
+
+__all__ = ["Key"]
+
+
+class Key(httpx2.Auth):
+    """An API key that shows itself to the server alone.
+
+    Parameters
+    ----------
+    value : str
+        The key.
+    name : str
+        What to call it in messages: the environment variable it came from.
+
+    Raises
+    ------
+    ModelError
+        The key is empty or cannot stand in an HTTP header.
+    """
+
+    def __init__(self, value: str, name: str = "key") -> None:
+        self.name = name
+        self.__value = value.strip()
+        # Checked here, as the HTTP library would quote the whole header in its complaint.
+        if not self.__value or not (self.__value.isascii() and self.__value.isprintable()):
+            raise ModelError(f"{name} must hold printable ASCII characters, without line breaks")
+
+    @classmethod
+    def of_environment(cls, name: str, *, required: bool) -> Key | None:
+        """Read a key from an environment variable.
+
+        Raises
+        ------
+        ModelError
+            The variable is `required` and not set.
+        """
+        value = os.environ.get(name)
+        if value:
+            return cls(value, name)
+        if required:
+            raise ModelError(f"--api-key-env names {name}, which is not set in the environment")
+        return None
+
+    def __repr__(self) -> str:
+        return f"Key({self.name})"
+
+    def __reduce__(self) -> str:
+        raise TypeError("a key is not stored")
+
+    def hide(self, text: str) -> str:
+        """Take the key out of a text, such as a server's complaint about it."""
+        return text.replace(self.__value, f"[{self.name}]")
+
+    def auth_flow(
+        self, request: httpx2.Request
+    ) -> Generator[httpx2.Request, httpx2.Response, None]:
+        """Sign a request; called by the HTTP library."""
+        request.headers["Authorization"] = f"Bearer {self.__value}"
+        yield request

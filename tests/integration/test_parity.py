@@ -1,0 +1,159 @@
+"""The engine over HTTP against the local one: the same model, in float32, gives the same probes.
+
+Greedy, as two engines draw other random numbers: sampled traces of one are as likely as the
+other's and not the same; those of one server repeat under the same seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stopadvisor.collect import collect, make_prompts
+from stopadvisor.constants import CUES
+from stopadvisor.engines import hf, openai
+from stopadvisor.engines.openai.engine import OpenAiEngine
+from stopadvisor.grading import Grader
+from stopadvisor.labels import GRADING
+from stopadvisor.manifest import build_manifest
+from stopadvisor.pilot import cue_ids
+from stopadvisor.policy_source import policy_source
+from stopadvisor.probes import Engine, ProbePlan, ProbeTable
+from stopadvisor.runs import RunDirectory
+from stopadvisor.trajectories import profile, trajectory
+from stopadvisor.workload import Workload, read_workload
+from tests.integration.server import NAME, ROOT, TINY_REASONER, VllmServer
+
+pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
+
+N_QUESTIONS = 60
+PLAN = ProbePlan(
+    budgets=(0, 10, 15, 20, 30, 40, 50, 60, 80, 120),
+    cue=CUES["terse"],
+    max_think=400,
+    answer_cap=256,
+    greedy=True,
+    entropy="top-k:20",
+)
+
+
+@pytest.fixture(scope="module")
+def workload() -> Workload:
+    whole = read_workload(ROOT / "samples" / "arithmetic.jsonl")
+    return replace(whole, questions=whole.questions[:N_QUESTIONS])
+
+
+@pytest.fixture
+def served(vllm: VllmServer) -> Iterator[OpenAiEngine]:
+    engine = openai.load_engine(NAME, [vllm.base_url], concurrency=8)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="module")
+def local() -> Engine:
+    return hf.load_engine(str(TINY_REASONER), device="cpu", dtype="float32")
+
+
+def probed(engine: Engine, workload: Workload, path: Path, plan: ProbePlan = PLAN) -> RunDirectory:
+    manifest = build_manifest(
+        engine.identity(),
+        plan,
+        workload,
+        fractions=(0.4, 0.6, 0.0),
+        cue_ids=cue_ids(engine, plan.cue),
+        grading=GRADING,
+    )
+    path.mkdir()
+    run = RunDirectory.create(path, manifest)
+    with Grader() as grader:
+        collect(engine, workload, plan, run, batch_size=16, grader=grader)
+    return run
+
+
+def in_order(table: ProbeTable) -> ProbeTable:
+    """Rows by id: a server's are written as they are finished."""
+    return table.take(np.argsort(table.ids))
+
+
+@pytest.mark.parametrize("on_stop", ["probe", "answer"])
+def test_same_probes_as_the_local_engine(
+    served: OpenAiEngine,
+    local: Engine,
+    workload: Workload,
+    tmp_path: Path,
+    on_stop: str,
+) -> None:
+    assert served.entropy == PLAN.entropy
+    plan, asked = PLAN, workload
+    if on_stop == "answer":
+        plan, asked = (
+            replace(PLAN, on_stop="answer"),
+            replace(workload, questions=workload.questions[:12]),
+        )
+    theirs = in_order(probed(served, asked, tmp_path / "served", plan).table())
+    ours = in_order(probed(local, asked, tmp_path / "local", plan).table())
+
+    assert theirs.n_questions == len(asked.questions)
+    for name in ("ids", "entropy_source", "suffix_tokens", "on_stop"):
+        assert getattr(theirs, name) == getattr(ours, name), name
+    for name in (
+        *("trace_tokens", "prompt_tokens", "truncated", "natural_correct", "natural_tokens"),
+        *("answer_codes", "correct", "probe_tokens", "markers"),
+        *(("visible_correct", "visible_tokens") if on_stop == "answer" else ()),
+    ):
+        np.testing.assert_array_equal(getattr(theirs, name), getattr(ours, name), name)
+    for name in ("mean_logprob", "mean_entropy"):
+        np.testing.assert_allclose(
+            getattr(theirs, name), getattr(ours, name), rtol=0, atol=1e-4, err_msg=name
+        )
+    shares = [profile(trajectory(t), rng=np.random.default_rng(0)) for t in (theirs, ours)]
+    assert shares[0] == shares[1]
+
+
+def test_same_texts_token_for_token(
+    served: OpenAiEngine, local: Engine, workload: Workload
+) -> None:
+    prompts = make_prompts(workload.questions[:8], None)
+    for theirs, ours in zip(served.probe(prompts, PLAN), local.probe(prompts, PLAN), strict=True):
+        assert theirs.thinking == ours.thinking
+        assert theirs.natural_text == ours.natural_text
+        assert [p.text for p in theirs.probes] == [p.text for p in ours.probes]
+        for p, q in zip(theirs.probes, ours.probes, strict=True):
+            assert p.tail_mass is not None
+            assert p.tail_mass == pytest.approx(q.tail_mass, abs=1e-4)
+
+
+def test_a_policy_recognises_the_model_at_either_engine(
+    served: OpenAiEngine, local: Engine
+) -> None:
+    theirs, ours = policy_source(served.identity()), policy_source(local.identity())
+    assert theirs["model"] == ours["model"]
+    assert theirs["engine"]["name"] == "openai"
+    for name in ("think_open", "think_close", "stop_ids", "chat_template_kwargs"):
+        assert served.identity()[name] == local.identity()[name]
+
+
+def test_sampled_traces_repeat_on_one_server(served: OpenAiEngine, workload: Workload) -> None:
+    prompts = make_prompts(workload.questions[:6], None)
+    plan = replace(PLAN, budgets=(), greedy=False, temperature=1.0)
+    first, again = served.probe(prompts, plan), served.probe(prompts, plan)
+    assert [t.thinking for t in first] == [t.thinking for t in again]
+    other = served.probe(prompts, replace(plan, seed=1))
+    assert [t.thinking for t in first] != [t.thinking for t in other]
+
+
+def test_without_log_probabilities_the_texts_are_the_same(
+    served: OpenAiEngine, workload: Workload
+) -> None:
+    prompts = make_prompts(workload.questions[:4], None)
+    silent = served.probe(prompts, replace(PLAN, entropy="none"))
+    full = served.probe(prompts, PLAN)
+    assert [[p.text for p in t.probes] for t in silent] == [
+        [p.text for p in t.probes] for t in full
+    ]
+    assert {p.mean_entropy for t in silent for p in t.probes} == {0.0}
