@@ -163,6 +163,7 @@ def run(options: StudyCommandOptions, out: TextIO, err: TextIO) -> int:
     else:
         for document in ordered:
             show_study(document, out)
+            print(file=out)
         show_skipped(skipped, out)
     return 1 if broken else 0
 
@@ -247,7 +248,8 @@ def _results(
 ) -> Iterator[tuple[str, StudyResult | Exception]]:
     """Each study with what it found or raised, as they finish."""
     jobs = min(options.jobs or len(os.sched_getaffinity(0)), len(STUDIES))
-    asked = {name: _own_options(name, options.study) for name in STUDIES}
+    order = sorted(STUDIES, key=lambda name: not STUDIES[name].slow)
+    asked = {name: _own_options(name, options.study) for name in order}
     if jobs == 1:
         for name, own in asked.items():
             try:

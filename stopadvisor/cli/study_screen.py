@@ -21,6 +21,8 @@ _RUN = "run"
 """The column that names the run; said once where there is only one."""
 _GAP = 3
 """Between columns."""
+_MOST_ROWS, _FIRST_ROWS = 40, 20
+"""A longer table is cut on the screen, to so many rows."""
 _MOST_KEYS = 54
 """Characters that the repeated columns of a continued table may take."""
 
@@ -52,19 +54,23 @@ def show_study(document: Document, out: TextIO) -> None:
     facts.append(("protocol", " and ".join(document["protocols"])))
     screen.facts(facts)
     for table in document["tables"]:
-        _table(screen, table, alone=len(runs) == 1)
+        file = f"studies/{document['study']}.{table['name']}.csv"
+        _table(screen, table, file, alone=len(runs) == 1)
     if document["remarks"]:
         screen.items("Remarks", document["remarks"])
 
 
-def _table(screen: Screen, table: Document, *, alone: bool) -> None:
-    columns = [_column(table["rows"], c) for c in _shown(table["columns"], alone=alone)]
+def _table(screen: Screen, table: Document, file: str, *, alone: bool) -> None:
+    shown = table["rows"] if len(table["rows"]) <= _MOST_ROWS else table["rows"][:_FIRST_ROWS]
+    columns = [_column(shown, c) for c in _shown(table["columns"], alone=alone)]
     title = table["title"]
     for block in _blocks(columns):
         left = next((k for k, column in enumerate(block) if not column.words), len(block))
         rows = list(zip(*(column.cells for column in block), strict=True))
         screen.table(title, [column.title for column in block], rows, left=max(left, 1))
         title = f"{table['title']}, continued"
+    if len(shown) < len(table["rows"]):
+        screen.text(f"{len(table['rows']) - len(shown)} more rows stand in {file}.")
     if table["note"]:
         screen.text(f"{table['note'][0].upper()}{table['note'][1:]}.")
 
@@ -105,7 +111,9 @@ def _column(rows: Sequence[Document], columns: Sequence[Document]) -> _Printed:
     values = [[row[c["name"]] for c in columns] for row in rows]
     cells = tuple(_joined([_cell(v, first["unit"]) for v in value]) for value in values)
     words = any(isinstance(value[0], str) for value in values)
-    title = first["title"].removesuffix(" low")
+    title = first["title"]
+    if len(columns) > 1:
+        title = title.removesuffix(" low").replace("95%", "95 % CI")
     widest = max(len(text) for text in (*cells, *title.split()))
     return _Printed("\n".join(wrap(title, widest)) or " ", cells, words, len(columns) > 1)
 

@@ -26,6 +26,8 @@ class Entry:
     needs: str = "one run"
     options: Mapping[str, str] = field(default_factory=dict)
     """Its own options, with what they mean."""
+    slow: bool = False
+    """Begun first where all are run."""
 
 
 STUDIES: Mapping[str, Entry] = {
@@ -45,6 +47,7 @@ STUDIES: Mapping[str, Entry] = {
     "ablation": Entry("Peak gain of subsets of the features."),
     "classifiers": Entry(
         "Logistic regression against forest, boosting and a neural network.",
+        slow=True,
     ),
     "schedules": Entry(
         "What fewer and other checkpoints keep of the gain, and what they cost.",
@@ -61,11 +64,12 @@ STUDIES: Mapping[str, Entry] = {
     ),
     "cues": Entry(
         "Answer cues compared.",
-        needs="one run with a comparison of cues, or runs that differ in their cue only",
+        2,
+        "two runs or more that differ in their cue only",
     ),
     "temperature": Entry(
         "Sampling temperatures and repeated samples compared.",
-        needs="one run with several samples, or runs that differ in temperature only",
+        needs="one run with several samples, or runs that differ in temperature or seed only",
     ),
     "failure-cases": Entry(
         "Lost questions, wins and overhead failures, with their trajectories.",

@@ -1,0 +1,257 @@
+"""`study`: its documents and files, what it skips, and that closed calibration stays closed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stopadvisor.cli import study as study_command
+from stopadvisor.ledger import read_ledger
+from stopadvisor.sources import Source
+from stopadvisor.studies.registry import STUDIES
+from stopadvisor.studies.study import StudyOptions, StudyResult
+from tests.material import (
+    Call,
+    archive_arrays,
+    caller,
+    edit_records,
+    flip_calibration,
+    make_run,
+    write_archive,
+)
+
+DOCUMENT = [
+    "schema", "study", "paper", "protocols", "runs", "options", "tables", "remarks",
+]  # fmt: skip
+OPTIONS = ["alpha", "delta", "serving", "resamples", "seed", "extra"]
+TABLE = ["name", "title", "note", "columns", "rows"]
+COLUMN = ["name", "title", "unit"]
+UNITS = {"", "%", "pp", "tokens", "share", "s", "$"}
+QUICK = ["--resamples", "200"]
+
+
+@pytest.fixture(scope="module")
+def probed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("studied") / "sums", 120)
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path,
+    probed: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Call:
+    """`study` as a function, in a folder with ``runs/sums`` and ``raw.npz``."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(probed, tmp_path / "runs" / "sums")
+    write_archive(tmp_path / "raw.npz", **archive_arrays(150, 6))
+    return caller(capsys, "study")
+
+
+def studied(call: Call, *words: str) -> dict[str, Any]:
+    code, out, err = call(*words, *QUICK, "--json", "--quiet")
+    assert code == 0, out + err
+    assert err == ""
+    found: dict[str, Any] = json.loads(out, parse_constant=pytest.fail)
+    return found
+
+
+def check_document(document: dict[str, Any]) -> None:
+    assert list(document) == DOCUMENT
+    assert list(document["options"]) == OPTIONS
+    assert document["tables"]
+    for table in document["tables"]:
+        assert list(table) == TABLE
+        assert all(list(column) == COLUMN for column in table["columns"])
+        assert {column["unit"] for column in table["columns"]} <= UNITS
+        names = [column["name"] for column in table["columns"]]
+        assert len(set(names)) == len(names)
+        assert all(list(row) == names for row in table["rows"])
+
+
+# --- The table of studies -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_of_the_registry_has_its_module(name: str) -> None:
+    module = import_module(f"stopadvisor.studies.{name.replace('-', '_')}")
+    assert callable(module.run)
+    assert module.__doc__ is not None
+    assert module.__doc__.startswith(f"Study `{name}`: ")
+    assert STUDIES[name].help.endswith(".")
+
+
+def test_list_names_every_study(call: Call) -> None:
+    code, out, _ = call("list", "--json")
+    found = json.loads(out)
+    assert (code, found["schema"]) == (0, 1)
+    assert [row["name"] for row in found["studies"]] == list(STUDIES)
+    assert all(list(row) == ["name", "help", "needs", "options"] for row in found["studies"])
+    _, screen, _ = call("list")
+    assert all(name in screen for name in STUDIES)
+
+
+# --- One study ------------------------------------------------------------------------------------
+
+
+def test_a_study_prints_its_document_and_writes_it_down(call: Call, tmp_path: Path) -> None:
+    found = studied(call, "frontier", "raw.npz", "--csv", "tables")
+    check_document(found)
+    assert (found["study"], found["options"]["resamples"]) == ("frontier", 200)
+    (folder,) = (tmp_path / "runs").glob("raw-archive-*")
+    assert json.loads((folder / "studies" / "frontier.json").read_text()) == found
+    for table in found["tables"]:
+        name = f"frontier.{table['name']}.csv"
+        text = (folder / "studies" / name).read_text()
+        assert (tmp_path / "tables" / name).read_text() == text
+        rows = list(csv.DictReader(text.splitlines()))
+        assert len(rows) == len(table["rows"])
+        for row, cells in zip(rows, table["rows"], strict=True):
+            assert row == {k: "" if v is None else str(v) for k, v in cells.items()}
+
+
+def test_on_the_screen(call: Call) -> None:
+    code, out, err = call("ablation", "raw.npz", *QUICK)
+    assert (code, err) == (0, "")
+    assert out.startswith("Study: ablation\n")
+    assert 'Appendix "Feature Ablations"' in out
+    assert "all eight" in out
+    assert all(len(line) <= 80 for line in out.splitlines())
+
+
+def test_a_long_table_is_cut_on_the_screen_only(call: Call) -> None:
+    found = studied(call, "frontier", "raw.npz")
+    curves = next(table for table in found["tables"] if table["name"] == "curves")
+    assert len(curves["rows"]) > 40
+    _, out, _ = call("frontier", "raw.npz", *QUICK)
+    assert f"{len(curves['rows']) - 20} more rows stand in studies/frontier.curves.csv." in out
+
+
+def test_two_runs_stand_in_one_table(call: Call) -> None:
+    write_archive(Path("other.npz"), **archive_arrays(150, 6, seed=1))
+    found = studied(call, "frontier", "raw.npz", "other.npz")
+    assert [row["run"] for row in found["tables"][0]["rows"]] == found["runs"]
+    assert len(set(found["runs"])) == 2
+
+
+def test_the_run_assessed_last_is_taken_where_none_is_named(call: Call) -> None:
+    code, _, err = call("frontier")
+    assert code == 2
+    assert "no assessed run" in err
+    Path("runs/sums/assessment.json").write_text("{}")
+    code, _, err = call("ablation", *QUICK)
+    assert code == 0, err
+    assert "studying runs/sums" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["nonsense", "raw.npz"], "nonsense"),
+        (["frontier", "missing.npz"], "missing.npz: no such file or directory"),
+        (["transfer", "raw.npz"], "needs two runs or more, got 1"),
+        (["frontier", "raw.npz", "--set", "paper=1"], "study frontier has no option 'paper'"),
+        (["all", "raw.npz", "--set", "pope=1"], "no study has an option 'pope'"),
+        (["map", "raw.npz", "--set", "paper"], "expected an option such as paper=1"),
+        (["frontier", "raw.npz", "--alpha", "2"], "2"),
+        (["frontier", "raw.npz", "--csv", "raw.npz"], "raw.npz"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_cannot_be_studied_is_exit_2(call: Call, words: list[str], part: str) -> None:
+    code, out, err = call(*words)
+    assert (code, out) == (2, "")
+    assert part in " ".join(err.split())
+    code, out, _ = call(*words, "--json")
+    assert (code, json.loads(out)["error"]["exit_code"]) == (2, 2)
+
+
+# --- All of them ----------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_all_runs_what_the_data_allow(call: Call) -> None:
+    write_archive(Path("small.npz"), **archive_arrays(90, 5))
+    found = studied(call, "all", "small.npz", "--jobs", "2", "--set", "paper=1")
+    assert list(found) == ["schema", "studies", "skipped"]
+    for document in found["studies"]:
+        check_document(document)
+    done = [document["study"] for document in found["studies"]]
+    skipped = {row["study"]: row["reason"] for row in found["skipped"]}
+    assert set(skipped) == {"transfer", "cues", "temperature"}
+    assert "two runs or more" in skipped["transfer"]
+    assert [name for name in STUDIES if name not in skipped] == done
+    extra = {document["study"]: document["options"]["extra"] for document in found["studies"]}
+    assert extra["map"] == {"paper": "1"}
+    assert extra["frontier"] == {}
+
+
+def _fake(monkeypatch: pytest.MonkeyPatch, names: Sequence[str], broken: str = "") -> None:
+    """Studies that return at once; one may have a bug."""
+
+    def run(name: str, sources: Sequence[Source], options: StudyOptions) -> StudyResult:
+        if name == broken:
+            raise ZeroDivisionError("one over nought")
+        return StudyResult(name, "", ("paper",), ())
+
+    for name in set(STUDIES) - set(names):
+        monkeypatch.delitem(STUDIES, name)
+    monkeypatch.setattr(study_command, "run_study", run)
+
+
+def test_all_tells_its_progress(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    _fake(monkeypatch, ["frontier", "proxies", "map"])
+    code, _, err = call("all", "raw.npz", "--jobs", "1")
+    assert code == 0
+    lines = err.splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("study frontier: done (1/3, about ")
+    assert lines[-1] == "study map: done (3/3)"
+
+
+def test_a_bug_in_one_study_leaves_the_others(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    _fake(monkeypatch, ["frontier", "proxies", "map"], broken="proxies")
+    code, out, err = call("all", "raw.npz", "--jobs", "1", "--json")
+    assert code == 1
+    found = json.loads(out)
+    assert [document["study"] for document in found["studies"]] == ["frontier", "map"]
+    assert found["skipped"] == [
+        {"study": "proxies", "reason": "internal error: ZeroDivisionError: one over nought"}
+    ]
+    assert "study proxies: failed (2/3" in err
+
+
+# --- What calibration questions show --------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_no_study_shows_a_calibration_outcome_before_a_look(call: Call) -> None:
+    words = ("all", "runs/sums", "--jobs", "1")
+    before = studied(call, *words)
+    assert read_ledger(Path("runs/sums")) == []
+    edit_records(Path("runs/sums"), flip_calibration)
+    after = studied(call, *words)
+    for old, new in zip(before["studies"], after["studies"], strict=True):
+        assert old == new
+    assert before["skipped"] == after["skipped"]
+
+
+def test_opening_calibration_is_a_look_and_shows_all_questions(call: Call) -> None:
+    closed = studied(call, "frontier", "runs/sums")
+    opened = studied(call, "frontier", "runs/sums", "--open-calibration")
+    (look,) = read_ledger(Path("runs/sums"))
+    assert look.request["study"] == "frontier"
+    questions = [found["tables"][0]["rows"][0]["questions"] for found in (closed, opened)]
+    assert questions[0] < questions[1] == 120
+    assert any("fit questions alone" in remark for remark in closed["remarks"])
+    assert not any("fit questions alone" in remark for remark in opened["remarks"])
+    studied(call, "ablation", "runs/sums", "--open-calibration")
+    assert len(read_ledger(Path("runs/sums"))) == 1  # open already
