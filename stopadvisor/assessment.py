@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from stopadvisor.calibration import calibration_rows
 from stopadvisor.choice import Choice, Settings, choose
 from stopadvisor.constants import PAPER_ALPHAS
 from stopadvisor.decision import Recommendation, recommend, recommend_paper
@@ -65,8 +66,7 @@ class Assessment:
 
 def calibration_size(table: ProbeTable) -> int:
     """Questions that would enter a bound: one trace per group; no outcome is looked at."""
-    first = table.samples == 0
-    return len({g for g, ok in zip(table.groups, first.tolist(), strict=True) if ok})
+    return calibration_rows(table).size
 
 
 def split_hint(source: Source) -> str | None:
@@ -99,7 +99,7 @@ def assess(source: Source, settings: Settings) -> Assessment:
     _check_sizes(source.counts()["fit"], n_calibration, source)
     _check_labels(fit)
     rng = np.random.default_rng(source.seed)
-    shape = profile(trajectory(_first_traces(fit)), rng=rng)
+    shape = profile(trajectory(fit.take(calibration_rows(fit))), rng=rng)
     choice = choose(fit, n_calibration, settings)
     return Assessment(
         "deploy",

@@ -78,12 +78,17 @@ def calibration_rows(table: ProbeTable) -> IntArray:
     Returns
     -------
     ndarray of int
-        First row of each group among the first samples, in the order of the table.
+        Ascending; of each group the first sample of the question whose content hash comes first.
+        The order of rows must not choose: an engine that finishes short traces first would fill
+        the bound with them.
     """
     groups = group_numbers(table)
     first = np.flatnonzero(table.samples == 0)
-    _, index = np.unique(groups[first], return_index=True)
-    return np.sort(first[index]).astype(np.int64)
+    if len(np.unique(groups[first])) < first.size:
+        by_content = sorted(first.tolist(), key=lambda row: (table.keys[row], table.ids[row]))
+        first = np.array(by_content, dtype=np.int64)
+        first = first[np.unique(groups[first], return_index=True)[1]]
+    return np.sort(first).astype(np.int64)
 
 
 def check_questions(choice: Choice, calibration_table: ProbeTable) -> IntArray:
@@ -96,7 +101,8 @@ def check_questions(choice: Choice, calibration_table: ProbeTable) -> IntArray:
     CalibrationError
         A question served for fitting already, there is none, or too many traces were cut off.
     """
-    shared = set(choice.fit.table.groups) & set(calibration_table.groups)
+    fit = choice.fit.table
+    shared = {*fit.groups} & {*calibration_table.groups} | {*fit.keys} & {*calibration_table.keys}
     if shared:
         raise CalibrationError(
             f"{len(shared)} calibration questions were used for fitting, e.g. {min(shared)!r}"
@@ -291,9 +297,8 @@ def _certify_chain(
     result = _certify_losses(curve, chain.scorer, table, settings, choice.chain_delta, expected)
     if isinstance(result, NotCertified) or expected is None:
         return result, None
-    wanted = labels_needed(
-        settings.alpha, choice.chain_delta, expected_risk=expected, bound=settings.bound
-    )
+    delta = settings.test_delta(chain.thresholds.size)
+    wanted = labels_needed(settings.alpha, delta, expected_risk=expected, bound=settings.bound)
     if wanted is not None and settings.conditional:
         wanted = math.ceil(wanted / choice.full_accuracy)
     return result, wanted

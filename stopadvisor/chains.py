@@ -29,6 +29,7 @@ from stopadvisor.scores import (
 )
 
 __all__ = [
+    "MOST_THRESHOLDS",
     "Chain",
     "FitData",
     "Scorer",
@@ -43,6 +44,8 @@ _SMALLEST_FIT_FOR_BOOSTING = 200
 """Different questions; several traces of one count once."""
 _SCHEDULE_SIZES = (6, 4, 3, 2)
 _GRID = np.concatenate([[1.0, 0.9975, 0.995], np.arange(99, -1, -1) / 100])
+MOST_THRESHOLDS = _GRID.size
+"""Of a chain."""
 """Quantiles of the live scores that become thresholds, careful ones first."""
 
 

@@ -312,10 +312,11 @@ def _bound_to(source: Source) -> dict[str, Any]:
 
 
 def _split(source: Source) -> dict[str, Any]:
-    ids: dict[str, list[str]] = {
-        name: sorted({k for k, p in zip(source.table.keys, source.parts, strict=True) if p == i})
-        for i, name in enumerate(PARTS)
-    }
+    """Which questions, and which groups, were in each part; `verify` refuses both."""
+    ids: dict[str, list[str]] = {}
+    for i, name in enumerate(PARTS):
+        part = source.table.take(source.parts == i)
+        ids[name] = sorted({*part.keys, *part.group_ids})
     return {"seed": source.seed, "fractions": list(source.fractions), **ids}
 
 

@@ -6,6 +6,7 @@ The table is what every analysis reads: read-only arrays, questions on axis 0, c
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -324,6 +325,14 @@ class ProbeTable:
         return "probe" if self.visible_correct is None else "answer"
 
     @property
+    def group_ids(self) -> tuple[str, ...]:
+        """What a policy stores of each row's group: its hash, or the question's key without one."""
+        return tuple(
+            key if group == key else hashlib.sha256(group.encode()).hexdigest()
+            for key, group in zip(self.keys, self.groups, strict=True)
+        )
+
+    @property
     def ended(self) -> BoolArray:
         """The trace is over at this budget, so no probe happens here online."""
         return self.trace_tokens[:, None] <= self.budgets  # (n_questions, n_checkpoints)
@@ -474,5 +483,6 @@ class ProbeTable:
 
 def answer_codes(answers: NDArray[Any]) -> IntArray:
     """Number the distinct answers, so that "same answer" is an integer comparison."""
-    _, codes = np.unique(answers.astype(str), return_inverse=True)
+    # As objects: arrays of text drop trailing NULs, and the stepper compares whole strings.
+    _, codes = np.unique(answers.astype(object).ravel(), return_inverse=True)
     return codes.reshape(answers.shape).astype(np.int64)

@@ -168,7 +168,9 @@ def questions_met(
     elsewhere = workload_sha256 not in (None, content["workload_sha256"])
     if content["model"] is None and elsewhere:
         return frozenset()
-    return frozenset(table.keys) & {*split["fit"], *split["calibration"]}
+    used = {*split["fit"], *split["calibration"]}
+    named = zip(table.keys, table.group_ids, strict=True)
+    return frozenset(key for key, group in named if key in used or group in used)
 
 
 def fresh_questions(

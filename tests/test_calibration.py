@@ -88,6 +88,9 @@ def test_fit_and_calibration_questions_never_meet(choice: Choice) -> None:
     for ask in (calibrate, check_questions):
         with pytest.raises(CalibrationError, match="1 calibration questions were used for fitting"):
             ask(choice, shared)
+    again = replace(table, keys=(choice.fit.table.keys[7], *table.keys[1:]))
+    with pytest.raises(CalibrationError, match="1 calibration questions were used for fitting"):
+        check_questions(choice, again)
 
 
 def test_one_trace_per_group_enters_the_bound_whatever_it_shows() -> None:
@@ -101,6 +104,16 @@ def test_one_trace_per_group_enters_the_bound_whatever_it_shows() -> None:
     assert calibration_rows(table).tolist() == [0, 3, 4, 8, 10]
     flipped = replace(table, correct=~table.correct, natural_correct=~table.full_correct)
     assert calibration_rows(flipped).tolist() == [0, 3, 4, 8, 10]
+
+
+def test_the_order_of_rows_does_not_choose_what_enters() -> None:
+    """An engine that finishes short traces first writes them first."""
+    table = draw(40, 7)
+    table = replace(table, groups=tuple(f"g{row // 4}" for row in range(40)))
+    shuffled = table.take(np.random.default_rng(0).permutation(40))
+    entered = table.take(calibration_rows(table)).keys
+    assert len(entered) == 10
+    assert sorted(entered) == sorted(shuffled.take(calibration_rows(shuffled)).keys)
 
 
 def test_no_calibration_question_is_refused(choice: Choice) -> None:

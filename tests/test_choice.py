@@ -162,6 +162,16 @@ def test_the_chance_is_the_binomial_at_the_first_useful_threshold(light: Choice)
     assert light.chance == max(chances)
 
 
+def test_a_grid_of_thresholds_shares_the_error_probability(table: ProbeTable) -> None:
+    grid = replace(LIGHT, multiplicity="finite-grid")
+    assert grid.test_delta(100) == grid.chain_delta() / 100
+    assert LIGHT.test_delta(100) == LIGHT.chain_delta()
+    found = choose(table, 45, grid)  # even no loss at all excludes nothing at delta / 100
+    assert choose(table, 45, LIGHT).chance > 0
+    assert found.chance == 0.0
+    assert found.advised is None
+
+
 def test_a_family_that_is_better_is_found() -> None:
     # The answer's length of run tells everything, the probabilities nothing.
     fit_table = draw(400, 2)

@@ -18,6 +18,7 @@ from stopadvisor.probes import (
     ProbePlan,
     ProbeRecord,
     ProbeTable,
+    answer_codes,
 )
 from tests.populations import POPULATIONS, renamed
 
@@ -260,3 +261,8 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
     (tmp_path / "raw.npz").write_bytes(b"PK\x03\x04 but no more")
     with pytest.raises(ProbeError, match=r"raw\.npz"):
         read_archive(tmp_path / "raw.npz")
+
+
+def test_answers_are_compared_as_whole_strings() -> None:
+    codes = answer_codes(np.array([["a", "a\0", "a"]], dtype=object))
+    assert codes.tolist() == [[0, 1, 0]]

@@ -26,6 +26,7 @@ from stopadvisor.verification import (
     verdict_on,
     verify,
 )
+from stopadvisor.workload import assign_parts
 from tests.frozen import MODEL, drawn_source, frozen, with_groups
 from tests.policy_content import family_content, full_budget_content
 from tests.populations import POPULATIONS, renamed
@@ -110,6 +111,17 @@ def test_a_group_that_was_met_is_met_whole(source: Source, policy: dict[str, Any
     found = fresh_questions(policy, both)
     assert found.rows.tolist() == [1]
     assert (found.n_met, found.n_repeated) == (3, 0)
+
+
+def test_a_group_is_met_elsewhere_too(source: Source) -> None:
+    """Other questions of a passage that served for calibration are not fresh."""
+    table = with_groups(source.table, 4)
+    parts = assign_parts(table.groups, seed=source.seed, fractions=source.fractions)
+    grouped = replace(source, table=table, parts=parts)
+    used = grouped.part("calibration").groups[0]
+    fresh = fresh_table(24, 3)
+    fresh = replace(fresh, groups=(*(used,) * 4, *fresh.groups[4:]))
+    assert fresh_questions(frozen(grouped, SETTINGS), fresh).n_met == 4
 
 
 def test_rows_of_archives_name_questions_of_that_archive_only(source: Source) -> None:
@@ -255,12 +267,16 @@ def test_policies_that_cannot_be_verified(content: dict[str, Any], message: str)
 
 
 @given(
-    st.integers(1, 600), st.floats(0.01, 0.5), st.sampled_from([0.01, 0.05, 0.1]), st.floats(0, 1)
+    st.integers(1, 600),
+    st.floats(0.01, 0.5),
+    st.sampled_from([0.01, 0.05, 0.1]),
+    st.integers(0, 1000),
 )
 def test_either_verdict_is_wrong_with_at_most_delta(
-    n: int, alpha: float, delta: float, place: float
+    n: int, alpha: float, delta: float, thousandths: int
 ) -> None:
     """Exactly, over all outcomes, at and on the right side of alpha."""
+    place = thousandths / 1000
     losses = np.arange(n + 1)
     verdicts = np.array([verdict_on(int(k), n, alpha, delta) for k in losses])
     at_most = stats.binom.pmf(losses, n, alpha * place)
