@@ -38,6 +38,7 @@ PURE = {
     *("constants", "errors", "markers", "numerals"),
     *("features", "trajectories", "scores", "boosting", "risk", "bootstrap", "costs"),
     *("chains", "choice", "calibration", "outcomes", "paper", "decision"),
+    *("frontier", "peaks", "reliability", "proxies", "classifiers", "gain_bootstrap"),
 }
 """Modules that compute: they are given arrays and numbers, and give such back."""
 

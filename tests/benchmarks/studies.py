@@ -1,0 +1,49 @@
+"""CPU seconds of every study over 1000 questions and 10 checkpoints, and of all together.
+
+Run from the repository root: ``python -m tests.benchmarks.studies``.  One process and one BLAS
+thread; `study all` spreads the same work over processes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+QUESTIONS = 1000
+CHECKPOINTS = 10
+GOAL_S = 60.0
+
+
+def main() -> None:
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy is imported
+    import tempfile
+    from pathlib import Path
+
+    from stopadvisor.errors import StopAdvisorError
+    from stopadvisor.sources import open_source
+    from stopadvisor.studies.registry import STUDIES, run_study
+    from stopadvisor.studies.study import StudyOptions
+    from stopadvisor.studies.write import write_study
+    from tests.material import archive_arrays, write_archive
+
+    with tempfile.TemporaryDirectory() as name:
+        file = write_archive(Path(name) / "raw.npz", **archive_arrays(QUESTIONS, CHECKPOINTS))
+        sources, options = [open_source(file, root=Path(name))], StudyOptions()
+        began = time.process_time()
+        for study in STUDIES:
+            start = time.process_time()
+            try:
+                write_study(run_study(study, sources, options), sources, options)
+                said = ""
+            except StopAdvisorError as error:
+                said = f"  ({error})"
+            print(f"{study:20} {time.process_time() - start:6.2f} s{said}")
+        spent = time.process_time() - began
+    print(
+        f"all studies, {QUESTIONS} x {CHECKPOINTS}, {options.resamples} resamples: "
+        f"{spent:.1f} s CPU (goal {GOAL_S:g} s)"
+    )
+
+
+if __name__ == "__main__":
+    main()
