@@ -1,0 +1,84 @@
+"""What no study may do: show an outcome of a calibration question before anybody has looked."""
+
+from __future__ import annotations
+
+import shutil
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from stopadvisor.constants import CUES
+from stopadvisor.sources import open_source
+from stopadvisor.studies.opened import is_opened, open_calibration
+from stopadvisor.studies.study import Study, StudyOptions
+from tests.material import edit_records, flip_calibration, make_run
+from tests.studies.material import rows_of
+from tests.studies.related_runs import probe
+
+OPTIONS = StudyOptions(resamples=100, alpha=0.2)
+SINGLE = [
+    "schedules",
+    "probe_cap",
+    "calibration",
+    "calibration_size",
+    "serving",
+    "failure_cases",
+    "map",
+]
+SEVERAL = ["transfer", "cues", "temperature"]
+
+
+def study(name: str) -> Study:
+    found: Study = import_module(f"stopadvisor.studies.{name}").run
+    return found
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    """A run as probed and the same run with its calibration outcomes turned around, twice."""
+    root = tmp_path_factory.mktemp("closed")
+    made = {}
+    for name, cue in (("one", CUES["terse"]), ("two", CUES["no-reasoning"])):
+        path = probe(root / "probed" / name, 300, cue=cue)
+        flipped = root / "flipped" / name
+        shutil.copytree(path, flipped)
+        shutil.copy(root / "probed" / f"{name}-sums.jsonl", root / "flipped")
+        edit_records(flipped, flip_calibration)
+        made[name] = (path, flipped)
+    path = probe(root / "probed" / "warm", 300, temperature=0.6)
+    flipped = root / "flipped" / "warm"
+    shutil.copytree(path, flipped)
+    edit_records(flipped, flip_calibration)
+    return {**made, "warm": (path, flipped)}
+
+
+@pytest.mark.parametrize("name", [*SINGLE, *SEVERAL])
+def test_calibration_outcomes_change_nothing_before_a_look(
+    name: str, pairs: dict[str, tuple[Path, Path]]
+) -> None:
+    chosen = {"transfer": ["one", "two"], "cues": ["one", "two"], "temperature": ["one", "warm"]}
+    runs = chosen.get(name, ["one"])
+    probed, flipped = (
+        study(name)([open_source(pairs[run][k]) for run in runs], OPTIONS) for k in (0, 1)
+    )
+    assert any("fit questions alone" in remark for remark in probed.remarks)
+    assert probed == flipped
+
+
+@pytest.mark.parametrize(
+    ("name", "papers", "deploys"),
+    [("schedules", "gain", "saving"), ("serving", "paper", "prices"), ("map", "summary", "advice")],
+)
+def test_after_a_look_the_papers_side_takes_all_questions(
+    name: str, papers: str, deploys: str, tmp_path: Path
+) -> None:
+    path = make_run(tmp_path / "run", 300)
+    before = study(name)([open_source(path)], OPTIONS)
+    open_calibration(open_source(path), study=name, delta=0.05)
+    source = open_source(path)
+    assert is_opened(source)
+    after = study(name)([source], OPTIONS)
+    assert not any("fit questions alone" in remark for remark in after.remarks)
+    assert rows_of(before, papers) != rows_of(after, papers)
+    assert rows_of(before, deploys) == rows_of(after, deploys)

@@ -1,0 +1,117 @@
+"""Study `failure-cases` against the published thresholds, and texts against the run's records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stopadvisor.errors import StudyError
+from stopadvisor.runs import RunDirectory
+from stopadvisor.sources import open_source
+from stopadvisor.studies.failure_cases import run
+from stopadvisor.studies.sides import fit_side, study_settings
+from stopadvisor.studies.study import StudyOptions
+from stopadvisor.workload import read_workload
+from tests.material import make_run
+from tests.studies.material import ARCHIVES, NAMES, QUICK, archive, needs_archives, row_of, rows_of
+from tests.studies.plain import load, scores_of, split, stops_of
+
+
+@needs_archives
+@pytest.mark.parametrize("name", NAMES)
+def test_cases_are_those_of_the_published_thresholds(name: str, tmp_path: Path) -> None:
+    found = run([archive(name, tmp_path)], QUICK)
+    at = json.loads((ARCHIVES / "expected.json").read_text())[name]["alpha"]["0.15"]
+    data = load(name)
+    _, test = split(len(data["correct"]))
+    correct, trace = data["correct"][test], data["think_lens"][test]
+    rows = np.arange(len(test))
+    stops, right, cost = [], [], []
+    for side in ("learned", "scalar"):
+        scores = scores_of(data)[at[side]["policy"]][test]
+        stops.append(stops_of(scores, at[side]["tau"]))
+        right.append(correct[rows, stops[-1]] == 1)
+        cost.append(data["thinking"][test][rows, stops[-1]] + 48 * (stops[-1] + 1))
+    full, whole = correct[:, -1] == 1, trace + 48
+    both = full & right[0] & right[1]
+    expected = {
+        "lost-correct": full & ~right[0],
+        "scalar lost-correct": full & right[0] & ~right[1],
+        "overhead failure": right[0] & (cost[0] > whole),
+        "learned wins": both & (stops[0] < stops[1]) & (cost[0] < cost[1]),
+        "scalar wins": both & (stops[1] < stops[0]) & (cost[1] < cost[0]),
+    }
+    for case, mask in expected.items():
+        row = row_of(found, "counts", protocol="paper", case=case)
+        assert row["questions"] == mask.sum()
+        assert (row["learned_family"], row["scalar_family"]) == ("learned", at["scalar"]["policy"])
+    lost = row_of(found, "counts", protocol="paper", case="lost-correct")
+    assert lost["share"] == pytest.approx(at["learned"]["risk"])
+    for row in rows_of(found, "cases"):
+        if row["protocol"] != "paper":
+            continue
+        i = int(str(row["id"]).removeprefix("row-"))
+        k = int(np.flatnonzero(test == i)[0])
+        assert expected[str(row["case"])][k]
+        assert (row["learned_checkpoint"], row["scalar_checkpoint"]) == (stops[0][k], stops[1][k])
+        assert (row["learned_cost"], row["full_cost"]) == (cost[0][k], whole[k])
+        steps = [
+            r
+            for r in rows_of(found, "trajectories")
+            if (r["id"], r["protocol"]) == (row["id"], "paper")
+        ]
+        assert [r["answer"] for r in steps] == data["ans"][i].tolist()
+        assert [r["correct"] for r in steps] == (data["correct"][i] == 1).tolist()
+        assert [r["learned_score"] for r in steps] == pytest.approx(data["p_stop"][i].tolist())
+
+
+def test_the_deploy_side_counts_what_the_chosen_rules_lose(tmp_path: Path) -> None:
+    source = open_source(make_run(tmp_path / "run", 500))
+    found = run([source], StudyOptions(alpha=0.2, extra={"cases": "2"}))
+    side = fit_side(source, "run", study_settings(StudyOptions(alpha=0.2)))
+    chain = side.cheapest([c for c in side.all_chains() if c.scorer.is_learned])
+    assert chain is not None
+    lost = row_of(found, "counts", protocol="deploy", case="lost-correct")
+    assert lost["questions"] == chain.losses[chain.position(side.limit)]
+    shown = [
+        (r["protocol"], r["case"]) for r in rows_of(found, "cases") if r["case"] == "lost-correct"
+    ]
+    assert shown.count(("deploy", "lost-correct")) <= 2
+
+
+def test_texts_are_the_runs_own(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run", 300)
+    source = open_source(path)
+    found = run([source], QUICK)
+    records = {r.id: r for r in RunDirectory.load(path).records()}
+    asked = read_workload(tmp_path / "run-sums.jsonl")
+    questions = {q.id: q.messages[-1]["content"] for q in asked.questions}
+    texts = rows_of(found, "texts")
+    assert texts
+    for row in texts:
+        record = records[str(row["id"])]
+        assert row["question"] == questions[record.id]
+        assert row["gold"] == record.gold
+        assert row["natural_answer"] == (record.natural_answer or "").strip()
+    for row in rows_of(found, "trajectories"):
+        checkpoint = records[str(row["id"])].checkpoints[int(str(row["checkpoint"]))]
+        assert (row["answer"], row["budget"]) == (checkpoint.answer, checkpoint.budget)
+        assert (row["correct"], row["ended"]) == (checkpoint.correct, checkpoint.ended)
+    # Nothing of a question that is not fit is told before anybody has looked.
+    fit = set(source.part("fit").ids)
+    assert {str(row["id"]) for row in rows_of(found, "cases")} <= fit
+
+    (tmp_path / "run-sums.jsonl").unlink()
+    gone = rows_of(run([source], QUICK), "texts")
+    assert [row["question"] for row in gone] == [None] * len(texts)
+    assert [row["gold"] for row in gone] == [row["gold"] for row in texts]
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "few", ""])
+def test_the_number_of_cases_is_checked(value: str, tmp_path: Path) -> None:
+    source = open_source(make_run(tmp_path / "run", 60))
+    with pytest.raises(StudyError, match="option cases must be a whole number >= 1"):
+        run([source], StudyOptions(extra={"cases": value}))

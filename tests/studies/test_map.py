@@ -1,0 +1,133 @@
+"""Study `map`: archives against the published figures, the paper's rows against its text."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from stopadvisor.assessment import assess
+from stopadvisor.choice import Settings
+from stopadvisor.errors import StudyError
+from stopadvisor.sources import open_source
+from stopadvisor.studies.map import run
+from stopadvisor.studies.paper_map import PAPER_ROWS
+from stopadvisor.studies.study import StudyOptions
+from stopadvisor.trajectories import TYPES
+from tests.material import make_run
+from tests.studies.material import ARCHIVES, NAMES, QUICK, archive, needs_archives, row_of, rows_of
+
+TEX = ARCHIVES.parent / "paper" / "when-does-learning-to-stop-help.tex"
+VERDICTS = {
+    "LearnStop better": "learned better",
+    "Scalar better": "scalar better",
+    "Inconclusive": "inconclusive",
+}
+
+
+@needs_archives
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_are_what_the_published_scripts_print(name: str, tmp_path: Path) -> None:
+    found = run([archive(name, tmp_path)], StudyOptions())
+    expected = json.loads((ARCHIVES / "expected.json").read_text())[name]
+    row = row_of(found, "summary")
+    at = expected["alpha"]["0.15"]
+    assert row["learned_peak"] == pytest.approx(expected["regimes"]["peak_gain"])
+    assert row["delta_peak"] == pytest.approx(row["learned_peak"] - row["scalar_peak"])
+    assert row["delta_saving_pp"] == pytest.approx(at["delta_saving_pp"]["median"], abs=0.3)
+    assert row["delta_low_pp"] == pytest.approx(at["delta_saving_pp"]["ci95"][0], abs=0.3)
+    assert row["verdict"] == at["verdict"]
+    profile = row_of(found, "profiles")
+    counts = expected["profile"]
+    for kind in TYPES:
+        assert profile[kind] == pytest.approx(counts[kind] / sum(counts.values()))
+    serving = row_of(found, "serving")
+    assert serving["black_box_pct"] == pytest.approx(expected["regimes"]["black_box"])
+
+
+def test_advice_is_that_of_assess(tmp_path: Path) -> None:
+    source = open_source(make_run(tmp_path / "run", 500))
+    row = row_of(run([source], StudyOptions(alpha=0.2, resamples=400)), "advice")
+    found = assess(source, Settings(alpha=0.2))
+    assert found.choice is not None
+    assert (row["policy"], row["family"]) == (
+        found.recommendation.policy,
+        found.recommendation.family,
+    )
+    assert row["chance"] == found.choice.chance
+    assert row["evidence"] == found.choice.verdict
+    point = found.choice.learned if row["policy"] == "learned" else found.choice.scalar
+    if row["family"] is not None:
+        assert point is not None
+        assert row["fit_saving_pct"] == point.fit_total_saving_pct
+
+
+@needs_archives
+def test_the_papers_settings_stand_beside_ones_own_when_asked(tmp_path: Path) -> None:
+    sources = [archive("mixed", tmp_path)]
+    alone = run(sources, QUICK)
+    assert len(rows_of(alone, "summary")) == 1
+    both = run(sources, StudyOptions(resamples=400, alpha=0.1, extra={"paper": "1"}))
+    origins = [row["origin"] for row in rows_of(both, "summary")]
+    assert origins == ["here", *["paper"] * 18]
+    assert len(rows_of(both, "profiles")) == 19
+    assert any("at alpha = 0.15, these runs' is not" in remark for remark in both.remarks)
+    # The cut-offs of this tool give the paper's profiles the regimes that the paper reports.
+    regimes = {row["setting"]: row["regime"] for row in rows_of(both, "profiles")}
+    assert regimes["GSM8K Qwen3-32B"] == "learned"
+    assert regimes["MMLU-Pro Qwen3-8B"] == "scalar"
+    assert regimes["AIME Qwen3-8B"] == "full-budget"
+    assert regimes["GPQA Qwen3-8B"] is None
+    with pytest.raises(StudyError, match="option paper must be 0 or 1, got 'yes'"):
+        run(sources, StudyOptions(extra={"paper": "yes"}))
+
+
+def table_after(text: str, heading: str) -> dict[tuple[str, str], list[str]]:
+    """Rows of the table that follows a heading, by task and model."""
+    body = text[text.index(heading) :]
+    body = body[: body.index(r"\bottomrule")]
+    rows = {}
+    for line in body.splitlines():
+        cells = [c.strip().replace("$", "") for c in line.rstrip().removesuffix(r"\\").split("&")]
+        if line.rstrip().endswith(r"\\") and len(cells) > 2 and cells[0] != "Task":
+            model = {"8B": "Qwen3-8B", "32B": "Qwen3-32B"}.get(cells[1], cells[1])
+            rows[cells[0].replace("AIME-90", "AIME"), model] = cells[2:]
+    return rows
+
+
+@pytest.mark.skipif(not TEX.exists(), reason="the paper's text is not beside this clone")
+def test_every_figure_of_the_paper_is_its_own() -> None:
+    text = TEX.read_text(encoding="utf-8")
+    summary = table_after(text, r"\subsection{Eighteen-setting Compact Summary}")
+    frontier = table_after(text, r"\label{tab:full_frontier}")
+    profiles = table_after(text, r"Task & Model & Early & Benef.")
+    serving = table_after(text, r"\section{Cost and Serving Profiles}")
+    assert [(row.task, row.model) for row in PAPER_ROWS] == list(summary)
+    assert len(summary) == 18
+    for row in PAPER_ROWS:
+        setting = row.task, row.model
+        *figures, interval, verdict = summary[setting]
+        learned, scalar, delta, saving = map(float, figures)
+        assert (row.learned_peak, row.scalar_peak, row.delta_peak) == (learned, scalar, delta)
+        limits = re.findall(r"[+-][\d.]+", interval)
+        assert (row.delta_saving_pp, row.ci95) == (saving, tuple(map(float, limits)))
+        assert row.verdict == VERDICTS[verdict]
+        accuracy, tokens = frontier[setting][:2]
+        assert (row.full_accuracy, row.mean_think) == (float(accuracy), float(tokens))
+        shares = profiles.get(setting)
+        if shares is None:
+            assert row.shares is None
+        else:
+            assert row.shares is not None
+            expected = {k: float(s) / 100 for k, s in zip(TYPES, shares, strict=True)}
+            assert row.shares == pytest.approx(expected)
+        saved = serving.get(setting)
+        if saved is None:
+            assert row.saving_pct is None
+        else:
+            assert row.saving_pct is not None
+            assert list(row.saving_pct.values()) == [float(s) for s in saved]
+    assert len(profiles) == sum(row.shares is not None for row in PAPER_ROWS)
+    assert len(serving) == sum(row.saving_pct is not None for row in PAPER_ROWS)

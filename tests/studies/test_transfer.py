@@ -1,0 +1,123 @@
+"""Study `transfer` against scikit-learn over two archives, and policies on other questions."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from stopadvisor.assessment import calibration_size
+from stopadvisor.calibration import calibrate
+from stopadvisor.choice import choose
+from stopadvisor.cli.main import main
+from stopadvisor.errors import StudyError
+from stopadvisor.policy import load_policy
+from stopadvisor.runs import RunDirectory
+from stopadvisor.sources import open_source
+from stopadvisor.studies.sides import study_settings
+from stopadvisor.studies.study import StudyOptions
+from stopadvisor.studies.transfer import run
+from stopadvisor.transfer import calibrate_transfer, compare
+from tests.material import make_run
+from tests.studies.material import QUICK, archive, needs_archives, row_of, rows_of
+from tests.studies.plain import SWEEP, gain, load, split
+
+
+@needs_archives
+@pytest.mark.parametrize(("source", "target"), [("mixed", "early"), ("early", "mixed")])
+def test_gains_are_those_of_the_three_protocols(source: str, target: str, tmp_path: Path) -> None:
+    found = run([archive(name, tmp_path) for name in (source, target)], QUICK)
+    here, there = load(source), load(target)
+
+    def inputs(data: dict[str, np.ndarray]) -> np.ndarray:
+        x = data["X"][:, :8].astype(float)
+        x[:, 0] /= data["budgets"][-1] / 1000  # the scripts divide by 1000, the text by the last
+        return x
+
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
+    model.fit(inputs(here), here["correct"].ravel())
+    moved = model.predict_proba(inputs(there))[:, 1].reshape(there["correct"].shape)
+    own, rows = there["p_stop"], np.arange(len(here["correct"]))
+    calibration, test = split(len(there["correct"]))
+
+    def best(data: dict[str, np.ndarray], scores: np.ndarray, rows: np.ndarray) -> float:
+        return float(max(SWEEP, key=lambda t: gain(data, scores, t, rows)))
+
+    threshold = best(here, here["p_stop"], rows)
+    row = row_of(found, "gains", source=row_label(found, 0))
+    assert row["source_gain"] == pytest.approx(gain(here, here["p_stop"], threshold, rows))
+    assert row["zero_shot_gain"] == pytest.approx(gain(there, moved, threshold, test))
+    calibrated = best(there, moved, calibration)
+    assert row["target_calibrated_gain"] == pytest.approx(gain(there, moved, calibrated, test))
+    trained = best(there, own, calibration)
+    assert row["target_trained_gain"] == pytest.approx(gain(there, own, trained, test))
+    assert rows_of(found, "savings") == []
+
+
+def row_label(found: object, index: int) -> object:
+    """Name of a source, in the order given."""
+    return rows_of(found, "gains")[index]["source"]  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A calibrated run, and a calibrated run of questions that came later."""
+    root = tmp_path_factory.mktemp("transfer")
+    make_run(root / "old", 300)
+    make_run(root / "new", 800)
+    later = RunDirectory.load(root / "new")
+    later.rewrite(later.records()[300:])
+    for name in ("old", "new"):
+        assert main(["calibrate", str(root / name), "--alpha", "0.2", "--quiet"]) in (0, 3)
+    return root
+
+
+def test_policies_are_compared_on_the_targets_test_questions(material: Path) -> None:
+    options = StudyOptions(alpha=0.2)
+    found = run([open_source(material / name) for name in ("old", "new")], options)
+    target, settings = open_source(material / "new"), study_settings(options)
+    content = load_policy(material / "old" / "policy.joblib").content
+    calibration = target.part("calibration")
+    choice = choose(target.part("fit"), calibration_size(calibration), settings)
+    moved = calibrate_transfer(content, target, settings)
+    expected = compare(content, target, moved, choice, calibrate(choice, calibration))
+    rows = [r for r in rows_of(found, "savings") if r["target"] == "new"]
+    assert [r["protocol"] for r in rows] == ["zero-shot", "target-calibrated", "target-trained"]
+    for row, wanted in zip(rows, expected.rows, strict=True):
+        assert row["family"] == wanted.family
+        assert row["would_certify"] == wanted.certified
+        assert row["labels"] == wanted.labels_used
+        assert row["questions"] == expected.n_test
+        assert row["saving_pct"] == wanted.outcome.total_saving_pct
+        assert row["risk"] == wanted.outcome.losses / expected.n_test
+        assert (row["risk_low"], row["risk_high"]) == wanted.risk_ci95
+    assert {r["type"] for r in rows_of(found, "gains")} == {"cross-task"}
+
+
+def test_a_closed_target_shows_no_saving(material: Path, tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        shutil.copytree(material / name, tmp_path / name)
+    (tmp_path / "new" / "ledger.json").unlink()
+    found = run([open_source(tmp_path / name) for name in ("old", "new")], StudyOptions(alpha=0.2))
+    assert "new" not in {row["target"] for row in rows_of(found, "savings")}
+    assert any("calibration questions of new" in remark for remark in found.remarks)
+
+
+def test_questions_that_made_the_policy_are_not_transferred_to(
+    material: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(material / "old", tmp_path / "copy")
+    found = run([open_source(material / "old"), open_source(tmp_path / "copy")], QUICK)
+    assert rows_of(found, "savings") == []
+    assert any("fitted or calibrated this policy" in remark for remark in found.remarks)
+    assert any("share questions" in remark for remark in found.remarks)
+
+
+def test_one_run_cannot_be_transferred(material: Path) -> None:
+    with pytest.raises(StudyError, match="two runs or more, got 1"):
+        run([open_source(material / "old")], QUICK)
