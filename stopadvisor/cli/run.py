@@ -12,31 +12,35 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast
 
 import click
 
 from stopadvisor.agreement import agree
 from stopadvisor.answers import extract_natural
-from stopadvisor.cli.options import OutputOptions, output_options
+from stopadvisor.cli.options import OutputOptions, in_use, output_options
+from stopadvisor.cli.page import Page
 from stopadvisor.cli.probe import show_remarks
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.run_screen import show_summary
+from stopadvisor.cli.server import ServerOptions, server_options
 from stopadvisor.collect import Progress
 from stopadvisor.engines import OutOfMemory
-from stopadvisor.errors import ModelError
+from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.grading import Grader
 from stopadvisor.policy import MIXED_TASKS, Policy, load_policy
 from stopadvisor.probes import ProbePlan
 from stopadvisor.runs import RunDirectory
 from stopadvisor.served import Answered, AnswerFile, Full, compare, normal_form
-from stopadvisor.serving import OnStop, Reply, make_requests, policy_plan
+from stopadvisor.serving import OnStop, Reply, Request, Rule, make_requests, policy_plan
 from stopadvisor.workload import Question, Workload, read_workload
 
 if TYPE_CHECKING:
     from stopadvisor.engines.hf.engine import HfEngine
+    from stopadvisor.engines.openai.engine import OpenAiEngine
 
 __all__ = ["RunOptions", "command", "load_model", "run"]
 
@@ -68,10 +72,28 @@ class RunOptions:
     dtype: str = "auto"
     think_open: str | None = None
     think_close: str | None = None
+    server: ServerOptions = field(default_factory=ServerOptions)
     output: OutputOptions = field(default_factory=OutputOptions)
 
+    @property
+    def at_server(self) -> bool:
+        """Whether a server answers, and not a model that is loaded here."""
+        return self.server.engine == "openai"
 
-@click.command("run")
+
+@click.command(
+    "run",
+    cls=Page,
+    reads="POLICY, and WORKLOAD: JSONL with `question`, a question a line; `gold` where "
+    "there is any.",
+    writes="The answers, JSONL, a line as each question ends: --out, else a file under "
+    "runs/ named for workload and policy.",
+    examples=[
+        "stopadvisor run policy.joblib questions.jsonl --model samples/tiny-reasoner",
+        "stopadvisor run policy.joblib my.jsonl --compare-full --limit 100",
+    ],
+    exit_codes=(0, 1, 2, 130),
+)
 @click.argument("policy", metavar="POLICY", type=click.Path(path_type=Path))
 @click.argument("workload", metavar="WORKLOAD", type=click.Path(path_type=Path))
 @click.option(
@@ -79,7 +101,7 @@ class RunOptions:
     envvar="STOPADVISOR_MODEL",
     show_envvar=True,
     show_default="as the policy names it",
-    help="Model name on the Hugging Face hub, or a folder.",
+    help="Model name on the Hugging Face hub, or a folder; of a server, the name it serves.",
 )
 @click.option(
     "--out",
@@ -116,7 +138,7 @@ class RunOptions:
     show_default=f"the certified one, or {ProbePlan.answer_cap}",
     help="Most tokens of a visible answer.",
 )
-@click.option("--device", default="auto", help="cpu, cuda, cuda:1, …")
+@click.option("--device", default="auto", help="cpu, cuda, cuda:1, ...")
 @click.option(
     "--dtype",
     type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
@@ -125,16 +147,16 @@ class RunOptions:
 )
 @click.option("--think-open", metavar="TEXT", help="Opener of thinking, where not recognised.")
 @click.option("--think-close", metavar="TEXT", help="Closer of thinking, where not recognised.")
+@server_options
 @output_options
 def command(policy: Path, workload: Path, **params: Any) -> int:
     """Answer the questions of WORKLOAD (JSONL, no gold needed), stopping as POLICY says.
 
     Prompt, sampling, caps and cue are the policy's.  Goes on where an earlier call stopped.
-
-    Example: stopadvisor run policy.joblib questions.jsonl --model samples/tiny-reasoner
     """
-    output = OutputOptions.take(params)
-    return run(RunOptions(policy, workload, output=output, **params), sys.stdout, sys.stderr)
+    server, output = ServerOptions.take(params), OutputOptions.take(params)
+    options = RunOptions(policy, workload, server=server, output=output, **params)
+    return run(options, sys.stdout, sys.stderr)
 
 
 def run(options: RunOptions, out: TextIO, err: TextIO) -> int:
@@ -149,8 +171,13 @@ def run(options: RunOptions, out: TextIO, err: TextIO) -> int:
     )
     make_requests(workload.questions, policy)  # refused before a model is loaded
     recorded = RunDirectory.load(options.against) if options.against else None
-    with progress_on(err, quiet=options.output.quiet) as progress:
+    with progress_on(err, quiet=options.output.quiet) as progress, ExitStack() as stack:
         engine = load_model(options.model, policy, options)
+        stack.enter_context(in_use(engine))
+        if options.at_server:
+            from stopadvisor.engines.openai.online import server_plan
+
+            plan = server_plan(policy, answer_cap=options.answer_cap)
         remarks = _check(engine, policy, options)
         for remark in remarks:
             progress.remark(f"note: {remark}")
@@ -167,6 +194,11 @@ def run(options: RunOptions, out: TextIO, err: TextIO) -> int:
                     "the same command goes on from there"
                 )
                 raise
+            except EngineError:
+                progress.remark(
+                    f"what was answered is kept in {path}; the same command goes on from there"
+                )
+                raise
             document = _document(work, workload, remarks, recorded)
     if options.output.json:
         print(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1), file=out)
@@ -178,7 +210,7 @@ def run(options: RunOptions, out: TextIO, err: TextIO) -> int:
 # --- Before the first question --------------------------------------------------------------------
 
 
-def load_model(model: str | None, policy: Policy, options: RunOptions) -> HfEngine:
+def load_model(model: str | None, policy: Policy, options: RunOptions) -> HfEngine | OpenAiEngine:
     """Load the model of a policy, its chat template filled in as at calibration.
 
     Raises
@@ -189,25 +221,31 @@ def load_model(model: str | None, policy: Policy, options: RunOptions) -> HfEngi
     from stopadvisor.engines import hf
 
     content = policy.content
+    name = model or content["model"]["name"]
+    chat: dict[str, Any] = {
+        "think_open": options.think_open,
+        "think_close": options.think_close,
+        "chat_template_kwargs": content["chat_template_kwargs"],
+    }
     try:
-        return hf.load_engine(
-            model or content["model"]["name"],
-            device=options.device,
-            dtype=options.dtype,
-            think_open=options.think_open,
-            think_close=options.think_close,
-            chat_template_kwargs=content["chat_template_kwargs"],
-        )
+        if options.at_server:
+            return options.server.load(name, **chat)
+        return hf.load_engine(name, device=options.device, dtype=options.dtype, **chat)
     except ModelError as error:
         if model is not None:
             raise
         raise ModelError(f"{error} (the policy names it so; --model says where it is)") from error
 
 
-def _check(engine: HfEngine, policy: Policy, options: RunOptions) -> list[str]:
+def _check(engine: HfEngine | OpenAiEngine, policy: Policy, options: RunOptions) -> list[str]:
     """Hold the policy against the engine; what differs and is allowed becomes remarks."""
     content = policy.content
-    remarks = policy.check_source(engine.identity(), content["entropy_source"])
+    entropy: str = content["entropy_source"]  # measured here as the policy wants it
+    if options.at_server:
+        from stopadvisor.engines.openai.online import entropy_at
+
+        entropy = entropy_at(cast("OpenAiEngine", engine).served_model, policy)
+    remarks = policy.check_source(engine.identity(), entropy)
     own = content["on_stop"]
     if options.on_stop not in (None, own) and policy.kind == "stop":
         remarks.append(
@@ -230,6 +268,31 @@ def _setting(policy: Policy, identity: Mapping[str, Any], plan: ProbePlan, on_st
 # --- Asking ---------------------------------------------------------------------------------------
 
 
+class _Serve(Protocol):
+    """How both engines answer requests."""
+
+    def __call__(
+        self,
+        engine: HfEngine | OpenAiEngine,
+        requests: Sequence[Request],
+        plan: ProbePlan,
+        rule: Rule | None,
+        *,
+        batch_size: int | None,
+        on_stop: OnStop,
+    ) -> Iterator[tuple[int, Reply]]: ...
+
+
+def _serve_function(*, at_server: bool) -> _Serve:
+    if at_server:
+        from stopadvisor.engines.openai.online import serve
+
+        return cast(_Serve, serve)
+    from stopadvisor.engines.hf.online import serve as serve_here
+
+    return cast(_Serve, serve_here)
+
+
 @dataclass
 class _Run:
     """One pass over the questions that are not answered yet."""
@@ -237,7 +300,7 @@ class _Run:
     options: RunOptions
     policy: Policy
     plan: ProbePlan
-    engine: HfEngine
+    engine: HfEngine | OpenAiEngine
     on_stop: OnStop
     file: AnswerFile
     grader: Grader
@@ -254,7 +317,9 @@ class _Run:
         """Answer what the file does not answer yet."""
         done = self.file.done(questions)
         left = [question for question in questions if question.id not in done]
-        if left:
+        if left and self.options.at_server:
+            self.batch_size = cast("OpenAiEngine", self.engine).slots()
+        elif left:
             self.batch_size = self.options.batch_size or self.engine.auto_batch_size(self.plan)
         show_remarks(self.engine, self.progress, self.said)
         self.progress.begin("answering", len(questions), len(questions) - len(left))
@@ -283,8 +348,7 @@ class _Run:
         self, questions: Sequence[Question], *, stopping: bool
     ) -> Iterator[tuple[Question, Reply]]:
         """Ask questions and yield each as it is over; batches halve when memory runs out."""
-        from stopadvisor.engines.hf.online import serve
-
+        serve = _serve_function(at_server=self.options.at_server)
         left = list(questions)
         while left:
             replies = serve(

@@ -54,13 +54,13 @@ def _against_full(document: Document) -> Iterator[tuple[str, str]]:
     full = document["full"]
     yield (
         "tokens",
-        f"{percent(full['token_saving_pct'])} fewer decoded, probes included; "
-        f"{percent(full['think_saving_pct'])} fewer of thinking",
+        f"{_saved(full['token_saving_pct'], 'fewer')} decoded, probes included; "
+        f"{_saved(full['think_saving_pct'], 'fewer')} of thinking",
     )
     if full["time_saving_pct"] is not None:
         yield (
             "time",
-            f"{percent(full['time_saving_pct'])} less: {full['seconds']:.1f} s instead of "
+            f"{_saved(full['time_saving_pct'], 'less')}: {full['seconds']:.1f} s instead of "
             f"{full['full_seconds']:.1f} s for {plural(full['timed_questions'], 'question')}",
         )
     if full["labelled"]:
@@ -71,6 +71,10 @@ def _against_full(document: Document) -> Iterator[tuple[str, str]]:
         yield "never met", f"{_lost(unmet)}, which neither fitted nor calibrated the policy"
     if document["certified"] and full["labelled"]:
         yield "certified", f"at most {share(document['alpha'])} lost"
+
+
+def _saved(saving: float, word: str) -> str:
+    return f"{percent(saving)} {word}" if saving >= 0 else f"{percent(-saving)} more"
 
 
 def _lost(figures: Document) -> str:
