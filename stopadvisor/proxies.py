@@ -84,15 +84,8 @@ def proxy_scores(family: Proxy, table: ProbeTable) -> FloatArray:
     return _probability(table, reached, FEATURES)
 
 
-def audit_setting(table: ProbeTable) -> PaperSetting:
-    """The paper's setting with the audit-only families beside its own.
-
-    Raises
-    ------
-    CalibrationError
-        Fewer than 10 questions, or one class of labels only.
-    """
-    setting = PaperSetting.build(table)
+def audit_setting(table: ProbeTable, setting: PaperSetting) -> PaperSetting:
+    """The paper's setting of a table with the audit-only families beside its own."""
     scores = dict(setting.scores)
     scores |= {family: proxy_scores(family, table) for family in PROXY_FAMILIES}
     # In the archives' order, on which the last digits of lbfgs depend.

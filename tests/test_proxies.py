@@ -13,6 +13,7 @@ from sklearn.model_selection import GroupKFold
 from sklearn.preprocessing import StandardScaler
 
 from stopadvisor.archives import read_archive
+from stopadvisor.paper import PaperSetting
 from stopadvisor.peaks import fixed_budgets
 from stopadvisor.probes import ProbeTable
 from stopadvisor.proxies import (
@@ -71,7 +72,8 @@ def test_learned_proxies_equal_scikit_learn_on_the_archives_own_features(name: s
     features, correct = data["X"], data["correct"]
     n, m = correct.shape
     reached = np.maximum.accumulate(correct, axis=1)
-    scores = audit_setting(read_archive(ARCHIVES / f"{name}.npz")).scores
+    table = read_archive(ARCHIVES / f"{name}.npz")
+    scores = audit_setting(table, PaperSetting.build(table)).scores
     for family, columns, labels in (
         ("learned-10", list(range(10)), correct),
         ("terminator-light", list(range(8)), reached),
@@ -89,7 +91,7 @@ def test_learned_proxies_equal_scikit_learn_on_the_archives_own_features(name: s
 def test_the_peak_of_two_conditions_is_the_best_of_all_pairs(
     table: ProbeTable, family: str
 ) -> None:
-    setting = audit_setting(table)
+    setting = audit_setting(table, PaperSetting.build(table))
     fixed = fixed_budgets(setting)
     found = pair_peak(family, table, setting, fixed)
     confidence, density, runs = np.exp(table.mean_logprob), density_of(table), runs_of(table)
@@ -131,7 +133,7 @@ def test_the_peak_of_two_conditions_is_the_best_of_all_pairs(
 
 
 def test_the_audit_has_all_families(table: ProbeTable) -> None:
-    setting = audit_setting(table)
+    setting = audit_setting(table, PaperSetting.build(table))
     assert set(AUDIT_FAMILIES) <= set(setting.scores)
     assert all(s.shape == table.correct.shape for s in setting.scores.values())
     assert all(np.isfinite(s).all() for s in setting.scores.values())

@@ -239,6 +239,9 @@ def _all(
             if left:
                 line += f", about {time_left((time.monotonic() - began) / done * left)} left"
             progress.remark(line + ")")
+    if not documents and not broken:
+        first = next(name for name in STUDIES if name in reasons)
+        raise StudyError(f"these runs allow no study; {first}: {reasons[first]}")
     skipped = [{"study": name, "reason": reasons[name]} for name in STUDIES if name in reasons]
     return documents, skipped, broken
 

@@ -14,10 +14,10 @@ from stopadvisor.assessment import calibration_size
 from stopadvisor.choice import FitPoint, Settings, choose
 from stopadvisor.constants import PAPER_ALPHAS
 from stopadvisor.errors import CalibrationError
-from stopadvisor.paper import PaperSetting, match_risk, paper_split
+from stopadvisor.paper import match_risk, paper_split
 from stopadvisor.sources import Source
 from stopadvisor.studies.opened import View, basis_remarks
-from stopadvisor.studies.sides import paper_views, study_settings
+from stopadvisor.studies.sides import paper_setting, paper_views, study_settings
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 
 __all__ = ["run"]
@@ -104,7 +104,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
 def _paper_rows(
     view: View, alphas: Sequence[float], options: StudyOptions
 ) -> list[tuple[Cell, ...]]:
-    setting = PaperSetting.build(view.table)
+    setting = paper_setting(view)
     calibration, test = paper_split(view.table.n_questions)
     found = match_risk(
         setting,

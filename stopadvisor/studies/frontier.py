@@ -32,7 +32,7 @@ from stopadvisor.probes import FloatArray, IntArray, ProbeTable
 from stopadvisor.proxies import TWO_CONDITION_FAMILIES, pair_peak
 from stopadvisor.sources import Source
 from stopadvisor.studies.opened import View, basis_remarks
-from stopadvisor.studies.sides import FitSide, fit_sides, paper_views, study_settings
+from stopadvisor.studies.sides import FitSide, fit_sides, paper_setting, paper_views, study_settings
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 
 __all__ = ["FoundPeak", "find_peak", "peak_intervals", "run"]
@@ -199,7 +199,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
 def _paper_side(
     view: View, options: StudyOptions, tables: Mapping[str, list[tuple[Cell, ...]]]
 ) -> None:
-    setting = PaperSetting.build(view.table)
+    setting = paper_setting(view)
     fixed = fixed_budgets(setting)
     peaks = {family: find_peak(family, view.table, setting, fixed) for family in _FAMILIES}
     resampled = peak_intervals(peaks, setting, options)

@@ -23,7 +23,7 @@ from stopadvisor.proxies import AUDIT_FAMILIES, audit_setting
 from stopadvisor.sources import Source
 from stopadvisor.studies.frontier import find_peak, peak_intervals
 from stopadvisor.studies.opened import View, basis_remarks
-from stopadvisor.studies.sides import paper_views
+from stopadvisor.studies.sides import paper_setting, paper_views
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 
 __all__ = ["run"]
@@ -74,7 +74,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     peaks: list[tuple[Cell, ...]] = []
     matched: list[tuple[Cell, ...]] = []
     for view in views:
-        setting = audit_setting(view.table)
+        setting = audit_setting(view.table, paper_setting(view))
         peaks += _peak_rows(view, setting, options)
         matched += _matched_rows(view, setting, options)
     return StudyResult(

@@ -18,11 +18,11 @@ from stopadvisor.calibration import calibrate
 from stopadvisor.choice import Settings, choose
 from stopadvisor.constants import PAPER_SPLIT_SEEDS
 from stopadvisor.errors import CalibrationError
-from stopadvisor.paper import OperatingPoint, PaperSetting, operating_points, paper_split
+from stopadvisor.paper import OperatingPoint, operating_points, paper_split
 from stopadvisor.probes import FloatArray
 from stopadvisor.sources import Source
 from stopadvisor.studies.opened import View, basis_remarks, is_opened
-from stopadvisor.studies.sides import paper_views, study_settings
+from stopadvisor.studies.sides import paper_setting, paper_views, study_settings
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 from stopadvisor.studies.tested import measure_rule
 from stopadvisor.workload import PARTS, assign_parts
@@ -130,7 +130,7 @@ class _Split:
 
 
 def _splits(view: View, options: StudyOptions) -> list[_Split]:
-    setting = PaperSetting.build(view.table)
+    setting = paper_setting(view)
     found = []
     for seed in PAPER_SPLIT_SEEDS:
         calibration, test = paper_split(view.table.n_questions, seed)

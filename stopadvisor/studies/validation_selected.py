@@ -16,12 +16,12 @@ from stopadvisor.bootstrap import interval
 from stopadvisor.constants import PAPER_VALIDATION_POINTS
 from stopadvisor.families import display_threshold
 from stopadvisor.gain_bootstrap import resample_gains
-from stopadvisor.paper import PaperSetting, first_stops, paper_split
+from stopadvisor.paper import first_stops, paper_split
 from stopadvisor.peaks import fixed_budgets, gain_at, peak
 from stopadvisor.probes import FloatArray
 from stopadvisor.sources import Source
 from stopadvisor.studies.opened import View, basis_remarks, is_opened
-from stopadvisor.studies.sides import FitSide, fit_sides, paper_views, study_settings
+from stopadvisor.studies.sides import FitSide, fit_sides, paper_setting, paper_views, study_settings
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 from stopadvisor.studies.tested import measure_rule
 
@@ -109,7 +109,7 @@ def _sweep(scores: FloatArray) -> FloatArray:
 
 
 def _selected_rows(view: View, options: StudyOptions) -> list[tuple[Cell, ...]]:
-    setting = PaperSetting.build(view.table)
+    setting = paper_setting(view)
     validation, test = paper_split(view.table.n_questions)
     thinking, correct = setting.costs.thinking, setting.correct
     fixed, fixed_test = fixed_budgets(setting, validation), fixed_budgets(setting, test)

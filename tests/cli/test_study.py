@@ -217,6 +217,16 @@ def test_all_tells_its_progress(call: Call, monkeypatch: pytest.MonkeyPatch) -> 
     assert lines[-1] == "study map: done (3/3)"
 
 
+def test_runs_that_allow_no_study_are_exit_2(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_archive(Path("nine.npz"), **archive_arrays(9, 4))
+    for name in set(STUDIES) - {"frontier", "proxies"}:
+        monkeypatch.delitem(STUDIES, name)
+    code, out, err = call("all", "nine.npz", "--jobs", "1", "--quiet")
+    assert (code, out) == (2, "")
+    assert "these runs allow no study; frontier: nine-archive-" in err
+    assert "needs at least 10 questions, got 9" in err
+
+
 def test_a_bug_in_one_study_leaves_the_others(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     _fake(monkeypatch, ["frontier", "proxies", "map"], broken="proxies")
     code, out, err = call("all", "raw.npz", "--jobs", "1", "--json")
