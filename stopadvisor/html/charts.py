@@ -74,7 +74,7 @@ def draw_profile(profile: Mapping[str, Mapping[str, Any]]) -> Figure:
         rows,
         xerr=[shares - low, high - shares],
         fmt="none",
-        ecolor=INK,
+        color=INK,
         elinewidth=1.2,
         capsize=3,
     )

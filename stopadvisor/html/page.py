@@ -178,7 +178,9 @@ def _drawn(caption: Caption, draw: Callable[..., Figure], *given: Any) -> _Pictu
     from stopadvisor.html.theme import inline_svg, style
 
     with style(caption.name):
-        svg = inline_svg(draw(*given), caption.name, caption.title, caption.sentence.replace("`", ""))
+        svg = inline_svg(
+            draw(*given), caption.name, caption.title, caption.sentence.replace("`", "")
+        )
     return _Picture(caption, svg)
 
 

@@ -1,0 +1,48 @@
+"""A headless Chromium of the system, driven by playwright; what is missing is said in the skip."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+AXE_VARIABLE = "STOPADVISOR_AXE"
+"""Path of an ``axe.min.js``, where it is not in the cache."""
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """The browser; tests that ask for it are skipped where there is none."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright (extra dev)")
+    found = os.environ.get("STOPADVISOR_CHROMIUM") or next(
+        filter(None, map(shutil.which, BROWSERS)), None
+    )
+    if found is None:
+        pytest.skip(f"needs one of {', '.join(BROWSERS)}, or its path in STOPADVISOR_CHROMIUM")
+    with playwright.sync_playwright() as driver:
+        # A container's root has no sandbox; the page is our own file.
+        started = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """Source of axe-core; skipped where it was not fetched (npm install axe-core)."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    named = os.environ.get(AXE_VARIABLE)
+    file = Path(named) if named else cache / "stopadvisor/axe/node_modules/axe-core/axe.min.js"
+    if not file.is_file():
+        pytest.skip(
+            f"needs axe-core: npm install --prefix {cache / 'stopadvisor/axe'} axe-core, or the "
+            f"path of its axe.min.js in {AXE_VARIABLE}"
+        )
+    return file.read_text(encoding="utf-8")

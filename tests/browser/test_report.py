@@ -1,0 +1,171 @@
+"""The report in a real browser: silent console, no request, accessible, copyable, for any width."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from stopadvisor.cli.main import main
+from tests.material import write_archive
+from tests.pages import HOSTILE, hostile_run
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Reports before and after calibration, and of an archive under the paper's protocol."""
+    root = tmp_path_factory.mktemp("browser")
+    run = hostile_run(root / "run")
+    before = root / "before.html"
+    assert main(["assess", str(run), "--no-report"]) == 0
+    assert main(["report", str(run), "--out", str(before)]) == 0
+    assert main(["calibrate", str(run)]) in (0, 3)
+    assert main(["report", str(run)]) == 0
+    archive = str(write_archive(root / "raw.npz"))
+    words = ["--protocol", "paper", "--out", str(root / "archive")]
+    assert main(["assess", archive, *words]) == 0
+    return {
+        "before": before,
+        "after": run / "report.html",
+        "archive": root / "archive" / "report.html",
+    }
+
+
+@contextmanager
+def opened(browser: Browser, file: Path, **options: Any) -> Iterator[tuple[Page, list[str]]]:
+    """A page, and everything that it said or asked for."""
+    noise: list[str] = []
+    options.setdefault("viewport", DESKTOP)
+    page = browser.new_page(**options)
+    page.on("console", lambda message: noise.append(f"console: {message.text}"))
+    page.on("pageerror", lambda error: noise.append(f"error: {error}"))
+    page.on("dialog", lambda dialog: noise.append(f"dialog: {dialog.message}"))
+    page.on("request", lambda request: noise.append(f"request: {request.url}"))
+    page.goto(file.as_uri())
+    assert noise.pop(0) == f"request: {file.as_uri()}"
+    yield page, noise
+    page.close()
+
+
+KINDS = pytest.mark.parametrize("kind", ["before", "after", "archive"])
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("viewport", "scheme"),
+    [pytest.param(DESKTOP, "light", id="desktop"), pytest.param(PHONE, "dark", id="phone")],
+)
+def test_opens_in_silence_and_fits(
+    browser: Browser, reports: dict[str, Path], kind: str, viewport: Any, scheme: str
+) -> None:
+    with opened(browser, reports[kind], viewport=viewport, color_scheme=scheme) as (page, noise):
+        page.locator("summary").evaluate_all("all => all.forEach(one => one.click())")
+        assert page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
+        surface = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        brightness = sum(int(v) for v in surface[4:-1].split(",")) / 3
+        assert (brightness < 64) == (scheme == "dark")
+        for picture in page.locator("figure svg").all():
+            box = picture.bounding_box()
+            assert box is not None
+            assert box["width"] > 250
+        assert noise == []
+
+
+@KINDS
+def test_axe_finds_nothing_serious(
+    browser: Browser, reports: dict[str, Path], axe: str, kind: str
+) -> None:
+    for scheme in ("light", "dark"):
+        # The page's own policy would refuse a script from outside, as it should.
+        options = {"color_scheme": scheme, "bypass_csp": True}
+        with opened(browser, reports[kind], **options) as (page, _):
+            page.locator("summary").evaluate_all("all => all.forEach(one => one.click())")
+            page.evaluate(axe)
+            found = page.evaluate("axe.run(document)")
+            grave = [
+                (v["id"], v["help"], [n["html"][:120] for n in v["nodes"]][:3])
+                for v in found["violations"]
+                if v["impact"] in ("serious", "critical")
+            ]
+            assert grave == []
+            assert len(found["passes"]) > 20
+
+
+@KINDS
+def test_every_picture_says_what_it_shows(
+    browser: Browser, reports: dict[str, Path], kind: str
+) -> None:
+    with opened(browser, reports[kind]) as (page, _):
+        pictures = page.get_by_role("img").all()
+        assert len(pictures) >= 9
+        assert len(pictures) == page.locator("svg").count()
+        for picture in pictures:
+            name = picture.get_attribute("aria-labelledby")
+            told = picture.get_attribute("aria-describedby")
+            assert page.locator(f"#{name}").text_content()
+            words = page.locator(f"#{told}").text_content()
+            assert words
+            assert any(letter.isdigit() for letter in words)
+
+
+@pytest.mark.parametrize("kind", ["before", "after"])
+def test_a_script_in_a_question_stays_text(
+    browser: Browser, reports: dict[str, Path], kind: str
+) -> None:
+    with opened(browser, reports[kind]) as (page, noise):
+        questions = page.locator("blockquote").all_text_contents()
+        assert len(questions) == 3
+        assert all(question.endswith(HOSTILE) for question in questions)
+        assert page.locator("script").count() == 1
+        assert page.locator("img[src]").count() == 0
+        assert noise == []
+
+
+def test_tables_are_copied_and_downloaded_as_csv(
+    browser: Browser, reports: dict[str, Path]
+) -> None:
+    document = json.loads((reports["after"].parent / "assessment.json").read_bytes())
+    with opened(browser, reports["after"]) as (page, noise):
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page.locator("summary").evaluate_all("all => all.forEach(one => one.click())")
+        part = page.locator("#part-profile")
+        part.get_by_role("button", name="Copy CSV").click()
+        page.wait_for_function("document.getElementById('said').textContent !== ''")
+        assert page.locator("#said").text_content() == "profile.csv copied"
+        copied = page.evaluate("navigator.clipboard.readText()")
+        with page.expect_download() as waiting:
+            part.get_by_role("link", name="Download").click()
+        downloaded = Path(waiting.value.path()).read_text(encoding="utf-8")
+        assert copied == downloaded
+        rows = list(csv.DictReader(io.StringIO(copied)))
+        counts = {row["kind"].replace(" ", "_"): int(row["count"]) for row in rows}
+        assert counts == {name: row["count"] for name, row in document["profile"].items()}
+        assert page.locator("button.copy:visible").count() == page.locator("table").count()
+        assert all(entry.startswith("request: data:") for entry in noise)
+
+
+def test_prints_with_every_number(
+    browser: Browser, reports: dict[str, Path], tmp_path: Path
+) -> None:
+    with opened(browser, reports["after"], color_scheme="dark") as (page, noise):
+        page.emulate_media(media="print")
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        assert page.locator("details:not([open])").count() == 0
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == (
+            "rgb(255, 255, 255)"
+        )
+        assert len(page.pdf(format="A4")) > 50_000
+        assert noise == []

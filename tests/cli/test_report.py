@@ -1,0 +1,180 @@
+"""`stopadvisor report`: from a run's files, without the model, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from stopadvisor.html import page
+from stopadvisor.sources import ASSESSMENT
+from tests.material import Call, caller, make_run, write_archive
+
+
+@pytest.fixture(scope="module")
+def assessed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run, assessed."""
+    from stopadvisor.cli.main import main
+
+    path = make_run(tmp_path_factory.mktemp("report") / "runs" / "old", 300)
+    assert main(["assess", str(path), "--no-report", "--quiet"]) == 0
+    return path
+
+
+@pytest.fixture
+def run(assessed: Path, tmp_path: Path) -> Path:
+    """A copy to spoil."""
+    path = tmp_path / "runs" / "run"
+    shutil.copytree(assessed, path)
+    return path
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    capsys.readouterr()  # of the fixtures
+    return caller(capsys, "report")
+
+
+def test_writes_the_page_and_says_where(run: Path, call: Call) -> None:
+    code, out, err = call(run)
+    assert (code, err) == (0, "")
+    assert out.startswith("Report written.")
+    assert "not calibrated yet" in out
+    assert (run / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_json_names_the_file_and_its_state(run: Path, tmp_path: Path, call: Call) -> None:
+    target = tmp_path / "for-the-team.html"
+    code, out, _ = call(run, "--json", "--out", target)
+    assert code == 0
+    document = json.loads(out)
+    assert document == {
+        "schema": 1,
+        "run": str(run),
+        "report": str(target),
+        "bytes": target.stat().st_size,
+        "protocol": "deploy",
+        "certified": None,
+        "remarks": [],
+    }
+    assert not (run / "report.html").exists()
+
+
+def test_without_a_run_takes_the_one_assessed_last(
+    run: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run.parent.parent)
+    code, _, err = call()
+    assert code == 0
+    assert "reporting on runs/run, the run assessed last" in err
+
+
+def test_needs_no_model_and_no_torch(run: Path) -> None:
+    from tests.test_layout import HELP, _loaded_by
+
+    found = _loaded_by(HELP, "report", str(run))
+    assert {"matplotlib", "jinja2"} <= found
+    assert not found & {"torch", "transformers", "sklearn"}
+
+
+def test_after_calibrate_the_certificate_is_on_the_page(run: Path, call: Call) -> None:
+    assert call(run, command="calibrate")[0] == 0
+    code, out, _ = call(run, "--json")
+    assert code == 0
+    assert json.loads(out)["certified"] is True
+    assert "Certified" in (run / "report.html").read_text(encoding="utf-8")
+
+
+# --- assess writes it too -------------------------------------------------------------------------
+
+
+def test_assess_writes_the_same_page(run: Path, call: Call) -> None:
+    code, _, err = call(run, command="assess")
+    assert code == 0
+    assert f"wrote {run / 'report.html'}" in err
+    written = (run / "report.html").read_bytes()
+    assert call(run)[0] == 0
+    assert (run / "report.html").read_bytes() == written
+
+
+def test_assess_can_leave_it(run: Path, call: Call) -> None:
+    code, _, err = call(run, "--no-report", command="assess")
+    assert code == 0
+    assert "report" not in err
+    assert not (run / "report.html").exists()
+
+
+def test_without_its_extra(run: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "missing_packages", lambda: ("matplotlib", "jinja2"))
+    code, out, err = call(run, command="assess")
+    assert code == 0
+    assert out
+    assert "no report.html, for want of its extra: pip install 'stopadvisor[report]'" in err
+    code, out, err = call(run)
+    assert code == 2
+    assert (
+        "needs matplotlib and jinja2, not installed here: pip install 'stopadvisor[report]'" in err
+    )
+
+
+def test_assess_stands_where_the_page_cannot_be_written(run: Path, call: Call) -> None:
+    (run / "calibration.json").write_text("{", encoding="utf-8")
+    code, out, err = call(run, command="assess")
+    assert code == 0
+    assert out
+    assert "no report.html: " in err
+    assert "calibrate again" in err
+
+
+# --- What it refuses ------------------------------------------------------------------------------
+
+
+def test_a_run_that_was_not_assessed(run: Path, call: Call) -> None:
+    (run / ASSESSMENT).unlink()
+    code, _, err = call(run)
+    assert code == 2
+    assert f"not assessed yet: run `stopadvisor assess {run}` first" in err
+
+
+def test_probes_that_give_other_figures(run: Path, call: Call) -> None:
+    document = json.loads((run / ASSESSMENT).read_bytes())
+    document["profile"]["unsolved"]["count"] += 1
+    (run / ASSESSMENT).write_text(json.dumps(document), encoding="utf-8")
+    code, _, err = call(run)
+    assert code == 2
+    assert "the probes now give other figures than it holds" in err
+    assert not (run / "report.html").exists()
+
+
+@pytest.mark.parametrize("text", ["{", "[]"], ids=["not JSON", "no object"])
+def test_a_damaged_assessment(run: Path, call: Call, text: str) -> None:
+    (run / ASSESSMENT).write_text(text, encoding="utf-8")
+    code, _, err = call(run)
+    assert code == 2
+    assert "assess again" in err
+
+
+def test_a_folder_as_the_file(run: Path, tmp_path: Path, call: Call) -> None:
+    code, _, err = call(run, "--out", tmp_path)
+    assert code == 2
+    assert "it is a folder" in err
+
+
+def test_the_paper_s_protocol_waits_for_a_look(run: Path, call: Call) -> None:
+    assert call(run, "--protocol", "paper", "--open-calibration", command="assess")[0] == 0
+    assert call(run)[0] == 0
+    (run / "ledger.json").unlink()  # as if nobody had looked
+    code, _, err = call(run)
+    assert code == 2
+    assert "that nobody has looked at" in err
+
+
+def test_an_archive(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_archive(tmp_path / "raw.npz")
+    assert call("raw.npz", "--no-report", command="assess")[0] == 0
+    code, _, err = call("raw.npz")
+    assert code == 0
+    assert "A published archive holds no texts" in err

@@ -1,0 +1,82 @@
+"""Report pages for tests: what a run's page shows, how to read it, and questions that attack it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+from stopadvisor.assessment import assess
+from stopadvisor.choice import Settings
+from stopadvisor.collect import collect
+from stopadvisor.grading import Grader
+from stopadvisor.html.gather import Material, gather
+from stopadvisor.labels import GRADING
+from stopadvisor.manifest import build_manifest
+from stopadvisor.report import assessment_document
+from stopadvisor.runs import RunDirectory
+from stopadvisor.sources import open_source
+from stopadvisor.workload import read_workload
+from tests.material import PLAN
+from tests.scripted import ScriptedEngine, write_sums
+
+__all__ = ["HOSTILE", "Page", "hostile_run", "material_of"]
+
+HOSTILE = "</blockquote></svg><script>alert(1)</script><img src=x onerror=alert(2)>&\"'{{ 7*7 }}"
+"""What a question may hold, and a page must show as it stands."""
+
+
+class Page(HTMLParser):
+    """Ids, texts, links and pictures of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.tags.append((tag, found))
+        if found.get("id"):
+            self.ids.append(str(found["id"]))
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+    def table(self, name: str) -> list[dict[str, str]]:
+        """A table, from the link that holds it as CSV."""
+        (link,) = (
+            a["href"] for t, a in self.tags if t == "a" and a.get("download") == f"{name}.csv"
+        )
+        return list(csv.DictReader(io.StringIO(unquote(str(link).partition(",")[2]))))
+
+
+def material_of(path: Path, settings: Settings | None = None) -> Material:
+    assessment = assess(open_source(path), settings or Settings())
+    return gather(assessment, json.loads(json.dumps(assessment_document(assessment))))
+
+
+def hostile_run(path: Path, n: int = 300) -> Path:
+    """A run whose every question ends with `HOSTILE`."""
+    path.mkdir(parents=True)
+    file = write_sums(path.parent / f"{path.name}-hostile.jsonl", n)
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    lines = [json.dumps({**row, "question": f"{row['question']} {HOSTILE}"}) for row in rows]
+    file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    workload, engine = read_workload(file), ScriptedEngine()
+    manifest = build_manifest(
+        engine.identity(), PLAN, workload, fractions=(0.4, 0.4, 0.2), grading=GRADING
+    )
+    run = RunDirectory.create(path, manifest)
+    with Grader() as grader:
+        collect(engine, workload, PLAN, run, batch_size=64, grader=grader)
+    return path
