@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -272,8 +272,10 @@ def _results(
                     yield futures[future], raised
                 else:
                     yield futures[future], future.result()
-        except KeyboardInterrupt:
+        except BaseException:  # interrupted, here or by whoever takes the results
             pool.shutdown(wait=False, cancel_futures=True)
+            for worker in active_children():
+                worker.terminate()
             raise
 
 
