@@ -229,3 +229,25 @@ def test_families_that_cannot_be_measured_are_refused(table: ProbeTable) -> None
 def test_every_family_name_is_known() -> None:
     for family in (*LEARNED_FAMILIES, *SCALAR_FAMILIES):
         Settings(families=(family,))
+
+
+# --- Where a server returned no log-probabilities -------------------------------------------------
+
+
+def test_without_log_probabilities_only_texts_are_read(table: ProbeTable) -> None:
+    silent = replace(
+        table,
+        entropy_source="none",
+        mean_logprob=np.zeros_like(table.mean_logprob),
+        mean_entropy=np.zeros_like(table.mean_entropy),
+    )
+    found = choose(silent, 120, Settings(alpha=0.15))
+    assert found.settings.families == ("learned-text", "run-stability")
+    assert {chain.scorer.family for chain in found.chains} <= set(found.settings.families)
+    assert found.settings.chain_delta() == Settings().delta / 2
+
+
+def test_families_that_read_log_probabilities_alone_are_refused_there(table: ProbeTable) -> None:
+    silent = replace(table, entropy_source="none")
+    with pytest.raises(CalibrationError, match="hold no log-probabilities .* entropy read them"):
+        choose(silent, 120, Settings(alpha=0.15, families=("confidence", "entropy")))

@@ -219,14 +219,16 @@ def identity_of(served: ServedModel) -> dict[str, Any]:
     """Return what is known of the model that decides the outcome; not where it is served."""
     from stopadvisor.engines.hf.revision import content_revision
 
-    root = Path(served.can.root) if served.can.root else None
-    local = root is not None and (root / "config.json").is_file()
+    name = served.can.root or served.client.model
+    root = Path(name)
+    local = (root / "config.json").is_file()
     return {
         "engine": "openai",
         "engine_version": served.can.server,
-        "model": root.resolve().name if root and local else served.can.root or served.client.model,
+        # A folder goes by its own name, as with the hf engine, wherever it lies.
+        "model": root.resolve().name if local or root.is_absolute() else name,
         # Of a model that lies elsewhere nothing shows which weights the server loaded.
-        "model_revision": content_revision(root) if root and local else None,
+        "model_revision": content_revision(root) if local else None,
         "dtype": None,
         "attention": None,
         "device": None,

@@ -307,7 +307,8 @@ class ServedModel:
                 **_GREEDY,
             )
             new = self._new_ids(answer, newline=True)
-            rows += token_statistics(answer, len(answer.token_ids or ()), k)
+            # An ending token that was put there for the server has no figures.
+            rows += token_statistics(answer, len(new if k is None else answer.token_ids or ()), k)
             for token in new:
                 ids.append(token)
                 ends, braced, content = self.stops.ends(np.array([token]), np.array([has_content]))

@@ -1,0 +1,305 @@
+"""A server that tells a fixed story over real HTTP: for what a real one does too rarely to test.
+
+Answers ``/v1/completions`` on token ids as vLLM does, with the tiny reasoner's tokenizer, and
+behaves badly where a test asks for it.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from stopadvisor.constants import CUES
+from stopadvisor.engines.chat import Chat
+from stopadvisor.engines.hf.tokenizer import load_tokenizer
+
+TINY = Path(__file__).parent.parent.parent / "samples" / "tiny-reasoner"
+FAULTS = ("429", "500", "truncated", "no-choices", "close", "hang")
+
+
+@cache
+def words() -> Chat:
+    """The tiny reasoner's tokenizer and markers."""
+    return Chat.of(load_tokenizer(str(TINY)).tokenizer)
+
+
+def ids_of(text: str) -> list[int]:
+    """Its tokens."""
+    return [int(i) for i in words().tokenizer.encode(text, add_special_tokens=False)]
+
+
+def end_id() -> int:
+    """The id that ends a generation."""
+    return int(words().tokenizer.eos_token_id)
+
+
+@dataclass
+class Story:
+    """What the model says."""
+
+    thinking: str = "3+4=7\nSo 7\nWait, 3+4=7\nSo 7\n"
+    visible: str = "Final answer: 7"
+    forced: Callable[[int], str] = lambda tokens: " 7\n" if tokens > 8 else " 5\n"
+    """By the thinking tokens it has seen."""
+    cue: str = CUES["terse"]
+
+    def after(self, generated: Sequence[int]) -> list[int]:
+        """All that it would say behind what stands behind the prompt."""
+        closer, cue = list(words().closer.ids), ids_of(self.cue)
+        said = list(generated)
+        cut = next((i for i in range(len(said)) if said[i : i + len(closer)] == closer), None)
+        if cut is None:
+            whole = [*ids_of(self.thinking), *closer, *ids_of(self.visible), end_id()]
+            return whole[len(said) :]
+        rest = said[cut + len(closer) :]
+        if rest[: len(cue)] == cue:
+            return [*ids_of(self.forced(cut)), end_id()][len(rest) - len(cue) :]
+        return [*ids_of(self.visible), end_id()][len(rest) :]
+
+
+@dataclass
+class FakeServer:
+    """One server; its fields may be changed while it runs."""
+
+    story: Story = field(default_factory=Story)
+    model: str = "tiny-reasoner"
+    root: str | None = str(TINY)
+    context: int | None = 1024
+    top_limit: int = 20
+    returns_ids: bool = True
+    takes_ids: bool = True
+    counts_cached: bool = True
+    sends_end: bool = True
+    """Whether an ending token is among the ids, as with vLLM."""
+    obeys_stop: bool = True
+    """Whether it knows stop texts; ids always."""
+    ignores_limits: bool = False
+    """Says more than `max_tokens`, and goes on behind stop ids."""
+    completions: bool = True
+    chat: str | None = None
+    """Field of the stream's deltas that holds text; None for no chat."""
+    key: str | None = None
+    echoes_key: bool = False
+    faults: list[str] = field(default_factory=list)
+    """Met by the next completions, one each."""
+    always: str | None = None
+    """Met by every completion."""
+    delay: float = 0.0
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    most_at_once: int = 0
+    port: int = 0
+    _at_once: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _server: ThreadingHTTPServer | None = None
+
+    @property
+    def url(self) -> str:
+        """What ``--base-url`` takes."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def start(self) -> None:
+        """Listen, on the port of the last time if there was one."""
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                fake.get(self)
+
+            def do_POST(self) -> None:
+                fake.post(self)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                del format, args
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+            allow_reuse_address = True
+            request_queue_size = 128
+
+            def handle_error(self, request: Any, client_address: Any) -> None:
+                del request, client_address  # clients that hang up are part of the tests
+
+        self._server = Server(("127.0.0.1", self.port), Handler)
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def stop(self) -> None:
+        """Stop listening."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    def get(self, to: BaseHTTPRequestHandler) -> None:
+        if not self._allowed(to):
+            return
+        if to.path == "/v1/models":
+            entry = {"id": self.model, "root": self.root, "max_model_len": self.context}
+            _send(to, 200, {"object": "list", "data": [entry]})
+        elif to.path == "/version":
+            _send(to, 200, {"version": "0.0.1"})
+        else:
+            _send(to, 404, {"detail": "Not Found"})
+
+    def post(self, to: BaseHTTPRequestHandler) -> None:
+        body = json.loads(to.rfile.read(int(to.headers["Content-Length"])))
+        if not self._allowed(to):
+            return
+        if to.path == "/v1/chat/completions" and self.chat:
+            _send_stream(to, self.chat)
+            return
+        if to.path != "/v1/completions" or not self.completions:
+            _send(to, 404, {"detail": "Not Found"})
+            return
+        with self._lock:
+            self.asked.append(body)
+            self.headers.append(dict(to.headers))
+            self._at_once += 1
+            self.most_at_once = max(self.most_at_once, self._at_once)
+            fault = self.always or (self.faults.pop(0) if self.faults else None)
+        try:
+            time.sleep(self.delay)
+            self._complete(to, body, fault)
+        finally:
+            with self._lock:
+                self._at_once -= 1
+
+    def _allowed(self, to: BaseHTTPRequestHandler) -> bool:
+        sent = to.headers.get("Authorization", "")
+        if self.key is None or sent == f"Bearer {self.key}":
+            return True
+        said = f"Incorrect API key provided: {sent}" if self.echoes_key else "unauthorized"
+        _send(to, 401, {"error": {"message": said}})
+        return False
+
+    def _complete(
+        self, to: BaseHTTPRequestHandler, body: dict[str, Any], fault: str | None
+    ) -> None:
+        if fault == "429":
+            _send(to, 429, {"error": {"message": "busy"}}, {"Retry-After": "1"})
+        elif fault == "500":
+            said = f"broken {to.headers.get('Authorization')}" if self.echoes_key else "broken"
+            _send(to, 500, {"error": {"message": said}})
+        elif fault == "no-choices":
+            _send(to, 200, {"choices": []})
+        elif fault == "close":
+            to.connection.shutdown(socket.SHUT_RDWR)
+        elif fault == "hang":
+            time.sleep(2.0)
+            to.close_connection = True
+        elif isinstance(body["prompt"], str):
+            _send(to, 200, {"choices": [{"text": "!", "finish_reason": "length"}], "usage": {}})
+        elif not self.takes_ids:
+            _send(to, 400, {"error": {"message": "prompt must be a string"}})
+        elif (body.get("logprobs") or 0) > self.top_limit > 0:
+            _send(to, 400, {"error": {"message": f"at most {self.top_limit} logprobs"}})
+        else:
+            data = json.dumps(self._answer(body)).encode()
+            _send_bytes(to, 200, data, cut=fault == "truncated")
+
+    def _answer(self, body: dict[str, Any]) -> dict[str, Any]:
+        prompt = body["prompt"]
+        opener = words().opener.ids[0]
+        begun = len(prompt) - prompt[::-1].index(opener) if opener in prompt else len(prompt)
+        ids = self.story.after(prompt[begun:])
+        if body.get("ignore_eos"):
+            ids = [i for i in ids if i != end_id()] + [ids_of(" 7")[0]] * body["max_tokens"]
+        said: list[int] = []
+        reason = "length"
+        if self.ignores_limits:
+            body = {**body, "max_tokens": body["max_tokens"] + 5, "stop_token_ids": []}
+        for token in ids[: body["max_tokens"]]:
+            said.append(token)
+            if token in {end_id(), *body.get("stop_token_ids", ())} and not body.get("ignore_eos"):
+                reason = "stop"
+                break
+            text = words().decode(said)
+            if self.obeys_stop and any(stop in text for stop in body.get("stop", ())):
+                reason = "stop"
+                break
+        shown = said
+        if not self.sends_end and said and said[-1] == end_id():
+            shown = said[:-1]
+        choice: dict[str, Any] = {"text": words().decode(shown), "finish_reason": reason}
+        if self.returns_ids:
+            choice["token_ids"] = shown
+        k = body.get("logprobs")
+        if k and self.top_limit:
+            choice["logprobs"] = {
+                "tokens": [f"token_id:{i}" if self.returns_ids else "x" for i in shown],
+                "token_logprobs": [logprob(i) for i in shown],
+                "top_logprobs": [
+                    {f"token_id:{1000 + n}": logprob(i) - 1.0 - n for n in range(1, k)}
+                    | {f"token_id:{i}": logprob(i)}
+                    for i in shown
+                ],
+            }
+        usage: dict[str, Any] = {"prompt_tokens": len(prompt), "completion_tokens": len(shown)}
+        if self.counts_cached:
+            usage["prompt_tokens_details"] = {"cached_tokens": len(prompt) // 32 * 32}
+        return {"choices": [choice], "usage": usage}
+
+
+def logprob(token: int) -> float:
+    """Log-probability that the server gives to a token it says."""
+    return -0.1 - 0.01 * (token % 7)
+
+
+def _send(
+    to: BaseHTTPRequestHandler,
+    status: int,
+    data: dict[str, Any],
+    headers: dict[str, str] | None = None,
+) -> None:
+    _send_bytes(to, status, json.dumps(data).encode(), headers)
+
+
+def _send_bytes(
+    to: BaseHTTPRequestHandler,
+    status: int,
+    data: bytes,
+    headers: dict[str, str] | None = None,
+    *,
+    cut: bool = False,
+) -> None:
+    data = data[: len(data) // 2] if cut else data
+    to.send_response(status)
+    for name, value in {**(headers or {}), "Content-Length": str(len(data))}.items():
+        to.send_header(name, value)
+    to.end_headers()
+    to.wfile.write(data)
+
+
+def _send_stream(to: BaseHTTPRequestHandler, name: str) -> None:
+    to.send_response(200)
+    to.send_header("Content-Type", "text/event-stream")
+    to.send_header("Connection", "close")
+    to.end_headers()
+    for piece in ("17", " + 25"):
+        line = json.dumps({"choices": [{"delta": {name: piece}}]})
+        to.wfile.write(f"data: {line}\n\n".encode())
+    to.wfile.write(b"data: [DONE]\n\n")
+    to.close_connection = True
+
+
+@contextmanager
+def fake_server(**settings: Any) -> Iterator[FakeServer]:
+    """A running server."""
+    server = FakeServer(**settings)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()

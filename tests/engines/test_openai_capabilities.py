@@ -1,0 +1,143 @@
+"""What endpoints can do is found out by asking; whom nothing can be asked of is refused by name."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from stopadvisor.engines.openai import load_engine
+from stopadvisor.engines.openai.capabilities import Capabilities, find_capabilities
+from stopadvisor.engines.openai.client import Client
+from stopadvisor.errors import ModelError
+from tests.engines.fake_server import TINY, FakeServer, fake_server
+
+
+def found(*servers: FakeServer, model: str = "tiny-reasoner") -> Capabilities:
+    return found_at(*(server.url for server in servers), model=model)
+
+
+def found_at(*urls: str, model: str = "tiny-reasoner") -> Capabilities:
+    async def main() -> Capabilities:
+        async with Client(urls, model, patience=1.0) as client:
+            return await find_capabilities(client, [11, 12, 13, 14])
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("settings", "way"),
+    [
+        ({}, "completions-ids"),
+        ({"takes_ids": False}, "completions-text"),
+        ({"completions": False, "chat": "reasoning_content"}, "visible-stream"),
+        ({"completions": False, "chat": "reasoning"}, "visible-stream"),
+        ({"completions": False, "chat": "content"}, "none"),
+        ({"completions": False}, "none"),
+    ],
+    ids=lambda value: str(value),
+)
+def test_the_way_to_its_reasoning_is_found(settings: dict[str, Any], way: str) -> None:
+    with fake_server(**settings) as server:
+        assert found(server).way == way
+
+
+def test_a_whole_server_is_described() -> None:
+    with fake_server() as server:
+        can = found(server)
+    assert (can.server, can.context, can.root) == ("0.0.1", 1024, str(TINY))
+    assert can.returns_ids
+    assert can.logprobs
+    assert can.counts_cached
+    assert can.cached_tokens == can.repeated_tokens // 32 * 32
+
+
+@pytest.mark.parametrize("limit", [0, 1, 5, 19, 20, 21, 100, 1024])
+def test_the_most_log_probabilities_are_found(limit: int) -> None:
+    with fake_server(top_limit=limit) as server:
+        can = found(server)
+    assert can.top_limit == limit
+    assert can.logprobs == (limit > 0)
+
+
+def test_what_a_server_does_not_say_is_not_assumed() -> None:
+    with fake_server(counts_cached=False, returns_ids=False, context=None) as server:
+        can = found(server)
+    assert not can.counts_cached
+    assert can.cached_tokens is None
+    assert not can.returns_ids
+    assert can.context is None
+
+
+@pytest.mark.parametrize("model", ["tiny-reasoner", str(TINY)])
+def test_a_model_goes_by_its_name_or_its_folder(model: str) -> None:
+    with fake_server(model="tiny-reasoner") as server:
+        assert found(server, model=model).way == "completions-ids"
+        assert {body["model"] for body in server.asked} == {"tiny-reasoner"}
+
+
+def test_another_model_is_refused_with_what_is_served() -> None:
+    with (
+        fake_server() as server,
+        pytest.raises(ModelError, match=r"does not serve the model 'x'; it serves 'tiny-reasoner'"),
+    ):
+        found(server, model="x")
+
+
+def test_servers_that_differ_are_refused() -> None:
+    with (
+        fake_server() as first,
+        fake_server(top_limit=5) as second,
+        pytest.raises(ModelError, match="must be equal servers: top_limit is 5 at"),
+    ):
+        found(first, second)
+
+
+def test_a_server_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stopadvisor.engines.openai.capabilities.OPENING_PATIENCE", 0.3)
+    server = FakeServer()
+    server.start()
+    server.stop()
+    with pytest.raises(ModelError, match="cannot reach the server: no answer from http://127"):
+        found(server)
+
+
+def test_a_base_url_without_v1_is_named() -> None:
+    with (
+        fake_server() as server,
+        pytest.raises(ModelError, match="has no /models: is it the base URL, ending in /v1"),
+    ):
+        found_at(server.url.removesuffix("/v1"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"takes_ids": False}, "(completions-text): joining text at a cut changes its tokens"),
+        ({"completions": False, "chat": "reasoning"}, "cannot resume it (visible-stream)"),
+        ({"completions": False}, "hides its reasoning (none): it can be neither probed nor"),
+        ({"returns_ids": False}, "returns no token ids"),
+        ({"key": "k"}, "does not accept a request without a key (401 unauthorized)"),
+        ({"root": "/nowhere/x"}, "'tiny-reasoner'"),
+    ],
+    ids=lambda value: str(value),
+)
+def test_what_cannot_be_probed_is_refused_by_name(
+    settings: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with fake_server(**settings) as server, pytest.raises(ModelError) as caught:
+        load_engine("tiny-reasoner", [server.url], patience=1.0)
+    assert message in str(caught.value)
+
+
+def test_a_folder_names_the_tokenizer_of_a_server_elsewhere() -> None:
+    with fake_server(root="/nowhere/x") as server:
+        engine = load_engine("tiny-reasoner", [server.url], tokenizer=str(TINY))
+        identity = engine.identity()
+        engine.close()
+    # Nothing shows which weights a server elsewhere has loaded.
+    assert identity["model_revision"] is None
+    assert identity["model"] == "x"

@@ -1,0 +1,192 @@
+"""The client against a server that misbehaves: it asks again, gives up, and keeps the key."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import pytest
+
+from stopadvisor.engines.openai.client import Client, Key, Refused
+from stopadvisor.errors import EngineError, ModelError
+from tests.engines.fake_server import FAULTS, FakeServer, fake_server, ids_of, logprob, words
+
+SECRET = "sk-not-to-be-seen-0123456789"
+_Result = TypeVar("_Result")
+
+
+def prompt_ids() -> list[int]:
+    return words().prompt_ids([{"role": "user", "content": "3+4"}])
+
+
+def asked(
+    servers: list[FakeServer], work: Callable[[Client], Awaitable[_Result]], **options: Any
+) -> _Result:
+    async def main() -> _Result:
+        urls = [server.url for server in servers]
+        async with Client(urls, "tiny-reasoner", **options) as client:
+            return await work(client)
+
+    return asyncio.run(main())
+
+
+def test_an_answer_is_read_whole() -> None:
+    with fake_server() as server:
+        answer = asked([server], lambda c: c.complete(prompt_ids(), max_tokens=3, logprobs=4))
+    expected = tuple(ids_of(server.story.thinking)[:3])
+    assert answer.token_ids == expected
+    assert answer.logprobs == tuple(logprob(i) for i in expected)
+    assert answer.top_logprobs is not None
+    assert [len(top) for top in answer.top_logprobs] == [4, 4, 4]
+    assert all(list(top) == sorted(top, reverse=True) for top in answer.top_logprobs)
+    assert answer.finish_reason == "length"
+    assert (answer.prompt_tokens, answer.decoded_tokens) == (len(prompt_ids()), 3)
+    assert answer.cached_tokens == len(prompt_ids()) // 32 * 32
+    (body,) = server.asked
+    assert body["prompt"] == prompt_ids()
+    assert body["return_token_ids"]
+    assert body["return_tokens_as_token_ids"]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_passes_is_asked_again(fault: str) -> None:
+    async def work(client: Client) -> tuple[Any, int]:
+        answer = await client.complete(prompt_ids(), max_tokens=3)
+        return answer.token_ids, client.traffic.failed
+
+    with fake_server(faults=[fault, fault]) as server:
+        ids, failed = asked([server], work, request_timeout=0.5)
+    assert ids == tuple(ids_of(server.story.thinking)[:3])
+    assert failed == 2
+    assert len(server.asked) == 3
+    assert server.asked[0] == server.asked[2]
+
+
+def test_a_server_may_say_how_long_to_wait() -> None:
+    began = time.monotonic()
+    with fake_server(faults=["429"]) as server:
+        asked([server], lambda c: c.complete(prompt_ids(), max_tokens=1))
+    assert time.monotonic() - began >= 1.0
+
+
+@pytest.mark.parametrize("fault", ["500", "truncated", "close"])
+def test_patience_ends(fault: str) -> None:
+    began = time.monotonic()
+    with (
+        fake_server(always=fault) as server,
+        pytest.raises(EngineError, match=r"^no answer for 1 s from http://127.0.0.1:"),
+    ):
+        asked([server], lambda c: c.complete(prompt_ids(), max_tokens=1), patience=1.0)
+    assert 1.0 <= time.monotonic() - began < 5.0
+    assert len(server.asked) > 1
+
+
+def test_a_server_that_comes_back_in_time_costs_time_alone() -> None:
+    server = FakeServer()
+    server.start()
+    server.stop()
+    again = threading.Timer(0.7, server.start)
+    again.start()
+    try:
+        answer = asked([server], lambda c: c.complete(prompt_ids(), max_tokens=2), patience=30)
+    finally:
+        again.join()
+        server.stop()
+    assert answer.token_ids == tuple(ids_of(server.story.thinking)[:2])
+
+
+def test_a_refusal_is_not_asked_again() -> None:
+    with (
+        fake_server() as server,
+        pytest.raises(Refused, match="refuses the request: 400 at most 20 logprobs") as caught,
+    ):
+        asked([server], lambda c: c.complete(prompt_ids(), max_tokens=1, logprobs=21))
+    assert caught.value.status == 400
+    assert len(server.asked) == 1
+
+
+def test_several_servers_share_the_questions_evenly() -> None:
+    async def work(client: Client) -> None:
+        for _ in range(6):
+            home = client.home()
+            for _ in range(2):  # what belongs to a question goes where its prefix is cached
+                await client.complete(prompt_ids(), max_tokens=1, home=home)
+
+    with fake_server() as first, fake_server() as second:
+        asked([first, second], work)
+    assert (len(first.asked), len(second.asked)) == (6, 6)
+
+
+def test_another_server_takes_over_while_one_is_down() -> None:
+    async def work(client: Client) -> None:
+        for _ in range(8):
+            await client.complete(prompt_ids(), max_tokens=1, home=client.home())
+
+    with fake_server() as first, fake_server() as second:
+        second.stop()
+        asked([first, second], work, patience=20)
+        assert len(first.asked) == 8
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("localhost:8000/v1", "such as http://host:8000/v1, got 'localhost:8000/v1'"),
+        ("ftp://host/v1", "such as http://host:8000/v1"),
+        ("http://host/v1?key=1", "such as http://host:8000/v1"),
+        (f"http://user:{SECRET}@host/v1", "must not hold a user name or password"),
+    ],
+)
+def test_bad_addresses_are_refused(url: str, message: str) -> None:
+    with pytest.raises(ModelError, match="--base-url must") as caught:
+        Client([url], "m")
+    assert message in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+# --- The key --------------------------------------------------------------------------------------
+
+
+def test_the_key_reaches_its_server_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A_KEY", f" {SECRET}\n")
+    key = Key.of_environment("A_KEY", required=True)
+    with fake_server(key=SECRET) as server:
+        asked([server], lambda c: c.complete(prompt_ids(), max_tokens=1), key=key)
+    assert server.headers[0]["Authorization"] == f"Bearer {SECRET}"
+    assert repr(key) == "Key(A_KEY)"
+    with pytest.raises(TypeError, match="not stored"):
+        pickle.dumps(key)
+
+
+@pytest.mark.parametrize("fault", [None, "500"])
+def test_a_server_that_repeats_the_key_does_not_show_it(fault: str | None) -> None:
+    key = Key(SECRET, "A_KEY")
+    with (
+        fake_server(key=SECRET if fault else "other", echoes_key=True, always=fault) as server,
+        pytest.raises(EngineError) as caught,
+    ):
+        asked([server], lambda c: c.complete(prompt_ids(), max_tokens=1), key=key, patience=0.1)
+    assert "A_KEY" in str(caught.value)
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert SECRET not in str(error)
+        assert SECRET not in repr(error)
+        error = error.__cause__
+
+
+@pytest.mark.parametrize("value", ["", "  ", "sk-a\nb", "sk-ä"])
+def test_keys_that_fit_no_header_are_refused_unseen(value: str) -> None:
+    with pytest.raises(ModelError, match="A_KEY must hold printable ASCII") as caught:
+        Key(value, "A_KEY")
+    assert "sk-" not in str(caught.value)
+
+
+def test_a_key_that_was_named_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("A_KEY", raising=False)
+    assert Key.of_environment("A_KEY", required=False) is None
+    with pytest.raises(ModelError, match="--api-key-env names A_KEY, which is not set"):
+        Key.of_environment("A_KEY", required=True)

@@ -1,0 +1,281 @@
+"""Traces and forced answers over HTTP: cut by our rules, whatever the server's are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stopadvisor.constants import CUES
+from stopadvisor.engines.openai import load_engine
+from stopadvisor.engines.openai.engine import OpenAiEngine
+from stopadvisor.engines.openai.ramp import RAMP
+from stopadvisor.errors import EngineError, ModelError
+from stopadvisor.probes import ProbePlan, Prompt, RawTrace
+from tests.engines.fake_server import FakeServer, Story, end_id, fake_server, ids_of, logprob, words
+
+PLAN = ProbePlan(
+    budgets=(0, 4, 12, 200), cue=CUES["terse"], max_think=200, greedy=True, entropy="top-k:20"
+)
+THINKING = Story().thinking
+LENGTH = len(ids_of(THINKING))
+CLOSER = len(words().closer.ids)
+
+
+@contextmanager
+def engine_at(server: FakeServer, **options: Any) -> Iterator[OpenAiEngine]:
+    options = {"concurrency": 4, "patience": 2.0, **options}
+    engine = load_engine("tiny-reasoner", [server.url], **options)
+    server.asked.clear()
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def prompts(n: int) -> list[Prompt]:
+    return [Prompt(f"k{i}", ({"role": "user", "content": f"{i}+4"},)) for i in range(n)]
+
+
+def probed(plan: ProbePlan = PLAN, **settings: Any) -> RawTrace:
+    with fake_server(**settings) as server, engine_at(server) as engine:
+        (trace,) = engine.probe(prompts(1), plan)
+    return trace
+
+
+def test_a_trace_and_its_probes() -> None:
+    trace = probed()
+    assert trace.thinking == THINKING
+    assert (trace.trace_tokens, trace.finish) == (LENGTH, "stop")
+    assert trace.natural_text == "Final answer: 7"
+    assert trace.natural_tokens == CLOSER + len(ids_of("Final answer: 7")) + 1
+    assert [p.budget for p in trace.probes] == [0, 4, 12, 200]
+    assert [p.think_tokens for p in trace.probes] == [0, 4, 12, LENGTH]
+    assert [p.text for p in trace.probes] == [" 5", " 5", " 7", " 7"]
+    assert [p.ended for p in trace.probes] == [False, False, False, True]
+    assert trace.probes[-1].markers == 1
+    assert trace.suffix_tokens == CLOSER + len(ids_of(PLAN.cue))
+
+
+def test_means_leave_out_what_ended_the_answer() -> None:
+    (probe, *_) = probed().probes
+    answer, newline = ids_of(" 5"), ids_of(" 5\n")[len(ids_of(" 5")) :]
+    assert len(newline) == 1
+    assert probe.probe_tokens == len(answer) + 1
+    assert probe.mean_logprob == pytest.approx(sum(map(logprob, answer)) / len(answer))
+
+
+def test_a_request_ends_at_the_first_newline() -> None:
+    with fake_server() as server, engine_at(server) as engine:
+        engine.probe(prompts(1), PLAN)
+    forced = [body for body in server.asked if body.get("logprobs")]
+    assert {tuple(body["stop"]) for body in forced} == {("\n",)}
+    assert {body["max_tokens"] for body in forced} == {PLAN.cap}
+    assert all(end_id() in body["stop_token_ids"] for body in server.asked)
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        (" 5\n and more", " 5"),
+        ("\n\n 5\n", "\n\n 5"),  # a newline before content ends nothing
+        (" \\boxed{5} and more", " \\boxed{5}"),
+        (" 5", " 5"),
+        ("", ""),
+    ],
+    ids=["newline", "leading newlines", "box", "end", "nothing"],
+)
+@pytest.mark.parametrize("obeys_stop", [True, False])
+@pytest.mark.parametrize("sends_end", [True, False])
+def test_answers_end_as_with_the_local_engine(
+    said: str, text: str, obeys_stop: bool, sends_end: bool
+) -> None:
+    story = Story(forced=lambda tokens: said)
+    plan = replace(PLAN, budgets=(0,), entropy="top-k:20" if said or sends_end else "none")
+    (probe,) = probed(plan, story=story, obeys_stop=obeys_stop, sends_end=sends_end).probes
+    assert probe.text == text
+    ended = ids_of(text + "\n") if "\n" in said.lstrip() else [*ids_of(text), end_id()]
+    assert probe.probe_tokens == (len(ids_of(text)) if "boxed" in said else len(ended))
+
+
+def test_an_answer_is_cut_at_the_cap() -> None:
+    story = Story(forced=lambda tokens: " 1" * 30)
+    (probe,) = probed(replace(PLAN, budgets=(0,), cap=6), story=story).probes
+    assert (probe.probe_tokens, probe.text) == (6, " 1" * 6)
+
+
+@pytest.mark.parametrize("sends_end", [True, False])
+def test_thinking_that_ends_without_being_closed(sends_end: bool) -> None:
+    story = Story()
+    story.after = lambda generated: [*ids_of("3+4"), end_id()][len(generated) :]  # type: ignore[method-assign]
+    trace = probed(replace(PLAN, budgets=()), story=story, sends_end=sends_end)
+    assert (trace.thinking, trace.finish) == ("3+4", "stop")
+    assert (trace.natural_text, trace.natural_tokens) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("cap", "tokens", "finish"),
+    [(LENGTH - 1, LENGTH - 1, "length"), (LENGTH, LENGTH, "stop"), (5, 5, "length")],
+)
+def test_thinking_is_cut_at_its_cap(cap: int, tokens: int, finish: str) -> None:
+    trace = probed(replace(PLAN, budgets=(0, 4), max_think=cap))
+    assert (trace.trace_tokens, trace.finish) == (tokens, finish)
+    assert (trace.natural_text is None) == (finish == "length")
+
+
+def test_the_visible_answer_is_cut_at_its_cap() -> None:
+    trace = probed(replace(PLAN, budgets=(), answer_cap=3))
+    assert trace.natural_text == words().decode(ids_of("Final answer: 7")[:3])
+    assert trace.natural_tokens == CLOSER + 3
+
+
+def test_visible_answers_after_a_stop() -> None:
+    trace = probed(replace(PLAN, on_stop="answer"))
+    assert [p.visible_text for p in trace.probes] == ["Final answer: 7"] * 3 + [None]
+    tokens = CLOSER + len(ids_of("Final answer: 7")) + 1
+    assert [p.visible_tokens for p in trace.probes] == [tokens] * 3 + [0]
+
+
+def test_the_context_cuts_thinking_earlier() -> None:
+    with fake_server(context=100) as server, engine_at(server) as engine:
+        room = engine.longest_thinking(prompts(1), replace(PLAN, answer_cap=20))
+        (ids,) = (engine.chat.prompt_ids(p.messages) for p in prompts(1))
+        after = max(CLOSER + 20, len(engine.suffix_ids(PLAN.cue)) + PLAN.cap)
+        assert room == 100 - len(ids) - after
+        with pytest.raises(ModelError, match="leaves no room for thinking"):
+            engine.probe(prompts(1), replace(PLAN, answer_cap=90))
+
+
+def test_every_question_once_and_no_more_requests_than_asked_for() -> None:
+    with fake_server(delay=0.02) as server, engine_at(server, concurrency=3) as engine:
+        found = [pair for group in engine.probe_each(prompts(12), PLAN) for pair in group]
+    assert sorted(number for number, _ in found) == list(range(12))
+    assert server.most_at_once == 3
+    assert len(server.asked) == 12 * (1 + len(PLAN.budgets))
+
+
+def test_probe_keeps_the_order() -> None:
+    with fake_server() as server, engine_at(server) as engine:
+        traces = engine.probe(prompts(9), replace(PLAN, budgets=()))
+        lengths = [len(engine.chat.prompt_ids(p.messages)) for p in prompts(9)]
+    assert [trace.prompt_tokens for trace in traces] == lengths
+
+
+def test_what_is_finished_before_a_failure_is_handed_out() -> None:
+    with fake_server() as server, engine_at(server, concurrency=1, patience=0.3) as engine:
+        found = []
+        asked = engine.probe_each(prompts(50), PLAN)
+
+        def read() -> None:
+            for group in asked:
+                found.extend(group)
+                if len(found) >= 3:
+                    server.always = "500"
+
+        with pytest.raises(EngineError, match="no answer"):
+            read()
+    assert 3 <= len(found) < 50
+
+
+def test_leaving_early_stops_the_work() -> None:
+    with fake_server(delay=0.02) as server, engine_at(server, concurrency=2) as engine:
+        asked = engine.probe_each(prompts(200), PLAN)
+        next(asked)
+        asked.close()  # type: ignore[attr-defined]
+        time.sleep(0.2)
+        count = len(server.asked)
+        time.sleep(0.2)
+        assert len(server.asked) == count < 200
+
+
+@pytest.mark.parametrize(
+    ("settings", "entropy", "message"),
+    [
+        ({}, "full", "--entropy must be top-k:20 or less at this server"),
+        ({}, "top-k:21", "which gives 20 log-probabilities per token, got 'top-k:21'"),
+        ({"top_limit": 0}, "top-k:1", "--entropy must be none or less"),
+    ],
+)
+def test_entropy_that_the_server_does_not_give(
+    settings: dict[str, Any], entropy: str, message: str
+) -> None:
+    with (
+        fake_server(**settings) as server,
+        engine_at(server) as engine,
+        pytest.raises(ModelError) as caught,
+    ):
+        engine.probe(prompts(1), replace(PLAN, entropy=entropy))
+    assert message in str(caught.value)
+    assert not server.asked
+
+
+def test_without_log_probabilities_texts_remain() -> None:
+    with fake_server(top_limit=0) as server, engine_at(server) as engine:
+        assert engine.entropy == "none"
+        (trace,) = engine.probe(prompts(1), replace(PLAN, entropy="none"))
+    assert [p.text for p in trace.probes] == [" 5", " 5", " 7", " 7"]
+    assert {(p.mean_logprob, p.mean_entropy, p.tail_mass) for p in trace.probes} == {(0, 0, None)}
+
+
+@pytest.mark.parametrize(
+    ("break_it", "message"),
+    [
+        (lambda s: setattr(s, "returns_ids", False), "returns no token ids"),
+        (lambda s: setattr(s, "top_limit", 0), "no log-probabilities for some of"),
+        (lambda s: setattr(s, "takes_ids", False), "refuses the request: 400 prompt must be"),
+    ],
+    ids=["ids", "log-probabilities", "refusal"],
+)
+def test_a_server_that_changes_its_ways_ends_the_run(
+    break_it: Callable[[FakeServer], None], message: str
+) -> None:
+    with fake_server() as server, engine_at(server) as engine:
+        break_it(server)
+        with pytest.raises(EngineError) as caught:
+            engine.probe(prompts(1), PLAN)
+    assert message in str(caught.value)
+    assert caught.value.exit_code == 1
+
+
+def test_concurrency_is_found_by_a_short_ramp() -> None:
+    with fake_server(delay=0.03) as server, engine_at(server, concurrency=None) as engine:
+        engine.probe(prompts(2), replace(PLAN, budgets=()))
+    assert engine.concurrency in RAMP
+    assert engine.concurrency > 1  # a server that only waits takes many at once
+    assert engine.remarks[-1].startswith(f"concurrency {engine.concurrency}: ")
+
+
+def test_progress_tells_requests_and_the_cached_share() -> None:
+    with fake_server() as server, engine_at(server) as engine:
+        engine.probe(prompts(1), PLAN)
+        assert engine.status().endswith("% of prompt tokens cached")
+        kinds = [(s.kind, s.budget) for s in engine.served]
+    assert kinds[0] == ("trace", 0)
+    assert sorted(kinds[1:]) == [("probe", b) for b in (0, 4, 12, LENGTH)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "statuses"),
+    [
+        ({}, {}),
+        ({"ignores_limits": True}, {"server-obeys": "fail"}),
+        ({"counts_cached": False}, {"server-caches": "warn"}),
+    ],
+    ids=["good", "ignores limits", "silent about its cache"],
+)
+def test_preflight_tries_the_server_itself(
+    settings: dict[str, Any], statuses: dict[str, str]
+) -> None:
+    with fake_server(**settings) as server, engine_at(server) as engine:
+        (prompt,) = prompts(1)
+        found = {f.name: f for f in engine.findings(prompt, PLAN)}
+    assert list(found) == ["server-obeys", "resumes", "server-caches", "top-k"]
+    wrong = {name: f.status for name, f in found.items() if f.status != "pass"}
+    assert statuses.items() <= wrong.items()
+    assert all(f.advice for f in found.values() if f.status != "pass")
+    if not statuses:
+        assert not wrong
