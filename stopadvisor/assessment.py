@@ -17,6 +17,7 @@ from stopadvisor.choice import Choice, Settings, choose
 from stopadvisor.constants import PAPER_ALPHAS
 from stopadvisor.decision import Recommendation, recommend, recommend_paper
 from stopadvisor.errors import CalibrationError
+from stopadvisor.outcomes import BlindStopping, blind_stopping
 from stopadvisor.paper import PaperResult, run_paper
 from stopadvisor.probes import ProbeTable
 from stopadvisor.sources import Source
@@ -113,7 +114,7 @@ def assess(source: Source, settings: Settings) -> Assessment:
         shape,
         "fit",
         choice.full_accuracy,
-        _marked(recommend(shape, choice), source),
+        _marked(recommend(shape, choice, _blind(choice, shape, rng)), source),
         choice,
         None,
     )
@@ -169,6 +170,14 @@ def assess_paper(
         None,
         result,
     )
+
+
+def _blind(choice: Choice, shape: Profile, rng: np.random.Generator) -> BlindStopping | None:
+    """The advised rule beside stopping at random, where the profile speaks against stopping."""
+    chain, position = choice.advised, choice.advised_position
+    if chain is None or position < 0 or shape.predicted != "full-budget":
+        return None
+    return blind_stopping(chain.scorer, choice.fit.table, chain.curve.stops(position), rng=rng)
 
 
 def _marked(advice: Recommendation, source: Source) -> Recommendation:

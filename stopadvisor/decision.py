@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stopadvisor.choice import Choice, FitPoint
+from stopadvisor.outcomes import BlindStopping
 from stopadvisor.paper import MatchedRisk, PaperServing
 from stopadvisor.trajectories import Profile
 
@@ -62,7 +63,9 @@ def _profile_reason(profile: Profile) -> str:
     )
 
 
-def recommend(profile: Profile, choice: Choice) -> Recommendation:
+def recommend(
+    profile: Profile, choice: Choice, blind: BlindStopping | None = None
+) -> Recommendation:
     """Recommendation of the deploy protocol, from fit questions alone.
 
     Parameters
@@ -70,6 +73,9 @@ def recommend(profile: Profile, choice: Choice) -> Recommendation:
     profile : Profile
         Of the fit questions.
     choice : Choice
+    blind : BlindStopping, optional
+        The advised rule beside one that stops at random.  Where it does no better, a profile that
+        says full budget stands; None leaves this out.
 
     References
     ----------
@@ -112,6 +118,12 @@ def recommend(profile: Profile, choice: Choice) -> Recommendation:
             return full_budget(
                 f"Certificate: the chance that calibration certifies a saving is only "
                 f"{chance_words(choice.chance)}, so the profile's advice stands."
+            )
+        if blind is not None and not blind.informed:
+            return full_budget(
+                f"Evidence: {point.family} loses {blind.losses} of {choice.n_fit} fit questions, "
+                f"and stopping as many of them at random would lose {blind.blind_losses:.1f}: it "
+                "saves by giving up, not by knowing where to stop, so the profile's advice stands."
             )
         reasons.append(
             "The profile alone says full budget; a positive saving that can be certified "

@@ -14,10 +14,12 @@ from stopadvisor.bootstrap import Interval, interval, resample_counts
 from stopadvisor.chains import Scorer, group_numbers
 from stopadvisor.probes import FloatArray, IntArray, ProbeTable
 
-__all__ = ["Outcome", "measure"]
+__all__ = ["BlindStopping", "Outcome", "blind_stopping", "measure"]
 
 _RESAMPLES = 1000
 _MOST_BLOCKS = 1000
+_SHUFFLES = 999
+_SIGNIFICANT = 0.05
 
 
 @dataclass(frozen=True)
@@ -103,3 +105,48 @@ def measure(
         spread,
         answer_saving,
     )
+
+
+@dataclass(frozen=True)
+class BlindStopping:
+    """A rule beside one that stops as many questions at the same places, but at random."""
+
+    losses: int
+    """Of the rule."""
+    blind_losses: float
+    """Expected when the places of stopping are dealt out anew among the questions."""
+    p_value: float
+    """One-sided: share of the deals that lose no more than the rule."""
+
+    @property
+    def informed(self) -> bool:
+        """Whether the rule loses fewer than chance explains, so that it knows where to stop."""
+        return self.p_value <= _SIGNIFICANT
+
+
+def blind_stopping(
+    scorer: Scorer, table: ProbeTable, stops: IntArray, *, rng: np.random.Generator
+) -> BlindStopping:
+    """Compare a rule with giving up blindly, by a permutation test.
+
+    A rule that stops at random keeps a risk limit too, as long as full thinking is mostly wrong:
+    what was never solved cannot be lost.
+
+    Parameters
+    ----------
+    scorer : Scorer
+    table : ProbeTable
+        Questions on which the scores are out of fold.
+    stops : ndarray of int, shape (n_questions,)
+        Position in the scorer's schedule; its length means never.
+    rng : numpy.random.Generator
+        For the permutations.
+    """
+    lost = scorer.losses(table)  # (n_questions, n_scheduled + 1)
+    rows = np.arange(table.n_questions)
+    found = int(lost[rows, stops].sum())
+    shuffled = [int(lost[rows, rng.permutation(stops)].sum()) for _ in range(_SHUFFLES)]
+    places = np.bincount(stops, minlength=lost.shape[1])
+    expected = float(lost.sum(axis=0) @ places) / table.n_questions
+    as_few = sum(losses <= found for losses in shuffled)
+    return BlindStopping(found, expected, (1 + as_few) / (1 + _SHUFFLES))

@@ -12,6 +12,7 @@ from stopadvisor.bootstrap import Interval
 from stopadvisor.chains import Chain, Scorer
 from stopadvisor.choice import Choice, FitPoint, Settings
 from stopadvisor.decision import chance_words, recommend, recommend_paper
+from stopadvisor.outcomes import BlindStopping
 from stopadvisor.paper import MatchedRisk, OperatingPoint, PaperServing
 from stopadvisor.scores import LinearModel
 from stopadvisor.trajectories import Profile, profile
@@ -125,6 +126,17 @@ def test_a_saving_that_can_be_certified_overrides_a_full_budget_profile(
     found = recommend(shape("full-budget"), choice("comparable", "scalar", chance=chance))
     assert found.policy == policy
     assert any("overrides it" in text for text in found.reasons) == (policy == "scalar")
+
+
+@pytest.mark.parametrize(
+    ("p_value", "policy"), [(0.01, "scalar"), (0.05, "scalar"), (0.06, "full-budget")]
+)
+def test_a_rule_that_stops_blindly_overrides_nothing(p_value: float, policy: str) -> None:
+    blind = BlindStopping(losses=9, blind_losses=7.7, p_value=p_value)
+    found = recommend(shape("full-budget"), choice("comparable", "scalar"), blind)
+    assert found.policy == policy
+    last = found.reasons[-1]
+    assert ("stopping as many of them at random would lose 7.7" in last) == (policy != "scalar")
 
 
 def matched(
