@@ -20,6 +20,7 @@ from stopadvisor.cli import probe as probe_module
 from stopadvisor.cli.main import COMMANDS, main
 from stopadvisor.policy import build_policy, save_policy
 from stopadvisor.runs import RunDirectory
+from stopadvisor.studies.registry import STUDIES
 from tests.material import PLAN, make_run, write_archive
 from tests.policy_content import family_content
 from tests.scripted import ScriptedEngine
@@ -162,6 +163,19 @@ def test_fields_of_calibrate_inspect_and_verify(
 
 def test_fields_of_plan(capsys: pytest.CaptureFixture[str]) -> None:
     check("plan", answer(capsys, "plan"))
+
+
+def test_fields_of_study(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(runs)
+    for name in set(STUDIES) - {"ablation", "transfer"}:
+        monkeypatch.delitem(STUDIES, name)
+    words = ("raw.npz", "--resamples", "100")
+    everything = answer(capsys, "study", "all", *words, "--jobs", "1")
+    assert [row["study"] for row in everything["skipped"]] == ["transfer"]
+    listed = answer(capsys, "study", "list")
+    check("study", answer(capsys, "study", "ablation", *words), everything, listed)
 
 
 def test_fields_of_probe_and_preflight(

@@ -61,7 +61,9 @@ def show_study(document: Document, out: TextIO) -> None:
 
 
 def _table(screen: Screen, table: Document, file: str, *, alone: bool) -> None:
-    shown = table["rows"] if len(table["rows"]) <= _MOST_ROWS else table["rows"][:_FIRST_ROWS]
+    names = [column["name"] for column in table["columns"]]
+    whole = [dict(zip(names, row, strict=True)) for row in table["rows"]]
+    shown = whole if len(whole) <= _MOST_ROWS else whole[:_FIRST_ROWS]
     columns = [_column(shown, c) for c in _shown(table["columns"], alone=alone)]
     title = table["title"]
     for block in _blocks(columns):
@@ -69,8 +71,8 @@ def _table(screen: Screen, table: Document, file: str, *, alone: bool) -> None:
         rows = list(zip(*(column.cells for column in block), strict=True))
         screen.table(title, [column.title for column in block], rows, left=max(left, 1))
         title = f"{table['title']}, continued"
-    if len(shown) < len(table["rows"]):
-        screen.text(f"{len(table['rows']) - len(shown)} more rows stand in {file}.")
+    if len(shown) < len(whole):
+        screen.text(f"{len(whole) - len(shown)} more rows stand in {file}.")
     if table["note"]:
         screen.text(f"{table['note'][0].upper()}{table['note'][1:]}.")
 

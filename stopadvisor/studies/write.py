@@ -47,7 +47,6 @@ def study_document(
 
 
 def _table(table: Table) -> dict[str, Any]:
-    names = [column.name for column in table.columns]
     return {
         "name": table.name,
         "title": table.title,
@@ -56,7 +55,7 @@ def _table(table: Table) -> dict[str, Any]:
             {"name": column.name, "title": column.title, "unit": column.unit}
             for column in table.columns
         ],
-        "rows": [dict(zip(names, row, strict=True)) for row in table.rows],
+        "rows": [list(row) for row in table.rows],
     }
 
 
