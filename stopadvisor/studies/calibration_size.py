@@ -37,20 +37,20 @@ _DRAWS = 8
 
 _DRAWN = (
     Column("run", "Run"),
-    Column("questions", "Calibration questions"),
-    Column("draws", "Draws"),
     Column("side", "Rule"),
-    Column("candidates", "Candidates (mean)"),
-    Column("slack", "Hoeffding slack (mean)"),
+    Column("questions", "Labels"),
     Column("certified", "Certified", "share"),
-    Column("saving_pct", "Saving (mean)", "%"),
+    Column("saving_pct", "Saves", "%"),
     Column("saving_min_pct", "Least", "%"),
     Column("saving_max_pct", "Most", "%"),
-    Column("test_risk", "Test risk (mean)", "share"),
+    Column("test_risk", "Test risk", "share"),
+    Column("slack", "Slack"),
+    Column("draws", "Sets"),
+    Column("candidates", "Candidates"),
 )
 _EXPECTED = (
     Column("run", "Run"),
-    Column("questions", "Calibration questions"),
+    Column("questions", "Labels"),
     Column("allowed_losses", "Losses allowed"),
     Column("chance", "Chance to certify", "share"),
     *EXPECTED,
@@ -84,8 +84,8 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
                 f"Certified by the paper's bound, alpha = {options.alpha:g}",
                 _DRAWN,
                 tuple(drawn),
-                "sets drawn from the calibration questions; nothing certified counts as never "
-                "stopping",
+                "means over sets drawn from the calibration questions; nothing certified counts as "
+                "never stopping; slack is what Hoeffding's bound adds to the risk seen",
             ),
             Table(
                 "expected",
@@ -118,7 +118,7 @@ def _drawn_rows(view: View, options: StudyOptions) -> list[tuple[Cell, ...]]:
             for _ in range(draws)
         ]
         for name, points in zip(("learned", "scalar"), zip(*pairs, strict=True), strict=True):
-            rows.append((view.label, size, draws, name, *_summary(points, size, options.delta)))
+            rows.append((view.label, name, *_summary(points, size, options.delta)))
     return rows
 
 
@@ -126,13 +126,15 @@ def _summary(points: Sequence[OperatingPoint], size: int, delta: float) -> tuple
     savings = [p.total_saving_pct for p in points]
     slacks = [math.sqrt(math.log(p.candidates / delta) / (2 * size)) for p in points]
     return (
-        float(np.mean([p.candidates for p in points])),
-        float(np.mean(slacks)),
+        size,
         float(np.mean([p.feasible for p in points])),
         float(np.mean(savings)),
         min(savings),
         max(savings),
         float(np.mean([p.test_risk for p in points])),
+        float(np.mean(slacks)),
+        len(points),
+        float(np.mean([p.candidates for p in points])),
     )
 
 

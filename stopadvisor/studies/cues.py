@@ -27,25 +27,24 @@ __all__ = ["run"]
 
 _CUES = (
     Column("run", "Run"),
-    Column("cue", "Cue"),
     Column("questions", "Questions"),
     Column("full_accuracy", "Full acc. (forced)", "share"),
     Column("full_accuracy_low", "95% low", "share"),
     Column("full_accuracy_high", "high", "share"),
     Column("peak_gain", "Peak gain"),
     Column("mean_think_tokens", "Mean think", "tokens"),
+    Column("cue", "Cue"),
 )
-_SERVED = (Column("run", "Run"), Column("cue", "Cue"), *EXPECTED)
+_SERVED = (Column("run", "Run"), *EXPECTED)
 _AGAINST = (
     Column("run", "Run"),
-    Column("cue", "Cue"),
     Column("ended", "Traces over"),
-    Column("natural_accuracy", "Natural right", "share"),
-    Column("forced_accuracy", "Forced right", "share"),
-    Column("lost_by_cue", "Natural right, forced wrong", "share"),
-    Column("agreement", "Agreement (preflight)", "share"),
-    Column("common", "Common questions"),
-    Column("difference", "Full acc. beside the first", "share"),
+    Column("natural_accuracy", "Natural", "share"),
+    Column("forced_accuracy", "Forced", "share"),
+    Column("lost_by_cue", "Lost by cue", "share"),
+    Column("agreement", "Preflight agrees", "share"),
+    Column("common", "In common"),
+    Column("difference", "Beside first", "share"),
     Column("difference_low", "95% low", "share"),
     Column("difference_high", "high", "share"),
 )
@@ -78,7 +77,6 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     unlearned: list[str] = []
     for source, view in zip(sources, views, strict=True):
         assert source.manifest is not None  # held by require_related
-        names = (view.label, repr(source.manifest["plan"]["cue"])[1:-1])
         table = view.table
         right = table.correct[:, -1]
         try:
@@ -88,18 +86,19 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
             unlearned.append(f"{view.label}: no peak gain: {error}")
         rows.append(
             (
-                *names,
+                view.label,
                 table.n_questions,
                 float(right.mean()),
                 *exact_interval(int(right.sum()), table.n_questions),
                 gain,
                 float(table.trace_tokens.mean()),
+                repr(source.manifest["plan"]["cue"])[1:-1],
             )
         )
-        against.append((*names, *_at_the_end(table), _agreement(source), *_beside(table, first)))
+        ended = _at_the_end(table)
+        against.append((view.label, *ended, _agreement(source), *_beside(table, first)))
     sides, reasons = fit_sides(sources, study_settings(options))
-    cues = {str(row[0]): row[1] for row in rows}
-    served = [(s.label, cues[s.label], *s.expected(s.all_chains())) for s in sides]
+    served = [(side.label, *side.expected(side.all_chains())) for side in sides]
     return StudyResult(
         "cues",
         'Appendix "Prompt and Decoding Robustness"',
@@ -111,8 +110,8 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
                 "Forced against natural answers, and cue against cue",
                 _AGAINST,
                 tuple(against),
-                "forced at the last budget, on traces that are over by then; differences are "
-                "paired over common questions",
+                "shares right, on traces that are over by the last budget; lost by cue: natural "
+                "right, forced wrong; beside first: full accuracy, paired over common questions",
             ),
             Table(
                 "served",

@@ -10,7 +10,6 @@ threshold that calibration is expected to certify.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import get_args
 
 import numpy as np
@@ -26,16 +25,15 @@ from stopadvisor.frontier import (
     served_budget_frontier,
 )
 from stopadvisor.gain_bootstrap import resample_gains
-from stopadvisor.paper import PaperSetting, first_stops
-from stopadvisor.peaks import fixed_budgets, peak, peak_thresholds
-from stopadvisor.probes import FloatArray, IntArray, ProbeTable
-from stopadvisor.proxies import TWO_CONDITION_FAMILIES, pair_peak
+from stopadvisor.paper import PaperSetting
+from stopadvisor.peaks import FoundPeak, find_peak, fixed_budgets, peak_thresholds
+from stopadvisor.probes import FloatArray
 from stopadvisor.sources import Source
 from stopadvisor.studies.opened import View, basis_remarks
 from stopadvisor.studies.sides import FitSide, fit_sides, paper_setting, paper_views, study_settings
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 
-__all__ = ["FoundPeak", "find_peak", "peak_intervals", "run"]
+__all__ = ["find_peak", "peak_intervals", "run"]
 
 _FAMILIES = ("learned", *SCALAR_FAMILIES)
 _INTERPOLATIONS: tuple[Interpolation, ...] = get_args(Interpolation)
@@ -84,48 +82,6 @@ _SERVED = (
     Column("fit_saving_pct", "Net saving (fit)", "%"),
     Column("gain", "Gain there"),
 )
-
-
-@dataclass(frozen=True)
-class FoundPeak:
-    """The point of highest gain of one rule, and where it stops each question."""
-
-    threshold: str
-    """Two numbers where the rule has two conditions."""
-    gain: float
-    accuracy: float
-    cost: float
-    stops: IntArray  # (n_questions,)
-
-
-def find_peak(
-    family: str,
-    table: ProbeTable,
-    setting: PaperSetting,
-    fixed: Frontier,
-    how: Interpolation = "linear",
-) -> FoundPeak:
-    """Peak of a family as the published scripts seek it.
-
-    Parameters
-    ----------
-    family : str
-        One of the setting's.
-    table : ProbeTable
-    setting : PaperSetting
-        Of that table.
-    fixed : Frontier
-        Of its fixed budgets.
-    how : {"linear", "nearest", "floor", "ceiling"}
-    """
-    if family in TWO_CONDITION_FAMILIES:
-        pair = pair_peak(family, table, setting, fixed, how)
-        words = ", ".join(f"{value:g}" for value in pair.settings)
-        return FoundPeak(words, pair.gain, pair.accuracy, pair.cost, pair.stops)
-    scores, thresholds = setting.scores[family], peak_thresholds(family, setting.scores[family])
-    found = peak(scores, setting.costs.thinking, setting.correct, thresholds, fixed, how)
-    stops = first_stops(scores, found.threshold)
-    return FoundPeak(f"{found.threshold:g}", found.gain, found.accuracy, found.cost, stops)
 
 
 def peak_intervals(

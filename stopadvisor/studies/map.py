@@ -39,8 +39,8 @@ _SUMMARY = (
     Column("scalar_peak", "Scalar peak"),
     Column("delta_peak", "Difference"),
     Column("delta_saving_pp", "Saving, learned - scalar", "pp"),
-    Column("delta_low_pp", "95% low", "pp"),
-    Column("delta_high_pp", "high", "pp"),
+    Column("delta_saving_low", "95% low", "pp"),
+    Column("delta_saving_high", "high", "pp"),
     Column("verdict", "Verdict"),
 )
 _PROFILE = (

@@ -36,15 +36,15 @@ _RECORDED_CAPS = (4, 8, *_CAPS)
 _MATCHED = (
     Column("run", "Run"),
     Column("cap", "Cap", "tokens"),
-    Column("learned_feasible", "Learned certified"),
     Column("learned_saving_pct", "Learned saves", "%"),
-    Column("scalar_family", "Best scalar"),
-    Column("scalar_feasible", "Scalar certified"),
     Column("scalar_saving_pct", "Scalar saves", "%"),
-    Column("delta_saving_pp", "Learned - scalar", "pp"),
-    Column("delta_low_pp", "95% low", "pp"),
-    Column("delta_high_pp", "high", "pp"),
+    Column("delta_saving_pp", "Difference", "pp"),
+    Column("delta_saving_low", "95% low", "pp"),
+    Column("delta_saving_high", "high", "pp"),
     Column("verdict", "Verdict"),
+    Column("scalar_family", "Best scalar"),
+    Column("learned_feasible", "Learned certified"),
+    Column("scalar_feasible", "Scalar certified"),
 )
 _RECORDED = (
     Column("run", "Run"),
@@ -118,15 +118,15 @@ def _matched_rows(view: View, options: StudyOptions) -> list[tuple[Cell, ...]]:
             (
                 view.label,
                 cap,
-                found.learned.feasible,
                 found.learned.total_saving_pct,
-                found.scalar.family,
-                found.scalar.feasible,
                 found.scalar.total_saving_pct,
                 found.delta_saving_pp.median,
                 found.delta_saving_pp.low,
                 found.delta_saving_pp.high,
                 found.verdict,
+                found.scalar.family,
+                found.learned.feasible,
+                found.scalar.feasible,
             )
         )
     return rows

@@ -18,10 +18,10 @@ from stopadvisor.paper import (
     match_risk,
     paper_split,
 )
-from stopadvisor.peaks import fixed_budgets
+from stopadvisor.peaks import find_peak, fixed_budgets
 from stopadvisor.proxies import AUDIT_FAMILIES, audit_setting
 from stopadvisor.sources import Source
-from stopadvisor.studies.frontier import find_peak, peak_intervals
+from stopadvisor.studies.frontier import peak_intervals
 from stopadvisor.studies.opened import View, basis_remarks
 from stopadvisor.studies.sides import paper_setting, paper_views
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table

@@ -73,7 +73,7 @@ STUDIES: Mapping[str, Entry] = {
     ),
     "failure-cases": Entry(
         "Lost questions, wins and overhead failures, with their trajectories.",
-        options={"cases": "questions shown of each case (5)"},
+        options={"cases": "N: questions shown of each case, 5 by default"},
     ),
     "serving": Entry(
         "Savings under each serving regime, break-even and prices.",

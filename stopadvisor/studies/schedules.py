@@ -30,12 +30,16 @@ __all__ = ["nearest_columns", "run"]
 
 _PROBED = "as probed"
 
-_GAIN = (
+_SCHEDULES = (
     Column("run", "Run"),
     Column("schedule", "Schedule"),
     Column("asked", "Asked"),
     Column("probed", "Nearest probed"),
-    Column("checkpoints", "N"),
+)
+_GAIN = (
+    Column("run", "Run"),
+    Column("schedule", "Schedule"),
+    Column("checkpoints", "Checkpoints"),
     Column("peak_gain", "Peak gain"),
     Column("retention_pct", "Retention", "%"),
     Column("max_overhead", "Max overhead", "tokens"),
@@ -43,15 +47,14 @@ _GAIN = (
 _SAVING = (
     Column("run", "Run"),
     Column("schedule", "Schedule"),
-    Column("probed", "Nearest probed"),
-    Column("checkpoints", "N"),
+    Column("checkpoints", "Checkpoints"),
     Column("family", "Rule"),
     Column("fit_risk", "Risk (fit)", "share"),
-    Column("fit_saving_pct", "Net saving (fit)", "%"),
+    Column("fit_saving_pct", "Saves (fit)", "%"),
     Column("retention_pct", "Retention", "%"),
-    Column("difference_pp", "Beside as probed", "pp"),
-    Column("probes", "Probes a request"),
-    Column("probe_tokens", "Probe tokens a request", "tokens"),
+    Column("difference_pp", "Differs by", "pp"),
+    Column("probes", "Probes"),
+    Column("probe_tokens", "Probe tokens", "tokens"),
 )
 
 
@@ -80,6 +83,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     """
     views = paper_views(sources)
     sides, reasons = fit_sides(sources, study_settings(options))
+    budgets = [row for view in views for row in _schedule_rows(view)]
     gains = [row for view in views for row in _gain_rows(view)]
     savings = [row for side in sides for row in _saving_rows(side)]
     return StudyResult(
@@ -87,6 +91,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
         'Appendix "Checkpoint Schedule Sweep"',
         ("paper", "deploy"),
         (
+            Table("schedules", "Budgets asked and probed", _SCHEDULES, tuple(budgets)),
             Table(
                 "gain",
                 "Peak gain of the learned rule",
@@ -100,7 +105,8 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
                 f"Net saving on fit questions at equal risk, {options.serving}",
                 _SAVING,
                 tuple(savings),
-                "the cheapest rule of each schedule; recorded probe tokens",
+                "the cheapest rule of each schedule, beside that of all checkpoints; probes and "
+                "recorded tokens are per request",
             ),
         ),
         (*basis_remarks(views), *reasons, *_inexact(views)),
@@ -128,22 +134,28 @@ def _peak_gain(table: ProbeTable, columns: tuple[int, ...]) -> float:
     return peak(scores, thinking[:, index], correct, thresholds, fixed).gain
 
 
-def _gain_rows(view: View) -> list[tuple[Cell, ...]]:
+def _schedule_rows(view: View) -> list[tuple[Cell, ...]]:
     budgets = view.table.budgets
-    schedules = _schedules(budgets)
+    rows: list[tuple[Cell, ...]] = []
+    for name, columns in _schedules(budgets).items():
+        used = _spelled(budgets[list(columns)])
+        asked = PAPER_SCHEDULES.get(name)
+        rows.append((view.label, name, used if asked is None else _spelled(asked), used))
+    return rows
+
+
+def _gain_rows(view: View) -> list[tuple[Cell, ...]]:
+    schedules = _schedules(view.table.budgets)
     # Different schedules may stand on the same probed budgets.
     gains = {columns: _peak_gain(view.table, columns) for columns in set(schedules.values())}
     whole = gains[schedules[_PROBED]]
     rows: list[tuple[Cell, ...]] = []
     for name, columns in schedules.items():
         gain = gains[columns]
-        used = budgets[list(columns)]
         rows.append(
             (
                 view.label,
                 name,
-                _spelled(PAPER_SCHEDULES.get(name, tuple(used.tolist()))),
-                _spelled(used),
                 len(columns),
                 gain,
                 100 * gain / whole if whole > 0 else None,
@@ -158,7 +170,7 @@ def _saving_rows(side: FitSide) -> list[tuple[Cell, ...]]:
     rows: list[tuple[Cell, ...]] = []
     whole: float | None = None
     for name, columns in _schedules(table.budgets).items():
-        names = (side.label, name, _spelled(table.budgets[list(columns)]), len(columns))
+        names = (side.label, name, len(columns))
         chain = side.cheapest(side.chains(columns))
         if chain is None:
             rows.append((*names, *([None] * 7)))

@@ -16,7 +16,7 @@ import numpy as np
 
 from stopadvisor.chains import Chain
 from stopadvisor.constants import PAPER_CACHED_WEIGHT
-from stopadvisor.costs import REGIMES, ServingCost, Weights, full_counts, serving_costs
+from stopadvisor.costs import REGIMES, Serving, ServingCost, Weights, full_counts, serving_costs
 from stopadvisor.paper import first_stops, peak_serving
 from stopadvisor.sources import Source
 from stopadvisor.studies.opened import View, basis_remarks, labels
@@ -36,24 +36,32 @@ _PAPER = (
     Column("threshold", "Threshold"),
     Column("peak_gain", "Peak gain"),
     Column("saving_pct", "Saving", "%"),
-    Column("reread_weight", "Weight of a token read again"),
-    Column("break_even_weight", "Saving ends at weight"),
+    Column("reread_weight", "Weight read again"),
+    Column("break_even_weight", "Ends at weight"),
 )
 _REGIMES = (
     Column("run", "Run"),
     Column("regime", "Serving"),
     Column("family", "Rule"),
     Column("checkpoints", "Checkpoints"),
-    Column("saving_pct", "Net saving (fit)", "%"),
-    Column("probes", "Probes a request"),
-    Column("break_even_probes", "Saving ends at probes"),
-    Column("break_even_cached", "Saving ends at cached price"),
+    Column("saving_pct", "Saves (fit)", "%"),
+    Column("break_even_probes", "Ends at probes"),
+    Column("break_even_cached", "Ends at cached price"),
+)
+_TOKENS = (
+    Column("run", "Run"),
+    Column("regime", "Serving"),
+    Column("probes", "Probes"),
     Column("decoded", "Decoded", "tokens"),
     Column("cached", "Cached", "tokens"),
     Column("prefilled", "Prefilled", "tokens"),
-    Column("own_family", "Rule chosen here"),
-    Column("own_checkpoints", "Its checkpoints"),
-    Column("own_saving_pct", "Its net saving (fit)", "%"),
+)
+_OWN = (
+    Column("run", "Run"),
+    Column("regime", "Serving"),
+    Column("family", "Rule"),
+    Column("checkpoints", "Checkpoints"),
+    Column("saving_pct", "Saves (fit)", "%"),
 )
 _PRICES = (
     Column("run", "Run"),
@@ -80,13 +88,27 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     views = paper_views(sources)
     sides, reasons = fit_sides(sources, study_settings(options))
     regimes: list[tuple[Cell, ...]] = []
+    tokens: list[tuple[Cell, ...]] = []
+    own: list[tuple[Cell, ...]] = []
     prices: list[tuple[Cell, ...]] = []
     for side in sides:
         chain = side.cheapest(side.all_chains())
         if chain is None:
             reasons = (*reasons, f"{side.label}: no rule is expected to be certified")
             continue
-        regimes.extend(_regime_rows(side, chain))
+        for cost in _served(side, chain, side.settings.weights):
+            regimes.append(_regime_row(side, chain, cost))
+            tokens.append(
+                (
+                    side.label,
+                    cost.serving,
+                    cost.probes,
+                    cost.decoded,
+                    cost.cached,
+                    cost.prefilled,
+                )
+            )
+            own.append(_own_row(side, chain, cost.serving))
         prices.extend(_price_rows(side, chain))
     flat = [name for name, s in zip(labels(sources), sources, strict=True) if s.is_archive]
     if flat:
@@ -101,17 +123,18 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
                 "The learned rule at peak gain, capped tokens",
                 _PAPER,
                 tuple(row for view in views for row in _paper_rows(view)),
-                "kv-fork reads nothing again; a token read again weighs 0.1 from a cache, 1 in a "
-                "prompt",
+                "a token read again weighs 0.1 from a cache, 1 in a prompt; kv-fork reads none",
             ),
             Table(
                 "regimes",
                 f"The rule chosen for {options.serving} under every regime",
                 _REGIMES,
                 tuple(regimes),
-                "fit questions, the paper's weights; beside it the rule that the regime itself "
-                "would choose",
+                "fit questions, the paper's weights; where the saving ends: so many probes a "
+                "request, or such a price of a cached token",
             ),
+            Table("tokens", "What it takes, per request", _TOKENS, tuple(tokens)),
+            Table("own", "The rule that each regime would choose", _OWN, tuple(own)),
             Table(
                 "prices",
                 f"Net saving of the rule chosen for {options.serving}, by price",
@@ -160,30 +183,26 @@ def _served(side: FitSide, chain: Chain, weights: Weights) -> tuple[ServingCost,
     )
 
 
-def _regime_rows(side: FitSide, chain: Chain) -> list[tuple[Cell, ...]]:
-    rows: list[tuple[Cell, ...]] = []
-    for cost in _served(side, chain, side.settings.weights):
-        there = replace(side, fit=replace(side.fit, serving=cost.serving))
-        own = chain if cost.serving == side.fit.serving else there.cheapest(there.all_chains())
-        rows.append(
-            (
-                side.label,
-                cost.serving,
-                chain.scorer.family,
-                len(chain.scorer.schedule),
-                cost.saving_pct,
-                cost.probes,
-                cost.break_even_probes,
-                cost.break_even_cached,
-                cost.decoded,
-                cost.cached,
-                cost.prefilled,
-                None if own is None else own.scorer.family,
-                None if own is None else len(own.scorer.schedule),
-                None if own is None else there.saving(own),
-            )
-        )
-    return rows
+def _regime_row(side: FitSide, chain: Chain, cost: ServingCost) -> tuple[Cell, ...]:
+    return (
+        side.label,
+        cost.serving,
+        chain.scorer.family,
+        len(chain.scorer.schedule),
+        cost.saving_pct,
+        cost.break_even_probes,
+        cost.break_even_cached,
+    )
+
+
+def _own_row(side: FitSide, chain: Chain, serving: Serving) -> tuple[Cell, ...]:
+    """The rule that a regime itself would choose."""
+    there = replace(side, fit=replace(side.fit, serving=serving))
+    best = chain if serving == side.fit.serving else there.cheapest(there.all_chains())
+    if best is None:
+        return (side.label, serving, None, None, None)
+    scorer = best.scorer
+    return (side.label, serving, scorer.family, len(scorer.schedule), there.saving(best))
 
 
 def _price_rows(side: FitSide, chain: Chain) -> list[tuple[Cell, ...]]:

@@ -33,7 +33,7 @@ EXPECTED = (
     Column("family", "Rule"),
     Column("checkpoints", "Checkpoints"),
     Column("fit_risk", "Risk (fit)", "share"),
-    Column("fit_saving_pct", "Net saving (fit)", "%"),
+    Column("fit_saving_pct", "Saves (fit)", "%"),
 )
 """What the deploy protocol expects on fit questions."""
 

@@ -37,7 +37,7 @@ def test_rows_are_what_the_published_scripts_print(name: str, tmp_path: Path) ->
     assert row["learned_peak"] == pytest.approx(expected["regimes"]["peak_gain"])
     assert row["delta_peak"] == pytest.approx(row["learned_peak"] - row["scalar_peak"])
     assert row["delta_saving_pp"] == pytest.approx(at["delta_saving_pp"]["median"], abs=0.3)
-    assert row["delta_low_pp"] == pytest.approx(at["delta_saving_pp"]["ci95"][0], abs=0.3)
+    assert row["delta_saving_low"] == pytest.approx(at["delta_saving_pp"]["ci95"][0], abs=0.3)
     assert row["verdict"] == at["verdict"]
     profile = row_of(found, "profiles")
     counts = expected["profile"]

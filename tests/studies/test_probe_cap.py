@@ -30,7 +30,7 @@ def test_savings_are_those_of_thresholds_chosen_for_the_cap(name: str, tmp_path:
         feasible, family, _, _, other = certified(data, SCALARS, calibration, test, cap=cap)
         assert (row["scalar_feasible"], row["scalar_family"]) == (feasible, family)
         assert row["scalar_saving_pct"] == pytest.approx(other)
-        assert row["delta_low_pp"] < saving - other < row["delta_high_pp"]
+        assert row["delta_saving_low"] < saving - other < row["delta_saving_high"]
     assert rows_of(found, "recorded") == []
     assert any("archives log no probe lengths" in remark for remark in found.remarks)
 

@@ -61,7 +61,7 @@ def test_peak_gains_are_those_of_rules_fitted_on_the_schedule(
 
 def test_what_was_not_probed_is_said(tmp_path: Path) -> None:
     found = run([open_source(make_run(tmp_path / "run", 300))], QUICK)
-    row = row_of(found, "gain", schedule="4-linear")
+    row = row_of(found, "schedules", schedule="4-linear")
     assert row["asked"] == "0 256 512 1536"
     assert row["probed"] == "0 16 32 96"
     assert any("nearest probed budgets, scaled to the last one (96)" in r for r in found.remarks)

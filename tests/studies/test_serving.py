@@ -77,8 +77,12 @@ def test_prices_weigh_the_tokens_of_one_rule(tmp_path: Path) -> None:
     for name, row in regimes.items():
         assert row["saving_pct"] == pytest.approx(papers[f"{name.replace('-', '_')}_pct"])
         # The regime's own rule is the cheapest of all, the one shown among them.
-        assert float(str(row["own_saving_pct"])) >= float(str(row["saving_pct"])) - 1e-9
-    assert regimes["kv-fork"]["own_saving_pct"] == pytest.approx(side.saving(chain))
+        own = row_of(found, "own", regime=name)
+        assert own["saving_pct"] >= float(str(row["saving_pct"])) - 1e-9
+    assert row_of(found, "own", regime="kv-fork")["saving_pct"] == pytest.approx(side.saving(chain))
+    spent = row_of(found, "tokens", regime="kv-fork")
+    n = table.n_questions
+    assert (spent["decoded"], spent["prefilled"]) == pytest.approx((decoded / n, prefilled / n))
 
 
 def test_prices_are_no_higher_than_a_cache_makes_them(tmp_path: Path) -> None:

@@ -102,7 +102,8 @@ def test_policies_are_compared_on_the_targets_test_questions(material: Path) -> 
 def test_a_closed_target_shows_no_saving(material: Path, tmp_path: Path) -> None:
     for name in ("old", "new"):
         shutil.copytree(material / name, tmp_path / name)
-    (tmp_path / "new" / "ledger.json").unlink()
+    for file in ("ledger.json", "calibration.json"):  # as before it was calibrated
+        (tmp_path / "new" / file).unlink()
     found = run([open_source(tmp_path / name) for name in ("old", "new")], StudyOptions(alpha=0.2))
     assert "new" not in {row["target"] for row in rows_of(found, "savings")}
     assert any("calibration questions of new" in remark for remark in found.remarks)
