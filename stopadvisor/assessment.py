@@ -14,7 +14,7 @@ import numpy as np
 
 from stopadvisor.calibration import calibration_rows
 from stopadvisor.choice import Choice, Settings, choose
-from stopadvisor.constants import PAPER_ALPHAS
+from stopadvisor.constants import PAPER_ALPHAS, SMALL_WORKLOAD
 from stopadvisor.decision import Recommendation, recommend, recommend_paper
 from stopadvisor.errors import CalibrationError
 from stopadvisor.outcomes import BlindStopping, blind_stopping
@@ -37,7 +37,6 @@ SIMULATED_PROBES = "simulated probes: no model was asked, and this advice is abo
 Protocol = Literal["paper", "deploy"]
 _SMALLEST_FIT = 20
 _SMALLEST_CALIBRATION = 10
-_SPLIT_HINT_BELOW = 300
 
 
 @dataclass(frozen=True)
@@ -73,10 +72,11 @@ def calibration_size(table: ProbeTable) -> int:
 def split_hint(source: Source) -> str | None:
     """Advice on the split of a small sample; None where it is fine."""
     n = sum(source.counts().values())
-    if n >= _SPLIT_HINT_BELOW or source.fractions[2] == 0:
+    if n >= SMALL_WORKLOAD or source.fractions[2] == 0:
         return None
+    how = "with another --out, " if source.is_archive else "in a run of its own, "
     return (
-        f"{n} questions are few: --split 40/60/0 would give calibration the test questions "
+        f"{n} questions are few: {how}--split 40/60/0 would give calibration the test questions "
         "(expected figures then come from fit)"
     )
 

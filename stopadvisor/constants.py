@@ -70,6 +70,17 @@ PAPER_CALIBRATION_SHARE = 0.40
 PAPER_BOOTSTRAP_RESAMPLES = 5000
 PAPER_BOOTSTRAP_SEED = 20270207
 
+# --- Advice of our own ----------------------------------------------------------------------------
+
+SMALL_WORKLOAD = 300
+"""Below this many questions a test part costs more certainty than it gives; 40/60/0 is offered."""
+
+TRUNCATED_WARN = 0.05
+"""Share of cut traces from which on a reader is warned: a question cut off cannot be lost."""
+
+ALPHA_WARN = 0.5
+"""Warn where alpha exceeds this share of the full-thinking accuracy."""
+
 # --- Serving costs (paper, Section "Deployment Cost") ---------------------------------------------
 
 PAPER_CACHED_WEIGHT = 0.1

@@ -15,6 +15,7 @@ from typing import Any
 
 from stopadvisor.answers import normalize
 from stopadvisor.collect import Progress, Quiet, ask_all, make_prompts
+from stopadvisor.constants import TRUNCATED_WARN
 from stopadvisor.cues import Agreement, Example, Status, agreement, below
 from stopadvisor.engines.chat import Chat
 from stopadvisor.errors import EngineError, PreflightError
@@ -36,7 +37,6 @@ PREFIX_BUDGET = 32
 CUE_FAIL, CUE_WARN = 0.5, 0.9
 CAP_WARN = 0.1
 """Share of forced answers that may run into the cap."""
-TRUNCATED_WARN = 0.05
 EXAMPLES = 3
 TOLERANCE = 1e-4
 """Rounding above a log-probability of 0, or below an entropy of 0, that half precision may show."""

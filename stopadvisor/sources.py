@@ -128,6 +128,11 @@ def open_source(
         raise ProbeError(f"{path}: not a run directory: it holds no {MANIFEST}")
     if not path.exists():
         raise ProbeError(f"{path}: no such file or directory")
+    if path.suffix != ".npz":
+        raise ProbeError(
+            f"{path}: expected a run directory or a raw.npz archive; `stopadvisor probe` makes a "
+            "run out of a workload"
+        )
     digest = _sha256(path)
     folder = folder or root / f"{path.stem}-archive-{digest[:8]}"
     note = folder / ARCHIVE
@@ -205,9 +210,7 @@ def _of_results_folder(folder: Path) -> Source:
     return _of_archive(folder, path, read_archive(path), content)
 
 
-def _of_archive(
-    folder: Path, path: Path, table: ProbeTable, content: Mapping[str, Any]
-) -> Source:
+def _of_archive(folder: Path, path: Path, table: ProbeTable, content: Mapping[str, Any]) -> Source:
     split = content["split"]
     first, second, third = split["fractions"]
     fractions = (float(first), float(second), float(third))

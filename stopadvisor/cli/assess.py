@@ -31,7 +31,8 @@ from stopadvisor.cli.page import Page
 from stopadvisor.cli.probe import probe_workload
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.server import ServerOptions
-from stopadvisor.cli.settings import Asked, setting_options
+from stopadvisor.cli.settings import Asked, alpha_remark, setting_options
+from stopadvisor.constants import TRUNCATED_WARN
 from stopadvisor.errors import CalibrationError, StopAdvisorError, WorkloadError
 from stopadvisor.grading import Grader
 from stopadvisor.labels import regrade
@@ -43,10 +44,6 @@ from stopadvisor.storage import lock_directory, write_json_atomically
 from stopadvisor.workload import read_workload
 
 __all__ = ["AssessOptions", "command", "run"]
-
-TRUNCATED_WARN = 0.05
-ALPHA_WARN = 0.5
-"""Warn where alpha exceeds this share of the full-thinking accuracy."""
 
 
 @dataclass(frozen=True)
@@ -268,12 +265,8 @@ def _remarks_on_promise(assessment: Assessment) -> list[str]:
     """What the reader should know of what is promised, and of what it rests on."""
     found = []
     source, alpha, accuracy = assessment.source, assessment.alpha, assessment.full_accuracy
-    if alpha > ALPHA_WARN * accuracy:
-        lost = f"{alpha / accuracy:.0%}" if accuracy else "more than all"
-        found.append(
-            f"alpha = {alpha:g} is {lost} of the full-thinking accuracy ({accuracy:.3f}): that "
-            "share of the right answers may be lost"
-        )
+    if remark := alpha_remark(alpha, accuracy):
+        found.append(remark)
     if source.is_archive:
         found.append(
             "the archive holds no natural answers: the full reference is last-checkpoint, and a "

@@ -25,7 +25,7 @@ from stopadvisor.cli.calibrate_screen import show_calibration
 from stopadvisor.cli.options import OutputOptions, output_options
 from stopadvisor.cli.page import Page
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.cli.settings import Asked, setting_options
+from stopadvisor.cli.settings import Asked, alpha_remark, setting_options
 from stopadvisor.cli.transfer import Transfer, comparison_document, show_transfer
 from stopadvisor.errors import CalibrationError, OutputError, ProbeError
 from stopadvisor.export import policy_content
@@ -44,8 +44,6 @@ CALIBRATION = "calibration.json"
 """Beside the policy: what `calibrate --json` printed."""
 NOT_CERTIFIED = 3
 """Exit code: calibration ran and certified nothing."""
-ALPHA_WARN = 0.5
-"""Warn where alpha exceeds this share of the full-thinking accuracy."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +141,7 @@ def command(path: Path | None, **params: Any) -> int:
 def run(options: CalibrateOptions, out: TextIO, err: TextIO) -> int:
     """Calibrate, write policy and calibration, and print what came of it."""
     options.asked.settings()  # what no run could make right is refused before one is looked for
-    source = newest_source() if options.path is None else _open(options.path)
+    source = newest_source() if options.path is None else open_source(options.path)
     with progress_on(err, quiet=options.output.quiet) as progress:
         if options.path is None:
             progress.remark(f"calibrating {source.folder}, the run assessed last")
@@ -161,15 +159,6 @@ def run(options: CalibrateOptions, out: TextIO, err: TextIO) -> int:
         if options.source_policy is not None:
             show_transfer(document, out)
     return 0 if document["certified"] else NOT_CERTIFIED
-
-
-def _open(path: Path) -> Source:
-    if path.is_file() and path.suffix != ".npz":
-        raise ProbeError(
-            f"{path}: calibrate takes a run directory or a raw.npz archive; "
-            "`stopadvisor assess` makes a run out of a workload"
-        )
-    return open_source(path)
 
 
 def _check_place(target: Path) -> None:
@@ -320,11 +309,8 @@ def _remarks(assessment: Assessment, content: Mapping[str, Any], earlier: int) -
     choice, source = assessment.choice, assessment.source
     assert choice is not None  # the deploy protocol makes one
     alpha, accuracy = choice.settings.alpha, choice.full_accuracy
-    if not choice.settings.conditional and alpha > ALPHA_WARN * accuracy:
-        found.append(
-            f"alpha = {alpha:g} is {alpha / accuracy:.0%} of the full-thinking accuracy "
-            f"({accuracy:.3f}): that share of the right answers may be lost"
-        )
+    if not choice.settings.conditional and (remark := alpha_remark(alpha, accuracy)):
+        found.append(remark)
     if content["kind"] == "stop" and content["family"] != assessment.recommendation.family:
         advised = assessment.recommendation.family or "the full budget"
         found.append(

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
 import numpy as np
@@ -22,7 +22,7 @@ from stopadvisor.cli.options import ProbeOptions, in_use, load_engine, probe_opt
 from stopadvisor.cli.page import Page
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.collect import Progress, collect
-from stopadvisor.constants import PAPER_BUDGETS
+from stopadvisor.constants import PAPER_BUDGETS, SMALL_WORKLOAD, TRUNCATED_WARN
 from stopadvisor.errors import EngineError, ModelError, OutputError, ProbeError, WorkloadError
 from stopadvisor.grading import Grader
 from stopadvisor.labels import GRADING, regrade
@@ -34,13 +34,13 @@ from stopadvisor.runs import RunDirectory
 from stopadvisor.storage import lock_directory, write_json_atomically
 from stopadvisor.workload import PARTS, Question, Workload, assign_parts, read_workload
 
+if TYPE_CHECKING:
+    from stopadvisor.engines.openai.engine import OpenAiEngine
+
 __all__ = ["Probed", "command", "fit_questions", "probe", "probe_workload", "run"]
 
 MIN_PART = 10
 """Fewest questions of a part that is asked for: below it no figure of that part means anything."""
-SMALL_WORKLOAD = 300
-"""Below this a test part costs more certainty than it gives (40/60/0 is offered)."""
-TRUNCATED_WARN = 0.05
 DEFAULT_BATCH = 8
 """For engines that give no size of their own."""
 
@@ -169,9 +169,10 @@ def probe(options: ProbeOptions, err: TextIO, *, whole: bool = False) -> Probed:
         for task, count in workload.guessed_tasks.items():
             progress.remark(f"task {task!r} guessed from gold for {count} questions")
         check_split(workload, options, workload.questions[: options.limit if whole else None])
-        if len(workload.questions) < SMALL_WORKLOAD and options.split[2] > 0:
+        count = len(workload.questions[: options.limit])
+        if count < SMALL_WORKLOAD and options.split[2] > 0:
             progress.remark(
-                f"{len(workload.questions)} questions: with fewer than {SMALL_WORKLOAD}, "
+                f"{count} questions: with fewer than {SMALL_WORKLOAD}, "
                 "--split 40/60/0 certifies more"
             )
         _check_writable(options.out or Path("runs"))
@@ -257,6 +258,8 @@ class _Probing:
             )
             raise
         show_remarks(self.engine, self.progress, self.said)
+        if self.options.server.engine == "openai":
+            self._measure_serving(run, new=collected.n_new > 0)
         table = run.table()
         first = table.samples == 0  # of every question, as the samples are collected in turn
         counts = np.bincount(run.parts(table)[first], minlength=len(PARTS)).tolist()
@@ -298,6 +301,20 @@ class _Probing:
             self.progress.remark(f"budgets: {', '.join(map(str, budgets))}")
         settled = {"budgets": list(budgets), "max_think": plan.max_think}
         return RunDirectory.create(path, {**manifest, "plan": {**manifest["plan"], **settled}})
+
+    def _measure_serving(self, run: RunDirectory, *, new: bool) -> None:
+        """Find out who pays for tokens that are sent again, for `assess` to cost with."""
+        from stopadvisor.engines.openai.regime import measure_engine, read_regime, write_regime
+
+        if not new and read_regime(run.path) is not None:
+            return
+        try:
+            found = measure_engine(cast("OpenAiEngine", self.engine), run.plan.cue)
+        except EngineError as error:  # the probes are there, and worth having without it
+            self.progress.remark(f"note: the serving regime was not measured: {error}")
+            return
+        write_regime(run.path, found)
+        self.progress.remark(f"serving regime: {found.regime or 'not told'}: {found.reason}")
 
     def _preflight(self, run: RunDirectory, fit: Sequence[Question], batch_size: int) -> None:
         file = run.path / "preflight.json"

@@ -88,9 +88,14 @@ class Screen:
         self._indented(table)
 
     def command(self, text: str) -> None:
-        """A command to copy, below the facts: never broken into lines by us."""
-        name = Text(f"  {'next':{self._names}}  ", style="dim")
-        self._print(Text.assemble(name, (text, "bold cyan")), soft_wrap=True)
+        """A command to copy, below the facts: one line, or on a terminal lines that shells join."""
+        name = f"  {'next':{self._names}}  "
+        lines = [text]
+        if self._console.is_terminal:
+            lines = _shell_lines(text, self._console.width - len(name))
+        for k, line in enumerate(lines):
+            start = (name if k == 0 else " " * len(name), "dim")
+            self._print(Text.assemble(start, (line, "bold cyan")), soft_wrap=True)
 
     def text(self, text: str) -> None:
         """A paragraph."""
@@ -126,7 +131,7 @@ class Screen:
             lines = [*name.splitlines(), *(row[k] for row in rows)]
             longest = max((len(word) for line in lines for word in line.split()), default=0)
             table.add_column(
-                name,
+                _styled(name),
                 justify="right" if k >= left and name else "left",
                 overflow="fold",
                 # Where a table is too wide, rich narrows the widest columns, words or no words.
@@ -168,6 +173,17 @@ def _knows_unicode(out: IO[str]) -> bool:
     if whole or ctype not in ("", "C.UTF-8", "C.utf8", "UTF-8"):
         return (whole or ctype) not in ("C", "POSIX")
     return general not in ("C", "POSIX")
+
+
+def _shell_lines(command: str, width: int) -> list[str]:
+    """A command in lines of at most that width where its words allow, joined by backslashes."""
+    lines: list[str] = []
+    for word in map(shlex.quote, shlex.split(command)):
+        if lines and len(f"{lines[-1]} {word} \\") <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word if not lines else f"  {word}")
+    return [f"{line} \\" for line in lines[:-1]] + lines[-1:]
 
 
 def _styled(text: str, style: str = "") -> Text:

@@ -13,12 +13,13 @@ from typing import Any, TypeVar, get_args
 import click
 
 from stopadvisor.choice import Settings
+from stopadvisor.constants import ALPHA_WARN
 from stopadvisor.costs import MONEY, REGIMES, Weights
 from stopadvisor.errors import ProbeError
 from stopadvisor.risk import Bound, Multiplicity
 from stopadvisor.serving_profile import read_serving_profile
 
-__all__ = ["PRICE", "Asked", "setting_options"]
+__all__ = ["PRICE", "Asked", "alpha_remark", "setting_options"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -87,6 +88,17 @@ def _of_assessment(document: Mapping[str, Any]) -> dict[str, Any]:
         settings["families"] = tuple(settings["families"])
         values |= settings
     return values
+
+
+def alpha_remark(alpha: float, accuracy: float) -> str | None:
+    """What to say of an alpha that is large beside the full-thinking accuracy."""
+    if alpha <= ALPHA_WARN * accuracy:
+        return None
+    lost = f"{alpha / accuracy:.0%}" if accuracy else "more than all"
+    return (
+        f"alpha = {alpha:g} is {lost} of the full-thinking accuracy ({accuracy:.3f}): that share "
+        "of the right answers may be lost"
+    )
 
 
 # --- What only the parser knows -------------------------------------------------------------------

@@ -22,6 +22,7 @@ from stopadvisor.cli.page import Page
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.settings import PRICE
 from stopadvisor.cli.verify_screen import show_verification
+from stopadvisor.constants import TRUNCATED_WARN
 from stopadvisor.costs import REGIMES, Serving, Weights
 from stopadvisor.errors import PolicyError, ProbeError
 from stopadvisor.ledger import looks_at, take_look
@@ -41,7 +42,6 @@ __all__ = ["CONTRADICTED", "VerifyOptions", "command", "run", "verification_docu
 
 CONTRADICTED = 4
 """Exit code: fresh probes contradict the certificate."""
-TRUNCATED_WARN = 0.05
 
 
 @dataclass(frozen=True)
@@ -119,11 +119,6 @@ def command(policy: Path, probes: Path, price: Weights | None, **params: Any) ->
 def run(options: VerifyOptions, out: TextIO, err: TextIO) -> int:
     """Verify and report."""
     policy = load_policy(options.policy)
-    if options.probes.is_file() and options.probes.suffix != ".npz":
-        raise ProbeError(
-            f"{options.probes}: verify takes a run directory or a raw.npz archive; "
-            "`stopadvisor probe` makes a run out of a workload"
-        )
     source = open_source(options.probes, keep=False)
     with progress_on(err, quiet=options.output.quiet) as progress:
         document = _verify(policy, source, options)

@@ -64,8 +64,9 @@ def _facts(document: Document) -> list[tuple[str, str]]:
             f"{share(document['alpha'])}",
         ),
         (
-            "limits",
-            f"{share(document['lower'])} and {share(document['upper'])}, each one-sided at {level}",
+            "risk",
+            f"at least {share(document['lower'])} and at most {share(document['upper'])}, each "
+            f"limit one-sided at {level}",
         ),
         ("power", _power(document)),
         (
@@ -84,7 +85,7 @@ def _facts(document: Document) -> list[tuple[str, str]]:
     if document["n_left_out"]:
         met, repeated = document["n_met_before"], document["n_repeated"]
         texts = [
-            *([f"{plural(met, 'trace')} of what made the policy"] if met else []),
+            *([f"{plural(met, 'trace')} of questions that made the policy"] if met else []),
             *([f"{plural(repeated, 'further trace')} of a question"] if repeated else []),
         ]
         rows.append(("left out", ", ".join(texts)))

@@ -157,7 +157,7 @@ def test_an_archive_gives_a_policy_bound_to_no_model(call: Call) -> None:
 
 def test_bare_takes_the_run_assessed_last_and_says_which(call: Call) -> None:
     assert "no assessed run" in refused(call)
-    call(str(RUN), *FAST, command="assess")
+    call(str(RUN), *FAST, "--no-report", command="assess")
     shutil.copytree(RUN, "runs/older")
     os.utime("runs/older/assessment.json", (1, 1))
     code, _, err = call(*FAST)
@@ -168,7 +168,8 @@ def test_bare_takes_the_run_assessed_last_and_says_which(call: Call) -> None:
 def test_settings_come_from_the_assessment(call: Call) -> None:
     call(
         str(RUN), "--serving", "prefix-cache", "--alpha", "0.2", "--delta", "0.1",
-        "--bound", "bentkus", "--families", "entropy", "--price", "1/0.1/4", command="assess",
+        "--bound", "bentkus", "--families", "entropy", "--price", "1/0.1/4", "--no-report",
+        command="assess",
     )  # fmt: skip
     found = calibrated(call, str(RUN))
     assert (found["serving"], found["alpha"], found["delta"]) == ("prefix-cache", 0.2, 0.1)
@@ -357,7 +358,7 @@ def test_bad_requests_are_one_line_and_no_look(call: Call, words: list[str], sai
 
 def test_bad_targets_are_one_line(call: Call) -> None:
     Path("w.jsonl").write_text("{}", encoding="utf-8")
-    assert "stopadvisor assess" in refused(call, "w.jsonl")
+    assert "`stopadvisor probe` makes a run" in refused(call, "w.jsonl")
     assert "no such file" in refused(call, "nothing")
     (RUN / "assessment.json").write_text("{", encoding="utf-8")
     assert "assess again" in refused(call, str(RUN))

@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import re
+import shlex
 import shutil
 import struct
 import subprocess
@@ -27,10 +28,11 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 GOLDENS = ROOT / "tests" / "testdata" / "screens"
 REGENERATE = "STOPADVISOR_GOLDENS=write python -m pytest tests/cli/test_screens.py"
 WIDTHS = (80, 120)
+ASSESS = ["assess", "--no-report"]
 SCREENS = {
-    "assess": ["assess", "runs/sums"],
-    "assess-black-box": ["assess", "runs/sums", "--serving", "black-box", "--price", "1/0.1/4"],
-    "assess-paper": ["assess", "raw.npz", "--protocol", "paper"],
+    "assess": [*ASSESS, "runs/sums"],
+    "assess-black-box": [*ASSESS, "runs/sums", "--serving", "black-box", "--price", "1/0.1/4"],
+    "assess-paper": [*ASSESS, "raw.npz", "--protocol", "paper"],
     "calibrate": ["calibrate", "runs/sums", "--alpha", "0.15"],
     "calibrate-refused": ["calibrate", "runs/sums", "--alpha", "0.001"],
     "calibrate-from": ["calibrate", "runs/fresh", "--from", "policy.joblib", "--alpha", "0.15"],
@@ -173,6 +175,25 @@ def test_a_terminal_gets_colour_and_the_same_text(
     monkeypatch.setenv("TERM", "dumb")
     summary(dumb := Terminal())
     assert "\x1b" not in dumb.getvalue()
+
+
+def test_a_long_command_is_broken_on_a_terminal_alone_and_where_shells_join_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "60")
+    command = "stopadvisor calibrate 'runs/with space-tiny-reasoner-eacc8152' --alpha 0.15"
+    for out in (StringIO(), Terminal()):
+        screen = Screen(out)
+        screen.facts([("why", "not")])
+        screen.command(command)
+        text = ANSI.sub("", out.getvalue()).partition("next  ")[2]
+        assert (len(text.splitlines()) > 1) == out.isatty()
+        assert max(map(len, text.splitlines())) <= (60 if out.isatty() else 100)
+        echoed = subprocess.run(
+            ["bash", "-c", f"printf '%s|' {text}"], capture_output=True, text=True, check=True
+        )
+        assert echoed.stdout.split("|")[:-1] == shlex.split(command)
 
 
 @pytest.mark.parametrize(
