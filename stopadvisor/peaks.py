@@ -18,10 +18,19 @@ from stopadvisor.frontier import (
     gains,
     grid_frontier,
 )
-from stopadvisor.paper import PaperSetting
-from stopadvisor.probes import BoolArray, FloatArray, IntArray
+from stopadvisor.paper import PaperSetting, first_stops
+from stopadvisor.probes import BoolArray, FloatArray, IntArray, ProbeTable
+from stopadvisor.proxies import TWO_CONDITION_FAMILIES, RulePeak, pair_peak
 
-__all__ = ["Peak", "fixed_budgets", "gain_at", "learned_peak", "peak", "peak_thresholds"]
+__all__ = [
+    "Peak",
+    "find_peak",
+    "fixed_budgets",
+    "gain_at",
+    "learned_peak",
+    "peak",
+    "peak_thresholds",
+]
 
 
 @dataclass(frozen=True)
@@ -112,3 +121,31 @@ def learned_peak(setting: PaperSetting) -> Peak:
     thresholds = peak_thresholds("learned", scores)
     fixed = fixed_budgets(setting)
     return peak(scores, setting.costs.thinking, setting.correct, thresholds, fixed)
+
+
+def find_peak(
+    family: str,
+    table: ProbeTable,
+    setting: PaperSetting,
+    fixed: Frontier,
+    how: Interpolation = "linear",
+) -> RulePeak:
+    """Peak of a family as the published scripts seek it.
+
+    Parameters
+    ----------
+    family : str
+        One of the setting's.
+    table : ProbeTable
+    setting : PaperSetting
+        Of that table.
+    fixed : Frontier
+        Of its fixed budgets.
+    how : {"linear", "nearest", "floor", "ceiling"}
+    """
+    if family in TWO_CONDITION_FAMILIES:
+        return pair_peak(family, table, setting, fixed, how)
+    scores, thresholds = setting.scores[family], peak_thresholds(family, setting.scores[family])
+    found = peak(scores, setting.costs.thinking, setting.correct, thresholds, fixed, how)
+    stops = first_stops(scores, found.threshold)
+    return RulePeak((found.threshold,), found.gain, found.accuracy, found.cost, stops)

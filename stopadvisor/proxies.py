@@ -31,7 +31,7 @@ __all__ = [
     "AUDIT_FAMILIES",
     "PROXY_FAMILIES",
     "TWO_CONDITION_FAMILIES",
-    "PairPeak",
+    "RulePeak",
     "audit_setting",
     "pair_peak",
     "proxy_scores",
@@ -117,10 +117,11 @@ def _entropy_variance(table: ProbeTable, window: int) -> FloatArray:
 
 
 @dataclass(frozen=True)
-class PairPeak:
-    """The pair of numbers of highest gain."""
+class RulePeak:
+    """The point of highest gain of a rule, and where it stops each question."""
 
-    settings: tuple[float, float]
+    settings: tuple[float, ...]
+    """Its threshold, or both numbers of a rule of two conditions."""
     gain: float
     accuracy: float
     cost: float
@@ -134,7 +135,7 @@ def pair_peak(
     setting: PaperSetting,
     fixed: Frontier,
     how: Interpolation = "linear",
-) -> PairPeak:
+) -> RulePeak:
     """Peak gain of a rule that stops where two conditions hold; of equals the first.
 
     Parameters
@@ -166,7 +167,7 @@ def pair_peak(
     rule = Frontier(np.arange(len(pairs), dtype=np.float64), cost, accuracy)
     above = gains(rule, fixed, how)
     k = int(np.argmax(above))
-    return PairPeak(pairs[k], float(above[k]), float(accuracy[k]), float(cost[k]), at[:, k])
+    return RulePeak(pairs[k], float(above[k]), float(accuracy[k]), float(cost[k]), at[:, k])
 
 
 def _hits(family: str, table: ProbeTable) -> Iterator[tuple[tuple[float, float], BoolArray]]:

@@ -26,14 +26,15 @@ from stopadvisor.frontier import (
 )
 from stopadvisor.gain_bootstrap import resample_gains
 from stopadvisor.paper import PaperSetting
-from stopadvisor.peaks import FoundPeak, find_peak, fixed_budgets, peak_thresholds
+from stopadvisor.peaks import find_peak, fixed_budgets, peak_thresholds
 from stopadvisor.probes import FloatArray
+from stopadvisor.proxies import RulePeak
 from stopadvisor.sources import Source
 from stopadvisor.studies.opened import View, basis_remarks
 from stopadvisor.studies.sides import FitSide, fit_sides, paper_setting, paper_views, study_settings
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 
-__all__ = ["find_peak", "peak_intervals", "run"]
+__all__ = ["find_peak", "peak_intervals", "run", "spelled"]
 
 _FAMILIES = ("learned", *SCALAR_FAMILIES)
 _INTERPOLATIONS: tuple[Interpolation, ...] = get_args(Interpolation)
@@ -84,8 +85,13 @@ _SERVED = (
 )
 
 
+def spelled(found: RulePeak) -> str:
+    """The threshold of a peak, or both its numbers, as a cell."""
+    return ", ".join(f"{value:g}" for value in found.settings)
+
+
 def peak_intervals(
-    peaks: Mapping[str, FoundPeak], setting: PaperSetting, options: StudyOptions
+    peaks: Mapping[str, RulePeak], setting: PaperSetting, options: StudyOptions
 ) -> dict[str, FloatArray]:
     """Resampled gain of each peak, thresholds frozen; the same resamples for all."""
     return resample_gains(
@@ -165,7 +171,7 @@ def _paper_side(
             (
                 view.label,
                 family,
-                found.threshold,
+                spelled(found),
                 found.gain,
                 spread.low,
                 spread.high,

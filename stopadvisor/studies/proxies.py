@@ -21,7 +21,7 @@ from stopadvisor.paper import (
 from stopadvisor.peaks import find_peak, fixed_budgets
 from stopadvisor.proxies import AUDIT_FAMILIES, audit_setting
 from stopadvisor.sources import Source
-from stopadvisor.studies.frontier import peak_intervals
+from stopadvisor.studies.frontier import peak_intervals, spelled
 from stopadvisor.studies.opened import View, basis_remarks
 from stopadvisor.studies.sides import paper_setting, paper_views
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
@@ -114,7 +114,7 @@ def _peak_rows(view: View, setting: PaperSetting, options: StudyOptions) -> list
     rows: list[tuple[Cell, ...]] = []
     for family, found in peaks.items():
         spread = interval(resampled[family])
-        head = (view.label, family, found.threshold, found.gain, spread.low, spread.high)
+        head = (view.label, family, spelled(found), found.gain, spread.low, spread.high)
         if family == "learned":
             rows.append((*head, None, None, None))
             continue
