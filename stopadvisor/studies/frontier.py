@@ -34,7 +34,7 @@ from stopadvisor.studies.opened import View, basis_remarks
 from stopadvisor.studies.sides import FitSide, fit_sides, paper_setting, paper_views, study_settings
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 
-__all__ = ["find_peak", "peak_intervals", "run", "spelled"]
+__all__ = ["peak_intervals", "run", "spelled"]
 
 _FAMILIES = ("learned", *SCALAR_FAMILIES)
 _INTERPOLATIONS: tuple[Interpolation, ...] = get_args(Interpolation)

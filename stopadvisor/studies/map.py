@@ -16,9 +16,8 @@ from stopadvisor.choice import Settings
 from stopadvisor.errors import CalibrationError, StudyError
 from stopadvisor.families import SCALAR_FAMILIES
 from stopadvisor.paper import PaperSetting, match_risk, paper_split, peak_serving
-from stopadvisor.peaks import fixed_budgets
+from stopadvisor.peaks import find_peak, fixed_budgets
 from stopadvisor.sources import Source
-from stopadvisor.studies.frontier import find_peak
 from stopadvisor.studies.opened import View, basis_remarks
 from stopadvisor.studies.paper_map import PAPER_ROWS, PaperRow
 from stopadvisor.studies.sides import paper_setting, paper_views, study_settings
