@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from functools import cache
 from pathlib import Path
@@ -170,6 +171,25 @@ def test_the_last_claim_of_an_unslipped_trace_is_gold(monkeypatch: pytest.Monkey
         for _ in range(50):
             question = questions.draw(kind, rng, held_out=False)
             assert traces.think(question, rng)[-1].claim == question.gold
+
+
+FIRST_BATCHES = "27d2ededdd2e69a3f330db6b3977924b3961aaa886ea50536b0895cc63a870ad"
+"""SHA-256 of ids, positions and labels of the first group that the bundled model was trained on."""
+
+
+def test_training_begins_with_the_same_batches_and_weights(tokenizer: Any) -> None:
+    pad, end = tokenizer.convert_tokens_to_ids(["<|endoftext|>", "<|im_end|>"])
+    drawn = train.batches(packing.Packer(tokenizer), Random(0), train.STEPS, pad)
+    first = [next(drawn) for _ in range(train.GROUP)]
+    digest = hashlib.sha256()
+    for batch in first:
+        for tensor in (batch.ids, batch.positions, batch.labels):
+            digest.update(tensor.numpy().astype("<i8").tobytes())
+    assert digest.hexdigest() == FIRST_BATCHES
+    torch.manual_seed(0)
+    model = train.build_model(len(tokenizer), pad, end)
+    # bfloat16 sums differ in their last digits between machines.
+    assert train.loss_of(model, first[0]).item() == pytest.approx(6.2985, abs=0.02)
 
 
 # --- Workloads --------------------------------------------------------------------------------
