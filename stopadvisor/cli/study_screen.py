@@ -54,6 +54,8 @@ def show_study(document: Document, out: TextIO) -> None:
     facts.append(("protocol", " and ".join(document["protocols"])))
     screen.facts(facts)
     for table in document["tables"]:
+        if not table["rows"]:
+            continue  # the remarks say why
         file = f"studies/{document['study']}.{table['name']}.csv"
         _table(screen, table, file, alone=len(runs) == 1)
     if document["remarks"]:

@@ -134,6 +134,15 @@ def test_a_long_table_is_cut_on_the_screen_only(call: Call) -> None:
     assert f"{len(curves['rows']) - 20} more rows stand in studies/frontier.curves.csv." in out
 
 
+def test_an_empty_table_stands_in_the_document_only(call: Call) -> None:
+    found = studied(call, "validation-selected", "runs/sums")
+    deployed = next(table for table in found["tables"] if table["name"] == "deployed")
+    assert deployed["rows"] == []
+    _, out, _ = call("validation-selected", "runs/sums", *QUICK)
+    assert deployed["title"] not in out
+    assert "no test questions to show" in out
+
+
 def test_two_runs_stand_in_one_table(call: Call) -> None:
     write_archive(Path("other.npz"), **archive_arrays(150, 6, seed=1))
     found = studied(call, "frontier", "raw.npz", "other.npz")
