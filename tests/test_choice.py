@@ -249,5 +249,5 @@ def test_without_log_probabilities_only_texts_are_read(table: ProbeTable) -> Non
 
 def test_families_that_read_log_probabilities_alone_are_refused_there(table: ProbeTable) -> None:
     silent = replace(table, entropy_source="none")
-    with pytest.raises(CalibrationError, match="hold no log-probabilities .* entropy read them"):
+    with pytest.raises(CalibrationError, match=r"hold no log-probabilities .* entropy read them"):
         choose(silent, 120, Settings(alpha=0.15, families=("confidence", "entropy")))
