@@ -190,6 +190,11 @@ class AnswerFile:
                 )
             yield cls(path, setting, found)
 
+    def uncompared(self, questions: Sequence[Question]) -> int:
+        """Number of these questions that were answered without full thinking beside it."""
+        wanted = {question.id for question in questions}
+        return sum(line.full is None for line in self.lines if line.id in wanted)
+
     def done(self, questions: Sequence[Question]) -> set[str]:
         """Ids of these questions that the file answers already.
 

@@ -179,12 +179,18 @@ def run(options: RunOptions, out: TextIO, err: TextIO) -> int:
 
             plan = server_plan(policy, answer_cap=options.answer_cap)
         remarks = _check(engine, policy, options)
-        for remark in remarks:
-            progress.remark(f"note: {remark}")
         on_stop: OnStop = options.on_stop or policy.content["on_stop"]
         path = options.out or _default_path(workload, policy)
         setting = _setting(policy, engine.identity(), plan, on_stop)
         with AnswerFile.open(path, setting) as file, Grader() as grader:
+            alone = file.uncompared(workload.questions[: options.limit])
+            if options.compare_full and alone:
+                remarks.append(
+                    f"{alone} questions were answered before without full thinking beside them: "
+                    "--compare-full leaves them out, another --out asks them again"
+                )
+            for remark in remarks:
+                progress.remark(f"note: {remark}")
             work = _Run(options, policy, plan, engine, on_stop, file, grader, progress)
             try:
                 work.go(workload.questions[: options.limit])

@@ -179,6 +179,21 @@ def test_compare_full_measures_what_stopping_saves(bench: Bench, recorded: RunDi
     assert again["full"]["token_saving_pct"] == full["token_saving_pct"]
 
 
+def test_what_was_answered_alone_is_left_out_of_the_comparison_and_that_is_said(
+    bench: Bench,
+) -> None:
+    bench.document("--limit", "5")
+    code, out, err = bench.call("--limit", "5")
+    assert code == 0, err
+    assert "new       none: all of them had been answered before" in out
+    document = bench.document("--compare-full", "--limit", "5")
+    assert (document["new"], document["full"]) == (0, None)
+    assert any("5 questions were answered before" in text for text in document["remarks"])
+    document = bench.document("--compare-full", "--limit", "8")
+    assert (document["new"], document["full"]["questions"]) == (3, 3)
+    assert any("5 questions were answered before" in text for text in document["remarks"])
+
+
 def test_questions_need_no_gold(bench: Bench) -> None:
     rows = [json.loads(line) for line in bench.file.read_text(encoding="utf-8").splitlines()[:5]]
     bench.file.write_text(
