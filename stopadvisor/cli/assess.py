@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
@@ -33,6 +33,7 @@ from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.server import ServerOptions
 from stopadvisor.cli.settings import Asked, alpha_remark, setting_options
 from stopadvisor.constants import TRUNCATED_WARN
+from stopadvisor.engines.openai.regime import RegimeMeasure, read_regime
 from stopadvisor.errors import CalibrationError, StopAdvisorError, WorkloadError
 from stopadvisor.grading import Grader
 from stopadvisor.labels import regrade
@@ -58,6 +59,8 @@ class AssessOptions:
     split_asked: tuple[float, float, float] | None = None
     """Split of an archive, where the command line names one; as drawn before otherwise."""
     seed_asked: int | None = None
+    serving_asked: bool = True
+    """Cost as the settings say; else as the server was measured, where it was."""
     report: bool = True
     """Write ``report.html`` too, where its extra is installed."""
 
@@ -100,7 +103,13 @@ class AssessOptions:
     is_flag=True,
     help="Let --protocol paper show outcomes of calibration questions, recorded as a look.",
 )
-@click.option("--report/--no-report", default=True, help="Write report.html too (extra `report`).")
+@click.option(
+    "--report/--no-report",
+    default=True,
+    envvar="STOPADVISOR_REPORT",
+    show_envvar=True,
+    help="Write report.html too (extra `report`).",
+)
 @probe_options
 @click.pass_context
 def command(ctx: click.Context, /, target: Path, protocol: str, **params: Any) -> int:
@@ -122,6 +131,7 @@ def command(ctx: click.Context, /, target: Path, protocol: str, **params: Any) -
         open_calibration,
         probing.split if "split" in asked else None,
         probing.seed if "seed" in asked else None,
+        not _from_default(ctx, "serving") or not _from_default(ctx, "cache_block"),
         report,
     )
     if not options.is_workload:
@@ -141,25 +151,42 @@ def _asked_options(ctx: click.Context) -> set[str]:
     }
 
 
+def _from_default(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) == ParameterSource.DEFAULT
+
+
 def run(options: AssessOptions, out: TextIO, err: TextIO) -> int:
     """Assess, write the assessment down and print it."""
     output = options.probing.output
     source = _source(options, err)
+    server = None if source.is_archive else read_regime(source.folder)
     settings = options.settings
+    if server is not None and not options.serving_asked:
+        settings = _as_measured(settings, server)
     if options.protocol == "paper":
         if settings.serving == "overlap":
             raise CalibrationError(
                 "the paper's serving regimes are kv-fork, prefix-cache and black-box, got 'overlap'"
             )
-        _open_calibration(source, options)
+        _open_calibration(source, settings, open_calibration=options.open_calibration)
         assessment = assess_paper(
             source, alpha=settings.alpha, delta=settings.delta, serving=settings.serving
         )
     else:
         assessment = assess(source, settings)
     of_sample, of_promise = _remarks_on_sample(assessment), _remarks_on_promise(assessment)
+    if server is not None:
+        of_promise.append(_remark_on_serving(server, settings))
     flaws = [PAPER_FLAW] if options.protocol == "paper" else []  # on the screen in any case
     document = assessment_document(assessment, [*flaws, *of_sample, *of_promise])
+    if server is not None:
+        document["server"] = {
+            "regime": server.regime,
+            "cache_block": server.cache_block,
+            "basis": server.basis,
+            "read_cost": server.read_cost,
+            "reason": server.reason,
+        }
     write_json_atomically(source.folder / ASSESSMENT, document)
     with progress_on(err, quiet=output.quiet) as progress:
         # Probing has said its own on the sample just now.
@@ -205,7 +232,7 @@ def _regrade(path: Path, err: TextIO, *, quiet: bool) -> None:
         progress.remark(f"graded {path} again")
 
 
-def _open_calibration(source: Source, options: AssessOptions) -> None:
+def _open_calibration(source: Source, settings: Settings, *, open_calibration: bool) -> None:
     """Hold the paper's protocol to the ledger: it shows outcomes of calibration questions."""
     if source.is_archive:
         return  # published with their outcomes: nothing is left to be blind to
@@ -213,14 +240,13 @@ def _open_calibration(source: Source, options: AssessOptions) -> None:
     seen = {key for look in looks_at(source.folder, keys) for key in look.questions}
     if seen.issuperset(keys):
         return
-    if not options.open_calibration:
+    if not open_calibration:
         raise CalibrationError(
             f"the paper protocol shows outcomes of {len(set(keys) - seen)} calibration questions "
             f"that nobody has looked at: run `stopadvisor calibrate {source.folder}` first, or say "
             "--open-calibration, which is recorded as a look and costs later certificates "
             "confidence"
         )
-    settings = options.settings
     with lock_directory(source.folder):
         request: Mapping[str, Any] = {
             "protocol": "paper",
@@ -245,6 +271,17 @@ def _report(assessment: Assessment, document: Mapping[str, Any]) -> str:
         return f"note: no report.html: {error}"
 
 
+def _as_measured(settings: Settings, server: RegimeMeasure) -> Settings:
+    """Settings that cost as the server was measured to be."""
+    if server.regime is None:
+        return settings
+    return replace(
+        settings,
+        serving=server.regime,
+        cache_block=server.cache_block or settings.cache_block,
+    )
+
+
 # --- Remarks --------------------------------------------------------------------------------------
 
 
@@ -259,6 +296,24 @@ def _remarks_on_sample(assessment: Assessment) -> list[str]:
         )
     hint = split_hint(assessment.source) if assessment.protocol == "deploy" else None
     return [*found, hint] if hint else found
+
+
+def _remark_on_serving(server: RegimeMeasure, settings: Settings) -> str:
+    """What the server was measured to be, and whether costs are counted so."""
+    if server.regime is None:
+        return (
+            f"the serving regime cannot be told: {server.reason}; costs are those of "
+            f"{settings.serving}, --serving says another"
+        )
+    block = server.cache_block or settings.cache_block
+    measured = f"this server is {server.regime}, as measured: {server.reason}"
+    if settings.serving != server.regime:
+        return f"{measured}; costs are those of {settings.serving}, as asked"
+    if server.regime == "prefix-cache" and settings.cache_block != block:
+        return f"{measured}; costs are those of blocks of {settings.cache_block}, as asked"
+    if server.regime == "prefix-cache" and server.cache_block is None:
+        return f"{measured}; blocks of {block} tokens are taken for granted"
+    return measured
 
 
 def _remarks_on_promise(assessment: Assessment) -> list[str]:

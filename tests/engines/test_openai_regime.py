@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stopadvisor.engines.openai.model import Served
 from stopadvisor.engines.openai.regime import (
     SERVING,
     Cached,
     RegimeMeasure,
     Repeated,
     classify,
+    found_in_cache,
     measure_regime,
     read_regime,
     write_regime,
@@ -141,6 +143,19 @@ def test_a_cache_that_does_not_hold_under_load_is_a_black_box() -> None:
 
 def test_probes_that_nothing_could_be_cached_for_change_nothing() -> None:
     assert classify(CACHES, Cached(3, 0, 0)).regime == "prefix-cache"
+
+
+def test_probes_are_held_against_what_an_earlier_request_had_sent() -> None:
+    rows = [
+        Served("trace", 0, 50, 0, 100, 0.1),
+        Served("probe", 16, 50 + 16 + 6, 64, 4, 0.1),  # 66 tokens stand: two blocks of 32
+        Served("probe", 70, 50 + 70 + 6, 32, 4, 0.1),  # 120 stand, three blocks; two were lost
+        Served("probe", 80, 50 + 80 + 6, 128, 4, 0.1),
+        Served("probe", 90, 50 + 96 + 14, 160, 4, 0.1),  # suffix found too: does not count
+        Served("answer", 90, 50 + 90 + 1, 0, 4, 0.1),
+        Served("probe", 90, 50 + 90 + 6, None, 4, 0.1),  # not said
+    ]
+    assert found_in_cache(rows, 6, 32) == Cached(4, 64 + 96 + 128 + 128, 64 + 32 + 128 + 128)
 
 
 def test_a_measure_comes_back_from_its_file(tmp_path: Path) -> None:

@@ -12,13 +12,18 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
 from stopadvisor.errors import ProbeError
 from stopadvisor.storage import write_json_atomically
+
+if TYPE_CHECKING:
+    from stopadvisor.engines.openai.engine import OpenAiEngine
+    from stopadvisor.engines.openai.model import Served
 
 __all__ = [
     "SERVING",
@@ -27,6 +32,8 @@ __all__ = [
     "RegimeMeasure",
     "Repeated",
     "classify",
+    "found_in_cache",
+    "measure_engine",
     "measure_regime",
     "read_regime",
     "write_regime",
@@ -52,6 +59,10 @@ HELD = 0.5
 """Where a smaller share of what could come from the cache does, the server counts as black box."""
 FREE = 0.05
 """Below this part of prefilling, reading a prefix back costs nothing that matters."""
+
+
+_WORDS = "The quick brown fox jumps over 13 lazy dogs: 24 + 57 = 81, is it not? (6, 8, 90)"
+"""What prompts to be sent twice are made of, shuffled."""
 
 
 class _Answer(Protocol):
@@ -170,6 +181,53 @@ async def measure_regime(
             second = await client.complete(prompt, max_tokens=1, home=home)
             rows.append(Repeated(tokens, second.cached_tokens, first.seconds, second.seconds))
     return classify(rows)
+
+
+def measure_engine(engine: OpenAiEngine, cue: str) -> RegimeMeasure:
+    """Measure the server of an engine that has probed, and hold its probes against the measure.
+
+    Parameters
+    ----------
+    engine : OpenAiEngine
+    cue : str
+        Of the probes.
+
+    Raises
+    ------
+    EngineError
+        The server refuses, or went on failing.
+    """
+    vocabulary = engine.chat.prompt_ids([{"role": "user", "content": _WORDS}])
+    client = engine.served_model.client
+    found = engine.call(partial(measure_regime, context=engine.context), client, vocabulary)
+    if found.cache_block is None:
+        return found
+    suffix = len(engine.suffix_ids(cue))
+    return classify(found.repeated, found_in_cache(engine.served, suffix, found.cache_block))
+
+
+def found_in_cache(served: Sequence[Served], suffix: int, block: int) -> Cached:
+    """Add up what probes could find in a cache with these blocks, and what they found.
+
+    Parameters
+    ----------
+    served : sequence of Served
+        Requests of all kinds; those count that are probes.
+    suffix : int
+        Tokens of closer and cue, which no earlier request of the question has sent.
+    block : int
+    """
+    rows = [
+        ((row.prompt_tokens - suffix) // block * block, row.cached_tokens)
+        for row in served
+        if row.kind == "probe" and row.cached_tokens is not None
+    ]
+    return Cached(
+        requests=len(rows),
+        standing_tokens=sum(standing for standing, _ in rows),
+        # A question that is asked again, after the preflight, finds its suffix too.
+        cached_tokens=sum(min(standing, cached) for standing, cached in rows),
+    )
 
 
 def classify(repeated: Sequence[Repeated], probes: Cached | None = None) -> RegimeMeasure:

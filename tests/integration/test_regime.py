@@ -1,0 +1,88 @@
+"""Real servers, told apart by what they are: one caches in blocks, the other caches nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stopadvisor.cli.main import main
+from stopadvisor.engines.openai.client import Client
+from stopadvisor.engines.openai.regime import RegimeMeasure, measure_regime, read_regime
+from tests.integration.server import BLOCK, CONTEXT, NAME, ROOT, VllmServer, environment
+
+pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def without_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    home = environment()
+    if home is None:
+        pytest.skip("no vLLM environment: tests/integration/setup-vllm.sh builds it")
+    server = VllmServer(
+        home, tmp_path_factory.mktemp("uncached"), arguments=("--no-enable-prefix-caching",)
+    )
+    server.start()
+    yield server
+    server.stop()
+
+
+def _measured(server: VllmServer) -> RegimeMeasure:
+    async def measure() -> RegimeMeasure:
+        async with Client([server.base_url], NAME) as client:
+            await client.complete(range(200, 230), max_tokens=1)  # the first one warms up
+            return await measure_regime(client, range(200, 400), context=CONTEXT)
+
+    return asyncio.run(measure())
+
+
+def test_a_prefix_cache_is_told_with_its_blocks(vllm: VllmServer) -> None:
+    found = _measured(vllm)
+    assert (found.regime, found.cache_block, found.basis) == (
+        "prefix-cache",
+        BLOCK,
+        "cached-tokens",
+    )
+
+
+def test_a_server_that_caches_nothing_is_a_black_box(without_cache: VllmServer) -> None:
+    found = _measured(without_cache)
+    assert (found.regime, found.cache_block) == ("black-box", None)
+
+
+@pytest.mark.parametrize("server", ["vllm", "without_cache"])
+def test_assess_costs_with_what_probing_found(
+    server: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    running: VllmServer = request.getfixturevalue(server)
+    lines = (ROOT / "samples" / "arithmetic.jsonl").read_text(encoding="utf-8").splitlines()
+    (tmp_path / "few.jsonl").write_text("\n".join(lines[:60]) + "\n", encoding="utf-8")
+    words = ("--engine", "openai", "--base-url", running.base_url, "--model", NAME)
+    code = main(
+        [
+            *("assess", str(tmp_path / "few.jsonl"), "--out", str(tmp_path / "run"), *words),
+            *("--concurrency", "4", "--split", "50/50/0", "--budgets", "0,16,43,86"),
+            *("--no-preflight", "--no-report", "--json", "--quiet"),
+        ]
+    )
+    text = capsys.readouterr()
+    assert code == 0, text.out + text.err
+    document = json.loads(text.out)
+    kept = read_regime(tmp_path / "run")
+    assert kept is not None
+    if server == "vllm":
+        assert document["server"]["regime"] == kept.regime == "prefix-cache"
+        assert document["settings"]["cache_block"] == BLOCK
+        assert kept.probes is not None
+        assert kept.probes.requests > 60
+        assert kept.probes.share is not None
+        assert kept.probes.share > 0.9
+    else:
+        assert document["server"]["regime"] == kept.regime == "black-box"
+    assert document["recommendation"]["serving"] == document["server"]["regime"]
