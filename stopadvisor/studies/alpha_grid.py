@@ -24,7 +24,7 @@ __all__ = ["run"]
 
 _PAPER = (
     Column("run", "Run"),
-    Column("alpha", "α"),
+    Column("alpha", "Alpha"),
     Column("scalar", "Best scalar"),
     Column("learned_risk", "Learned risk", "share"),
     Column("scalar_risk", "Scalar risk", "share"),
@@ -37,7 +37,7 @@ _PAPER = (
 )
 _DEPLOY = (
     Column("run", "Run"),
-    Column("alpha", "α"),
+    Column("alpha", "Alpha"),
     Column("scalar", "Best scalar"),
     Column("learned_risk", "Learned risk (fit)", "share"),
     Column("scalar_risk", "Scalar risk (fit)", "share"),
