@@ -27,8 +27,9 @@ settings.load_profile("repeatable")
 
 @pytest.fixture(autouse=True)
 def _no_user_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep a developer's own model out of the tests."""
+    """Keep a developer's own model out of the tests, and pages that no test looks at."""
     monkeypatch.delenv("STOPADVISOR_MODEL", raising=False)
+    monkeypatch.setenv("STOPADVISOR_REPORT", "0")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

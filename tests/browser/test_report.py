@@ -35,7 +35,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     assert main(["calibrate", str(run)]) in (0, 3)
     assert main(["report", str(run)]) == 0
     archive = str(write_archive(root / "raw.npz"))
-    words = ["--protocol", "paper", "--out", str(root / "archive")]
+    words = ["--protocol", "paper", "--report", "--out", str(root / "archive")]
     assert main(["assess", archive, *words]) == 0
     return {
         "before": before,

@@ -91,7 +91,7 @@ def test_after_calibrate_the_certificate_is_on_the_page(run: Path, call: Call) -
 
 
 def test_assess_writes_the_same_page(run: Path, call: Call) -> None:
-    code, _, err = call(run, command="assess")
+    code, _, err = call(run, "--report", command="assess")
     assert code == 0
     assert f"wrote {run / 'report.html'}" in err
     written = (run / "report.html").read_bytes()
@@ -99,8 +99,12 @@ def test_assess_writes_the_same_page(run: Path, call: Call) -> None:
     assert (run / "report.html").read_bytes() == written
 
 
-def test_assess_can_leave_it(run: Path, call: Call) -> None:
-    code, _, err = call(run, "--no-report", command="assess")
+@pytest.mark.parametrize("words", [("--no-report",), ()], ids=["option", "environment"])
+def test_assess_can_leave_it(
+    run: Path, call: Call, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("STOPADVISOR_REPORT", "1" if words else "0")
+    code, _, err = call(run, *words, command="assess")
     assert code == 0
     assert "report" not in err
     assert not (run / "report.html").exists()
@@ -108,7 +112,7 @@ def test_assess_can_leave_it(run: Path, call: Call) -> None:
 
 def test_without_its_extra(run: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "missing_packages", lambda: ("matplotlib", "jinja2"))
-    code, out, err = call(run, command="assess")
+    code, out, err = call(run, "--report", command="assess")
     assert code == 0
     assert out
     assert "no report.html, for want of its extra: pip install 'stopadvisor[report]'" in err
@@ -121,7 +125,7 @@ def test_without_its_extra(run: Path, call: Call, monkeypatch: pytest.MonkeyPatc
 
 def test_assess_stands_where_the_page_cannot_be_written(run: Path, call: Call) -> None:
     (run / "calibration.json").write_text("{", encoding="utf-8")
-    code, out, err = call(run, command="assess")
+    code, out, err = call(run, "--report", command="assess")
     assert code == 0
     assert out
     assert "no report.html: " in err
