@@ -165,6 +165,18 @@ def test_fields_of_plan(capsys: pytest.CaptureFixture[str]) -> None:
     check("plan", answer(capsys, "plan"))
 
 
+def test_fields_of_simulate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check("simulate", answer(capsys, "simulate", "-n", "40", "-o", tmp_path / "run"))
+
+
+def test_fields_of_workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("datasets")
+    row = {"question": "1 + 1?", "answer": "#### 2"}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    words = ("--from", tmp_path / "rows.jsonl", "-o", tmp_path / "gsm8k.jsonl")
+    check("workload", answer(capsys, "workload", "gsm8k", *words))
+
+
 def test_fields_of_study(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
