@@ -1,0 +1,56 @@
+"""What the openai engine needs installed: transformers for the tokenizer, and no torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from stopadvisor.engines.openai import load_engine
+from stopadvisor.errors import ModelError
+from tests.engines.fake_server import FakeServer, fake_server
+
+PROBE = """
+import importlib.util
+import sys
+
+real = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: (
+    None if name == "torch" else real(name, package)
+)
+sys.modules["torch"] = None  # importing it fails, as where it is not installed
+
+from stopadvisor.constants import CUES
+from stopadvisor.engines.openai import load_engine
+from stopadvisor.probes import ProbePlan, Prompt
+
+engine = load_engine("tiny-reasoner", [sys.argv[1]], concurrency=2)
+plan = ProbePlan(budgets=(0, 4), cue=CUES["terse"], max_think=100, entropy=engine.entropy)
+(trace,) = engine.probe([Prompt("k", ({"role": "user", "content": "3+4"},))], plan)
+engine.close()
+print([probe.text for probe in trace.probes])
+"""
+
+
+@pytest.mark.integration
+def test_it_runs_without_torch_and_says_nothing_of_it() -> None:
+    with fake_server() as server:
+        done = subprocess.run(
+            [sys.executable, "-c", PROBE, server.url], capture_output=True, text=True, check=False
+        )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[' 5', ' 5']"
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("package", ["httpx2", "tenacity", "anyio", "transformers"])
+def test_a_missing_package_is_named_with_its_extra(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "stopadvisor.engines.openai.load.importlib.util.find_spec",
+        lambda name: None if name == package else object(),
+    )
+    with pytest.raises(ModelError, match=f"needs {package}, which is not installed: pip install"):
+        load_engine("tiny-reasoner", [FakeServer(port=9).url])
