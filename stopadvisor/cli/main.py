@@ -81,7 +81,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "": ("click", "joblib", "math-verify", "numpy", "rich", "scikit-learn", "scipy"),
     "hf": ("torch", "transformers"),
     "report": ("jinja2", "matplotlib"),
-    "openai": ("httpx2", "tenacity"),
+    "openai": ("anyio", "httpx2", "tenacity"),
     "datasets": ("datasets",),
 }
 """What `--version` names: the packages that are needed, and those of each extra."""
