@@ -10,6 +10,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -177,10 +178,15 @@ def test_fields_of_workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     check("workload", answer(capsys, "workload", "gsm8k", *words))
 
 
+def test_fields_of_completion(capsys: pytest.CaptureFixture[str]) -> None:
+    check("completion", answer(capsys, "completion", "zsh"))
+
+
 def test_fields_of_study(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(runs)
+    import_module(COMMANDS["study"].module)  # its choice of names is made once, of all of them
     for name in set(STUDIES) - {"ablation", "transfer"}:
         monkeypatch.delitem(STUDIES, name)
     words = ("raw.npz", "--resamples", "100")
