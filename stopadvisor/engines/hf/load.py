@@ -9,12 +9,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
+from stopadvisor.engines.hf.hub import require_hub
 from stopadvisor.engines.hf.size import (
     check_size,
     has_accelerator,
@@ -27,7 +26,7 @@ from stopadvisor.errors import ModelError
 if TYPE_CHECKING:
     from stopadvisor.engines.hf.engine import HfEngine
 
-__all__ = ["load_engine", "require_hub"]
+__all__ = ["load_engine"]
 
 _DTYPES = {
     "float32": "float32",
@@ -130,32 +129,3 @@ def _require_packages() -> None:
                 f"the hf engine needs {package}, which is not installed: "
                 "pip install 'stopadvisor[hf]'"
             )
-
-
-def require_hub(model: str) -> None:
-    """Refuse at once what is not in the cache and cannot be fetched.
-
-    The Hub's own client tries five times and half a minute to reach a host that is not there.
-
-    Raises
-    ------
-    ModelError
-        The model is in neither place.
-    """
-    from huggingface_hub import constants, try_to_load_from_cache
-
-    if isinstance(try_to_load_from_cache(model, "config.json"), str):
-        return
-    host = urlsplit(constants.ENDPOINT)
-    proxied = any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY"))
-    try:
-        if constants.HF_HUB_OFFLINE:
-            raise ConnectionError("HF_HUB_OFFLINE is set")
-        if not proxied:
-            port = host.port or (443 if host.scheme == "https" else 80)
-            socket.create_connection((host.hostname or "", port), timeout=10).close()
-    except OSError as error:
-        raise ModelError(
-            f"model {model!r} is neither a local folder nor in the local cache, and "
-            f"{host.hostname} cannot be reached ({error})"
-        ) from error
