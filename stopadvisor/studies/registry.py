@@ -7,7 +7,7 @@ command line.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 
 from stopadvisor.errors import StudyError
@@ -110,4 +110,9 @@ def run_study(name: str, sources: Sequence[Source], options: StudyOptions) -> St
             raise StudyError(f"study {name} has no option {option!r}; its own options: {known}")
     module = import_module(f"stopadvisor.studies.{name.replace('-', '_')}")
     study: Study = module.run
-    return study(sources, options)
+    found = study(sources, options)
+    simulated = [source.folder.name for source in sources if source.simulated]
+    if not simulated:
+        return found
+    remark = f"Simulated probes, measured on no model: {', '.join(simulated)}."
+    return replace(found, remarks=(remark, *found.remarks))

@@ -103,6 +103,14 @@ def test_the_papers_protocol_marks_it_too(tmp_path: Path, call: Call) -> None:
     assert "simulated" in json.loads(out)["recommendation"]["reasons"][0]
 
 
+def test_a_study_marks_it_too(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    call("simulate", "-n", "200", "-o", "raw.npz")
+    code, out, _ = call("study", "calibration", "raw.npz", "--resamples", "100", "--json")
+    assert code == 0
+    assert "Simulated probes, measured on no model" in out
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("name", PRESETS)
 def test_recorded_samples_need_no_model(tmp_path: Path, name: str) -> None:
