@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from stopadvisor.assessment import Assessment, assess
-from stopadvisor.choice import Settings
 from stopadvisor.errors import CalibrationError, StudyError
 from stopadvisor.families import SCALAR_FAMILIES
 from stopadvisor.paper import PaperSetting, match_risk, paper_split, peak_serving
@@ -162,9 +161,7 @@ def _profile_row(source: Source, view: View) -> tuple[Cell, ...]:
 def _advice(
     sources: Sequence[Source], views: Sequence[View], options: StudyOptions
 ) -> tuple[list[tuple[Cell, ...]], list[str]]:
-    asked = study_settings(options)
-    # With boosted trees, as `assess` has them.
-    settings = Settings(alpha=asked.alpha, delta=asked.delta, serving=asked.serving)
+    settings = study_settings(options, boosted=True)
     rows: list[tuple[Cell, ...]] = []
     reasons: list[str] = []
     for source, view in zip(sources, views, strict=True):

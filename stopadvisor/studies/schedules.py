@@ -16,14 +16,15 @@ from scipy.special import expit
 
 from stopadvisor.constants import PAPER_SCHEDULES, PROBE_CAP
 from stopadvisor.costs import serving_costs
+from stopadvisor.errors import CalibrationError
 from stopadvisor.features import feature_array
-from stopadvisor.frontier import fixed_budget_frontier
-from stopadvisor.peaks import peak, peak_thresholds
+from stopadvisor.paper import PaperSetting
+from stopadvisor.peaks import fixed_budgets, peak, peak_thresholds
 from stopadvisor.probes import IntArray, ProbeTable
 from stopadvisor.scores import out_of_fold, paper_folds
 from stopadvisor.sources import Source
 from stopadvisor.studies.opened import View, basis_remarks
-from stopadvisor.studies.sides import FitSide, fit_sides, paper_views, study_settings
+from stopadvisor.studies.sides import FitSide, fit_sides, paper_setting, paper_views, study_settings
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 
 __all__ = ["nearest_columns", "run"]
@@ -122,16 +123,20 @@ def _spelled(budgets: Sequence[int] | IntArray) -> str:
     return " ".join(str(int(b)) for b in budgets)
 
 
-def _peak_gain(table: ProbeTable, columns: tuple[int, ...]) -> float:
-    """Peak gain of the rule that is fitted on these checkpoints and probes nowhere else."""
+def _peak_gain(table: ProbeTable, setting: PaperSetting, columns: tuple[int, ...]) -> float | None:
+    """Peak gain of the rule that is fitted on these checkpoints and probes nowhere else.
+
+    None where their answers are all right or all wrong, so that nothing can be learned there.
+    """
     index = list(columns)
-    correct = table.correct[:, index]
+    correct, thinking = setting.correct[:, index], setting.costs.thinking[:, index]
     folds = paper_folds(table.n_questions)
-    scores = expit(out_of_fold(feature_array(table, columns), correct, folds, solver="lbfgs"))
-    thinking = table.think_tokens.astype(np.float64)
-    fixed = fixed_budget_frontier(thinking, table.correct, table.budgets.astype(np.float64))
+    try:
+        scores = expit(out_of_fold(feature_array(table, columns), correct, folds, solver="lbfgs"))
+    except CalibrationError:
+        return None
     thresholds = peak_thresholds("learned", scores)
-    return peak(scores, thinking[:, index], correct, thresholds, fixed).gain
+    return peak(scores, thinking, correct, thresholds, fixed_budgets(setting)).gain
 
 
 def _schedule_rows(view: View) -> list[tuple[Cell, ...]]:
@@ -147,7 +152,8 @@ def _schedule_rows(view: View) -> list[tuple[Cell, ...]]:
 def _gain_rows(view: View) -> list[tuple[Cell, ...]]:
     schedules = _schedules(view.table.budgets)
     # Different schedules may stand on the same probed budgets.
-    gains = {columns: _peak_gain(view.table, columns) for columns in set(schedules.values())}
+    setting = paper_setting(view)
+    gains = {c: _peak_gain(view.table, setting, c) for c in set(schedules.values())}
     whole = gains[schedules[_PROBED]]
     rows: list[tuple[Cell, ...]] = []
     for name, columns in schedules.items():
@@ -158,7 +164,7 @@ def _gain_rows(view: View) -> list[tuple[Cell, ...]]:
                 name,
                 len(columns),
                 gain,
-                100 * gain / whole if whole > 0 else None,
+                None if gain is None or not whole or whole < 0 else 100 * gain / whole,
                 PROBE_CAP * len(columns),
             )
         )

@@ -6,7 +6,7 @@ Prepares; computes no figure of a study, and knows none by name.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stopadvisor.assessment import calibration_size
 from stopadvisor.chains import Chain, FitData, build_chain, candidate_schedules
@@ -38,7 +38,6 @@ EXPECTED = (
 """What the deploy protocol expects on fit questions."""
 
 _FAMILIES = ("learned", *SCALAR_FAMILIES)
-"""Without boosted trees, whose fits would take most of a study's time."""
 _MOST_BLOCKS = 1000
 
 
@@ -61,20 +60,27 @@ def paper_setting(view: View) -> PaperSetting:
         raise StudyError(f"{view.label}: {error}") from error
 
 
-def study_settings(options: StudyOptions) -> Settings:
+def study_settings(options: StudyOptions, *, boosted: bool = False) -> Settings:
     """What the deploy protocol is asked for in studies.
+
+    Parameters
+    ----------
+    options : StudyOptions
+    boosted : bool
+        With boosted trees, as `assess` and `calibrate` have them; their fits take most of the
+        time.
 
     Raises
     ------
     CalibrationError
         A level outside 0–1, or a serving regime that does not exist.
     """
-    return Settings(
+    settings = Settings(
         alpha=options.alpha,
         delta=options.delta,
         serving=options.serving,  # type: ignore[arg-type]  # Settings itself checks it
-        families=_FAMILIES,
     )
+    return settings if boosted else replace(settings, families=_FAMILIES)
 
 
 @dataclass(frozen=True)

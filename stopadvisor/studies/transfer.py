@@ -95,7 +95,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
                 f"{views[a].label} and {views[b].label} share questions: between them the paper's "
                 "gains are those of another model or decoding on questions already seen"
             )
-    savings = _deploy_rows(sources, views, study_settings(options), reasons)
+    savings = _deploy_rows(sources, views, study_settings(options, boosted=True), reasons)
     return StudyResult(
         "transfer",
         'Appendix "Transfer Protocols"',

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from stopadvisor.constants import PAPER_BUDGETS, PAPER_SCHEDULES
+from stopadvisor.errors import StudyError
 from stopadvisor.sources import open_source
 from stopadvisor.studies.schedules import nearest_columns, run
 from stopadvisor.studies.sides import fit_side, study_settings
-from tests.material import BUDGETS, make_run
+from tests.material import BUDGETS, edit_records, make_run
 from tests.studies.material import ARCHIVES, QUICK, archive, needs_archives, row_of, rows_of
 from tests.studies.plain import SWEEP, features, load, out_of_fold, stops_of
 
@@ -88,6 +89,27 @@ def test_savings_are_those_of_the_cheapest_rule_within_the_risk(tmp_path: Path) 
                 probes += 1
     assert row["probe_tokens"] == pytest.approx(tokens / len(stops))
     assert row["probes"] == pytest.approx(probes / len(stops))
+
+
+def test_a_schedule_without_anything_to_learn_has_no_gain(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run", 200)
+    taken = nearest_columns(np.array(BUDGETS), PAPER_SCHEDULES["4-linear"])
+
+    def spoil(row: dict, part: str) -> None:  # type: ignore[type-arg]
+        for column in taken:
+            row["checkpoints"][column]["correct"] = False
+
+    edit_records(path, spoil)
+    found = run([open_source(path)], QUICK)
+    row = row_of(found, "gain", schedule="4-linear")
+    assert (row["peak_gain"], row["retention_pct"]) == (None, None)
+    assert row_of(found, "gain", schedule="as probed")["peak_gain"] is not None
+
+
+def test_a_run_without_questions_to_show_is_named(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run", 60, fractions=(0.0, 0.8, 0.2))
+    with pytest.raises(StudyError, match="run: the paper protocol needs at least 10 questions"):
+        run([open_source(path)], QUICK)
 
 
 def test_no_rule_within_the_risk_has_no_figures(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_policies_are_compared_on_the_targets_test_questions(material: Path) -> None:
     options = StudyOptions(alpha=0.2)
     found = run([open_source(material / name) for name in ("old", "new")], options)
-    target, settings = open_source(material / "new"), study_settings(options)
+    target, settings = open_source(material / "new"), study_settings(options, boosted=True)
     content = load_policy(material / "old" / "policy.joblib").content
     calibration = target.part("calibration")
     choice = choose(target.part("fit"), calibration_size(calibration), settings)
