@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from stopadvisor.probes import Engine, OnStop, ProbePlan
 
 __all__ = [
+    "CHAT_TEMPLATE_OPTION",
     "DEFAULT_MODEL",
     "OutputOptions",
     "ProbeOptions",
     "in_use",
     "load_engine",
+    "model_options",
     "output_options",
     "probe_options",
 ]
@@ -252,14 +254,26 @@ _OUTPUT = (
     click.option("--quiet", is_flag=True, help="No progress and no remarks on stderr."),
 )
 
-_PROBE = (
+_MODEL = (
+    click.option("--device", default="auto", help="cpu, cuda, cuda:1, ..."),
     click.option(
-        "--model",
-        default=DEFAULT_MODEL,
-        envvar="STOPADVISOR_MODEL",
-        show_envvar=True,
-        help="Model name on the Hugging Face hub, or a folder; of a server, the name it serves.",
+        "--dtype",
+        type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+        default="auto",
+        help="Precision of the model.",
     ),
+    click.option("--think-open", metavar="TEXT", help="Opener of thinking, where not recognised."),
+    click.option("--think-close", metavar="TEXT", help="Closer of thinking, where not recognised."),
+)
+
+CHAT_TEMPLATE_OPTION = click.option(
+    "--chat-template-kwargs",
+    type=_Parsed("json", _json_object),
+    default="{}",
+    help='Passed to the chat template, such as {"enable_thinking": true}.',
+)
+
+_PROBE = (
     click.option(
         "--out",
         type=click.Path(path_type=Path),
@@ -322,13 +336,6 @@ _PROBE = (
         default="auto",
         help="Questions at once; auto halves when memory runs out.",
     ),
-    click.option("--device", default="auto", help="cpu, cuda, cuda:1, ..."),
-    click.option(
-        "--dtype",
-        type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
-        default="auto",
-        help="Precision of the model.",
-    ),
     click.option(
         "--limit", type=click.IntRange(min=1), help="Only the first N questions; raise it later."
     ),
@@ -339,19 +346,12 @@ _PROBE = (
         help="Entropy over the vocabulary, or over the K likeliest tokens as servers give it; "
         "none where they give no log-probabilities. auto: full here, what a server gives there.",
     ),
-    click.option("--think-open", metavar="TEXT", help="Opener of thinking, where not recognised."),
-    click.option("--think-close", metavar="TEXT", help="Closer of thinking, where not recognised."),
     click.option(
         "--prompt-template",
         type=_Parsed("text|file", _template),
         help="User message with {question}; by default it asks for the task's answer form.",
     ),
-    click.option(
-        "--chat-template-kwargs",
-        type=_Parsed("json", _json_object),
-        default="{}",
-        help='Passed to the chat template, such as {"enable_thinking": true}.',
-    ),
+    CHAT_TEMPLATE_OPTION,
     click.option(
         "--split",
         type=_Parsed("fit/cal/test", _split),
@@ -378,10 +378,31 @@ def output_options(function: _Function) -> _Function:
     return function
 
 
+def model_options(
+    default: str | None, show_default: str | bool = True
+) -> Callable[[_Function], _Function]:
+    """Add `--model`, and where and how it runs if it is loaded here."""
+    name = click.option(
+        "--model",
+        default=default,
+        show_default=show_default,
+        envvar="STOPADVISOR_MODEL",
+        show_envvar=True,
+        help="Model name on the Hugging Face hub, or a folder; of a server, the name it serves.",
+    )
+
+    def add(function: _Function) -> _Function:
+        for option in reversed((name, *_MODEL)):
+            function = option(function)
+        return function
+
+    return add
+
+
 def probe_options(function: _Function) -> _Function:
     """Add the options of `ProbeOptions`, `--json` and `--quiet` among them."""
     function = output_options(function)
     function = server_options(function)
     for option in reversed(_PROBE):
         function = option(function)
-    return function
+    return model_options(DEFAULT_MODEL)(function)

@@ -1,6 +1,7 @@
 """Help in the manner of a manual page: what a command reads and writes, examples, exit codes.
 
-Knows click and no command: each brings its own words.
+Knows click, the names of options that several commands share, and no command: each brings its own
+words.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 import click
 
-__all__ = ["EXIT_CODES", "Page"]
+__all__ = ["EXIT_CODES", "SECTIONS", "Page"]
 
 EXIT_CODES = {
     0: "ok",
@@ -21,6 +22,27 @@ EXIT_CODES = {
     5: "preflight failed: measuring would mislead",
     130: "interrupted; what was collected is kept, and the same command goes on from there",
 }
+
+
+SECTIONS = {
+    "Certificate": (
+        "alpha", "delta", "bound", "multiplicity", "families", "conditional", "looks", "fresh",
+        "allow_truncated",
+    ),
+    "Serving costs": ("serving", "cache_block", "price", "serving_profile"),
+    "Model": (
+        "model", "device", "dtype", "think_open", "think_close", "prompt_template",
+        "chat_template_kwargs", "greedy", "temperature", "engine", "base_url", "tokenizer",
+        "concurrency", "api_key_env", "request_timeout", "patience",
+    ),
+    "Probing": (
+        "budgets", "max_think", "cap", "answer_cap", "cue", "on_stop", "samples", "seed", "split",
+        "batch_size", "limit", "entropy", "preflight", "regrade",
+    ),
+}  # fmt: skip
+"""Sections of a long list of options; what is not named here comes first."""
+_LONG = 20
+"""Options from which on a list is shown in sections."""
 
 
 class Page(click.Command):
@@ -52,6 +74,23 @@ class Page(click.Command):
         self.writes = writes
         self.examples = tuple(examples)
         self.exit_codes = tuple(exit_codes)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, in sections where there are many."""
+        section = {name: title for title, names in SECTIONS.items() for name in names}
+        rows: dict[str, list[tuple[str, str]]] = {
+            "Options": [],
+            **{title: [] for title in SECTIONS},
+        }
+        params = self.get_params(ctx)
+        for param in params:
+            title = section.get(param.name or "", "Options") if len(params) > _LONG else "Options"
+            if isinstance(param, click.Option) and (record := param.get_help_record(ctx)):
+                rows[title].append(record)
+        for title, records in rows.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections below the options."""

@@ -16,7 +16,13 @@ from typing import Any, TextIO
 import click
 import numpy as np
 
-from stopadvisor.cli.options import DEFAULT_MODEL, OutputOptions, output_options
+from stopadvisor.cli.options import (
+    CHAT_TEMPLATE_OPTION,
+    DEFAULT_MODEL,
+    OutputOptions,
+    model_options,
+    output_options,
+)
 from stopadvisor.cli.page import Page
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.screen import Screen
@@ -69,21 +75,6 @@ class _Counts(click.ParamType[Any]):
         return tuple(sorted({int(part) for part in parts}))
 
 
-class _Json(click.ParamType[Any]):
-    name = "json"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value
-        try:
-            found = json.loads(value)
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            self.fail(f"expected a JSON object, got {value!r}", param, ctx)
-        return found
-
-
 @click.command(
     "profile-serving",
     cls=Page,
@@ -94,13 +85,7 @@ class _Json(click.ParamType[Any]):
     ],
     exit_codes=(0, 1, 2, 130),
 )
-@click.option(
-    "--model",
-    default=DEFAULT_MODEL,
-    envvar="STOPADVISOR_MODEL",
-    show_envvar=True,
-    help="Model name on the Hugging Face hub, or a folder.",
-)
+@model_options(DEFAULT_MODEL)
 @click.option("--batch", "batches", type=_Counts(), default="1,8", help="Questions at once.")
 @click.option(
     "--checkpoints", type=_Counts(), default="4,7,10", help="Numbers of checkpoints to measure."
@@ -135,18 +120,7 @@ class _Json(click.ParamType[Any]):
     default=ProfileOptions.max_think,
     help="Cut thinking here, or earlier where the context leaves less.",
 )
-@click.option("--device", default="auto", help="cpu, cuda, cuda:1, ...")
-@click.option(
-    "--dtype",
-    type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
-    default="auto",
-    help="Precision of the model.",
-)
-@click.option("--think-open", metavar="TEXT", help="Opener of thinking, where not recognised.")
-@click.option("--think-close", metavar="TEXT", help="Closer of thinking, where not recognised.")
-@click.option(
-    "--chat-template-kwargs", type=_Json(), default="{}", help="Passed to the chat template."
-)
+@CHAT_TEMPLATE_OPTION
 @output_options
 def command(**params: Any) -> int:
     """Measure seconds and memory per question with probes, and seconds per token.

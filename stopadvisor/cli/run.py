@@ -21,7 +21,7 @@ import click
 
 from stopadvisor.agreement import agree
 from stopadvisor.answers import extract_natural
-from stopadvisor.cli.options import OutputOptions, in_use, output_options
+from stopadvisor.cli.options import OutputOptions, in_use, model_options, output_options
 from stopadvisor.cli.page import Page
 from stopadvisor.cli.probe import show_remarks
 from stopadvisor.cli.progress import progress_on
@@ -96,13 +96,7 @@ class RunOptions:
 )
 @click.argument("policy", metavar="POLICY", type=click.Path(path_type=Path))
 @click.argument("workload", metavar="WORKLOAD", type=click.Path(path_type=Path))
-@click.option(
-    "--model",
-    envvar="STOPADVISOR_MODEL",
-    show_envvar=True,
-    show_default="as the policy names it",
-    help="Model name on the Hugging Face hub, or a folder; of a server, the name it serves.",
-)
+@model_options(None, "as the policy names it")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -138,15 +132,6 @@ class RunOptions:
     show_default=f"the certified one, or {ProbePlan.answer_cap}",
     help="Most tokens of a visible answer.",
 )
-@click.option("--device", default="auto", help="cpu, cuda, cuda:1, ...")
-@click.option(
-    "--dtype",
-    type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
-    default="auto",
-    help="Precision of the model.",
-)
-@click.option("--think-open", metavar="TEXT", help="Opener of thinking, where not recognised.")
-@click.option("--think-close", metavar="TEXT", help="Closer of thinking, where not recognised.")
 @server_options
 @output_options
 def command(policy: Path, workload: Path, **params: Any) -> int:

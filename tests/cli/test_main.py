@@ -159,6 +159,20 @@ def test_the_help_of_a_command_is_a_whole_page(
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_option_stands_once_in_the_help(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([name, "--help"]) == 0
+    text = capsys.readouterr().out
+    for param in page(name).params:
+        if isinstance(param, click.Option):
+            assert len(re.findall(rf"^  (-\w, )?{param.opts[0]}\b(?!-)", text, re.MULTILINE)) == 1
+    is_long = name in ("assess", "probe", "preflight", "run")
+    assert ("\nModel:\n" in text) == is_long
+    assert ("\nCertificate:\n" in text) == (name in ("assess", "calibrate"))
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_the_examples_of_a_page_are_command_lines_that_parse(name: str) -> None:
     examples = page(name).examples
     assert any(f"stopadvisor {name}" in example for example in examples)
