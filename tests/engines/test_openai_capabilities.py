@@ -119,7 +119,7 @@ def test_a_base_url_without_v1_is_named() -> None:
         ({"completions": False}, "hides its reasoning (none): it can be neither probed nor"),
         ({"returns_ids": False}, "returns no token ids"),
         ({"key": "k"}, "does not accept a request without a key (401 unauthorized)"),
-        ({"root": "/nowhere/x"}, "'tiny-reasoner'"),
+        ({"root": "/nowhere/x"}, "say with --tokenizer where the served model's is"),
     ],
     ids=lambda value: str(value),
 )

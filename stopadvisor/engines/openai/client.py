@@ -422,6 +422,8 @@ def _checked(url: str) -> str:
 
 def _reason(error: httpx2.HTTPError) -> str:
     """Name a failure of the connection; some of the library's errors have no text."""
+    if isinstance(error, httpx2.ReadTimeout):
+        return "no answer within --request-timeout"
     if isinstance(error, httpx2.TimeoutException):
         return f"timed out ({type(error).__name__})"
     return str(error) or type(error).__name__

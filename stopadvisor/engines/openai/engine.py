@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
@@ -33,6 +34,8 @@ _Result = TypeVar("_Result")
 
 BATCH = 256
 """Questions that pilot and preflight hand over at once; `probe_each` has no batches."""
+KEPT = 100_000
+"""Requests that are remembered."""
 USUAL_TOP = 20
 """Log-probabilities that are asked for unless the plan says another number."""
 
@@ -55,8 +58,8 @@ class OpenAiEngine:
     """Most requests at once; None: found by a short ramp over the first questions asked."""
     remarks: list[str] = field(default_factory=list)
     """What the user should know, one line each, in the order it came up."""
-    served: list[Served] = field(default_factory=list, repr=False)
-    """Every request that was answered."""
+    served: deque[Served] = field(default_factory=lambda: deque(maxlen=KEPT), repr=False)
+    """The requests that were answered last."""
     _began: float | None = field(default=None, repr=False)
     _asked_before: int = field(default=0, repr=False)
 

@@ -164,7 +164,12 @@ async def _open(
             "return_tokens_as_token_ids): joining text at a cut changes its tokens; use a current "
             "vLLM"
         )
-    words = load_tokenizer(tokenizer or _origin(can, asked_for))
+    try:
+        words = load_tokenizer(tokenizer or _origin(can, asked_for))
+    except ModelError as error:
+        if tokenizer is not None:
+            raise
+        raise ModelError(f"{error}; say with --tokenizer where the served model's is") from error
     chat = Chat.of(
         words.tokenizer,
         think_open=think_open,
