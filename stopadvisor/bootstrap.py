@@ -22,14 +22,13 @@ class Interval:
     median: float
     low: float
     high: float
-    level: float = 0.95
 
 
 def interval(values: FloatArray, level: float = 0.95) -> Interval:
     """Percentile interval of resampled values, shape (n_resamples,)."""
     tail = (1 - level) / 2
     low, median, high = np.quantile(values, [tail, 0.5, 1 - tail]).tolist()
-    return Interval(median, low, high, level)
+    return Interval(median, low, high)
 
 
 def resample_counts(n_units: int, n_resamples: int, *, rng: np.random.Generator) -> FloatArray:

@@ -186,6 +186,7 @@ def policy_content(
         "upper": certificate.upper,
         "reference": table.reference,
         "looks": look.number,
+        "looks_elsewhere": look.elsewhere,
         "planned_looks": look.planned,
         "chain_delta": certificate.delta,
         "conditional": conditional,

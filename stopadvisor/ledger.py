@@ -16,9 +16,20 @@ from typing import Any
 from stopadvisor.errors import CalibrationError, ProbeError
 from stopadvisor.runs import write_json_atomically
 
-__all__ = ["LEDGER", "Look", "looks_at", "read_ledger", "take_look"]
+__all__ = [
+    "CALIBRATION",
+    "LEDGER",
+    "Ask",
+    "Look",
+    "looks_at",
+    "open_outcomes",
+    "read_ledger",
+    "take_looks",
+]
 
 LEDGER = "ledger.json"
+CALIBRATION = "calibration.json"
+"""What `calibrate` found, which it could not without an entry in the ledger beside it."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,8 @@ class Look:
     questions: tuple[str, ...]
     """Keys of the calibration questions looked at."""
     created: str
+    elsewhere: int = 0
+    """Looks by then at other questions of this run, or at these questions in neighbouring runs."""
 
     @property
     def test_delta(self) -> float:
@@ -56,10 +69,15 @@ def read_ledger(folder: Path) -> list[Look]:
     Raises
     ------
     ProbeError
-        The ledger is damaged; a certificate cannot be trusted without it.
+        The ledger is damaged or was taken away; a certificate cannot be trusted without it.
     """
     path = folder / LEDGER
     if not path.exists():
+        if (folder / CALIBRATION).exists():
+            raise ProbeError(
+                f"{path}: the ledger of looks is missing, and {CALIBRATION} beside it shows that "
+                "there was one: put it back, or probe into another --out"
+            )
         return []
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["looks"]
@@ -76,47 +94,81 @@ def looks_at(folder: Path, questions: Sequence[str]) -> list[Look]:
     ProbeError
         The ledger is damaged.
     """
-    mine = set(questions)
-    return [look for look in read_ledger(folder) if mine & set(look.questions)]
+    return _at(read_ledger(folder), questions)
 
 
-def take_look(
-    folder: Path,
-    questions: Sequence[str],
-    request: Mapping[str, Any],
-    *,
-    delta: float,
-    planned: int | None = None,
-) -> Look:
-    """Record a look and return what it may claim.
+@dataclass(frozen=True)
+class Ask:
+    """A look that is about to be taken."""
+
+    questions: Sequence[str]
+    """Keys of the calibration questions that will be looked at."""
+    request: Mapping[str, Any]
+    """Everything that may change the outcome, JSON values."""
+    delta: float
+    planned: int | None = None
+    """Looks declared beforehand, to share delta; must come with the first look."""
+    elsewhere: int = 0
+    """Looks at these questions that neighbouring runs recorded."""
+
+
+def take_looks(folder: Path, asks: Sequence[Ask]) -> list[Look]:
+    """Record looks, all of them or none, and return what each may claim.
 
     The same request on the same questions is the same look: its outcome is known already.  The
     union bound over looks is sound where a further look depends on the earlier ones only through
     whether they certified; whoever tunes a request on printed calibration figures needs fresh
     questions.
 
-    Parameters
-    ----------
-    folder : Path
-    questions : sequence of str
-        Keys of the calibration questions that will be looked at.
-    request : mapping
-        Everything that may change the outcome, JSON values.
-    delta : float
-    planned : int, optional
-        Looks declared beforehand, to share delta; must come with the first look.
-
     Raises
     ------
     CalibrationError
         Planned looks are used up, declared too late, or no confidence is left.
     """
-    looks = read_ledger(folder)
-    keys = tuple(sorted(set(questions)))
-    earlier = looks_at(folder, keys)
-    asked = json.loads(json.dumps(dict(request)))  # as it will be read back: tuples become lists
+    recorded = read_ledger(folder)
+    looks, found = list(recorded), []
+    for ask in asks:
+        look = _next_look(looks, ask)
+        if look not in looks:
+            looks.append(look)
+        found.append(look)
+    if len(looks) > len(recorded):
+        content = {"schema": 1, "looks": [asdict(look) for look in looks]}
+        write_json_atomically(folder / LEDGER, content)
+    return found
+
+
+def open_outcomes(
+    folder: Path, questions: Sequence[str], request: Mapping[str, Any], *, delta: float
+) -> bool:
+    """Record a look that shows outcomes and certifies nothing, under the plan of earlier looks.
+
+    Returns
+    -------
+    bool
+        Whether it is a new one.
+
+    Raises
+    ------
+    CalibrationError
+        As `take_looks`.
+    """
+    earlier = looks_at(folder, questions)
+    planned = earlier[0].planned if earlier else None
+    delta = earlier[0].delta if planned else delta
+    (look,) = take_looks(folder, [Ask(questions, request, delta, planned)])
+    return look not in earlier
+
+
+def _next_look(looks: Sequence[Look], ask: Ask) -> Look:
+    """The look that was taken already, or the next one."""
+    keys = tuple(sorted(set(ask.questions)))
+    earlier = _at(looks, keys)
+    # As it will be read back: tuples become lists.
+    request = json.loads(json.dumps(dict(ask.request)))
+    delta, planned = ask.delta, ask.planned
     for look in earlier:
-        same = (look.questions, dict(look.request), look.delta) == (keys, asked, delta)
+        same = (look.questions, dict(look.request), look.delta) == (keys, request, delta)
         if same and planned in (None, look.planned):
             return look
     if planned is None and earlier:
@@ -143,8 +195,10 @@ def take_look(
             "on the new ones with --fresh"
         )
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    look = Look(number, planned, delta, spent, asked, keys, created)
-    write_json_atomically(
-        folder / LEDGER, {"schema": 1, "looks": [asdict(row) for row in [*looks, look]]}
-    )
-    return look
+    elsewhere = ask.elsewhere + len(looks) - len(earlier)
+    return Look(number, planned, delta, spent, request, keys, created, elsewhere)
+
+
+def _at(looks: Sequence[Look], questions: Sequence[str]) -> list[Look]:
+    mine = set(questions)
+    return [look for look in looks if mine & set(look.questions)]

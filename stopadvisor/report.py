@@ -27,6 +27,7 @@ __all__ = [
     "assessment_document",
     "calibration_document",
     "certification_document",
+    "look_remarks",
     "policy_document",
 ]
 
@@ -301,7 +302,12 @@ def certification_document(
         "alpha": alpha,
         "delta": look.delta,
         "confidence": look.confidence,
-        "look": {"number": look.number, "planned": look.planned, "spent": look.spent},
+        "look": {
+            "number": look.number,
+            "planned": look.planned,
+            "spent": look.spent,
+            "elsewhere": look.elsewhere,
+        },
         "certified": calibration.rule is not None,
         "policy": str(policy_path),
         "kind": content["kind"],
@@ -320,6 +326,23 @@ def certification_document(
         ],
         "expected": content["expected"],
     }
+
+
+def look_remarks(look: Look, n_earlier: int) -> list[str]:
+    """What looks before this one mean for its certificate."""
+    found = []
+    if n_earlier:
+        found.append(
+            f"these calibration questions were looked at before ({n_earlier} recorded); every "
+            "further look leaves a certificate less confidence"
+        )
+    if look.elsewhere:
+        found.append(
+            f"{look.elsewhere} further look(s) are on record, at other questions of this run or at "
+            "these questions in runs beside it: each certificate holds by itself, but the best of "
+            "several tries does not"
+        )
+    return found
 
 
 def _tested_document(family: str, result: Certified | NotCertified, n: int) -> dict[str, Any]:

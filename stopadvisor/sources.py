@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from stopadvisor.archives import SIMULATED, is_simulated, read_archive
 from stopadvisor.errors import OutputError, ProbeError
+from stopadvisor.ledger import LEDGER, looks_at
 from stopadvisor.probes import ProbeTable
 from stopadvisor.runs import MANIFEST, RunDirectory, write_json_atomically
 from stopadvisor.workload import PARTS, assign_parts
@@ -152,7 +153,7 @@ def open_source(
             shares = "/".join(f"{100 * f:g}" for f in found.fractions)
             raise ProbeError(
                 f"{folder}: its split was drawn as {shares} with seed {found.seed} and is never "
-                "drawn again; choose another --out for another split"
+                "drawn again"
             )
         return found
     table = read_archive(path)
@@ -180,6 +181,28 @@ def newest_source(root: Path = Path("runs")) -> Source:
             "run directory"
         )
     return open_source(found[-1].parent, root=root)
+
+
+def looks_elsewhere(source: Source, questions: Sequence[str]) -> int:
+    """Looks at these questions that are recorded beside a run: other settings, another split.
+
+    Raises
+    ------
+    ProbeError
+        A ledger is damaged.
+    """
+    folder = source.folder.resolve()
+    found = 0
+    for ledger in sorted(folder.parent.glob(f"*/{LEDGER}")):
+        # Archives name their questions by row, which says nothing about another archive.
+        if ledger.parent != folder and _archive_of(ledger.parent) == _archive_of(folder):
+            found += len(looks_at(ledger.parent, questions))
+    return found
+
+
+def _archive_of(folder: Path) -> str | None:
+    note = folder / ARCHIVE
+    return json.loads(note.read_bytes())["sha256"] if note.exists() else None
 
 
 def _of_run(run: RunDirectory) -> Source:

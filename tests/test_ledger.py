@@ -3,15 +3,38 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stopadvisor.errors import CalibrationError, ProbeError
-from stopadvisor.ledger import LEDGER, looks_at, read_ledger, take_look
+from stopadvisor.ledger import (
+    CALIBRATION,
+    LEDGER,
+    Ask,
+    Look,
+    looks_at,
+    open_outcomes,
+    read_ledger,
+    take_looks,
+)
 
 ALPHA_10 = {"alpha": 0.1, "families": ("learned", "confidence")}
 ALPHA_15 = {"alpha": 0.15, "families": ("learned", "confidence")}
+
+
+def take_look(
+    folder: Path,
+    questions: Sequence[str],
+    request: Mapping[str, Any],
+    *,
+    delta: float,
+    planned: int | None = None,
+) -> Look:
+    (look,) = take_looks(folder, [Ask(questions, request, delta, planned)])
+    return look
 
 
 def test_every_further_look_costs_its_delta(tmp_path: Path) -> None:
@@ -97,3 +120,33 @@ def test_a_damaged_ledger_stops_everything(tmp_path: Path, content: str) -> None
 
 def test_no_ledger_is_no_look(tmp_path: Path) -> None:
     assert read_ledger(tmp_path) == []
+
+
+def test_looks_are_recorded_together_or_not_at_all(tmp_path: Path) -> None:
+    asks = [Ask(["a"], ALPHA_10, 0.05, 1), Ask(["a"], ALPHA_15, 0.05, 1)]
+    with pytest.raises(CalibrationError, match="all 1 planned looks"):
+        take_looks(tmp_path, asks)
+    assert read_ledger(tmp_path) == []
+    assert [look.number for look in take_looks(tmp_path, asks[:1])] == [1]
+
+
+def test_looks_at_other_questions_are_told(tmp_path: Path) -> None:
+    """Trying again on fresh questions until it passes leaves a trace."""
+    for number, question in enumerate("abc"):
+        look = take_look(tmp_path, [question], ALPHA_10, delta=0.05)
+        assert (look.number, look.confidence, look.elsewhere) == (1, 0.95, number)
+    (beside,) = take_looks(tmp_path, [Ask(["d"], ALPHA_10, 0.05, elsewhere=2)])
+    assert beside.elsewhere == 5
+
+
+def test_a_ledger_that_was_taken_away_is_missed(tmp_path: Path) -> None:
+    (tmp_path / CALIBRATION).write_text("{}")
+    with pytest.raises(ProbeError, match="the ledger of looks is missing"):
+        read_ledger(tmp_path)
+
+
+def test_outcomes_shown_without_a_certificate_are_a_look(tmp_path: Path) -> None:
+    assert open_outcomes(tmp_path, ["a"], {"policy": "x"}, delta=0.05)
+    assert not open_outcomes(tmp_path, ["a"], {"policy": "x"}, delta=0.05)
+    assert open_outcomes(tmp_path, ["a"], {"policy": "y"}, delta=0.05)
+    assert take_look(tmp_path, ["a"], ALPHA_10, delta=0.05).number == 3

@@ -14,7 +14,7 @@ from stopadvisor.assessment import Assessment, assess, assess_paper
 from stopadvisor.calibration import calibrate
 from stopadvisor.choice import Settings
 from stopadvisor.export import policy_content
-from stopadvisor.ledger import take_look
+from stopadvisor.ledger import Ask, take_looks
 from stopadvisor.policy import Policy, build_policy
 from stopadvisor.report import assessment_document, calibration_document, policy_document
 from stopadvisor.sources import Source, open_source
@@ -99,7 +99,7 @@ def test_calibrations_are_plain(source: Source, tmp_path: Path, alpha: float) ->
     assert assessment.choice is not None
     table = source.part("calibration")
     calibration = calibrate(assessment.choice, table)
-    look = take_look(tmp_path, table.keys, {}, delta=0.05)
+    (look,) = take_looks(tmp_path, [Ask(table.keys, {}, 0.05)])
     content = build_policy(
         policy_content(
             source, assessment.choice, calibration, assessment.profile, look, alpha=alpha

@@ -37,7 +37,7 @@ from stopadvisor.engines.openai.regime import RegimeMeasure, read_regime
 from stopadvisor.errors import CalibrationError, StopAdvisorError, WorkloadError
 from stopadvisor.grading import Grader
 from stopadvisor.labels import regrade
-from stopadvisor.ledger import looks_at, take_look
+from stopadvisor.ledger import looks_at, open_outcomes
 from stopadvisor.report import assessment_document
 from stopadvisor.runs import RunDirectory
 from stopadvisor.sources import ASSESSMENT, Source, open_source
@@ -254,9 +254,7 @@ def _open_calibration(source: Source, settings: Settings, *, open_calibration: b
             "serving": settings.serving,
             "data": source.fingerprint(),
         }
-        earlier = looks_at(source.folder, keys)
-        planned = earlier[0].planned if earlier else None
-        take_look(source.folder, keys, request, delta=settings.delta, planned=planned)
+        open_outcomes(source.folder, keys, request, delta=settings.delta)
 
 
 def _report(assessment: Assessment, document: Mapping[str, Any]) -> str:

@@ -29,19 +29,24 @@ from stopadvisor.cli.settings import Asked, alpha_remark, setting_options
 from stopadvisor.cli.transfer import Transfer, comparison_document, show_transfer
 from stopadvisor.errors import CalibrationError, OutputError, ProbeError
 from stopadvisor.export import policy_content
-from stopadvisor.ledger import Look, looks_at, read_ledger, take_look
+from stopadvisor.ledger import CALIBRATION, Ask, Look, looks_at, read_ledger, take_looks
 from stopadvisor.policy import build_policy, load_policy, save_policy
 from stopadvisor.probes import ProbeTable
-from stopadvisor.report import calibration_document
-from stopadvisor.sources import ASSESSMENT, Part, Source, newest_source, open_source
+from stopadvisor.report import calibration_document, look_remarks
+from stopadvisor.sources import (
+    ASSESSMENT,
+    Part,
+    Source,
+    looks_elsewhere,
+    newest_source,
+    open_source,
+)
 from stopadvisor.storage import lock_directory, write_json_atomically
 from stopadvisor.transfer import check_comparison, compare, target_view
 from stopadvisor.workload import PARTS
 
 __all__ = ["CALIBRATION", "NOT_CERTIFIED", "CalibrateOptions", "command", "run"]
 
-CALIBRATION = "calibration.json"
-"""Beside the policy: what `calibrate --json` printed."""
 NOT_CERTIFIED = 3
 """Exit code: calibration ran and certified nothing."""
 
@@ -214,23 +219,18 @@ def _asked(
     return asked, options.looks or (earlier[0].planned if earlier else None), len(earlier)
 
 
-def _look(source: Source, chosen: _Chosen) -> Look:
-    look = take_look(
-        source.folder,
-        chosen.table.keys,
-        chosen.request,
-        delta=chosen.asked.delta,
-        planned=chosen.planned,
-    )
-    assert look.test_delta == chosen.choice.settings.delta
-    return look
+def _ask(source: Source, chosen: _Chosen) -> Ask:
+    keys = chosen.table.keys
+    elsewhere = looks_elsewhere(source, keys)
+    return Ask(keys, chosen.request, chosen.asked.delta, chosen.planned, elsewhere)
 
 
 def _calibrate(source: Source, options: CalibrateOptions, target: Path) -> dict[str, Any]:
     """The whole job, under the run's lock; returns what `--json` prints."""
     chosen = _choose(source, options)
     assessment, choice = chosen.assessment, chosen.choice
-    look = _look(source, chosen)
+    (look,) = take_looks(source.folder, [_ask(source, chosen)])
+    assert look.test_delta == choice.settings.delta
     calibration = calibrate(choice, chosen.table)
     content = build_policy(
         policy_content(
@@ -238,7 +238,7 @@ def _calibrate(source: Source, options: CalibrateOptions, target: Path) -> dict[
         )
     )
     save_policy(content, target, format=options.format)
-    remarks = _remarks(assessment, content, chosen.n_earlier)
+    remarks = _remarks(assessment, content, chosen.n_earlier, look)
     document = calibration_document(assessment, calibration, look, content, target, remarks)
     write_json_atomically(target.with_name(CALIBRATION), document)
     return document
@@ -257,17 +257,17 @@ def _transfer(source: Source, options: CalibrateOptions, target: Path) -> dict[s
     chosen = _choose(source, options) if options.compare else None
     if chosen is not None:
         check_comparison(policy.content, source)
-    # Both looks are entered before either outcome is opened.
-    look = transfer.take_look()
-    second = None if chosen is None else _look(source, chosen)
+    # Both looks are entered, or neither, before an outcome is opened.
+    asks = [transfer.ask(), *([] if chosen is None else [_ask(source, chosen)])]
+    look, *others = take_looks(source.folder, asks)
     calibration = transfer.calibrate()
     content = build_policy(transfer.content(calibration, look))
     save_policy(content, target, format=options.format)
     comparison = None
-    if chosen is not None and second is not None:
+    if chosen is not None:
         trained = calibrate(chosen.choice, chosen.table)
         found = compare(policy.content, source, calibration, chosen.choice, trained)
-        comparison = comparison_document(found, second)
+        comparison = comparison_document(found, others[0])
     document = transfer.document(calibration, look, content, target, n_earlier, comparison)
     write_json_atomically(target.with_name(CALIBRATION), document)
     return document
@@ -303,7 +303,9 @@ def _assessed(folder: Path) -> Mapping[str, Any] | None:
     return content
 
 
-def _remarks(assessment: Assessment, content: Mapping[str, Any], earlier: int) -> list[str]:
+def _remarks(
+    assessment: Assessment, content: Mapping[str, Any], earlier: int, look: Look
+) -> list[str]:
     """What the reader should know before trusting the policy."""
     found = []
     choice, source = assessment.choice, assessment.source
@@ -324,11 +326,7 @@ def _remarks(assessment: Assessment, content: Mapping[str, Any], earlier: int) -
             f"{content['serving']}: the certificate is about lost answers, so look at the saving "
             "before serving it"
         )
-    if earlier:
-        found.append(
-            f"these calibration questions were looked at before ({earlier} recorded); every "
-            "further look leaves a certificate less confidence"
-        )
+    found += look_remarks(look, earlier)
     if source.is_archive:
         found.append(
             "the archive holds no natural answers: the full reference is last-checkpoint, and "

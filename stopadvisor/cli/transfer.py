@@ -16,10 +16,10 @@ from stopadvisor.calibration import Calibration, entering_rows
 from stopadvisor.choice import Settings
 from stopadvisor.cli.like import check_budgets
 from stopadvisor.cli.screen import Screen, interval, number, percent, share
-from stopadvisor.ledger import Look, take_look
+from stopadvisor.ledger import Ask, Look
 from stopadvisor.policy import Policy
-from stopadvisor.report import certification_document
-from stopadvisor.sources import ASSESSMENT, Source
+from stopadvisor.report import certification_document, look_remarks
+from stopadvisor.sources import ASSESSMENT, Source, looks_elsewhere
 from stopadvisor.transfer import (
     TARGET_CALIBRATED,
     Comparison,
@@ -58,8 +58,8 @@ class Transfer:
         entering_rows(target_view(target).part("calibration"), settings)
         return cls(policy, path, target, asked, settings, planned)
 
-    def take_look(self) -> Look:
-        """Enter the look at every question outside the test part."""
+    def ask(self) -> Ask:
+        """The look at every question outside the test part."""
         given = asdict(self.asked)
         for name in ("delta", "families"):
             del given[name]
@@ -71,9 +71,8 @@ class Transfer:
             "version": __version__,
         }
         keys = target_view(self.target).part("calibration").keys
-        return take_look(
-            self.target.folder, keys, request, delta=self.asked.delta, planned=self.planned
-        )
+        elsewhere = looks_elsewhere(self.target, keys)
+        return Ask(keys, request, self.asked.delta, self.planned, elsewhere)
 
     def calibrate(self) -> Calibration:
         """Certify; the first that opens an outcome."""
@@ -110,7 +109,7 @@ class Transfer:
             "advised_schedule": None,
             "advised_fit_total_saving_pct": None,
             "profile": content["profile"],
-            "remarks": self._remarks(n_earlier),
+            "remarks": self._remarks(n_earlier, look),
             "transfer": {
                 "protocol": TARGET_CALIBRATED,
                 "from": str(self.path),
@@ -120,14 +119,9 @@ class Transfer:
             },
         }
 
-    def _remarks(self, n_earlier: int) -> list[str]:
-        found = []
+    def _remarks(self, n_earlier: int, look: Look) -> list[str]:
+        found = look_remarks(look, n_earlier)
         source, target = self.policy.content, self.target
-        if n_earlier:
-            found.append(
-                f"questions of this run were looked at before ({n_earlier} recorded); every "
-                "further look leaves a certificate less confidence"
-            )
         if (target.folder / ASSESSMENT).exists() and not target.is_archive:
             found.append(
                 "the fit questions, open to assess before, calibrate here: the certificate takes "

@@ -22,10 +22,10 @@ from stopadvisor.cli.page import Page
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.settings import PRICE
 from stopadvisor.cli.verify_screen import show_verification
-from stopadvisor.constants import TRUNCATED_WARN
+from stopadvisor.constants import DEFAULT_DELTA, TRUNCATED_WARN
 from stopadvisor.costs import REGIMES, Serving, Weights
 from stopadvisor.errors import PolicyError, ProbeError
-from stopadvisor.ledger import looks_at, take_look
+from stopadvisor.ledger import open_outcomes
 from stopadvisor.policy import MIXED_TASKS, Policy, load_policy
 from stopadvisor.sources import Source, open_source
 from stopadvisor.storage import lock_directory
@@ -211,31 +211,23 @@ def _test_part(source: Source) -> Source:
 
 
 def _record_look(policy: Policy, view: Source, rows: np.ndarray[Any, Any]) -> list[str]:
-    """Enter the look at calibration questions that nobody has looked at yet."""
+    """Enter the look at calibration questions among these."""
     if view.is_archive:
         return []  # published with their outcomes
     opened = rows[view.parts[rows] == PARTS.index("calibration")]
     keys = [view.table.keys[row] for row in opened.tolist()]
     if not keys:
         return []
+    request = {"protocol": "verify", "policy": policy.digest, "data": view.fingerprint()}
+    # Not the policy's own delta: a promise made at 0.001 must not make looking here cheap.
+    delta = max(policy.content["certificate"]["delta"], DEFAULT_DELTA)
     with lock_directory(view.folder):
-        earlier = looks_at(view.folder, keys)
-        seen = {key for look in earlier for key in look.questions}
-        new = sorted(set(keys) - seen)
-        if not new:
+        if not open_outcomes(view.folder, keys, request, delta=delta):
             return []
-        request: Mapping[str, Any] = {
-            "protocol": "verify",
-            "policy": policy.digest,
-            "data": view.fingerprint(),
-        }
-        planned = earlier[0].planned if earlier else None
-        delta = earlier[0].delta if planned else policy.content["certificate"]["delta"]
-        take_look(view.folder, keys, request, delta=delta, planned=planned)
     return [
-        f"{len(new)} of these are calibration questions of {view.folder} that nobody had looked "
-        "at: recorded as a look, so that a later calibrate there has less confidence (--test-only "
-        "leaves them closed)"
+        f"{len(set(keys))} of these are calibration questions of {view.folder}: recorded as a "
+        "look, so that a later calibrate there has less confidence (--test-only leaves them "
+        "closed)"
     ]
 
 

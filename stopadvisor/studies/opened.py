@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from stopadvisor.ledger import looks_at, take_look
+from stopadvisor.ledger import looks_at, open_outcomes
 from stopadvisor.probes import ProbeTable
 from stopadvisor.sources import Source
 from stopadvisor.storage import lock_directory
@@ -81,10 +81,8 @@ def open_calibration(source: Source, *, study: str, delta: float) -> None:
         return
     keys = source.part("calibration").keys
     with lock_directory(source.folder):
-        earlier = looks_at(source.folder, keys)
-        planned = earlier[0].planned if earlier else None
         request = {"study": study, "data": source.fingerprint()}
-        take_look(source.folder, keys, request, delta=delta, planned=planned)
+        open_outcomes(source.folder, keys, request, delta=delta)
 
 
 def view(source: Source, label: str | None = None, *, all_samples: bool = False) -> View:
