@@ -1,0 +1,333 @@
+"""Early exit over HTTP: where it stops, what it asks for, what it counts; on a told story."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stopadvisor.cli.main import main
+from stopadvisor.constants import CUES
+from stopadvisor.engines.openai import load_engine
+from stopadvisor.engines.openai.engine import OpenAiEngine
+from stopadvisor.engines.openai.online import connect, serve, server_plan
+from stopadvisor.errors import EngineError, ModelError, PolicyError
+from stopadvisor.policy import Policy, build_policy, policy_source, save_policy
+from stopadvisor.serving import Reply, make_requests
+from tests.engines.fake_server import FakeServer, Story, end_id, fake_server, ids_of, words
+from tests.policy_content import family_content, full_budget_content
+
+THINKING = ids_of(Story().thinking)
+LENGTH = len(THINKING)
+CLOSER = len(words().closer.ids)
+BUDGETS = [0, 4, 12, 16, 200]
+FORCED = len(ids_of(" 7")) + 1
+"""Tokens of a forced answer, its newline included."""
+VISIBLE = CLOSER + len(ids_of(Story().visible)) + 1
+
+
+def _policy(engine: OpenAiEngine, /, **changes: Any) -> Policy:
+    """Stops when an answer comes the second time: at 4, where it is 5 again."""
+    identity = engine.identity()
+    content = {
+        **family_content("run-stability", 2.0),
+        **policy_source(identity),
+        "budgets": BUDGETS,
+        "probe": {
+            "closer": identity["think_close"],
+            "cue": {"text": CUES["terse"], "ids": None},
+            "cap": 16,
+            "stop_ids": identity["stop_ids"],
+        },
+        "sampling": {"greedy": True, "temperature": None, "seed": 5},
+        "chat_template_kwargs": {},
+        "entropy_source": "top-k:20",
+        "max_think": 400,
+    }
+    return Policy(build_policy(content | changes))
+
+
+@contextmanager
+def _engine_at(server: FakeServer, **options: Any) -> Iterator[OpenAiEngine]:
+    engine = load_engine("tiny-reasoner", [server.url], concurrency=4, patience=5.0, **options)
+    server.asked.clear()
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def _one(server: FakeServer, **changes: Any) -> Reply:
+    with _engine_at(server) as engine:
+        policy = _policy(engine, **changes)
+        asked = make_requests(["3+4"], policy)
+        how = policy.content["on_stop"]
+        ((number, reply),) = serve(engine, asked, server_plan(policy), policy, on_stop=how)
+    assert number == 0
+    return reply
+
+
+def test_it_stops_where_the_policy_says_and_asks_for_nothing_more() -> None:
+    with fake_server() as server:
+        reply = _one(server)
+        asked = server.asked
+    assert (reply.finish, reply.stopped_at, reply.budget) == ("stopped", 1, 4)
+    assert (reply.text, reply.answer) == (" 5", "5")
+    assert reply.thinking == words().decode(THINKING[:4])
+    assert reply.n_probes == 2
+    assert reply.probe_tokens == 2 * FORCED
+    assert reply.visible_tokens == 0
+    # The tokens that show whether the trace ends at the checkpoint are decoded too.
+    assert reply.think_tokens == 4 + CLOSER
+    assert [body["max_tokens"] for body in asked] == [CLOSER, 16, 4, 16]
+
+
+def test_what_is_sent_is_prompt_and_thinking_as_they_stood() -> None:
+    with fake_server() as server:
+        reply = _one(server, decision_threshold=9.0, threshold=9.0)
+        sent = [body["prompt"] for body in server.asked]
+    prompt = sent[0]
+    suffix = [*words().closer.ids, *ids_of(CUES["terse"])]
+    expected = [[*prompt, *THINKING[:budget], *suffix] for budget in BUDGETS[:4]]
+    assert sent[1:8:2] == expected
+    # Each further part goes on behind the tokens that showed that the trace had not ended.
+    assert sent[2:8:2] == [[*prompt, *THINKING[: budget + CLOSER]] for budget in BUDGETS[:3]]
+    assert reply.prompt_tokens == len(prompt)
+
+
+def test_a_trace_that_ends_by_itself_is_not_probed_there() -> None:
+    with fake_server() as server:
+        reply = _one(server, decision_threshold=9.0, threshold=9.0)
+    assert LENGTH < 200
+    assert (reply.finish, reply.stopped_at, reply.budget) == ("stop", None, None)
+    assert (reply.text, reply.answer) == ("Final answer: 7", "7")
+    assert reply.n_probes == 4
+    assert reply.think_tokens == LENGTH
+    assert reply.visible_tokens == VISIBLE
+    assert reply.thinking == Story().thinking
+
+
+def test_a_trace_that_ends_just_at_a_checkpoint_is_not_probed_there() -> None:
+    with fake_server() as server:
+        reply = _one(server, budgets=[4, LENGTH])
+        assert reply.n_probes == 1
+        assert reply.stopped_at is None
+        reply = _one(server, budgets=[4, LENGTH - 1], decision_threshold=9.0, threshold=9.0)
+        assert reply.n_probes == 2
+
+
+def test_thinking_is_cut_at_the_cap() -> None:
+    with fake_server() as server:
+        reply = _one(server, max_think=10, budgets=[0, 8], decision_threshold=9.0, threshold=9.0)
+    assert (reply.finish, reply.text, reply.answer) == ("length", None, None)
+    assert (reply.think_tokens, reply.visible_tokens, reply.n_probes) == (10, 0, 2)
+
+
+def test_a_visible_answer_is_written_behind_the_closed_thinking() -> None:
+    with fake_server() as server:
+        reply = _one(server, on_stop="answer")
+        last = server.asked[-1]["prompt"]
+    assert (reply.finish, reply.budget) == ("stopped", 4)
+    assert (reply.text, reply.answer) == ("Final answer: 7", "7")
+    assert reply.visible_tokens == VISIBLE
+    assert last[-4 - CLOSER :] == [*THINKING[:4], *words().closer.ids]
+
+
+def test_without_a_rule_nothing_is_probed() -> None:
+    with fake_server() as server, _engine_at(server) as engine:
+        policy = _policy(engine)
+        asked = make_requests(["3+4"], policy)
+        ((_, reply),) = serve(engine, asked, server_plan(policy), None)
+        assert len(server.asked) == 1
+    assert (reply.finish, reply.n_probes, reply.probe_tokens) == ("stop", 0, 0)
+
+
+def test_a_policy_that_never_stops_asks_for_no_log_probabilities() -> None:
+    with fake_server() as server, _engine_at(server) as engine:
+        identity = engine.identity()
+        own = {name: _policy(engine).content[name] for name in ("sampling", "max_think", "probe")}
+        content = {**full_budget_content(), **policy_source(identity), **own}
+        policy = Policy(build_policy(content | {"chat_template_kwargs": {}}))
+        asked = make_requests(["3+4"], policy)
+        ((_, reply),) = serve(engine, asked, server_plan(policy), policy)
+        assert all("logprobs" not in body for body in server.asked)
+    assert reply.finish == "stop"
+
+
+def test_a_policy_that_reads_texts_alone_needs_no_log_probabilities() -> None:
+    with fake_server(top_limit=0) as server:
+        reply = _one(server, entropy_source="none")
+        assert all("logprobs" not in body for body in server.asked)
+    assert reply.budget == 4
+
+
+def test_as_many_are_asked_at_once_as_there_are_places() -> None:
+    with fake_server(delay=0.02) as server, _engine_at(server) as engine:
+        policy = _policy(engine)
+        asked = make_requests([f"{i}+4" for i in range(12)], policy)
+        server.most_at_once = 0
+        replies = dict(serve(engine, asked, server_plan(policy), policy, batch_size=3))
+        assert server.most_at_once == 3
+    assert sorted(replies) == list(range(12))
+    assert {reply.budget for reply in replies.values()} == {4}
+
+
+@pytest.mark.parametrize("fault", ["429", "500", "truncated", "no-choices", "close"])
+def test_a_request_that_fails_in_passing_is_asked_again(fault: str) -> None:
+    with fake_server() as server:
+        calm = _one(server)
+        with _engine_at(server) as engine:
+            policy = _policy(engine)
+            server.faults = [fault] * 2
+            ((_, reply),) = serve(
+                engine, make_requests(["3+4"], policy), server_plan(policy), policy
+            )
+    assert replace(reply, seconds=0.0) == replace(calm, seconds=0.0)
+
+
+# --- One asynchronous call ------------------------------------------------------------------------
+
+
+def _ask(server: FakeServer, policy: Policy, *prompts: str, **options: Any) -> list[Reply]:
+    async def ask() -> list[Reply]:
+        async with connect(policy, [server.url], patience=1.0, **options) as served:
+            assert served.remarks == ()
+            return list(await asyncio.gather(*map(served.answer, prompts)))
+
+    return asyncio.run(ask())
+
+
+def test_one_call_answers_one_prompt() -> None:
+    with fake_server() as server:
+        expected = _one(server)
+        with _engine_at(server) as engine:
+            policy = _policy(engine)
+        replies = _ask(server, policy, "3+4", "4+4", "5+4")
+        (written,) = _ask(server, policy, "3+4", on_stop="answer")
+    assert replace(replies[0], seconds=0.0) == replace(expected, seconds=0.0)
+    assert {reply.budget for reply in replies} == {4}
+    assert written.text == "Final answer: 7"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"entropy_source": "full"}, "entropy source 'full', got 'top-k:20'"),
+        ({"entropy_source": "top-k:30"}, "entropy source 'top-k:30', got 'top-k:20'"),
+        ({"model": None, "engine": None}, "bound to no model"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else ", ".join(value),
+)
+def test_a_policy_that_does_not_fit_the_server_is_refused(
+    changes: dict[str, Any], said: str
+) -> None:
+    with fake_server() as server:
+        with _engine_at(server) as engine:
+            policy = _policy(engine, **changes)
+        with pytest.raises(PolicyError, match=said):
+            _ask(server, policy, "3+4", model="tiny-reasoner")
+
+
+def test_a_policy_of_another_tokenizer_is_refused() -> None:
+    with fake_server() as server:
+        with _engine_at(server) as engine:
+            own = _policy(engine).content["model"]
+            policy = _policy(engine, model=own | {"tokenizer_sha256": "0" * 64})
+        with pytest.raises(PolicyError, match="tokenizer hash"):
+            _ask(server, policy, "3+4")
+
+
+def test_a_chat_stream_alone_is_refused_by_name() -> None:
+    with fake_server() as server, _engine_at(server) as engine:
+        policy = _policy(engine)
+    with (
+        fake_server(completions=False, chat="reasoning_content") as server,
+        pytest.raises(ModelError, match="visible-stream"),
+    ):
+        _ask(server, policy, "3+4")
+
+
+def test_a_server_that_goes_on_failing_ends_the_call() -> None:
+    with fake_server() as server:
+        with _engine_at(server) as engine:
+            policy = _policy(engine)
+
+        async def ask() -> None:
+            async with connect(policy, [server.url], patience=0.2) as served:
+                server.always = "500"
+                await served.answer("3+4")
+
+        with pytest.raises(EngineError, match="500 broken"):
+            asyncio.run(ask())
+
+
+# --- The command ----------------------------------------------------------------------------------
+
+
+def test_run_keeps_what_was_answered_before_the_server_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [json.dumps({"question": f"{i}+4", "gold": "5"}) for i in range(6)]
+    (tmp_path / "sums.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    out = tmp_path / "answers.jsonl"
+    with fake_server() as server:
+        with _engine_at(server) as engine:
+            save_policy(_policy(engine).content, tmp_path / "policy.joblib")
+        words = [
+            *("run", str(tmp_path / "policy.joblib"), str(tmp_path / "sums.jsonl")),
+            *("--out", str(out), "--engine", "openai", "--base-url", server.url),
+            *("--concurrency", "1", "--patience", "0.2"),
+        ]
+        assert main([*words, "--limit", "2"]) == 0
+        before = out.read_bytes()
+        server.faults = []
+        server.always = None
+        capsys.readouterr()
+
+        # What the endpoint can do is asked first, in a handful of requests; then all fail.
+        server.asked.clear()
+        assert main([*words, "--limit", "2"]) == 0
+        opening = len(server.asked)
+        server.asked.clear()
+        server.faults = [""] * (opening + 5) + ["500"] * 50
+        assert main(words) == 1
+        err = capsys.readouterr().err
+        assert f"what was answered is kept in {out}" in err
+        assert err.count("500 broken") == 1
+        kept = out.read_bytes()
+        assert kept.startswith(before)
+        assert kept.count(b"\n") == 3  # one more, of four requests; the next failed
+
+        server.faults = []
+        assert main([*words, "--json", "--quiet"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["questions"], document["new"]) == (6, 3)
+    assert out.read_bytes().startswith(kept)
+    assert [json.loads(line)["budget"] for line in out.read_text().splitlines()] == [4] * 6
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--engine", "openai"], "--engine openai needs --base-url"),
+        (["--engine", "openai", "--base-url", "http://h/v1", "--device", "cpu"], "--device"),
+        (["--engine", "openai", "--base-url", "http://h/v1", "--batch-size", "2"], "--batch-size"),
+        (["--base-url", "http://127.0.0.1:1/v1"], "--base-url belongs to --engine openai"),
+    ],
+)
+def test_options_of_another_engine_are_refused(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", str(tmp_path / "p"), str(tmp_path / "w"), *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_story_is_long_enough() -> None:
+    assert LENGTH > 16
+    assert end_id() not in THINKING
