@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,8 +13,9 @@ import pytest
 
 from stopadvisor.constants import CUES
 from stopadvisor.engines.openai import load_engine
+from stopadvisor.engines.openai.client import Client
 from stopadvisor.engines.openai.engine import OpenAiEngine
-from stopadvisor.engines.openai.ramp import RAMP
+from stopadvisor.engines.openai.ramp import RAMP, Step, find_concurrency
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.probes import ProbePlan, Prompt, RawTrace
 from tests.engines.fake_server import FakeServer, Story, end_id, fake_server, ids_of, logprob, words
@@ -158,6 +160,22 @@ def test_every_question_once_and_no_more_requests_than_asked_for() -> None:
     assert len(server.asked) == 12 * (1 + len(PLAN.budgets))
 
 
+def test_a_question_stays_at_the_server_that_caches_its_prefix() -> None:
+    with fake_server() as first, fake_server() as second:
+        engine = load_engine("tiny-reasoner", [first.url, second.url], concurrency=4)
+        for server in (first, second):
+            server.asked.clear()
+        engine.probe(prompts(10), PLAN)
+        engine.close()
+    lengths = {len(words().prompt_ids(p.messages)) for p in prompts(10)}
+    assert len(lengths) == 1  # so that a question's prompt can be cut off its prefixes
+    (length,) = lengths
+    for server in (first, second):
+        questions = [tuple(body["prompt"][:length]) for body in server.asked]
+        assert len(set(questions)) == 5
+        assert len(questions) == 5 * (1 + len(PLAN.budgets))
+
+
 def test_probe_keeps_the_order() -> None:
     with fake_server() as server, engine_at(server) as engine:
         traces = engine.probe(prompts(9), replace(PLAN, budgets=()))
@@ -242,11 +260,45 @@ def test_a_server_that_changes_its_ways_ends_the_run(
 
 
 def test_concurrency_is_found_by_a_short_ramp() -> None:
-    with fake_server(delay=0.03) as server, engine_at(server, concurrency=None) as engine:
+    with fake_server() as server, engine_at(server, concurrency=None) as engine:
         engine.probe(prompts(2), replace(PLAN, budgets=()))
     assert engine.concurrency in RAMP
-    assert engine.concurrency > 1  # a server that only waits takes many at once
     assert engine.remarks[-1].startswith(f"concurrency {engine.concurrency}: ")
+    ramp = [body for body in server.asked if body.get("ignore_eos")]
+    assert {body["max_tokens"] for body in ramp} == {32}
+    assert len(ramp) <= 1 + sum(RAMP)
+
+
+@pytest.mark.parametrize(
+    ("tokens_per_second", "latency", "found", "tried"),
+    [
+        ([100, 190, 350, 600, 640, 650], [1, 1, 1, 1, 1.5, 2], 8, 6),
+        ([100, 190, 180, 400, 410, 400], [1, 1, 1, 1, 1, 1], 8, 6),  # 4 was held up
+        ([100, 200, 400, 800], [1, 1.5, 3, 4.5], 4, 4),
+        ([100, 90, 80], [1, 2, 3], 1, 3),
+        ([100 * 2**i for i in range(8)], [1] * 8, 128, 8),
+    ],
+    ids=["saturates", "a hiccup", "latency", "one at a time", "to the end"],
+)
+def test_the_ramp_stops_where_more_is_not_worth_it(
+    tokens_per_second: list[float],
+    latency: list[float],
+    found: int,
+    tried: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    async def step(client: object, prompts: object, number: int) -> Step:
+        asked.append(number)
+        at = RAMP.index(number)
+        return Step(number, tokens_per_second[at], latency[at])
+
+    monkeypatch.setattr("stopadvisor.engines.openai.ramp._step", step)
+    client = Client(["http://127.0.0.1:9/v1"], "m")
+    result = asyncio.run(find_concurrency(client, [[1]]))
+    assert result.concurrency == found
+    assert asked == [1, *RAMP[:tried]]
 
 
 def test_progress_tells_requests_and_the_cached_share() -> None:
