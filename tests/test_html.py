@@ -394,6 +394,7 @@ def test_cells_are_words() -> None:
 
     cases: list[tuple[Any, str, str]] = [
         (None, "", "–"), (True, "", "yes"), (0.123456, "share", "12.3%"), (12.34, "%", "12.3%"),
+        (1.0, "chance", "> 99.9%"),
         (66.328, "tokens", "66.3"), (7, "tokens", "7"), (0.523149, "", "0.5231"), ("x", "", "x"),
     ]  # fmt: skip
     for value, unit, words in cases:

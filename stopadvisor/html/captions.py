@@ -240,11 +240,11 @@ def frontier_caption(exhibit: FrontierExhibit) -> Caption:
 
 
 def _curve_rows(curve: Curve) -> list[tuple[Cell, ...]]:
-    """Points that differ from the one before in what the eye can see: about one in a hundred."""
+    """The points that lie a whole percent from the one before, in cost or in accuracy."""
     rows: list[tuple[Cell, ...]] = []
-    last: tuple[float, float] | None = None
+    last: tuple[int, int] | None = None
     for at, cost, accuracy in zip(curve.at, curve.cost, curve.accuracy, strict=True):
-        here = (round(float(cost), 1), round(float(accuracy), 3))
+        here = (round(float(cost)), round(100 * float(accuracy)))
         if here != last:
             rows.append((curve.name, float(at), float(cost), float(accuracy)))
         last = here
@@ -318,7 +318,7 @@ def alpha_caption(exhibit: AlphaExhibit) -> Caption:
             row.append(saving)
     sentence = f"At alpha = {share(exhibit.alpha)}, {'; '.join(found)}."
     if exhibit.chances is not None:
-        columns.append(Column("chance", "chance to certify", "share"))
+        columns.append(Column("chance", "chance to certify", "chance"))
         for row, chance in zip(rows, exhibit.chances, strict=True):
             row.append(chance)
         sentence += (

@@ -27,10 +27,10 @@ for (const button of document.querySelectorAll("button.copy")) {
   });
 }
 
-// Paper shows what is folded away on a screen.
+// Paper shows what is folded away on a screen, but for tables of several pages.
 let folded = [];
 window.addEventListener("beforeprint", () => {
-  folded = [...document.querySelectorAll("details:not([open])")];
+  folded = [...document.querySelectorAll("details:not([open]):not([data-long])")];
   for (const part of folded) part.open = true;
 });
 window.addEventListener("afterprint", () => {

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from stopadvisor.assessment import Assessment
+from stopadvisor.decision import chance_words
 from stopadvisor.errors import OutputError
 from stopadvisor.html import captions
 from stopadvisor.html.captions import Caption, percent, share
@@ -295,6 +296,8 @@ def _cell(value: Cell, column: Column) -> str:
         return value
     if column.unit == "share":
         return share(value)
+    if column.unit == "chance":
+        return chance_words(value).replace(" %", "%")
     if column.unit == "%":
         return percent(value)
     if isinstance(value, int):

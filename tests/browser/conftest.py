@@ -14,19 +14,25 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+CHROMIUM_VARIABLE = "STOPADVISOR_CHROMIUM"
 AXE_VARIABLE = "STOPADVISOR_AXE"
 """Path of an ``axe.min.js``, where it is not in the cache."""
+
+
+def executable() -> str | None:
+    """Path of a Chromium on this machine."""
+    return os.environ.get(CHROMIUM_VARIABLE) or next(
+        filter(None, map(shutil.which, BROWSERS)), None
+    )
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """The browser; tests that ask for it are skipped where there is none."""
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright (extra dev)")
-    found = os.environ.get("STOPADVISOR_CHROMIUM") or next(
-        filter(None, map(shutil.which, BROWSERS)), None
-    )
+    found = executable()
     if found is None:
-        pytest.skip(f"needs one of {', '.join(BROWSERS)}, or its path in STOPADVISOR_CHROMIUM")
+        pytest.skip(f"needs one of {', '.join(BROWSERS)}, or its path in {CHROMIUM_VARIABLE}")
     with playwright.sync_playwright() as driver:
         # A container's root has no sandbox; the page is our own file.
         started = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
