@@ -90,3 +90,13 @@ def test_a_damaged_preflight_is_refused(tmp_path: Path) -> None:
 def test_archives_do_not_say_their_cue(tmp_path: Path) -> None:
     with pytest.raises(StudyError, match="is an archive"):
         run([archive(name, tmp_path) for name in ("mixed", "early")], QUICK)
+
+
+def test_traces_that_were_cut_say_nothing_of_the_cue(tmp_path: Path) -> None:
+    # Cut before the last budget: a forced answer is there, a natural one is not.
+    paths = [probe(tmp_path / name, 120, cue=cue, max_think=40) for name, cue in CUES.items()]
+    sources = [open_source(path) for path in paths]
+    fit = sources[0].part("fit")
+    assert fit.truncated.any()
+    row = row_of(run(sources, QUICK), "against", run="terse")
+    assert row["ended"] == (~fit.truncated).sum()
