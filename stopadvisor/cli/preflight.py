@@ -14,7 +14,7 @@ from stopadvisor.cli.options import ProbeOptions, in_use, load_engine, probe_opt
 from stopadvisor.cli.page import Page
 from stopadvisor.cli.probe import choose_batch_size, fit_questions, settle_cap, show_remarks
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.cli.screen import Screen, interval, share
+from stopadvisor.cli.screen import Screen, Tone, interval, plural, share
 from stopadvisor.collect import Progress
 from stopadvisor.constants import CUES
 from stopadvisor.cues import CUE_QUESTIONS, CueComparison, compare_cues
@@ -24,7 +24,7 @@ from stopadvisor.preflight import PreflightReport, run_preflight
 from stopadvisor.probes import Engine
 from stopadvisor.workload import Question, Workload, read_workload
 
-__all__ = ["command", "format_report", "run", "show_cues"]
+__all__ = ["command", "run", "show_cues", "show_report"]
 
 
 @click.command(
@@ -72,9 +72,10 @@ def run(options: ProbeOptions, out: TextIO, err: TextIO, *, compare: bool = Fals
         document = report.to_dict() | {"cues": cues and cues.to_dict()}
         print(json.dumps(document, ensure_ascii=False, allow_nan=False), file=out)
     else:
-        print(format_report(report), file=out)
+        screen = Screen(out)
+        show_report(report, screen)
         if cues:
-            show_cues(cues, options.cue, Screen(out))
+            show_cues(cues, options.cue, screen)
     return PreflightError.exit_code if report.status == "fail" else 0
 
 
@@ -116,14 +117,19 @@ def _check(
     return report, cues
 
 
-def format_report(report: PreflightReport) -> str:
-    """One line a check: its verdict, what was seen, and what to do about it."""
-    width = max(len(c.name) for c in report.checks)
-    lines = [
-        f"{c.status:4}  {c.name:{width}}  {c.detail}" + (f" -> {c.advice}" if c.advice else "")
+def show_report(report: PreflightReport, screen: Screen) -> None:
+    """The verdict, then what was seen of each check and what to do about it."""
+    said: dict[str, tuple[str, Tone]] = {
+        "pass": ("Preflight passed", "good"),
+        "warn": ("Preflight passed with warnings", "doubtful"),
+        "fail": ("Preflight failed: measuring would mislead", "bad"),
+    }
+    text, tone = said[report.status]
+    screen.headline(f"{text}, on {plural(report.n_questions, 'fit question')}.", tone)
+    screen.facts(
+        (c.name, f"{c.status}: {c.detail}" + (f" -> {c.advice}" if c.advice else ""))
         for c in report.checks
-    ]
-    return "\n".join([*lines, f"preflight on {report.n_questions} fit questions: {report.status}"])
+    )
 
 
 def _cues(own: str) -> dict[str, str]:

@@ -465,13 +465,13 @@ def test_a_damaged_preflight_report_is_named(bench: Bench) -> None:
     assert "preflight.json: not a preflight report" in err
 
 
-def test_preflight_prints_one_line_a_check(bench: Bench) -> None:
+def test_preflight_prints_its_verdict_and_every_check(bench: Bench) -> None:
     code, out, err = bench.call(command="preflight")
     assert code == 0
-    *checks, summary = out.splitlines()
-    assert len(checks) == 8
-    assert all(line.startswith("pass  ") for line in checks)
-    assert summary == "preflight on 16 fit questions: pass"
+    summary, *checks = out.splitlines()
+    assert summary == "Preflight passed, on 16 fit questions."
+    assert sum("  pass: " in line for line in checks) == 8
+    assert max(map(len, checks)) <= 80
     assert "Traceback" not in err
     assert not Path("runs").exists()
 
@@ -480,7 +480,8 @@ def test_preflight_ends_with_5_and_says_what_to_do(bench: Bench) -> None:
     bench.engine = ScriptedEngine(faults=frozenset({"ignores-budgets"}))
     code, out, _ = bench.call(command="preflight")
     assert code == 5
-    assert "-> the engine ignores thinking budgets: use another engine" in out
+    assert out.startswith("Preflight failed: measuring would mislead, on 16 fit questions.")
+    assert "-> the engine ignores thinking budgets: use another engine" in " ".join(out.split())
     code, out, _ = bench.call("--json", command="preflight")
     assert code == 5
     assert json.loads(out).keys() == REPORT_FIELDS | {"cues"}
