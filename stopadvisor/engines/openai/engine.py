@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import anyio
@@ -21,6 +21,7 @@ from anyio.from_thread import BlockingPortal
 
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.openai.checks import Finding, server_checks
+from stopadvisor.engines.openai.client import Traffic
 from stopadvisor.engines.openai.model import NO_ENTROPY, Forced, Served, ServedModel, Written
 from stopadvisor.engines.openai.ramp import find_concurrency
 from stopadvisor.engines.settings import Sampling
@@ -61,7 +62,8 @@ class OpenAiEngine:
     served: deque[Served] = field(default_factory=lambda: deque(maxlen=KEPT), repr=False)
     """The requests that were answered last."""
     _began: float | None = field(default=None, repr=False)
-    _asked_before: int = field(default=0, repr=False)
+    _before: Traffic = field(default_factory=Traffic, repr=False)
+    """Of the client when work began."""
 
     @property
     def name(self) -> str:
@@ -132,12 +134,12 @@ class OpenAiEngine:
 
     def status(self) -> str:
         """Return requests a second and the cached share of prompt tokens, since work began."""
-        traffic = self.served_model.client.traffic
+        traffic, before = self.served_model.client.traffic, self._before
         spent = time.monotonic() - (self._began or time.monotonic())
-        rate = (traffic.requests - self._asked_before) / max(spent, 1e-9)
-        text = f"{rate:.0f} requests/s"
-        if self.served_model.can.counts_cached and traffic.prompt_tokens:
-            share = traffic.cached_tokens / traffic.prompt_tokens
+        text = f"{(traffic.requests - before.requests) / max(spent, 1e-9):.0f} requests/s"
+        sent = traffic.prompt_tokens - before.prompt_tokens
+        if self.served_model.can.counts_cached and sent:
+            share = (traffic.cached_tokens - before.cached_tokens) / sent
             text += f", {share:.0%} of prompt tokens cached"
         return text
 
@@ -219,8 +221,7 @@ class OpenAiEngine:
     ) -> Iterator[list[_Result]]:
         """Do as `results`, and hand out at once all that is there."""
         size = size or self.slots()
-        traffic = self.served_model.client.traffic
-        self._began, self._asked_before = time.monotonic(), traffic.requests
+        self._began, self._before = time.monotonic(), replace(self.served_model.client.traffic)
         running = self.portal.start_task_soon(work, size)
         # Put there when the work is over, so behind everything that it has put there.
         running.add_done_callback(lambda _: done.put(None))
