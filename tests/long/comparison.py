@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stopadvisor.chains import Chain, FitData, build_chain, candidate_schedules
-from stopadvisor.choice import Settings, _compare, _limit
+from stopadvisor.choice import Settings, _compare, fit_limit
 from stopadvisor.costs import PAPER_WEIGHTS
 from stopadvisor.probes import FloatArray, ProbeTable
 from tests.populations import POPULATIONS, Population
@@ -75,7 +75,7 @@ def told_apart(case: Case, repeats: int) -> float:
             built = (build_chain(fit, family, schedule) for schedule in schedules)
             sides.append([chain for chain in built if chain is not None])
         accuracy = float(table.full_correct.mean())
-        limit = _limit(case.n_fit, case.n_fit, Settings(alpha=case.alpha), accuracy)
+        limit = fit_limit(case.n_fit, case.n_fit, Settings(alpha=case.alpha), accuracy)
         _, verdict, _ = _compare(fit, sides[0], sides[1], limit)
         found += verdict in ("learned better", "scalar better")
     return found / repeats
