@@ -116,13 +116,13 @@ class FaultProxy:
         reply = await self._forward(head, body)
         if fault == "lost-reply":
             return
-        start = reply.index(b"\r\n\r\n") + 4
-        half = start + (len(reply) - start) // 2
+        said, end, content = reply.partition(b"\r\n\r\n")
+        half = content[: len(content) // 2]
         if fault == "cut-body":
-            reply = reply[:half]
+            reply = said + end + half
         elif fault == "truncated-json":
             lines = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
-            reply = lines % (half - start) + reply[start:half]
+            reply = lines % len(half) + half
         writer.write(reply)
         await writer.drain()
 

@@ -1,4 +1,4 @@
-"""`run` at a real server: the lines of the local engine, gone on with after the server died."""
+"""`run` at a real server: the lines of the local engine, gone on with where it was left."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stopadvisor.cli.main import main
 from stopadvisor.engines import hf
 from stopadvisor.policy import save_policy
 from tests.engines.online_policies import rule
-from tests.integration.server import NAME, ROOT, TINY_REASONER, VllmServer
+from tests.integration.server import NAME, ROOT, TINY_REASONER, VllmServer, free_port
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
@@ -81,17 +81,16 @@ def test_lines_are_those_of_the_local_engine(bench: Bench, vllm: VllmServer) -> 
     assert 0 < ours["stopped"] < N_QUESTIONS
 
 
-def test_a_run_goes_on_where_the_server_died(bench: Bench, vllm: VllmServer) -> None:
+def test_a_run_goes_on_where_it_was_left(bench: Bench, vllm: VllmServer) -> None:
     code, _, err = bench.run("whole.jsonl", *_at(vllm))
     assert code == 0, err
     code, _, _ = bench.run("parts.jsonl", *_at(vllm, "--limit", "9"))
     assert code == 0
     before = (bench.folder / "parts.jsonl").read_text(encoding="utf-8")
-    vllm.kill()
-    code, out, err = bench.run("parts.jsonl", *_at(vllm, "--patience", "1"))
+    nobody = f"http://127.0.0.1:{free_port()}/v1"
+    code, out, err = bench.run("parts.jsonl", "--engine", "openai", "--base-url", nobody)
     assert (code, out) == (2, "")
     assert "cannot reach the server" in err
-    vllm.start()
     code, out, _ = bench.run("parts.jsonl", *_at(vllm, "--json", "--quiet"))
     assert code == 0
     assert json.loads(out)["new"] == N_QUESTIONS - 9
