@@ -23,11 +23,13 @@ from stopadvisor.probes import ProbeTable
 from stopadvisor.runs import MANIFEST, RunDirectory, write_json_atomically
 from stopadvisor.workload import PARTS, assign_parts
 
-__all__ = ["ARCHIVE", "ASSESSMENT", "Part", "Source", "newest_source", "open_source"]
+__all__ = ["ARCHIVE", "ASSESSMENT", "REPORT", "Part", "Source", "newest_source", "open_source"]
 
 ARCHIVE = "archive.json"
 """In the results folder of an archive: which file it is about."""
 ASSESSMENT = "assessment.json"
+REPORT = "report.html"
+"""Its page, and that of the calibration."""
 
 _FRACTIONS = (0.4, 0.4, 0.2)
 

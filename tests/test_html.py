@@ -184,6 +184,32 @@ def test_labels_changed_after_calibration_are_not_passed_off(
     assert material.exhibits.risk.observed is None
 
 
+def test_of_several_looks_the_calibration_s_own_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = make_run(tmp_path / "run", 500)
+    assert main(["assess", str(path), "--no-report"]) == 0
+    assert main(["calibrate", str(path)]) == 0
+    kept = {name: (path / name).read_bytes() for name in ("calibration.json", "policy.joblib")}
+    make_run(path, 1000)
+    assert main(["assess", str(path), "--no-report"]) == 0
+    assert main(["calibrate", str(path), "--fresh"]) == 0
+    capsys.readouterr()
+    sizes = set()
+    for step in range(2):
+        certificate = json.loads((path / "calibration.json").read_bytes())["certificate"]
+        risk = material_of(path).exhibits.risk
+        assert risk is not None
+        assert risk.observed is not None
+        assert risk.position is not None
+        assert round(risk.observed[risk.position] * risk.n) == certificate["losses"]
+        sizes.add(risk.n)
+        if step == 0:
+            for name, data in kept.items():
+                (path / name).write_bytes(data)
+    assert len(sizes) == 2
+
+
 def test_a_transferred_rule_is_shown_on_what_it_was_calibrated_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,10 +16,10 @@ from stopadvisor.cli.screen import (
     percent,
     place,
     plural,
-    rule_name,
     share,
 )
 from stopadvisor.decision import chance_words
+from stopadvisor.families import rule_name
 
 __all__ = ["PAPER_FLAW", "show_assessment"]
 

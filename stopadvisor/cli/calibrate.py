@@ -25,6 +25,7 @@ from stopadvisor.cli.calibrate_screen import show_calibration
 from stopadvisor.cli.options import OutputOptions, output_options
 from stopadvisor.cli.page import Page
 from stopadvisor.cli.progress import progress_on
+from stopadvisor.cli.screen import place
 from stopadvisor.cli.settings import Asked, alpha_remark, setting_options
 from stopadvisor.cli.transfer import Transfer, comparison_document, show_transfer
 from stopadvisor.errors import CalibrationError, OutputError, ProbeError
@@ -35,6 +36,7 @@ from stopadvisor.probes import ProbeTable
 from stopadvisor.report import calibration_document, look_remarks
 from stopadvisor.sources import (
     ASSESSMENT,
+    REPORT,
     Part,
     Source,
     looks_elsewhere,
@@ -157,6 +159,11 @@ def run(options: CalibrateOptions, out: TextIO, err: TextIO) -> int:
             document = work(source, options, target)
         for remark in document["remarks"]:
             progress.remark(f"note: {remark}")
+        if (source.folder / REPORT).exists():
+            progress.remark(
+                f"note: {REPORT} is from before this calibration; `stopadvisor report "
+                f"{place(source.folder)}` writes it again"
+            )
     if options.output.json:
         print(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1), file=out)
     else:

@@ -17,7 +17,8 @@ import click
 from stopadvisor.cli.calibrate_screen import expectation
 from stopadvisor.cli.options import OutputOptions, output_options
 from stopadvisor.cli.page import Page
-from stopadvisor.cli.screen import Screen, number, number_list, plural, rule_name, share
+from stopadvisor.cli.screen import Screen, number, number_list, plural, share
+from stopadvisor.families import rule_name
 from stopadvisor.policy import load_policy
 from stopadvisor.report import policy_document
 

@@ -28,7 +28,6 @@ __all__ = [
     "percent",
     "place",
     "plural",
-    "rule_name",
     "share",
 ]
 
@@ -207,22 +206,6 @@ def percent(value: float | None) -> str:
 def number(value: float | None) -> str:
     """A threshold."""
     return "-" if value is None else f"{value:.4g}"
-
-
-def rule_name(family: str) -> str:
-    """A family of rules as one says it: stops early *by* this."""
-    return _RULES.get(family, family)
-
-
-_RULES = {
-    "learned": "the learned rule",
-    "learned-boosted": "the boosted learned rule",
-    "learned-text": "the text-only learned rule",
-    "confidence": "confidence alone",
-    "entropy": "entropy alone",
-    "run-stability": "run stability alone",
-    "confidence-leap": "confidence leaps alone",
-}
 
 
 def interval(values: Sequence[float] | None, scale: float = 1.0) -> str:

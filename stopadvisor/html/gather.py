@@ -21,17 +21,15 @@ from stopadvisor.html.deploy import OpenedRisk, deploy_exhibits, opened_risk
 from stopadvisor.html.exhibits import Exhibits
 from stopadvisor.html.paper import paper_exhibits
 from stopadvisor.html.signals import Texts
-from stopadvisor.ledger import Look, read_ledger
+from stopadvisor.ledger import CALIBRATION, Look, read_ledger
 from stopadvisor.policy import load_policy
 from stopadvisor.runs import RunDirectory
 from stopadvisor.sources import Source
 from stopadvisor.workload import read_workload
 
-__all__ = ["CALIBRATION", "Material", "agrees", "gather"]
+__all__ = ["Material", "agrees", "gather"]
 
 Document = Mapping[str, Any]
-CALIBRATION = "calibration.json"
-"""What `calibrate` leaves in the run."""
 
 
 @dataclass(frozen=True)
@@ -136,35 +134,37 @@ def _opened(assessment: Assessment, calibration: Document) -> OpenedRisk | None:
     """
     source = assessment.source
     assert assessment.choice is not None  # the deploy protocol makes one
-    look = _look(source.folder, calibration)
-    if look is None:
-        raise PolicyError("the ledger holds no look of that calibration")
-    keys = set(look.questions)
-    table = source.table.take(np.array([key in keys for key in source.table.keys]))
+    certificate = calibration["certificate"]
     content: Mapping[str, Any] = {}
     if calibration["certified"]:
         written = Path(calibration["policy"])
         beside = source.folder / written.name
         content = load_policy(beside if beside.exists() else written).content
-        if content["certificate"] != calibration["certificate"]:
+        if content["certificate"] != certificate:
             raise PolicyError(f"{written} holds another certificate than {CALIBRATION}")
-    found = opened_risk(assessment.choice, calibration, content, table)
-    if found is not None and found.position is not None:
-        certificate = calibration["certificate"]
+    looks = _looks(source.folder, calibration)
+    if not looks:
+        raise PolicyError("the ledger holds no look of that calibration")
+    for look in looks:
+        keys = set(look.questions)
+        table = source.table.take(np.array([key in keys for key in source.table.keys]))
+        found = opened_risk(assessment.choice, calibration, content, table)
+        if found is None or found.position is None:
+            return found
         lost = int(found.losses[found.position])
-        if (lost, found.n) != (certificate["losses"], certificate["n"]):
-            raise PolicyError("the labels have changed since calibration")
-    return found
+        if (lost, found.n) == (certificate["losses"], certificate["n"]):
+            return found
+    raise PolicyError("the labels have changed since calibration")
 
 
-def _look(folder: Path, calibration: Document) -> Look | None:
+def _looks(folder: Path, calibration: Document) -> list[Look]:
+    """Looks that may be this calibration's, the last one first; --fresh counts from one again."""
     wanted = (calibration["look"]["number"], calibration["delta"], calibration["alpha"])
-    found = [
+    return [
         look
-        for look in read_ledger(folder)
+        for look in reversed(read_ledger(folder))
         if (look.number, look.delta, look.request.get("alpha")) == wanted
     ]
-    return found[-1] if found else None
 
 
 # --- Texts ----------------------------------------------------------------------------------------

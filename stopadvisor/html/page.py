@@ -23,6 +23,7 @@ from stopadvisor.html.captions import Caption, percent, share
 from stopadvisor.html.exhibits import Example
 from stopadvisor.html.gather import Material, gather
 from stopadvisor.html.summary import summarise
+from stopadvisor.sources import REPORT
 from stopadvisor.storage import encode, replace_file
 from stopadvisor.studies.study import Cell, Column, Table
 from stopadvisor.studies.write import table_csv
@@ -30,10 +31,8 @@ from stopadvisor.studies.write import table_csv
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["REPORT", "Written", "missing_packages", "render", "write_report"]
+__all__ = ["Written", "missing_packages", "render", "write_report"]
 
-REPORT = "report.html"
-"""In a run directory, beside the documents that it shows."""
 _HERE = Path(__file__).parent
 _NEEDED = ("matplotlib", "jinja2")
 _KINDS = {
@@ -319,6 +318,8 @@ def _provenance(document: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Protocol", document["protocol"]),
         ("Promise", f"alpha {document['alpha']:g}, delta {document['delta']:g}"),
     ]
+    if "server" in document:
+        rows.append(("Server", document["server"]["reason"]))
     if "settings" in document:
         settings = document["settings"]
         weights = settings["weights"]

@@ -99,16 +99,20 @@ def _point(document: Document) -> Document | None:
     return None
 
 
-def _serving_card(serving: str, schedule: list[int] | None) -> Card:
-    return Card("Serving", serving, _asked_at(schedule) or "no probes: nothing changes")
+def _serving_card(document: Document, serving: str, schedule: list[int] | None) -> Card:
+    note = _asked_at(schedule) or "no probes: nothing changes"
+    if document.get("server", {}).get("regime") == serving:
+        note += "; measured on this server"
+    return Card("Serving", serving, note)
 
 
-def _nothing(serving: str, accuracy: float, whose: str) -> tuple[Card, ...]:
+def _nothing(document: Document, accuracy: float, whose: str) -> tuple[Card, ...]:
+    serving = document["recommendation"]["serving"]
     return (
         Card("Saves", "nothing", "full thinking is what is paid now"),
         Card("Loses", "nothing", "full thinking is the reference"),
         Card("Accuracy", share(accuracy), f"full thinking, {whose}"),
-        _serving_card(serving, None),
+        _serving_card(document, serving, None),
     )
 
 
@@ -124,7 +128,7 @@ def _assessed(document: Document) -> Summary:
         return Summary(
             _headline(None, None),
             _why(document),
-            _nothing(advice["serving"], accuracy, f"{n} fit questions"),
+            _nothing(document, accuracy, f"{n} fit questions"),
             "plain",
             "There is nothing to certify: full thinking is the reference itself.",
             "",
@@ -144,7 +148,7 @@ def _assessed(document: Document) -> Summary:
             share(point["fit_accuracy"]),
             f"with full thinking {share(accuracy)}",
         ),
-        _serving_card(advice["serving"], advice["schedule"]),
+        _serving_card(document, advice["serving"], advice["schedule"]),
     )
     return Summary(
         _headline(advice["family"], advice["schedule"]),
@@ -179,7 +183,7 @@ def _paper(document: Document) -> Summary:
             Card("Saves", saving, f"of all tokens, {tests}"),
             Card("Lost", lost, tests),
             Card("Accuracy", accuracy, f"with full thinking {share(document['full_accuracy'])}"),
-            _serving_card(advice["serving"], advice["schedule"] if stops else None),
+            _serving_card(document, advice["serving"], advice["schedule"] if stops else None),
         ),
         "plain",
         "This protocol reproduces the published analysis; it certifies nothing that is exported.",
@@ -204,7 +208,7 @@ def _calibrated(document: Document, calibration: Document) -> Summary:
         return Summary(
             _headline(None, None),
             "Calibration certified no rule that saves anything.",
-            _nothing(calibration["serving"], accuracy, "by assess"),
+            _nothing(document, accuracy, "by assess"),
             "plain",
             f"Not certified at alpha = {share(calibration['alpha'])}: {refusal['reason']}.",
             ""
@@ -217,7 +221,7 @@ def _calibrated(document: Document, calibration: Document) -> Summary:
     return Summary(
         _headline(calibration["family"], calibration["schedule"]),
         _why(document),
-        _expected_cards(calibration, expected),
+        _expected_cards(document, calibration, expected),
         "good",
         str(certificate["claim"]),
         f"{certificate['losses']} of {certificate['n']} calibration questions were lost "
@@ -228,8 +232,10 @@ def _calibrated(document: Document, calibration: Document) -> Summary:
     )
 
 
-def _expected_cards(calibration: Document, expected: Document) -> tuple[Card, ...]:
-    serving = _serving_card(calibration["serving"], calibration["schedule"])
+def _expected_cards(
+    document: Document, calibration: Document, expected: Document
+) -> tuple[Card, ...]:
+    serving = _serving_card(document, calibration["serving"], calibration["schedule"])
     if "test_n" not in expected:
         saving, risk = expected["fit_total_saving_pct"], expected["fit_risk"]
         return (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stopadvisor.cli.screen import rule_name
+from stopadvisor.families import rule_name
 from stopadvisor.policy import FAMILIES, build_policy, save_policy
 from tests.material import Call, caller
 from tests.policy_content import family_content, full_budget_content
