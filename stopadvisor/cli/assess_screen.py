@@ -116,6 +116,9 @@ def _facts(document: Document) -> list[tuple[str, str]]:
         if point is not None and point["feasible"]:
             text += f"; {percent(point['fit_answer_saving_pct'])} of its tokens saved"
         rows.append(("on stop", text))
+    if server := document.get("server"):
+        regime = server["regime"] or "serving regime not told"
+        rows.append(("server", f"{regime}, as measured: {server['reason']}"))
     rows.append(
         (
             "based on",

@@ -123,6 +123,16 @@ def test_calibrate_certifies_under_the_measured_regime(
     assert json.loads(capsys.readouterr().out)["serving"] == "prefix-cache"
 
 
+def test_the_screen_says_what_the_server_is(call: Call, run: Path) -> None:
+    code, out, _ = call(run, *FAST, "--quiet")
+    assert code == 0
+    assert "as measured" not in out
+    write_regime(run, classify(_server(32)))
+    code, out, _ = call(run, *FAST, "--quiet")
+    assert code == 0
+    assert "server    prefix-cache, as measured: 98% of the tokens" in out
+
+
 def test_a_damaged_measure_is_one_line(call: Call, run: Path) -> None:
     (run / "serving.json").write_text("{}", encoding="utf-8")
     code, out, err = call(run, *FAST)
