@@ -1,0 +1,396 @@
+"""Draw the map of the three workloads: ``python samples/map.py``.
+
+Runs the command line on each workload as a user would: `assess` at three risk targets, `calibrate`
+at the default one and again with the promise about right answers alone, and the paper's protocol.
+What came out is written between the markers of ``samples/README.md``; with ``--policies`` the
+policies and the probes they were made from go to ``policies/``, and the table there is written too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from signals import aurocs
+from stopadvisor.probes import ProbeRecord
+from stopadvisor.runs import MANIFEST, PROBES, RunDirectory
+from stopadvisor.trajectories import TYPES, classify, trajectory
+
+SAMPLES = Path(__file__).resolve().parent
+POLICIES = SAMPLES.parent / "policies"
+WORKLOADS = ("arithmetic", "choice", "hard")
+RECOMMENDED = {"arithmetic": "learned", "choice": "scalar", "hard": "full-budget"}
+"""What `assess` advises at the default alpha, as ``samples/README.md`` says."""
+ALPHA = 0.15
+OTHER_ALPHAS = (0.05, 0.10)
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """All that was found out about one workload."""
+
+    name: str
+    run: Path
+    advice: dict[float, Document]
+    """What `assess` said, by alpha."""
+    calibration: Document
+    conditional: Document
+    """The second look: the promise is about what full thinking gets right."""
+    paper: Document
+
+
+# --- Measuring ------------------------------------------------------------------------------------
+
+
+def stopadvisor(*words: str | Path) -> Document:
+    """Run one command; exit code 3 says that nothing was certified, which is a result."""
+    command = [sys.executable, "-m", "stopadvisor", *map(str, words), "--json"]
+    done = subprocess.run(command, cwd=SAMPLES.parent, stdout=subprocess.PIPE, check=False)
+    if done.returncode not in (0, 3):
+        raise SystemExit(f"{' '.join(command)} ended with exit code {done.returncode}")
+    found: Document = json.loads(done.stdout)
+    return found
+
+
+def map_workload(name: str, runs: Path) -> Mapped:
+    """Probe, assess, calibrate twice, and assess as the paper did, in the order that looks ask."""
+    run = runs / name
+    file, model = SAMPLES / f"{name}.jsonl", SAMPLES / "tiny-reasoner"
+    last = ("--alpha", str(ALPHA), "--no-report")
+    advice = {ALPHA: stopadvisor("assess", file, "--model", model, "--out", run, *last)}
+    for alpha in OTHER_ALPHAS:
+        words = ("--alpha", str(alpha), "--no-report", "--quiet")
+        advice[alpha] = stopadvisor("assess", run, *words)
+    calibrate = ("calibrate", run, "--alpha", str(ALPHA), "--quiet")
+    calibration = stopadvisor(*calibrate)
+    second = stopadvisor(*calibrate, "--conditional", "--out", run / "conditional.joblib")
+    # Both looks have opened the calibration questions, so the paper's protocol may show them.
+    paper = stopadvisor("assess", run, "--protocol", "paper", *last, "--quiet")
+    return Mapped(name, run, advice, calibration, second, paper)
+
+
+@dataclass
+class Recorded:
+    """A record as `signals` reads it."""
+
+    gold: str
+    natural: str
+    trace: range
+    answers: list[str]
+    logprobs: list[float]
+    entropies: list[float]
+    probe_tokens: list[int]
+    markers: list[int]
+
+    @classmethod
+    def of(cls, record: ProbeRecord) -> Recorded:
+        """Right is what was graded as right, whatever its words."""
+        return cls(
+            record.gold,
+            record.gold if record.natural_correct else "",
+            range(record.trace_tokens),
+            [record.gold if c.correct else f"not {c.normalized}" for c in record.checkpoints],
+            [c.mean_logprob for c in record.checkpoints],
+            [c.mean_entropy for c in record.checkpoints],
+            [c.probe_tokens for c in record.checkpoints],
+            [int(c.markers) for c in record.checkpoints],
+        )
+
+
+# --- Tables ---------------------------------------------------------------------------------------
+
+
+def share(value: float) -> str:
+    """A share as in the paper: .253."""
+    return f"{value:.3f}".replace("0.", ".", 1)
+
+
+def percent(value: float) -> str:
+    """A percentage that is one already."""
+    return f"{value:.1f} %"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def profiles(runs: Sequence[Path]) -> str:
+    """Profile and accuracy of each workload, over all of its questions."""
+    rows = []
+    for path in runs:
+        probes = RunDirectory.load(path).table()
+        kinds = classify(trajectory(probes))
+        shares = np.bincount(kinds, minlength=len(TYPES)) / probes.n_questions
+        rows.append(
+            [
+                path.name,
+                str(probes.n_questions),
+                *map(share, shares.tolist()),
+                share(float(probes.correct[:, 0].mean())),
+                share(float(probes.full_correct.mean())),
+                f"{probes.trace_tokens.mean():.1f}",
+                share(float(probes.truncated.mean())),
+            ]
+        )
+    kinds_shown = [name.replace("_", " ") for name in TYPES]
+    last = ("before thinking", "after it", "mean trace", "cut off")
+    return table(["workload", "n", *kinds_shown, *last], rows)
+
+
+def accuracies(runs: Sequence[Path]) -> str:
+    """Accuracy of the forced answer at each checkpoint, and how many still think there."""
+    rows = []
+    for path in runs:
+        probes = RunDirectory.load(path).table()
+        right = probes.correct_online.mean(axis=0)
+        live = (~probes.ended).mean(axis=0)
+        budgets = probes.budgets.tolist()
+        rows.append([path.name, "thinking tokens", *map(str, budgets)])
+        rows.append(["", "right if stopped here", *map(share, right.tolist())])
+        rows.append(["", "still thinking", *map(share, live.tolist())])
+    return table(["workload", "", *map(str, range(1, len(rows[0]) - 1))], rows)
+
+
+def signals(runs: Sequence[Path]) -> str:
+    """AUROC of each signal."""
+    rows = []
+    names: list[str] = []
+    for path in runs:
+        run = RunDirectory.load(path)
+        ranked = aurocs([Recorded.of(record) for record in run.records()], run.plan.budgets)
+        names = list(ranked)
+        rows.append([path.name, *(share(ranked[name]) for name in names)])
+    words = {"learned": "logistic", "boosted": "boosted trees", "run-stability": "run length"}
+    return table(["workload", *(words.get(name, name) for name in names)], rows)
+
+
+def rule(policy: str | None, family: str | None, schedule: Sequence[int] | None) -> str:
+    """A recommendation in a few words."""
+    if policy == "full-budget" or family is None:
+        return "full budget"
+    at = "" if schedule is None else f", probing at {', '.join(map(str, schedule))}"
+    kind = f" ({policy})" if policy in ("learned", "scalar") and family != policy else ""
+    return f"**{family}**{kind}{at}"
+
+
+def advised(mapped: Mapped) -> Iterator[str]:
+    """What `assess` advised at each alpha, then what the second look certified."""
+    for alpha in (*OTHER_ALPHAS, ALPHA):
+        advice = mapped.advice[alpha]["recommendation"]
+        yield rule(advice["policy"], advice["family"], advice["schedule"])
+    second = mapped.conditional
+    yield rule(second["kind"], second["family"], second["schedule"])
+
+
+def advice_by_alpha(found: Sequence[Mapped]) -> str:
+    """The recommendation at three risk targets, and under the promise about right answers."""
+    promises = [f"`--alpha {alpha:g}`" for alpha in (*OTHER_ALPHAS, ALPHA)]
+    last = f"`calibrate --conditional --alpha {ALPHA:g}`"
+    return table(
+        ["workload", *promises, last], [[mapped.name, *advised(mapped)] for mapped in found]
+    )
+
+
+def verdict(row: Document) -> str:
+    """Which side saves more at equal risk."""
+    spread = row["delta_saving_pp"]
+    if spread is None:
+        return str(row["verdict"])
+    low, high = spread["ci95"]
+    return f"{row['verdict']}: {spread['median']:+.1f} pp [{low:+.1f}, {high:+.1f}]"
+
+
+def side_by_side(found: Sequence[Mapped]) -> str:
+    """Both protocols, row by row."""
+    rows = []
+    for mapped in found:
+        deploy, paper, kept = mapped.advice[ALPHA], mapped.paper, mapped.calibration
+        for name, ours, theirs in (
+            ("profile says", deploy["regime"]["predicted"], paper["regime"]["predicted"]),
+            (
+                "learned minus scalar, saving",
+                verdict(deploy["matched_risk"][0]),
+                verdict(_row(paper)),
+            ),
+            ("certified at α = 15 %", _certified(kept), _feasible(paper)),
+            ("net saving on test questions, kv-fork", _saving(kept), _paper_saving(paper)),
+            ("lost on test questions", _lost(kept), _paper_lost(paper)),
+            ("advice", _advice(deploy), _advice(paper)),
+            ("because", _because(deploy), _because(paper)),
+        ):
+            rows.append([mapped.name if name == "profile says" else "", name, theirs, ours])
+    return table(["workload", "", "paper protocol", "deploy protocol"], rows)
+
+
+def _advice(document: Document) -> str:
+    return rule(*(document["recommendation"][name] for name in ("policy", "family", "schedule")))
+
+
+def _because(document: Document) -> str:
+    """The reason that decided: the last step against stopping, the evidence for it."""
+    advice = document["recommendation"]
+    evidence = [reason for reason in advice["reasons"] if reason.startswith("Evidence: ")]
+    decided = advice["reasons"][-1] if advice["policy"] == "full-budget" else evidence[0]
+    return str(decided)
+
+
+def _row(paper: Document) -> Document:
+    found: Document = next(row for row in paper["matched_risk"] if row["alpha"] == ALPHA)
+    return found
+
+
+def _best(paper: Document) -> Document | None:
+    """The feasible side that saves more."""
+    sides = [side for side in (_row(paper)["learned"], _row(paper)["scalar"]) if side["feasible"]]
+    return max(sides, key=lambda side: side["total_saving_pct"], default=None)
+
+
+def _certified(kept: Document) -> str:
+    certificate = kept["certificate"]
+    if certificate is None:
+        return "nothing"
+    return f"{kept['family']}: {certificate['losses']} of {certificate['n']} lost"
+
+
+def _feasible(paper: Document) -> str:
+    sides = [_row(paper)[side] for side in ("learned", "scalar")]
+    return " and ".join(side["family"] for side in sides if side["feasible"]) or "nothing"
+
+
+def _saving(kept: Document) -> str:
+    expected = kept["expected"]
+    if expected is None:
+        return "0"
+    low, high = expected["test_total_saving_ci95"]
+    return f"{percent(expected['test_total_saving_pct'])} [{low:.1f}, {high:.1f}]"
+
+
+def _paper_saving(paper: Document) -> str:
+    best = _best(paper)
+    return "0" if best is None else f"{percent(best['total_saving_pct'])} ({best['family']})"
+
+
+def _lost(kept: Document) -> str:
+    expected = kept["expected"]
+    if expected is None:
+        return "0"
+    low, high = (100 * end for end in expected["test_risk_ci95"])
+    return f"{percent(100 * expected['test_risk'])} [{low:.1f}, {high:.1f}]"
+
+
+def _paper_lost(paper: Document) -> str:
+    best = _best(paper)
+    return "0" if best is None else percent(100 * best["test_risk"])
+
+
+def policies(found: Sequence[Mapped]) -> str:
+    """What `calibrate` exported, a row for each workload."""
+    rows = []
+    for mapped in found:
+        kept, expected = mapped.calibration, mapped.calibration["expected"]
+        at = ", ".join(map(str, kept["schedule"] or ())) or "none"
+        accuracy = (
+            "as full thinking"
+            if expected is None
+            else f"{share(expected['test_full_accuracy'])} → {share(expected['test_accuracy'])}"
+        )
+        lost = kept["certificate"] and f"{kept['certificate']['losses']} of {_n(kept)}"
+        rows.append(
+            [
+                f"`{mapped.name}.joblib`",
+                kept["family"] or "full budget",
+                at,
+                lost or f"not certified: {kept['refusal']['reason']}",
+                _saving(kept),
+                accuracy,
+            ]
+        )
+    header = (
+        *("policy", "rule", "probes at (thinking tokens)", "calibration questions lost"),
+        *("net saving on test questions, kv-fork", "accuracy on test questions, full → stopped"),
+    )
+    return table(header, rows)
+
+
+def _n(kept: Document) -> int:
+    return int(kept["certificate"]["n"])
+
+
+# --- Files ----------------------------------------------------------------------------------------
+
+
+def _parts(path: Path, name: str) -> tuple[str, str, str]:
+    """What stands before, between and behind ``<!-- name -->`` and ``<!-- /name -->``."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+    before, found, rest = path.read_text(encoding="utf-8").partition(begin)
+    inside, closed, after = rest.partition(end)
+    if not found or not closed:
+        raise SystemExit(f"{path} has no markers for {name!r}")
+    return before + begin, inside, end + after
+
+
+def between(path: Path, name: str) -> str:
+    """The text between two markers."""
+    return _parts(path, name)[1].strip()
+
+
+def write_between(path: Path, name: str, text: str) -> None:
+    """Put a text between two markers."""
+    before, _, after = _parts(path, name)
+    path.write_text(f"{before}\n{text}\n\n{after}", encoding="utf-8")
+
+
+def keep_policy(mapped: Mapped) -> None:
+    """Put a policy and what it was made from into ``policies/``."""
+    shutil.copyfile(mapped.run / "policy.joblib", POLICIES / f"{mapped.name}.joblib")
+    folder = POLICIES / "probes"
+    folder.mkdir(exist_ok=True)
+    manifest = json.loads((mapped.run / MANIFEST).read_bytes())
+    # Where the file lay on this machine is of no use on another one.
+    manifest["workload"]["path"] = f"samples/{mapped.name}.jsonl"
+    text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
+    (folder / f"{mapped.name}.{MANIFEST}").write_text(text, encoding="utf-8")
+    probes = lzma.compress((mapped.run / PROBES).read_bytes(), preset=9 | lzma.PRESET_EXTREME)
+    (folder / f"{mapped.name}.{PROBES}.xz").write_bytes(probes)
+
+
+def main() -> None:
+    """Measure the three workloads and write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=Path, help="new folder to keep the runs in")
+    parser.add_argument("--policies", action="store_true", help="write policies/ as well")
+    options = parser.parse_args()
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch:
+        runs = (options.runs or Path(scratch)).resolve()
+        found = [map_workload(name, runs) for name in WORKLOADS]
+        readme = SAMPLES / "README.md"
+        for measure in (profiles, accuracies, signals):
+            write_between(readme, measure.__name__, measure([mapped.run for mapped in found]))
+        for write in (side_by_side, advice_by_alpha):
+            write_between(readme, write.__name__, write(found))
+        if options.policies:
+            write_between(POLICIES / "README.md", "policies", policies(found))
+            for mapped in found:
+                keep_policy(mapped)
+    print(f"{readme}: written after {time.monotonic() - begun:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
