@@ -220,7 +220,7 @@ VARIANTS: Iterable[Variant] = (
     Variant(
         "boosted trees refitted on calibration",
         boosted_on_calibration,
-        (1, 15, 10_000),
+        (1, 40, 10_000),
         (1, 200, 100_000),
         ".44–.83",
     ),
