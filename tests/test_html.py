@@ -302,6 +302,28 @@ def test_every_kind_of_assessment_has_its_page(run: Path, settings: Settings) ->
         assert "Keep the full thinking budget." in shown.text
 
 
+@pytest.mark.parametrize("families", [Settings().families, ("run-stability",)], ids=["all", "one"])
+def test_without_log_probabilities_none_are_shown(
+    tmp_path: Path, families: tuple[str, ...]
+) -> None:
+    path = make_run(tmp_path / "run", 300)
+
+    def blind(row: dict[str, Any], part: str) -> None:
+        for checkpoint in row["checkpoints"]:
+            checkpoint.update(entropy_source="none", mean_logprob=0.0, mean_entropy=0.0)
+
+    edit_records(path, blind)
+    material = material_of(path, Settings(families=families))
+    exhibits = material.exhibits
+    learned = [] if len(families) == 1 else ["learned-text"]
+    assert [rule.name for rule in exhibits.frontier.rules] == [*learned, "run-stability"]
+    known = exhibits.reliability
+    assert ([] if known is None else list(known.scores)) == learned
+    assert not {"confidence", "entropy (nats)"} & {signal.name for signal in exhibits.signals}
+    assert {step.confidence for e in exhibits.examples for step in e.steps} == {None}
+    assert ("part-reliability" in Page(render(material)).ids) == bool(learned)
+
+
 # --- What may be shown ----------------------------------------------------------------------------
 
 

@@ -167,10 +167,11 @@ def deploy_exhibits(choice: Choice, opened: OpenedRisk | None, texts: Texts | No
 
 
 def _rules(choice: Choice) -> tuple[_Rule, ...]:
-    """The chains that calibration tests, untruncated, and the other scalars beside them."""
+    """The chains that calibration tests, untruncated, and the other scalars asked for."""
     wanted = [(c.scorer.family, c.scorer.schedule) for c in choice.chains]
     beside = wanted[-1][1]  # the scalar side's checkpoints, where there is one
-    wanted += [(f, beside) for f in SCALAR_FAMILIES if f not in dict(wanted)]
+    asked = [f for f in SCALAR_FAMILIES if f in choice.settings.families]
+    wanted += [(f, beside) for f in asked if f not in dict(wanted)]
     found = [_Rule.build(choice.fit, family, schedule) for family, schedule in wanted]
     return tuple(rule for rule in found if rule is not None)
 
@@ -313,7 +314,7 @@ def _alphas(choice: Choice, rules: Mapping[str, _Rule], basis: str) -> AlphaExhi
 
 def _reliability(
     table: ProbeTable, learned: _Rule | None, probabilities: FloatArray | None, basis: str
-) -> ReliabilityExhibit:
+) -> ReliabilityExhibit | None:
     live = ~table.ended
     scores = {}
     if learned is not None and probabilities is not None:
@@ -322,7 +323,8 @@ def _reliability(
         scores[learned.family] = reliability(
             probabilities[inside], table.stop_correct[:, at][inside]
         )
-    scores["confidence"] = reliability(
-        np.minimum(np.exp(table.mean_logprob[live]), 1.0), table.stop_correct[live]
-    )
-    return ReliabilityExhibit(scores, basis)
+    if table.entropy_source != "none":
+        scores["confidence"] = reliability(
+            np.minimum(np.exp(table.mean_logprob[live]), 1.0), table.stop_correct[live]
+        )
+    return ReliabilityExhibit(scores, basis) if scores else None

@@ -167,7 +167,8 @@ class Step:
     answer: str | None
     """As it was forced; None where the probes hold no texts."""
     correct: bool
-    confidence: float
+    confidence: float | None
+    """None where the server returned no log-probabilities."""
     score: float | None
     """Of the advised rule, as people know it; None where it does not probe here."""
     ended: bool
@@ -202,7 +203,7 @@ class Exhibits:
     frontier: FrontierExhibit
     risk: RiskExhibit | None
     alpha: AlphaExhibit
-    reliability: ReliabilityExhibit
+    reliability: ReliabilityExhibit | None
     checkpoints: CheckpointExhibit
     signals: tuple[SignalExhibit, ...]
     signals_basis: str

@@ -157,18 +157,13 @@ def _pictures(material: Material) -> list[_Picture]:
         asked = document["recommendation"]["serving"]
         found.append(_drawn(serving, charts.draw_serving, savings, asked))
     signals = captions.signal_caption(exhibits.signals, exhibits.signals_basis)
+    alpha, checkpoints = exhibits.alpha, exhibits.checkpoints
+    found.append(_drawn(captions.alpha_caption(alpha), charts.draw_alphas, alpha))
+    if exhibits.reliability is not None:
+        caption = captions.reliability_caption(exhibits.reliability)
+        found.append(_drawn(caption, charts.draw_reliability, exhibits.reliability))
     found += [
-        _drawn(captions.alpha_caption(exhibits.alpha), charts.draw_alphas, exhibits.alpha),
-        _drawn(
-            captions.reliability_caption(exhibits.reliability),
-            charts.draw_reliability,
-            exhibits.reliability,
-        ),
-        _drawn(
-            captions.checkpoint_caption(exhibits.checkpoints),
-            charts.draw_checkpoints,
-            exhibits.checkpoints,
-        ),
+        _drawn(captions.checkpoint_caption(checkpoints), charts.draw_checkpoints, checkpoints),
         _drawn(signals, charts.draw_signals, exhibits.signals),
     ]
     return found

@@ -73,11 +73,13 @@ def signal_exhibits(
     """
     every = tuple(range(table.n_checkpoints))
     votes = feature_array(table, every, FEATURES)[..., FEATURES.index("vote_share")]
-    signals: list[tuple[str, FloatArray, tuple[int, ...], int]] = [
-        ("confidence", np.exp(table.mean_logprob), every, 1),
-        ("entropy (nats)", table.mean_entropy, every, -1),
-        ("vote share", votes, every, 1),
-    ]
+    signals: list[tuple[str, FloatArray, tuple[int, ...], int]] = []
+    if table.entropy_source != "none":  # the server returned log-probabilities
+        signals += [
+            ("confidence", np.exp(table.mean_logprob), every, 1),
+            ("entropy (nats)", table.mean_entropy, every, -1),
+        ]
+    signals.append(("vote share", votes, every, 1))
     if learned is not None:
         signals.append(("learned score", learned, columns, 1))
     found = []
@@ -153,13 +155,13 @@ def _example(
         scores = dict(zip(stops.columns, stops.scores[row].tolist(), strict=True))
         position = int(stops.stops[row])
         stop = stops.columns[position] if position < len(stops.columns) else None
-    ended = table.ended[row]
+    ended, known = table.ended[row], table.entropy_source != "none"
     steps = tuple(
         Step(
             int(table.budgets[j]),
             None if record is None else record.checkpoints[j].answer.strip(),
             bool(table.correct_online[row, j]),
-            float(np.exp(table.mean_logprob[row, j])),
+            float(np.exp(table.mean_logprob[row, j])) if known else None,
             None if ended[j] else scores.get(j),
             bool(ended[j]),
         )
