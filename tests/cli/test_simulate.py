@@ -133,3 +133,7 @@ def test_recorded_samples_need_no_model(tmp_path: Path, name: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "simulated" in done.stdout
+    # Its confidence knows where to stop, so here the evidence overrules the profile.
+    assert ("profile alone says full budget" in " ".join(done.stdout.split())) == (
+        name == "unsolved"
+    )
