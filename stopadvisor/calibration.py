@@ -70,6 +70,8 @@ class Calibration:
     advised_family: str | None
     truncated_share: float
     """Of the questions that entered the bound."""
+    n_counted: int
+    """Questions that the bound counts: those that entered, or the full-correct ones of them."""
 
 
 def calibration_rows(table: ProbeTable) -> IntArray:
@@ -153,6 +155,7 @@ def calibrate(choice: Choice, calibration_table: ProbeTable) -> Calibration:
     rows = check_questions(choice, calibration_table)
     table = calibration_table.take(rows)
     truncated = float(table.truncated.mean())
+    counted = _counted(table, choice.settings)
     tested: list[tuple[str, Certified | NotCertified]] = []
     certified: list[tuple[Chain, Certified]] = []
     wanted: list[int | None] = []
@@ -164,9 +167,8 @@ def calibrate(choice: Choice, calibration_table: ProbeTable) -> Calibration:
             certified.append((chain, result))
     advised = choice.advised.scorer.family if choice.advised else None
     if not certified:
-        return Calibration(
-            None, _refusal(choice, tested, wanted), tuple(tested), rows, table, advised, truncated
-        )
+        refusal = _refusal(choice, tested, wanted)
+        return Calibration(None, refusal, tuple(tested), rows, table, advised, truncated, counted)
     chain, certificate = _pick(choice, certified)
     rule = ExportedRule(
         chain.scorer,
@@ -176,7 +178,7 @@ def calibrate(choice: Choice, calibration_table: ProbeTable) -> Calibration:
         _saving(choice, chain, certificate.position),
         float(chain.losses[certificate.position]) / choice.n_fit,
     )
-    return Calibration(rule, None, tuple(tested), rows, table, advised, truncated)
+    return Calibration(rule, None, tuple(tested), rows, table, advised, truncated, counted)
 
 
 def recalibrate(
@@ -217,10 +219,11 @@ def recalibrate(
         table, scorer.schedule, settings.serving, cache_block=settings.cache_block
     ).weighed(settings.weights)
     saves = curve.totals(costs)[0] < full_counts(table).weighed(settings.weights).sum()
-    expected = _first_risk(curve, scorer, table, saves, conditional=settings.conditional)
+    expected = _first_risk(curve, scorer, table, saves, settings)
     result = _certify_losses(curve, scorer, table, settings, settings.delta, expected)
     tested = ((scorer.family, result),)
     truncated = float(table.truncated.mean())
+    counted = _counted(table, settings)
     refusal = result if isinstance(result, NotCertified) else None
     accuracy = float(table.full_correct.mean())
     if settings.alpha >= accuracy and not settings.conditional:
@@ -232,17 +235,21 @@ def recalibrate(
     elif isinstance(result, Certified) and not saves[result.position]:
         refusal = NotCertified(_NO_SAVING, None)
     if refusal is not None:
-        return Calibration(None, refusal, tested, rows, table, None, truncated)
+        return Calibration(None, refusal, tested, rows, table, None, truncated, counted)
     assert isinstance(result, Certified)  # anything else is a refusal
     rule = ExportedRule(scorer, float(order[result.position]), order, result, None, None)
-    return Calibration(rule, None, tested, rows, table, None, truncated)
+    return Calibration(rule, None, tested, rows, table, None, truncated, counted)
+
+
+def _counted(table: ProbeTable, settings: Settings) -> int:
+    return int(table.full_correct.sum()) if settings.conditional else table.n_questions
 
 
 def _first_risk(
-    curve: StopCurve, scorer: Scorer, table: ProbeTable, saves: BoolArray, *, conditional: bool
+    curve: StopCurve, scorer: Scorer, table: ProbeTable, saves: BoolArray, settings: Settings
 ) -> float | None:
     """Share lost at the most careful threshold that saves anything; sizes advice, no claim."""
-    n = int(table.full_correct.sum()) if conditional else table.n_questions
+    n = _counted(table, settings)
     useful = np.flatnonzero(saves)
     if not useful.size or n == 0:
         return None
@@ -258,7 +265,7 @@ def _certify_losses(
     delta: float,
     expected_risk: float | None,
 ) -> Certified | NotCertified:
-    n = int(table.full_correct.sum()) if settings.conditional else table.n_questions
+    n = _counted(table, settings)
     if n == 0:
         return NotCertified("no calibration question is right with full thinking", None)
     losses = curve.totals(scorer.losses(table))[0].round().astype(np.int64)
@@ -292,7 +299,7 @@ def _certify_chain(
         if settings.conditional:
             expected /= choice.full_accuracy
         saves = chain.costs < choice.fit.full_cost.sum()
-        seen = _first_risk(curve, chain.scorer, table, saves, conditional=settings.conditional)
+        seen = _first_risk(curve, chain.scorer, table, saves, settings)
         expected = min(max(expected, seen or 0.0), 0.999)
     result = _certify_losses(curve, chain.scorer, table, settings, choice.chain_delta, expected)
     if isinstance(result, NotCertified) or expected is None:

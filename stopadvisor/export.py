@@ -190,7 +190,8 @@ def policy_content(
         "planned_looks": look.planned,
         "chain_delta": certificate.delta,
         "conditional": conditional,
-        "alpha_over_full_accuracy": alpha / choice.full_accuracy,
+        # A conditional risk is a share of the full-correct questions already.
+        "alpha_over_full_accuracy": alpha if conditional else alpha / choice.full_accuracy,
         "truncated_share": calibration.truncated_share,
         "max_think": None if manifest is None else manifest["plan"]["max_think"],
         "claim": claim(alpha, confidence, conditional=conditional)

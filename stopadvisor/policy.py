@@ -138,6 +138,8 @@ class Policy:
         cap: int | None = None,
         max_think: int | None = None,
         prompt_template: str | Mapping[str, str] | None = None,
+        sampling: Mapping[str, Any] | None = None,
+        answer_cap: int | None = None,
     ) -> list[str]:
         """Hold the policy against the engine and the plan it is about to meet.
 
@@ -147,7 +149,7 @@ class Policy:
             ``Engine.identity()``, or the same from a run's manifest.
         entropy_source : str
             ``full`` or ``top-k:K``.
-        cue, cap, max_think, prompt_template : optional
+        cue, cap, max_think, prompt_template, sampling, answer_cap : optional
             Of the plan; what is None is not compared.
 
         Returns
@@ -160,7 +162,7 @@ class Policy:
         ------
         PolicyError
             Another model, tokenizer, chat template, closer, cue, answer cap, thinking cap, prompt
-            template or entropy source: the policy says nothing about these.
+            template, sampling or entropy source: the policy says nothing about these.
         """
         return check_source(
             self._content,
@@ -170,6 +172,8 @@ class Policy:
             cap=cap,
             max_think=max_think,
             prompt_template=prompt_template,
+            sampling=sampling,
+            answer_cap=answer_cap,
         )
 
 

@@ -43,6 +43,8 @@ def check_source(
     cap: int | None = None,
     max_think: int | None = None,
     prompt_template: str | Mapping[str, str] | None = None,
+    sampling: Mapping[str, Any] | None = None,
+    answer_cap: int | None = None,
 ) -> list[str]:
     """Do the work of ``Policy.check_source``, where parameters and errors are described."""
     remarks: list[str] = []
@@ -67,6 +69,12 @@ def check_source(
         _must_agree("thinking cap (max_think)", content["max_think"], max_think)
     if prompt_template is not None and content["prompt_template"] is not None:
         _must_agree("prompt template", content["prompt_template"], plain(prompt_template))
+    if sampling is not None and content["sampling"]:
+        for key in ("greedy", "temperature"):  # another seed is the same decoding
+            _must_agree(f"sampling ({key})", content["sampling"].get(key), sampling.get(key))
+    written = (content["certificate"] or {}).get("answer_cap")
+    if answer_cap is not None and written is not None:
+        _must_agree("cap of visible answers (answer_cap)", written, answer_cap)
     if content["model"] is not None:
         kwargs = plain(identity.get("chat_template_kwargs") or {})
         _must_agree("chat_template_kwargs", content["chat_template_kwargs"], kwargs)

@@ -321,7 +321,7 @@ def certification_document(
         if refusal is None
         else {"reason": refusal.reason, "labels_needed": refusal.labels_needed},
         "tested": [
-            _tested_document(family, result, len(calibration.rows))
+            _tested_document(family, result, calibration.n_counted)
             for family, result in calibration.tested
         ],
         "expected": content["expected"],

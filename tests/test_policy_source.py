@@ -15,6 +15,8 @@ PLAN = {
     "cap": 48,
     "max_think": 512,
     "prompt_template": example_content()["prompt_template"],
+    "sampling": {"greedy": False, "temperature": 0.6},
+    "answer_cap": 512,
 }
 
 
@@ -48,6 +50,8 @@ def test_its_own_source_is_fine() -> None:
         ({"cap": 32}, "answer cap 48, got 32"),
         ({"max_think": 1024}, "thinking cap (max_think) 512, got 1024"),
         ({"prompt_template": "{question}"}, "prompt template"),
+        ({"sampling": {"greedy": True, "temperature": None}}, "sampling (greedy) False, got True"),
+        ({"sampling": {"greedy": False, "temperature": 1.9}}, "(temperature) 0.6, got 1.9"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
@@ -76,6 +80,15 @@ def test_another_source_is_refused(changes: dict[str, Any], expected: str) -> No
 def test_other_circumstances_are_remarked_on(changes: dict[str, Any], expected: str) -> None:
     (remark,) = check(**changes)
     assert expected in remark
+
+
+def test_visible_answers_are_certified_under_their_cap() -> None:
+    content = example_content()
+    written = content["certificate"] | {"on_stop": "answer", "answer_cap": 512}
+    content = content | {"on_stop": "answer", "certificate": written}
+    assert check(content) == []
+    with pytest.raises(PolicyError, match="answer_cap\\) 512, got 32"):
+        check(content, answer_cap=32)
 
 
 def test_a_hub_model_is_bound_by_name_and_commit() -> None:

@@ -18,7 +18,7 @@ from stopadvisor.cli.screen import (
     share,
 )
 
-__all__ = ["expectation", "show_calibration"]
+__all__ = ["evidence", "expectation", "show_calibration"]
 
 Document = Mapping[str, Any]
 
@@ -46,6 +46,26 @@ def _looks(document: Document) -> str:
     )
 
 
+def evidence(certificate: Document) -> str:
+    """What was counted, and by which test."""
+    whom = "calibration questions"
+    if certificate.get("conditional"):
+        whom += " that full thinking gets right"
+    return (
+        f"{certificate['losses']} of {certificate['n']} {whom} lost ({certificate['bound']} test, "
+        f"{certificate['multiplicity']})"
+    )
+
+
+def _alpha(certificate: Document) -> str:
+    if certificate["conditional"]:
+        return f"{share(certificate['alpha'])} of the questions that full thinking gets right"
+    return (
+        f"{share(certificate['alpha'])}, which is "
+        f"{share(certificate['alpha_over_full_accuracy'])} of the full-thinking accuracy"
+    )
+
+
 def _certified(document: Document) -> list[tuple[str, str]]:
     certificate, expected = document["certificate"], document["expected"]
     rows = [
@@ -58,15 +78,11 @@ def _certified(document: Document) -> list[tuple[str, str]]:
         *expectation(expected, document["serving"]),
         (
             "evidence",
-            f"{certificate['losses']} of {certificate['n']} calibration questions lost "
-            f"({certificate['bound']} test, {certificate['multiplicity']}); upper limit of this "
-            f"threshold alone {share(certificate['upper'])}, pointwise and not the claim",
+            f"{evidence(certificate)}; upper limit of this threshold alone "
+            f"{share(certificate['upper'])} at {share(1 - certificate['chain_delta'])}, pointwise "
+            "and not the claim",
         ),
-        (
-            "alpha",
-            f"{share(certificate['alpha'])}, which is "
-            f"{share(certificate['alpha_over_full_accuracy'])} of the full-thinking accuracy",
-        ),
+        ("alpha", _alpha(certificate)),
         ("look", _looks(document)),
         ("policy", document["policy"]),
     ]

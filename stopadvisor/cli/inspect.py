@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import click
 
-from stopadvisor.cli.calibrate_screen import expectation
+from stopadvisor.cli.calibrate_screen import evidence, expectation
 from stopadvisor.cli.options import OutputOptions, output_options
 from stopadvisor.cli.page import Page
 from stopadvisor.cli.screen import Screen, number, number_list, plural, share
@@ -135,16 +135,18 @@ def _claim(certificate: Document) -> str:
     return f"At most {share(certificate['alpha'])} of all questions are lost."
 
 
+def _looks(certificate: Document) -> str:
+    # More than the number is not held by the policy's schema.
+    elsewhere = certificate.get("looks_elsewhere")
+    return f"{certificate['looks']}" + (f", and {elsewhere} elsewhere" if elsewhere else "")
+
+
 def _certificate(certificate: Document) -> list[tuple[str, str]]:
     rows = [
-        (
-            "evidence",
-            f"{certificate['losses']} of {certificate['n']} calibration questions lost "
-            f"({certificate['bound']} test, {certificate['multiplicity']})",
-        ),
+        ("evidence", evidence(certificate)),
         ("upper", f"{share(certificate['upper'])} at this threshold alone (not the claim)"),
         ("reference", f"full thinking = {certificate['reference']}"),
-        ("looks", str(certificate["looks"])),
+        ("looks", _looks(certificate)),
     ]
     # More than the fields above is not held by the policy's schema.
     if isinstance(transfer := certificate.get("transfer"), str):

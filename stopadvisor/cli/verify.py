@@ -177,6 +177,8 @@ def _bound(policy: Policy, source: Source, *, transfer: bool) -> list[str]:
                 cap=plan["cap"],
                 max_think=plan["max_think"],
                 prompt_template=manifest["prompt_template"] or manifest["prompt_templates"],
+                sampling={key: plan[key] for key in ("greedy", "temperature")},
+                answer_cap=plan.get("answer_cap"),
             )
             remarks += _graded_alike(policy.content, manifest["grading"])
         task = policy.content["task"]

@@ -106,7 +106,11 @@ def _drift(screen: Screen, document: Document) -> None:
     moved = [row for row in document["drift"] if row["adjusted_p"] < _DRIFTED]
     if not moved:
         screen.title("Drift")
-        screen.text("No feature has moved since calibration (Holm over all of them, 5 %).")
+        by = plural(document["n"], "question")
+        screen.text(
+            f"No feature is shown to have moved since calibration, by {by} (Holm over all of them, "
+            "5 %)."
+        )
         return
     screen.table(
         "Features that moved since calibration (Holm over all of them, 5 %)",

@@ -185,7 +185,10 @@ def test_the_conditional_certificate_says_so(call: Call) -> None:
     found = calibrated(call, str(RUN), "--conditional", "--alpha", "0.2", *FAST)
     assert found["certificate"]["conditional"] is True
     assert "of the questions that full thinking gets right" in found["certificate"]["claim"]
-    assert found["certificate"]["n"] < sum(1 for p in _parts(RUN) if p == "calibration")
+    entered = sum(1 for p in _parts(RUN) if p == "calibration")
+    assert found["certificate"]["n"] < entered
+    assert {row["n"] for row in found["tested"]} == {found["certificate"]["n"]}
+    assert found["certificate"]["alpha_over_full_accuracy"] == 0.2  # of the right answers already
 
 
 def _parts(path: Path) -> list[str]:
