@@ -302,6 +302,22 @@ def test_every_kind_of_assessment_has_its_page(run: Path, settings: Settings) ->
         assert "Keep the full thinking budget." in shown.text
 
 
+@pytest.mark.parametrize("name", ["run", "raw.npz"])
+def test_simulated_probes_are_called_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    target = tmp_path / name
+    words = ("--profile", "free-form", "--questions", "300", "-o", str(target))
+    assert main(["simulate", *words]) == 0
+    capsys.readouterr()
+    assessment = assess(open_source(target, root=tmp_path / "runs"), Settings())
+    material = gather(assessment, json.loads(json.dumps(assessment_document(assessment))))
+    text = Page(render(material)).text
+    assert "StopAdvisor report · simulated probes · 300 questions" in text
+    assert "Simulated probes have no texts" in text
+    assert "published archive" not in text
+
+
 @pytest.mark.parametrize("families", [Settings().families, ("run-stability",)], ids=["all", "one"])
 def test_without_log_probabilities_none_are_shown(
     tmp_path: Path, families: tuple[str, ...]

@@ -81,7 +81,9 @@ def gather(assessment: Assessment, document: Document) -> Material:
                 f"Assessed at alpha = {assessment.alpha:g}, calibrated at "
                 f"{calibration['alpha']:g}: first screen and risk picture follow the calibration."
             )
-    if texts is None:
+    if source.simulated:
+        remarks.append("Simulated probes have no texts: examples show no question.")
+    elif texts is None:
         remarks.append("A published archive holds no texts: examples show no question or answer.")
     elif not texts.questions:
         remarks.append("The workload file is gone, so that examples show no question.")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from stopadvisor.archives import SIMULATED
 from stopadvisor.assessment import Assessment
 from stopadvisor.decision import chance_words
 from stopadvisor.errors import OutputError
@@ -120,6 +121,7 @@ def render(material: Material) -> str:
     return environment.get_template("page.html").render(
         summary=summarise(document, material.calibration),
         document=document,
+        origin=_origin(document),
         provenance=_provenance(document),
         matched=captions.matched_risk_table(document),
         pictures=[
@@ -299,11 +301,19 @@ def _cell(value: Cell, column: Column) -> str:
     return f"{value:.1f}" if column.unit == "tokens" else f"{value:.{_DIGITS}g}"
 
 
+def _origin(document: Mapping[str, Any]) -> str:
+    """Whose probes these are, in words."""
+    workload = document["workload"]
+    if workload["engine"] == SIMULATED:
+        return "simulated probes"
+    return str(workload["model"] or "published archive")
+
+
 def _provenance(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     workload, split = document["workload"], document["split"]
     rows = [
         ("Run", document["run"]),
-        ("Model", workload["model"] or "none: a published archive"),
+        ("Model", workload["model"] or f"none: {_origin(document)}"),
         ("Engine", workload["engine"] or "none"),
         ("Workload", f"{workload['n_questions']} questions, SHA-256 {workload['sha256'][:16]}…"),
         ("Split", ", ".join(f"{count} {part}" for part, count in split.items())),
