@@ -1,12 +1,13 @@
 """Probing over HTTP beside the same requests from a bare asynchronous client.
 
-Run: python -m tests.benchmarks.openai [--base-url URL --model NAME] [--questions 64]
+Run: python -m tests.benchmarks.openai [--base-url URL --model NAME] [--questions 200]
 
 Without a server of your own it starts vLLM on the bundled model (tests/integration/setup-vllm.sh
 builds it).  All requests of one probing pass are recorded; then both ways take turns over the same
-questions, every prefix in the server's cache, and the median of the rounds' ratios is printed.  What the engine adds
-is waiting for a trace before its probes, cutting answers token by token, and putting records
-together.
+questions, every prefix in the server's cache, and the median of the rounds' ratios is printed.
+What the engine adds is waiting for a trace before its probes, which shows at the end of a pass
+when few questions are left, cutting answers token by token, and putting records together.  The
+client shares the machine with the server, so an idle one is needed.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from stopadvisor.workload import read_workload
 from tests.integration.server import NAME, ROOT, VllmServer, environment
 
 CONCURRENCY = 16
-ROUNDS = 7
+ROUNDS = 3
 GOAL = 1.3
 BUDGETS = (0, 10, 15, 20, 30, 40, 50, 60, 80, 120)
 
@@ -100,7 +101,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--base-url")
     parser.add_argument("--model", default=NAME)
-    parser.add_argument("--questions", type=int, default=64)
+    parser.add_argument("--questions", type=int, default=200)
     options = parser.parse_args()
     questions = read_workload(ROOT / "samples" / "arithmetic.jsonl").questions
     prompts = make_prompts(questions[: options.questions], None)
