@@ -74,8 +74,9 @@ def recommend(
         Of the fit questions.
     choice : Choice
     blind : BlindStopping, optional
-        The advised rule beside one that stops at random.  Where it does no better, a profile that
-        says full budget stands; None leaves this out.
+        The advised rule beside one that stops at random.  Where it does no better, and loses more
+        than alpha of what full thinking gets right, a profile that says full budget stands; None
+        leaves this out.
 
     References
     ----------
@@ -119,11 +120,14 @@ def recommend(
                 f"Certificate: the chance that calibration certifies a saving is only "
                 f"{chance_words(choice.chance)}, so the profile's advice stands."
             )
-        if blind is not None and not blind.informed:
+        solved = choice.full_accuracy * choice.n_fit
+        # A few losses are harmless whether or not they can be told from chance.
+        if blind is not None and not blind.informed and blind.losses > settings.alpha * solved:
             return full_budget(
                 f"Evidence: {point.family} loses {blind.losses} of {choice.n_fit} fit questions, "
-                f"and stopping as many of them at random would lose {blind.blind_losses:.1f}: it "
-                "saves by giving up, not by knowing where to stop, so the profile's advice stands."
+                f"{blind.losses / solved:.0%} of those that full thinking gets right, and stopping "
+                f"as many at random would lose {blind.blind_losses:.1f}: it saves by giving up, "
+                "not by knowing where to stop, so the profile's advice stands."
             )
         reasons.append(
             "The profile alone says full budget; a positive saving that can be certified "
