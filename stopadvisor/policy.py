@@ -92,6 +92,11 @@ class Policy:
         return self._rule.budgets
 
     @property
+    def on_stop(self) -> str:
+        """What a stopped request gets: the ``probe``'s answer, or a visible ``answer``."""
+        return str(self._content["on_stop"])
+
+    @property
     def digest(self) -> str:
         """SHA-256 over the content: names the policy in logs."""
         return str(self._content["digest"])

@@ -265,8 +265,9 @@ def test_readme_lists_the_commands_that_exist() -> None:
 
 def test_readme_names_only_options_that_exist() -> None:
     text = FENCE.sub(lambda found: found[0] if "stopadvisor" in found[2] else "", README)
-    # The options of pip stand in fences and in one remark on its index.
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - {"--index-url"}
+    # Those of pip stand in fences and in one remark on its index, vLLM's in one on its cache.
+    others = {"--index-url", "--enable-prompt-tokens-details"}
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - others
     existing = set()
     for arguments in [(), *((command,) for command in COMMAND_ROW.findall(README))]:
         existing |= set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", _help(*arguments)))
@@ -289,7 +290,7 @@ def test_ci_runs_what_the_readme_says() -> None:
 
 def test_readme_names_only_files_that_exist() -> None:
     in_commands = re.findall(r"\bsamples/[\w./-]+", _fences("sh")[0])
-    linked = re.findall(r"\]\(([^):]+)\)", README)
+    linked = re.findall(r"\]\(([^):#]+)(?:#[^)]*)?\)", README)  # of this page or of others
     missing = [name for name in [*in_commands, *linked] if not (ROOT / name).exists()]
     assert not missing
 

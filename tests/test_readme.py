@@ -19,6 +19,7 @@ import pytest
 from stopadvisor.cli import preflight as preflight_module
 from stopadvisor.cli import probe as probe_module
 from stopadvisor.cli.main import COMMANDS, main
+from stopadvisor.engines.openai.regime import Repeated, classify, write_regime
 from stopadvisor.policy import build_policy, save_policy
 from stopadvisor.runs import RunDirectory
 from stopadvisor.studies.registry import STUDIES
@@ -101,7 +102,7 @@ def test_every_command_has_its_json_documented() -> None:
 def test_every_module_is_on_the_map() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = text.partition("## What is where")[2].partition("\n## ")[0]
-    named = re.findall(r"`(?:engines/(?:hf/)?)?(\w+)`", rows)
+    named = re.findall(r"`(?:\w+/)*(\w+)`", rows)
     files = (ROOT / "stopadvisor").rglob("*.py")
     assert {path.stem for path in files if not path.stem.startswith("__")} <= set(named)
 
@@ -128,8 +129,12 @@ ALPHA = ("--alpha", "0.15")
 def test_fields_of_assess(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = ("--out", runs / "results")
     shutil.copytree(runs / "old", runs / "copy")  # what was assessed is what calibrate takes over
+    shutil.copytree(runs / "old", runs / "served")
+    asked_twice = [Repeated(n, n // 32 * 32, 0.01 + n / 1000, 0.01) for n in (101, 334, 727)]
+    write_regime(runs / "served", classify(asked_twice))
     check(
         "assess",
+        answer(capsys, "assess", runs / "served"),
         answer(capsys, "assess", runs / "copy", "--serving", "overlap", "--price", "1/0.1/4"),
         answer(capsys, "assess", runs / "raw.npz", "--protocol", "paper", *folder),
         answer(capsys, "assess", runs / "visible", "--families", "learned"),

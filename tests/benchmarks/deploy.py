@@ -33,7 +33,7 @@ def main() -> None:
             start, out = time.process_time(), StringIO()
             if what == "assess":
                 probing = ProbeOptions(path, output=OutputOptions(quiet=True))
-                assess.run(assess.AssessOptions(probing, Settings()), out, out)
+                assess.run(assess.AssessOptions(probing, Settings(), report=False), out, out)
             else:
                 calibrate.run(calibrate.CalibrateOptions(path), out, out)
             seconds = time.process_time() - start
