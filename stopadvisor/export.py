@@ -21,13 +21,12 @@ from stopadvisor.calibration import Calibration, ExportedRule, calibration_rows
 from stopadvisor.chains import Scorer
 from stopadvisor.choice import Settings
 from stopadvisor.constants import MARKERS, PROBE_CAP
-from stopadvisor.costs import full_counts, stopped_counts
 from stopadvisor.drift import question_features
 from stopadvisor.families import display_threshold
 from stopadvisor.intervals import exact_interval
 from stopadvisor.ledger import Look
 from stopadvisor.markers import RULE
-from stopadvisor.outcomes import Outcome, measure
+from stopadvisor.outcomes import Outcome, measure_rule
 from stopadvisor.policy_schema import MIXED_TASKS
 from stopadvisor.scores import LinearModel
 from stopadvisor.sources import Source
@@ -69,18 +68,14 @@ def test_outcome(rule: ExportedRule, choice: Basis, source: Source) -> Outcome |
     table = source.part("test")
     if table.n_questions == 0:
         return None
-    table = table.take(calibration_rows(table))
-    curve = rule.scorer.curve(table, np.array([rule.threshold]))
     settings = choice.settings
-    costs = stopped_counts(
-        table, rule.scorer.schedule, settings.serving, cache_block=settings.cache_block
-    ).weighed(settings.weights)
-    return measure(
+    return measure_rule(
         rule.scorer,
-        table,
-        curve.stops(0),
-        costs,
-        full_counts(table).weighed(settings.weights),
+        rule.threshold,
+        table.take(calibration_rows(table)),
+        serving=settings.serving,
+        weights=settings.weights,
+        cache_block=settings.cache_block,
         rng=np.random.default_rng(source.seed),
     )
 

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from stopadvisor.bootstrap import Interval, interval, resample_counts
 from stopadvisor.chains import Scorer, group_numbers
+from stopadvisor.costs import Serving, Weights, full_counts, stopped_counts
 from stopadvisor.probes import FloatArray, IntArray, ProbeTable
 
-__all__ = ["BlindStopping", "Outcome", "blind_stopping", "measure"]
+__all__ = ["BlindStopping", "Outcome", "blind_stopping", "measure", "measure_rule"]
 
 _RESAMPLES = 1000
 _MOST_BLOCKS = 1000
@@ -104,6 +105,28 @@ def measure(
         float(100 * (1 - stopped.sum() / full_cost.sum())),
         spread,
         answer_saving,
+    )
+
+
+def measure_rule(
+    scorer: Scorer,
+    threshold: float,
+    table: ProbeTable,
+    *,
+    serving: Serving,
+    weights: Weights,
+    cache_block: int,
+    rng: np.random.Generator | None = None,
+) -> Outcome:
+    """Measure a rule at one threshold (linear scale); see `measure` and `costs.stopped_counts`."""
+    counts = stopped_counts(table, scorer.schedule, serving, cache_block=cache_block)
+    return measure(
+        scorer,
+        table,
+        scorer.curve(table, np.array([threshold])).stops(0),
+        counts.weighed(weights),
+        full_counts(table).weighed(weights),
+        rng=rng,
     )
 
 

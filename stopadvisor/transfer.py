@@ -21,13 +21,12 @@ from stopadvisor.bootstrap import Interval
 from stopadvisor.calibration import Calibration, calibration_rows, recalibrate
 from stopadvisor.chains import Scorer
 from stopadvisor.choice import Choice, Settings
-from stopadvisor.costs import full_counts, stopped_counts
 from stopadvisor.errors import PolicyError
 from stopadvisor.export import policy_content
 from stopadvisor.families import display_threshold
 from stopadvisor.intervals import exact_interval
 from stopadvisor.ledger import Look
-from stopadvisor.outcomes import Outcome, measure
+from stopadvisor.outcomes import Outcome, measure_rule
 from stopadvisor.probes import ProbeTable
 from stopadvisor.sources import Source
 from stopadvisor.trajectories import profile, trajectory
@@ -327,15 +326,13 @@ def _row(
         family, budgets, threshold = None, (), None
     else:
         scorer, linear = rule
-        counts = stopped_counts(
-            test, scorer.schedule, settings.serving, cache_block=settings.cache_block
-        )
-        outcome = measure(
+        outcome = measure_rule(
             scorer,
+            linear,
             test,
-            scorer.curve(test, np.array([linear])).stops(0),
-            counts.weighed(settings.weights),
-            full_counts(test).weighed(settings.weights),
+            serving=settings.serving,
+            weights=settings.weights,
+            cache_block=settings.cache_block,
             rng=np.random.default_rng(seed),
         )
         family, threshold = scorer.family, display_threshold(scorer.family, linear)

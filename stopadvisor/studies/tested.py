@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from stopadvisor import outcomes
 from stopadvisor.chains import Scorer
 from stopadvisor.choice import Settings
-from stopadvisor.costs import full_counts, stopped_counts
-from stopadvisor.outcomes import Outcome, measure
 from stopadvisor.probes import ProbeTable
 
 __all__ = ["measure_rule"]
@@ -18,7 +17,7 @@ __all__ = ["measure_rule"]
 
 def measure_rule(
     scorer: Scorer, threshold: float, test: ProbeTable, settings: Settings, *, seed: int
-) -> Outcome:
+) -> outcomes.Outcome:
     """Measure a rule on questions that had no part in it.
 
     Parameters
@@ -33,15 +32,12 @@ def measure_rule(
     seed : int
         Of the bootstrap interval of the saving.
     """
-    table = test.take(test.samples == 0)
-    counts = stopped_counts(
-        table, scorer.schedule, settings.serving, cache_block=settings.cache_block
-    )
-    return measure(
+    return outcomes.measure_rule(
         scorer,
-        table,
-        scorer.curve(table, np.array([threshold])).stops(0),
-        counts.weighed(settings.weights),
-        full_counts(table).weighed(settings.weights),
+        threshold,
+        test.take(test.samples == 0),
+        serving=settings.serving,
+        weights=settings.weights,
+        cache_block=settings.cache_block,
         rng=np.random.default_rng(seed),
     )
