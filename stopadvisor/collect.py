@@ -379,8 +379,15 @@ def _finished(run: RunDirectory, workload: Workload, progress: Progress) -> set[
     """What the run holds already, after checking that it is about these questions."""
     records = run.records()
     asked = {q.id: q for q in workload.questions}
+    groups = {q.key: q.group for q in workload.questions}
     strangers = relabelled = 0
     for record in records:
+        if record.group != groups.get(record.key, record.group):
+            raise ProbeError(
+                f"{run.path} was split with group {record.group!r} for question {record.id!r}, got "
+                f"{groups[record.key]!r} in {workload.path}: a split is never drawn again; choose "
+                "another --out"
+            )
         question = asked.get(record.id)
         if question is None:
             strangers += 1

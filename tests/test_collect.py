@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -279,6 +280,15 @@ def test_an_id_that_changed_its_question_is_refused(bench: Bench) -> None:
     text = bench.file.read_text()
     bench.file.write_text(text.replace("What is 3 +", "What is 4 +"))
     with pytest.raises(ProbeError, match="another question under the id 'q3'"):
+        bench.collect()
+
+
+def test_a_group_that_came_later_is_refused(bench: Bench) -> None:
+    """The split was drawn without it, so it may stand on both sides already."""
+    bench.collect()
+    rows = [json.loads(line) for line in bench.file.read_text().splitlines()]
+    bench.file.write_text("".join(json.dumps(row | {"group": "g"}) + "\n" for row in rows))
+    with pytest.raises(ProbeError, match="a split is never drawn again"):
         bench.collect()
 
 

@@ -326,5 +326,5 @@ def _remarks_on_promise(assessment: Assessment) -> list[str]:
             "policy from it is bound to no model"
         )
     if assessment.choice and assessment.choice.n_fit < source.counts()["fit"]:
-        found.append(f"the choice was made on the first {assessment.choice.n_fit} fit questions")
+        found.append(f"the choice was made on {assessment.choice.n_fit} of the fit questions")
     return found
