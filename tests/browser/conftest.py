@@ -26,9 +26,13 @@ def executable() -> str | None:
     )
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """The browser; tests that ask for it are skipped where there is none."""
+    """The browser; tests that ask for it are skipped where there is none.
+
+    Not for the whole session: the driver keeps an event loop running in this thread, and tests of
+    asynchronous code start their own.
+    """
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright (extra dev)")
     found = executable()
     if found is None:
