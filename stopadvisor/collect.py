@@ -103,8 +103,8 @@ class _Streaming(Protocol):
 
     def probe_each(
         self, prompts: Sequence[Prompt], plan: ProbePlan
-    ) -> Iterator[list[tuple[int, RawTrace]]]:
-        """Number of the prompt and its trace, all that are there."""
+    ) -> Iterator[tuple[int, RawTrace]]:
+        """Number of the prompt and its trace, in the order in which they are finished."""
         ...
 
     def status(self) -> str:
@@ -114,14 +114,14 @@ class _Streaming(Protocol):
 
 def _probe_each(
     engine: _Streaming, prompts: Sequence[Prompt], plan: ProbePlan, progress: Progress
-) -> Iterator[list[tuple[int, RawTrace]]]:
+) -> Iterator[tuple[int, RawTrace]]:
     """Ask everything at once and report tokens as traces come."""
     open_questions = set(range(len(prompts)))
-    for group in engine.probe_each(prompts, plan):
-        progress.advance(0, _decoded_tokens([trace for _, trace in group]))
+    for number, trace in engine.probe_each(prompts, plan):
+        progress.advance(0, _decoded_tokens([trace]))
         progress.note(engine.status())
-        open_questions -= {number for number, _ in group}
-        yield group
+        open_questions.discard(number)
+        yield number, trace
     if open_questions:
         raise EngineError(
             f"the engine must answer {len(prompts)} prompts, got "
@@ -174,9 +174,9 @@ def ask_all(
     """
     if isinstance(engine, _Streaming):
         found: dict[int, RawTrace] = {}
-        for group in _probe_each(engine, prompts, plan, progress):
-            found.update(group)
-            progress.advance(len(group), 0)
+        for number, trace in _probe_each(engine, prompts, plan, progress):
+            found[number] = trace
+            progress.advance(1, 0)
         return [found[number] for number in range(len(prompts))]
     traces: list[RawTrace] = []
     while len(traces) < len(prompts):
@@ -355,12 +355,11 @@ class _Job:
     def each(self, engine: _Streaming, asked: Sequence[tuple[Question, int]]) -> None:
         """Ask questions all at once, and keep each sample's trace as soon as it is there."""
         prompts = [make_prompts([q], self.template, sample)[0] for q, sample in asked]
-        for group in _probe_each(engine, prompts, self.plan, self.progress):
-            records = []
-            for number, trace in group:
-                question, sample = asked[number]
-                records += self._grade([question], [trace], sample)
-            self._keep(records)
+        for number, trace in _probe_each(engine, prompts, self.plan, self.progress):
+            question, sample = asked[number]
+            # One by one: grading mathematics may lag far behind the server, and what is graded
+            # shall not be lost with what is not.
+            self._keep(self._grade([question], [trace], sample))
 
     def _grade(
         self, questions: Sequence[Question], traces: Sequence[RawTrace], sample: int

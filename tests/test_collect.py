@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from stopadvisor.collect import Collected, collect
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.errors import EngineError, OutputError, ProbeError
 from stopadvisor.grading import Grader
-from stopadvisor.labels import GRADING, regrade
+from stopadvisor.labels import GRADING, grade_traces, regrade
 from stopadvisor.manifest import build_manifest
 from stopadvisor.probes import ProbePlan, RawTrace
 from stopadvisor.runs import RunDirectory
@@ -335,6 +335,39 @@ def test_an_engine_that_breaks_its_contract_is_refused(
     with pytest.raises(EngineError, match=message):
         bench.collect(Faulty(change))
     assert bench.run.records() == []
+
+
+# --- All questions at once ------------------------------------------------------------------------
+
+
+class Streaming(ScriptedEngine):
+    """Has answered everything before the first answer is read."""
+
+    def probe_each(self, prompts: Any, plan: ProbePlan) -> Iterator[tuple[int, RawTrace]]:
+        yield from reversed(list(enumerate(super().probe(prompts, plan))))
+
+    def status(self) -> str:
+        return "fast"
+
+
+def test_what_is_graded_is_kept_when_grading_is_interrupted(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def impatient(questions: Any, *rest: Any, **options: Any) -> Any:
+        asked.extend(q.id for q in questions)
+        if len(asked) > 3:
+            raise KeyboardInterrupt
+        return grade_traces(questions, *rest, **options)
+
+    monkeypatch.setattr("stopadvisor.collect.grade_traces", impatient)
+    with pytest.raises(KeyboardInterrupt):
+        bench.collect(Streaming())
+    assert [r.id for r in bench.run.records()] == ["q29", "q28", "q27"]
+    monkeypatch.undo()
+    assert bench.collect(Streaming()).n_new == 27
+    assert sorted(r.id for r in bench.run.records()) == sorted(f"q{i}" for i in range(30))
 
 
 # --- Memory ---------------------------------------------------------------------------------------

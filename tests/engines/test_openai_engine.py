@@ -154,7 +154,7 @@ def test_the_context_cuts_thinking_earlier() -> None:
 
 def test_every_question_once_and_no_more_requests_than_asked_for() -> None:
     with fake_server(delay=0.02) as server, engine_at(server, concurrency=3) as engine:
-        found = [pair for group in engine.probe_each(prompts(12), PLAN) for pair in group]
+        found = list(engine.probe_each(prompts(12), PLAN))
     assert sorted(number for number, _ in found) == list(range(12))
     assert server.most_at_once == 3
     assert len(server.asked) == 12 * (1 + len(PLAN.budgets))
@@ -189,8 +189,8 @@ def test_what_is_finished_before_a_failure_is_handed_out() -> None:
         asked = engine.probe_each(prompts(50), PLAN)
 
         def read() -> None:
-            for group in asked:
-                found.extend(group)
+            for pair in asked:
+                found.append(pair)
                 if len(found) >= 3:
                     server.always = "500"
 

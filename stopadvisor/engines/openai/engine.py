@@ -153,18 +153,19 @@ class OpenAiEngine:
         EngineError
             The server refuses, or goes on failing for longer than the client's patience.
         """
-        traces = dict(pair for group in self.probe_each(prompts, plan) for pair in group)
+        traces = dict(self.probe_each(prompts, plan))
         return [traces[i] for i in range(len(prompts))]
 
     def probe_each(
         self, prompts: Sequence[Prompt], plan: ProbePlan
-    ) -> Iterator[list[tuple[int, RawTrace]]]:
-        """Do as `probe`, and hand out what is finished as soon as it is asked for.
+    ) -> Iterator[tuple[int, RawTrace]]:
+        """Do as `probe`, and hand out each trace as soon as it is finished.
 
         Yields
         ------
-        list of (int, RawTrace)
-            Number of the prompt and its trace, one or several, in the order they finished.
+        number : int
+            Of the prompt.
+        trace : RawTrace
 
         Notes
         -----
@@ -186,7 +187,7 @@ class OpenAiEngine:
                 for _ in range(min(size, len(prompts))):
                     group.start_soon(worker)
 
-        yield from self._groups(work, None, done)
+        yield from self.results(work, None, done)
 
     def results(
         self,
@@ -210,31 +211,14 @@ class OpenAiEngine:
         StopAdvisorError
             The first that the work raised; what was done before is yielded before.
         """
-        for group in self._groups(work, size, done):
-            yield from group
-
-    def _groups(
-        self,
-        work: Callable[[int], Awaitable[None]],
-        size: int | None,
-        done: queue.SimpleQueue[_Result | None],
-    ) -> Iterator[list[_Result]]:
-        """Do as `results`, and hand out at once all that is there."""
         size = size or self.slots()
         self._began, self._before = time.monotonic(), replace(self.served_model.client.traffic)
         running = self.portal.start_task_soon(work, size)
         # Put there when the work is over, so behind everything that it has put there.
         running.add_done_callback(lambda _: done.put(None))
         try:
-            while (first := done.get()) is not None:
-                group = [first]
-                while not done.empty():
-                    more = done.get()
-                    if more is None:
-                        done.put(None)
-                        break
-                    group.append(more)
-                yield group
+            while (result := done.get()) is not None:
+                yield result
             _result(running)
         finally:
             if not running.done():
