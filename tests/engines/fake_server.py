@@ -23,7 +23,7 @@ from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.hf.tokenizer import load_tokenizer
 
 TINY = Path(__file__).parent.parent.parent / "samples" / "tiny-reasoner"
-FAULTS = ("429", "500", "truncated", "no-choices", "close", "hang")
+FAULTS = ("429", "500", "truncated", "no-choices", "null-choice", "abort", "close", "hang")
 
 
 @cache
@@ -89,6 +89,8 @@ class FakeServer:
     """Field of the stream's deltas that holds text; None for no chat."""
     key: str | None = None
     echoes_key: bool = False
+    says: str = "Incorrect API key provided:"
+    """What it says before the key, where it repeats it."""
     faults: list[str] = field(default_factory=list)
     """Met by the next completions, one each."""
     always: str | None = None
@@ -180,7 +182,7 @@ class FakeServer:
         sent = to.headers.get("Authorization", "")
         if self.key is None or sent == f"Bearer {self.key}":
             return True
-        said = f"Incorrect API key provided: {sent}" if self.echoes_key else "unauthorized"
+        said = f"{self.says} {sent}" if self.echoes_key else "unauthorized"
         _send(to, 401, {"error": {"message": said}})
         return False
 
@@ -194,6 +196,11 @@ class FakeServer:
             _send(to, 500, {"error": {"message": said}})
         elif fault == "no-choices":
             _send(to, 200, {"choices": []})
+        elif fault == "null-choice":
+            _send(to, 200, {"choices": [None]})
+        elif fault == "abort":  # as a server that is shut down gives up its requests
+            choice = {"text": "", "token_ids": [], "finish_reason": "abort"}
+            _send(to, 200, {"choices": [choice], "usage": {"prompt_tokens": len(body["prompt"])}})
         elif fault == "close":
             to.connection.shutdown(socket.SHUT_RDWR)
         elif fault == "hang":
@@ -287,8 +294,8 @@ def _send_stream(to: BaseHTTPRequestHandler, name: str) -> None:
     to.send_header("Content-Type", "text/event-stream")
     to.send_header("Connection", "close")
     to.end_headers()
-    for piece in ("17", " + 25"):
-        line = json.dumps({"choices": [{"delta": {name: piece}}]})
+    for delta in (None, {name: "17"}, {name: " + 25"}):
+        line = json.dumps({"choices": [{"delta": delta}]})
         to.wfile.write(f"data: {line}\n\n".encode())
     to.wfile.write(b"data: [DONE]\n\n")
     to.close_connection = True

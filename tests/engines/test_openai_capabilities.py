@@ -61,6 +61,25 @@ def test_the_most_log_probabilities_are_found(limit: int) -> None:
     assert can.logprobs == (limit > 0)
 
 
+class Ended(FakeServer):
+    """Ends every answer at once, and keeps the ending token to itself."""
+
+    def _answer(self, body: dict[str, Any]) -> dict[str, Any]:
+        data = super()._answer(body)
+        nothing: dict[str, Any] = {"tokens": [], "token_logprobs": [], "top_logprobs": []}
+        ended = {"text": "", "token_ids": [], "logprobs": nothing, "finish_reason": "stop"}
+        return data | {"choices": [ended]}
+
+
+def test_answers_without_a_token_show_no_log_probabilities() -> None:
+    server = Ended()
+    server.start()
+    try:
+        assert found(server).top_limit == 0
+    finally:
+        server.stop()
+
+
 def test_what_a_server_does_not_say_is_not_assumed() -> None:
     with fake_server(counts_cached=False, returns_ids=False, context=None) as server:
         can = found(server)

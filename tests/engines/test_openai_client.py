@@ -151,7 +151,11 @@ def test_another_server_takes_over_while_one_is_down() -> None:
         ("localhost:8000/v1", "such as http://host:8000/v1, got 'localhost:8000/v1'"),
         ("ftp://host/v1", "such as http://host:8000/v1"),
         ("http://host/v1?key=1", "such as http://host:8000/v1"),
+        ("http://host:eighty/v1", "such as http://host:8000/v1, got 'http://host:eighty/v1'"),
+        ("http://[host/v1", "such as http://host:8000/v1"),
         (f"http://user:{SECRET}@host/v1", "must not hold a user name or password"),
+        (f"user:{SECRET}@host/v1", "must not hold a user name or password"),
+        (f"http://host/v1?api_key={SECRET}", "give a key through the environment"),
     ],
 )
 def test_bad_addresses_are_refused(url: str, message: str) -> None:
@@ -189,6 +193,19 @@ def test_a_server_that_repeats_the_key_does_not_show_it(fault: str | None) -> No
         assert SECRET not in str(error)
         assert SECRET not in repr(error)
         error = error.__cause__
+
+
+@pytest.mark.parametrize("before", range(150, 200, 7))
+def test_half_a_key_is_not_shown_either(before: int) -> None:
+    key = Key(SECRET, "A_KEY")
+    said = "x" * before
+    with (
+        fake_server(key="other", echoes_key=True, says=said) as server,
+        pytest.raises(Refused) as caught,
+    ):
+        asked([server], lambda c: c.complete(prompt_ids(), max_tokens=1), key=key)
+    assert said in str(caught.value)
+    assert "sk-" not in str(caught.value)
 
 
 @pytest.mark.parametrize("value", ["", "  ", "sk-a\nb", "sk-ä"])

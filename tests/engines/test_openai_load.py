@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
@@ -54,3 +56,27 @@ def test_a_missing_package_is_named_with_its_extra(
     )
     with pytest.raises(ModelError, match=f"needs {package}, which is not installed: pip install"):
         load_engine("tiny-reasoner", [FakeServer(port=9).url])
+
+
+class Busy(FakeServer):
+    """Cannot cut texts into tokens just now."""
+
+    def post(self, to: BaseHTTPRequestHandler) -> None:
+        if to.path == "/tokenize":
+            to.send_error(503)
+        else:
+            super().post(to)
+
+
+def test_a_tokenizer_that_the_server_does_not_show_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("stopadvisor.engines.openai.capabilities.OPENING_PATIENCE", 0.3)
+    server = Busy()
+    server.start()
+    began = time.monotonic()
+    try:
+        load_engine("tiny-reasoner", [server.url], concurrency=1, patience=60).close()
+    finally:
+        server.stop()
+    assert time.monotonic() - began < 30

@@ -230,9 +230,11 @@ async def _chat_way(client: Client) -> Way:
             delta = json.loads(line.removeprefix("data:"))["choices"][0]["delta"]
         except (ValueError, KeyError, IndexError, TypeError):
             continue  # comments, and the end's mark
+        if not isinstance(delta, dict):
+            continue
         if delta.get("reasoning_content") or delta.get("reasoning"):
             return "visible-stream"
-        said += delta.get("content") or ""
+        said += str(delta.get("content") or "")
     return "visible-stream" if said.lstrip().startswith("<think>") else "none"
 
 
@@ -247,7 +249,8 @@ async def _top_limit(client: Client, ids: Sequence[int], number: int) -> int:
         except Refused as error:
             _raise_if_final(error)
             return False
-        return answer.top_logprobs is not None and len(answer.top_logprobs[0]) >= k
+        # Nothing is in them where the first token is an end that the server keeps to itself.
+        return any(len(top) >= k for top in answer.top_logprobs or ())
 
     if await gives(USUAL_TOP):
         if not await gives(USUAL_TOP + 1):

@@ -302,7 +302,7 @@ class Client:
                     if len(lines) >= most:
                         break
         except httpx2.HTTPError as error:
-            raise EngineError(f"{server.url}: {_reason(error)}") from error
+            raise EngineError(f"{server.url}: {self._hide(_reason(error))}") from error
         return lines
 
     async def _patiently(
@@ -357,11 +357,11 @@ class Client:
         except httpx2.HTTPError as error:
             self.traffic.failed += 1
             server.resting_until = time.monotonic() + 1.0
-            raise _PassingError(f"{server.url}: {_reason(error)}") from error
+            raise _PassingError(f"{server.url}: {self._hide(_reason(error))}") from error
         except _PassingError:
             self.traffic.failed += 1
             raise
-        except (ValueError, KeyError, TypeError, IndexError) as error:
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             self.traffic.failed += 1
             # The error may quote what was sent; `from None` keeps it out of tracebacks as well.
             reason = self._hide(f"malformed answer ({type(error).__name__}: {error})")
@@ -395,8 +395,9 @@ class Client:
         for name in ("error", "message", "detail"):
             if isinstance(data, dict) and data.get(name):
                 data = data[name]
-        text = " ".join(str(data).split())[:_SHOWN] or response.reason_phrase
-        return self._hide(text)
+        # Hidden before it is cut: of half a key nothing would be recognised.
+        text = self._hide(" ".join(str(data).split()))
+        return text[:_SHOWN] or response.reason_phrase
 
     def _hide(self, text: str) -> str:
         return self._key.hide(text) if self._key else text
@@ -408,14 +409,23 @@ def _checked(url: str) -> str:
     Raises
     ------
     ModelError
-        It is no HTTP URL, or carries a password, which would end up in logs.
+        It is no HTTP URL, or carries a password or a query, which would end up in logs.
     """
-    parts = urlsplit(url)
-    if "@" in parts.netloc:
+    if "@" in url:
         raise ModelError(
             "--base-url must not hold a user name or password: give a key through the environment"
         )
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+    if "?" in url:
+        raise ModelError(
+            "--base-url must be such as http://host:8000/v1, without what stands behind a '?': "
+            "give a key through the environment"
+        )
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number, half a bracket
+        known = None
+    if not known:
         raise ModelError(f"--base-url must be such as http://host:8000/v1, got {url!r}")
     return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
 

@@ -39,11 +39,15 @@ def read_completion(data: Mapping[str, Any], seconds: float) -> Completion:
 
     Raises
     ------
-    KeyError, TypeError, ValueError, IndexError
-        It does not look like one; the client asks again.
+    KeyError, TypeError, ValueError, IndexError, AttributeError
+        It does not look like one, or the server gave it up halfway, as some do when they are shut
+        down; the client asks again.
     """
     choice, usage = data["choices"][0], data.get("usage") or {}
     given = choice.get("logprobs") or {}
+    finish = choice["finish_reason"]
+    if finish not in ("stop", "length"):
+        raise ValueError(f"finish_reason must be 'stop' or 'length', got {finish!r}")
     ids = choice.get("token_ids")
     if ids is None:
         ids = _ids_of_names(given.get("tokens"))
@@ -58,7 +62,7 @@ def read_completion(data: Mapping[str, Any], seconds: float) -> Completion:
             if top is None
             else tuple(tuple(sorted(map(float, t.values()), reverse=True)) for t in top)
         ),
-        finish_reason=str(choice["finish_reason"]),
+        finish_reason=finish,
         prompt_tokens=int(usage.get("prompt_tokens") or 0),
         decoded_tokens=int(usage.get("completion_tokens") or (len(ids) if ids else 0)),
         cached_tokens=details.get("cached_tokens"),

@@ -205,14 +205,18 @@ async def _check_tokenizer(client: Client, chat: Chat) -> None:
     ModelError
         They cut the same text differently.
     """
+    from stopadvisor.engines.openai.capabilities import OPENING_PATIENCE
+
     text = chat.render([{"role": "user", "content": "What is 17 + 25?"}])
     body = {"model": client.model, "prompt": text, "add_special_tokens": False}
     for number, url in enumerate(client.urls):
         try:
-            theirs = (await client.ask("POST", "//tokenize", body, home=number)).get("tokens")
+            found = await client.ask(
+                "POST", "//tokenize", body, home=number, patience=OPENING_PATIENCE
+            )
         except EngineError:
             continue  # not every server has it
-        ours = chat.tokenizer.encode(text, add_special_tokens=False)
+        theirs, ours = found.get("tokens"), chat.tokenizer.encode(text, add_special_tokens=False)
         if theirs is not None and theirs != ours:
             raise ModelError(
                 f"the tokenizer of {chat.tokenizer.name_or_path!r} is not the one that {url} "
