@@ -13,9 +13,9 @@ import numpy as np
 from scipy.special import expit
 
 from stopadvisor.bootstrap import interval, resample_counts
-from stopadvisor.chains import FitData, score_out_of_fold
+from stopadvisor.chains import FitData, group_numbers, score_out_of_fold
 from stopadvisor.families import SCALAR_FAMILIES
-from stopadvisor.probes import BoolArray, FloatArray
+from stopadvisor.probes import BoolArray, FloatArray, IntArray
 from stopadvisor.reliability import Reliability, auroc, reliability
 from stopadvisor.sources import Source
 from stopadvisor.studies.opened import basis_remarks
@@ -78,6 +78,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
                 values,
                 setting.correct,
                 everywhere,
+                np.arange(view.table.n_questions),
                 options,
                 scores,
                 bins,
@@ -119,7 +120,9 @@ def _add_fit_side(
     elif family == "confidence":
         values = np.exp(values)
     names = (label, "deploy", family)
-    _add(names, values, table.stop_correct, ~table.ended, options, scores, bins)
+    _add(
+        names, values, table.stop_correct, ~table.ended, group_numbers(table), options, scores, bins
+    )
 
 
 def _add(
@@ -127,12 +130,16 @@ def _add(
     values: FloatArray,
     correct: BoolArray,
     used: BoolArray,
+    units: IntArray,
     options: StudyOptions,
     scores: list[tuple[Cell, ...]],
     bins: list[tuple[Cell, ...]],
 ) -> None:
-    """Append one score's row, and its bins where it is a probability."""
-    n, rows = int(used.any(axis=1).sum()), int(used.sum())
+    """Append one score's row, and its bins where it is a probability.
+
+    `units` says which rows are resampled together: traces of one question are.
+    """
+    n, rows = np.unique(units[used.any(axis=1)]).size, int(used.sum())
     right = float(correct[used].mean())
     rank = auroc(values[used], correct[used])
     if names[2] not in _CHANCES:
@@ -140,9 +147,10 @@ def _add(
         return
     found: Reliability = reliability(values[used], correct[used])
     squares = np.where(used, (values - correct) ** 2, 0.0).sum(axis=1)
+    sums = np.column_stack([np.bincount(units, squares), np.bincount(units, used.sum(axis=1))])
     rng = np.random.default_rng(options.seed)
-    counts = resample_counts(len(values), options.resamples, rng=rng)
-    drawn = counts @ np.column_stack([squares, used.sum(axis=1)]).astype(np.float32)
+    counts = resample_counts(len(sums), options.resamples, rng=rng)
+    drawn = counts @ sums.astype(np.float32)
     spread = interval((drawn[:, 0] / drawn[:, 1]).astype(np.float64))
     scores.append((*names, n, rows, right, found.ece, found.brier, spread.low, spread.high, rank))
     columns = (found.low, found.high, found.count, found.predicted, found.observed)

@@ -14,6 +14,7 @@ from stopadvisor.studies.study import StudyOptions
 from tests.material import make_run
 from tests.studies.material import NAMES, QUICK, archive, needs_archives, row_of, rows_of
 from tests.studies.plain import load, scores_of
+from tests.studies.related_runs import probe
 
 
 @needs_archives
@@ -73,3 +74,22 @@ def test_the_deploy_side_counts_live_checkpoints_of_fit_questions(tmp_path: Path
     assert row["checkpoints"] == live.sum()
     chance, right = np.exp(fit.mean_logprob[live]), fit.correct[live]
     assert row["brier"] == pytest.approx(((chance - right) ** 2).mean())
+
+
+def test_traces_of_one_question_are_resampled_together(tmp_path: Path) -> None:
+    source = open_source(probe(tmp_path / "run", 300, samples=3, temperature=0.6))
+    fit = source.part("fit")
+    row = row_of(
+        run([source], StudyOptions(resamples=4000)), "scores", protocol="deploy", score="confidence"
+    )
+    assert row["questions"] == len(set(fit.keys)) == fit.n_questions // 3
+    squares = np.where(fit.ended, 0.0, (np.exp(fit.mean_logprob) - fit.correct) ** 2)
+    keys = np.array(fit.keys)
+    rows = np.array([np.flatnonzero(keys == key) for key in dict.fromkeys(fit.keys)])
+    rng = np.random.default_rng(1)
+    drawn = []
+    for _ in range(2000):
+        some = rows[rng.integers(0, len(rows), len(rows))].ravel()
+        drawn.append(squares[some].sum() / (~fit.ended[some]).sum())
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    assert (row["brier_low"], row["brier_high"]) == pytest.approx((low, high), abs=0.002)
