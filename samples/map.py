@@ -212,6 +212,10 @@ def verdict(row: Document) -> str:
     spread = row["delta_saving_pp"]
     if spread is None:
         return str(row["verdict"])
+    feasible = [side for side in ("learned", "scalar") if row[side]["feasible"]]
+    if len(feasible) < 2:  # a rule that is not feasible never stops: no difference to take
+        found = f"only {feasible[0]} is feasible" if feasible else "neither is feasible"
+        return f"{row['verdict']}: {found}"
     low, high = spread["ci95"]
     return f"{row['verdict']}: {spread['median']:+.1f} pp [{low:+.1f}, {high:+.1f}]"
 

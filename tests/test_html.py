@@ -17,9 +17,10 @@ from stopadvisor.cli.main import main
 from stopadvisor.costs import Weights
 from stopadvisor.errors import ProbeError
 from stopadvisor.html import page
-from stopadvisor.html.captions import percent, share
+from stopadvisor.html.captions import matched_risk_table, percent, share
 from stopadvisor.html.gather import Material, agrees, gather
 from stopadvisor.html.page import render
+from stopadvisor.html.summary import summarise
 from stopadvisor.report import assessment_document
 from stopadvisor.sources import open_source
 from tests.material import edit_records, flip_calibration, make_run, write_archive
@@ -149,6 +150,51 @@ def test_the_certificate_is_the_calibration_s(
     assert frontier.chosen is not None
     assert frontier.chosen_name == "exported point"
     assert frontier.chosen[1] == pytest.approx(100 - expected["fit_total_saving_pct"])
+
+
+def test_the_reason_of_a_certified_page_is_that_of_its_rule(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = make_run(tmp_path / "run", 500)
+    assert main(["assess", str(path), "--no-report"]) == 0
+    assert main(["calibrate", str(path), "--alpha", "0.15"]) == 0
+    capsys.readouterr()
+    document = json.loads((path / "assessment.json").read_bytes())
+    calibration = json.loads((path / "calibration.json").read_bytes())
+    evidence = summarise(document, None).why
+    advised = {name: calibration[name] for name in ("family", "schedule")}
+    same = calibration | {f"advised_{name}": value for name, value in advised.items()}
+    assert summarise(document, same).why == evidence
+    other = same | {"advised_family": "entropy", "advised_schedule": [0, 64]}
+    assert summarise(document, other).why.endswith(
+        "assess had advised entropy alone at 0, 64 thinking tokens."
+    )
+    none = same | {"advised_family": None, "advised_schedule": None}
+    assert summarise(document, none).why.endswith("assess had advised the full budget.")
+    moved = same | {"transfer": {"from": "old.joblib"}}
+    assert summarise(document, moved).why.startswith("The rule is that of old.joblib;")
+    of_right = same | {"certificate": calibration["certificate"] | {"conditional": True}}
+    assert "calibration questions that full thinking gets right were lost" in (
+        summarise(document, of_right).evidence
+    )
+
+
+def test_no_difference_is_taken_from_a_rule_that_is_not_feasible(before: Material) -> None:
+    (row,) = before.document["matched_risk"]
+    learned, scalar = row["learned"], row["scalar"]
+    for sides, words in (
+        ((True, True), "learned minus scalar "),
+        ((True, False), "only the learned side is feasible"),
+        ((False, True), "only the scalar side is feasible"),
+        ((False, False), "neither is feasible"),
+    ):
+        found = row | {
+            "learned": learned | {"feasible": sides[0]},
+            "scalar": scalar | {"feasible": sides[1]},
+        }
+        note = matched_risk_table({**before.document, "matched_risk": [found]}).note
+        assert words in note
+        assert ("pp" in note) == all(sides)
 
 
 def test_a_refusal_is_said_with_its_reason(

@@ -205,12 +205,17 @@ def _matched_risk(screen: Screen, document: Document) -> None:
         left=3,
     )
     for row in document["matched_risk"]:
-        spread = row["delta_saving_pp"]
-        if spread is not None:
-            screen.text(
-                f"alpha {row['alpha']:g}: {row['verdict']}, learned minus scalar "
-                f"{spread['median']:+.1f} pp, 95 % {interval(spread['ci95'])}"
-            )
+        if row["delta_saving_pp"] is not None:
+            screen.text(f"alpha {row['alpha']:g}: {row['verdict']}, {_difference(row)}")
+
+
+def _difference(row: Document) -> str:
+    """Learned minus scalar; a rule that is not feasible never stops, so there is none to take."""
+    feasible = [side for side in ("learned", "scalar") if row[side]["feasible"]]
+    if len(feasible) < 2:
+        return f"only the {feasible[0]} side is feasible" if feasible else "neither is feasible"
+    spread = row["delta_saving_pp"]
+    return f"learned minus scalar {spread['median']:+.1f} pp, 95 % {interval(spread['ci95'])}"
 
 
 def _serving(screen: Screen, document: Document) -> None:

@@ -92,7 +92,7 @@ def profile_caption(document: Document) -> Caption:
         f"sides again and again, {shares['harmful']} were right somewhere and end wrong, "
         f"{shares['unsolved']} are never right. Such a profile predicts: {regime['predicted']} "
         f"(so in {share(regime['stability'])} of posterior draws).",
-        f"{total} {whose} questions",
+        f"{whose} {total} questions" if whose == "all" else f"{total} {whose} questions",
         Table(
             "profile",
             "Trajectory profile",
@@ -177,9 +177,7 @@ def matched_risk_table(document: Document) -> Table:
                 )
             )
     verdicts = [
-        f"alpha {row['alpha']:g}: {row['verdict']}, learned minus scalar "
-        f"{row['delta_saving_pp']['median']:+.1f} pp, 95% "
-        f"[{row['delta_saving_pp']['ci95'][0]:+.1f}, {row['delta_saving_pp']['ci95'][1]:+.1f}]"
+        f"alpha {row['alpha']:g}: {row['verdict']}, {_difference(row)}"
         for row in document["matched_risk"]
         if row["delta_saving_pp"] is not None
     ]
@@ -199,6 +197,18 @@ def matched_risk_table(document: Document) -> Table:
         ),
         tuple(rows),
         "; ".join(verdicts) + "." if verdicts else "",
+    )
+
+
+def _difference(row: Document) -> str:
+    """Learned minus scalar; a rule that is not feasible never stops, so there is none to take."""
+    feasible = [side for side in ("learned", "scalar") if row[side]["feasible"]]
+    if len(feasible) < 2:
+        return f"only the {feasible[0]} side is feasible" if feasible else "neither is feasible"
+    low, high = row["delta_saving_pp"]["ci95"]
+    return (
+        f"learned minus scalar {row['delta_saving_pp']['median']:+.1f} pp, "
+        f"95% [{low:+.1f}, {high:+.1f}]"
     )
 
 

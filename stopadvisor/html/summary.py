@@ -87,6 +87,23 @@ def _why(document: Document) -> str:
     return text[0].upper() + text[1:]
 
 
+def _why_exported(document: Document, calibration: Document) -> str:
+    """The reason of the assessment, where the exported rule is the advised one."""
+    if "transfer" in calibration:
+        source = calibration["transfer"]["from"]
+        return f"The rule is that of {source}; its threshold was certified on this run."
+    advised, at = calibration["advised_family"], calibration["advised_schedule"]
+    if (advised, at) == (calibration["family"], calibration["schedule"]):
+        return _why(document)
+    text = "the full budget"
+    if advised is not None:
+        text = f"{rule_name(advised)} at {', '.join(map(str, at))} thinking tokens"
+    return (
+        "Calibration decides among the rules that were chosen on fit questions; assess had "
+        f"advised {text}."
+    )
+
+
 def _point(document: Document) -> Document | None:
     """The row of the comparison that the advice rests on."""
     family = document["recommendation"]["family"]
@@ -218,13 +235,14 @@ def _calibrated(document: Document, calibration: Document) -> Summary:
             basis,
         )
     certificate = calibration["certificate"]
+    whom = " that full thinking gets right" if certificate["conditional"] else ""
     return Summary(
         _headline(calibration["family"], calibration["schedule"]),
-        _why(document),
+        _why_exported(document, calibration),
         _expected_cards(document, calibration, expected),
         "good",
         str(certificate["claim"]),
-        f"{certificate['losses']} of {certificate['n']} calibration questions were lost "
+        f"{certificate['losses']} of {certificate['n']} calibration questions{whom} were lost "
         f"({certificate['bound']} test, {certificate['multiplicity']}, look number "
         f"{look['number']}). The exported threshold is {calibration['threshold']:.4g}.",
         f"stopadvisor inspect {calibration['policy']}",
