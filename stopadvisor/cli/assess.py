@@ -206,6 +206,11 @@ def run(options: AssessOptions, out: TextIO, err: TextIO) -> int:
 
 def _source(options: AssessOptions, err: TextIO) -> Source:
     probing = options.probing
+    if not options.target.exists():
+        raise WorkloadError(
+            f"{options.target}: no such file or directory; expected a JSONL workload, a run "
+            "directory or a raw.npz archive"
+        )
     if options.is_workload:
         return open_source(probe_workload(probing, err, whole=True).path)
     if probing.regrade:

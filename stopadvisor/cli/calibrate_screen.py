@@ -168,4 +168,7 @@ def _tested(screen: Screen, document: Document) -> None:
             found = f"not certified: {row['reason']}"
         rows.setdefault(found, []).append(row["family"])
     screen.title("Rules tested on calibration questions")
-    screen.facts((", ".join(families), found) for found, families in rows.items())
+    screen.facts(
+        (", ".join(families), found if len(families) == 1 else f"each {found}")
+        for found, families in rows.items()
+    )

@@ -379,7 +379,7 @@ def output_options(function: _Function) -> _Function:
 
 
 def model_options(
-    default: str | None, show_default: str | bool = True
+    default: str | None, show_default: str | bool = True, *, served: bool = True
 ) -> Callable[[_Function], _Function]:
     """Add `--model`, and where and how it runs if it is loaded here."""
     name = click.option(
@@ -388,7 +388,8 @@ def model_options(
         show_default=show_default,
         envvar="STOPADVISOR_MODEL",
         show_envvar=True,
-        help="Model name on the Hugging Face hub, or a folder; of a server, the name it serves.",
+        help="Model name on the Hugging Face hub, or a folder"
+        + ("; of a server, the name it serves." if served else "."),
     )
 
     def add(function: _Function) -> _Function:

@@ -71,7 +71,12 @@ _OPEN_SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
     default=PlanOptions.chains,
     help="2: learned and scalar rules share delta, as in calibrate; 1: one side has it all.",
 )
-@click.option("--split", default="40/40/20", help="Shares of fit, calibration and test.")
+@click.option(
+    "--split",
+    metavar="FIT/CAL/TEST",
+    default="40/40/20",
+    help="Shares of fit, calibration and test.",
+)
 @output_options
 def command(split: str, **params: Any) -> int:
     """Say how many labelled questions a certificate takes.

@@ -54,6 +54,12 @@ def command(workload: Path, compare_cues: bool, **params: Any) -> int:
     return run(options, sys.stdout, sys.stderr, compare=compare_cues)
 
 
+for _option in command.params:
+    # Taken, so that a line for `probe` does here too, and without effect: nothing is kept.
+    if isinstance(_option, click.Option) and _option.name in ("out", "preflight", "regrade"):
+        _option.hidden = True
+
+
 def run(options: ProbeOptions, out: TextIO, err: TextIO, *, compare: bool = False) -> int:
     """Check and report; a failed check is a result here, with its own exit code."""
     with progress_on(err, quiet=options.output.quiet) as progress:

@@ -85,7 +85,7 @@ class _Counts(click.ParamType[Any]):
     ],
     exit_codes=(0, 1, 2, 130),
 )
-@model_options(DEFAULT_MODEL)
+@model_options(DEFAULT_MODEL, served=False)
 @click.option("--batch", "batches", type=_Counts(), default="1,8", help="Questions at once.")
 @click.option(
     "--checkpoints", type=_Counts(), default="4,7,10", help="Numbers of checkpoints to measure."

@@ -14,6 +14,7 @@ from typing import IO, Literal, TextIO
 
 from rich import box
 from rich.console import Console, RenderableType
+from rich.measure import Measurement
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -33,6 +34,7 @@ __all__ = [
 
 WIDTH = 80
 WIDEST = 120
+_INDENT = 2
 _BAR = 20
 _LONGEST_WORD = 24
 """Words of a table up to this length are never torn."""
@@ -139,14 +141,19 @@ class Screen:
             )
         for row in rows:
             table.add_row(*(_styled(cell) for cell in row))
+        wide = self._console.options.update(max_width=1000)
+        needed = Measurement.get(self._console, wide, table).minimum + _INDENT
+        # Where there is less room lines run over: a figure cut short would read as another one.
+        width, self._console.width = self._console.width, max(self._console.width, needed)
         self._indented(table)
+        self._console.width = width
 
     def bar(self, share: float) -> str:
         """A share as a bar, in characters that the output can show."""
         return ("#" if self._ascii else "█") * round(_BAR * share)
 
     def _indented(self, what: Table | Text) -> None:
-        self._print(Padding(what, (0, 0, 0, 2), expand=False))
+        self._print(Padding(what, (0, 0, 0, _INDENT), expand=False))
 
     def _print(self, what: RenderableType, *, soft_wrap: bool = False) -> None:
         """Write lines without rich's padding, in characters that the output can take."""

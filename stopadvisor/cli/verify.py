@@ -155,7 +155,9 @@ def _verify(policy: Policy, source: Source, options: VerifyOptions) -> dict[str,
             f"{result.truncated_share:.1%} of the traces were cut off by max-think: a question cut "
             "off cannot be lost"
         )
-    if (content["model"] is None or source.is_archive) and sha != content["workload_sha256"]:
+    # A simulated run has a cap, and names its questions.
+    of_archive = content["model"] is None and content["max_think"] is None
+    if (of_archive or source.is_archive) and sha != content["workload_sha256"]:
         remarks.append(
             "archives do not name their questions: that none of these fitted or calibrated the "
             "policy cannot be checked"

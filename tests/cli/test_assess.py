@@ -430,6 +430,13 @@ def test_bad_requests_are_one_line(call: Call, words: list[str], said: str) -> N
     assert said in refused(call, "raw.npz", *words)
 
 
+def test_a_target_that_is_not_there_is_told_what_it_may_be(call: Call) -> None:
+    said = refused(call, "runs/nowhere")
+    assert "runs/nowhere: no such file or directory" in said
+    for words in ("JSONL workload", "run directory", "raw.npz archive"):
+        assert words in said
+
+
 _ONE = np.ones((200, 6), dtype=np.int64)
 _NAN = np.where(np.arange(1200).reshape(200, 6) == 7, np.nan, -0.1)
 

@@ -165,11 +165,22 @@ def test_every_option_stands_once_in_the_help(
     assert main([name, "--help"]) == 0
     text = capsys.readouterr().out
     for param in page(name).params:
-        if isinstance(param, click.Option):
+        if isinstance(param, click.Option) and not param.hidden:
             assert len(re.findall(rf"^  (-\w, )?{param.opts[0]}\b(?!-)", text, re.MULTILINE)) == 1
     is_long = name in ("assess", "probe", "preflight", "run")
     assert ("\nModel:\n" in text) == is_long
     assert ("\nCertificate:\n" in text) == (name in ("assess", "calibrate"))
+
+
+def test_preflight_takes_what_does_nothing_there_and_does_not_offer_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    hidden = {p.name for p in page("preflight").params if isinstance(p, click.Option) and p.hidden}
+    assert hidden == {"out", "preflight", "regrade"}
+    assert main(["preflight", "--help"]) == 0
+    assert "--regrade" not in capsys.readouterr().out
+    for name in COMMANDS.keys() - {"preflight"}:
+        assert not [p for p in page(name).params if isinstance(p, click.Option) and p.hidden]
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

@@ -133,6 +133,19 @@ def test_the_screen_is_the_golden_one(
     assert not [line for line in lines if line != line.rstrip()]
 
 
+def test_a_narrow_terminal_cuts_no_figure_short(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    wide = [line.split() for line in shown("assess", capsys).splitlines()]
+    monkeypatch.setenv("COLUMNS", "40")
+    narrow = [line.split() for line in shown("assess", capsys).splitlines()]
+    rows = [row for row in wide if row[:1] in (["0.15"], ["prefix-cache"], ["black-box"])]
+    assert len(rows) == 4
+    for row in rows:
+        assert row in narrow
+
+
 def test_there_is_no_golden_file_without_its_screen() -> None:
     wanted = {f"{name}-{width}.txt" for name in [*SCREENS, "run"] for width in WIDTHS}
     assert {path.name for path in GOLDENS.iterdir()} == wanted

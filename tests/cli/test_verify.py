@@ -281,3 +281,16 @@ def test_archives(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
     assert np.isfinite(other["total_saving_pct"])
     # a.npz was calibrated and has its folder; looking at b.npz leaves nothing behind.
     assert [path.name[:2] for path in Path("runs").glob("*-archive-*")] == ["a-"]
+
+
+def test_simulated_runs_name_their_questions(
+    call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in ("0", "1"):
+        assert main(["simulate", "-n", "300", "--seed", seed, "-o", seed]) == 0
+    assert main(["calibrate", "0", "--families", "confidence"]) == 0
+    capsys.readouterr()
+    found = verified(call, "0/policy.joblib", "1")
+    assert (found["n"], found["n_met_before"]) == (300, 0)
+    assert not any("archives" in remark for remark in found["remarks"])
+    assert verified(call, "0/policy.joblib", "0")["n_met_before"] > 0
