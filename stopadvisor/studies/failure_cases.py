@@ -224,22 +224,18 @@ def _deploy_side(side: FitSide) -> _Side | None:
     learned = side.cheapest([c for c in chains if c.scorer.is_learned])
     if learned is None or scalar is None:
         return None
-    table = side.fit.table
+    rows = np.flatnonzero(side.fit.table.samples == 0)  # further traces are no further questions
+    table = side.fit.table.take(rows)
     outcomes = [_chain_outcome(side, chain) for chain in (learned, scalar)]
+    (stops, others), (right, too), (cost, price) = (
+        [values[rows] for values in pair] for pair in zip(*outcomes, strict=True)
+    )
     duel = Duel(
-        outcomes[0][0],
-        outcomes[1][0],
-        outcomes[0][1],
-        outcomes[1][1],
-        table.full_correct,
-        outcomes[0][2],
-        outcomes[1][2],
-        side.fit.full_cost,
+        stops, others, right, too, table.full_correct, cost, price, side.fit.full_cost[rows]
     )
     families = (learned.scorer.family, scalar.scorer.family)
-    return _Side(
-        side.label, "deploy", families, table, duel, _scores(side, learned), _scores(side, scalar)
-    )
+    scores = (_scores(side, chain)[rows] for chain in (learned, scalar))
+    return _Side(side.label, "deploy", families, table, duel, *scores)
 
 
 def _chain_outcome(side: FitSide, chain: Chain) -> tuple[IntArray, NDArray[np.bool_], FloatArray]:

@@ -18,6 +18,7 @@ from stopadvisor.workload import read_workload
 from tests.material import make_run
 from tests.studies.material import ARCHIVES, NAMES, QUICK, archive, needs_archives, row_of, rows_of
 from tests.studies.plain import load, scores_of, split, stops_of
+from tests.studies.related_runs import probe
 
 
 @needs_archives
@@ -80,6 +81,20 @@ def test_the_deploy_side_counts_what_the_chosen_rules_lose(tmp_path: Path) -> No
         (r["protocol"], r["case"]) for r in rows_of(found, "cases") if r["case"] == "lost-correct"
     ]
     assert shown.count(("deploy", "lost-correct")) <= 2
+
+
+def test_further_traces_are_no_further_questions(tmp_path: Path) -> None:
+    source = open_source(probe(tmp_path / "run", 300, samples=3, temperature=0.6))
+    found = run([source], StudyOptions(alpha=0.2, extra={"cases": "500"}))
+    lost = row_of(found, "counts", protocol="deploy", case="lost-correct")
+    assert lost["share"] == pytest.approx(lost["questions"] / source.counts()["fit"])
+    for case in {r["case"] for r in rows_of(found, "cases")}:
+        ids = [
+            r["id"]
+            for r in rows_of(found, "cases")
+            if (r["protocol"], r["case"]) == ("deploy", case)
+        ]
+        assert len(set(ids)) == len(ids)
 
 
 def test_texts_are_the_runs_own(tmp_path: Path) -> None:
