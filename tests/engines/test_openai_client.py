@@ -54,14 +54,14 @@ def test_an_answer_is_read_whole() -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_passes_is_asked_again(fault: str) -> None:
-    async def work(client: Client) -> tuple[Any, int]:
+    async def work(client: Client) -> tuple[Any, tuple[int, int]]:
         answer = await client.complete(prompt_ids(), max_tokens=3)
-        return answer.token_ids, client.traffic.failed
+        return answer.token_ids, (client.traffic.requests, client.traffic.failed)
 
     with fake_server(faults=[fault, fault]) as server:
-        ids, failed = asked([server], work, request_timeout=0.5)
+        ids, counted = asked([server], work, request_timeout=0.5)
     assert ids == tuple(ids_of(server.story.thinking)[:3])
-    assert failed == 2
+    assert counted == (1, 2)
     assert len(server.asked) == 3
     assert server.asked[0] == server.asked[2]
 

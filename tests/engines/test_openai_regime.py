@@ -147,13 +147,13 @@ def test_probes_that_nothing_could_be_cached_for_change_nothing() -> None:
 
 def test_probes_are_held_against_what_an_earlier_request_had_sent() -> None:
     rows = [
-        Served("trace", 0, 50, 0, 100, 0.1),
-        Served("probe", 16, 50 + 16 + 6, 64, 4, 0.1),  # 66 tokens stand: two blocks of 32
-        Served("probe", 70, 50 + 70 + 6, 32, 4, 0.1),  # 120 stand, three blocks; two were lost
-        Served("probe", 80, 50 + 80 + 6, 128, 4, 0.1),
-        Served("probe", 90, 50 + 96 + 14, 160, 4, 0.1),  # suffix found too: does not count
-        Served("answer", 90, 50 + 90 + 1, 0, 4, 0.1),
-        Served("probe", 90, 50 + 90 + 6, None, 4, 0.1),  # not said
+        Served("trace", 0, 50, 0),
+        Served("probe", 16, 50 + 16 + 6, 64),  # 66 tokens stand: two blocks of 32
+        Served("probe", 70, 50 + 70 + 6, 32),  # 120 stand, three blocks; two were lost
+        Served("probe", 80, 50 + 80 + 6, 128),
+        Served("probe", 90, 50 + 96 + 14, 160),  # suffix found too: does not count
+        Served("answer", 90, 50 + 90 + 1, 0),
+        Served("probe", 90, 50 + 90 + 6, None),  # not said
     ]
     assert found_in_cache(rows, 6, 32) == Cached(4, 64 + 96 + 128 + 128, 64 + 32 + 128 + 128)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -54,10 +54,6 @@ class Capabilities:
     """How many of a repeated prompt's tokens did; None where it does not say."""
     repeated_tokens: int
     """Length of that prompt."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
 
 
 async def find_capabilities(client: Client, prompt_ids: Sequence[int]) -> Capabilities:

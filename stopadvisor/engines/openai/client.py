@@ -53,13 +53,12 @@ class Refused(EngineError):
 
 @dataclass
 class Traffic:
-    """What a client has sent and received so far; attempts that failed count as `failed` only."""
+    """What was answered so far; attempts that failed count as `failed` only."""
 
     requests: int = 0
     failed: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    decoded_tokens: int = 0
 
 
 @dataclass
@@ -249,7 +248,6 @@ class Client:
         )
         self.traffic.prompt_tokens += completion.prompt_tokens
         self.traffic.cached_tokens += completion.cached_tokens or 0
-        self.traffic.decoded_tokens += completion.decoded_tokens
         return completion
 
     async def ask(
@@ -337,7 +335,6 @@ class Client:
         url = server.url.removesuffix("/v1") + path[1:] if path[:2] == "//" else server.url + path
         headers = {} if content is None else {"Content-Type": "application/json"}
         server.in_flight += 1
-        self.traffic.requests += 1
         began = time.monotonic()
         try:
             response = await self._http.request(method, url, content=content, headers=headers)
@@ -369,6 +366,7 @@ class Client:
         finally:
             server.in_flight -= 1
         server.resting_until = 0.0
+        self.traffic.requests += 1
         return result
 
     def _pick(self, home: int | None) -> _Server:

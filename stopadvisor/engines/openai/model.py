@@ -41,8 +41,6 @@ class Served:
     prompt_tokens: int
     cached_tokens: int | None
     """None where the server does not say."""
-    decoded_tokens: int
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -376,18 +374,9 @@ class ServedModel:
         home: int | None,
         **options: Any,
     ) -> Completion:
-        """Ask once and put down what it cost."""
+        """Ask once and put down what came from the cache."""
         answer = await self.client.complete(ids, stop_token_ids=self.stop_ids, home=home, **options)
-        served.append(
-            Served(
-                kind,
-                budget,
-                answer.prompt_tokens,
-                answer.cached_tokens,
-                answer.decoded_tokens,
-                answer.seconds,
-            )
-        )
+        served.append(Served(kind, budget, answer.prompt_tokens, answer.cached_tokens))
         if answer.prompt_tokens != len(ids):
             raise EngineError(
                 f"the server counts {answer.prompt_tokens} prompt tokens where {len(ids)} ids were "
