@@ -82,6 +82,8 @@ class FakeServer:
     """Whether an ending token is among the ids, as with vLLM."""
     obeys_stop: bool = True
     """Whether it knows stop texts; ids always."""
+    at_most: int | None = None
+    """Its own limit on the tokens of an answer, whatever `max_tokens` says."""
     ignores_limits: bool = False
     """Says more than `max_tokens`, and goes on behind stop ids."""
     completions: bool = True
@@ -227,7 +229,7 @@ class FakeServer:
         reason = "length"
         if self.ignores_limits:
             body = {**body, "max_tokens": body["max_tokens"] + 5, "stop_token_ids": []}
-        for token in ids[: body["max_tokens"]]:
+        for token in ids[: body["max_tokens"]][: self.at_most]:
             said.append(token)
             if token in {end_id(), *body.get("stop_token_ids", ())} and not body.get("ignore_eos"):
                 reason = "stop"

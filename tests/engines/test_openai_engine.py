@@ -142,6 +142,11 @@ def test_visible_answers_after_a_stop() -> None:
     assert [p.visible_tokens for p in trace.probes] == [tokens] * 3 + [0]
 
 
+def test_a_limit_of_the_servers_own_cuts_nothing() -> None:
+    plan = replace(PLAN, on_stop="answer")
+    assert probed(plan, at_most=3) == probed(plan)
+
+
 def test_the_context_cuts_thinking_earlier() -> None:
     with fake_server(context=100) as server, engine_at(server) as engine:
         room = engine.longest_thinking(prompts(1), replace(PLAN, answer_cap=20))

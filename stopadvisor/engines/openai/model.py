@@ -344,20 +344,25 @@ class ServedModel:
         Parameters and errors are those of `draw`.
         """
         closer = self.chat.closer.ids
+        prefix = [*prompt_ids, *thinking, *closer]
+        ids: list[int] = []
         served: list[Served] = []
-        at = len(thinking) + len(closer)
-        answer = await self._continue(
-            "answer",
-            [*prompt_ids, *thinking, *closer],
-            len(thinking),
-            served,
-            home,
-            max_tokens=plan.answer_cap,
-            **self._drawing(plan, prompt, at),
-        )
-        ids = self._new_ids(answer)
-        ends = [i for i, token in enumerate(ids) if token in self.stop_ids]
-        ids = ids[: ends[0] + 1] if ends else ids
+        over = False
+        while not over:  # once, unless the server has a limit of its own below the cap
+            answer = await self._continue(
+                "answer",
+                [*prefix, *ids],
+                len(thinking),
+                served,
+                home,
+                max_tokens=plan.answer_cap - len(ids),
+                **self._drawing(plan, prompt, len(thinking) + len(closer) + len(ids)),
+            )
+            for token in self._new_ids(answer):
+                ids.append(token)
+                over = token in self.stop_ids or len(ids) >= plan.answer_cap
+                if over:
+                    break
         return Written(tuple(ids), self.visible_text(ids), tuple(served))
 
     def visible_text(self, ids: Sequence[int]) -> str:
