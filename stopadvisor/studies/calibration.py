@@ -14,6 +14,7 @@ from scipy.special import expit
 
 from stopadvisor.bootstrap import interval, resample_counts
 from stopadvisor.chains import FitData, group_numbers, score_out_of_fold
+from stopadvisor.errors import CalibrationError
 from stopadvisor.families import SCALAR_FAMILIES
 from stopadvisor.probes import BoolArray, FloatArray, IntArray
 from stopadvisor.reliability import Reliability, auroc, reliability
@@ -68,6 +69,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     """
     scores: list[tuple[Cell, ...]] = []
     bins: list[tuple[Cell, ...]] = []
+    reasons: list[str] = []
     views = paper_views(sources)
     for source, view in zip(sources, views, strict=True):
         setting = paper_setting(view)
@@ -83,7 +85,11 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
                 scores,
                 bins,
             )
-        fit = fit_data(source, study_settings(options))
+        try:
+            fit = fit_data(source, study_settings(options))
+        except CalibrationError as error:
+            reasons.append(f"{view.label}: no deploy side: {error}")
+            continue
         for family in ("learned", "learned-boosted", *SCALAR_FAMILIES):
             _add_fit_side(fit, view.label, family, options, scores, bins)
     note = "scores that are no probabilities have an AUROC alone"
@@ -97,6 +103,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
         ),
         (
             *basis_remarks(views),
+            *reasons,
             "the Brier interval resamples questions; the scores are not fitted anew",
         ),
     )

@@ -11,7 +11,7 @@ from sklearn.metrics import brier_score_loss, roc_auc_score
 from stopadvisor.sources import open_source
 from stopadvisor.studies.calibration import run
 from stopadvisor.studies.study import StudyOptions
-from tests.material import make_run
+from tests.material import archive_arrays, make_run, write_archive
 from tests.studies.material import NAMES, QUICK, archive, needs_archives, row_of, rows_of
 from tests.studies.plain import load, scores_of
 from tests.studies.related_runs import probe
@@ -93,3 +93,10 @@ def test_traces_of_one_question_are_resampled_together(tmp_path: Path) -> None:
         drawn.append(squares[some].sum() / (~fit.ended[some]).sum())
     low, high = np.quantile(drawn, [0.025, 0.975])
     assert (row["brier_low"], row["brier_high"]) == pytest.approx((low, high), abs=0.002)
+
+
+def test_too_few_fit_questions_leave_the_papers_side(tmp_path: Path) -> None:
+    file = write_archive(tmp_path / "raw.npz", **archive_arrays(12))
+    found = run([open_source(file, root=tmp_path)], QUICK)
+    assert {row["protocol"] for row in rows_of(found, "scores")} == {"paper"}
+    assert any("no deploy side: choosing a rule needs" in remark for remark in found.remarks)
