@@ -87,6 +87,8 @@ def _mmlu_pro(row: Row, seed: int) -> Line:
     gold, options = row["answer"].strip(), row["options"]
     if gold not in _letters(len(options)):
         raise ValueError(f"expected the letter of one of {len(options)} options, got {gold!r}")
+    if options[_letters(len(options)).index(gold)] == _NOT_AN_OPTION:
+        raise ValueError(f"expected the letter of an option, got {gold!r}, which is a filler")
     shown = _with_options(row["question"], options)
     name = row.get("question_id")
     return Line(shown, gold, row.get("category"), None if name is None else str(name))
@@ -252,6 +254,8 @@ def convert(name: str, rows: Iterable[Row], n: int, *, seed: int) -> Converted:
         label = f"row {index}"
         try:
             line = benchmark.read(row, seed)
+            if not (line.question or "").strip():  # files hold empty cells, too
+                raise ValueError(f"expected a question, got {line.question!r}")
             check_gold(benchmark.task, line.gold)
         except (AttributeError, TypeError, ValueError) as error:
             left_out.append(f"{label} cannot be asked: {error}")

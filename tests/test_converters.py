@@ -245,6 +245,9 @@ def test_rows_left_out_are_named(tmp_path: Path, call: Call) -> None:
     ("name", "row", "message"),
     [
         ("mmlu-pro", {**ROWS["mmlu-pro"][0], "answer": "K"}, "one of 5 options, got 'K'"),
+        ("mmlu-pro", {**ROWS["mmlu-pro"][0], "options": ["N/A"] * 10}, "which is a filler"),
+        ("gsm8k", {"question": None, "answer": "#### 3"}, "expected a question, got None"),
+        ("gsm8k", {"question": " ", "answer": "#### 3"}, "expected a question, got ' '"),
         ("aime", {**ROWS["aime"][0], "answer": "none"}, "invalid literal"),
         ("gpqa-diamond", {**GPQA, "Incorrect Answer 2": None}, "NoneType"),
     ],
