@@ -159,7 +159,8 @@ def run(options: CalibrateOptions, out: TextIO, err: TextIO) -> int:
             document = work(source, options, target)
         for remark in document["remarks"]:
             progress.remark(f"note: {remark}")
-        if (source.folder / REPORT).exists():
+        # A report shows the calibration that lies in its folder.
+        if (source.folder / REPORT).exists() and target.parent.resolve() == source.folder.resolve():
             progress.remark(
                 f"note: {REPORT} is from before this calibration; `stopadvisor report "
                 f"{place(source.folder)}` writes it again"

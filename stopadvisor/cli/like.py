@@ -84,9 +84,10 @@ def check_budgets(policy: Policy, path: Path, source: Source) -> None:
     missing = [budget for budget in policy.budgets if budget not in probed]
     if not missing:
         return
+    at = "there" if len(missing) == len(policy.budgets) else f"at {number_list(missing)}"
     text = (
         f"the policy probes at {number_list(policy.budgets)} thinking tokens, {source.folder} does "
-        f"not at {number_list(missing)}; its budgets are {number_list(probed)}"
+        f"not {at}; its budgets are {number_list(probed)}"
     )
     if source.manifest is not None and policy.content["model"] is not None:
         command = f"probe {place(source.manifest['workload']['path'])} --like {place(path)}"

@@ -93,6 +93,7 @@ _EXAMPLES = (
 )
 _ENVIRONMENT = {
     "STOPADVISOR_MODEL": "the model where --model names none",
+    "STOPADVISOR_REPORT": "0 keeps assess from writing report.html",
     "STOPADVISOR_DEBUG": "1 shows the traceback of an internal error",
     "NO_COLOR": "no colour, also on a terminal",
     "COLUMNS": "width of the output; without a terminal it is 80",
@@ -111,6 +112,16 @@ class _Table(click.Group):
             return None
         command: click.Command = import_module(entry.module).command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not ctx.resilient_parsing:
+            from difflib import get_close_matches
+
+            for near in get_close_matches(args[0], COMMANDS, n=1):
+                ctx.fail(f"No such command {args[0]!r}: did you mean {near!r}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -223,7 +223,7 @@ def load_model(model: str | None, policy: Policy, options: RunOptions) -> HfEngi
             return options.server.load(name, **chat)
         return hf.load_engine(name, device=options.device, dtype=options.dtype, **chat)
     except ModelError as error:
-        if model is not None:
+        if model is not None or name not in str(error):
             raise
         raise ModelError(f"{error} (the policy names it so; --model says where it is)") from error
 

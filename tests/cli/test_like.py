@@ -79,7 +79,7 @@ def test_other_budgets_are_refused_with_the_command_that_probes_the_right_ones(
     assert (code, out) == (2, "")
     workload = tmp_path / "other-sums.jsonl"
     assert f"`stopadvisor probe {workload} --like policy.joblib`" in err
-    assert "other does not at" in err
+    assert "thinking tokens, other does not there; its budgets are 0 and 100" in err
     assert not Path("other/ledger.json").exists()
     assert call("probe", workload, "--like", POLICY, "--out", "right")[0] == 0
 

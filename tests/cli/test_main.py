@@ -275,6 +275,22 @@ def test_wrong_usage_is_exit_2_as_text_and_as_json(
     assert json.loads(capsys.readouterr().out)["error"]["exit_code"] == 2
 
 
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("asses", "No such command 'asses': did you mean 'assess'?"),
+        ("profile_serving", "did you mean 'profile-serving'?"),
+        ("samples/sums.jsonl", "No such command 'samples/sums.jsonl'."),
+        ("--asses", "No such option"),
+    ],
+)
+def test_a_command_of_nearly_that_name_is_named(
+    word: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([word]) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_a_closed_pipe_ends_quietly() -> None:
     command = f"{sys.executable} -m stopadvisor --help | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(

@@ -14,6 +14,7 @@ from stopadvisor.cli.main import main
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.engines.hf import load_engine, online
 from stopadvisor.engines.hf.engine import HfEngine
+from stopadvisor.errors import ModelError
 from stopadvisor.grading import Grader
 from stopadvisor.labels import grade_traces
 from stopadvisor.manifest import build_manifest
@@ -309,6 +310,24 @@ def test_another_dtype_is_remarked(bench: Bench, engine: HfEngine, policy: Polic
     )
     document = bench.document("--limit", "1", policy=path)
     assert any("dtype is 'float32' here, was 'bfloat16'" in r for r in document["remarks"])
+
+
+def test_where_the_model_is_is_asked_only_where_it_was_not_found(
+    tmp_path: Path,
+    policy: Policy,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def nowhere(name: str, **_: Any) -> HfEngine:
+        raise ModelError(f"model {name!r} is nowhere")
+
+    monkeypatch.setattr("stopadvisor.engines.hf.load_engine", nowhere)
+    save_policy(policy.content, tmp_path / "policy.json", format="json")
+    words = ["run", str(tmp_path / "policy.json"), str(WORKLOAD)]
+    server = ["--engine", "openai", "--base-url", "nowhere"]
+    for more, asked in (([], True), (server, False)):
+        assert main([*words, *more]) == 2
+        assert ("--model says where it is" in capsys.readouterr().err) == asked
 
 
 def test_a_run_of_other_questions_is_refused(
