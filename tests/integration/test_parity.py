@@ -118,7 +118,7 @@ def test_same_probes_as_the_local_engine(
 def test_same_texts_token_for_token(
     served: OpenAiEngine, local: Engine, workload: Workload
 ) -> None:
-    prompts = make_prompts(workload.questions[:8], None)
+    prompts = make_prompts(workload.questions, None)
     for theirs, ours in zip(served.probe(prompts, PLAN), local.probe(prompts, PLAN), strict=True):
         assert theirs.thinking == ours.thinking
         assert theirs.natural_text == ours.natural_text
