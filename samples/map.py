@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import lzma
+import re
 import shutil
 import subprocess
 import sys
@@ -251,7 +252,7 @@ def _because(document: Document) -> str:
     advice = document["recommendation"]
     evidence = [reason for reason in advice["reasons"] if reason.startswith("Evidence: ")]
     decided = advice["reasons"][-1] if advice["policy"] == "full-budget" else evidence[0]
-    return str(decided)
+    return re.sub(r"(?<=\d)%", " %", str(decided))
 
 
 def _row(paper: Document) -> Document:

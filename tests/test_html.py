@@ -208,6 +208,7 @@ def test_a_refusal_is_said_with_its_reason(
     assert material.calibration is not None
     text = Page(render(material)).text
     assert "Keep the full thinking budget." in text
+    assert f"full thinking, {material.document['split']['fit']} fit questions" in text
     assert f"Not certified at alpha = 0.2%: {material.calibration['refusal']['reason']}" in text
     assert "Assessed at alpha = 0.15, calibrated at 0.002" in text
     risk = material.exhibits.risk

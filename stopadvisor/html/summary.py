@@ -221,11 +221,15 @@ def _calibrated(document: Document, calibration: Document) -> Summary:
     if not calibration["certified"]:
         refusal = calibration["refusal"]
         needed = refusal["labels_needed"]
-        accuracy = document.get("fit_full_accuracy", document.get("full_accuracy"))
+        if "fit_full_accuracy" in document:
+            accuracy = document["fit_full_accuracy"]
+            whose = f"{document['split']['fit']} fit questions"
+        else:  # assessed under the paper's protocol
+            accuracy, whose = document["full_accuracy"], "all questions"
         return Summary(
             _headline(None, None),
             "Calibration certified no rule that saves anything.",
-            _nothing(document, accuracy, "by assess"),
+            _nothing(document, accuracy, whose),
             "plain",
             f"Not certified at alpha = {share(calibration['alpha'])}: {refusal['reason']}.",
             ""
