@@ -134,6 +134,15 @@ def test_several_servers_share_the_questions_evenly() -> None:
     assert (len(first.asked), len(second.asked)) == (6, 6)
 
 
+@pytest.mark.parametrize("fault", ["429", "500", "truncated", "close"])
+def test_a_server_that_fails_is_not_waited_for_while_another_is_free(fault: str) -> None:
+    with fake_server(always=fault) as first, fake_server() as second:
+        began = time.monotonic()
+        asked([first, second], lambda c: c.complete(prompt_ids(), max_tokens=1, home=0), patience=9)
+        assert time.monotonic() - began < 1.0  # what the first asks for
+        assert (len(first.asked), len(second.asked)) == (1, 1)
+
+
 def test_another_server_takes_over_while_one_is_down() -> None:
     async def work(client: Client) -> None:
         for _ in range(8):

@@ -38,7 +38,6 @@ KEEP_ALIVE = 4.0
 
 _PASSING = {408, 425, 429, 500, 502, 503, 504, 529}
 """Statuses that another attempt may change."""
-_BUSY = {429, 503, 529}
 _SHOWN = 200
 """Characters of a server's message that are passed on."""
 
@@ -340,9 +339,10 @@ class Client:
             response = await self._http.request(method, url, content=content, headers=headers)
             seconds = time.monotonic() - began
             if response.status_code in _PASSING:
-                pause = _retry_after(response)
-                if response.status_code in _BUSY:
-                    server.resting_until = time.monotonic() + max(pause, 1.0)
+                pause, now = _retry_after(response), time.monotonic()
+                server.resting_until = now + max(pause, 1.0)
+                if any(other.resting_until <= now for other in self._servers):
+                    pause = 0.0  # the next attempt goes to another
                 said = self._said(response)
                 raise _PassingError(f"{server.url}: {response.status_code} {said}", pause)
             if not response.is_success:
@@ -360,6 +360,7 @@ class Client:
             raise
         except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
             self.traffic.failed += 1
+            server.resting_until = time.monotonic() + 1.0
             # The error may quote what was sent; `from None` keeps it out of tracebacks as well.
             reason = self._hide(f"malformed answer ({type(error).__name__}: {error})")
             raise _PassingError(f"{server.url}: {reason}") from None
