@@ -79,6 +79,7 @@ def grade_traces(
                         ended=p.ended,
                         visible_answer=p.visible_text,
                         visible_tokens=None if p.visible_text is None else p.visible_tokens,
+                        tail_mass=p.tail_mass,
                     )
                     for p in trace.probes
                 ),

@@ -185,6 +185,8 @@ class Checkpoint:
     """Only with on-stop ``answer``, while the trace goes on; so are the next two."""
     visible_correct: bool | None = None
     visible_tokens: int | None = None
+    tail_mass: float | None = None
+    """Probability outside the top k, mean over the answer; only with a ``top-k`` entropy."""
 
 
 _VISIBLE = ("visible_answer", "visible_correct", "visible_tokens")
@@ -217,6 +219,8 @@ class ProbeRecord:
             if row["visible_tokens"] is None:
                 for name in _VISIBLE:
                     del row[name]
+            if row["tail_mass"] is None:
+                del row["tail_mass"]
         return json.dumps(data, ensure_ascii=False, allow_nan=False)
 
     @classmethod

@@ -266,3 +266,11 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
 def test_answers_are_compared_as_whole_strings() -> None:
     codes = answer_codes(np.array([["a", "a\0", "a"]], dtype=object))
     assert codes.tolist() == [[0, 1, 0]]
+
+
+def test_the_tail_of_a_top_k_entropy_is_kept() -> None:
+    whole = record()
+    assert "tail_mass" not in whole.to_json()
+    rows = tuple(replace(c, tail_mass=0.25) for c in whole.checkpoints)
+    kept = replace(whole, checkpoints=rows)
+    assert ProbeRecord.from_dict(json.loads(kept.to_json()), "here") == kept

@@ -250,7 +250,7 @@ def _results(
     options: StudyCommandOptions, sources: Sequence[Source]
 ) -> Iterator[tuple[str, StudyResult | Exception]]:
     """Each study with what it found or raised, as they finish."""
-    jobs = min(options.jobs or len(os.sched_getaffinity(0)), len(STUDIES))
+    jobs = min(options.jobs or os.cpu_count() or 1, len(STUDIES))
     order = sorted(STUDIES, key=lambda name: not STUDIES[name].slow)
     asked = {name: _own_options(name, options.study) for name in order}
     if jobs == 1:

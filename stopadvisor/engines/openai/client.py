@@ -115,7 +115,7 @@ class Client:
     model : str
         Name of the model as the servers know it.
     key : Key, optional
-        Sent to these servers only.
+        Sent to these servers only, through the proxies that the environment names.
     request_timeout : float
         Seconds for one answer.
     patience : float
