@@ -39,18 +39,7 @@ _SUBSETS: Mapping[str, tuple[str, ...]] = {
 
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
-    """Peak gain, AUROC and net saving of each subset.
-
-    Parameters
-    ----------
-    sources : sequence of Source
-    options : StudyOptions
-
-    Raises
-    ------
-    StopAdvisorError
-        Too few questions, or labels of one class only.
-    """
+    """Peak gain, AUROC and net saving of each subset."""
     views = paper_views(sources)
     peaks = [row for view in views for row in peak_rows(view, _chances(view), _ALL, options)]
     sides, reasons = fit_sides(sources, study_settings(options))

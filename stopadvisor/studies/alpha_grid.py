@@ -52,18 +52,7 @@ _DEPLOY = (
 
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
-    """Compare the two sides at every α of the paper, and at the one asked for.
-
-    Parameters
-    ----------
-    sources : sequence of Source
-    options : StudyOptions
-
-    Raises
-    ------
-    StopAdvisorError
-        Too few questions, or labels of one class only.
-    """
+    """Compare the two sides at every α of the paper, and at the one asked for."""
     alphas = sorted({*PAPER_ALPHAS, options.alpha})
     views = paper_views(sources)
     paper = [row for view in views for row in _paper_rows(view, alphas, options)]

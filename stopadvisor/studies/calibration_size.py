@@ -58,18 +58,7 @@ _EXPECTED = (
 
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
-    """Certified savings along the number of calibration questions.
-
-    Parameters
-    ----------
-    sources : sequence of Source
-    options : StudyOptions
-
-    Raises
-    ------
-    StopAdvisorError
-        Too few questions, or labels of one class only.
-    """
+    """Certified savings along the number of calibration questions."""
     views = paper_views(sources)
     sides, reasons = fit_sides(sources, study_settings(options))
     drawn = [row for view in views for row in _drawn_rows(view, options)]

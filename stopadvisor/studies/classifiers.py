@@ -27,18 +27,7 @@ _EXPORTED = {"learned": "logistic", "learned-boosted": "boosted trees"}
 
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
-    """Peak gain and AUROC of each class; net saving of those that can be exported.
-
-    Parameters
-    ----------
-    sources : sequence of Source
-    options : StudyOptions
-
-    Raises
-    ------
-    StopAdvisorError
-        Too few questions, or labels of one class only.
-    """
+    """Peak gain and AUROC of each class; net saving of those that can be exported."""
     views = paper_views(sources)
     peaks = [
         row for view in views for row in peak_rows(view, _chances(view), CLASSIFIERS[0], options)

@@ -104,18 +104,7 @@ def peak_intervals(
 
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
-    """Peak gains, their intervals, and the curves behind them.
-
-    Parameters
-    ----------
-    sources : sequence of Source
-    options : StudyOptions
-
-    Raises
-    ------
-    StopAdvisorError
-        Too few questions, or labels of one class only.
-    """
+    """Peak gains, their intervals, and the curves behind them."""
     views = paper_views(sources)
     tables: dict[str, list[tuple[Cell, ...]]] = {
         name: [] for name in ("runs", "peaks", "interpolation", "curves")

@@ -56,18 +56,7 @@ _RECORDED = (
 
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
-    """Savings at equal risk under several caps.
-
-    Parameters
-    ----------
-    sources : sequence of Source
-    options : StudyOptions
-
-    Raises
-    ------
-    StopAdvisorError
-        Too few questions, or labels of one class only.
-    """
+    """Savings at equal risk under several caps."""
     views = paper_views(sources)
     matched = [row for view in views for row in _matched_rows(view, options)]
     flat = [name for name, s in zip(labels(sources), sources, strict=True) if s.is_archive]

@@ -58,18 +58,7 @@ _MATCHED = (
 
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
-    """Peaks and matched-risk savings of the audit-only rules.
-
-    Parameters
-    ----------
-    sources : sequence of Source
-    options : StudyOptions
-
-    Raises
-    ------
-    StopAdvisorError
-        Too few questions, or labels of one class only.
-    """
+    """Peaks and matched-risk savings of the audit-only rules."""
     views = paper_views(sources)
     peaks: list[tuple[Cell, ...]] = []
     matched: list[tuple[Cell, ...]] = []

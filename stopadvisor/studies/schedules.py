@@ -70,18 +70,7 @@ def nearest_columns(budgets: IntArray, schedule: Sequence[int]) -> tuple[int, ..
 
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
-    """Peak gain and net saving of the paper's schedules.
-
-    Parameters
-    ----------
-    sources : sequence of Source
-    options : StudyOptions
-
-    Raises
-    ------
-    StopAdvisorError
-        Too few questions, or labels of one class only.
-    """
+    """Peak gain and net saving of the paper's schedules."""
     views = paper_views(sources)
     sides, reasons = fit_sides(sources, study_settings(options))
     budgets = [row for view in views for row in _schedule_rows(view)]

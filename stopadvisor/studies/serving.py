@@ -73,18 +73,7 @@ _PRICES = (
 
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
-    """Savings by serving regime and price.
-
-    Parameters
-    ----------
-    sources : sequence of Source
-    options : StudyOptions
-
-    Raises
-    ------
-    StopAdvisorError
-        Too few questions, or labels of one class only.
-    """
+    """Savings by serving regime and price."""
     views = paper_views(sources)
     sides, reasons = fit_sides(sources, study_settings(options))
     regimes: list[tuple[Cell, ...]] = []

@@ -66,18 +66,7 @@ _CERTIFIED = (
 
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
-    """Repeat the comparison under the paper's five seeds.
-
-    Parameters
-    ----------
-    sources : sequence of Source
-    options : StudyOptions
-
-    Raises
-    ------
-    StopAdvisorError
-        Too few questions, or labels of one class only.
-    """
+    """Repeat the comparison under the paper's five seeds."""
     views = paper_views(sources)
     settings = study_settings(options)
     summary: list[tuple[Cell, ...]] = []

@@ -85,9 +85,16 @@ class Study(Protocol):
     def __call__(self, sources: Sequence[Source], options: StudyOptions) -> StudyResult:
         """Study one or several sources.
 
+        Parameters
+        ----------
+        sources : sequence of Source
+            Runs and archives, as many as the study needs.
+        options : StudyOptions
+
         Raises
         ------
-        StudyError
-            These sources lack what the study needs; the message names it.
+        StopAdvisorError
+            These sources lack what the study needs, such as questions enough and labels of both
+            classes; the message names it.
         """
         ...

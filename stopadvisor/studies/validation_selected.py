@@ -55,18 +55,7 @@ _DEPLOYED = (
 
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
-    """Select a threshold of every family on one part and measure it on another.
-
-    Parameters
-    ----------
-    sources : sequence of Source
-    options : StudyOptions
-
-    Raises
-    ------
-    StopAdvisorError
-        Too few questions, or labels of one class only.
-    """
+    """Select a threshold of every family on one part and measure it on another."""
     views = paper_views(sources)
     selected = [row for view in views for row in _selected_rows(view, options)]
     sides, reasons = fit_sides(sources, study_settings(options))
