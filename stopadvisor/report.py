@@ -7,7 +7,7 @@ documents for people, so that both say the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ __all__ = [
     "calibration_document",
     "certification_document",
     "look_remarks",
+    "matched_points",
     "policy_document",
 ]
 
@@ -326,6 +327,28 @@ def certification_document(
         ],
         "expected": content["expected"],
     }
+
+
+def matched_points(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Each side of an assessment's matched-risk rows, its figures under one set of names.
+
+    The document names them for the questions they are of: fit questions, or under the paper's
+    protocol test questions.
+    """
+    of, prefix = ("test", "") if document["protocol"] == "paper" else ("fit", "fit_")
+    for row in document["matched_risk"]:
+        for side in ("learned", "scalar"):
+            point = row[side]
+            if point is not None:
+                yield {
+                    "alpha": row["alpha"],
+                    "side": side,
+                    **{name: point[name] for name in ("family", "feasible", "threshold")},
+                    "risk": point[f"{of}_risk"],
+                    "accuracy": point[f"{of}_accuracy"],
+                    "think_saving_pct": point[f"{prefix}think_saving_pct"],
+                    "total_saving_pct": point[f"{prefix}total_saving_pct"],
+                }
 
 
 def look_remarks(look: Look, n_earlier: int) -> list[str]:

@@ -20,6 +20,7 @@ from stopadvisor.cli.screen import (
 )
 from stopadvisor.decision import chance_words
 from stopadvisor.families import rule_name
+from stopadvisor.report import matched_points
 
 __all__ = ["PAPER_FLAW", "show_assessment"]
 
@@ -177,27 +178,19 @@ def _profile(screen: Screen, document: Document) -> None:
 
 
 def _matched_risk(screen: Screen, document: Document) -> None:
-    paper = document["protocol"] == "paper"
-    basis = "test" if paper else "fit"
-    risk, accuracy = f"{basis}_risk", f"{basis}_accuracy"
-    total = "total_saving_pct" if paper else "fit_total_saving_pct"
-    rows = []
-    for row in document["matched_risk"]:
-        for side in ("learned", "scalar"):
-            point = row[side]
-            if point is None:
-                continue
-            rows.append(
-                (
-                    f"{row['alpha']:g}",
-                    side,
-                    point["family"],
-                    number(point["threshold"]),
-                    share(point[risk]) if point["feasible"] else "not feasible",
-                    share(point[accuracy]),
-                    percent(point[total]),
-                )
-            )
+    basis = "test" if document["protocol"] == "paper" else "fit"
+    rows = [
+        (
+            f"{point['alpha']:g}",
+            point["side"],
+            point["family"],
+            number(point["threshold"]),
+            share(point["risk"]) if point["feasible"] else "not feasible",
+            share(point["accuracy"]),
+            percent(point["total_saving_pct"]),
+        )
+        for point in matched_points(document)
+    ]
     screen.table(
         f"Learned against scalar at matched risk ({basis} questions)",
         ("alpha", "side", "rule", "threshold", "risk", "accuracy", "saving"),

@@ -12,6 +12,7 @@ from textwrap import wrap
 from typing import Any, TextIO
 
 from stopadvisor.cli.screen import WIDTH, Screen, percent, share
+from stopadvisor.decision import chance_words
 
 __all__ = ["show_list", "show_skipped", "show_study"]
 
@@ -164,6 +165,8 @@ def _cell(value: Any, unit: str) -> str:
         return f"{value:+.1f}"
     if unit == "share":
         return share(value)
+    if unit == "chance":
+        return chance_words(value)
     if unit == "tokens":
         return f"{value:.0f}"
     return str(value) if isinstance(value, int) else f"{value:.3g}"

@@ -22,6 +22,7 @@ from stopadvisor.html.exhibits import (
     SignalExhibit,
     Spread,
 )
+from stopadvisor.report import matched_points
 from stopadvisor.studies.study import Cell, Column, Table
 
 __all__ = [
@@ -154,28 +155,8 @@ def serving_caption(document: Document) -> Caption | None:
 
 def matched_risk_table(document: Document) -> Table:
     """Learned against scalar at equal risk, as the document has it."""
-    paper = document["protocol"] == "paper"
-    basis = "test" if paper else "fit"
-    prefix = "" if paper else "fit_"
-    rows = []
-    for row in document["matched_risk"]:
-        for side in ("learned", "scalar"):
-            point = row[side]
-            if point is None:
-                continue
-            rows.append(
-                (
-                    row["alpha"],
-                    side,
-                    point["family"],
-                    point["feasible"],
-                    point["threshold"],
-                    point[f"{basis}_risk"],
-                    point[f"{basis}_accuracy"],
-                    point[f"{prefix}think_saving_pct"],
-                    point[f"{prefix}total_saving_pct"],
-                )
-            )
+    basis = "test" if document["protocol"] == "paper" else "fit"
+    rows = [tuple(point.values()) for point in matched_points(document)]
     verdicts = [
         f"alpha {row['alpha']:g}: {row['verdict']}, {_difference(row)}"
         for row in document["matched_risk"]

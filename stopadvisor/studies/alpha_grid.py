@@ -47,7 +47,7 @@ _DEPLOY = (
     Column("difference_low", "95 % CI", "pp"),
     Column("difference_high", "high", "pp"),
     Column("verdict", "Verdict"),
-    Column("chance", "Chance to certify", "share"),
+    Column("chance", "Chance to certify", "chance"),
 )
 
 

@@ -52,7 +52,7 @@ _EXPECTED = (
     Column("run", "Run"),
     Column("questions", "Labels"),
     Column("allowed_losses", "Losses allowed"),
-    Column("chance", "Chance to certify", "share"),
+    Column("chance", "Chance to certify", "chance"),
     *EXPECTED,
 )
 

@@ -59,7 +59,7 @@ _ADVICE = (
     Column("checkpoints", "Checkpoints"),
     Column("fit_risk", "Risk (fit)", "share"),
     Column("fit_saving_pct", "Net saving (fit)", "%"),
-    Column("chance", "Chance to certify", "share"),
+    Column("chance", "Chance to certify", "chance"),
     Column("evidence", "At equal risk"),
 )
 

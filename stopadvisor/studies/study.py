@@ -17,7 +17,8 @@ Cell = str | int | float | bool | None
 """A value as computed, neither rounded nor formatted; None where there is none."""
 
 Unit = str
-"""``""`` for words and plain numbers, else ``%``, ``pp``, ``tokens``, ``share``, ``s``, ``$``."""
+"""``""`` for words and plain numbers, else ``%``, ``pp``, ``tokens``, ``share``, ``s``, ``$``;
+``chance`` for an estimated probability, which is never quite 0 or 1."""
 
 
 @dataclass(frozen=True)

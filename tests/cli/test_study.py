@@ -33,7 +33,7 @@ DOCUMENT = [
 OPTIONS = ["alpha", "delta", "serving", "resamples", "seed", "extra"]
 TABLE = ["name", "title", "note", "columns", "rows"]
 COLUMN = ["name", "title", "unit"]
-UNITS = {"", "%", "pp", "tokens", "share", "s", "$"}
+UNITS = {"", "%", "pp", "tokens", "share", "chance", "s", "$"}
 QUICK = ["--resamples", "200"]
 
 
