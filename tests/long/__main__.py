@@ -23,6 +23,7 @@ TITLES = {
     "paper": "Mean true net saving against the paper's grid, alpha 0.15",
     "few": "Few labels",
     "black box": "Black box",
+    "lower limit": "True saving below the advised rule's lower limit (at most 0.05)",
     "comparison": "Two equal families told apart (at most 0.05)",
 }
 

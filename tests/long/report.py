@@ -27,9 +27,11 @@ from tests.long.strength import (
     Against,
     BlackBox,
     FewLabels,
+    LowerLimit,
     against_the_paper,
     black_box,
     few_labels,
+    lower_limit,
 )
 from tests.populations import FREE_FORM, POPULATIONS, Population
 
@@ -103,6 +105,10 @@ def tasks(*, short: bool) -> list[Task]:
     for population, alpha in ((SMALL, 0.10), (TINY, 0.15)):
         runs, truth = (20, 5_000) if short else (300, 50_000)
         out.append(Task("few", few_labels, (population, alpha, runs, truth)))
+    for n_fit, n_calibration in ((36, 36), (80, 79)):
+        population = replace(MIXED, n_fit=n_fit, n_calibration=n_calibration)
+        sizes = (40, 5_000) if short else (400, 50_000)
+        out.append(Task("lower limit", lower_limit, (population, *sizes)))
     out += [
         Task("broken", _broken_short if short else _broken_full, (k,))
         for k, _ in enumerate(VARIANTS)
@@ -166,6 +172,8 @@ def judged(results: Sequence[Result]) -> list[Check]:
             checks.append(_stronger(value))
         elif isinstance(value, FewLabels):
             checks.append(_few(value))
+        elif isinstance(value, LowerLimit):
+            checks.append(_limit_holds(value))
         elif isinstance(value, BlackBox):
             checks.append(_black_box(value))
         elif result.task.part == "comparison":
@@ -218,6 +226,14 @@ def _few(found: FewLabels) -> Check:
         f"mean true net saving {found.saving:.1f} %"
     )
     return Check("few", ok, line)
+
+
+def _limit_holds(found: LowerLimit) -> Check:
+    line = (
+        f"{found.population:16} n_fit {found.n_fit:3d}: true saving below its limit in "
+        f"{found.below / found.n:.4f} of {found.n}"
+    )
+    return Check("lower limit", found.below <= ceiling(found.n, 1), line)
 
 
 def _black_box(found: BlackBox) -> Check:

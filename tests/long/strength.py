@@ -13,6 +13,7 @@ from stopadvisor.choice import Choice, choose
 from stopadvisor.costs import PAPER_WEIGHTS, full_counts, stopped_counts
 from stopadvisor.decision import recommend
 from stopadvisor.families import SCALAR_FAMILIES
+from stopadvisor.outcomes import measure_rule
 from stopadvisor.paper import threshold_grid
 from stopadvisor.probes import ProbeTable
 from stopadvisor.risk import max_losses
@@ -20,7 +21,16 @@ from stopadvisor.trajectories import profile, trajectory
 from tests.long.coverage import DELTA, Size, Truth, seeded, settings_of
 from tests.populations import Population, renamed
 
-__all__ = ["Against", "BlackBox", "FewLabels", "against_the_paper", "black_box", "few_labels"]
+__all__ = [
+    "Against",
+    "BlackBox",
+    "FewLabels",
+    "LowerLimit",
+    "against_the_paper",
+    "black_box",
+    "few_labels",
+    "lower_limit",
+]
 
 
 @dataclass(frozen=True)
@@ -190,3 +200,39 @@ def _saving(population: Population, chain: Chain, position: int, alpha: float, t
     costs = stopped_counts(table, chain.scorer.schedule, "black-box").weighed(PAPER_WEIGHTS)
     full = full_counts(table).weighed(PAPER_WEIGHTS).sum()
     return float(100 * (1 - curve.totals(costs)[0, 0] / full))
+
+
+@dataclass(frozen=True)
+class LowerLimit:
+    """How often the advised rule truly saves less than its lower limit on fit questions says."""
+
+    population: str
+    n_fit: int
+    n: int
+    """Data sets for which a rule was advised."""
+    below: int
+
+
+def lower_limit(
+    population: Population, runs: int, truth_questions: int, alpha: float = 0.15
+) -> LowerLimit:
+    """Hold the lower limit of the saving against the refitted rule on fresh questions."""
+    truth = population.draw(truth_questions, seeded(population, alpha, 71))
+    settings = settings_of(population, alpha)
+    n = below = 0
+    for number in range(runs):
+        fit = population.draw(population.n_fit, seeded(population, alpha, 72, number))
+        choice = choose(fit, population.n_calibration, settings)
+        if choice.advised is None or choice.saving_lower is None:
+            continue
+        true = measure_rule(
+            choice.advised.scorer,
+            float(choice.advised.thresholds[choice.advised_position]),
+            truth,
+            serving=settings.serving,
+            weights=settings.weights,
+            cache_block=settings.cache_block,
+        )
+        n += 1
+        below += true.total_saving_pct < choice.saving_lower
+    return LowerLimit(population.name, population.n_fit, n, below)

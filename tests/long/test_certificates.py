@@ -12,7 +12,7 @@ import pytest
 from tests.long.coverage import DELTA, ceiling
 from tests.long.report import Check, Result, judged, run, tasks
 
-PARTS = ("coverage", "broken", "sequence", "paper", "few", "black box", "comparison")
+PARTS = ("coverage", "broken", "sequence", "paper", "few", "black box", "lower limit", "comparison")
 
 
 def _short(part: str) -> list[Check]:
