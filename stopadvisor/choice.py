@@ -53,7 +53,7 @@ _FEW_FIT_QUESTIONS = 200
 """With fewer, the lower limit of the saving is nominally 97.5 %, so that it holds in 95 %.
 
 In simulations the saving of the refitted rule was below nominal 95 % in 7 to 8 % of data sets of 36
-and 80 questions, below nominal 97.5 % in 4 to 5 % (``tests/long``, part "lower limit").
+and 80 questions, below nominal 97.5 % in 3 to 5 % (``tests/long``, part "lower limit").
 """
 _LEARNED_DEFAULT = ("learned", "learned-boosted")
 
