@@ -114,9 +114,11 @@ def _encode(tokenizer: Any, text: str) -> list[int]:
     return [int(i) for i in tokenizer.encode(text, add_special_tokens=False)]
 
 
-def _decode(tokenizer: Any, ids: Sequence[int]) -> str:
+def _decode(tokenizer: Any, ids: Sequence[int], *, special: bool = True) -> str:
     return str(
-        tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        tokenizer.decode(
+            list(ids), skip_special_tokens=not special, clean_up_tokenization_spaces=False
+        )
     )
 
 
@@ -199,13 +201,13 @@ class Chat:
         """Return the ids that close the thinking and ask for the answer."""
         return [*self.closer.ids, *_encode(self.tokenizer, cue)]
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return ids as text, special tokens left out."""
-        return str(
-            self.tokenizer.decode(
-                list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
-            )
-        )
+    def encode(self, text: str) -> list[int]:
+        """Return a text's ids, nothing added."""
+        return _encode(self.tokenizer, text)
+
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """Return ids as text, special tokens left out unless they are asked for."""
+        return _decode(self.tokenizer, ids, special=special)
 
     def tokenizer_sha256(self) -> str:
         """Hash the vocabulary with its ids, and how a fixed text is cut.

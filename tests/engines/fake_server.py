@@ -208,9 +208,7 @@ class FakeServer:
         elif fault == "hang":
             time.sleep(2.0)
             to.close_connection = True
-        elif isinstance(body["prompt"], str):
-            _send(to, 200, {"choices": [{"text": "!", "finish_reason": "length"}], "usage": {}})
-        elif not self.takes_ids:
+        elif not self.takes_ids and not isinstance(body["prompt"], str):
             _send(to, 400, {"error": {"message": "prompt must be a string"}})
         elif (body.get("logprobs") or 0) > self.top_limit > 0:
             _send(to, 400, {"error": {"message": f"at most {self.top_limit} logprobs"}})
@@ -219,19 +217,19 @@ class FakeServer:
             _send_bytes(to, 200, data, cut=fault == "truncated")
 
     def _answer(self, body: dict[str, Any]) -> dict[str, Any]:
-        prompt = body["prompt"]
+        prompt, by_text = body["prompt"], isinstance(body["prompt"], str)
+        if by_text:
+            prompt = ids_of(prompt)
         opener = words().opener.ids[0]
         begun = len(prompt) - prompt[::-1].index(opener) if opener in prompt else len(prompt)
         ids = self.story.after(prompt[begun:])
-        if body.get("ignore_eos"):
-            ids = [i for i in ids if i != end_id()] + [ids_of(" 7")[0]] * body["max_tokens"]
         said: list[int] = []
         reason = "length"
         if self.ignores_limits:
             body = {**body, "max_tokens": body["max_tokens"] + 5, "stop_token_ids": []}
         for token in ids[: body["max_tokens"]][: self.at_most]:
             said.append(token)
-            if token in {end_id(), *body.get("stop_token_ids", ())} and not body.get("ignore_eos"):
+            if token in {end_id(), *body.get("stop_token_ids", ())}:
                 reason = "stop"
                 break
             text = words().decode(said)
@@ -241,13 +239,16 @@ class FakeServer:
         shown = said
         if not self.sends_end and said and said[-1] == end_id():
             shown = said[:-1]
-        choice: dict[str, Any] = {"text": words().decode(shown), "finish_reason": reason}
-        if self.returns_ids:
+        text = words().decode(shown, special=not body.get("skip_special_tokens", True))
+        for stop in body.get("stop", ()) if self.obeys_stop else ():
+            text = text.partition(stop)[0]
+        choice: dict[str, Any] = {"text": text, "finish_reason": reason}
+        if self.returns_ids and not by_text:
             choice["token_ids"] = shown
         k = body.get("logprobs")
         if k and self.top_limit:
             choice["logprobs"] = {
-                "tokens": [f"token_id:{i}" if self.returns_ids else "x" for i in shown],
+                "tokens": [f"token_id:{i}" if "token_ids" in choice else "x" for i in shown],
                 "token_logprobs": [logprob(i) for i in shown],
                 "top_logprobs": [
                     {f"token_id:{1000 + n}": logprob(i) - 1.0 - n for n in range(1, k)}

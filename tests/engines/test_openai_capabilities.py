@@ -48,7 +48,6 @@ def test_a_whole_server_is_described() -> None:
         can = found(server)
     assert (can.server, can.context, can.root) == ("0.0.1", 1024, str(TINY))
     assert can.returns_ids
-    assert can.logprobs
     assert can.counts_cached
     assert can.cached_tokens == can.repeated_tokens // 32 * 32
 
@@ -58,7 +57,6 @@ def test_the_most_log_probabilities_are_found(limit: int) -> None:
     with fake_server(top_limit=limit) as server:
         can = found(server)
     assert can.top_limit == limit
-    assert can.logprobs == (limit > 0)
 
 
 class Ended(FakeServer):
@@ -133,10 +131,8 @@ def test_a_base_url_without_v1_is_named() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"takes_ids": False}, "(completions-text): joining text at a cut changes its tokens"),
         ({"completions": False, "chat": "reasoning"}, "cannot resume it (visible-stream)"),
         ({"completions": False}, "hides its reasoning (none): it can be neither probed nor"),
-        ({"returns_ids": False}, "returns no token ids"),
         ({"key": "k"}, "does not accept a request without a key (401 unauthorized)"),
         ({"root": "/nowhere/x"}, "say with --tokenizer where the served model's is"),
     ],

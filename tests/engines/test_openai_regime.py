@@ -27,6 +27,7 @@ from stopadvisor.errors import ProbeError
 
 @dataclass(frozen=True)
 class _Answer:
+    prompt_tokens: int
     cached_tokens: int | None
     seconds: float
 
@@ -56,7 +57,8 @@ class _Server:
             cached = (len(prompt) - 1) // self.block * self.block
         self.seen.append(prompt)
         tokens = len(prompt) - cached + self.read_cost * cached
-        return _Answer(cached if self.says else None, self.floor + self.per_token * tokens)
+        seconds = self.floor + self.per_token * tokens
+        return _Answer(len(prompt), cached if self.says else None, seconds)
 
 
 def _measure(server: _Server, context: int = 2048) -> RegimeMeasure:

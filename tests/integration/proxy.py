@@ -35,10 +35,18 @@ def every(n: int, fault: Fault) -> Callable[[int], Fault | None]:
 class FaultProxy:
     """Stands before a server on this machine and breaks what `schedule` says."""
 
-    def __init__(self, port: int, schedule: Callable[[int], Fault | None]) -> None:
+    def __init__(
+        self,
+        port: int,
+        schedule: Callable[[int], Fault | None] = lambda number: None,
+        *,
+        unknown: Callable[[str, bytes], bool] = lambda path, body: False,
+    ) -> None:
         self._upstream = port
         self._schedule = schedule
         """From the number of a completion request, 0 for the first, to what befalls it."""
+        self._unknown = unknown
+        """From path and body to whether this endpoint does not offer that: it answers 400."""
         self.seen: Counter[str] = Counter()
         """Completion requests, by what befell them; ``passed`` for nothing."""
         self._loop = asyncio.new_event_loop()
@@ -91,11 +99,15 @@ class FaultProxy:
         with contextlib.suppress(*ends):
             head = await reader.readuntil(b"\r\n\r\n")
             body = await reader.readexactly(_content_length(head))
-            fault = None
-            if head.split(b" ", 2)[1].endswith(b"completions"):
-                fault = self._schedule(sum(self.seen.values()))
-                self.seen[fault or "passed"] += 1
-            await self._answer(writer, head, body, fault)
+            path = head.split(b" ", 2)[1].decode()
+            if self._unknown(path, body):
+                await _refuse(writer, b"HTTP/1.1 400 Bad Request")
+            else:
+                fault = None
+                if path.endswith("completions"):
+                    fault = self._schedule(sum(self.seen.values()))
+                    self.seen[fault or "passed"] += 1
+                await self._answer(writer, head, body, fault)
         writer.close()
         self._open.discard(task)
 
@@ -108,10 +120,7 @@ class FaultProxy:
             await self._stop.wait()
             return
         if fault in _REFUSALS:
-            said = b'{"error": {"message": "not now"}}'
-            lines = b"%s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s"
-            writer.write(lines % (_REFUSALS[fault], len(said), said))
-            await writer.drain()
+            await _refuse(writer, _REFUSALS[fault])
             return
         reply = await self._forward(head, body)
         if fault == "lost-reply":
@@ -140,6 +149,13 @@ class FaultProxy:
             return await reader.read()
         finally:
             writer.close()
+
+
+async def _refuse(writer: asyncio.StreamWriter, status: bytes) -> None:
+    said = b'{"error": {"message": "not now, or not here"}}'
+    lines = b"%s\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s"
+    writer.write(lines % (status, len(said), said))
+    await writer.drain()
 
 
 def _content_length(head: bytes) -> int:

@@ -28,6 +28,8 @@ OPENING_PATIENCE = 5.0
 """Seconds for which a server may be out of reach before it is called unreachable."""
 _REPEATED = 600
 """Tokens of the prompt that is sent twice: longer than the cache blocks of most servers."""
+_TOKENS_A_WORD = 4
+"""More than a short word and its space ever take, so that a prompt of words fits."""
 _STREAM_LINES = 40
 
 
@@ -44,16 +46,25 @@ class Capabilities:
     """Where the server says it took the model from: a name or a folder."""
     returns_ids: bool
     """Decoded tokens come back as ids."""
-    logprobs: bool
-    """Log-probabilities of decoded tokens come back."""
     top_limit: int
-    """Most likeliest tokens whose log-probabilities it gives; 0 for none."""
+    """Most likeliest tokens whose log-probabilities it gives; 0 for none, or for such that no ids
+    say whose they are."""
     counts_cached: bool
     """It says how many prompt tokens came from its cache."""
     cached_tokens: int | None
     """How many of a repeated prompt's tokens did; None where it does not say."""
     repeated_tokens: int
     """Length of that prompt."""
+
+    @property
+    def takes_ids(self) -> bool:
+        """Prompts may go as token ids."""
+        return self.way == "completions-ids"
+
+    @property
+    def exact(self) -> bool:
+        """Token ids go both ways."""
+        return self.takes_ids and self.returns_ids
 
 
 async def find_capabilities(client: Client, prompt_ids: Sequence[int]) -> Capabilities:
@@ -95,13 +106,8 @@ def refusal(found: Capabilities) -> str:
     if found.way == "visible-stream":
         return (
             "the endpoint shows its reasoning in a chat stream and cannot resume it "
-            "(visible-stream): probing needs /v1/completions on token ids, as vLLM and SGLang "
+            "(visible-stream): probing needs /v1/completions, as vLLM and SGLang "
             "offer; a watched stream can be broken off, but not measured at budgets"
-        )
-    if found.way == "completions-text":
-        return (
-            "the endpoint's completions take text and no token ids (completions-text): joining "
-            "text at a cut changes its tokens; serve the model with vLLM or SGLang"
         )
     return (
         "the endpoint hides its reasoning (none): it can be neither probed nor resumed; use the "
@@ -115,11 +121,14 @@ async def _capabilities_of(client: Client, ids: Sequence[int], number: int) -> C
     context, root = entry.get("max_model_len"), entry.get("root")
     way, returns_ids, logprobs = await _way(client, ids, number)
     top, cached, length = 0, None, 0
-    if way == "completions-ids":
+    if way in ("completions-ids", "completions-text"):
         try:
-            top = await _top_limit(client, ids, number) if logprobs else 0
+            top = await _top_limit(client, ids, number) if returns_ids and logprobs else 0
             length = min(_REPEATED, (int(context) if context else _REPEATED) - 8)
-            cached = await _cached(client, ids, length, number)
+            repeated: Sequence[int] | str = (list(ids) * (length // len(ids) + 1))[:length]
+            if way == "completions-text":
+                repeated = "go " * (length // _TOKENS_A_WORD)
+            cached, length = await _cached(client, repeated, number)
         except EngineError as error:
             raise ModelError(f"{url} fails when it is asked what it can do: {error}") from error
     return Capabilities(
@@ -128,7 +137,6 @@ async def _capabilities_of(client: Client, ids: Sequence[int], number: int) -> C
         context=int(context) if context else None,
         root=str(root) if root else None,
         returns_ids=returns_ids,
-        logprobs=logprobs,
         top_limit=top,
         counts_cached=cached is not None,
         cached_tokens=cached,
@@ -190,9 +198,8 @@ async def _way(client: Client, ids: Sequence[int], number: int) -> tuple[Way, bo
         # A server that took the ids for something else counts another prompt.
         if answer.prompt_tokens == len(ids):
             return "completions-ids", answer.token_ids is not None, answer.logprobs is not None
-    text = {"model": client.model, "prompt": "Hello", "max_tokens": 2}
     try:
-        await client.ask("POST", "/completions", text, home=number, patience=OPENING_PATIENCE)
+        await client.complete("Hello", max_tokens=2, home=number, patience=OPENING_PATIENCE)
     except Refused as error:
         _raise_if_final(error)
     else:
@@ -263,13 +270,13 @@ async def _top_limit(client: Client, ids: Sequence[int], number: int) -> int:
     return low
 
 
-async def _cached(client: Client, ids: Sequence[int], length: int, number: int) -> int | None:
-    """Send a long prompt twice and return how much of it the second time came from the cache."""
-    prompt = (list(ids) * (length // len(ids) + 1))[:length]
-    answer = None
+async def _cached(
+    client: Client, prompt: Sequence[int] | str, number: int
+) -> tuple[int | None, int]:
+    """Send a long prompt twice; return how much of it came from the cache then, and its length."""
     for _ in range(2):
         answer = await client.complete(prompt, max_tokens=1, home=number, patience=OPENING_PATIENCE)
-    return answer.cached_tokens if answer else None
+    return answer.cached_tokens, answer.prompt_tokens
 
 
 async def _version(client: Client, number: int) -> str | None:

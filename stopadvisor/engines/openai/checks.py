@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from stopadvisor.engines.openai.completion import Completion
 from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
 from stopadvisor.probes import ProbePlan
 
@@ -49,23 +50,14 @@ async def server_checks(
 
 
 async def _obeys(model: ServedModel, ids: Sequence[int]) -> Finding:
-    """`max_tokens` and `stop_token_ids` have their effect, and ids are taken as they are."""
-    client, wrong = model.client, []
-    drawn = await client.complete(ids, max_tokens=_TOKENS)
+    """Limits and stops have their effect, and ids are taken as they are."""
+    drawn = await model.wire.complete(ids, max_tokens=_TOKENS)
     tokens = drawn.token_ids or ()
-    if drawn.prompt_tokens != len(ids):
+    wrong = await (_wrong_on_ids if model.can.exact else _wrong_on_text)(model, ids, drawn)
+    if model.can.takes_ids and drawn.prompt_tokens != len(ids):
         wrong.append(f"counts {drawn.prompt_tokens} prompt tokens for {len(ids)} ids")
-    if len(tokens) > _TOKENS or (len(tokens) < _TOKENS and drawn.finish_reason != "stop"):
-        wrong.append(f"decodes {len(tokens)} tokens under max_tokens={_TOKENS}")
-    new = [i for i, token in enumerate(tokens) if i and token not in tokens[:i]]
-    if new:
-        at = new[0]
-        cut = await client.complete(ids, max_tokens=_TOKENS, stop_token_ids=[tokens[at]])
-        if len(cut.token_ids or ()) not in (at, at + 1):
-            wrong.append(
-                f"goes on behind stop_token_ids=[{tokens[at]}], its token {at + 1}, for "
-                f"{len(cut.token_ids or ())} tokens"
-            )
+    if drawn.decoded_tokens > _TOKENS or (len(tokens) > _TOKENS and model.can.exact):
+        wrong.append(f"decodes {drawn.decoded_tokens} tokens under max_tokens={_TOKENS}")
     if wrong:
         return Finding(
             "server-obeys",
@@ -73,27 +65,56 @@ async def _obeys(model: ServedModel, ids: Sequence[int]) -> Finding:
             f"the server {'; '.join(wrong)}",
             "the server ignores limits or ids: use a current vLLM or SGLang",
         )
-    return Finding(
-        "server-obeys",
-        "pass",
-        f"{len(ids)} ids taken as they are, max_tokens and stop_token_ids obeyed",
-    )
+    stops = "stop_token_ids" if model.can.exact else "stop"
+    taken = f"{len(ids)} ids taken as they are" if model.can.takes_ids else "text continued"
+    return Finding("server-obeys", "pass", f"{taken}, max_tokens and {stops} obeyed")
+
+
+async def _wrong_on_ids(model: ServedModel, ids: Sequence[int], drawn: Completion) -> list[str]:
+    """What is wrong where ids come back: an early end, or going on behind a stop id."""
+    tokens, wrong = drawn.token_ids or (), []
+    if len(tokens) < _TOKENS and drawn.finish_reason != "stop":
+        wrong.append(f"decodes {len(tokens)} tokens under max_tokens={_TOKENS}")
+    new = [i for i, token in enumerate(tokens) if i and token not in tokens[:i]]
+    if new:
+        at = new[0]
+        cut = await model.wire.complete(ids, max_tokens=_TOKENS, stop_token_ids=[tokens[at]])
+        if len(cut.token_ids or ()) not in (at, at + 1):
+            wrong.append(
+                f"goes on behind stop_token_ids=[{tokens[at]}], its token {at + 1}, for "
+                f"{len(cut.token_ids or ())} tokens"
+            )
+    return wrong
+
+
+async def _wrong_on_text(model: ServedModel, ids: Sequence[int], drawn: Completion) -> list[str]:
+    """What is wrong where text comes back: going on behind a stop text."""
+    text = drawn.text
+    if len(text.strip()) < 2:
+        return []  # nothing to be cut
+    at = text.index(text.strip()[1])
+    cut = await model.wire.complete(ids, max_tokens=_TOKENS, stop=[text[at]])
+    if cut.text != text[:at] and text[:at].strip():
+        return [f"goes on behind stop={[text[at]]!r}, with {cut.text[at:]!r}"]
+    return []
 
 
 async def _continues(model: ServedModel, ids: Sequence[int]) -> Finding:
-    """A trace that is resumed from its ids goes on as it would have."""
-    client = model.client
-    whole = (await client.complete(ids, max_tokens=_TOKENS)).token_ids or ()
+    """A trace that is resumed goes on as it would have."""
+    wire = model.wire
+    whole = (await wire.complete(ids, max_tokens=_TOKENS)).token_ids or ()
     half = len(whole) // 2
-    rest = await client.complete([*ids, *whole[:half]], max_tokens=len(whole) - half)
+    rest = await wire.complete([*ids, *whole[:half]], max_tokens=len(whole) - half)
     if whole[half:] == rest.token_ids:
-        return Finding("resumes", "pass", f"greedy tokens go on from ids as they were, at {half}")
+        return Finding("resumes", "pass", f"greedy tokens go on as they were, at {half}")
     return Finding(
         "resumes",
         "warn",
         f"resumed after {half} tokens the server goes on with {list(rest.token_ids or ())}, it had "
         f"gone on with {list(whole[half:])}",
-        "resumed traces differ in half precision; where stops must not, serve in float32",
+        "resumed traces differ in half precision; where stops must not, serve in float32"
+        if model.can.exact
+        else "text that is cut anew goes on differently: probe and serve the same way",
     )
 
 

@@ -186,7 +186,7 @@ class Client:
 
     async def complete(
         self,
-        prompt_ids: Sequence[int],
+        prompt: Sequence[int] | str,
         *,
         max_tokens: int,
         temperature: float = 0.0,
@@ -197,12 +197,13 @@ class Client:
         patience: float | None = None,
         **fields: Any,
     ) -> Completion:
-        """Continue token ids.
+        """Continue token ids, or a text.
 
         Parameters
         ----------
-        prompt_ids : sequence of int
-            The whole prefix; nothing is added to it.
+        prompt : sequence of int, or str
+            The whole prefix; of ids nothing is added to it, and ids come back where the server
+            gives them.
         max_tokens : int
             Most tokens to decode.
         temperature : float
@@ -229,13 +230,13 @@ class Client:
         """
         body: dict[str, Any] = {
             "model": self.model,
-            "prompt": list(prompt_ids),
+            "prompt": prompt if isinstance(prompt, str) else list(prompt),
             "max_tokens": max_tokens,
             "temperature": temperature,
-            "return_token_ids": True,
-            "return_tokens_as_token_ids": True,
             **fields,
         }
+        if not isinstance(prompt, str):
+            body |= {"return_token_ids": True, "return_tokens_as_token_ids": True}
         if seed is not None:
             body["seed"] = seed
         if stop_token_ids:

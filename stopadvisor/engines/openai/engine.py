@@ -229,7 +229,7 @@ class OpenAiEngine:
         if self.concurrency is None:
             questions = [f"What is {n} + {n + 9}? Think step by step." for n in range(16)]
             prompts = [self.chat.prompt_ids([{"role": "user", "content": q}]) for q in questions]
-            found = self.call(find_concurrency, self.served_model.client, prompts)
+            found = self.call(find_concurrency, self.served_model.wire, prompts)
             self.concurrency = found.concurrency
             self.remarks.append(found.remark())
         return self.concurrency

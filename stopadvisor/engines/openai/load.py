@@ -152,18 +152,13 @@ async def _open(
     from stopadvisor.engines.hf.tokenizer import load_tokenizer
     from stopadvisor.engines.openai.capabilities import find_capabilities, refusal
     from stopadvisor.engines.openai.model import ServedModel
+    from stopadvisor.engines.openai.wire import TextWire
 
     asked_for = client.model
     # Any ids will do to find out whether ids are taken at all; these exist in every vocabulary.
     can = await find_capabilities(client, [11, 12, 13, 14, 15, 16, 17, 18])
-    if can.way != "completions-ids":
+    if can.way not in ("completions-ids", "completions-text"):
         raise ModelError(f"{client.urls[0]}: {refusal(can)}")
-    if not can.returns_ids:
-        raise ModelError(
-            f"{client.urls[0]} returns no token ids (return_token_ids, or "
-            "return_tokens_as_token_ids): joining text at a cut changes its tokens; use a current "
-            "vLLM"
-        )
     try:
         words = load_tokenizer(tokenizer or _origin(can, asked_for))
     except ModelError as error:
@@ -180,6 +175,7 @@ async def _open(
     stop_ids = words.stop_ids
     return ServedModel(
         client=client,
+        wire=client if can.exact else TextWire.of(client, chat, takes_ids=can.takes_ids),
         chat=chat,
         stop_ids=stop_ids,
         stops=AnswerStops.of(chat, stop_ids, len(words.tokenizer)),
@@ -232,7 +228,8 @@ def identity_of(served: ServedModel) -> dict[str, Any]:
     root = Path(name)
     local = (root / "config.json").is_file()
     return {
-        "engine": "openai",
+        # Text is cut anew at every join: probes of the two ways are not quite the same.
+        "engine": "openai" if served.can.exact else "openai-text",
         "engine_version": served.can.server,
         # A folder goes by its own name, as with the hf engine, wherever it lies.
         "model": root.resolve().name if local or root.is_absolute() else name,
@@ -269,7 +266,14 @@ def _remarks(served: ServedModel) -> list[str]:
         True: f"{can.cached_tokens} of {can.repeated_tokens} repeated prompt tokens cached",
         False: "cached prompt tokens not reported (vLLM: --enable-prompt-tokens-details)",
     }[can.counts_cached]
-    return [f"{name} resumes token ids; {logprobs}; {cached}"]
+    remarks = [f"{name} resumes {'token ids' if can.exact else 'text'}; {logprobs}; {cached}"]
+    if not can.exact:
+        remarks.append(
+            f"{'answers come back' if can.takes_ids else 'prompts go'} as text, "
+            "which is cut into tokens anew at every join: a policy from these probes is for "
+            "endpoints of this kind"
+        )
+    return remarks
 
 
 def _require_packages() -> None:

@@ -19,6 +19,7 @@ from stopadvisor.engines.hf.stops import AnswerStops
 from stopadvisor.engines.openai.capabilities import Capabilities
 from stopadvisor.engines.openai.client import Client, Completion
 from stopadvisor.engines.openai.ends import TraceEnd, mean_statistics, token_statistics
+from stopadvisor.engines.openai.wire import Wire
 from stopadvisor.engines.settings import Sampling, entropy_top_k
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.probes import ProbePlan, Prompt
@@ -87,6 +88,8 @@ class ServedModel:
     """What asking a server takes, beside the question."""
 
     client: Client
+    wire: Wire = field(repr=False)
+    """What the client is asked through."""
     chat: Chat
     stop_ids: tuple[int, ...]
     """Ids that end the generation."""
@@ -380,9 +383,9 @@ class ServedModel:
         **options: Any,
     ) -> Completion:
         """Ask once and put down what came from the cache."""
-        answer = await self.client.complete(ids, stop_token_ids=self.stop_ids, home=home, **options)
+        answer = await self.wire.complete(ids, stop_token_ids=self.stop_ids, home=home, **options)
         served.append(Served(kind, budget, answer.prompt_tokens, answer.cached_tokens))
-        if answer.prompt_tokens != len(ids):
+        if self.can.takes_ids and answer.prompt_tokens != len(ids):
             raise EngineError(
                 f"the server counts {answer.prompt_tokens} prompt tokens where {len(ids)} ids were "
                 "sent: it does not take ids as they are"

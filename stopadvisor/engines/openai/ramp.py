@@ -1,6 +1,6 @@
 """How many requests at once a server takes well: a short ramp that keeps latency bounded.
 
-Knows the client and a few prompts; nothing of probing.
+Knows a wire and a few prompts; nothing of probing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import anyio
 
-from stopadvisor.engines.openai.client import Client
+from stopadvisor.engines.openai.wire import Wire
 
 __all__ = ["Concurrency", "Step", "find_concurrency"]
 
@@ -60,12 +60,12 @@ class Concurrency:
         return text
 
 
-async def find_concurrency(client: Client, prompts: Sequence[Sequence[int]]) -> Concurrency:
+async def find_concurrency(wire: Wire, prompts: Sequence[Sequence[int]]) -> Concurrency:
     """Double the requests until throughput stops growing or latency grows too much.
 
     Parameters
     ----------
-    client : Client
+    wire : Wire
     prompts : sequence of sequence of int
         Token ids; used in turn.
 
@@ -79,11 +79,11 @@ async def find_concurrency(client: Client, prompts: Sequence[Sequence[int]]) -> 
     EngineError
         The server fails.
     """
-    await _step(client, prompts, 1)  # the first request finds everything cold
+    await _step(wire, prompts, 1)  # the first request finds everything cold
     steps: list[Step] = []
     best = 0
-    for number in (n * len(client.urls) for n in RAMP):
-        steps.append(await _step(client, prompts, number))
+    for number in (n * len(wire.urls) for n in RAMP):
+        steps.append(await _step(wire, prompts, number))
         if steps[-1].latency > SLOWER * steps[0].latency:
             break
         if steps[-1].tokens_per_second >= WORTH * steps[best].tokens_per_second:
@@ -94,14 +94,12 @@ async def find_concurrency(client: Client, prompts: Sequence[Sequence[int]]) -> 
     return Concurrency(tuple(steps), steps[best].concurrency)
 
 
-async def _step(client: Client, prompts: Sequence[Sequence[int]], number: int) -> Step:
+async def _step(wire: Wire, prompts: Sequence[Sequence[int]], number: int) -> Step:
     tokens, slowest = 0, 0.0
 
     async def ask(ids: Sequence[int]) -> None:
         nonlocal tokens, slowest
-        answer = await client.complete(
-            ids, max_tokens=RAMP_TOKENS, home=client.home(), ignore_eos=True
-        )
+        answer = await wire.complete(ids, max_tokens=RAMP_TOKENS, home=wire.home())
         tokens += answer.decoded_tokens
         slowest = max(slowest, answer.seconds)
 

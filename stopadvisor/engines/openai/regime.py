@@ -2,7 +2,7 @@
 
 Prompts that nobody sent before are sent twice; what the server says it took from its cache, and
 how long it took, tell a prefix cache, its block size, and a server that computes everything anew.
-Probes that were recorded say whether that held under load.  Knows a client's `complete`; nothing
+Probes that were recorded say whether that held under load.  Knows a wire's `complete`; nothing
 of workloads, answers or policies.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -70,18 +70,20 @@ class _Answer(Protocol):
     def cached_tokens(self) -> int | None: ...
 
     @property
+    def prompt_tokens(self) -> int: ...
+
+    @property
     def seconds(self) -> float: ...
 
 
 class _Asks(Protocol):
-    """The part of `client.Client` that is needed here."""
+    """The part of `wire.Wire` that is needed here."""
 
     @property
     def urls(self) -> tuple[str, ...]: ...
 
-    async def complete(
-        self, prompt_ids: Sequence[int], *, max_tokens: int, home: int | None
-    ) -> _Answer: ...
+    @property
+    def complete(self) -> Callable[..., Awaitable[_Answer]]: ...
 
 
 @dataclass(frozen=True)
@@ -145,13 +147,13 @@ class RegimeMeasure:
 
 
 async def measure_regime(
-    client: _Asks, vocabulary: Sequence[int], *, context: int | None = None
+    wire: _Asks, vocabulary: Sequence[int], *, context: int | None = None
 ) -> RegimeMeasure:
     """Send prompts twice and see what the second time costs.
 
     Parameters
     ----------
-    client : Client
+    wire : Wire
         Its servers are asked in turn, one request at a time.
     vocabulary : sequence of int
         Token ids to make prompts of; those of any rendered prompt will do.
@@ -172,13 +174,14 @@ async def measure_regime(
     # Not seeded: a prompt that an earlier measurement sent may stand in the cache still.
     rng = np.random.default_rng()
     rows = []
-    for turn in range(max(REPEATS, len(client.urls))):
-        home = turn % len(client.urls)
+    for turn in range(max(REPEATS, len(wire.urls))):
+        home = turn % len(wire.urls)
         for share in SHARES:
             tokens = max(2, round((share + SPREAD * rng.random()) * longest))
             prompt = rng.choice(ids, tokens).tolist()
-            first = await client.complete(prompt, max_tokens=1, home=home)
-            second = await client.complete(prompt, max_tokens=1, home=home)
+            first = await wire.complete(prompt, max_tokens=1, home=home)
+            second = await wire.complete(prompt, max_tokens=1, home=home)
+            tokens = second.prompt_tokens or tokens  # of a text the server's own count holds
             rows.append(Repeated(tokens, second.cached_tokens, first.seconds, second.seconds))
     return classify(rows)
 
@@ -198,8 +201,8 @@ def measure_engine(engine: OpenAiEngine, cue: str) -> RegimeMeasure:
         The server refuses, or went on failing.
     """
     vocabulary = engine.chat.prompt_ids([{"role": "user", "content": _WORDS}])
-    client = engine.served_model.client
-    found = engine.call(partial(measure_regime, context=engine.context), client, vocabulary)
+    wire = engine.served_model.wire
+    found = engine.call(partial(measure_regime, context=engine.context), wire, vocabulary)
     if found.cache_block is None:
         return found
     suffix = len(engine.suffix_ids(cue))

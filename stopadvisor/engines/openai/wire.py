@@ -1,0 +1,115 @@
+"""How tokens travel: as ids both ways, or as text where an endpoint knows no ids.
+
+Everything above asks a `Wire` for ids and gets ids.  The client itself is one; `TextWire` makes one
+of an endpoint that takes or gives text.  Knows the tokenizer; nothing of thinking or probes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from stopadvisor.engines.chat import Chat
+from stopadvisor.engines.openai.client import Client
+from stopadvisor.engines.openai.completion import Completion
+from stopadvisor.errors import ModelError
+
+__all__ = ["TextWire", "Wire"]
+
+
+class Wire(Protocol):
+    """Continues token ids; `Client.complete` says what the parameters are."""
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Base URLs of the servers."""
+        ...
+
+    def home(self) -> int:
+        """Give a question its server."""
+        ...
+
+    @property
+    def complete(self) -> Callable[..., Awaitable[Completion]]:
+        """Continues token ids; the `token_ids` of the answer are there."""
+        ...
+
+
+@dataclass(frozen=True)
+class TextWire:
+    """Completions whose answers come back as text, and whose prompts may have to go as text.
+
+    Notes
+    -----
+    Text is cut into tokens here, and cut again by the server: a token that spans the join of two
+    parts becomes another one, so traces that are resumed are not exactly those drawn at once.
+    Whoever probes and serves through the same wire meets the same cuts on both sides, which is
+    what a certificate needs.  Log-probabilities are not asked for: without ids nothing says which
+    belongs to which token.
+    """
+
+    client: Client
+    chat: Chat
+    takes_ids: bool
+    """Prompts go as ids; only answers are text."""
+    begin: str
+    """What the server puts in front of every text, so that it is left out here."""
+
+    @classmethod
+    def of(cls, client: Client, chat: Chat, *, takes_ids: bool) -> TextWire:
+        """Find out whether this tokenizer's text can be continued in parts.
+
+        Raises
+        ------
+        ModelError
+            It cannot: joined parts are another text.
+        """
+        whole, parts = "7 + 25", ("7 +", " 25")
+        joined = chat.decode([i for part in parts for i in chat.encode(part)])
+        if joined != whole:
+            raise ModelError(
+                f"the tokenizer of {chat.tokenizer.name_or_path!r} joins {parts!r} to {joined!r}: "
+                "its text cannot be continued in parts, which an endpoint without token ids needs"
+            )
+        usual = chat.decode(chat.tokenizer.encode(whole), special=True)
+        return cls(client, chat, takes_ids, usual.partition(whole)[0])
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Base URLs of the servers."""
+        return self.client.urls
+
+    def home(self) -> int:
+        """Give a question its server."""
+        return self.client.home()
+
+    async def complete(
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        max_tokens: int,
+        home: int | None = None,
+        stop: Sequence[str] = (),
+        stop_token_ids: Sequence[int] = (),
+        logprobs: int | None = None,
+        **options: Any,
+    ) -> Completion:
+        """Continue token ids as text; see `Client.complete`.
+
+        `stop_token_ids` and `logprobs` are not passed on: the server has its own ends, and its
+        log-probabilities are not used.
+        """
+        del stop_token_ids, logprobs
+        prompt: Sequence[int] | str = prompt_ids
+        if not self.takes_ids:
+            prompt = self.chat.decode(prompt_ids, special=True).removeprefix(self.begin)
+        options |= {"max_tokens": max_tokens, "home": home}
+        if not self.chat.decode(self.chat.closer.ids):
+            options["skip_special_tokens"] = False  # the closer would not be seen
+        stops: dict[str, Any] = {"stop": stop} if stop else {}
+        answer = await self.client.complete(prompt, **options, **stops)
+        if stop and answer.finish_reason == "stop" and not answer.text.strip():
+            # Ended by a newline before any content, or by the model: only without a stop it shows.
+            answer = await self.client.complete(prompt, **options)
+        return replace(answer, token_ids=tuple(self.chat.encode(answer.text)))
