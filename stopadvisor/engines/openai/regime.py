@@ -201,8 +201,10 @@ def measure_engine(engine: OpenAiEngine, cue: str) -> RegimeMeasure:
         The server refuses, or went on failing.
     """
     vocabulary = engine.chat.prompt_ids([{"role": "user", "content": _WORDS}])
-    wire = engine.served_model.wire
-    found = engine.call(partial(measure_regime, context=engine.context), wire, vocabulary)
+    served, context = engine.served_model, engine.context
+    if context is not None and not served.can.takes_ids:
+        context //= 2  # shuffled words are cut into more tokens when they go as text
+    found = engine.call(partial(measure_regime, context=context), served.wire, vocabulary)
     if found.cache_block is None:
         return found
     suffix = len(engine.suffix_ids(cue))
