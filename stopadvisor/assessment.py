@@ -22,6 +22,7 @@ from stopadvisor.paper import PaperResult, run_paper
 from stopadvisor.probes import ProbeTable
 from stopadvisor.sources import Source
 from stopadvisor.trajectories import Profile, profile, trajectory
+from stopadvisor.workload import SMALLEST_PARTS
 
 __all__ = [
     "SIMULATED_PROBES",
@@ -35,8 +36,6 @@ __all__ = [
 SIMULATED_PROBES = "simulated probes: no model was asked, and this advice is about none"
 
 Protocol = Literal["paper", "deploy"]
-_SMALLEST_FIT = 20
-_SMALLEST_CALIBRATION = 10
 
 
 @dataclass(frozen=True)
@@ -188,10 +187,8 @@ def _marked(advice: Recommendation, source: Source) -> Recommendation:
 
 
 def _check_sizes(n_fit: int, n_calibration: int, source: Source) -> None:
-    for name, found, needed in (
-        ("fit", n_fit, _SMALLEST_FIT),
-        ("calibration", n_calibration, _SMALLEST_CALIBRATION),
-    ):
+    for name, found in (("fit", n_fit), ("calibration", n_calibration)):
+        needed = SMALLEST_PARTS[name]
         if found < needed:
             shares = "/".join(f"{100 * f:g}" for f in source.fractions)
             raise CalibrationError(

@@ -26,6 +26,7 @@ from stopadvisor.workload_lines import messages_field, read_rows, refuse, text_f
 
 __all__ = [
     "PARTS",
+    "SMALLEST_PARTS",
     "TASKS",
     "Question",
     "Workload",
@@ -37,6 +38,8 @@ __all__ = [
 ]
 
 PARTS = ("fit", "calibration", "test")
+SMALLEST_PARTS = {"fit": 20, "calibration": 10, "test": 10}
+"""Fewest different questions that each part can do its work with."""
 
 
 @dataclass(frozen=True)

@@ -32,15 +32,20 @@ from stopadvisor.preflight import run_preflight
 from stopadvisor.probes import Engine, ProbePlan
 from stopadvisor.runs import RunDirectory
 from stopadvisor.storage import lock_directory, write_json_atomically
-from stopadvisor.workload import PARTS, Question, Workload, assign_parts, read_workload
+from stopadvisor.workload import (
+    PARTS,
+    SMALLEST_PARTS,
+    Question,
+    Workload,
+    assign_parts,
+    read_workload,
+)
 
 if TYPE_CHECKING:
     from stopadvisor.engines.openai.engine import OpenAiEngine
 
 __all__ = ["Probed", "command", "fit_questions", "probe", "probe_workload", "run"]
 
-MIN_PART = 10
-"""Fewest questions of a part that is asked for: below it no figure of that part means anything."""
 DEFAULT_BATCH = 8
 """For engines that give no size of their own."""
 
@@ -409,18 +414,19 @@ def check_split(workload: Workload, options: ProbeOptions, questions: Sequence[Q
     Raises
     ------
     WorkloadError
-        A part with a share holds fewer than ten questions; duplicates and groups count once.
+        A part with a share is smaller than `SMALLEST_PARTS`; duplicates and groups count once.
     """
     keys = list(dict.fromkeys(q.group_key for q in questions))
     parts = assign_parts(keys, seed=options.seed, fractions=options.split)
     counts = np.bincount(parts, minlength=len(PARTS)).tolist()
     for name, count, share in zip(PARTS, counts, options.split, strict=True):
-        if share > 0 and count < MIN_PART:
+        needed = SMALLEST_PARTS[name]
+        if share > 0 and count < needed:
             split = "/".join(f"{100 * f:g}" for f in options.split)
             advice = " or use --split 40/60/0" if options.split[2] > 0 else ""
             raise WorkloadError(
-                f"{workload.path}: each part of --split {split} needs at least {MIN_PART} "
-                f"different questions, got {count} for {name} out of {len(keys)}: "
+                f"{workload.path}: the {name} part needs at least {needed} different questions, "
+                f"got {count} of {len(keys)} (--split {split}): "
                 f"add questions{advice}"
             )
 

@@ -326,17 +326,23 @@ def test_a_part_that_would_be_too_small_is_refused_early(bench: Bench) -> None:
     write_sums(bench.file, 30)
     code, _, err = bench.call()
     assert code == 2
-    assert "each part of --split 40/40/20 needs at least 10 different questions" in err
-    assert "add questions or use --split 40/60/0" in err
+    assert "part needs at least " in err
+    assert "different questions, got " in err
+    assert "of 30 (--split 40/40/20): add questions or use --split 40/60/0" in err
     assert bench.loaded == []
-    assert bench.call("--split", "50/50/0")[0] == 0
+    # What assess could not use later is refused before hours of probing, too.
+    write_sums(bench.file, 36)
+    code, _, err = bench.call("--split", "40/60/0")
+    assert code == 2
+    assert "the fit part needs at least 20 different questions, got" in err
+    assert bench.call("--split", "60/40/0")[0] == 0
 
 
 def test_a_limit_may_be_small_unless_all_parts_are_wanted(bench: Bench) -> None:
     assert bench.probe("--limit", "3")["questions"] == 3
     options = ProbeOptions(bench.file, budgets=(0, 16, 64), max_think=256, limit=20)
     bench.loaded.clear()
-    with pytest.raises(WorkloadError, match="needs at least 10"):
+    with pytest.raises(WorkloadError, match="part needs at least"):
         probe_workload(options, StringIO(), whole=True)
     assert bench.loaded == []
 
