@@ -161,7 +161,8 @@ def run(options: AssessOptions, out: TextIO, err: TextIO) -> int:
     source = _source(options, err)
     server = None if source.is_archive else read_regime(source.folder)
     settings = options.settings
-    if server is not None and not options.serving_asked:
+    served = server is not None or (source.engine or "").startswith("openai")
+    if served and not options.serving_asked:
         settings = _as_measured(settings, server)
     if options.protocol == "paper":
         if settings.serving == "overlap":
@@ -175,7 +176,7 @@ def run(options: AssessOptions, out: TextIO, err: TextIO) -> int:
     else:
         assessment = assess(source, settings)
     of_sample, of_promise = _remarks_on_sample(assessment), _remarks_on_promise(assessment)
-    if server is not None:
+    if served:
         of_promise.append(_remark_on_serving(server, settings))
     flaws = [PAPER_FLAW] if options.protocol == "paper" else []  # on the screen in any case
     document = assessment_document(assessment, [*flaws, *of_sample, *of_promise])
@@ -274,10 +275,10 @@ def _report(assessment: Assessment, document: Mapping[str, Any]) -> str:
         return f"note: no report.html: {error}"
 
 
-def _as_measured(settings: Settings, server: RegimeMeasure) -> Settings:
-    """Settings that cost as the server was measured to be."""
-    if server.regime is None:
-        return settings
+def _as_measured(settings: Settings, server: RegimeMeasure | None) -> Settings:
+    """Settings that cost as the server was measured to be; untold, as one that keeps nothing."""
+    if server is None or server.regime is None:
+        return replace(settings, serving="black-box")
     return replace(
         settings,
         serving=server.regime,
@@ -301,12 +302,17 @@ def _remarks_on_sample(assessment: Assessment) -> list[str]:
     return [*found, hint] if hint else found
 
 
-def _remark_on_serving(server: RegimeMeasure, settings: Settings) -> str:
+def _remark_on_serving(server: RegimeMeasure | None, settings: Settings) -> str:
     """What the server was measured to be, and whether costs are counted so."""
-    if server.regime is None:
+    if server is None or server.regime is None:
+        why = (
+            "was not measured: `stopadvisor probe` again does, with the server up"
+            if server is None
+            else f"cannot be told: {server.reason}"
+        )
         return (
-            f"the serving regime cannot be told: {server.reason}; costs are those of "
-            f"{settings.serving}, --serving says another"
+            f"the serving regime {why}; costs are those of {settings.serving}, --serving says "
+            "another"
         )
     block = server.cache_block or settings.cache_block
     measured = f"this server is {server.regime}, as measured: {server.reason}"

@@ -11,6 +11,7 @@ import pytest
 
 from stopadvisor.cli.main import main
 from stopadvisor.engines.openai.regime import Repeated, classify, write_regime
+from stopadvisor.sources import Source
 from tests.material import Call, caller, make_run
 
 FAST = ("--families", "entropy,confidence", "--no-report")
@@ -61,7 +62,7 @@ def _assessed(call: Call, *words: str | Path) -> tuple[dict[str, Any], list[str]
             id="seconds alone",
         ),
         pytest.param(
-            _server(None, says=False, per_token=0), "kv-fork", 16, "cannot be told", id="mute"
+            _server(None, says=False, per_token=0), "black-box", 16, "cannot be told", id="mute"
         ),
     ],
 )  # fmt: skip
@@ -77,6 +78,18 @@ def test_costs_are_those_of_the_measured_server(
     assert document["server"]["regime"] == classify(repeated).regime
     (remark,) = remarks
     assert said in remark
+
+
+def test_a_server_that_was_not_measured_is_not_trusted_to_keep_anything(
+    call: Call, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Source, "engine", "openai")
+    document, (remark,) = _assessed(call, run)
+    assert document["settings"]["serving"] == "black-box"
+    assert "was not measured" in remark
+    assert "costs are those of black-box" in remark
+    document, (remark,) = _assessed(call, run, "--serving", "prefix-cache")
+    assert "costs are those of prefix-cache" in remark
 
 
 def test_the_same_server_asked_for_by_hand_costs_the_same(call: Call, run: Path) -> None:
