@@ -273,6 +273,7 @@ def certify(
     bound: Bound = "exact",
     multiplicity: Multiplicity = "fixed-sequence",
     expected_risk: float | None = None,
+    counted: str = "calibration questions",
 ) -> Certified | NotCertified:
     """Find the most aggressive threshold whose risk is at most alpha.
 
@@ -289,6 +290,8 @@ def certify(
         ``finite-grid`` tests all at delta / n_thresholds (the paper's union bound).
     expected_risk : float, optional
         Risk at the most careful useful threshold, known from elsewhere; sizes `labels_needed`.
+    counted : str
+        What `n` counts, in the words of a refusal.
 
     Returns
     -------
@@ -322,13 +325,13 @@ def certify(
     needed = labels_needed(alpha, share, expected_risk=expected, bound=bound)
     if most < 0:
         reason = (
-            f"{n} calibration questions cannot exclude a risk above {alpha:g} at confidence "
+            f"{n} {counted} cannot exclude a risk above {alpha:g} at confidence "
             f"{1 - share:g}, not even with no loss"
         )
     else:
         reason = (
-            f"the most careful threshold already loses {int(losses[0])} of {n} calibration "
-            f"questions; at most {most} are allowed"
+            f"the most careful threshold already loses {int(losses[0])} of {n} {counted}; at most "
+            f"{most} are allowed"
             if len(losses)
             else "there is no threshold to test"
         )
