@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from stopadvisor.decision import chance_words
+from stopadvisor.decision import chance_words, deciding_reason
 from stopadvisor.families import rule_name
 from stopadvisor.html.captions import percent, share
 
@@ -77,13 +77,9 @@ def _asked_at(schedule: list[int] | None) -> str:
 
 
 def _why(document: Document) -> str:
-    """The reason that decided: the last step for full budget, the evidence otherwise."""
-    reasons = document["recommendation"]["reasons"]
-    if document["recommendation"]["policy"] == "full-budget":
-        found = reasons[-1]
-    else:
-        found = next((r for r in reasons if r.startswith("Evidence: ")), reasons[0])
-    text = str(found.partition(": ")[2] or found)
+    advice = document["recommendation"]
+    found = deciding_reason(advice["policy"], advice["reasons"])
+    text = found.partition(": ")[2] or found
     return text[0].upper() + text[1:]
 
 
