@@ -79,7 +79,14 @@ class MatchedRisk:
     learned: OperatingPoint
     scalar: OperatingPoint
     delta_saving_pp: Interval
+    """As the published scripts print it, even where a side is not feasible and never stops."""
     verdict: str
+
+    @property
+    def difference(self) -> Interval | None:
+        """`delta_saving_pp` where both sides are feasible; else there is none to take."""
+        both = self.learned.feasible and self.scalar.feasible
+        return self.delta_saving_pp if both else None
 
 
 @dataclass(frozen=True)

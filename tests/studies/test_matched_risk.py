@@ -81,9 +81,13 @@ def test_alpha_grid_is_what_the_published_scripts_print(name: str, tmp_path: Pat
         assert row["learned_risk"] == pytest.approx(at["learned"]["risk"])
         assert row["scalar_saving_pct"] == pytest.approx(at["scalar"]["save"])
         assert row["learned_saving_pct"] == pytest.approx(at["learned"]["save"])
-        assert row["difference_pp"] == pytest.approx(at["delta_saving_pp"]["median"], abs=0.3)
-        assert row["difference_low"] == pytest.approx(at["delta_saving_pp"]["ci95"][0], abs=0.3)
         assert row["verdict"] == at["verdict"]
+        shown = [row["difference_pp"], row["difference_low"], row["difference_high"]]
+        if not (at["learned"]["feasible"] and at["scalar"]["feasible"]):
+            assert shown == [None] * 3
+            continue
+        spread = at["delta_saving_pp"]
+        assert shown == pytest.approx([spread["median"], *spread["ci95"]], abs=0.3)
 
 
 @needs_archives
@@ -135,6 +139,15 @@ def test_the_deploy_side_of_alpha_grid_is_the_choice_on_fit(tmp_path: Path) -> N
     assert choice.learned is not None
     assert found["learned_saving_pct"] == choice.learned.fit_total_saving_pct
     assert (found["verdict"], found["chance"]) == (choice.verdict, choice.chance)
+
+
+def test_no_difference_is_shown_of_rules_that_are_not_feasible(tmp_path: Path) -> None:
+    source = open_source(make_run(tmp_path / "run", 100))  # too few to certify 5 %
+    found = alpha_grid.run([source], StudyOptions(resamples=200))
+    for table in ("paper", "deploy"):
+        row = row_of(found, table, alpha=0.05)
+        assert row["verdict"] == "inconclusive"
+        assert (row["difference_pp"], row["difference_low"], row["difference_high"]) == (None,) * 3
 
 
 def test_closed_calibration_stays_closed(tmp_path: Path) -> None:
