@@ -28,6 +28,9 @@ __all__ = ["run"]
 _CHANCES = ("learned", "learned-boosted", "confidence")
 """Scores that are probabilities; the others are ranked only (AUROC)."""
 
+_MOST_BLOCKS = 2000
+"""Beyond so many questions, evenly mixed blocks of them are resampled."""
+
 _SCORES = (
     Column("run", "Run"),
     Column("protocol", "Protocol"),
@@ -154,7 +157,8 @@ def _add(
         return
     found: Reliability = reliability(values[used], correct[used])
     squares = np.where(used, (values - correct) ** 2, 0.0).sum(axis=1)
-    sums = np.column_stack([np.bincount(units, squares), np.bincount(units, used.sum(axis=1))])
+    blocks = units % _MOST_BLOCKS
+    sums = np.column_stack([np.bincount(blocks, squares), np.bincount(blocks, used.sum(axis=1))])
     rng = np.random.default_rng(options.seed)
     counts = resample_counts(len(sums), options.resamples, rng=rng)
     drawn = counts @ sums.astype(np.float32)
