@@ -407,7 +407,8 @@ def _most_losses(sizes: IntArray, alpha: float, delta: float, bound: Bound) -> F
     """`max_losses` of many sizes at once."""
     if bound == "exact":
         most = stats.binom.ppf(delta, sizes, alpha)
-        return np.where(stats.binom.cdf(most, sizes, alpha) <= delta, most, most - 1)
+        within = stats.binom.cdf(most, sizes, alpha) <= delta
+        return np.asarray(np.where(within, most, most - 1), dtype=np.float64)
     # Below alpha p-values grow with the losses: bisect between none and a share of alpha.
     low, high = np.full(sizes.shape, -1), np.ceil(sizes * alpha).astype(np.int64)
     while (open_ := high - low > 1).any():

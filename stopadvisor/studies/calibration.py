@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import expit
 
-from stopadvisor.bootstrap import interval, resample_counts
+from stopadvisor.bootstrap import block_sums, interval, resample_counts
 from stopadvisor.chains import FitData, group_numbers, score_out_of_fold
 from stopadvisor.errors import CalibrationError
 from stopadvisor.families import SCALAR_FAMILIES
@@ -27,9 +27,6 @@ __all__ = ["run"]
 
 _CHANCES = ("learned", "learned-boosted", "confidence")
 """Scores that are probabilities; the others are ranked only (AUROC)."""
-
-_MOST_BLOCKS = 2000
-"""Beyond so many questions, evenly mixed blocks of them are resampled."""
 
 _SCORES = (
     Column("run", "Run"),
@@ -157,8 +154,7 @@ def _add(
         return
     found: Reliability = reliability(values[used], correct[used])
     squares = np.where(used, (values - correct) ** 2, 0.0).sum(axis=1)
-    blocks = units % _MOST_BLOCKS
-    sums = np.column_stack([np.bincount(blocks, squares), np.bincount(blocks, used.sum(axis=1))])
+    sums = block_sums(np.column_stack([squares, used.sum(axis=1)]), units)
     rng = np.random.default_rng(options.seed)
     counts = resample_counts(len(sums), options.resamples, rng=rng)
     drawn = counts @ sums.astype(np.float32)

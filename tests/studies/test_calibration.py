@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
-from stopadvisor.bootstrap import resample_counts
+from stopadvisor.bootstrap import MOST_BLOCKS, resample_counts
 from stopadvisor.probes import FloatArray
 from stopadvisor.sources import open_source
 from stopadvisor.studies import calibration
@@ -111,7 +111,7 @@ def test_many_questions_are_resampled_in_blocks(
 
     monkeypatch.setattr(calibration, "resample_counts", spy)
     found = calibration.run([source], StudyOptions(resamples=4000))
-    assert max(sizes) == 2000
+    assert max(sizes) == MOST_BLOCKS
     row = row_of(found, "scores", protocol="paper", score="confidence")
     squares = ((np.exp(arrays["conf_lp"]) - arrays["correct"]) ** 2).mean(axis=1)
     assert row["brier"] == pytest.approx(squares.mean())
