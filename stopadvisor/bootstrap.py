@@ -10,9 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stopadvisor.probes import FloatArray
+from stopadvisor.probes import FloatArray, IntArray
 
-__all__ = ["Interval", "interval", "resample_counts"]
+__all__ = ["MOST_BLOCKS", "Interval", "block_sums", "interval", "resample_counts"]
+
+MOST_BLOCKS = 2000
+"""Beyond so many units, evenly mixed blocks of them are resampled: memory stays bounded."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,24 @@ def interval(values: FloatArray, level: float = 0.95) -> Interval:
     tail = (1 - level) / 2
     low, median, high = np.quantile(values, [tail, 0.5, 1 - tail]).tolist()
     return Interval(median, low, high)
+
+
+def block_sums(values: FloatArray, units: IntArray | None = None) -> FloatArray:
+    """Sums over what is resampled together: a unit, or where there are many a block of units.
+
+    Parameters
+    ----------
+    values : ndarray of float, shape (n_rows, n_columns)
+    units : ndarray of int, shape (n_rows,), optional
+        Number of each row's unit, from 0; every row is its own by default.
+
+    Returns
+    -------
+    ndarray of float, shape (n_blocks, n_columns)
+        In no more than `MOST_BLOCKS` rows.
+    """
+    blocks = (np.arange(len(values)) if units is None else units) % MOST_BLOCKS
+    return np.stack([np.bincount(blocks, column) for column in values.T], axis=1)
 
 
 def resample_counts(n_units: int, n_resamples: int, *, rng: np.random.Generator) -> FloatArray:

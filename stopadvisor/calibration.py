@@ -37,6 +37,8 @@ _NO_SAVING = (
     "every threshold that could be certified costs more than full thinking: its probes eat the "
     "saving"
 )
+_OF_RIGHT = " that full thinking gets right"
+"""What a conditional risk counts, in words."""
 
 
 @dataclass(frozen=True)
@@ -277,6 +279,7 @@ def _certify_losses(
         bound=settings.bound,
         multiplicity=settings.multiplicity,
         expected_risk=expected_risk,
+        counted=f"calibration questions{_OF_RIGHT if settings.conditional else ''}",
     )
     if isinstance(result, NotCertified) and expected_risk is None:
         return replace(result, labels_needed=None)  # nothing saves: labels do not make probes cheap

@@ -6,6 +6,7 @@ question is looked at.  `calibration.py` tests it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -33,16 +34,26 @@ from stopadvisor.errors import CalibrationError
 from stopadvisor.families import LEARNED_FAMILIES, SCALAR_FAMILIES, display_threshold
 from stopadvisor.outcomes import measure
 from stopadvisor.probes import FloatArray, ProbeTable
-from stopadvisor.risk import BOUNDS, MULTIPLICITIES, Bound, Multiplicity, max_losses, power
+from stopadvisor.risk import (
+    BOUNDS,
+    MULTIPLICITIES,
+    Bound,
+    Multiplicity,
+    labels_needed,
+    max_losses,
+    power,
+)
 
 __all__ = [
     "Choice",
     "FitPoint",
+    "LabelNeed",
     "Settings",
     "certification_chance",
     "choose",
     "first_useful_risk",
     "fit_limit",
+    "label_need",
 ]
 
 _RESAMPLES = 1000
@@ -369,6 +380,32 @@ def first_useful_risk(fit: FitData, chain: Chain) -> float | None:
     """Fit risk at the most careful threshold that saves anything."""
     useful = np.flatnonzero(chain.costs < fit.full_cost.sum())
     return float(chain.losses[useful[0]]) / fit.table.n_questions if useful.size else None
+
+
+@dataclass(frozen=True)
+class LabelNeed:
+    """What it takes to certify the most careful threshold that saves anything, at its fit risk."""
+
+    risk: float
+    """Of the rule that needs the fewest labels; of what alpha counts."""
+    n_calibration: int | None
+    """Calibration questions that certify it four times in five; None: no number of them does."""
+
+
+def label_need(choice: Choice) -> LabelNeed | None:
+    """How many calibration questions a saving is expected to take; None where no rule saves."""
+    settings, found = choice.settings, []
+    for chain in choice.chains:
+        risk = first_useful_risk(choice.fit, chain)
+        if risk is None:
+            continue
+        risk = min(risk / choice.full_accuracy if settings.conditional else risk, 0.999)
+        delta = settings.test_delta(chain.thresholds.size)
+        needed = labels_needed(settings.alpha, delta, expected_risk=risk, bound=settings.bound)
+        if needed is not None and settings.conditional:
+            needed = math.ceil(needed / choice.full_accuracy)  # a deployer labels all of them
+        found.append(LabelNeed(risk, needed))
+    return min(found, key=lambda need: (need.n_calibration or math.inf, need.risk), default=None)
 
 
 def _fit_point(fit: FitData, chain: Chain, position: int) -> FitPoint:

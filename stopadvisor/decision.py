@@ -6,19 +6,32 @@ choice between them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from stopadvisor.choice import Choice, FitPoint
+from stopadvisor.choice import Choice, FitPoint, LabelNeed, Settings
+from stopadvisor.constants import DEFAULT_DELTA
 from stopadvisor.outcomes import BlindStopping
 from stopadvisor.paper import MatchedRisk, PaperServing
 from stopadvisor.trajectories import Profile
 
-__all__ = ["Recommendation", "chance_words", "operating_point", "recommend", "recommend_paper"]
+__all__ = [
+    "LABELS",
+    "LIKELY",
+    "Recommendation",
+    "chance_words",
+    "deciding_reason",
+    "operating_point",
+    "recommend",
+    "recommend_paper",
+]
 
 PolicyKind = Literal["learned", "scalar", "full-budget"]
-_LIKELY = 0.5
+LIKELY = 0.5
 """From this chance on, a positive saving counts as one that can be certified."""
+LABELS = "Labels: "
+"""How the reason begins that says what a certificate would take, where one is unlikely."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +47,15 @@ class Recommendation:
     reasons: tuple[str, ...]
 
 
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
+def deciding_reason(policy: str, reasons: Sequence[str]) -> str:
+    """The reason that decided: the last step for full budget, the evidence otherwise."""
+    if policy == "full-budget":
+        return [reason for reason in reasons if not reason.startswith(LABELS)][-1]
+    return next((r for r in reasons if r.startswith("Evidence: ")), reasons[0])
+
+
+def _percent(value: float, digits: int = 1) -> str:
+    return f"{100 * value:.{digits}f} %"
 
 
 def chance_words(chance: float) -> str:
@@ -63,8 +83,40 @@ def _profile_reason(profile: Profile) -> str:
     )
 
 
+def _labels_reason(choice: Choice, need: LabelNeed | None) -> str:
+    settings = choice.settings
+    if need is None:
+        return f"{LABELS}none would help: under {settings.serving} no threshold saves anything."
+    risk = (
+        f"where the most careful rule that saves loses {_percent(need.risk)}, as on "
+        f"{choice.n_fit} fit questions"
+    )
+    if need.n_calibration is None:
+        return (
+            f"{LABELS}no number of calibration questions would do {risk}; `stopadvisor plan` says "
+            "what a lower risk would take."
+        )
+    return (
+        f"{LABELS}about {need.n_calibration} calibration questions would do, four times in five, "
+        f"{risk}; `{_plan(settings, need.risk)}` says how many labels that is in all."
+    )
+
+
+def _plan(settings: Settings, risk: float) -> str:
+    """The command that plans for a risk as calibrate would test it."""
+    words = f"stopadvisor plan --alpha {settings.alpha:g} --expected-risk {risk:.3g}"
+    if settings.delta != DEFAULT_DELTA:
+        words += f" --delta {settings.delta:g}"
+    if settings.bound != "exact":
+        words += f" --bound {settings.bound}"
+    return words if settings.chain_delta() < settings.delta else f"{words} --chains 1"
+
+
 def recommend(
-    profile: Profile, choice: Choice, blind: BlindStopping | None = None
+    profile: Profile,
+    choice: Choice,
+    blind: BlindStopping | None = None,
+    need: LabelNeed | None = None,
 ) -> Recommendation:
     """Recommendation of the deploy protocol, from fit questions alone.
 
@@ -77,6 +129,8 @@ def recommend(
         The advised rule beside one that stops at random.  Where it does no better, and loses more
         than alpha of what full thinking gets right, a profile that says full budget stands; None
         leaves this out.
+    need : LabelNeed, optional
+        What a certificate would take, said where one is unlikely; None where no rule saves.
 
     References
     ----------
@@ -86,15 +140,16 @@ def recommend(
     settings = choice.settings
     reasons = [_profile_reason(profile)]
 
-    def full_budget(reason: str) -> Recommendation:
-        reasons.append(reason)
+    def full_budget(reason: str, *more: str) -> Recommendation:
+        reasons.extend((reason, *more))
         return Recommendation("full-budget", None, None, settings.serving, tuple(reasons))
 
     advised = choice.advised
     if advised is None:
         return full_budget(
             f"Evidence: at alpha = {settings.alpha:g} no threshold of any family can be expected "
-            f"to be certified with {choice.n_calibration} calibration questions."
+            f"to be certified with {choice.n_calibration} calibration questions.",
+            _labels_reason(choice, need),
         )
     is_learned = advised.scorer.is_learned
     side: PolicyKind = "learned" if is_learned else "scalar"
@@ -115,19 +170,20 @@ def recommend(
         f"{point.fit_total_saving_pct:.1f} % (one-sided 95 % lower limit {lower:.1f} %)."
     )
     if profile.predicted == "full-budget":
-        if choice.chance < _LIKELY:
+        if choice.chance < LIKELY:
             return full_budget(
                 f"Certificate: the chance that calibration certifies a saving is only "
-                f"{chance_words(choice.chance)}, so the profile's advice stands."
+                f"{chance_words(choice.chance)}, so the profile's advice stands.",
+                _labels_reason(choice, need),
             )
         solved = choice.full_accuracy * choice.n_fit
         # A few losses are harmless whether or not they can be told from chance.
         if blind is not None and not blind.informed and blind.losses > settings.alpha * solved:
             return full_budget(
                 f"Evidence: {point.family} loses {blind.losses} of {choice.n_fit} fit questions, "
-                f"{blind.losses / solved:.0%} of those that full thinking gets right, and stopping "
-                f"as many at random would lose {blind.blind_losses:.1f}: it saves by giving up, "
-                "not by knowing where to stop, so the profile's advice stands."
+                f"{_percent(blind.losses / solved, 0)} of those that full thinking gets right, and "
+                f"stopping as many at random would lose {blind.blind_losses:.1f}: it saves by "
+                "giving up, not by knowing where to stop, so the profile's advice stands."
             )
         reasons.append(
             "The profile alone says full budget; a positive saving that can be certified "
@@ -138,6 +194,8 @@ def recommend(
         f"to certify a saving at alpha = {settings.alpha:g} is {chance_words(choice.chance)}. "
         "`stopadvisor calibrate` decides."
     )
+    if choice.chance < LIKELY:
+        reasons.append(_labels_reason(choice, need))
     return Recommendation(side, point.family, point.schedule, settings.serving, tuple(reasons))
 
 

@@ -11,13 +11,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from stopadvisor.bootstrap import resample_counts
+from stopadvisor.bootstrap import block_sums, resample_counts
 from stopadvisor.probes import BoolArray, FloatArray, IntArray
 
 __all__ = ["resample_gains"]
-
-_MOST_BLOCKS = 2000
-"""Beyond so many questions, evenly mixed blocks of them are resampled."""
 
 
 def resample_gains(
@@ -55,12 +52,10 @@ def resample_gains(
         columns.append(np.take_along_axis(thinking, at[:, None], axis=1))
         columns.append(np.take_along_axis(columns[1], at[:, None], axis=1))
     values = np.concatenate([np.ones((n, 1)), *columns], axis=1)
-    n_blocks = min(n, _MOST_BLOCKS)
-    blocks = np.zeros((n_blocks, values.shape[1]))
-    np.add.at(blocks, np.arange(n) % n_blocks, values)
+    blocks = block_sums(values)
     # Means per question before float32: sums of tokens over a million of them would lose digits.
-    blocks /= n / n_blocks
-    sums = resample_counts(n_blocks, n_resamples, rng=rng) @ blocks.astype(np.float32)
+    blocks /= n / len(blocks)
+    sums = resample_counts(len(blocks), n_resamples, rng=rng) @ blocks.astype(np.float32)
     means = sums[:, 1:].astype(np.float64) / sums[:, :1]
     cost, accuracy = means[:, :m], means[:, m : 2 * m]
     return {

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from stopadvisor.bootstrap import Interval, interval, resample_counts
+from stopadvisor.bootstrap import Interval, block_sums, interval, resample_counts
 from stopadvisor.constants import (
     DEFAULT_DELTA,
     PAPER_ALPHAS,
@@ -79,7 +79,14 @@ class MatchedRisk:
     learned: OperatingPoint
     scalar: OperatingPoint
     delta_saving_pp: Interval
+    """As the published scripts print it, even where a side is not feasible and never stops."""
     verdict: str
+
+    @property
+    def difference(self) -> Interval | None:
+        """`delta_saving_pp` where both sides are feasible; else there is none to take."""
+        both = self.learned.feasible and self.scalar.feasible
+        return self.delta_saving_pp if both else None
 
 
 @dataclass(frozen=True)
@@ -326,10 +333,11 @@ def match_risk(
     ]
     # The same resamples serve every alpha: one product for all of them.
     rng = np.random.default_rng(PAPER_BOOTSTRAP_SEED)
-    counts = resample_counts(test.size, n_resamples, rng=rng)
     difference = np.stack([scalar[1] - point[1] for _, point, scalar in chosen], axis=1)
     full = setting.costs.full_total[test]
-    sums = counts @ np.column_stack([difference, full]).astype(np.float32)
+    blocks = block_sums(np.column_stack([difference, full]))
+    counts = resample_counts(len(blocks), n_resamples, rng=rng)
+    sums = counts @ blocks.astype(np.float32)
     deltas = 100 * sums[:, :-1].astype(np.float64) / sums[:, -1:]  # (n_resamples, n_alphas)
 
     rows = []

@@ -260,6 +260,7 @@ def calibration_document(
             choice.settings.alpha,
             calibration,
             look,
+            conditional=choice.settings.conditional,
             content=content,
             policy_path=policy_path,
         ),
@@ -279,6 +280,7 @@ def certification_document(
     calibration: Calibration,
     look: Look,
     *,
+    conditional: bool,
     content: Mapping[str, Any],
     policy_path: Path,
 ) -> dict[str, Any]:
@@ -291,6 +293,9 @@ def certification_document(
     alpha : float
     calibration : Calibration
     look : Look
+    conditional : bool
+        Whether alpha is a share of the questions that full thinking gets right; a refusal, which
+        has no certificate to say so, is worded by it.
     content : mapping
         Of the policy as written to `policy_path`.
     policy_path : Path
@@ -302,6 +307,7 @@ def certification_document(
         "run": str(folder),
         "alpha": alpha,
         "delta": look.delta,
+        "conditional": conditional,
         "confidence": look.confidence,
         "look": {
             "number": look.number,

@@ -183,6 +183,11 @@ def p_values(losses: IntArray | int, n: int, alpha: float, bound: Bound = "exact
     if n < 1 or (k.size and (k.min() < 0 or k.max() > n)):
         raise CalibrationError(f"losses must lie in 0 … n with n >= 1, got n={n!r}")
     _check_level("alpha", alpha)
+    return _tails(k, n, alpha, bound)
+
+
+def _tails(k: IntArray, n: IntArray | int, alpha: float, bound: Bound) -> FloatArray:
+    """`p_values` without its checks; `n` may be an array of the shape of `k`."""
     if bound == "exact":
         return np.asarray(stats.binom.cdf(k, n, alpha), dtype=np.float64)
     rate = np.minimum(k / n, alpha)
@@ -273,6 +278,7 @@ def certify(
     bound: Bound = "exact",
     multiplicity: Multiplicity = "fixed-sequence",
     expected_risk: float | None = None,
+    counted: str = "calibration questions",
 ) -> Certified | NotCertified:
     """Find the most aggressive threshold whose risk is at most alpha.
 
@@ -289,6 +295,8 @@ def certify(
         ``finite-grid`` tests all at delta / n_thresholds (the paper's union bound).
     expected_risk : float, optional
         Risk at the most careful useful threshold, known from elsewhere; sizes `labels_needed`.
+    counted : str
+        What `n` counts, in the words of a refusal.
 
     Returns
     -------
@@ -322,13 +330,13 @@ def certify(
     needed = labels_needed(alpha, share, expected_risk=expected, bound=bound)
     if most < 0:
         reason = (
-            f"{n} calibration questions cannot exclude a risk above {alpha:g} at confidence "
+            f"{n} {counted} cannot exclude a risk above {alpha:g} at confidence "
             f"{1 - share:g}, not even with no loss"
         )
     else:
         reason = (
-            f"the most careful threshold already loses {int(losses[0])} of {n} calibration "
-            f"questions; at most {most} are allowed"
+            f"the most careful threshold already loses {int(losses[0])} of {n} {counted}; at most "
+            f"{most} are allowed"
             if len(losses)
             else "there is no threshold to test"
         )
@@ -389,14 +397,26 @@ def labels_needed(
             return None
     ceiling *= 2
     sizes = np.arange(1, ceiling + 1)
-    if bound == "exact":
-        most = stats.binom.ppf(delta, sizes, alpha)
-        most = np.where(stats.binom.cdf(most, sizes, alpha) <= delta, most, most - 1)
-    else:
-        most = np.array([max_losses(int(n), alpha, delta, bound) for n in sizes])
+    most = _most_losses(sizes, alpha, delta, bound)
     reached = stats.binom.cdf(most, sizes, expected_risk) >= power_wanted  # cdf(-1) is 0
     short = np.flatnonzero(~reached)
     return int(sizes[short[-1]]) + 1 if short.size else 1
+
+
+def _most_losses(sizes: IntArray, alpha: float, delta: float, bound: Bound) -> FloatArray:
+    """`max_losses` of many sizes at once."""
+    if bound == "exact":
+        most = stats.binom.ppf(delta, sizes, alpha)
+        within = stats.binom.cdf(most, sizes, alpha) <= delta
+        return np.asarray(np.where(within, most, most - 1), dtype=np.float64)
+    # Below alpha p-values grow with the losses: bisect between none and a share of alpha.
+    low, high = np.full(sizes.shape, -1), np.ceil(sizes * alpha).astype(np.int64)
+    while (open_ := high - low > 1).any():
+        middle = (low + high)[open_] // 2
+        passed = _tails(middle, sizes[open_], alpha, bound) <= delta
+        low[open_] = np.where(passed, middle, low[open_])
+        high[open_] = np.where(passed, high[open_], middle)
+    return low.astype(np.float64)
 
 
 def _check_level(name: str, value: float) -> None:

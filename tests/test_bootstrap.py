@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stopadvisor.bootstrap import interval, resample_counts
+from stopadvisor.bootstrap import MOST_BLOCKS, block_sums, interval, resample_counts
 
 
 @given(st.integers(1, 40), st.integers(1, 20), st.integers(0, 2**32 - 1))
@@ -38,3 +38,19 @@ def test_the_bootstrap_of_a_mean_has_its_standard_error() -> None:
     counts = resample_counts(400, 4000, rng=np.random.default_rng(2)).astype(float)
     spread = (counts @ values / 400).std()
     assert spread == pytest.approx(values.std() / 20, rel=0.05)
+
+
+def test_few_units_are_their_own_blocks() -> None:
+    values = np.random.default_rng(3).random((50, 2))
+    assert np.array_equal(block_sums(values), values)
+    units = np.repeat(np.arange(25), 2)
+    assert block_sums(values, units) == pytest.approx(values.reshape(25, 2, 2).sum(axis=1))
+
+
+@pytest.mark.parametrize("n", [MOST_BLOCKS, MOST_BLOCKS + 1, 3 * MOST_BLOCKS + 7])
+def test_many_units_are_mixed_evenly_into_blocks(n: int) -> None:
+    values = np.column_stack([np.ones(n), np.arange(n)]).astype(float)
+    found = block_sums(values)
+    assert len(found) == MOST_BLOCKS
+    assert found.sum(axis=0) == pytest.approx(values.sum(axis=0))
+    assert np.ptp(found[:, 0]) <= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -11,12 +12,12 @@ import pytest
 
 from stopadvisor import choice as module
 from stopadvisor.chains import FitData, build_chain, candidate_schedules
-from stopadvisor.choice import Choice, Settings, choose, first_useful_risk
+from stopadvisor.choice import Choice, Settings, choose, first_useful_risk, label_need
 from stopadvisor.costs import REGIMES, full_counts, stopped_counts
 from stopadvisor.errors import CalibrationError
 from stopadvisor.families import LEARNED_FAMILIES, SCALAR_FAMILIES
 from stopadvisor.probes import ProbeTable
-from stopadvisor.risk import max_losses, power
+from stopadvisor.risk import labels_needed, max_losses, power
 from tests.populations import POPULATIONS, renamed
 
 FREE_FORM = POPULATIONS[3]
@@ -160,6 +161,29 @@ def test_the_chance_is_the_binomial_at_the_first_useful_threshold(light: Choice)
     risks = [first_useful_risk(light.fit, chain) for chain in light.chains]
     chances = [power(120, 0.15, 0.025, risk) for risk in risks if risk is not None]
     assert light.chance == max(chances)
+
+
+@pytest.mark.parametrize("conditional", [False, True])
+def test_the_labels_it_takes_are_those_of_the_cheapest_chain(
+    table: ProbeTable, conditional: bool
+) -> None:
+    found = choose(table, 10, replace(LIGHT, conditional=conditional))
+    need = label_need(found)
+    assert need is not None
+    assert need.n_calibration is not None
+    share = found.full_accuracy if conditional else 1.0
+    risks = [first_useful_risk(found.fit, chain) for chain in found.chains]
+    wanted = [
+        labels_needed(0.15, 0.025, expected_risk=risk / share) for risk in risks if risk is not None
+    ]
+    assert need.n_calibration == math.ceil(min(n for n in wanted if n is not None) / share)
+    assert need.risk in [risk / share for risk in risks if risk is not None]
+    assert need.n_calibration > 10
+
+
+def test_no_labels_help_where_nothing_saves(table: ProbeTable, light: Choice) -> None:
+    dear = replace(light, fit=replace(light.fit, full_cost=np.zeros(table.n_questions)))
+    assert label_need(dear) is None
 
 
 def test_a_grid_of_thresholds_shares_the_error_probability(table: ProbeTable) -> None:

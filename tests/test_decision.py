@@ -10,8 +10,8 @@ import pytest
 
 from stopadvisor.bootstrap import Interval
 from stopadvisor.chains import Chain, Scorer
-from stopadvisor.choice import Choice, FitPoint, Settings
-from stopadvisor.decision import chance_words, recommend, recommend_paper
+from stopadvisor.choice import Choice, FitPoint, LabelNeed, Settings
+from stopadvisor.decision import chance_words, deciding_reason, recommend, recommend_paper
 from stopadvisor.outcomes import BlindStopping
 from stopadvisor.paper import MatchedRisk, OperatingPoint, PaperServing
 from stopadvisor.scores import LinearModel
@@ -108,7 +108,38 @@ def test_a_saving_that_may_be_none_is_no_saving(lower: float) -> None:
 def test_no_estimated_chance_is_certain(chance: float, words: str) -> None:
     assert chance_words(chance) == words
     found = recommend(shape("scalar"), choice("comparable", "scalar", chance=chance))
-    assert f"is {words}. " in found.reasons[-1]
+    (certificate,) = (text for text in found.reasons if text.startswith("Certificate: "))
+    assert f"is {words}. " in certificate
+
+
+@pytest.mark.parametrize(
+    ("found", "predicted", "policy"),
+    [
+        (choice("inconclusive", None), "scalar", "full-budget"),
+        (choice("comparable", "scalar", chance=0.49), "full-budget", "full-budget"),
+        (choice("comparable", "scalar", chance=0.49), "scalar", "scalar"),
+    ],
+    ids=["nothing advised", "the profile stands", "advised nevertheless"],
+)
+def test_where_a_certificate_is_unlikely_the_labels_it_takes_are_said(
+    found: Choice, predicted: str, policy: str
+) -> None:
+    advice = recommend(shape(predicted), found, need=LabelNeed(0.0312, 167))
+    assert advice.policy == policy
+    assert advice.reasons[-1] == (
+        "Labels: about 167 calibration questions would do, four times in five, where the most "
+        "careful rule that saves loses 3.1 %, as on 100 fit questions; `stopadvisor plan --alpha "
+        "0.1 --expected-risk 0.0312` says how many labels that is in all."
+    )
+    assert not deciding_reason(policy, advice.reasons).startswith("Labels: ")
+    hopeless = recommend(shape(predicted), found, need=LabelNeed(0.1, None)).reasons[-1]
+    assert hopeless.startswith("Labels: no number of calibration questions would do where")
+    assert "none would help" in recommend(shape(predicted), found).reasons[-1]
+
+
+def test_a_likely_certificate_asks_for_no_labels() -> None:
+    found = recommend(shape("scalar"), choice("comparable", "scalar", chance=0.5))
+    assert not any(text.startswith("Labels: ") for text in found.reasons)
 
 
 def test_the_winner_is_said_to_save_more() -> None:
@@ -141,6 +172,7 @@ def test_a_rule_that_stops_blindly_overrides_nothing(
     assert found.policy == policy
     last = found.reasons[-1]
     assert ("stopping as many at random would lose 7.7" in last) == (policy != "scalar")
+    assert ("11 % of those that full thinking gets right" in last) == (policy != "scalar")
 
 
 def matched(

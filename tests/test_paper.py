@@ -9,12 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stopadvisor import paper
-from stopadvisor.bootstrap import Interval
+from stopadvisor import bootstrap, paper
+from stopadvisor.bootstrap import MOST_BLOCKS, Interval
 from stopadvisor.errors import CalibrationError
 from stopadvisor.families import SCALAR_FAMILIES
 from stopadvisor.features import feature_array
-from stopadvisor.paper import first_stops, run_paper, threshold_grid
+from stopadvisor.paper import (
+    PaperSetting,
+    first_stops,
+    match_risk,
+    paper_split,
+    run_paper,
+    threshold_grid,
+)
 from stopadvisor.probes import ProbeTable
 from stopadvisor.scores import out_of_fold, paper_folds, scalar_scores
 from tests.populations import POPULATIONS
@@ -121,6 +128,22 @@ def test_verdicts(feasible: tuple[bool, bool], low: float, high: float, verdict:
     ]
     found = paper._verdict(points[0], points[1], Interval((low + high) / 2, low, high))
     assert found == verdict
+
+
+def test_many_questions_are_resampled_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = POPULATIONS[3].draw(5000, np.random.default_rng(5))
+    setting = PaperSetting.build(table)
+    rows = paper_split(5000)
+    spreads = []
+    for most in (MOST_BLOCKS, 5000):
+        monkeypatch.setattr(bootstrap, "MOST_BLOCKS", most)
+        (found,) = match_risk(setting, *rows, alphas=[0.15], delta=0.05, n_resamples=4000)
+        spreads.append(found.delta_saving_pp)
+    blocked, plain = spreads
+    width = plain.high - plain.low
+    assert width > 0
+    assert blocked.high - blocked.low == pytest.approx(width, rel=0.1)
+    assert blocked.median == pytest.approx(plain.median, abs=0.1 * width)
 
 
 def test_nothing_feasible_is_no_stop_and_says_so() -> None:

@@ -296,7 +296,7 @@ def _remarks_on_sample(assessment: Assessment) -> list[str]:
     if assessment.truncated_share > TRUNCATED_WARN:
         found.append(
             f"{assessment.truncated_share:.1%} of the traces ({of}) were cut off by max-think; a "
-            "question cut off cannot be lost, and calibrate refuses more than 10 %"
+            "question cut off cannot be lost, and calibrate refuses more than 10%"
         )
     hint = split_hint(assessment.source) if assessment.protocol == "deploy" else None
     return [*found, hint] if hint else found

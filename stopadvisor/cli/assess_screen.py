@@ -18,7 +18,7 @@ from stopadvisor.cli.screen import (
     plural,
     share,
 )
-from stopadvisor.decision import chance_words
+from stopadvisor.decision import LABELS, chance_words, deciding_reason
 from stopadvisor.families import rule_name
 from stopadvisor.report import matched_points
 
@@ -76,12 +76,7 @@ def _point(document: Document) -> Document | None:
 
 
 def _why(advice: Document) -> str:
-    """The reason that decided: the last step for full budget, the evidence otherwise."""
-    reasons = advice["reasons"]
-    if advice["policy"] == "full-budget":
-        return str(reasons[-1].partition(": ")[2])
-    evidence = [r for r in reasons if r.startswith("Evidence: ")]
-    return str(evidence[0].partition(": ")[2] if evidence else reasons[0])
+    return deciding_reason(advice["policy"], advice["reasons"]).partition(": ")[2]
 
 
 def _facts(document: Document) -> list[tuple[str, str]]:
@@ -112,6 +107,11 @@ def _facts(document: Document) -> list[tuple[str, str]]:
         )
     else:
         rows.append(("saves", "nothing, and loses nothing: serve without probes, as you do now"))
+    rows += [
+        ("labels", reason.removeprefix(LABELS))
+        for reason in advice["reasons"]
+        if reason.startswith(LABELS)
+    ]
     if document["workload"].get("on_stop") == "answer":
         text = "thinking is closed and the model writes its visible answer"
         if point is not None and point["feasible"]:

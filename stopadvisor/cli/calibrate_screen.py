@@ -142,6 +142,7 @@ def expectation(expected: Document, serving: str) -> list[tuple[str, str]]:
 
 def _refused(document: Document) -> list[tuple[str, str]]:
     refusal = document["refusal"]
+    of_right = " of the questions that full thinking gets right" if document["conditional"] else ""
     needed = refusal["labels_needed"]
     return [
         ("why", refusal["reason"]),
@@ -151,7 +152,7 @@ def _refused(document: Document) -> list[tuple[str, str]]:
             if needed is not None
             else "no number of them would do at the risk and the costs seen here",
         ),
-        ("asked", f"at most {share(document['alpha'])} lost"),
+        ("asked", f"at most {share(document['alpha'])} lost{of_right}"),
         ("look", _looks(document)),
         ("policy", f"{document['policy']} (full budget: no probes, natural end)"),
     ]

@@ -89,6 +89,8 @@ class ProbeOptions:
     split: tuple[float, float, float] = (0.4, 0.4, 0.2)
     preflight: bool = True
     regrade: bool = False
+    like: Path | None = None
+    """The policy that says how to probe; None where the options do."""
     server: ServerOptions = field(default_factory=ServerOptions)
     output: OutputOptions = OutputOptions()
 

@@ -21,6 +21,7 @@ from stopadvisor.cli.like import like_policy
 from stopadvisor.cli.options import ProbeOptions, in_use, load_engine, probe_options
 from stopadvisor.cli.page import Page
 from stopadvisor.cli.progress import progress_on
+from stopadvisor.cli.screen import place
 from stopadvisor.collect import Progress, collect
 from stopadvisor.constants import PAPER_BUDGETS, SMALL_WORKLOAD, TRUNCATED_WARN
 from stopadvisor.errors import EngineError, ModelError, OutputError, ProbeError, WorkloadError
@@ -111,7 +112,7 @@ def command(ctx: click.Context, /, workload: Path, like: Path | None, **params: 
     Goes on where an earlier call stopped: finished questions are never asked again.
     """
     if like is not None:
-        params = like_policy(ctx, params, like)
+        params = like_policy(ctx, params, like) | {"like": like}
     return run(ProbeOptions.take(params, workload), sys.stdout, sys.stderr)
 
 
@@ -131,7 +132,9 @@ def run(options: ProbeOptions, out: TextIO, err: TextIO) -> int:
         f"  truncated  {probed.truncated_share:.1%} at {plan.max_think} thinking tokens", file=out
     )
     if not options.output.quiet:
-        print(f"next: stopadvisor assess {probed.run.path}", file=err)
+        # What is probed like a policy is there to check it.
+        step = "assess" if options.like is None else f"verify {place(options.like)}"
+        print(f"next: stopadvisor {step} {place(probed.run.path)}", file=err)
     return 0
 
 
@@ -272,7 +275,7 @@ class _Probing:
         if truncated > TRUNCATED_WARN:
             self.progress.remark(
                 f"{truncated:.1%} of traces are cut at {run.plan.max_think} thinking tokens: "
-                "calibrate refuses more than 10 %; --max-think should be production's cap"
+                "calibrate refuses more than 10%; --max-think should be production's cap"
             )
         return Probed(
             run=run,

@@ -101,6 +101,7 @@ class Transfer:
                 self.settings.alpha,
                 calibration,
                 look,
+                conditional=self.settings.conditional,
                 content=content,
                 policy_path=written,
             ),

@@ -47,6 +47,8 @@ class OpenedRisk:
     order: FloatArray  # (n_thresholds,) linear scale, as tested
     losses: FloatArray  # (n_thresholds,)
     n: int
+    conditional: bool
+    """Whether `n` counts only what full thinking gets right."""
     alpha: float
     delta: float
     """Of this chain."""
@@ -112,12 +114,13 @@ def opened_risk(
             return None
         scorer, order, position = chains[0].scorer, chains[0].thresholds, None
         delta, bound = choice.chain_delta, settings.bound
-        conditional = settings.conditional
+        conditional = document.get("conditional", settings.conditional)
     n = int(table.full_correct.sum()) if conditional else table.n_questions
     if n == 0:
         return None
     losses = scorer.curve(table, order).totals(scorer.losses(table))[0].round()
-    return OpenedRisk(scorer, order, losses, n, document["alpha"], delta, bound, position)
+    alpha = document["alpha"]
+    return OpenedRisk(scorer, order, losses, n, conditional, alpha, delta, bound, position)
 
 
 # --- The exhibits ---------------------------------------------------------------------------------
@@ -269,8 +272,10 @@ def _risk(
             basis,
         )
     family = opened.scorer.family
+    whom = " that full thinking gets right" if opened.conditional else ""
     same = _same_chain(rules, opened)
-    expected = None if same is None else same.chain.losses[: opened.order.size] / n_fit
+    counted = n_fit * (choice.full_accuracy if opened.conditional else 1)
+    expected = None if same is None else same.chain.losses[: opened.order.size] / counted
     most = max_losses(opened.n, opened.alpha, opened.delta, opened.bound)
     upper = [upper_limit(int(k), opened.n, opened.delta, opened.bound) for k in opened.losses]
     return RiskExhibit(
@@ -286,7 +291,7 @@ def _risk(
         opened.position,
         "exported",
         opened.n,
-        f"{opened.n} calibration questions, opened by calibrate",
+        f"{opened.n} calibration questions{whom}, opened by calibrate",
     )
 
 

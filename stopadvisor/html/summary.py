@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from stopadvisor.decision import chance_words
+from stopadvisor.decision import chance_words, deciding_reason
 from stopadvisor.families import rule_name
 from stopadvisor.html.captions import percent, share
 
@@ -77,13 +77,9 @@ def _asked_at(schedule: list[int] | None) -> str:
 
 
 def _why(document: Document) -> str:
-    """The reason that decided: the last step for full budget, the evidence otherwise."""
-    reasons = document["recommendation"]["reasons"]
-    if document["recommendation"]["policy"] == "full-budget":
-        found = reasons[-1]
-    else:
-        found = next((r for r in reasons if r.startswith("Evidence: ")), reasons[0])
-    text = str(found.partition(": ")[2] or found)
+    advice = document["recommendation"]
+    found = deciding_reason(advice["policy"], advice["reasons"])
+    text = found.partition(": ")[2] or found
     return text[0].upper() + text[1:]
 
 
@@ -214,8 +210,13 @@ def _calibrated(document: Document, calibration: Document) -> Summary:
     look, expected = calibration["look"], calibration["expected"]
     tested = calibration["tested"]
     opened = max((row["n"] for row in tested), default=0)
+    certificate = calibration["certificate"]
+    # A refusal from before the field was written counts as plain.
+    conditional = (certificate or calibration).get("conditional", False)
+    whom = " that full thinking gets right" if conditional else ""
+    that = f"{whom} and that" if conditional else " that"
     basis = (
-        f"Calibrated on {opened} questions that chose nothing, look number {look['number']} at "
+        f"Calibrated on {opened} questions{that} chose nothing, look number {look['number']} at "
         f"them; pictures show fit questions, except where they say calibration."
     )
     if not calibration["certified"]:
@@ -231,15 +232,15 @@ def _calibrated(document: Document, calibration: Document) -> Summary:
             "Calibration certified no rule that saves anything.",
             _nothing(document, accuracy, whose),
             "plain",
-            f"Not certified at alpha = {share(calibration['alpha'])}: {refusal['reason']}.",
+            f"Not certified at alpha = {share(calibration['alpha'])}"
+            + (f" of the questions{whom}" if conditional else "")
+            + f": {refusal['reason']}.",
             ""
             if needed is None
             else f"About {needed} labelled calibration questions would be needed.",
             None,
             basis,
         )
-    certificate = calibration["certificate"]
-    whom = " that full thinking gets right" if certificate["conditional"] else ""
     return Summary(
         _headline(calibration["family"], calibration["schedule"]),
         _why_exported(document, calibration),

@@ -17,7 +17,12 @@ from stopadvisor.errors import CalibrationError
 from stopadvisor.paper import match_risk, paper_split
 from stopadvisor.sources import Source
 from stopadvisor.studies.opened import View, basis_remarks
-from stopadvisor.studies.sides import paper_setting, paper_views, study_settings
+from stopadvisor.studies.sides import (
+    interval_cells,
+    paper_setting,
+    paper_views,
+    study_settings,
+)
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 
 __all__ = ["run"]
@@ -112,9 +117,7 @@ def _paper_rows(
             row.scalar.test_risk,
             row.learned.total_saving_pct,
             row.scalar.total_saving_pct,
-            row.delta_saving_pp.median,
-            row.delta_saving_pp.low,
-            row.delta_saving_pp.high,
+            *interval_cells(row.difference),
             row.verdict,
         )
         for row in found
@@ -124,15 +127,15 @@ def _paper_rows(
 def _deploy_row(source: Source, settings: Settings) -> tuple[Cell, ...]:
     choice = choose(source.part("fit"), calibration_size(source.part("calibration")), settings)
     learned, scalar, spread = choice.learned, choice.scalar, choice.delta_saving_pp
+    if not (learned and learned.feasible and scalar and scalar.feasible):
+        spread = None
     return (
         scalar.family if scalar else None,
         _risk(learned),
         _risk(scalar),
         _saving(learned),
         _saving(scalar),
-        spread.median if spread else None,
-        spread.low if spread else None,
-        spread.high if spread else None,
+        *interval_cells(spread),
         choice.verdict,
         choice.chance,
     )

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import expit
 
-from stopadvisor.bootstrap import interval, resample_counts
+from stopadvisor.bootstrap import block_sums, interval, resample_counts
 from stopadvisor.chains import FitData, group_numbers, score_out_of_fold
 from stopadvisor.errors import CalibrationError
 from stopadvisor.families import SCALAR_FAMILIES
@@ -154,7 +154,7 @@ def _add(
         return
     found: Reliability = reliability(values[used], correct[used])
     squares = np.where(used, (values - correct) ** 2, 0.0).sum(axis=1)
-    sums = np.column_stack([np.bincount(units, squares), np.bincount(units, used.sum(axis=1))])
+    sums = block_sums(np.column_stack([squares, used.sum(axis=1)]), units)
     rng = np.random.default_rng(options.seed)
     counts = resample_counts(len(sums), options.resamples, rng=rng)
     drawn = counts @ sums.astype(np.float32)

@@ -19,7 +19,7 @@ from stopadvisor.peaks import find_peak, fixed_budgets
 from stopadvisor.sources import Source
 from stopadvisor.studies.opened import View, basis_remarks
 from stopadvisor.studies.paper_map import PAPER_ROWS, PaperRow
-from stopadvisor.studies.sides import paper_setting, paper_views, study_settings
+from stopadvisor.studies.sides import interval_cells, paper_setting, paper_views, study_settings
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 from stopadvisor.trajectories import TYPES, profile, regime, trajectory
 
@@ -131,7 +131,6 @@ def _summary_row(view: View, setting: PaperSetting, options: StudyOptions) -> tu
         delta=options.delta,
         n_resamples=options.resamples,
     )
-    spread = row.delta_saving_pp
     return (
         view.label,
         "here",
@@ -139,9 +138,7 @@ def _summary_row(view: View, setting: PaperSetting, options: StudyOptions) -> tu
         learned,
         scalar,
         learned - scalar,
-        spread.median,
-        spread.low,
-        spread.high,
+        *interval_cells(row.difference),
         row.verdict,
     )
 

@@ -23,7 +23,7 @@ from stopadvisor.proxies import AUDIT_FAMILIES, audit_setting
 from stopadvisor.sources import Source
 from stopadvisor.studies.frontier import peak_intervals, spelled
 from stopadvisor.studies.opened import View, basis_remarks
-from stopadvisor.studies.sides import paper_setting, paper_views
+from stopadvisor.studies.sides import interval_cells, paper_setting, paper_views
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 
 __all__ = ["run"]
@@ -142,9 +142,8 @@ def _matched_rows(
 
 
 def _compared(found: MatchedRisk, name: str) -> tuple[Cell, ...]:
-    spread = found.delta_saving_pp
     verdict = found.verdict.replace("scalar better", f"{name} better")
-    return (*_figures(found.scalar), spread.median, spread.low, spread.high, verdict)
+    return (*_figures(found.scalar), *interval_cells(found.difference), verdict)
 
 
 def _figures(point: OperatingPoint) -> tuple[Cell, ...]:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from stopadvisor.assessment import calibration_size
+from stopadvisor.bootstrap import Interval
 from stopadvisor.chains import Chain, FitData, build_chain, candidate_schedules
 from stopadvisor.choice import Settings, fit_limit
 from stopadvisor.errors import CalibrationError, StudyError
@@ -24,6 +25,7 @@ __all__ = [
     "fit_data",
     "fit_side",
     "fit_sides",
+    "interval_cells",
     "paper_setting",
     "paper_views",
     "study_settings",
@@ -39,6 +41,11 @@ EXPECTED = (
 
 _FAMILIES = ("learned", *SCALAR_FAMILIES)
 _MOST_BLOCKS = 1000
+
+
+def interval_cells(spread: Interval | None) -> tuple[Cell, Cell, Cell]:
+    """Median and both ends of an interval; empty where there is none."""
+    return (None, None, None) if spread is None else (spread.median, spread.low, spread.high)
 
 
 def paper_views(sources: Sequence[Source]) -> list[View]:

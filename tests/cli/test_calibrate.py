@@ -27,12 +27,13 @@ from tests.material import (
     make_run,
     write_archive,
 )
+from tests.pages import Page
 
 FIELDS = [
-    "schema", "protocol", "run", "alpha", "delta", "confidence", "look", "certified", "policy",
-    "kind", "family", "schedule", "threshold", "serving", "certificate", "refusal", "tested",
-    "expected", "advised_family", "advised_schedule", "advised_fit_total_saving_pct", "profile",
-    "remarks",
+    "schema", "protocol", "run", "alpha", "delta", "conditional", "confidence", "look",
+    "certified", "policy", "kind", "family", "schedule", "threshold", "serving", "certificate",
+    "refusal", "tested", "expected", "advised_family", "advised_schedule",
+    "advised_fit_total_saving_pct", "profile", "remarks",
 ]  # fmt: skip
 CERTIFICATE = [
     "alpha", "delta", "confidence", "bound", "multiplicity", "n", "losses", "upper", "reference",
@@ -189,6 +190,24 @@ def test_the_conditional_certificate_says_so(call: Call) -> None:
     assert found["certificate"]["n"] < entered
     assert {row["n"] for row in found["tested"]} == {found["certificate"]["n"]}
     assert found["certificate"]["alpha_over_full_accuracy"] == 0.2  # of the right answers already
+    assert found["conditional"] is True
+
+
+def test_a_refused_conditional_certificate_counts_right_answers_in_every_word(call: Call) -> None:
+    code, out, _ = call(str(RUN), "--conditional", "--alpha", "0.02", *FAST)
+    text = " ".join(out.split())
+    document = json.loads((RUN / "calibration.json").read_text(encoding="utf-8"))
+    assert (code, document["conditional"], document["certificate"]) == (3, True, None)
+    whom = "that full thinking gets right"
+    (row,) = document["tested"]
+    assert f"{row['n']} calibration questions {whom}" in document["refusal"]["reason"]
+    assert f"at most 2.0% lost of the questions {whom}" in text
+    call(str(RUN), "--no-report", *FAST, command="assess")
+    call(str(RUN), command="report")
+    page = Page((RUN / "report.html").read_text(encoding="utf-8")).text
+    assert f"Not certified at alpha = 2.0% of the questions {whom}:" in page
+    assert f"Calibrated on {row['n']} questions {whom} and that chose nothing" in page
+    assert f"{row['n']} calibration questions {whom}, opened by calibrate" in page
 
 
 def _parts(path: Path) -> list[str]:

@@ -50,6 +50,7 @@ def test_a_run_like_a_policy_can_be_verified_and_calibrated(call: Call) -> None:
     content = load_policy(POLICY).content
     code, _, err = call("probe", FRESH, "--like", POLICY, "--out", "new", "--seed", "7")
     assert code == 0, err
+    assert err.splitlines()[-1] == "next: stopadvisor verify policy.joblib new"
     run = RunDirectory.load(Path("new"))
     assert list(run.plan.budgets) == content["budgets"]
     assert (run.plan.cue, run.plan.cap, run.plan.max_think) == ("\n\nAnswer:", 20, 200)

@@ -33,8 +33,16 @@ SCREENS = {
     "assess": [*ASSESS, "runs/sums"],
     "assess-black-box": [*ASSESS, "runs/sums", "--serving", "black-box", "--price", "1/0.1/4"],
     "assess-paper": [*ASSESS, "raw.npz", "--protocol", "paper"],
+    "assess-unlikely": [*ASSESS, "runs/sums", "--alpha", "0.01"],
     "calibrate": ["calibrate", "runs/sums", "--alpha", "0.15"],
     "calibrate-refused": ["calibrate", "runs/sums", "--alpha", "0.001"],
+    "calibrate-refused-conditional": [
+        "calibrate",
+        "runs/sums",
+        "--alpha",
+        "0.001",
+        "--conditional",
+    ],
     "calibrate-from": ["calibrate", "runs/fresh", "--from", "policy.joblib", "--alpha", "0.15"],
     "calibrate-compare": [
         "calibrate",

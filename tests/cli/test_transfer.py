@@ -17,10 +17,10 @@ from tests.material import Call, caller, edit_records, make_run
 from tests.policy_content import full_budget_content
 
 FIELDS = [
-    "schema", "protocol", "run", "alpha", "delta", "confidence", "look", "certified", "policy",
-    "kind", "family", "schedule", "threshold", "serving", "certificate", "refusal", "tested",
-    "expected", "advised_family", "advised_schedule", "advised_fit_total_saving_pct", "profile",
-    "remarks", "transfer",
+    "schema", "protocol", "run", "alpha", "delta", "conditional", "confidence", "look",
+    "certified", "policy", "kind", "family", "schedule", "threshold", "serving", "certificate",
+    "refusal", "tested", "expected", "advised_family", "advised_schedule",
+    "advised_fit_total_saving_pct", "profile", "remarks", "transfer",
 ]  # fmt: skip
 COMPARISON = ["n_test", "n_met_before", "labels", "look", "rows"]
 ROW = [

@@ -24,8 +24,8 @@ def load(name: str) -> dict[str, Arrays]:
     return arrays
 
 
-def split(n: int) -> tuple[Arrays, Arrays]:
-    order = np.random.default_rng(123).permutation(n)
+def split(n: int, seed: int = 123) -> tuple[Arrays, Arrays]:
+    order = np.random.default_rng(seed).permutation(n)
     return order[: int(0.4 * n)], order[int(0.4 * n) :]
 
 
@@ -42,6 +42,29 @@ def gain(data: dict[str, Arrays], scores: Arrays, threshold: float, rows: Arrays
     tokens = thinking[at, stops].mean()
     fixed = np.interp(tokens, thinking.mean(axis=0), correct.mean(axis=0))
     return float(correct[at, stops].mean() - fixed)
+
+
+def sweep_stops(data: dict[str, Arrays]) -> dict[str, dict[tuple[float, ...], Arrays]]:
+    """Where the published scripts seek each family's peak: numbers of the rule, and its stops.
+
+    confidence-leap is swept over two numbers, its least leap and its least confidence.
+    """
+    found: dict[str, dict[tuple[float, ...], Arrays]] = {}
+    for family, scores in scores_of(data).items():
+        grid = np.linspace(scores.min(), scores.max(), 30).round(4)
+        if family == "learned":
+            grid = SWEEP
+        elif family == "run-stability":
+            grid = np.arange(1, scores.shape[1] + 1)
+        found[family] = {(t,): stops_of(scores, t) for t in grid.tolist()}
+    confidence = np.exp(data["conf_lp"])
+    rise = np.diff(confidence, axis=1, prepend=confidence[:, :1])
+    found["confidence-leap"] = {
+        (leap, level): stops_of((rise >= leap) & (confidence >= level), True)
+        for leap in np.linspace(0.01, 0.5, 12).round(3).tolist()
+        for level in np.linspace(0.3, 0.95, 8).round(3).tolist()
+    }
+    return found
 
 
 def features(data: dict[str, Arrays], columns: list[int]) -> Arrays:

@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
+from stopadvisor.bootstrap import MOST_BLOCKS, resample_counts
+from stopadvisor.probes import FloatArray
 from stopadvisor.sources import open_source
+from stopadvisor.studies import calibration
 from stopadvisor.studies.calibration import run
 from stopadvisor.studies.study import StudyOptions
 from tests.material import archive_arrays, make_run, write_archive
@@ -93,6 +96,29 @@ def test_traces_of_one_question_are_resampled_together(tmp_path: Path) -> None:
         drawn.append(squares[some].sum() / (~fit.ended[some]).sum())
     low, high = np.quantile(drawn, [0.025, 0.975])
     assert (row["brier_low"], row["brier_high"]) == pytest.approx((low, high), abs=0.002)
+
+
+def test_many_questions_are_resampled_in_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays = archive_arrays(5000)
+    source = open_source(write_archive(tmp_path / "raw.npz", **arrays), root=tmp_path)
+    sizes: list[int] = []
+
+    def spy(n_units: int, n_resamples: int, *, rng: np.random.Generator) -> FloatArray:
+        sizes.append(n_units)
+        return resample_counts(n_units, n_resamples, rng=rng)
+
+    monkeypatch.setattr(calibration, "resample_counts", spy)
+    found = calibration.run([source], StudyOptions(resamples=4000))
+    assert max(sizes) == MOST_BLOCKS
+    row = row_of(found, "scores", protocol="paper", score="confidence")
+    squares = ((np.exp(arrays["conf_lp"]) - arrays["correct"]) ** 2).mean(axis=1)
+    assert row["brier"] == pytest.approx(squares.mean())
+    # Of a mean over questions the normal interval is as good as any.
+    half = 1.96 * squares.std(ddof=1) / np.sqrt(squares.size)
+    assert row["brier_low"] == pytest.approx(squares.mean() - half, abs=0.1 * half)
+    assert row["brier_high"] == pytest.approx(squares.mean() + half, abs=0.1 * half)
 
 
 def test_too_few_fit_questions_leave_the_papers_side(tmp_path: Path) -> None:

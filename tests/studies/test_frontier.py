@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from tests.studies.material import (
     row_of,
     rows_of,
 )
+from tests.studies.plain import SCALARS, load, sweep_stops
 
 
 def first(scores: np.ndarray, threshold: float) -> np.ndarray:
@@ -28,37 +30,72 @@ def first(scores: np.ndarray, threshold: float) -> np.ndarray:
     return np.asarray(np.where(hit.any(axis=1), hit.argmax(axis=1), scores.shape[1] - 1))
 
 
+def fixed_budget(data: dict[str, Any], tokens: float, how: str) -> float:
+    """Accuracy of fixed budgets at some mean thinking tokens."""
+    cost, accuracy = data["thinking"].mean(axis=0), data["correct"].mean(axis=0)
+    if how == "linear":
+        return float(np.interp(tokens, cost, accuracy))
+    if how == "nearest":
+        return float(accuracy[np.abs(cost - tokens).argmin()])
+    below, above = accuracy[cost <= tokens + 1e-9], accuracy[cost >= tokens - 1e-9]
+    return float(below[-1] if how == "floor" else above[0])
+
+
 @needs_archives
 @pytest.mark.parametrize("name", NAMES)
-def test_peaks_are_those_of_the_definitions(name: str, tmp_path: Path) -> None:
+def test_peaks_of_every_family_are_those_of_the_definitions(name: str, tmp_path: Path) -> None:
     found = run([archive(name, tmp_path)], QUICK)
-    data = np.load(ARCHIVES / f"{name}.npz")
-    correct, trace = data["correct"], data["think_lens"]
-    thinking = np.minimum(trace[:, None], data["budgets"])
-    cost, accuracy = thinking.mean(axis=0), correct.mean(axis=0)
-    at = np.arange(len(correct))
-
-    def fixed(tokens: float, how: str) -> float:
-        if how == "linear":
-            return float(np.interp(tokens, cost, accuracy))
-        if how == "nearest":
-            return float(accuracy[np.abs(cost - tokens).argmin()])
-        below, above = accuracy[cost <= tokens + 1e-9], accuracy[cost >= tokens - 1e-9]
-        return float(below[-1] if how == "floor" else above[0])
-
-    def best(scores: np.ndarray, sweep: np.ndarray, how: str) -> float:
-        gains = []
-        for threshold in sweep:
-            stops = first(scores, threshold)
-            gains.append(correct[at, stops].mean() - fixed(float(thinking[at, stops].mean()), how))
-        return float(max(gains))
-
-    for family, scores in (("confidence", np.exp(data["conf_lp"])), ("entropy", -data["conf_ent"])):
-        sweep = np.linspace(scores.min(), scores.max(), 30).round(4)
-        row = row_of(found, "interpolation", family=family)
+    data = load(name)
+    at = np.arange(len(data["correct"]))
+    swept = sweep_stops(data)
+    families = ["learned", *SCALARS]
+    for table in ("peaks", "interpolation"):
+        assert [row["family"] for row in rows_of(found, table)] == families
+    gained: dict[str, dict[tuple[float, ...], float]] = {}
+    for family in families:
+        points = {
+            numbers: (float(data["thinking"][at, stops].mean()), data["correct"][at, stops].mean())
+            for numbers, stops in swept[family].items()
+        }
         for how in ("linear", "nearest", "floor", "ceiling"):
-            assert row[how] == pytest.approx(best(scores, sweep, how), abs=1e-9)
-        assert row_of(found, "peaks", family=family)["peak_gain"] == row["linear"]
+            above = {
+                n: right - fixed_budget(data, cost, how) for n, (cost, right) in points.items()
+            }
+            row = row_of(found, "interpolation", family=family)
+            assert row[how] == pytest.approx(max(above.values()), abs=1e-9)
+            if how == "linear":
+                gained[family] = above
+        best = max(gained[family], key=lambda n: gained[family][n])
+        row = row_of(found, "peaks", family=family)
+        assert row["threshold"] == ", ".join(f"{number:g}" for number in best)
+        assert row["peak_gain"] == pytest.approx(gained[family][best], abs=1e-9)
+        assert (row["think_tokens"], row["accuracy"]) == pytest.approx(points[best])
+        assert row["gain_low"] < row["peak_gain"] < row["gain_high"]
+    peaks = {family: max(above.values()) for family, above in gained.items()}
+    best_scalar = max(SCALARS, key=lambda family: peaks[family])
+    row = row_of(found, "runs")
+    assert (row["best_scalar"], row["questions"]) == (best_scalar, at.size)
+    assert row["learned_peak"] == pytest.approx(peaks["learned"])
+    assert row["difference"] == pytest.approx(peaks["learned"] - peaks[best_scalar])
+    assert row["full_accuracy"] == data["correct"][:, -1].mean()
+    assert row["full_tokens"] == data["think_lens"].mean()
+
+
+@needs_archives
+def test_curves_pass_through_every_threshold(tmp_path: Path) -> None:
+    found = run([archive("mixed", tmp_path)], QUICK)
+    data = load("mixed")
+    at = np.arange(len(data["correct"]))
+    swept = sweep_stops(data)
+    for family in ("learned", "confidence", "entropy", "run-stability"):
+        curve = [row for row in rows_of(found, "curves") if row["family"] == family]
+        assert [row["at"] for row in curve] == pytest.approx([t for (t,) in swept[family]])
+        for row, stops in zip(curve, swept[family].values(), strict=True):
+            tokens, right = data["thinking"][at, stops].mean(), data["correct"][at, stops].mean()
+            assert (row["think_tokens"], row["accuracy"]) == pytest.approx((tokens, right))
+            assert row["gain"] == pytest.approx(
+                right - fixed_budget(data, tokens, "linear"), abs=1e-9
+            )
 
 
 @needs_archives

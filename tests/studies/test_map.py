@@ -47,6 +47,14 @@ def test_rows_are_what_the_published_scripts_print(name: str, tmp_path: Path) ->
     assert serving["black_box_pct"] == pytest.approx(expected["regimes"]["black_box"])
 
 
+@needs_archives
+def test_no_difference_is_shown_of_rules_that_are_not_feasible(tmp_path: Path) -> None:
+    row = row_of(run([archive("mixed", tmp_path)], StudyOptions(alpha=0.05)), "summary")
+    assert row["verdict"] == "inconclusive"
+    shown = [row[f"delta_saving_{name}"] for name in ("pp", "low", "high")]
+    assert shown == [None] * 3
+
+
 def test_advice_is_that_of_assess(tmp_path: Path) -> None:
     source = open_source(make_run(tmp_path / "run", 500))
     row = row_of(run([source], StudyOptions(alpha=0.2, resamples=400)), "advice")

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import GroupKFold
+from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
+from threadpoolctl import threadpool_limits
 
 from stopadvisor.classifiers import classify_out_of_fold
 from stopadvisor.errors import CalibrationError
@@ -93,8 +95,10 @@ def test_ablation_is_logistic_regression_on_the_archives_own_columns(
 
 @needs_archives
 @pytest.mark.slow
-def test_classifiers_are_scikit_learns(tmp_path: Path) -> None:
-    whole = np.load(ARCHIVES / "mixed.npz")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("name", NAMES)
+def test_classifiers_are_scikit_learns(name: str, tmp_path: Path) -> None:
+    whole = np.load(ARCHIVES / f"{name}.npz")
     n = len(whole["correct"])
     data = {
         key: value[: 100 * len(value) // n] if len(value) >= n else value
@@ -102,16 +106,25 @@ def test_classifiers_are_scikit_learns(tmp_path: Path) -> None:
     }
     np.savez(tmp_path / "part.npz", **data)
     found = classifiers.run([open_source(tmp_path / "part.npz", root=tmp_path)], QUICK)
-    columns = list(range(8))
-    logistic = peak_gain(data, out_of_fold(data, columns, LogisticRegression(max_iter=1000)))
-    forest = RandomForestClassifier(n_estimators=100, max_depth=8, random_state=42)
-    gains = {row["variant"]: row["peak_gain"] for row in rows_of(found, "peaks")}
-    assert list(gains) == ["logistic", "random-forest", "gradient-boosting", "mlp"]
-    assert gains["logistic"] == pytest.approx(logistic, abs=1e-9)
-    # Scaled budgets differ from the archive's in the last digit, and so may the forest's splits.
-    assert gains["random-forest"] == pytest.approx(
-        peak_gain(data, out_of_fold(data, columns, forest)), abs=0.02
-    )
+    models = {
+        "logistic": LogisticRegression(C=1.0, max_iter=1000),
+        "random-forest": RandomForestClassifier(n_estimators=100, max_depth=8, random_state=42),
+        "gradient-boosting": GradientBoostingClassifier(max_depth=4, random_state=42),
+        "mlp": MLPClassifier(hidden_layer_sizes=(32, 16), max_iter=500, random_state=42),
+    }
+    assert [row["variant"] for row in rows_of(found, "peaks")] == list(models)
+    gains = {}
+    with threadpool_limits(limits=1):  # the same sums in the same order
+        for kind, model in models.items():
+            chance = out_of_fold(data, list(range(8)), model)
+            gains[kind] = peak_gain(data, chance)
+            row = row_of(found, "peaks", variant=kind)
+            assert row["peak_gain"] == pytest.approx(gains[kind], abs=1e-9)
+            # Of all chances, at every checkpoint: one that moves past another is seen.
+            assert row["auroc"] == pytest.approx(roc_auc_score(data["y"], chance.ravel()), abs=1e-9)
+            if kind != "logistic":
+                assert row["ahead"] == pytest.approx(gains[kind] - gains["logistic"], abs=1e-9)
+    assert len(set(gains.values())) == 4
     assert [row["variant"] for row in rows_of(found, "served")] == ["logistic", "boosted trees"]
 
 
