@@ -17,6 +17,7 @@ from stopadvisor.labels import GRADING
 from stopadvisor.manifest import build_manifest
 from stopadvisor.probes import ProbePlan
 from stopadvisor.runs import RunDirectory
+from stopadvisor.studies.registry import STUDIES
 from stopadvisor.workload import PARTS, read_workload
 from tests.scripted import ScriptedEngine, write_sums
 
@@ -35,6 +36,16 @@ def caller(capsys: pytest.CaptureFixture[str], default: str | None = None) -> Ca
         return code, text.out, text.err
 
     return run
+
+
+def keep_studies(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Leave out all other studies until the test is over."""
+    kept = {name: STUDIES[name] for name in names}
+    # Undone in reverse, so that they stand in their order again.
+    for name in reversed(list(STUDIES)):
+        monkeypatch.delitem(STUDIES, name)
+    for name, study in kept.items():
+        monkeypatch.setitem(STUDIES, name, study)
 
 
 def make_run(

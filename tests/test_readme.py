@@ -22,8 +22,7 @@ from stopadvisor.cli.main import COMMANDS, main
 from stopadvisor.engines.openai.regime import Repeated, classify, write_regime
 from stopadvisor.policy import build_policy, save_policy
 from stopadvisor.runs import RunDirectory
-from stopadvisor.studies.registry import STUDIES
-from tests.material import PLAN, make_run, write_archive
+from tests.material import PLAN, keep_studies, make_run, write_archive
 from tests.policy_content import family_content
 from tests.scripted import ScriptedEngine
 
@@ -192,8 +191,7 @@ def test_fields_of_study(
 ) -> None:
     monkeypatch.chdir(runs)
     import_module(COMMANDS["study"].module)  # its choice of names is made once, of all of them
-    for name in set(STUDIES) - {"ablation", "transfer"}:
-        monkeypatch.delitem(STUDIES, name)
+    keep_studies(monkeypatch, "ablation", "transfer")
     words = ("raw.npz", "--resamples", "100")
     everything = answer(capsys, "study", "all", *words, "--jobs", "1")
     assert [row["study"] for row in everything["skipped"]] == ["transfer"]

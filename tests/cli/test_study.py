@@ -23,6 +23,7 @@ from tests.material import (
     caller,
     edit_records,
     flip_calibration,
+    keep_studies,
     make_run,
     write_archive,
 )
@@ -211,8 +212,7 @@ def _fake(monkeypatch: pytest.MonkeyPatch, names: Sequence[str], broken: str = "
             raise ZeroDivisionError("one over nought")
         return StudyResult(name, "", ("paper",), ())
 
-    for name in set(STUDIES) - set(names):
-        monkeypatch.delitem(STUDIES, name)
+    keep_studies(monkeypatch, *names)
     monkeypatch.setattr(study_command, "run_study", run)
 
 
@@ -228,8 +228,7 @@ def test_all_tells_its_progress(call: Call, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_runs_that_allow_no_study_are_exit_2(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     write_archive(Path("nine.npz"), **archive_arrays(9, 4))
-    for name in set(STUDIES) - {"frontier", "proxies"}:
-        monkeypatch.delitem(STUDIES, name)
+    keep_studies(monkeypatch, "frontier", "proxies")
     code, out, err = call("all", "nine.npz", "--jobs", "1", "--quiet")
     assert (code, out) == (2, "")
     assert "these runs allow no study; frontier: nine-archive-" in err
