@@ -22,6 +22,7 @@ from stopadvisor.html.gather import Material, agrees, gather
 from stopadvisor.html.page import render
 from stopadvisor.html.summary import summarise
 from stopadvisor.report import assessment_document
+from stopadvisor.risk import upper_limit
 from stopadvisor.sources import open_source
 from tests.material import edit_records, flip_calibration, make_run, write_archive
 from tests.pages import HOSTILE, Page, hostile_run, material_of
@@ -202,7 +203,7 @@ def test_a_refusal_is_said_with_its_reason(
 ) -> None:
     path = make_run(tmp_path / "run", 300)
     assert main(["assess", str(path), "--no-report"]) == 0
-    assert main(["calibrate", str(path), "--alpha", "0.002"]) == 3
+    assert main(["calibrate", str(path), "--alpha", "0.002", "--looks", "5"]) == 3
     capsys.readouterr()
     material = material_of(path)
     assert material.calibration is not None
@@ -214,7 +215,12 @@ def test_a_refusal_is_said_with_its_reason(
     risk = material.exhibits.risk
     assert risk is not None
     assert risk.observed is not None
+    assert risk.upper is not None
     assert risk.position is None
+    n = material.calibration["tested"][0]["n"]
+    losses = [round(share * n) for share in risk.observed.tolist()]
+    # The look's own delta, a fifth of 0.05, shared by two chains.
+    assert risk.upper.tolist() == [upper_limit(k, n, 0.05 / 5 / 2, "exact") for k in losses]
 
 
 def test_labels_changed_after_calibration_are_not_passed_off(

@@ -113,7 +113,10 @@ def opened_risk(
         if not chains:
             return None
         scorer, order, position = chains[0].scorer, chains[0].thresholds, None
-        delta, bound = choice.chain_delta, settings.bound
+        # Looks that were planned share their delta; chains share what is left to one.
+        look_delta = document["delta"] / (document["look"]["planned"] or 1)
+        delta = look_delta * choice.chain_delta / settings.delta
+        bound = settings.bound
         conditional = document.get("conditional", settings.conditional)
     n = int(table.full_correct.sum()) if conditional else table.n_questions
     if n == 0:
