@@ -188,10 +188,7 @@ def _marker_ids(chat: Chat) -> Check:
     seen, changed = [], []
     for name, marker in (("opener", chat.opener), ("closer", chat.closer)):
         ids = list(marker.ids)
-        text = chat.tokenizer.decode(
-            ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
-        again = [int(i) for i in chat.tokenizer.encode(text, add_special_tokens=False)]
+        again = chat.encode(chat.decode(ids, special=True))
         seen.append(f"{name} {marker.text!r} is {len(ids)} token{'s' * (len(ids) > 1)}")
         if again != ids:
             changed.append(f"{name} {ids} comes back as {again}")
@@ -207,7 +204,7 @@ def _template(chat: Chat, prompts: Sequence[Prompt]) -> Check:
     """Who opens the thinking: the chat template, or we."""
     opens = 0
     for prompt in prompts:
-        plain = chat.tokenizer.encode(chat.render(prompt.messages), add_special_tokens=False)
+        plain = chat.rendered(prompt.messages).ids
         opens += list(plain) == chat.prompt_ids(prompt.messages)
     tail = chat.render(prompts[0].messages)[-20:]
     if opens in (0, len(prompts)):

@@ -1,18 +1,17 @@
-"""The tokenizer's side of probing: rendered prompts, thinking markers, suffixes and their hashes.
+"""The tokenizer's side of probing: rendered prompts, thinking markers and suffixes.
 
-Works on token ids throughout: text joined at a cut changes its tokenisation there.  Takes any
-transformers tokenizer, and imports neither torch nor transformers; knows no model and no server.
+Works on token ids throughout: text joined at a cut changes its tokenisation there.  Asks `Words`
+for them, so that a tokenizer may be here or at a server; knows no model.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from stopadvisor.engines.words import LocalWords, Rendered, Words
 from stopadvisor.errors import ModelError
 
 __all__ = ["KNOWN_MARKERS", "Chat", "Marker", "find_markers"]
@@ -29,12 +28,6 @@ KNOWN_MARKERS = (
 
 _TAG = re.compile(r"<\|.*?\|>")
 
-_SPECIMEN = (
-    "Wait, 3.14159 + 2,718 = f(x)^2;\n\n\tdef naïve(): return '\\\\boxed{½}'  # ok\r\n"
-    "Überraschung – 東京は人口1400万人。 Привет, мир! 🙂 <think>don't</think> A) B) ≤ ∑"
-)
-"""Cut by every tokenizer in its own way; part of its hash."""
-
 
 @dataclass(frozen=True)
 class Marker:
@@ -49,13 +42,13 @@ class Marker:
 
 
 def find_markers(
-    tokenizer: Any, think_open: str | None = None, think_close: str | None = None
+    words: Words, think_open: str | None = None, think_close: str | None = None
 ) -> tuple[Marker, Marker]:
     """Find the model's thinking markers as sequences of token ids.
 
     Parameters
     ----------
-    tokenizer : transformers tokenizer
+    words : Words
         With a chat template.
     think_open, think_close : str, optional
         The markers as text; both or neither.  Without them the known pairs are tried: a pair is
@@ -78,55 +71,45 @@ def find_markers(
         )
         raise ModelError(f"{given} needs {other} beside it: thinking has an opener and a closer")
     if think_open is not None and think_close is not None:
-        return _marker(tokenizer, think_open), _marker(tokenizer, think_close)
-    template = tokenizer.chat_template if isinstance(tokenizer.chat_template, str) else ""
-    added = {str(token) for token in tokenizer.get_added_vocab()}
-    own = [p for p in KNOWN_MARKERS if all(_is_token(text, added) for text in p)]
-    written = [p for p in KNOWN_MARKERS if all(text in template for text in p)]
-    for opener, closer in own + written:
-        return _marker(tokenizer, opener), _marker(tokenizer, closer)
+        return _marker(words, think_open), _marker(words, think_close)
+    for opener, closer in KNOWN_MARKERS:
+        if _is_token(words, opener) and _is_token(words, closer):
+            return _marker(words, opener), _marker(words, closer)
+    written = words.written or ""
+    for opener, closer in KNOWN_MARKERS:
+        if opener in written and closer in written:
+            return _marker(words, opener), _marker(words, closer)
     raise ModelError(
-        f"{tokenizer.name_or_path or 'the model'} has no thinking markers that are known here; "
+        f"{words.name} has no thinking markers that are known here; "
         "if it reasons before it answers, name them with --think-open and --think-close"
     )
 
 
-def _is_token(text: str, added: set[str]) -> bool:
+def _is_token(words: Words, text: str) -> bool:
     """Whether a marker, or each of the tags it consists of, is a token of its own.
 
     A marker such as ``<think>`` is one tag; those of gpt-oss have words between their tags.
     """
     tags = _TAG.findall(text)
-    return text in added or (bool(tags) and all(tag in added for tag in tags))
+    return words.has_token(text) or (bool(tags) and all(words.has_token(tag) for tag in tags))
 
 
-def _marker(tokenizer: Any, text: str) -> Marker:
-    ids = tuple(_encode(tokenizer, text))
-    if not ids or _decode(tokenizer, ids).strip() != text.strip():
+def _marker(words: Words, text: str) -> Marker:
+    ids = tuple(words.encode(text))
+    back = words.decode(ids, special=True)
+    if not ids or back.strip() != text.strip():
         raise ModelError(
             f"thinking marker {text!r} does not survive the tokenizer: its tokens decode to "
-            f"{_decode(tokenizer, ids)!r}"
+            f"{back!r}"
         )
     return Marker(text, ids)
-
-
-def _encode(tokenizer: Any, text: str) -> list[int]:
-    return [int(i) for i in tokenizer.encode(text, add_special_tokens=False)]
-
-
-def _decode(tokenizer: Any, ids: Sequence[int], *, special: bool = True) -> str:
-    return str(
-        tokenizer.decode(
-            list(ids), skip_special_tokens=not special, clean_up_tokenization_spaces=False
-        )
-    )
 
 
 @dataclass(frozen=True)
 class Chat:
     """A tokenizer with its chat template and thinking markers."""
 
-    tokenizer: Any
+    words: Words
     opener: Marker
     closer: Marker
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -135,7 +118,7 @@ class Chat:
     @classmethod
     def of(
         cls,
-        tokenizer: Any,
+        words: Any,
         *,
         think_open: str | None = None,
         think_close: str | None = None,
@@ -143,33 +126,47 @@ class Chat:
     ) -> Chat:
         """Find the markers and try the template on a first message.
 
+        Parameters
+        ----------
+        words : transformers tokenizer, or Words
+
         Raises
         ------
         ModelError
             No chat template, no markers, or a template that fails or keeps thinking off.
         """
-        if not getattr(tokenizer, "chat_template", None):
+        if not hasattr(words, "has_token"):
+            words = LocalWords(words)
+        if words.written is None:
             raise ModelError(
-                f"{tokenizer.name_or_path or 'the model'} has no chat template: a reasoning "
+                f"{words.name} has no chat template: a reasoning "
                 "model that is instructed through one is required"
             )
-        opener, closer = find_markers(tokenizer, think_open, think_close)
-        chat = cls(tokenizer, opener, closer, dict(template_kwargs or {}))
+        opener, closer = find_markers(words, think_open, think_close)
+        chat = cls(words, opener, closer, dict(template_kwargs or {}))
         chat.prompt_ids([{"role": "user", "content": "Hello"}])
         return chat
 
+    @property
+    def tokenizer(self) -> Any:
+        """The transformers tokenizer, for an engine that runs the model here.
+
+        Raises
+        ------
+        ModelError
+            There is none.
+        """
+        if not isinstance(self.words, LocalWords):
+            raise ModelError(f"the tokenizer of {self.words.name} is not here")
+        return self.words.tokenizer
+
     def render(self, messages: Sequence[Mapping[str, str]], *, generation: bool = True) -> str:
         """Return the conversation as the chat template writes it."""
-        try:
-            text = self.tokenizer.apply_chat_template(
-                [dict(message) for message in messages],
-                tokenize=False,
-                add_generation_prompt=generation,
-                **self.template_kwargs,
-            )
-        except Exception as error:  # templates are programs and raise what they like
-            raise ModelError(f"the chat template refuses the messages: {_line(error)}") from error
-        return str(text)
+        return self.words.render(messages, self.template_kwargs, generation=generation)
+
+    def rendered(self, messages: Sequence[Mapping[str, str]]) -> Rendered:
+        """Return the conversation as the chat template writes it, in ids."""
+        return self.words.prompt(messages, self.template_kwargs)
 
     def prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Return the prompt's token ids, thinking opened.
@@ -182,55 +179,34 @@ class Chat:
         ModelError
             The template fails, or closes the thinking before it began.
         """
-        text = self.render(messages)
-        before = self.render(messages, generation=False)
+        rendered = self.rendered(messages)
         # Thinking in earlier turns, or in the question, must not be taken for this turn's.
-        tail = text[len(before) :] if text.startswith(before) else text
-        ids = _encode(self.tokenizer, text)
-        _, opened, after = tail.rpartition(self.opener.text)
+        _, opened, after = rendered.turn.rpartition(self.opener.text)
         if not opened:
-            return [*ids, *self.opener.ids]
+            return [*rendered.ids, *self.opener.ids]
         if self.closer.text in after:
             raise ModelError(
                 f"the chat template closes the thinking with {self.closer.text!r} before it "
                 f"began; thinking must be on, got template arguments {dict(self.template_kwargs)!r}"
             )
-        return ids
+        return list(rendered.ids)
 
     def suffix_ids(self, cue: str) -> list[int]:
         """Return the ids that close the thinking and ask for the answer."""
-        return [*self.closer.ids, *_encode(self.tokenizer, cue)]
+        return [*self.closer.ids, *self.encode(cue)]
 
     def encode(self, text: str) -> list[int]:
         """Return a text's ids, nothing added."""
-        return _encode(self.tokenizer, text)
+        return self.words.encode(text)
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """Return ids as text, special tokens left out unless they are asked for."""
-        return _decode(self.tokenizer, ids, special=special)
+        return self.words.decode(ids, special=special)
 
     def tokenizer_sha256(self) -> str:
-        """Hash the vocabulary with its ids, and how a fixed text is cut.
-
-        Files are not compared: saving a tokenizer again rewrites them, and changes nothing.
-        """
-        return _json_sha256(
-            [sorted(self.tokenizer.get_vocab().items()), _encode(self.tokenizer, _SPECIMEN)]
-        )
+        """Hash the tokenizer."""
+        return self.words.tokenizer_sha256()
 
     def template_sha256(self) -> str:
-        """Hash the chat template's text."""
-        template = self.tokenizer.chat_template
-        if isinstance(template, str):
-            return hashlib.sha256(template.encode()).hexdigest()
-        return _json_sha256(template)
-
-
-def _json_sha256(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
-def _line(error: Exception) -> str:
-    """Return an error's first line, for messages that must be one line."""
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0]
+        """Hash the chat template."""
+        return self.words.template_sha256()

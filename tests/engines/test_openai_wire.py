@@ -10,6 +10,7 @@ import pytest
 from stopadvisor.engines.openai import load_engine
 from stopadvisor.engines.openai.client import Client
 from stopadvisor.engines.openai.wire import TextWire
+from stopadvisor.engines.words import LocalWords
 from stopadvisor.errors import ModelError
 from stopadvisor.probes import RawProbe
 from tests.engines.fake_server import Story, end_id, fake_server, ids_of, words
@@ -91,7 +92,7 @@ def test_what_the_server_puts_in_front_is_not_sent_twice() -> None:
             begin = [end_id()] if add_special_tokens else []
             return [*begin, *self.inner.encode(text, add_special_tokens=False)]
 
-    chat = replace(words(), tokenizer=Adding(words().tokenizer))
+    chat = replace(words(), words=LocalWords(Adding(words().tokenizer)))
     wire = TextWire.of(Client(["http://127.0.0.1:9/v1"], "m"), chat, takes_ids=False)
     assert wire.begin == "<|im_end|>"
 
@@ -106,7 +107,7 @@ def test_a_tokenizer_that_changes_joined_text_is_refused() -> None:
         def decode(self, ids: list[int], **options: Any) -> str:
             return " ".join(words().decode([i]) for i in ids)
 
-    chat = replace(words(), tokenizer=Spacing())
+    chat = replace(words(), words=LocalWords(Spacing()))
     with pytest.raises(ModelError, match="cannot be continued in parts"):
         TextWire.of(Client(["http://127.0.0.1:9/v1"], "m"), chat, takes_ids=False)
 

@@ -148,7 +148,9 @@ def measure_tokens(engine: HfEngine, length: int, batch: int) -> PerTokenSeconds
         _median(engine, lambda ids=ids: engine.runner.prefill([ids], engine.pad_id))  # type: ignore[misc]
         for ids in (short, long)
     ]
-    stops = replace(engine.stops, flags=np.zeros_like(engine.stops.flags))  # answers never end
+    stops = replace(
+        engine.stops, flags=np.zeros(engine.vocabulary, dtype=np.uint8)
+    )  # answers never end
     probe = []
     for ids in (short, long):
         kept = _prefix(engine, ids, batch)

@@ -212,10 +212,10 @@ async def _check_tokenizer(client: Client, chat: Chat) -> None:
             )
         except EngineError:
             continue  # not every server has it
-        theirs, ours = found.get("tokens"), chat.tokenizer.encode(text, add_special_tokens=False)
+        theirs, ours = found.get("tokens"), chat.encode(text)
         if theirs is not None and theirs != ours:
             raise ModelError(
-                f"the tokenizer of {chat.tokenizer.name_or_path!r} is not the one that {url} "
+                f"the tokenizer of {chat.words.name!r} is not the one that {url} "
                 "uses: they cut the same text differently; name it with --tokenizer"
             )
 

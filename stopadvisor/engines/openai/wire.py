@@ -69,10 +69,10 @@ class TextWire:
         joined = chat.decode([i for part in parts for i in chat.encode(part)])
         if joined != whole:
             raise ModelError(
-                f"the tokenizer of {chat.tokenizer.name_or_path!r} joins {parts!r} to {joined!r}: "
+                f"the tokenizer of {chat.words.name!r} joins {parts!r} to {joined!r}: "
                 "its text cannot be continued in parts, which an endpoint without token ids needs"
             )
-        usual = chat.decode(chat.tokenizer.encode(whole), special=True)
+        usual = chat.decode(chat.words.encode(whole, begin=True), special=True)
         return cls(client, chat, takes_ids, usual.partition(whole)[0])
 
     @property
