@@ -86,6 +86,12 @@ class FakeServer:
     """Its own limit on the tokens of an answer, whatever `max_tokens` says."""
     ignores_limits: bool = False
     """Says more than `max_tokens`, and goes on behind stop ids."""
+    tokenizes: bool = True
+    """Whether it has ``/tokenize`` and ``/detokenize``."""
+    obeys_allowed: bool = True
+    """Whether it says the tokens that alone are allowed."""
+    writes: str = ""
+    """Put in front of every conversation by its chat template."""
     completions: bool = True
     chat: str | None = None
     """Field of the stream's deltas that holds text; None for no chat."""
@@ -100,6 +106,10 @@ class FakeServer:
     delay: float = 0.0
     asked: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
+    cut: list[dict[str, Any]] = field(default_factory=list)
+    """What it was asked to cut into tokens, or to put together."""
+    cut_faults: list[int] = field(default_factory=list)
+    """Statuses met by the next of these."""
     most_at_once: int = 0
     port: int = 0
     _at_once: int = 0
@@ -117,6 +127,7 @@ class FakeServer:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # else a body waits 40 ms for its headers to arrive
 
             def do_GET(self) -> None:
                 fake.get(self)
@@ -163,6 +174,17 @@ class FakeServer:
             return
         if to.path == "/v1/chat/completions" and self.chat:
             _send_stream(to, self.chat)
+            return
+        if to.path in ("/tokenize", "/detokenize") and self.tokenizes:
+            with self._lock:
+                self.cut.append(body)
+                status = self.cut_faults.pop(0) if self.cut_faults else None
+            if status:
+                _send(to, status, {"error": {"message": "not now"}})
+            elif to.path == "/tokenize":
+                _send(to, 200, {"tokens": self._tokens(body)})
+            else:
+                _send(to, 200, {"prompt": words().decode(body["tokens"], special=True)})
             return
         if to.path != "/v1/completions" or not self.completions:
             _send(to, 404, {"detail": "Not Found"})
@@ -216,6 +238,14 @@ class FakeServer:
             data = json.dumps(self._answer(body)).encode()
             _send_bytes(to, 200, data, cut=fault == "truncated")
 
+    def _tokens(self, body: dict[str, Any]) -> list[int]:
+        if "prompt" in body:
+            return ids_of(body["prompt"])
+        kwargs = body.get("chat_template_kwargs") or {}
+        generation = body["add_generation_prompt"]
+        text = words().words.render(body["messages"], kwargs, generation=generation)
+        return ids_of(self.writes + text)
+
     def _answer(self, body: dict[str, Any]) -> dict[str, Any]:
         prompt, by_text = body["prompt"], isinstance(body["prompt"], str)
         if by_text:
@@ -223,6 +253,8 @@ class FakeServer:
         opener = words().opener.ids[0]
         begun = len(prompt) - prompt[::-1].index(opener) if opener in prompt else len(prompt)
         ids = self.story.after(prompt[begun:])
+        if "allowed_token_ids" in body and self.obeys_allowed:
+            ids = body["allowed_token_ids"] * body["max_tokens"]
         said: list[int] = []
         reason = "length"
         if self.ignores_limits:
@@ -243,7 +275,7 @@ class FakeServer:
         for stop in body.get("stop", ()) if self.obeys_stop else ():
             text = text.partition(stop)[0]
         choice: dict[str, Any] = {"text": text, "finish_reason": reason}
-        if self.returns_ids and not by_text:
+        if self.returns_ids and (body.get("return_token_ids") or not by_text):
             choice["token_ids"] = shown
         k = body.get("logprobs")
         if k and self.top_limit:
