@@ -11,7 +11,10 @@ from typing import Any
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy_values import plain, shown
 
-__all__ = ["check_source", "policy_source"]
+__all__ = ["AS_SERVED", "check_source", "policy_source"]
+
+AS_SERVED = "as-served:"
+"""In front of hashes over what a server shows, which no hash of a local tokenizer can equal."""
 
 
 def policy_source(identity: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -117,10 +120,27 @@ def _check_model(expected: Mapping[str, Any], here: Mapping[str, Any]) -> list[s
             )
     for key, name in (("tokenizer_sha256", "tokenizer"), ("template_sha256", "chat template")):
         if expected[key] is not None and here[key] is not None:
+            _check_same_side(expected[key], here[key])
             _must_agree(f"{name} hash", expected[key], here[key])
         elif expected[key] != here[key]:
             remarks.append(f"the {name}'s hash is unknown on one side; asks for a passing verify")
     return remarks
+
+
+def _check_same_side(expected: str, here: str) -> None:
+    """Refuse to compare a tokenizer that was loaded with one that a server was asked for."""
+    if expected.startswith(AS_SERVED) and not here.startswith(AS_SERVED):
+        raise PolicyError(
+            "the policy was calibrated with the tokenizer as the server shows it, here one was "
+            "loaded: they cannot be compared; use --engine openai with --tokenizer server, or "
+            "calibrate with --tokenizer NAME|FOLDER"
+        )
+    if here.startswith(AS_SERVED) and not expected.startswith(AS_SERVED):
+        raise PolicyError(
+            "the policy was calibrated with a tokenizer that was loaded, here it is the server's "
+            "own: they cannot be compared; name the model's with --tokenizer NAME|FOLDER, or "
+            "calibrate with --tokenizer server"
+        )
 
 
 def _check_closer(expected: Mapping[str, Any], here: Any) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy import Policy, build_policy, policy_source
+from stopadvisor.policy_source import AS_SERVED
 from tests.policy_content import IDENTITY, example_content, example_contents, full_budget_content
 
 PLAN = {
@@ -80,6 +81,25 @@ def test_another_source_is_refused(changes: dict[str, Any], expected: str) -> No
 def test_other_circumstances_are_remarked_on(changes: dict[str, Any], expected: str) -> None:
     (remark,) = check(**changes)
     assert expected in remark
+
+
+@pytest.mark.parametrize(
+    ("calibrated", "here", "advice"),
+    [
+        ("1" * 64, AS_SERVED + "1" * 64, "name the model's with --tokenizer NAME|FOLDER"),
+        (AS_SERVED + "1" * 64, "1" * 64, "use --engine openai with --tokenizer server"),
+    ],
+    ids=["served here", "loaded here"],
+)
+def test_a_tokenizer_that_was_loaded_is_not_compared_with_a_servers(
+    calibrated: str, here: str, advice: str
+) -> None:
+    content = example_content()
+    content["model"]["tokenizer_sha256"] = calibrated
+    assert check(content, tokenizer_sha256=calibrated) == []
+    with pytest.raises(PolicyError, match="they cannot be compared") as caught:
+        check(content, tokenizer_sha256=here)
+    assert advice in str(caught.value)
 
 
 def test_visible_answers_are_certified_under_their_cap() -> None:

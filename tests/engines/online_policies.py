@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.policy import Policy, build_policy, policy_source
+from stopadvisor.probes import Engine
 from tests.policy_content import family_content
 
 __all__ = ["TINY_REASONER", "bound", "rule"]
@@ -14,7 +14,7 @@ __all__ = ["TINY_REASONER", "bound", "rule"]
 TINY_REASONER = Path(__file__).parents[2] / "samples" / "tiny-reasoner"
 
 
-def bound(engine: HfEngine, content: dict[str, Any], /, **changes: Any) -> Policy:
+def bound(engine: Engine, content: dict[str, Any], /, **changes: Any) -> Policy:
     """A policy with this rule, bound to this engine."""
     identity = engine.identity()
     probe = {
@@ -33,6 +33,6 @@ def bound(engine: HfEngine, content: dict[str, Any], /, **changes: Any) -> Polic
     return Policy(build_policy(content | own | changes))
 
 
-def rule(engine: HfEngine, family: str, threshold: float, /, **changes: Any) -> Policy:
+def rule(engine: Engine, family: str, threshold: float, /, **changes: Any) -> Policy:
     """A family's rule with this decision threshold."""
     return bound(engine, family_content(family, threshold), **changes)

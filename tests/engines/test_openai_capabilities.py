@@ -134,7 +134,10 @@ def test_a_base_url_without_v1_is_named() -> None:
         ({"completions": False, "chat": "reasoning"}, "cannot resume it (visible-stream)"),
         ({"completions": False}, "hides its reasoning (none): it can be neither probed nor"),
         ({"key": "k"}, "does not accept a request without a key (401 unauthorized)"),
-        ({"root": "/nowhere/x"}, "say with --tokenizer where the served model's is"),
+        (
+            {"root": "/nowhere/x", "tokenizes": False},
+            "say with --tokenizer where the served model's is: http",
+        ),
     ],
     ids=lambda value: str(value),
 )

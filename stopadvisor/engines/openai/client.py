@@ -149,6 +149,7 @@ class Client:
         self.patience = patience
         self.traffic = Traffic()
         self._key = key
+        self._request_timeout = request_timeout
         self._servers = [_Server(_checked(url)) for url in base_urls]
         self._http = httpx2.AsyncClient(
             auth=key,
@@ -156,6 +157,16 @@ class Client:
             limits=httpx2.Limits(
                 max_connections=None, max_keepalive_connections=None, keepalive_expiry=KEEP_ALIVE
             ),
+        )
+
+    def twin(self) -> Client:
+        """Return a client of the same servers and limits, for another event loop."""
+        return Client(
+            self.urls,
+            self.model,
+            key=self._key,
+            request_timeout=self._request_timeout,
+            patience=self.patience,
         )
 
     async def __aenter__(self) -> Self:
@@ -189,7 +200,7 @@ class Client:
         prompt: Sequence[int] | str,
         *,
         max_tokens: int,
-        temperature: float = 0.0,
+        temperature: float | None = 0.0,
         seed: int | None = None,
         stop_token_ids: Sequence[int] = (),
         logprobs: int | None = None,
@@ -207,7 +218,7 @@ class Client:
         max_tokens : int
             Most tokens to decode.
         temperature : float
-            0 takes the likeliest token.
+            0 takes the likeliest token; None leaves it to the server.
         seed : int, optional
             Seeds the sampling, where the server obeys it.
         stop_token_ids : sequence of int
@@ -232,9 +243,10 @@ class Client:
             "model": self.model,
             "prompt": prompt if isinstance(prompt, str) else list(prompt),
             "max_tokens": max_tokens,
-            "temperature": temperature,
             **fields,
         }
+        if temperature is not None:
+            body["temperature"] = temperature
         if not isinstance(prompt, str):
             body |= {"return_token_ids": True, "return_tokens_as_token_ids": True}
         if seed is not None:

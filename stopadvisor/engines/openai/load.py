@@ -16,16 +16,23 @@ from stopadvisor.errors import EngineError, ModelError
 
 if TYPE_CHECKING:
     from stopadvisor.engines.chat import Chat
+    from stopadvisor.engines.hf.tokenizer import LoadedTokenizer
     from stopadvisor.engines.openai.capabilities import Capabilities
     from stopadvisor.engines.openai.client import Client
     from stopadvisor.engines.openai.engine import OpenAiEngine
     from stopadvisor.engines.openai.model import ServedModel
+    from stopadvisor.engines.openai.words import ServerWords
 
 __all__ = ["DEFAULT_KEY", "identity_of", "load_engine", "open_model"]
 
 DEFAULT_KEY = "OPENAI_API_KEY"
 """Environment variable that may hold the key."""
 
+SERVER = "server"
+"""In place of a tokenizer's folder or name: the server does its work."""
+
+_SETTINGS = ("do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+"""Generation settings that are a part of the identity."""
 _PACKAGES = ("httpx2", "tenacity", "anyio", "transformers")
 
 
@@ -51,8 +58,9 @@ def load_engine(
     base_urls : sequence of str
         Such as ``http://host:8000/v1``; several equal servers share the questions.
     tokenizer : str, optional
-        Folder or name to load the tokenizer from; by default what the server names as the model's
-        origin, else `model`.
+        Folder or name to load the tokenizer from, or ``server`` to have the server do its work; by
+        default what the server names as the model's origin, else `model`, and the server where
+        neither has one.
     concurrency : int, optional
         Most requests at once; found by a short ramp when not given.
     api_key_env : str, optional
@@ -68,7 +76,7 @@ def load_engine(
         A package is missing; the server cannot be reached, does not accept the key, does not
         serve the model, or cannot resume reasoning; or the tokenizer cannot be found.
     """
-    _require_packages()
+    _require_packages(tokenizer)
     # Transformers says on import that torch is missing; nothing here needs it.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     from anyio.from_thread import start_blocking_portal
@@ -109,9 +117,9 @@ async def open_model(
 ) -> ServedModel:
     """Open a served model within a running event loop, as a serving loop does.
 
-    Parameters and errors are those of `load_engine`; close it with ``await model.client.aclose()``.
+    Parameters and errors are those of `load_engine`; close it with ``await model.aclose()``.
     """
-    _require_packages()
+    _require_packages(tokenizer)
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     client = _client(model, base_urls, api_key_env, request_timeout, patience)
     try:
@@ -147,41 +155,85 @@ async def _open(
     chat_template_kwargs: Mapping[str, Any] | None,
 ) -> ServedModel:
     """Ask what the server can do and find the words to ask it with."""
+    from anyio.to_thread import run_sync
+
     from stopadvisor.engines.chat import Chat
     from stopadvisor.engines.hf.stops import AnswerStops
-    from stopadvisor.engines.hf.tokenizer import load_tokenizer
     from stopadvisor.engines.openai.capabilities import find_capabilities, refusal
     from stopadvisor.engines.openai.model import ServedModel
     from stopadvisor.engines.openai.wire import TextWire
+    from stopadvisor.engines.openai.words import ServerWords
 
     asked_for = client.model
     # Any ids will do to find out whether ids are taken at all; these exist in every vocabulary.
     can = await find_capabilities(client, [11, 12, 13, 14, 15, 16, 17, 18])
     if can.way not in ("completions-ids", "completions-text"):
         raise ModelError(f"{client.urls[0]}: {refusal(can)}")
+    found = await _find_words(client, tokenizer, _origin(can, asked_for))
+
+    def make() -> ServedModel:
+        chat = Chat.of(
+            found if isinstance(found, ServerWords) else found.tokenizer,
+            think_open=think_open,
+            think_close=think_close,
+            template_kwargs=chat_template_kwargs,
+        )
+        if isinstance(found, ServerWords):
+            stops, generation = AnswerStops.met(chat, found.stop_ids), None
+        else:
+            stops = AnswerStops.of(chat, found.stop_ids, len(found.tokenizer))
+            generation = found.generation
+        return ServedModel(
+            client=client,
+            wire=client if can.exact else TextWire.of(client, chat, takes_ids=can.takes_ids),
+            chat=chat,
+            stop_ids=found.stop_ids,
+            stops=stops,
+            generation=generation,
+            can=can,
+        )
+
     try:
-        words = load_tokenizer(tokenizer or _origin(can, asked_for))
+        served = await run_sync(make)
+        if not isinstance(found, ServerWords):
+            await _check_tokenizer(client, served.chat)
+    except BaseException:
+        if isinstance(found, ServerWords):
+            found.close()
+        raise
+    return served
+
+
+async def _find_words(
+    client: Client, tokenizer: str | None, origin: str
+) -> LoadedTokenizer | ServerWords:
+    """Load the tokenizer, or have the server do its work.
+
+    Raises
+    ------
+    ModelError
+        Neither is possible.
+    """
+    from anyio.to_thread import run_sync
+
+    from stopadvisor.engines.openai.words import ServerWords
+
+    if tokenizer == SERVER:
+        return await run_sync(ServerWords.open, client, "as asked for")
+    from stopadvisor.engines.hf.tokenizer import load_tokenizer
+
+    try:
+        return load_tokenizer(tokenizer or origin)
     except ModelError as error:
         if tokenizer is not None:
             raise
-        raise ModelError(f"{error}; say with --tokenizer where the served model's is") from error
-    chat = Chat.of(
-        words.tokenizer,
-        think_open=think_open,
-        think_close=think_close,
-        template_kwargs=chat_template_kwargs,
-    )
-    await _check_tokenizer(client, chat)
-    stop_ids = words.stop_ids
-    return ServedModel(
-        client=client,
-        wire=client if can.exact else TextWire.of(client, chat, takes_ids=can.takes_ids),
-        chat=chat,
-        stop_ids=stop_ids,
-        stops=AnswerStops.of(chat, stop_ids, len(words.tokenizer)),
-        generation=words.generation,
-        can=can,
-    )
+        missing = error
+    try:
+        return await run_sync(ServerWords.open, client, f"{origin!r} gives no tokenizer here")
+    except ModelError as error:
+        raise ModelError(
+            f"{missing}; say with --tokenizer where the served model's is: {error}"
+        ) from error
 
 
 def _origin(can: Capabilities, asked_for: str) -> str:
@@ -216,7 +268,8 @@ async def _check_tokenizer(client: Client, chat: Chat) -> None:
         if theirs is not None and theirs != ours:
             raise ModelError(
                 f"the tokenizer of {chat.words.name!r} is not the one that {url} "
-                "uses: they cut the same text differently; name it with --tokenizer"
+                "uses: they cut the same text differently; name it with --tokenizer, or let the "
+                "server do its work with --tokenizer server"
             )
 
 
@@ -239,11 +292,9 @@ def identity_of(served: ServedModel) -> dict[str, Any]:
         "attention": None,
         "device": None,
         "quantization": None,
-        "generation_config": {
-            name: getattr(served.generation, name, None)
-            for name in ("do_sample", "temperature", "top_k", "top_p", "min_p")
-        }
-        | {"repetition_penalty": getattr(served.generation, "repetition_penalty", None)},
+        "generation_config": None
+        if served.generation is None
+        else {name: getattr(served.generation, name, None) for name in _SETTINGS},
         "tokenizer_sha256": served.chat.tokenizer_sha256(),
         "template_sha256": served.chat.template_sha256(),
         "think_open": served.chat.opener.to_json(),
@@ -255,6 +306,8 @@ def identity_of(served: ServedModel) -> dict[str, Any]:
 
 def _remarks(served: ServedModel) -> list[str]:
     """What the user should know of this endpoint."""
+    from stopadvisor.engines.openai.words import ServerWords
+
     can = served.can
     name = "the server" if can.server is None else f"the server (version {can.server})"
     logprobs = (
@@ -267,6 +320,8 @@ def _remarks(served: ServedModel) -> list[str]:
         False: "cached prompt tokens not reported (vLLM: --enable-prompt-tokens-details)",
     }[can.counts_cached]
     remarks = [f"{name} resumes {'token ids' if can.exact else 'text'}; {logprobs}; {cached}"]
+    if isinstance(served.chat.words, ServerWords):
+        remarks += served.chat.words.remarks
     if not can.exact:
         remarks.append(
             f"{'answers come back' if can.takes_ids else 'prompts go'} as text, "
@@ -276,8 +331,10 @@ def _remarks(served: ServedModel) -> list[str]:
     return remarks
 
 
-def _require_packages() -> None:
+def _require_packages(tokenizer: str | None) -> None:
     for package in _PACKAGES:
+        if package == "transformers" and tokenizer == SERVER:
+            continue
         if importlib.util.find_spec(package) is None:
             raise ModelError(
                 f"the openai engine needs {package}, which is not installed: "

@@ -8,9 +8,9 @@ serving loop can use it for one request.  Knows no batches, no files and no gold
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -20,11 +20,15 @@ from stopadvisor.engines.openai.capabilities import Capabilities
 from stopadvisor.engines.openai.client import Client, Completion
 from stopadvisor.engines.openai.ends import TraceEnd, mean_statistics, token_statistics
 from stopadvisor.engines.openai.wire import Wire
+from stopadvisor.engines.openai.words import ServerWords, aside
 from stopadvisor.engines.settings import Sampling, entropy_top_k
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.probes import ProbePlan, Prompt
 
 __all__ = ["NO_ENTROPY", "Drawn", "Forced", "Served", "ServedModel", "TraceEnd", "Written"]
+
+_Result = TypeVar("_Result")
+_P = ParamSpec("_P")
 
 Kind = Literal["trace", "probe", "answer"]
 
@@ -96,7 +100,7 @@ class ServedModel:
     stops: AnswerStops = field(repr=False)
     """The ending rule of forced answers."""
     generation: Any = field(repr=False)
-    """The model's own generation settings."""
+    """The model's own generation settings; None where they cannot be seen."""
     can: Capabilities
 
     @property
@@ -104,14 +108,30 @@ class ServedModel:
         """Most tokens a sequence may have."""
         return self.can.context
 
-    def sampling(self, plan: ProbePlan) -> Sampling:
+    async def aside(
+        self, function: Callable[_P, _Result], *args: _P.args, **kwargs: _P.kwargs
+    ) -> _Result:
+        """Run what asks the tokenizer, without holding up the event loop; see `words.aside`."""
+        return await aside(self.chat.words, function, *args, **kwargs)
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self.client.aclose()
+        if isinstance(self.chat.words, ServerWords):
+            self.chat.words.close()
+
+    def sampling(self, plan: ProbePlan) -> Sampling | None:
         """Return the settings under which this plan's traces are drawn.
+
+        None where they are the server's own, which cannot be seen, but for the plan's temperature.
 
         Raises
         ------
         ModelError
             The model's generation settings ask for something that is not applied here.
         """
+        if self.generation is None and not plan.greedy:
+            return None
         return Sampling.of(self.generation, plan)
 
     def check_entropy(self, entropy: str) -> int | None:
@@ -307,14 +327,12 @@ class ServedModel:
                 stop=["\n"],
                 **_GREEDY,
             )
-            new = self._new_ids(answer, newline=True)
+            new = await self.aside(self._new_ids, answer, newline=True)
             # An ending token that was put there for the server has no figures.
             rows += token_statistics(answer, len(new if k is None else answer.token_ids or ()), k)
             for token in new:
                 ids.append(token)
-                ends, braced, content = self.stops.ends(np.array([token]), np.array([has_content]))
-                has_content = bool(content[0])
-                ended = bool(ends[0]) or (bool(braced[0]) and self.stops.boxed(ids))
+                ended, has_content = await self.aside(self._judge, ids, has_content)
                 over = ended or len(ids) >= cap
                 if over:
                     break
@@ -326,7 +344,7 @@ class ServedModel:
         mean = mean_statistics(rows[:counted])
         return Forced(
             ids=tuple(ids),
-            text=self.stops.text(ids, ended),
+            text=await self.aside(self.stops.text, ids, ended),
             mean_logprob=min(mean[0], 0.0),
             mean_entropy=max(mean[1], 0.0),
             tail_mass=None if k is None else min(max(mean[2], 0.0), 1.0),
@@ -366,7 +384,12 @@ class ServedModel:
                 over = token in self.stop_ids or len(ids) >= plan.answer_cap
                 if over:
                     break
-        return Written(tuple(ids), self.visible_text(ids), tuple(served))
+        return Written(tuple(ids), await self.aside(self.visible_text, ids), tuple(served))
+
+    def _judge(self, ids: Sequence[int], has_content: bool) -> tuple[bool, bool]:
+        """Say whether a forced answer is over, and whether it holds anything but white space."""
+        ends, braced, content = self.stops.ends(np.array(ids[-1:]), np.array([has_content]))
+        return bool(ends[0]) or (bool(braced[0]) and self.stops.boxed(ids)), bool(content[0])
 
     def visible_text(self, ids: Sequence[int]) -> str:
         """Return a visible answer as text, without the token that ended it."""
@@ -395,18 +418,21 @@ class ServedModel:
     def _drawing(self, plan: ProbePlan, prompt: Prompt, at: int) -> dict[str, Any]:
         """Return the fields that say how a trace is drawn.
 
-        All are said, as a server would fill in the model's own; one that continues a trace at
-        token `at` has a seed of its own.
+        All are said, as a server would fill in the model's own, or none where those are wanted;
+        one that continues a trace at token `at` has a seed of its own.
         """
         sampling = self.sampling(plan)
-        fields: dict[str, Any] = {
-            "temperature": sampling.temperature,
-            "top_k": sampling.top_k or -1,
-            "top_p": sampling.top_p,
-            "min_p": sampling.min_p,
-            "repetition_penalty": sampling.repetition_penalty,
-        }
-        if sampling.temperature > 0:
+        if sampling is None:
+            fields: dict[str, Any] = {"temperature": plan.temperature}
+        else:
+            fields = {
+                "temperature": sampling.temperature,
+                "top_k": sampling.top_k or -1,
+                "top_p": sampling.top_p,
+                "min_p": sampling.min_p,
+                "repetition_penalty": sampling.repetition_penalty,
+            }
+        if fields["temperature"] != 0:
             name = f"{plan.seed}:{prompt.key}:{prompt.sample}:{at}".encode()
             fields["seed"] = int.from_bytes(hashlib.sha256(name).digest()[:4], "big") >> 1
         return fields
@@ -424,10 +450,11 @@ class ServedModel:
         if answer.token_ids is None:
             raise EngineError("the server returns no token ids, as return_token_ids asks")
         ids = list(answer.token_ids)
-        if ids and max(ids) >= len(self.stops.flags):
+        known = self.stops.vocabulary
+        if ids and known is not None and max(ids) >= known:
             raise EngineError(
                 f"the server returns the token {max(ids)}, the tokenizer has "
-                f"{len(self.stops.flags)}: it serves another model"
+                f"{known}: it serves another model"
             )
         last = ids[-1:]
         seen = bool(last) and (

@@ -104,7 +104,7 @@ async def connect(
         how: OnStop = on_stop or content["on_stop"]
         yield PolicyServer(_Answering(served, plan, policy, how), policy, tuple(remarks))
     finally:
-        await served.client.aclose()
+        await served.aclose()
 
 
 @dataclass(frozen=True)
@@ -218,11 +218,11 @@ class _Answering:
 
     async def go(self, request: Request) -> Reply:
         """Answer one request."""
-        prompt_ids = self.model.chat.prompt_ids(request.prompt.messages)
+        prompt_ids = await self.model.aside(self.model.chat.prompt_ids, request.prompt.messages)
         row = _Row(self, request, prompt_ids, self.model.client.home())
         forced = await row.think()
         if forced is None:
-            return row.ended()
+            return await self.model.aside(row.ended)
         return await row.stopped(forced)
 
 
@@ -257,12 +257,13 @@ class _Row:
             if 0 <= self.end.thinking <= budget:
                 break
             forced = await self._force(budget)
+            seen = await model.aside(model.chat.decode, self.ids[:budget])
             assert stepper is not None
             decision = stepper.observe(
                 answer=forced.text,
                 mean_logprob=forced.mean_logprob,
                 mean_entropy=forced.mean_entropy,
-                markers=float(count_markers(model.chat.decode(self.ids[:budget]))),
+                markers=float(count_markers(seen)),
                 think_tokens=budget,
             )
             self.checkpoint += 1
@@ -312,7 +313,9 @@ class _Row:
             )
             text, visible = written.text, len(written.ids) + len(model.chat.closer.ids)
             short = extract_natural(task, text)
-        return self._reply(text, short, visible, drawn, thinking, at=at, budget=budget)
+        return await model.aside(
+            self._reply, text, short, visible, drawn, thinking, at=at, budget=budget
+        )
 
     def ended(self) -> Reply:
         """Reply with what the trace says that ended by itself, or was cut."""

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.openai.client import Client
 from stopadvisor.engines.openai.completion import Completion
+from stopadvisor.engines.openai.words import aside
 from stopadvisor.errors import ModelError
 
 __all__ = ["TextWire", "Wire"]
@@ -103,7 +104,8 @@ class TextWire:
         del stop_token_ids, logprobs
         prompt: Sequence[int] | str = prompt_ids
         if not self.takes_ids:
-            prompt = self.chat.decode(prompt_ids, special=True).removeprefix(self.begin)
+            text = await aside(self.chat.words, self.chat.decode, prompt_ids, special=True)
+            prompt = text.removeprefix(self.begin)
         options |= {"max_tokens": max_tokens, "home": home}
         if not self.chat.decode(self.chat.closer.ids):
             options["skip_special_tokens"] = False  # the closer would not be seen
@@ -112,4 +114,5 @@ class TextWire:
         if stop and answer.finish_reason == "stop" and not answer.text.strip():
             # Ended by a newline before any content, or by the model: only without a stop it shows.
             answer = await self.client.complete(prompt, **options)
-        return replace(answer, token_ids=tuple(self.chat.encode(answer.text)))
+        ids = await aside(self.chat.words, self.chat.encode, answer.text)
+        return replace(answer, token_ids=tuple(ids))
