@@ -28,7 +28,8 @@ class ServerOptions:
     engine: str = "hf"
     base_url: tuple[str, ...] = ()
     tokenizer: str | None = None
-    """None: where the server says that it took the model from, or the model's name."""
+    """None: where the server says that it took the model from, or the model's name; ``server``, or
+    nothing there: the server does its work."""
     concurrency: int | None = None
     """None: found by a ramp."""
     api_key_env: str | None = None
@@ -102,9 +103,10 @@ _OPTIONS = (
     ),
     click.option(
         "--tokenizer",
-        metavar="NAME|FOLDER",
+        metavar="NAME|FOLDER|server",
         show_default="the served model's",
-        help="Tokenizer of the served model, where it is not found by itself.",
+        help="Tokenizer of the served model, where it is not found by itself; `server` asks the "
+        "server for its own.",
     ),
     click.option(
         "--concurrency",
