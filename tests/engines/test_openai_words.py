@@ -229,6 +229,21 @@ def test_it_can_be_asked_within_the_event_loop_and_closed_there() -> None:
     assert ids == words().prompt_ids([{"role": "user", "content": "3+4"}])
 
 
+def test_who_gives_up_waiting_is_not_held() -> None:
+    async def give_up(found: ServerWords) -> None:
+        await asyncio.wait_for(aside(found, found.encode, "new"), 0.2)
+
+    with fake_server() as server:
+        client = Client([server.url], "tiny-reasoner", patience=60.0)
+        found = ServerWords.open(client, "for a test")
+        server.cut_faults[:] = [503] * 999
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            asyncio.run(give_up(found))
+        found.close()
+    assert time.monotonic() - began < 20
+
+
 @pytest.mark.parametrize(
     ("ask", "message"),
     [

@@ -330,12 +330,8 @@ class ServedModel:
             new = await self.aside(self._new_ids, answer, newline=True)
             # An ending token that was put there for the server has no figures.
             rows += token_statistics(answer, len(new if k is None else answer.token_ids or ()), k)
-            for token in new:
-                ids.append(token)
-                ended, has_content = await self.aside(self._judge, ids, has_content)
-                over = ended or len(ids) >= cap
-                if over:
-                    break
+            ended, has_content = await self.aside(self._take, new, ids, has_content, cap)
+            over = ended or len(ids) >= cap
         counted = max(1, len(ids) - ended)
         if len(rows) < counted:
             raise EngineError(
@@ -386,10 +382,27 @@ class ServedModel:
                     break
         return Written(tuple(ids), await self.aside(self.visible_text, ids), tuple(served))
 
-    def _judge(self, ids: Sequence[int], has_content: bool) -> tuple[bool, bool]:
-        """Say whether a forced answer is over, and whether it holds anything but white space."""
-        ends, braced, content = self.stops.ends(np.array(ids[-1:]), np.array([has_content]))
-        return bool(ends[0]) or (bool(braced[0]) and self.stops.boxed(ids)), bool(content[0])
+    def _take(
+        self, new: Sequence[int], ids: list[int], has_content: bool, cap: int
+    ) -> tuple[bool, bool]:
+        """Put new tokens behind a forced answer, until it is over.
+
+        Returns
+        -------
+        ended : bool
+            By its last token, not by the cap.
+        has_content : bool
+            It holds anything but white space.
+        """
+        ended = False
+        for token in new:
+            ids.append(token)
+            ends, braced, content = self.stops.ends(np.array([token]), np.array([has_content]))
+            has_content = bool(content[0])
+            ended = bool(ends[0]) or (bool(braced[0]) and self.stops.boxed(ids))
+            if ended or len(ids) >= cap:
+                break
+        return ended, has_content
 
     def visible_text(self, ids: Sequence[int]) -> str:
         """Return a visible answer as text, without the token that ended it."""

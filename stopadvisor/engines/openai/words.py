@@ -110,8 +110,10 @@ class ServerWords:
             self._loop.close()
 
     async def _end(self) -> None:
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            task.cancel()  # those whom nobody waits for any more
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()  # nobody waits for it any more
+        await asyncio.gather(*left, return_exceptions=True)
         await self._client.aclose()
 
     # --- Words ---
