@@ -23,6 +23,9 @@ from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.hf.tokenizer import load_tokenizer
 
 TINY = Path(__file__).parent.parent.parent / "samples" / "tiny-reasoner"
+BREAKS = ("cut-short", "cut-line", "abort-short", "error-short")
+"""What befalls a stream after its third token: a closed connection, within a line too, or an event
+that says that the server gives up."""
 FAULTS = ("429", "500", "truncated", "no-choices", "null-choice", "abort", "close", "hang")
 
 
@@ -98,6 +101,12 @@ class FakeServer:
     always: str | None = None
     """Met by every completion."""
     delay: float = 0.0
+    streams_ids: bool = True
+    """Whether streamed pieces come with their token ids."""
+    pace: float = 0.0
+    """Seconds between two streamed tokens."""
+    streamed: list[int] = field(default_factory=list)
+    """Of each stream that is over, the tokens that were sent."""
     asked: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     most_at_once: int = 0
@@ -212,9 +221,47 @@ class FakeServer:
             _send(to, 400, {"error": {"message": "prompt must be a string"}})
         elif (body.get("logprobs") or 0) > self.top_limit > 0:
             _send(to, 400, {"error": {"message": f"at most {self.top_limit} logprobs"}})
+        elif body.get("stream"):
+            self._stream(to, self._answer(body), fault)
         else:
             data = json.dumps(self._answer(body)).encode()
             _send_bytes(to, 200, data, cut=fault == "truncated")
+
+    def _stream(
+        self, to: BaseHTTPRequestHandler, answer: dict[str, Any], fault: str | None
+    ) -> None:
+        """Send an answer token by token, as vLLM does."""
+        (choice,), usage = answer["choices"], answer["usage"]
+        ids, number = choice.get("token_ids", ids_of(choice["text"])), len(self.streamed)
+        self.streamed.append(0)
+        _begin_stream(to)
+        for i, token in enumerate(ids):
+            if (i == 3 and fault in BREAKS) or fault == "truncated":
+                self._break(to, str(fault))
+                return
+            piece: dict[str, Any] = {"text": words().decode([token]), "finish_reason": None}
+            if self.streams_ids:
+                piece["token_ids"] = [token]
+            if i == len(ids) - 1:
+                piece["finish_reason"] = choice["finish_reason"]
+            time.sleep(self.pace)
+            _send_event(
+                to, {"choices": [piece], "usage": {"prompt_tokens": usage["prompt_tokens"]}}
+            )
+            self.streamed[number] = i + 1
+        if not ids:
+            ended = {"text": "", "finish_reason": choice["finish_reason"]}
+            _send_event(to, {"choices": [ended]})
+        _send_event(to, {"choices": [], "usage": usage})
+        to.wfile.write(b": a comment\n\ndata: [DONE]\n\n")
+
+    def _break(self, to: BaseHTTPRequestHandler, fault: str) -> None:
+        if fault == "abort-short":
+            _send_event(to, {"choices": [{"text": "", "token_ids": [], "finish_reason": "abort"}]})
+        elif fault == "error-short":
+            _send_event(to, {"error": {"message": "out of luck"}})
+        elif fault == "cut-line":
+            to.wfile.write(b'data: {"choices": [{"te')
 
     def _answer(self, body: dict[str, Any]) -> dict[str, Any]:
         prompt, by_text = body["prompt"], isinstance(body["prompt"], str)
@@ -292,16 +339,23 @@ def _send_bytes(
     to.wfile.write(data)
 
 
-def _send_stream(to: BaseHTTPRequestHandler, name: str) -> None:
+def _begin_stream(to: BaseHTTPRequestHandler) -> None:
     to.send_response(200)
     to.send_header("Content-Type", "text/event-stream")
     to.send_header("Connection", "close")
     to.end_headers()
-    for delta in (None, {name: "17"}, {name: " + 25"}):
-        line = json.dumps({"choices": [{"delta": delta}]})
-        to.wfile.write(f"data: {line}\n\n".encode())
-    to.wfile.write(b"data: [DONE]\n\n")
     to.close_connection = True
+
+
+def _send_event(to: BaseHTTPRequestHandler, event: dict[str, Any]) -> None:
+    to.wfile.write(b"data: " + json.dumps(event, ensure_ascii=False).encode() + b"\n\n")
+
+
+def _send_stream(to: BaseHTTPRequestHandler, name: str) -> None:
+    _begin_stream(to)
+    for delta in (None, {name: "17"}, {name: " + 25"}):
+        _send_event(to, {"choices": [{"delta": delta}]})
+    to.wfile.write(b"data: [DONE]\n\n")
 
 
 @contextmanager

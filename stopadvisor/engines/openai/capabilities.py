@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stopadvisor.engines.openai.client import Client, Refused
+from stopadvisor.engines.openai.wire import NO_STREAM, Wire
 from stopadvisor.errors import EngineError, ModelError
 
-__all__ = ["Capabilities", "Way", "find_capabilities", "refusal"]
+__all__ = ["Capabilities", "Way", "check_streams", "find_capabilities", "refusal"]
 
 Way = Literal["completions-ids", "completions-text", "visible-stream", "none"]
 """How reasoning can be reached: resumed on ids or on text, watched in a stream, or not at all."""
@@ -31,6 +32,8 @@ _REPEATED = 600
 _TOKENS_A_WORD = 4
 """More than a short word and its space ever take, so that a prompt of words fits."""
 _STREAM_LINES = 40
+_ANY_IDS = (11, 12, 13, 14, 15, 16, 17, 18)
+"""Exist in every vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,29 @@ async def find_capabilities(client: Client, prompt_ids: Sequence[int]) -> Capabi
                     f"{ours!r} at {client.urls[0]}"
                 )
     return first
+
+
+async def check_streams(wire: Wire) -> None:
+    """Find out whether every server streams token ids, as overlap needs it.
+
+    Raises
+    ------
+    ModelError
+        One does not.
+    """
+    for number, url in enumerate(wire.urls):
+        try:
+            answer = await wire.stream(
+                _ANY_IDS,
+                lambda new: True,
+                max_tokens=2,
+                home=number,
+                patience=OPENING_PATIENCE,
+            )
+        except EngineError as error:
+            raise ModelError(f"{url}: {NO_STREAM}: {error}") from error
+        if not answer.token_ids:
+            raise ModelError(f"{url}: {NO_STREAM}")
 
 
 def refusal(found: Capabilities) -> str:

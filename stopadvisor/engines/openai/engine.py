@@ -20,12 +20,13 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 from stopadvisor.engines.chat import Chat
+from stopadvisor.engines.errors import first_error
 from stopadvisor.engines.openai.checks import Finding, server_checks
 from stopadvisor.engines.openai.client import Traffic
-from stopadvisor.engines.openai.model import NO_ENTROPY, Forced, Served, ServedModel, Written
+from stopadvisor.engines.openai.drawn import Forced, Served, Written
+from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
 from stopadvisor.engines.openai.ramp import find_concurrency
 from stopadvisor.engines.settings import Sampling
-from stopadvisor.errors import StopAdvisorError
 from stopadvisor.markers import count_markers
 from stopadvisor.probes import ProbePlan, Prompt, RawProbe, RawTrace
 
@@ -334,10 +335,4 @@ def _result(work: Future[_Result]) -> _Result:
     try:
         return work.result()
     except BaseExceptionGroup as group:
-        ours = group.subgroup(StopAdvisorError)
-        if ours is None:
-            raise
-        error: BaseException = ours
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        raise error from None
+        raise first_error(group) from None

@@ -8,9 +8,9 @@ serving loop can use it for one request.  Knows no batches, no files and no gold
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -18,69 +18,17 @@ from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.hf.stops import AnswerStops
 from stopadvisor.engines.openai.capabilities import Capabilities
 from stopadvisor.engines.openai.client import Client, Completion
+from stopadvisor.engines.openai.drawn import Drawn, Forced, Kind, Served, Written
 from stopadvisor.engines.openai.ends import TraceEnd, mean_statistics, token_statistics
 from stopadvisor.engines.openai.wire import Wire
 from stopadvisor.engines.settings import Sampling, entropy_top_k
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.probes import ProbePlan, Prompt
 
-__all__ = ["NO_ENTROPY", "Drawn", "Forced", "Served", "ServedModel", "TraceEnd", "Written"]
-
-Kind = Literal["trace", "probe", "answer"]
+__all__ = ["NO_ENTROPY", "ServedModel", "TraceEnd"]
 
 NO_ENTROPY = "none"
 """Entropy source of an endpoint that returns no log-probabilities."""
-
-
-@dataclass(frozen=True)
-class Served:
-    """One request that was answered, as the serving regime is measured from it."""
-
-    kind: Kind
-    budget: int
-    """Thinking tokens in its prompt."""
-    prompt_tokens: int
-    cached_tokens: int | None
-    """None where the server does not say."""
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """One trace with its natural answer, as token ids."""
-
-    thinking: tuple[int, ...]
-    finish: Literal["stop", "length"]
-    closed: bool
-    """The model closed its thinking."""
-    visible: tuple[int, ...]
-    """The natural answer behind the closer, the ending token included; empty if not closed."""
-    served: tuple[Served, ...]
-
-
-@dataclass(frozen=True)
-class Forced:
-    """One forced answer."""
-
-    ids: tuple[int, ...]
-    """Decoded tokens, the ending one included."""
-    text: str
-    """The answer without what ended it."""
-    mean_logprob: float
-    """0 where the endpoint returns no log-probabilities; so is the entropy."""
-    mean_entropy: float
-    tail_mass: float | None
-    """Mean probability outside the top k; None without log-probabilities."""
-    served: tuple[Served, ...]
-
-
-@dataclass(frozen=True)
-class Written:
-    """One visible answer behind thinking that was closed for the model."""
-
-    ids: tuple[int, ...]
-    """Decoded tokens, the ending one included."""
-    text: str
-    served: tuple[Served, ...]
 
 
 @dataclass(frozen=True)
@@ -222,6 +170,57 @@ class ServedModel:
                 end.see(ids)
                 if end.over:
                     break
+
+    async def stream(
+        self,
+        prompt_ids: Sequence[int],
+        ids: list[int],
+        end: TraceEnd,
+        prompt: Prompt,
+        plan: ProbePlan,
+        *,
+        served: list[Served],
+        grown: Callable[[], None],
+        home: int | None = None,
+    ) -> None:
+        """Draw as `extend` does, to the trace's end, and tell of each token as it is decoded.
+
+        Parameters
+        ----------
+        grown : function
+            Called when there are more `ids`.
+
+        Notes
+        -----
+        One request, so that sampled traces are those of `draw`.  Cancelling it closes the
+        connection, and the server gives the request up.  A stream that breaks off is gone on with
+        behind the ids that came: greedy nothing changes, a sampled rest has a seed of its own.
+        """
+
+        def take(new: Sequence[int]) -> bool:
+            for token in self._known(new):
+                ids.append(token)
+                end.see(ids)
+                if end.over:
+                    break
+            grown()
+            return not end.over
+
+        while True:
+            at = len(ids)
+            answer = await self.wire.stream(
+                [*prompt_ids, *ids],
+                take,
+                home=home,
+                stop_token_ids=self.stop_ids,
+                max_tokens=end.most - at,
+                **self._drawing(plan, prompt, at),
+            )
+            self._put_down("trace", answer, len(prompt_ids) + at, at, served)
+            if answer.finish_reason != "broken" and not end.over:
+                take(self._new_ids(answer)[len(answer.token_ids or ()) :])
+            if end.over:
+                return
 
     def trace_end(self, prompt_ids: Sequence[int], plan: ProbePlan) -> TraceEnd:
         """Return the rule by which a trace of this prompt is over.
@@ -384,13 +383,21 @@ class ServedModel:
     ) -> Completion:
         """Ask once and put down what came from the cache."""
         answer = await self.wire.complete(ids, stop_token_ids=self.stop_ids, home=home, **options)
-        served.append(Served(kind, budget, answer.prompt_tokens, answer.cached_tokens))
-        if self.can.takes_ids and answer.prompt_tokens != len(ids):
+        self._put_down(kind, answer, len(ids), budget, served)
+        return answer
+
+    def _put_down(
+        self, kind: Kind, answer: Completion, sent: int, budget: int, served: list[Served]
+    ) -> None:
+        """Remember a request, if the server took what was sent."""
+        # A stream that did not come to its end may not have come to its counts.
+        counted = answer.prompt_tokens or answer.finish_reason in ("stop", "length")
+        if self.can.takes_ids and counted and answer.prompt_tokens != sent:
             raise EngineError(
-                f"the server counts {answer.prompt_tokens} prompt tokens where {len(ids)} ids were "
+                f"the server counts {answer.prompt_tokens} prompt tokens where {sent} ids were "
                 "sent: it does not take ids as they are"
             )
-        return answer
+        served.append(Served(kind, budget, answer.prompt_tokens, answer.cached_tokens))
 
     def _drawing(self, plan: ProbePlan, prompt: Prompt, at: int) -> dict[str, Any]:
         """Return the fields that say how a trace is drawn.
@@ -423,12 +430,7 @@ class ServedModel:
         """
         if answer.token_ids is None:
             raise EngineError("the server returns no token ids, as return_token_ids asks")
-        ids = list(answer.token_ids)
-        if ids and max(ids) >= len(self.stops.flags):
-            raise EngineError(
-                f"the server returns the token {max(ids)}, the tokenizer has "
-                f"{len(self.stops.flags)}: it serves another model"
-            )
+        ids = self._known(answer.token_ids)
         last = ids[-1:]
         seen = bool(last) and (
             last[0] in self.stop_ids or (newline and "\n" in self.chat.decode(last))
@@ -440,6 +442,21 @@ class ServedModel:
                 f"the server returns no token, and {answer.finish_reason!r} as the reason"
             )
         return ids
+
+    def _known(self, ids: Sequence[int]) -> list[int]:
+        """Return ids that the tokenizer has.
+
+        Raises
+        ------
+        EngineError
+            It does not have one of them.
+        """
+        if ids and max(ids) >= len(self.stops.flags):
+            raise EngineError(
+                f"the server returns the token {max(ids)}, the tokenizer has "
+                f"{len(self.stops.flags)}: it serves another model"
+            )
+        return list(ids)
 
 
 _GREEDY: Mapping[str, Any] = {

@@ -22,8 +22,8 @@ from stopadvisor.errors import ProbeError
 from stopadvisor.storage import write_json_atomically
 
 if TYPE_CHECKING:
+    from stopadvisor.engines.openai.drawn import Served
     from stopadvisor.engines.openai.engine import OpenAiEngine
-    from stopadvisor.engines.openai.model import Served
 
 __all__ = [
     "SERVING",
