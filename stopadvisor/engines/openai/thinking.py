@@ -74,14 +74,16 @@ class Stream:
     """One request that thinks on whoever waits for it; made by `streaming`."""
 
     trace: Trace
-    _news: anyio.Event = field(default_factory=anyio.Event)
-    """Set when there are more tokens; then a new one takes its place."""
+    _wanted: int | None = None
+    """Tokens that are waited for; None for all of them."""
+    _reached: anyio.Event = field(default_factory=anyio.Event)
     _over: bool = False
 
     async def reach(self, tokens: int | None) -> None:
         """Wait until so many tokens have come."""
-        while not self._over and (tokens is None or len(self.trace.ids) < tokens):
-            await self._news.wait()
+        self._wanted, self._reached = tokens, anyio.Event()
+        self._tell()
+        await self._reached.wait()
 
     async def draw(self) -> None:
         """Let the tokens come."""
@@ -100,8 +102,9 @@ class Stream:
         self._tell()
 
     def _tell(self) -> None:
-        news, self._news = self._news, anyio.Event()
-        news.set()
+        """Wake who waits, once there is what it waits for: not for every token."""
+        if self._over or (self._wanted is not None and len(self.trace.ids) >= self._wanted):
+            self._reached.set()
 
 
 @asynccontextmanager
