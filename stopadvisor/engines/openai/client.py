@@ -22,6 +22,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type
 
 from stopadvisor.engines.openai.completion import (
     Completion,
+    Reader,
     StreamReader,
     Take,
     read_completion,
@@ -252,9 +253,35 @@ class Client:
         asked: dict[str, Any] = {"stream": True, "stream_options": usage}
         asked |= {"stop_token_ids": list(stop_token_ids) or None}
         body = self._body(prompt, fields | asked)
+        return await self.read_stream(
+            "/completions", body, lambda: StreamReader(take), home=home, patience=patience
+        )
+
+    async def read_stream(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        make_reader: Callable[[], Reader],
+        *,
+        home: int | None = None,
+        patience: float | None = None,
+    ) -> Completion:
+        """Send a request whose answer is streamed, and have a reader put it together.
+
+        Parameters
+        ----------
+        make_reader : function
+            Gives each attempt its reader.  One that has handed nothing on when the stream breaks
+            off is not asked for what it has: there is another attempt.
+
+        Raises
+        ------
+        Refused, EngineError
+            As in `complete`.
+        """
 
         async def receive(response: httpx2.Response, began: float) -> Completion:
-            reader = StreamReader(take)
+            reader = make_reader()
             try:
                 async with aclosing(read_events(response.aiter_bytes())) as events:
                     async for event in events:
@@ -262,14 +289,12 @@ class Client:
                             break
                 return reader.result(time.monotonic() - began)
             except (httpx2.HTTPError, *_MALFORMED):
-                if not reader.ids:
+                if not reader.begun:
                     raise
                 self.traffic.failed += 1
                 return reader.result(time.monotonic() - began, broken=True)
 
-        completion: Completion = await self._patiently(
-            "POST", "/completions", body, home, patience, receive
-        )
+        completion: Completion = await self._patiently("POST", path, body, home, patience, receive)
         self._count(completion)
         return completion
 
@@ -278,7 +303,6 @@ class Client:
         body: dict[str, Any] = {
             "model": self.model,
             "prompt": prompt if isinstance(prompt, str) else list(prompt),
-            "temperature": 0.0,
         }
         if not isinstance(prompt, str):
             body |= {"return_token_ids": True, "return_tokens_as_token_ids": True}
@@ -314,32 +338,6 @@ class Client:
             method, path, body, home, patience, _whole(lambda data, seconds: data)
         )
         return found
-
-    async def read_lines(self, path: str, body: Mapping[str, Any], *, most: int) -> list[str]:
-        """Return the first `most` lines of a streamed answer, one attempt.
-
-        Raises
-        ------
-        Refused
-            The server will not do this.
-        EngineError
-            It cannot be reached, or breaks off.
-        """
-        server = self._servers[0]
-        lines: list[str] = []
-        try:
-            async with self._http.stream("POST", server.url + path, json=dict(body)) as response:
-                if response.status_code != 200:
-                    await response.aread()
-                    raise self._refused(server, response)
-                async for line in response.aiter_lines():
-                    if line:
-                        lines.append(line)
-                    if len(lines) >= most:
-                        break
-        except httpx2.HTTPError as error:
-            raise EngineError(f"{server.url}: {self._hide(_reason(error))}") from error
-        return lines
 
     async def _patiently(
         self,

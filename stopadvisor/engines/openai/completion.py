@@ -8,9 +8,17 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-__all__ = ["Completion", "StreamReader", "Take", "read_completion", "read_events"]
+__all__ = [
+    "Completion",
+    "Reader",
+    "StreamReader",
+    "Take",
+    "read_completion",
+    "read_events",
+    "read_usage",
+]
 
 Take = Callable[[Sequence[int]], bool]
 """Is given tokens as they are decoded; answers whether it wants more."""
@@ -50,6 +58,7 @@ def read_completion(data: Mapping[str, Any], seconds: float) -> Completion:
     """
     choice, usage = data["choices"][0], data.get("usage") or {}
     given = choice.get("logprobs") or {}
+    prompt, decoded, cached = read_usage(usage)
     finish = choice["finish_reason"]
     if finish not in ("stop", "length"):
         raise ValueError(f"finish_reason must be 'stop' or 'length', got {finish!r}")
@@ -57,7 +66,6 @@ def read_completion(data: Mapping[str, Any], seconds: float) -> Completion:
     if ids is None:
         ids = _ids_of_names(given.get("tokens"))
     logprobs, top = given.get("token_logprobs"), given.get("top_logprobs")
-    details = usage.get("prompt_tokens_details") or {}
     return Completion(
         token_ids=None if ids is None else tuple(int(i) for i in ids),
         text=str(choice["text"]),
@@ -68,10 +76,20 @@ def read_completion(data: Mapping[str, Any], seconds: float) -> Completion:
             else tuple(tuple(sorted(map(float, t.values()), reverse=True)) for t in top)
         ),
         finish_reason=finish,
-        prompt_tokens=int(usage.get("prompt_tokens") or 0),
-        decoded_tokens=int(usage.get("completion_tokens") or (len(ids) if ids else 0)),
-        cached_tokens=details.get("cached_tokens"),
+        prompt_tokens=prompt,
+        decoded_tokens=decoded or (len(ids) if ids else 0),
+        cached_tokens=cached,
         seconds=seconds,
+    )
+
+
+def read_usage(usage: Mapping[str, Any]) -> tuple[int, int, int | None]:
+    """Return tokens of the prompt, tokens decoded, and those of the prompt that were cached."""
+    details = usage.get("prompt_tokens_details") or {}
+    return (
+        int(usage.get("prompt_tokens") or 0),
+        int(usage.get("completion_tokens") or 0),
+        details.get("cached_tokens", usage.get("prompt_cache_hit_tokens")),
     )
 
 
@@ -107,6 +125,23 @@ async def read_events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[Any]:
             yield json.loads(data)
 
 
+class Reader(Protocol):
+    """Puts the events of one streamed answer together."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether something of it was handed on, so that it cannot be read anew."""
+        ...
+
+    def read(self, event: Mapping[str, Any]) -> bool:
+        """Take one event; whether more are wanted."""
+        ...
+
+    def result(self, seconds: float, *, broken: bool = False) -> Completion:
+        """Return what came, once no more does."""
+        ...
+
+
 @dataclass
 class StreamReader:
     """Puts the events of one streamed answer together."""
@@ -118,6 +153,11 @@ class StreamReader:
     """All text so far came with its token ids."""
     finish: str | None = None
     usage: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def begun(self) -> bool:
+        """Whether something was handed on."""
+        return bool(self.ids)
 
     def read(self, event: Mapping[str, Any]) -> bool:
         """Take one event; whether more are wanted.
@@ -158,15 +198,15 @@ class StreamReader:
         """
         if self.finish is None and not broken:
             raise ValueError("the stream ends without a finish_reason")
-        details = self.usage.get("prompt_tokens_details") or {}
+        prompt, _, cached = read_usage(self.usage)
         return Completion(
             token_ids=tuple(self.ids) if self.named else None,
             text=self.text,
             logprobs=None,
             top_logprobs=None,
             finish_reason=self.finish or "broken",
-            prompt_tokens=int(self.usage.get("prompt_tokens") or 0),
+            prompt_tokens=prompt,
             decoded_tokens=len(self.ids),
-            cached_tokens=details.get("cached_tokens"),
+            cached_tokens=cached,
             seconds=seconds,
         )

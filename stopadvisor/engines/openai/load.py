@@ -150,15 +150,14 @@ async def _open(
     from stopadvisor.engines.chat import Chat
     from stopadvisor.engines.hf.stops import AnswerStops
     from stopadvisor.engines.hf.tokenizer import load_tokenizer
-    from stopadvisor.engines.openai.capabilities import find_capabilities, refusal
+    from stopadvisor.engines.openai.capabilities import HIDDEN, find_capabilities, open_wire
     from stopadvisor.engines.openai.model import ServedModel
-    from stopadvisor.engines.openai.wire import TextWire
 
     asked_for = client.model
     # Any ids will do to find out whether ids are taken at all; these exist in every vocabulary.
     can = await find_capabilities(client, [11, 12, 13, 14, 15, 16, 17, 18])
-    if can.way not in ("completions-ids", "completions-text"):
-        raise ModelError(f"{client.urls[0]}: {refusal(can)}")
+    if can.way == "none":
+        raise ModelError(f"{client.urls[0]}: {HIDDEN}")
     try:
         words = load_tokenizer(tokenizer or _origin(can, asked_for))
     except ModelError as error:
@@ -175,7 +174,7 @@ async def _open(
     stop_ids = words.stop_ids
     return ServedModel(
         client=client,
-        wire=client if can.exact else TextWire.of(client, chat, takes_ids=can.takes_ids),
+        wire=await open_wire(client, chat, can),
         chat=chat,
         stop_ids=stop_ids,
         stops=AnswerStops.of(chat, stop_ids, len(words.tokenizer)),
@@ -228,8 +227,8 @@ def identity_of(served: ServedModel) -> dict[str, Any]:
     root = Path(name)
     local = (root / "config.json").is_file()
     return {
-        # Text is cut anew at every join: probes of the two ways are not quite the same.
-        "engine": "openai" if served.can.exact else "openai-text",
+        # Text is cut anew at every join: probes of the ways are not quite the same.
+        "engine": served.can.engine,
         "engine_version": served.can.server,
         # A folder goes by its own name, as with the hf engine, wherever it lies.
         "model": root.resolve().name if local or root.is_absolute() else name,
@@ -256,6 +255,8 @@ def identity_of(served: ServedModel) -> dict[str, Any]:
 def _remarks(served: ServedModel) -> list[str]:
     """What the user should know of this endpoint."""
     can = served.can
+    if not can.resumes:
+        return _remarks_on_chat(served)
     name = "the server" if can.server is None else f"the server (version {can.server})"
     logprobs = (
         f"{can.top_limit} log-probabilities per token"
@@ -274,6 +275,20 @@ def _remarks(served: ServedModel) -> list[str]:
             "endpoints of this kind"
         )
     return remarks
+
+
+def _remarks_on_chat(served: ServedModel) -> list[str]:
+    from stopadvisor.engines.openai.chat_wire import ChatWire
+
+    wire = served.wire
+    form = wire.form.name if isinstance(wire, ChatWire) else None
+    return [
+        "the endpoint is a chat that shows its reasoning and cannot resume it (visible-stream); it "
+        f"answers behind given reasoning ({form}): probed and served with overlap, no "
+        "log-probabilities: only families that read answers' texts can be used",
+        "thinking is cut into tokens of the local tokenizer, word by word: a policy from these "
+        "probes is for endpoints of this kind",
+    ]
 
 
 def _require_packages() -> None:

@@ -20,6 +20,7 @@ from stopadvisor.engines.openai.capabilities import Capabilities
 from stopadvisor.engines.openai.client import Client, Completion
 from stopadvisor.engines.openai.drawn import Drawn, Forced, Kind, Served, Written
 from stopadvisor.engines.openai.ends import TraceEnd, mean_statistics, token_statistics
+from stopadvisor.engines.openai.prefix import Prefix
 from stopadvisor.engines.openai.wire import Wire
 from stopadvisor.engines.settings import Sampling, entropy_top_k
 from stopadvisor.errors import EngineError, ModelError
@@ -61,6 +62,16 @@ class ServedModel:
             The model's generation settings ask for something that is not applied here.
         """
         return Sampling.of(self.generation, plan)
+
+    def open(self, messages: Sequence[Mapping[str, str]]) -> Prefix:
+        """Return a conversation's prompt, thinking opened.
+
+        Raises
+        ------
+        ModelError
+            The chat template refuses it, or closes the thinking.
+        """
+        return Prefix(tuple(messages), tuple(self.chat.prompt_ids(messages)))
 
     def check_entropy(self, entropy: str) -> int | None:
         """Return how many log-probabilities to ask for; None for ``none``.
@@ -158,7 +169,7 @@ class ServedModel:
         while not end.over and len(ids) < most:
             answer = await self._continue(
                 "trace",
-                [*prompt_ids, *ids],
+                Prefix.of(prompt_ids, ids),
                 len(ids),
                 served,
                 home,
@@ -170,6 +181,8 @@ class ServedModel:
                 end.see(ids)
                 if end.over:
                     break
+            if not self.can.resumes:
+                end.give_up(ids)
 
     async def stream(
         self,
@@ -206,21 +219,28 @@ class ServedModel:
             grown()
             return not end.over
 
+        stalled = 0
         while True:
             at = len(ids)
             answer = await self.wire.stream(
-                [*prompt_ids, *ids],
+                Prefix.of(prompt_ids, ids),
                 take,
                 home=home,
                 stop_token_ids=self.stop_ids,
-                max_tokens=end.most - at,
-                **self._drawing(plan, prompt, at),
+                max_tokens=end.most - (at if self.can.resumes else 0),
+                **self._drawing(plan, prompt, at if self.can.resumes else 0),
             )
             self._put_down("trace", answer, len(prompt_ids) + at, at, served)
-            if answer.finish_reason != "broken" and not end.over:
-                take(self._new_ids(answer)[len(answer.token_ids or ()) :])
+            if answer.finish_reason != "broken":
+                if not end.over:
+                    take(self._new_ids(answer)[len(answer.token_ids or ()) :])
+                if not self.can.resumes:
+                    end.give_up(ids)
             if end.over:
                 return
+            stalled = stalled + 1 if len(ids) == at else 0
+            if stalled > _STALLED:
+                raise EngineError(f"the server's stream breaks off {stalled} times at {at} tokens")
 
     def trace_end(self, prompt_ids: Sequence[int], plan: ProbePlan) -> TraceEnd:
         """Return the rule by which a trace of this prompt is over.
@@ -288,7 +308,6 @@ class ServedModel:
             As in `draw`; or the server leaves out what it was asked for.
         """
         k = self.check_entropy(entropy)
-        prefix = [*prompt_ids, *thinking, *suffix_ids]
         ids: list[int] = []
         rows: list[tuple[float, float, float]] = []
         served: list[Served] = []
@@ -296,7 +315,7 @@ class ServedModel:
         while not over:
             answer = await self._continue(
                 "probe",
-                [*prefix, *ids],
+                Prefix.of(prompt_ids, thinking, [*suffix_ids, *ids]),
                 len(thinking),
                 served,
                 home,
@@ -346,14 +365,13 @@ class ServedModel:
         Parameters and errors are those of `draw`.
         """
         closer = self.chat.closer.ids
-        prefix = [*prompt_ids, *thinking, *closer]
         ids: list[int] = []
         served: list[Served] = []
         over = False
         while not over:  # once, unless the server has a limit of its own below the cap
             answer = await self._continue(
                 "answer",
-                [*prefix, *ids],
+                Prefix.of(prompt_ids, thinking, [*closer, *ids]),
                 len(thinking),
                 served,
                 home,
@@ -375,7 +393,7 @@ class ServedModel:
     async def _continue(
         self,
         kind: Kind,
-        ids: list[int],
+        ids: Prefix,
         budget: int,
         served: list[Served],
         home: int | None,
@@ -459,6 +477,8 @@ class ServedModel:
         return list(ids)
 
 
+_STALLED = 5
+"""Streams in a row that may bring nothing new; those that do are gone on with."""
 _GREEDY: Mapping[str, Any] = {
     "temperature": 0.0,
     "top_k": -1,

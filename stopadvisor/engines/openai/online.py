@@ -19,9 +19,11 @@ import anyio
 
 from stopadvisor.answers import extract_forced, extract_natural
 from stopadvisor.engines.openai.capabilities import check_streams
+from stopadvisor.engines.openai.chat_wire import OtherTrace
 from stopadvisor.engines.openai.drawn import Forced
 from stopadvisor.engines.openai.load import identity_of, open_model
 from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
+from stopadvisor.engines.openai.prefix import Prefix
 from stopadvisor.engines.openai.thinking import Parts, Thinking, Trace, streaming
 from stopadvisor.engines.settings import entropy_top_k
 from stopadvisor.errors import ModelError
@@ -115,6 +117,7 @@ async def connect(
         remarks = policy.check_source(identity_of(served), entropy_at(served, policy))
         draws = await choose_draws(served, policy, serving, remarks)
         how: OnStop = on_stop or content["on_stop"]
+        served.can.check_on_stop(how)
         answering = _Answering(served, plan, policy, how, draws)
         yield PolicyServer(answering, policy, tuple(remarks))
     finally:
@@ -173,8 +176,12 @@ async def choose_draws(
     Raises
     ------
     ModelError
-        Overlap is asked for, and the server streams no token ids.
+        The server cannot do what is asked for, or what the policy takes.
     """
+    if not served.can.resumes:
+        if asked == "resume":
+            raise ModelError("a chat endpoint cannot resume thinking, got --serving resume")
+        return "overlap"
     if asked == "resume" or (asked is None and policy.content["serving"] != "overlap"):
         return "resume"
     try:
@@ -240,6 +247,7 @@ def serve(
     ModelError, EngineError
         As `PolicyServer.answer`.  What was over before is yielded before the error is raised.
     """
+    engine.served_model.can.check_on_stop(on_stop)
     answering = _Answering(engine.served_model, plan, rule, on_stop, serving)
     waiting = iter(enumerate(requests))
     done: queue.SimpleQueue[tuple[int, Reply] | None] = queue.SimpleQueue()
@@ -256,6 +264,10 @@ def serve(
     yield from engine.results(work, batch_size, done)
 
 
+_ANEW = 4
+"""Attempts at a question whose stream breaks off where nothing can go on with it."""
+
+
 @dataclass
 class _Answering:
     """What all requests of one policy have in common."""
@@ -268,8 +280,17 @@ class _Answering:
 
     async def go(self, request: Request) -> Reply:
         """Answer one request."""
-        prompt_ids = self.model.chat.prompt_ids(request.prompt.messages)
+        prompt_ids = self.model.open(request.prompt.messages)
         home = self.model.client.home()
+        for left in reversed(range(_ANEW)):
+            try:
+                return await self._once(request, prompt_ids, home)
+            except OtherTrace:
+                if not left:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _once(self, request: Request, prompt_ids: Prefix, home: int) -> Reply:
         row = _Row(self, request, Trace(self.model, prompt_ids, request.prompt, self.plan, home))
         async with self._thinking(row.trace) as thinking:
             forced = await row.think(thinking)

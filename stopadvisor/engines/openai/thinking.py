@@ -6,7 +6,7 @@ Knows the model; nothing of policies, probes or replies.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -27,7 +27,7 @@ class Trace:
     """What was drawn of one request, and by what it is drawn."""
 
     model: ServedModel
-    prompt_ids: list[int]
+    prompt_ids: Sequence[int]
     prompt: Prompt
     plan: ProbePlan
     home: int
