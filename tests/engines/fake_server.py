@@ -97,6 +97,8 @@ class FakeServer:
     """Field that makes the chat complete a message; None: it closes what it is given."""
     renders_reasoning: bool = True
     """Whether reasoning in a message makes part of the prompt."""
+    renders_blank: bool = True
+    """Whether reasoning of nothing but white space does, too."""
     renders_content: bool = True
     """Whether the begin of an answer does."""
     key: str | None = None
@@ -256,10 +258,14 @@ class FakeServer:
             reasoning = str(last.get("reasoning_content", "")) if self.renders_reasoning else ""
             content = str(last["content"]) if self.renders_content else ""
             begun = [*ids_of(reasoning), *words().closer.ids, *ids_of(content)]
+            if not (reasoning.strip() or self.renders_blank):
+                begun = ids_of(content)
         prompt += begun
         if begun and not (self.chat_form and (self.chat_form in body or self.chat_form in last)):
             prompt += [end_id(), *ids_of("\n<|im_start|>assistant\n")]
             begun = []
+        if begun[: 1 + len(words().closer.ids)] == [*ids_of("\n"), *words().closer.ids]:
+            begun = begun[1:]  # what is sent for no thinking
         said = self.story.after(begun)
         thinks = words().closer.ids[0] not in begun
         pieces: list[dict[str, Any]] = []

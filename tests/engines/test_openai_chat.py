@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from stopadvisor.cli.main import main
 from stopadvisor.engines.openai import load_engine
-from stopadvisor.engines.openai.chat_wire import Cutter
+from stopadvisor.engines.openai.chat_stream import Cutter
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.engines.openai.online import choose_draws, serve, server_plan
 from stopadvisor.engines.openai.regime import RegimeMeasure, measure_engine
@@ -168,6 +168,14 @@ def test_visible_answers_and_log_probabilities_are_refused_by_name() -> None:
         ):
             with pytest.raises(ModelError, match=said):
                 engine.probe(prompts(1), plan)
+
+
+def test_a_chat_that_leaves_empty_reasoning_out_is_not_asked_at_budget_0() -> None:
+    with fake_server(**VLLM, renders_blank=False) as server, chat_engine(server) as engine:
+        with pytest.raises(ModelError, match="leave 0 out of --budgets"):
+            engine.probe(prompts(1), replace(TEXT, budgets=(0, 4)))
+        (trace,) = engine.probe(prompts(1), replace(TEXT, budgets=(4,)))
+    assert trace.probes[0].text == " 5"
 
 
 def test_preflight_and_ramp() -> None:

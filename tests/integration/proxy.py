@@ -157,6 +157,8 @@ class FaultProxy:
             yield reader
         finally:
             writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
 
 async def _refuse(writer: asyncio.StreamWriter, status: bytes) -> None:

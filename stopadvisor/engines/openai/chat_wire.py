@@ -7,22 +7,20 @@ it changes.  Knows the tokenizer; nothing of probes or policies.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stopadvisor.engines.chat import Chat
-from stopadvisor.engines.openai.client import Client, Refused
-from stopadvisor.engines.openai.completion import Completion, Take, read_usage
+from stopadvisor.engines.openai.chat_stream import ChatReader, ChatText
+from stopadvisor.engines.openai.client import Client
+from stopadvisor.engines.openai.completion import Completion, Take
 from stopadvisor.engines.openai.prefix import Prefix
 from stopadvisor.errors import EngineError, ModelError
 
 __all__ = [
     "FORMS",
-    "ChatReader",
     "ChatWire",
-    "Cutter",
     "Form",
     "OtherTrace",
     "shows_reasoning",
@@ -56,6 +54,7 @@ FORMS = (
 
 _QUESTION = ({"role": "user", "content": "What is 17 + 25?"},)
 _REASONING = "17 + 25 = 42.\n"
+_NOTHING = "\n"
 _TIMES = 8
 _CUE = "\n\nFinal answer:"
 _CUES = 4
@@ -63,93 +62,6 @@ _NEARLY = 0.15
 """Counts may differ by so much of what was added: the server may trim, and cut a join anew."""
 _SAID = 40
 """Characters of an answer that are waited for where reasoning would come first."""
-_UNIT = re.compile(r"\s*\S{1,32}")
-
-
-class Cutter:
-    """Cuts streamed text into tokens, word by word: however it arrives, the ids are the same."""
-
-    def __init__(self, encode: Callable[[str], list[int]]) -> None:
-        self._encode = encode
-        self._rest = ""
-
-    def feed(self, text: str) -> list[int]:
-        """Return the ids of the words that are whole now."""
-        self._rest += text
-        ids: list[int] = []
-        at = 0
-        # A word may go on as long as nothing stands behind it.
-        while (unit := _UNIT.match(self._rest, at)) and unit.end() < len(self._rest):
-            ids += self._encode(unit[0])
-            at = unit.end()
-        self._rest = self._rest[at:]
-        return ids
-
-    def finish(self) -> list[int]:
-        """Return the ids of what is left."""
-        rest, self._rest = self._rest, ""
-        return self._encode(rest) if rest else []
-
-
-@dataclass
-class ChatReader:
-    """Puts the events of one streamed chat answer together."""
-
-    take: Callable[[str, str], bool]
-    """Is given pieces of reasoning and of the answer; answers whether it wants more."""
-    hands_on: bool = False
-    """What was given away cannot be read anew."""
-    reasoning: str = ""
-    text: str = ""
-    finish: str | None = None
-    usage: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def begun(self) -> bool:
-        """Whether something was handed on."""
-        return self.hands_on and bool(self.reasoning or self.text)
-
-    def read(self, event: Mapping[str, Any]) -> bool:
-        """Take one event; whether more are wanted.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError, IndexError, AttributeError
-            It does not look like one, or the server gives up.
-        """
-        if "error" in event:
-            raise ValueError(f"the stream ends in an error: {event['error']}")
-        self.usage = event.get("usage") or self.usage
-        for choice in event["choices"][:1]:
-            delta = choice.get("delta") or {}
-            reasoning = str(delta.get("reasoning_content") or delta.get("reasoning") or "")
-            text, finish = str(delta.get("content") or ""), choice.get("finish_reason")
-            if finish not in (None, "stop", "length"):
-                raise ValueError(f"finish_reason must be 'stop' or 'length', got {finish!r}")
-            self.reasoning += reasoning
-            self.text += text
-            self.finish = finish or self.finish
-            if (reasoning or text) and not self.take(reasoning, text):
-                self.finish = self.finish or "closed"
-                return False
-        return True
-
-    def result(self, seconds: float, *, broken: bool = False) -> Completion:
-        """Return what came, without ids; see `completion.StreamReader`."""
-        if self.finish is None and not broken:
-            raise ValueError("the stream ends without a finish_reason")
-        prompt, decoded, cached = read_usage(self.usage)
-        return Completion(
-            token_ids=None,
-            text=self.text,
-            logprobs=None,
-            top_logprobs=None,
-            finish_reason=self.finish or "broken",
-            prompt_tokens=prompt,
-            decoded_tokens=decoded,
-            cached_tokens=cached,
-            seconds=seconds,
-        )
 
 
 @dataclass(frozen=True)
@@ -165,6 +77,9 @@ class ChatWire:
     client: Client
     chat: Chat
     form: Form
+    from_nothing: bool = True
+    """It answers behind no thinking at all, too: behind a newline, as templates leave empty
+    reasoning out."""
 
     @classmethod
     async def of(cls, client: Client, chat: Chat, *, patience: float) -> ChatWire:
@@ -184,7 +99,7 @@ class ChatWire:
                     found.append(f"{form.name}: {wrong}")
                     break
             else:
-                return wire
+                return replace(wire, from_nothing=await wire._starts_from_nothing(patience))
         raise ModelError(
             f"{client.urls[0]}: the endpoint shows its reasoning in a chat stream and cannot "
             "resume it (visible-stream), nor answer behind reasoning that is given to it "
@@ -194,45 +109,64 @@ class ChatWire:
 
     async def _wrong(self, number: int, patience: float) -> str | None:
         """Say why the form does not work; None where it does."""
-
-        async def ask(reasoning: str, content: str, form: Form) -> tuple[int, str]:
-            """Return the prompt's tokens and what is wrong with the answer."""
-            reader = ChatReader(lambda reasoning, text: True)
-            body = self._behind(_QUESTION, reasoning, content, form) | {"max_tokens": 4}
-            answer = await self.client.read_stream(
-                "/chat/completions",
-                body,
-                lambda: reader,
-                home=number,
-                patience=patience,
-            )
-            begins = reader.reasoning or reader.text.lstrip().startswith(self.chat.opener.text)
-            return answer.prompt_tokens, "it begins a new reasoning" if begins else ""
-
-        def near(counted: int, given: str, times: int) -> bool:
-            tokens = len(self.chat.encode(given * times)) - len(self.chat.encode(given))
-            return abs(counted - tokens) <= max(2, _NEARLY * tokens)
-
         try:
-            short, wrong = await ask(_REASONING, _CUE, self.form)
-            long, _ = await ask(_REASONING * _TIMES, _CUE, self.form)
-            cues, _ = await ask(_REASONING, _CUE * _CUES, self.form)
+            short, wrong = await self._try(_REASONING, _CUE, self.form, number, patience)
+            long, _ = await self._try(_REASONING * _TIMES, _CUE, self.form, number, patience)
+            cues, _ = await self._try(_REASONING, _CUE * _CUES, self.form, number, patience)
         except EngineError as error:
             return str(error)
         if wrong:
             return wrong
         if not short:
             return "it does not say how many tokens its prompt has"
-        if not near(long - short, _REASONING, _TIMES):
+        if not self._near(long - short, _REASONING * _TIMES, _REASONING):
             return f"the prompt grows by {long - short} tokens with the reasoning that is added"
-        if not near(cues - short, _CUE, _CUES):
+        if not self._near(cues - short, _CUE * _CUES, _CUE):
             return f"the prompt grows by {cues - short} tokens with the answer's begin"
         try:
-            closed, _ = await ask(_REASONING, _CUE, Form("none"))
-        except Refused:
+            closed, _ = await self._try(_REASONING, _CUE, Form("none"), number, patience)
+        except EngineError:
             return None  # so it is the form that makes it acceptable
         # A message that is over has its end, and another message's begin, behind it.
         return None if closed != short else "it has no effect"
+
+    async def _starts_from_nothing(self, patience: float) -> bool:
+        """Whether no thinking is closed as some is."""
+        try:
+            for number in range(len(self.client.urls)):
+                none, wrong = await self._try(_NOTHING, _CUE, self.form, number, patience)
+                some, _ = await self._try(_REASONING, _CUE, self.form, number, patience)
+                if wrong or not self._near(some - none, _REASONING, _NOTHING):
+                    return False
+        except EngineError:
+            return False
+        return True
+
+    async def _try(
+        self, reasoning: str, content: str, form: Form, number: int, patience: float
+    ) -> tuple[int, str]:
+        """Return the prompt's tokens, and what is wrong with the answer."""
+        readers: list[ChatReader] = []
+
+        def make() -> ChatReader:
+            readers.append(ChatReader(lambda reasoning, text: True))
+            return readers[-1]
+
+        answer = await self.client.read_stream(
+            "/chat/completions",
+            self._behind(_QUESTION, reasoning, content, form) | {"max_tokens": 4},
+            make,
+            home=number,
+            patience=patience,
+        )
+        said = readers[-1]
+        begins = said.reasoning or said.text.lstrip().startswith(self.chat.opener.text)
+        return answer.prompt_tokens, "it begins a new reasoning" if begins else ""
+
+    def _near(self, counted: int, text: str, less: str) -> bool:
+        """Whether a server counts nearly as many tokens as one text has more than another."""
+        tokens = len(self.chat.encode(text)) - len(self.chat.encode(less))
+        return abs(counted - tokens) <= max(2, _NEARLY * tokens)
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -324,11 +258,11 @@ class ChatWire:
         hands_on: bool,
     ) -> Completion:
         """Stream a whole trace; attempts that hand nothing on give ids when one is whole."""
-        text = _Text(self.chat)
+        text = ChatText(self.chat)
 
         def make() -> ChatReader:
             nonlocal text
-            text = _Text(self.chat)
+            text = ChatText(self.chat)
             if not hands_on:
                 return ChatReader(text.keep)
             return ChatReader(lambda reasoning, said: _given(text.cut(reasoning, said)), True)
@@ -353,10 +287,14 @@ class ChatWire:
         stop: Sequence[str],
     ) -> Completion:
         """Answer behind thinking."""
+        if not (prefix.thinking or self.from_nothing):
+            raise ModelError(
+                "this chat cannot be made to answer without any thinking: leave 0 out of --budgets"
+            )
         begin = prefix.after[len(self.chat.closer.ids) :]
         body = self._behind(
             prefix.messages,
-            self.chat.decode(prefix.thinking),
+            self.chat.decode(prefix.thinking) or _NOTHING,
             self.chat.decode(begin),
             self.form,
             **options,
@@ -418,36 +356,6 @@ _OPTIONS: Mapping[str, tuple[Any, ...]] = {
     "seed": (None,),
 }
 """What is passed on, unless it has one of these values."""
-
-
-class _Text:
-    """A chat's reasoning and answer as the ids of one trace."""
-
-    def __init__(self, chat: Chat) -> None:
-        self._chat = chat
-        self._cutter = Cutter(chat.encode)
-        self._closed = False
-        self.ids: list[int] = []
-        """Kept for the end."""
-
-    def cut(self, reasoning: str, text: str) -> list[int]:
-        """Return the ids of the words that are whole now, the closer between the two."""
-        ids = self._cutter.feed(reasoning) if reasoning and not self._closed else []
-        if text:
-            if not self._closed:
-                self._closed = True
-                ids += [*self._cutter.finish(), *self._chat.closer.ids]
-            ids += self._cutter.feed(text)
-        return ids
-
-    def keep(self, reasoning: str, text: str) -> bool:
-        """Cut, and keep the ids."""
-        self.ids += self.cut(reasoning, text)
-        return True
-
-    def finish(self) -> list[int]:
-        """Return the ids of what is left."""
-        return self._cutter.finish()
 
 
 def _known(prompt: Sequence[int]) -> Prefix:
