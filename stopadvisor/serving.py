@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy import MIXED_TASKS, Policy
@@ -17,6 +17,8 @@ from stopadvisor.stepper import Decision
 from stopadvisor.workload import Question, content_key, render_messages
 
 __all__ = [
+    "DRAWS",
+    "Draws",
     "OnStop",
     "PromptLike",
     "Reply",
@@ -29,6 +31,10 @@ __all__ = [
 
 PromptLike = str | Sequence[Mapping[str, str]] | Question
 """A question's text, chat messages that are sent as they stand, or a line of a workload."""
+
+Draws = Literal["resume", "overlap"]
+"""How a server's thinking is drawn: resumed after each probe, or streaming on while one runs."""
+DRAWS: tuple[Draws, ...] = get_args(Draws)
 
 
 class Steps(Protocol):
@@ -84,7 +90,8 @@ class Reply:
     prompt_tokens: int
     think_tokens: int
     """Thinking tokens decoded; of a stopped trace also those, as many as the closer has, that show
-    whether the trace has just ended by itself."""
+    whether the trace has just ended by itself, and with overlap all that came while the probe ran,
+    an answer included that the model had begun by itself."""
     probe_tokens: int
     """Decoded by all probes of this prompt."""
     visible_tokens: int

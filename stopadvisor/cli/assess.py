@@ -162,7 +162,10 @@ def run(options: AssessOptions, out: TextIO, err: TextIO) -> int:
     server = None if source.is_archive else read_regime(source.folder)
     settings = options.settings
     served = server is not None or (source.engine or "").startswith("openai")
-    if served and not options.serving_asked:
+    asked = options.serving_asked
+    if options.protocol == "paper" and server is not None and server.regime == "overlap":
+        asked = True  # the paper has no such regime
+    if served and not asked:
         settings = _as_measured(settings, server)
     if options.protocol == "paper":
         if settings.serving == "overlap":
@@ -177,7 +180,7 @@ def run(options: AssessOptions, out: TextIO, err: TextIO) -> int:
         assessment = assess(source, settings)
     of_sample, of_promise = _remarks_on_sample(assessment), _remarks_on_promise(assessment)
     if served:
-        of_promise.append(_remark_on_serving(server, settings))
+        of_promise.append(_remark_on_serving(server, settings, asked=options.serving_asked))
     flaws = [PAPER_FLAW] if options.protocol == "paper" else []  # on the screen in any case
     document = assessment_document(assessment, [*flaws, *of_sample, *of_promise])
     if server is not None:
@@ -302,7 +305,7 @@ def _remarks_on_sample(assessment: Assessment) -> list[str]:
     return [*found, hint] if hint else found
 
 
-def _remark_on_serving(server: RegimeMeasure | None, settings: Settings) -> str:
+def _remark_on_serving(server: RegimeMeasure | None, settings: Settings, *, asked: bool) -> str:
     """What the server was measured to be, and whether costs are counted so."""
     if server is None or server.regime is None:
         why = (
@@ -317,7 +320,8 @@ def _remark_on_serving(server: RegimeMeasure | None, settings: Settings) -> str:
     block = server.cache_block or settings.cache_block
     measured = f"this server is {server.regime}, as measured: {server.reason}"
     if settings.serving != server.regime:
-        return f"{measured}; costs are those of {settings.serving}, as asked"
+        why = "as asked" if asked else "as the paper has no such regime"
+        return f"{measured}; costs are those of {settings.serving}, {why}"
     if server.regime == "prefix-cache" and settings.cache_block != block:
         return f"{measured}; costs are those of blocks of {settings.cache_block}, as asked"
     if server.regime == "prefix-cache" and server.cache_block is None:

@@ -10,42 +10,41 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
 
 from stopadvisor.agreement import agree
-from stopadvisor.answers import extract_natural
+from stopadvisor.cli.answering import Answering
 from stopadvisor.cli.options import OutputOptions, in_use, model_options, output_options
 from stopadvisor.cli.page import Page
-from stopadvisor.cli.probe import show_remarks
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.run_screen import show_summary
 from stopadvisor.cli.server import ServerOptions, server_options
-from stopadvisor.collect import Progress
-from stopadvisor.engines import OutOfMemory
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.grading import Grader
 from stopadvisor.policy import MIXED_TASKS, Policy, load_policy
 from stopadvisor.probes import ProbePlan
 from stopadvisor.runs import RunDirectory
-from stopadvisor.served import Answered, AnswerFile, Full, compare, normal_form
-from stopadvisor.serving import OnStop, Reply, Request, Rule, make_requests, policy_plan
-from stopadvisor.workload import Question, Workload, read_workload
+from stopadvisor.served import Answered, AnswerFile, compare
+from stopadvisor.serving import (
+    DRAWS,
+    Draws,
+    OnStop,
+    make_requests,
+    policy_plan,
+)
+from stopadvisor.workload import Workload, read_workload
 
 if TYPE_CHECKING:
     from stopadvisor.engines.hf.engine import HfEngine
     from stopadvisor.engines.openai.engine import OpenAiEngine
 
 __all__ = ["RunOptions", "command", "load_model", "run"]
-
-GROUP_BATCHES = 4
-"""Batches of questions between two turns of stopping and not stopping."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +67,8 @@ class RunOptions:
     limit: int | None = None
     answer_cap: int | None = None
     """None: the one that was certified, else the default."""
+    serving: Draws | None = None
+    """None: overlap at a server where the policy was chosen for it."""
     device: str = "auto"
     dtype: str = "auto"
     think_open: str | None = None
@@ -132,6 +133,12 @@ class RunOptions:
     show_default=f"the certified one, or {ProbePlan.answer_cap}",
     help="Most tokens of a visible answer.",
 )
+@click.option(
+    "--serving",
+    type=click.Choice(DRAWS),
+    show_default="overlap if the policy was chosen for it",
+    help="At a server: resume thinking after each probe, or let it stream on while one runs.",
+)
 @server_options
 @output_options
 def command(policy: Path, workload: Path, **params: Any) -> int:
@@ -140,6 +147,10 @@ def command(policy: Path, workload: Path, **params: Any) -> int:
     Prompt, sampling, caps and cue are the policy's.  Goes on where an earlier call stopped.
     """
     server, output = ServerOptions.take(params), OutputOptions.take(params)
+    if server.engine != "openai" and params["serving"] is not None:
+        raise click.UsageError(
+            f"--serving belongs to --engine openai, got --engine {server.engine}"
+        )
     options = RunOptions(policy, workload, server=server, output=output, **params)
     return run(options, sys.stdout, sys.stderr)
 
@@ -164,9 +175,10 @@ def run(options: RunOptions, out: TextIO, err: TextIO) -> int:
 
             plan = server_plan(policy, answer_cap=options.answer_cap)
         remarks = _check(engine, policy, options)
+        draws = _draws(engine, policy, options, remarks)
         on_stop: OnStop = options.on_stop or policy.content["on_stop"]
         path = options.out or _default_path(workload, policy)
-        setting = _setting(policy, engine.identity(), plan, on_stop)
+        setting = _setting(policy, engine.identity(), plan, on_stop, draws)
         with AnswerFile.open(path, setting) as file, Grader() as grader:
             alone = file.uncompared(workload.questions[: options.limit])
             if options.compare_full and alone:
@@ -176,7 +188,18 @@ def run(options: RunOptions, out: TextIO, err: TextIO) -> int:
                 )
             for remark in remarks:
                 progress.remark(f"note: {remark}")
-            work = _Run(options, policy, plan, engine, on_stop, file, grader, progress)
+            work = Answering(
+                policy,
+                plan,
+                engine,
+                on_stop,
+                draws,
+                file,
+                grader,
+                progress,
+                compare_full=options.compare_full,
+                asked_size=options.batch_size,
+            )
             try:
                 work.go(workload.questions[: options.limit])
             except KeyboardInterrupt:
@@ -190,7 +213,7 @@ def run(options: RunOptions, out: TextIO, err: TextIO) -> int:
                     f"what was answered is kept in {path}; the same command goes on from there"
                 )
                 raise
-            document = _document(work, workload, remarks, recorded)
+            document = _document(options, work, workload, remarks, recorded)
     if options.output.json:
         print(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1), file=out)
     else:
@@ -246,182 +269,48 @@ def _check(engine: HfEngine | OpenAiEngine, policy: Policy, options: RunOptions)
     return remarks
 
 
+def _draws(
+    engine: HfEngine | OpenAiEngine, policy: Policy, options: RunOptions, remarks: list[str]
+) -> Draws | None:
+    """How a server's thinking is drawn; None where the model runs here."""
+    if not options.at_server:
+        return None
+    from stopadvisor.engines.openai.online import choose_draws
+
+    server = cast("OpenAiEngine", engine)
+    return server.call(choose_draws, server.served_model, policy, options.serving, remarks)
+
+
 def _default_path(workload: Workload, policy: Policy) -> Path:
     return Path("runs") / f"{workload.name}-{policy.digest[:8]}.jsonl"
 
 
-def _setting(policy: Policy, identity: Mapping[str, Any], plan: ProbePlan, on_stop: OnStop) -> str:
-    """Name everything that decides the answers, in eight digits."""
+def _setting(
+    policy: Policy,
+    identity: Mapping[str, Any],
+    plan: ProbePlan,
+    on_stop: OnStop,
+    draws: Draws | None,
+) -> str:
+    """Name everything that decides the answers and what they cost, in eight digits."""
     decides = [policy.digest, identity, plan.answer_cap, on_stop]
+    if draws == "overlap":
+        decides.append(draws)
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:8]
-
-
-# --- Asking ---------------------------------------------------------------------------------------
-
-
-class _Serve(Protocol):
-    """How both engines answer requests."""
-
-    def __call__(
-        self,
-        engine: HfEngine | OpenAiEngine,
-        requests: Sequence[Request],
-        plan: ProbePlan,
-        rule: Rule | None,
-        *,
-        batch_size: int | None,
-        on_stop: OnStop,
-    ) -> Iterator[tuple[int, Reply]]: ...
-
-
-def _serve_function(*, at_server: bool) -> _Serve:
-    if at_server:
-        from stopadvisor.engines.openai.online import serve
-
-        return cast(_Serve, serve)
-    from stopadvisor.engines.hf.online import serve as serve_here
-
-    return cast(_Serve, serve_here)
-
-
-@dataclass
-class _Run:
-    """One pass over the questions that are not answered yet."""
-
-    options: RunOptions
-    policy: Policy
-    plan: ProbePlan
-    engine: HfEngine | OpenAiEngine
-    on_stop: OnStop
-    file: AnswerFile
-    grader: Grader
-    progress: Progress
-    batch_size: int = 1
-    """Halved when memory runs out."""
-    new: int = 0
-    seconds: float = 0.0
-    """Wall time of the engine with stopping, of the new questions."""
-    full_seconds: float = 0.0
-    said: set[str] = field(default_factory=set)
-
-    def go(self, questions: Sequence[Question]) -> None:
-        """Answer what the file does not answer yet."""
-        done = self.file.done(questions)
-        left = [question for question in questions if question.id not in done]
-        if left and self.options.at_server:
-            self.batch_size = cast("OpenAiEngine", self.engine).slots()
-        elif left:
-            self.batch_size = self.options.batch_size or self.engine.auto_batch_size(self.plan)
-        show_remarks(self.engine, self.progress, self.said)
-        self.progress.begin("answering", len(questions), len(questions) - len(left))
-        size = GROUP_BATCHES * self.batch_size if self.options.compare_full else max(1, len(left))
-        for turn, start in enumerate(range(0, len(left), size)):
-            group = left[start : start + size]
-            if self.options.compare_full:
-                self._both(group, stopping_first=turn % 2 == 0)
-            else:
-                for question, reply in self._serve(group, stopping=True):
-                    self._keep(question, reply, None)
-        show_remarks(self.engine, self.progress, self.said)
-
-    def _both(self, group: Sequence[Question], *, stopping_first: bool) -> None:
-        """Ask a group twice; a line is written as soon as a question has both answers."""
-        first: dict[str, Reply] = {}
-        for question, reply in self._serve(group, stopping=stopping_first):
-            first[question.id] = reply
-        for question, reply in self._serve(group, stopping=not stopping_first):
-            stopped, full = first[question.id], reply
-            if not stopping_first:
-                stopped, full = full, stopped
-            self._keep(question, stopped, full)
-
-    def _serve(
-        self, questions: Sequence[Question], *, stopping: bool
-    ) -> Iterator[tuple[Question, Reply]]:
-        """Ask questions and yield each as it is over; batches halve when memory runs out."""
-        serve = _serve_function(at_server=self.options.at_server)
-        left = list(questions)
-        while left:
-            replies = serve(
-                self.engine,
-                make_requests(left, self.policy),
-                self.plan,
-                self.policy if stopping else None,
-                batch_size=self.batch_size,
-                on_stop=self.on_stop,
-            )
-            over: set[str] = set()
-            try:
-                for index, reply in self._timed(replies, stopping=stopping):
-                    over.add(left[index].id)
-                    yield left[index], reply
-            except OutOfMemory:
-                if self.batch_size == 1 or self.options.batch_size is not None:
-                    raise
-                self.batch_size //= 2
-                self.progress.remark(
-                    f"out of memory; going on with {self.batch_size} questions at once"
-                )
-            left = [question for question in left if question.id not in over]
-
-    def _timed(
-        self, replies: Iterator[tuple[int, Reply]], *, stopping: bool
-    ) -> Iterator[tuple[int, Reply]]:
-        """Pass replies on, adding up the time that the engine took for them and nothing else."""
-        while True:
-            began = time.perf_counter()
-            found = next(replies, None)
-            spent = time.perf_counter() - began
-            if stopping:
-                self.seconds += spent
-            else:
-                self.full_seconds += spent
-            if found is None:
-                return
-            yield found
-
-    def _keep(self, question: Question, reply: Reply, full: Reply | None) -> None:
-        """Grade, where there is gold, and write the line."""
-        graded = [reply] if full is None else [reply, full]
-        correct: list[bool | None] = [None] * len(graded)
-        if question.gold is not None:
-            gold = question.gold
-            items = [(question.task, gold, _gradable(question, r)) for r in graded]
-            correct = list(self.grader.grade_many(items))
-        whole = None
-        if full is not None:
-            whole = Full(
-                answer=full.text,
-                normalized=normal_form(question, full),
-                finish=full.finish,
-                think_tokens=full.think_tokens,
-                visible_tokens=full.visible_tokens,
-                seconds=round(full.seconds, 6),
-                correct=correct[1],
-            )
-        self.file.add(Answered.of(question, self.file.setting, reply, correct[0], whole))
-        self.new += 1
-        decoded = sum(r.decoded_tokens for r in graded)
-        self.progress.advance(1, decoded)
-
-
-def _gradable(question: Question, reply: Reply) -> str | None:
-    """What is graded: a forced answer's whole text, the short answer of a visible one."""
-    if reply.text is None:
-        return None
-    if reply.finish == "stopped" and not reply.visible_tokens:
-        return reply.text
-    return extract_natural(question.task, reply.text)
 
 
 # --- The summary ----------------------------------------------------------------------------------
 
 
 def _document(
-    work: _Run, workload: Workload, remarks: list[str], recorded: RunDirectory | None
+    options: RunOptions,
+    work: Answering,
+    workload: Workload,
+    remarks: list[str],
+    recorded: RunDirectory | None,
 ) -> dict[str, Any]:
     """What `run --json` prints."""
-    policy, options = work.policy, work.options
+    policy = work.policy
     wanted = {question.id for question in workload.questions[: options.limit]}
     lines = [line for line in work.file.lines if line.id in wanted]
     n = len(lines)
@@ -440,6 +329,7 @@ def _document(
         "out": str(work.file.path),
         "setting": work.file.setting,
         "on_stop": work.on_stop,
+        "serving": work.draws,
         "certified": certificate is not None and work.on_stop == content["on_stop"],
         "alpha": None if certificate is None else certificate["alpha"],
         "questions": n,
@@ -463,11 +353,11 @@ def _document(
     }
 
 
-def _full(work: _Run, lines: Sequence[Answered]) -> dict[str, Any]:
+def _full(work: Answering, lines: Sequence[Answered]) -> dict[str, Any]:
     """Stopping against not stopping: all questions, and those the policy has never met."""
     split = work.policy.content["split"] or {"fit": [], "calibration": []}
     met = {*split["fit"], *split["calibration"]}
-    timed = work.new if work.options.compare_full else 0
+    timed = work.new if work.compare_full else 0
     return compare(lines).to_dict() | {
         "timed_questions": timed,
         "seconds": round(work.seconds, 3) if timed else None,

@@ -10,6 +10,10 @@ from stopadvisor.cli.screen import Screen, interval, percent, plural, share
 __all__ = ["show_summary"]
 
 Document = Mapping[str, Any]
+_SERVING = {
+    "resume": "thinking was resumed after each probe",
+    "overlap": "overlap: thinking streamed on while a probe ran, and was broken off at a stop",
+}
 
 
 def show_summary(document: Document, out: TextIO) -> None:
@@ -43,6 +47,8 @@ def _facts(document: Document) -> Iterator[tuple[str, str]]:
         yield "time", f"{document['seconds']:.1f} s for {plural(document['new'], 'new question')}"
     else:
         yield "new", "none: all of them had been answered before"
+    if document["serving"] and document["kind"] == "stop":
+        yield "serving", _SERVING[document["serving"]]
     if document["labelled"]:
         yield "accuracy", f"{share(document['accuracy'])} of {document['labelled']} with gold"
     if not document["certified"] and document["kind"] == "stop":

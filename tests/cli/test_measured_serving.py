@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.cli.main import main
-from stopadvisor.engines.openai.regime import Repeated, classify, write_regime
+from stopadvisor.engines.openai.regime import Repeated, classify, watched, write_regime
 from stopadvisor.sources import Source
 from tests.material import Call, caller, make_run
 
@@ -134,6 +134,20 @@ def test_calibrate_certifies_under_the_measured_regime(
     code = main(["calibrate", str(run), "--json", "--quiet"])
     assert code in (0, 3)
     assert json.loads(capsys.readouterr().out)["serving"] == "prefix-cache"
+
+
+def test_a_chat_costs_as_overlap_and_under_the_paper_as_asked(call: Call, run: Path) -> None:
+    write_regime(run, watched())
+    document, (remark,) = _assessed(call, run)
+    assert document["recommendation"]["serving"] == "overlap"
+    assert document["server"]["basis"] == "visible-stream"
+    assert "streams on while a probe runs" in remark
+    words = ("--protocol", "paper", "--open-calibration", "--no-report", "--json", "--quiet")
+    code, out, _ = call(run, *words)
+    assert code == 0, out
+    document = json.loads(out)
+    assert document["recommendation"]["serving"] == "kv-fork"
+    assert any("as the paper has no such regime" in remark for remark in document["remarks"])
 
 
 def test_the_screen_says_what_the_server_is(call: Call, run: Path) -> None:

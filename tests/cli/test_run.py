@@ -34,8 +34,8 @@ LINE = [
 ]  # fmt: skip
 SUMMARY = [
     "schema", "policy", "digest", "kind", "family", "workload", "model", "out", "setting",
-    "on_stop", "certified", "alpha", "questions", "new", "seconds", "stopped", "stopped_share",
-    "mean_tokens", "labelled", "accuracy", "full", "against", "remarks",
+    "on_stop", "serving", "certified", "alpha", "questions", "new", "seconds", "stopped",
+    "stopped_share", "mean_tokens", "labelled", "accuracy", "full", "against", "remarks",
 ]  # fmt: skip
 FULL = [
     "questions", "decoded_tokens", "full_decoded_tokens", "think_tokens", "full_think_tokens",

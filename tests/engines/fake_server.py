@@ -23,6 +23,9 @@ from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.hf.tokenizer import load_tokenizer
 
 TINY = Path(__file__).parent.parent.parent / "samples" / "tiny-reasoner"
+BREAKS = ("cut-short", "cut-line", "abort-short", "error-short")
+"""What befalls a stream after its third token: a closed connection, within a line too, or an event
+that says that the server gives up."""
 FAULTS = ("429", "500", "truncated", "no-choices", "null-choice", "abort", "close", "hang")
 
 
@@ -94,7 +97,16 @@ class FakeServer:
     """Put in front of every conversation by its chat template."""
     completions: bool = True
     chat: str | None = None
-    """Field of the stream's deltas that holds text; None for no chat."""
+    """Field of the stream's deltas that holds reasoning; ``content`` where it is hidden, ``inline``
+    where it stands in the answer's text; None for no chat."""
+    chat_form: str | None = None
+    """Field that makes the chat complete a message; None: it closes what it is given."""
+    renders_reasoning: bool = True
+    """Whether reasoning in a message makes part of the prompt."""
+    renders_blank: bool = True
+    """Whether reasoning of nothing but white space does, too."""
+    renders_content: bool = True
+    """Whether the begin of an answer does."""
     key: str | None = None
     echoes_key: bool = False
     says: str = "Incorrect API key provided:"
@@ -104,6 +116,12 @@ class FakeServer:
     always: str | None = None
     """Met by every completion."""
     delay: float = 0.0
+    streams_ids: bool = True
+    """Whether streamed pieces come with their token ids."""
+    pace: float = 0.0
+    """Seconds between two streamed tokens."""
+    streamed: list[int] = field(default_factory=list)
+    """Of each stream that is over, the tokens that were sent."""
     asked: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     cut: list[dict[str, Any]] = field(default_factory=list)
@@ -172,9 +190,6 @@ class FakeServer:
         body = json.loads(to.rfile.read(int(to.headers["Content-Length"])))
         if not self._allowed(to):
             return
-        if to.path == "/v1/chat/completions" and self.chat:
-            _send_stream(to, self.chat)
-            return
         if to.path in ("/tokenize", "/detokenize") and self.tokenizes:
             with self._lock:
                 self.cut.append(body)
@@ -186,7 +201,8 @@ class FakeServer:
             else:
                 _send(to, 200, {"prompt": words().decode(body["tokens"], special=True)})
             return
-        if to.path != "/v1/completions" or not self.completions:
+        chat = to.path == "/v1/chat/completions" and self.chat
+        if not chat and (to.path != "/v1/completions" or not self.completions):
             _send(to, 404, {"detail": "Not Found"})
             return
         with self._lock:
@@ -224,16 +240,20 @@ class FakeServer:
             _send(to, 200, {"choices": [None]})
         elif fault == "abort":  # as a server that is shut down gives up its requests
             choice = {"text": "", "token_ids": [], "finish_reason": "abort"}
-            _send(to, 200, {"choices": [choice], "usage": {"prompt_tokens": len(body["prompt"])}})
+            _send(to, 200, {"choices": [choice], "usage": {"prompt_tokens": 1}})
         elif fault == "close":
             to.connection.shutdown(socket.SHUT_RDWR)
         elif fault == "hang":
             time.sleep(2.0)
             to.close_connection = True
-        elif not self.takes_ids and not isinstance(body["prompt"], str):
+        elif not self.takes_ids and not isinstance(body.get("prompt", ""), str):
             _send(to, 400, {"error": {"message": "prompt must be a string"}})
         elif (body.get("logprobs") or 0) > self.top_limit > 0:
             _send(to, 400, {"error": {"message": f"at most {self.top_limit} logprobs"}})
+        elif "messages" in body:
+            self._stream(to, *self._chat(body), fault)
+        elif body.get("stream"):
+            self._stream(to, *self._pieces(self._answer(body)), fault)
         else:
             data = json.dumps(self._answer(body)).encode()
             _send_bytes(to, 200, data, cut=fault == "truncated")
@@ -245,6 +265,90 @@ class FakeServer:
         generation = body["add_generation_prompt"]
         text = words().words.render(body["messages"], kwargs, generation=generation)
         return ids_of(self.writes + text)
+
+    def _pieces(self, answer: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """An answer's choices token by token, as vLLM streams it, and its counts."""
+        (choice,) = answer["choices"]
+        ids = choice.get("token_ids", ids_of(choice["text"]))
+        pieces: list[dict[str, Any]] = []
+        for token in ids:
+            pieces.append({"text": words().decode([token]), "finish_reason": None})
+            if self.streams_ids:
+                pieces[-1]["token_ids"] = [token]
+        pieces = pieces or [{"text": ""}]
+        pieces[-1]["finish_reason"] = choice["finish_reason"]
+        return pieces, answer["usage"]
+
+    def _chat(self, body: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """A chat's choices piece by piece, and its counts."""
+        *before, last = body["messages"]
+        prompt = words().prompt_ids(before if last["role"] == "assistant" else body["messages"])
+        begun: list[int] = []
+        if last["role"] == "assistant":
+            reasoning = str(last.get("reasoning_content", "")) if self.renders_reasoning else ""
+            content = str(last["content"]) if self.renders_content else ""
+            begun = [*ids_of(reasoning), *words().closer.ids, *ids_of(content)]
+            if not (reasoning.strip() or self.renders_blank):
+                begun = ids_of(content)
+        prompt += begun
+        if begun and not (self.chat_form and (self.chat_form in body or self.chat_form in last)):
+            prompt += [end_id(), *ids_of("\n<|im_start|>assistant\n")]
+            begun = []
+        if begun[: 1 + len(words().closer.ids)] == [*ids_of("\n"), *words().closer.ids]:
+            begun = begun[1:]  # what is sent for no thinking
+        said = self.story.after(begun)
+        thinks = words().closer.ids[0] not in begun
+        pieces: list[dict[str, Any]] = []
+        text, reason = "", "length"
+        for token in said[: body.get("max_tokens", 500)][: self.at_most]:
+            piece = words().decode([token])
+            field = str(self.chat if thinks else "content")
+            if token == end_id() or any(stop in piece for stop in body.get("stop", ())):
+                reason = "stop"
+                break
+            text += "" if thinks else piece
+            if token == words().closer.ids[0]:
+                thinks = False
+                piece = "</think>" if self.chat == "inline" else ""
+            elif thinks and self.chat == "content":
+                piece = ""
+            elif thinks and self.chat == "inline":
+                piece = piece if pieces else "<think>" + piece
+            delta = {"content" if field == "inline" else field: piece}
+            pieces.append({"delta": delta, "finish_reason": None})
+        pieces = [{"delta": None}, *pieces, {"delta": {}, "finish_reason": reason}]
+        usage = {"prompt_tokens": len(prompt), "completion_tokens": len(pieces) - 2}
+        return pieces, usage
+
+    def _stream(
+        self,
+        to: BaseHTTPRequestHandler,
+        pieces: list[dict[str, Any]],
+        usage: dict[str, Any],
+        fault: str | None,
+    ) -> None:
+        """Send an answer piece by piece."""
+        number = len(self.streamed)
+        self.streamed.append(0)
+        _begin_stream(to)
+        for i, piece in enumerate(pieces):
+            if (i == 3 and fault in BREAKS) or fault == "truncated":
+                self._break(to, str(fault))
+                return
+            time.sleep(self.pace)
+            so_far = {"prompt_tokens": usage["prompt_tokens"]}
+            _send_event(to, {"choices": [piece], "usage": so_far})
+            self.streamed[number] = i + 1
+        _send_event(to, {"choices": [], "usage": usage})
+        to.wfile.write(b": a comment\n\ndata: [DONE]\n\n")
+
+    def _break(self, to: BaseHTTPRequestHandler, fault: str) -> None:
+        if fault == "abort-short":
+            _send_event(to, {"choices": [{"text": "", "token_ids": [], "finish_reason": "abort"}]})
+        elif fault == "error-short":
+            _send_event(to, {"error": {"message": "out of luck"}})
+        elif fault == "cut-line":
+            to.wfile.write(b'data: {"choices": [{"te')
 
     def _answer(self, body: dict[str, Any]) -> dict[str, Any]:
         prompt, by_text = body["prompt"], isinstance(body["prompt"], str)
@@ -324,16 +428,16 @@ def _send_bytes(
     to.wfile.write(data)
 
 
-def _send_stream(to: BaseHTTPRequestHandler, name: str) -> None:
+def _begin_stream(to: BaseHTTPRequestHandler) -> None:
     to.send_response(200)
     to.send_header("Content-Type", "text/event-stream")
     to.send_header("Connection", "close")
     to.end_headers()
-    for delta in (None, {name: "17"}, {name: " + 25"}):
-        line = json.dumps({"choices": [{"delta": delta}]})
-        to.wfile.write(f"data: {line}\n\n".encode())
-    to.wfile.write(b"data: [DONE]\n\n")
     to.close_connection = True
+
+
+def _send_event(to: BaseHTTPRequestHandler, event: dict[str, Any]) -> None:
+    to.wfile.write(b"data: " + json.dumps(event, ensure_ascii=False).encode() + b"\n\n")
 
 
 @contextmanager

@@ -33,6 +33,7 @@ def found_at(*urls: str, model: str = "tiny-reasoner") -> Capabilities:
         ({"takes_ids": False}, "completions-text"),
         ({"completions": False, "chat": "reasoning_content"}, "visible-stream"),
         ({"completions": False, "chat": "reasoning"}, "visible-stream"),
+        ({"completions": False, "chat": "inline"}, "visible-stream"),
         ({"completions": False, "chat": "content"}, "none"),
         ({"completions": False}, "none"),
     ],

@@ -32,7 +32,7 @@ FORCED = len(ids_of(" 7")) + 1
 VISIBLE = CLOSER + len(ids_of(Story().visible)) + 1
 
 
-def _policy(engine: OpenAiEngine, /, **changes: Any) -> Policy:
+def policy_of(engine: OpenAiEngine, /, **changes: Any) -> Policy:
     """Stops when an answer comes the second time: at 4, where it is 5 again."""
     identity = engine.identity()
     content = {
@@ -54,7 +54,7 @@ def _policy(engine: OpenAiEngine, /, **changes: Any) -> Policy:
 
 
 @contextmanager
-def _engine_at(server: FakeServer, **options: Any) -> Iterator[OpenAiEngine]:
+def engine_at(server: FakeServer, **options: Any) -> Iterator[OpenAiEngine]:
     engine = load_engine("tiny-reasoner", [server.url], concurrency=4, patience=5.0, **options)
     server.asked.clear()
     try:
@@ -64,8 +64,8 @@ def _engine_at(server: FakeServer, **options: Any) -> Iterator[OpenAiEngine]:
 
 
 def _one(server: FakeServer, **changes: Any) -> Reply:
-    with _engine_at(server) as engine:
-        policy = _policy(engine, **changes)
+    with engine_at(server) as engine:
+        policy = policy_of(engine, **changes)
         asked = make_requests(["3+4"], policy)
         how = policy.content["on_stop"]
         ((number, reply),) = serve(engine, asked, server_plan(policy), policy, on_stop=how)
@@ -140,8 +140,8 @@ def test_a_visible_answer_is_written_behind_the_closed_thinking() -> None:
 
 
 def test_without_a_rule_nothing_is_probed() -> None:
-    with fake_server() as server, _engine_at(server) as engine:
-        policy = _policy(engine)
+    with fake_server() as server, engine_at(server) as engine:
+        policy = policy_of(engine)
         asked = make_requests(["3+4"], policy)
         ((_, reply),) = serve(engine, asked, server_plan(policy), None)
         assert len(server.asked) == 1
@@ -149,9 +149,9 @@ def test_without_a_rule_nothing_is_probed() -> None:
 
 
 def test_a_policy_that_never_stops_asks_for_no_log_probabilities() -> None:
-    with fake_server() as server, _engine_at(server) as engine:
+    with fake_server() as server, engine_at(server) as engine:
         identity = engine.identity()
-        own = {name: _policy(engine).content[name] for name in ("sampling", "max_think", "probe")}
+        own = {name: policy_of(engine).content[name] for name in ("sampling", "max_think", "probe")}
         content = {**full_budget_content(), **policy_source(identity), **own}
         policy = Policy(build_policy(content | {"chat_template_kwargs": {}}))
         asked = make_requests(["3+4"], policy)
@@ -168,8 +168,8 @@ def test_a_policy_that_reads_texts_alone_needs_no_log_probabilities() -> None:
 
 
 def test_as_many_are_asked_at_once_as_there_are_places() -> None:
-    with fake_server(delay=0.02) as server, _engine_at(server) as engine:
-        policy = _policy(engine)
+    with fake_server(delay=0.02) as server, engine_at(server) as engine:
+        policy = policy_of(engine)
         asked = make_requests([f"{i}+4" for i in range(12)], policy)
         server.most_at_once = 0
         replies = dict(serve(engine, asked, server_plan(policy), policy, batch_size=3))
@@ -182,8 +182,8 @@ def test_as_many_are_asked_at_once_as_there_are_places() -> None:
 def test_a_request_that_fails_in_passing_is_asked_again(fault: str) -> None:
     with fake_server() as server:
         calm = _one(server)
-        with _engine_at(server) as engine:
-            policy = _policy(engine)
+        with engine_at(server) as engine:
+            policy = policy_of(engine)
             server.faults = [fault] * 2
             ((_, reply),) = serve(
                 engine, make_requests(["3+4"], policy), server_plan(policy), policy
@@ -206,8 +206,8 @@ def _ask(server: FakeServer, policy: Policy, *prompts: str, **options: Any) -> l
 def test_one_call_answers_one_prompt() -> None:
     with fake_server() as server:
         expected = _one(server)
-        with _engine_at(server) as engine:
-            policy = _policy(engine)
+        with engine_at(server) as engine:
+            policy = policy_of(engine)
         replies = _ask(server, policy, "3+4", "4+4", "5+4")
         (written,) = _ask(server, policy, "3+4", on_stop="answer")
     assert replace(replies[0], seconds=0.0) == replace(expected, seconds=0.0)
@@ -228,24 +228,24 @@ def test_a_policy_that_does_not_fit_the_server_is_refused(
     changes: dict[str, Any], said: str
 ) -> None:
     with fake_server() as server:
-        with _engine_at(server) as engine:
-            policy = _policy(engine, **changes)
+        with engine_at(server) as engine:
+            policy = policy_of(engine, **changes)
         with pytest.raises(PolicyError, match=said):
             _ask(server, policy, "3+4", model="tiny-reasoner")
 
 
 def test_a_policy_of_another_tokenizer_is_refused() -> None:
     with fake_server() as server:
-        with _engine_at(server) as engine:
-            own = _policy(engine).content["model"]
-            policy = _policy(engine, model=own | {"tokenizer_sha256": "0" * 64})
+        with engine_at(server) as engine:
+            own = policy_of(engine).content["model"]
+            policy = policy_of(engine, model=own | {"tokenizer_sha256": "0" * 64})
         with pytest.raises(PolicyError, match="tokenizer hash"):
             _ask(server, policy, "3+4")
 
 
 def test_a_chat_stream_alone_is_refused_by_name() -> None:
-    with fake_server() as server, _engine_at(server) as engine:
-        policy = _policy(engine)
+    with fake_server() as server, engine_at(server) as engine:
+        policy = policy_of(engine)
     with (
         fake_server(completions=False, chat="reasoning_content") as server,
         pytest.raises(ModelError, match="visible-stream"),
@@ -255,8 +255,8 @@ def test_a_chat_stream_alone_is_refused_by_name() -> None:
 
 def test_a_server_that_goes_on_failing_ends_the_call() -> None:
     with fake_server() as server:
-        with _engine_at(server) as engine:
-            policy = _policy(engine)
+        with engine_at(server) as engine:
+            policy = policy_of(engine)
 
         async def ask() -> None:
             async with connect(policy, [server.url], patience=0.2) as served:
@@ -277,8 +277,8 @@ def test_run_keeps_what_was_answered_before_the_server_failed(
     (tmp_path / "sums.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     out = tmp_path / "answers.jsonl"
     with fake_server() as server:
-        with _engine_at(server) as engine:
-            save_policy(_policy(engine).content, tmp_path / "policy.joblib")
+        with engine_at(server) as engine:
+            save_policy(policy_of(engine).content, tmp_path / "policy.joblib")
         words = [
             *("run", str(tmp_path / "policy.joblib"), str(tmp_path / "sums.jsonl")),
             *("--out", str(out), "--engine", "openai", "--base-url", server.url),

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stopadvisor.engines.openai.model import Served
+from stopadvisor.engines.openai.drawn import Served
 from stopadvisor.engines.openai.regime import (
     SERVING,
     Cached,

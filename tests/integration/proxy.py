@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Literal, get_args
 
@@ -122,7 +122,14 @@ class FaultProxy:
         if fault in _REFUSALS:
             await _refuse(writer, _REFUSALS[fault])
             return
-        reply = await self._forward(head, body)
+        if fault is None:
+            async with self._asked(head, body) as upstream:
+                while piece := await upstream.read(1 << 16):  # streams are passed on as they come
+                    writer.write(piece)
+                    await writer.drain()
+            return
+        async with self._asked(head, body) as upstream:
+            reply = await upstream.read()
         if fault == "lost-reply":
             return
         said, end, content = reply.partition(b"\r\n\r\n")
@@ -135,8 +142,9 @@ class FaultProxy:
         writer.write(reply)
         await writer.drain()
 
-    async def _forward(self, head: bytes, body: bytes) -> bytes:
-        """Ask the server itself; the whole reply."""
+    @contextlib.asynccontextmanager
+    async def _asked(self, head: bytes, body: bytes) -> AsyncIterator[asyncio.StreamReader]:
+        """Ask the server itself; its reply, as it comes."""
         lines = [
             line
             for line in head.rstrip(b"\r\n").split(b"\r\n")
@@ -146,9 +154,11 @@ class FaultProxy:
         try:
             writer.write(b"\r\n".join([*lines, b"Connection: close", b"", b""]) + body)
             await writer.drain()
-            return await reader.read()
+            yield reader
         finally:
             writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
 
 async def _refuse(writer: asyncio.StreamWriter, status: bytes) -> None:

@@ -6,31 +6,38 @@ Knows the client; nothing of thinking, probes or policies.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from stopadvisor.engines.chat import Chat
+from stopadvisor.engines.openai.chat_wire import ChatWire, shows_reasoning
 from stopadvisor.engines.openai.client import Client, Refused
+from stopadvisor.engines.openai.patience import OPENING_PATIENCE
+from stopadvisor.engines.openai.wire import NO_STREAM, TextWire, Wire
 from stopadvisor.errors import EngineError, ModelError
+from stopadvisor.probes import OnStop
 
-__all__ = ["Capabilities", "Way", "find_capabilities", "refusal"]
+__all__ = ["HIDDEN", "Capabilities", "Way", "check_streams", "find_capabilities", "open_wire"]
 
 Way = Literal["completions-ids", "completions-text", "visible-stream", "none"]
 """How reasoning can be reached: resumed on ids or on text, watched in a stream, or not at all."""
 
+HIDDEN = (
+    "the endpoint hides its reasoning (none): it can be neither probed nor resumed; use the "
+    "provider's own effort setting, and full budget"
+)
 USUAL_TOP = 20
 """Most log-probabilities that vLLM gives by default."""
 MOST_TOP = 1024
 """Above so many, no more are looked for."""
-OPENING_PATIENCE = 5.0
-"""Seconds for which a server may be out of reach before it is called unreachable."""
 _REPEATED = 600
 """Tokens of the prompt that is sent twice: longer than the cache blocks of most servers."""
 _TOKENS_A_WORD = 4
 """More than a short word and its space ever take, so that a prompt of words fits."""
-_STREAM_LINES = 40
+_ANY_IDS = (11, 12, 13, 14, 15, 16, 17, 18)
+"""Exist in every vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +69,35 @@ class Capabilities:
         return self.way == "completions-ids"
 
     @property
+    def resumes(self) -> bool:
+        """Thinking can be gone on with where it was left."""
+        return self.way in ("completions-ids", "completions-text")
+
+    @property
+    def engine(self) -> str:
+        """The engine's name, by how its probes come about."""
+        if not self.resumes:
+            return "openai-chat"
+        return "openai" if self.exact else "openai-text"
+
+    @property
     def exact(self) -> bool:
         """Token ids go both ways."""
         return self.takes_ids and self.returns_ids
+
+    def check_on_stop(self, on_stop: OnStop) -> None:
+        """Refuse visible answers where the thinking cannot be closed without an answer's begin.
+
+        Raises
+        ------
+        ModelError
+            This is such an endpoint.
+        """
+        if on_stop == "answer" and not self.resumes:
+            raise ModelError(
+                "a chat endpoint completes an answer that has begun: visible answers behind "
+                "closed thinking cannot be asked of it, got --on-stop answer"
+            )
 
 
 async def find_capabilities(client: Client, prompt_ids: Sequence[int]) -> Capabilities:
@@ -101,18 +134,43 @@ async def find_capabilities(client: Client, prompt_ids: Sequence[int]) -> Capabi
     return first
 
 
-def refusal(found: Capabilities) -> str:
-    """Say why an endpoint whose reasoning cannot be resumed cannot be probed, and what to do."""
-    if found.way == "visible-stream":
-        return (
-            "the endpoint shows its reasoning in a chat stream and cannot resume it "
-            "(visible-stream): probing needs /v1/completions, as vLLM and SGLang "
-            "offer; a watched stream can be broken off, but not measured at budgets"
-        )
-    return (
-        "the endpoint hides its reasoning (none): it can be neither probed nor resumed; use the "
-        "provider's own effort setting, and full budget"
-    )
+async def open_wire(client: Client, chat: Chat, can: Capabilities) -> Wire:
+    """Return what a server of these capabilities is asked through.
+
+    Raises
+    ------
+    ModelError
+        Its text cannot be continued in parts, or its chat cannot answer behind given reasoning.
+    """
+    if can.exact:
+        return client
+    if can.resumes:
+        return TextWire.of(client, chat, takes_ids=can.takes_ids)
+    return await ChatWire.of(client, chat, patience=OPENING_PATIENCE)
+
+
+async def check_streams(wire: Wire) -> None:
+    """Find out whether every server streams token ids, as overlap needs it.
+
+    Raises
+    ------
+    ModelError
+        One does not.
+    """
+    for number, url in enumerate(wire.urls):
+        try:
+            answer = await wire.stream(
+                _ANY_IDS,
+                lambda new: True,
+                max_tokens=2,
+                temperature=0.0,
+                home=number,
+                patience=OPENING_PATIENCE,
+            )
+        except EngineError as error:
+            raise ModelError(f"{url}: {NO_STREAM}: {error}") from error
+        if not answer.token_ids:
+            raise ModelError(f"{url}: {NO_STREAM}")
 
 
 async def _capabilities_of(client: Client, ids: Sequence[int], number: int) -> Capabilities:
@@ -204,7 +262,7 @@ async def _way(client: Client, ids: Sequence[int], number: int) -> tuple[Way, bo
         _raise_if_final(error)
     else:
         return "completions-text", False, False
-    return await _chat_way(client), False, False
+    return await _chat_way(client, number), False, False
 
 
 def _raise_if_final(error: Refused) -> None:
@@ -213,32 +271,16 @@ def _raise_if_final(error: Refused) -> None:
         raise ModelError(str(error)) from error
 
 
-async def _chat_way(client: Client) -> Way:
+async def _chat_way(client: Client, number: int) -> Way:
     """Whether a chat stream shows reasoning."""
-    body = {
-        "model": client.model,
-        "messages": [{"role": "user", "content": "What is 17 + 25?"}],
-        "stream": True,
-    }
     try:
-        lines = await client.read_lines("/chat/completions", body, most=_STREAM_LINES)
+        shown = await shows_reasoning(client, number, patience=OPENING_PATIENCE)
     except Refused as error:
         _raise_if_final(error)
         return "none"
     except EngineError as error:
         raise ModelError(f"cannot use the server: {error}") from error
-    said = ""
-    for line in lines:
-        try:
-            delta = json.loads(line.removeprefix("data:"))["choices"][0]["delta"]
-        except (ValueError, KeyError, IndexError, TypeError):
-            continue  # comments, and the end's mark
-        if not isinstance(delta, dict):
-            continue
-        if delta.get("reasoning_content") or delta.get("reasoning"):
-            return "visible-stream"
-        said += str(delta.get("content") or "")
-    return "visible-stream" if said.lstrip().startswith("<think>") else "none"
+    return "none" if shown is False else "visible-stream"
 
 
 async def _top_limit(client: Client, ids: Sequence[int], number: int) -> int:

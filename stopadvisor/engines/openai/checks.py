@@ -41,6 +41,8 @@ async def server_checks(
     EngineError
         It refuses, or goes on failing.
     """
+    if not model.can.resumes:
+        return [await _chat_obeys(model, prompt_ids, plan), _caches(model), _top_k(model, plan)]
     return [
         await _obeys(model, prompt_ids),
         await _continues(model, prompt_ids),
@@ -68,6 +70,35 @@ async def _obeys(model: ServedModel, ids: Sequence[int]) -> Finding:
     stops = "stop_token_ids" if model.can.exact else "stop"
     taken = f"{len(ids)} ids taken as they are" if model.can.takes_ids else "text continued"
     return Finding("server-obeys", "pass", f"{taken}, max_tokens and {stops} obeyed")
+
+
+async def _chat_obeys(model: ServedModel, prompt: Sequence[int], plan: ProbePlan) -> Finding:
+    """Limits have their effect, and an answer behind given thinking can be had again."""
+    drawn = await model.wire.complete(prompt, max_tokens=_TOKENS)
+    if drawn.decoded_tokens > _TOKENS:
+        return Finding(
+            "server-obeys",
+            "fail",
+            f"the server decodes {drawn.decoded_tokens} tokens under max_tokens={_TOKENS}",
+            "limits must be obeyed, or what a probe costs is not known",
+        )
+    suffix = model.chat.suffix_ids(plan.cue)
+    said = [
+        (
+            await model.force(
+                prompt, drawn.token_ids or (), suffix, cap=plan.cap, entropy=NO_ENTROPY
+            )
+        ).text
+        for _ in range(2)
+    ]
+    if said[0] != said[1]:
+        return Finding(
+            "server-obeys",
+            "warn",
+            f"the server answers {said[0]!r} and then {said[1]!r} behind the same thinking",
+            "greedy answers that change move stops: certify with more questions, verify often",
+        )
+    return Finding("server-obeys", "pass", "max_tokens obeyed, answers behind given thinking")
 
 
 async def _wrong_on_ids(model: ServedModel, ids: Sequence[int], drawn: Completion) -> list[str]:

@@ -10,18 +10,26 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit, urlunsplit
 
 import httpx2
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
-from tenacity.wait import wait_random_exponential
+from tenacity import AsyncRetrying, retry_if_exception_type
 
-from stopadvisor.engines.openai.completion import Completion, read_completion
+from stopadvisor.engines.openai.completion import (
+    Completion,
+    Reader,
+    StreamReader,
+    Take,
+    read_completion,
+    read_events,
+)
 from stopadvisor.engines.openai.key import Key
+from stopadvisor.engines.openai.patience import PassingError, Waiting
 from stopadvisor.errors import EngineError, ModelError
 
 __all__ = ["PATIENCE", "REQUEST_TIMEOUT", "Client", "Completion", "Key", "Refused", "Traffic"]
@@ -31,15 +39,19 @@ PATIENCE = 300.0
 REQUEST_TIMEOUT = 600.0
 """Seconds that a server may take over one answer."""
 CONNECT_TIMEOUT = 10.0
-LONGEST_PAUSE = 10.0
-"""Seconds between two attempts at most, unless the server asks for more."""
 KEEP_ALIVE = 4.0
 """Seconds an idle connection is kept: less than the 5 after which uvicorn closes it."""
 
+_MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError)
+"""What reading an answer that does not look like one raises."""
 _PASSING = {408, 425, 429, 500, 502, 503, 504, 529}
 """Statuses that another attempt may change."""
 _SHOWN = 200
 """Characters of a server's message that are passed on."""
+
+
+_Receive = Callable[[httpx2.Response, float], Awaitable[Any]]
+"""Reads an answer that has begun, asked for at that time."""
 
 
 class Refused(EngineError):
@@ -68,40 +80,6 @@ class _Server:
     in_flight: int = 0
     homes: int = 0
     resting_until: float = 0.0
-
-
-@dataclass
-class _Patience:
-    """When to ask again, and when to give up: clocks from a request's first failure."""
-
-    seconds: float
-    _since: float | None = None
-    _pause: wait_random_exponential = field(
-        default_factory=lambda: wait_random_exponential(multiplier=0.5, max=LONGEST_PAUSE)
-    )
-
-    def _left(self) -> float:
-        now = time.monotonic()
-        if self._since is None:
-            self._since = now
-        return self._since + self.seconds - now
-
-    def stop(self, _: RetryCallState) -> bool:
-        return self._left() <= 0
-
-    def wait(self, state: RetryCallState) -> float:
-        error = state.outcome.exception() if state.outcome else None
-        asked = error.retry_after if isinstance(error, _PassingError) else 0.0
-        # Never beyond the end of patience: the last attempt is made then.
-        return max(0.0, min(max(asked, self._pause(state)), self._left()))
-
-
-class _PassingError(Exception):
-    """A failure that another attempt may not meet."""
-
-    def __init__(self, reason: str, retry_after: float = 0.0) -> None:
-        super().__init__(reason)
-        self.retry_after = retry_after
 
 
 class Client:
@@ -239,28 +217,111 @@ class Client:
         EngineError
             It went on failing for longer than `patience`.
         """
+        options: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature}
+        options |= {"seed": seed, "logprobs": logprobs}
+        options |= {"stop_token_ids": list(stop_token_ids) or None}
+        body = self._body(prompt, fields | options)
+        completion: Completion = await self._patiently(
+            "POST", "/completions", body, home, patience, _whole(read_completion)
+        )
+        self._count(completion)
+        return completion
+
+    async def stream(
+        self,
+        prompt: Sequence[int],
+        take: Take,
+        *,
+        stop_token_ids: Sequence[int] = (),
+        home: int | None = None,
+        patience: float | None = None,
+        **fields: Any,
+    ) -> Completion:
+        """Continue token ids and hand the tokens on as they are decoded.
+
+        Parameters
+        ----------
+        take : function
+            Is given new tokens; when it wants no more the connection is closed, and so it is when
+            this call is cancelled: the server then gives the request up.
+        **fields
+            Further fields of the request, ``max_tokens`` among them; the rest is as in `complete`.
+
+        Returns
+        -------
+        Completion
+            All tokens that `take` was given.  A stream that breaks off after its first token is
+            returned as ``broken``, to be gone on with from there; one that never began is asked
+            for again, as any request.
+
+        Raises
+        ------
+        Refused, EngineError
+            As in `complete`.
+        """
+        # Without the running counts a stream that is closed early says nothing of its prompt.
+        usage = {"include_usage": True, "continuous_usage_stats": True}
+        asked: dict[str, Any] = {"stream": True, "stream_options": usage}
+        asked |= {"stop_token_ids": list(stop_token_ids) or None}
+        body = self._body(prompt, fields | asked)
+        return await self.read_stream(
+            "/completions", body, lambda: StreamReader(take), home=home, patience=patience
+        )
+
+    async def read_stream(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        make_reader: Callable[[], Reader],
+        *,
+        home: int | None = None,
+        patience: float | None = None,
+    ) -> Completion:
+        """Send a request whose answer is streamed, and have a reader put it together.
+
+        Parameters
+        ----------
+        make_reader : function
+            Gives each attempt its reader.  One that has handed nothing on when the stream breaks
+            off is not asked for what it has: there is another attempt.
+
+        Raises
+        ------
+        Refused, EngineError
+            As in `complete`.
+        """
+
+        async def receive(response: httpx2.Response, began: float) -> Completion:
+            reader = make_reader()
+            try:
+                async with aclosing(read_events(response.aiter_bytes())) as events:
+                    async for event in events:
+                        if not reader.read(event):
+                            break
+                return reader.result(time.monotonic() - began)
+            except (httpx2.HTTPError, *_MALFORMED):
+                if not reader.begun:
+                    raise
+                self.traffic.failed += 1
+                return reader.result(time.monotonic() - began, broken=True)
+
+        completion: Completion = await self._patiently("POST", path, body, home, patience, receive)
+        self._count(completion)
+        return completion
+
+    def _body(self, prompt: Sequence[int] | str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the request of a completion; options without a value are left out."""
         body: dict[str, Any] = {
             "model": self.model,
             "prompt": prompt if isinstance(prompt, str) else list(prompt),
-            "max_tokens": max_tokens,
-            **fields,
         }
-        if temperature is not None:
-            body["temperature"] = temperature
         if not isinstance(prompt, str):
             body |= {"return_token_ids": True, "return_tokens_as_token_ids": True}
-        if seed is not None:
-            body["seed"] = seed
-        if stop_token_ids:
-            body["stop_token_ids"] = list(stop_token_ids)
-        if logprobs is not None:
-            body["logprobs"] = logprobs
-        completion: Completion = await self._patiently(
-            "POST", "/completions", body, home, patience, read_completion
-        )
+        return body | {name: value for name, value in options.items() if value is not None}
+
+    def _count(self, completion: Completion) -> None:
         self.traffic.prompt_tokens += completion.prompt_tokens
         self.traffic.cached_tokens += completion.cached_tokens or 0
-        return completion
 
     async def ask(
         self,
@@ -285,35 +346,9 @@ class Client:
             As in `complete`.
         """
         found: dict[str, Any] = await self._patiently(
-            method, path, body, home, patience, lambda data, seconds: data
+            method, path, body, home, patience, _whole(lambda data, seconds: data)
         )
         return found
-
-    async def read_lines(self, path: str, body: Mapping[str, Any], *, most: int) -> list[str]:
-        """Return the first `most` lines of a streamed answer, one attempt.
-
-        Raises
-        ------
-        Refused
-            The server will not do this.
-        EngineError
-            It cannot be reached, or breaks off.
-        """
-        server = self._servers[0]
-        lines: list[str] = []
-        try:
-            async with self._http.stream("POST", server.url + path, json=dict(body)) as response:
-                if response.status_code != 200:
-                    await response.aread()
-                    raise self._refused(server, response)
-                async for line in response.aiter_lines():
-                    if line:
-                        lines.append(line)
-                    if len(lines) >= most:
-                        break
-        except httpx2.HTTPError as error:
-            raise EngineError(f"{server.url}: {self._hide(_reason(error))}") from error
-        return lines
 
     async def _patiently(
         self,
@@ -322,12 +357,12 @@ class Client:
         body: Mapping[str, Any] | None,
         home: int | None,
         patience: float | None,
-        parse: Any,
+        receive: _Receive,
     ) -> Any:
         """Ask until it works, or for as long as patience lasts."""
-        limit = _Patience(self.patience if patience is None else patience)
+        limit = Waiting(self.patience if patience is None else patience)
         retrying = AsyncRetrying(
-            retry=retry_if_exception_type(_PassingError),
+            retry=retry_if_exception_type(PassingError),
             stop=limit.stop,
             wait=limit.wait,
             sleep=asyncio.sleep,
@@ -335,13 +370,13 @@ class Client:
         )
         content = None if body is None else json.dumps(body).encode()
         try:
-            return await retrying(self._once, method, path, content, home, parse)
-        except _PassingError as error:
+            return await retrying(self._once, method, path, content, home, receive)
+        except PassingError as error:
             tried = f"for {limit.seconds:.0f} s " if limit.seconds >= 1 else ""
             raise EngineError(f"no answer {tried}from {error}") from error
 
     async def _once(
-        self, method: str, path: str, content: bytes | None, home: int | None, parse: Any
+        self, method: str, path: str, content: bytes | None, home: int | None, receive: _Receive
     ) -> Any:
         server = self._pick(home)
         url = server.url.removesuffix("/v1") + path[1:] if path[:2] == "//" else server.url + path
@@ -349,34 +384,24 @@ class Client:
         server.in_flight += 1
         began = time.monotonic()
         try:
-            response = await self._http.request(method, url, content=content, headers=headers)
-            seconds = time.monotonic() - began
-            if response.status_code in _PASSING:
-                pause, now = _retry_after(response), time.monotonic()
-                server.resting_until = now + max(pause, 1.0)
-                if any(other.resting_until <= now for other in self._servers):
-                    pause = 0.0  # the next attempt goes to another
-                said = self._said(response)
-                raise _PassingError(f"{server.url}: {response.status_code} {said}", pause)
-            if not response.is_success:
-                raise self._refused(server, response)
-            data = response.json()
-            if not isinstance(data, dict):
-                raise TypeError(f"expected an object, got {type(data).__name__}")
-            result = parse(data, seconds)
+            async with self._http.stream(method, url, content=content, headers=headers) as response:
+                if not response.is_success:
+                    await response.aread()
+                    self._raise_for(server, response)
+                result = await receive(response, began)
         except httpx2.HTTPError as error:
             self.traffic.failed += 1
             server.resting_until = time.monotonic() + 1.0
-            raise _PassingError(f"{server.url}: {self._hide(_reason(error))}") from error
-        except _PassingError:
+            raise PassingError(f"{server.url}: {self._hide(_reason(error))}") from error
+        except PassingError:
             self.traffic.failed += 1
             raise
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        except _MALFORMED as error:
             self.traffic.failed += 1
             server.resting_until = time.monotonic() + 1.0
             # The error may quote what was sent; `from None` keeps it out of tracebacks as well.
             reason = self._hide(f"malformed answer ({type(error).__name__}: {error})")
-            raise _PassingError(f"{server.url}: {reason}") from None
+            raise PassingError(f"{server.url}: {reason}") from None
         finally:
             server.in_flight -= 1
         server.resting_until = 0.0
@@ -390,6 +415,17 @@ class Client:
         if home is not None and self._servers[home] in well:
             return self._servers[home]
         return min(well, key=lambda server: server.in_flight)
+
+    def _raise_for(self, server: _Server, response: httpx2.Response) -> None:
+        """Say what a status means: ask again, after a pause perhaps, or give up."""
+        if response.status_code not in _PASSING:
+            raise self._refused(server, response)
+        pause, now = _retry_after(response), time.monotonic()
+        server.resting_until = now + max(pause, 1.0)
+        if any(other.resting_until <= now for other in self._servers):
+            pause = 0.0  # the next attempt goes to another
+        said = self._said(response)
+        raise PassingError(f"{server.url}: {response.status_code} {said}", pause)
 
     def _refused(self, server: _Server, response: httpx2.Response) -> Refused:
         status, said = response.status_code, self._said(response)
@@ -413,6 +449,20 @@ class Client:
 
     def _hide(self, text: str) -> str:
         return self._key.hide(text) if self._key else text
+
+
+def _whole(parse: Callable[[Any, float], Any]) -> _Receive:
+    """Make a receiver of what reads a whole JSON object, and the seconds that it took."""
+
+    async def receive(response: httpx2.Response, began: float) -> Any:
+        await response.aread()
+        seconds = time.monotonic() - began
+        data = response.json()
+        if not isinstance(data, dict):
+            raise TypeError(f"expected an object, got {type(data).__name__}")
+        return parse(data, seconds)
+
+    return receive
 
 
 def _checked(url: str) -> str:

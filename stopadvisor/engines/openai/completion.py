@@ -1,15 +1,27 @@
 """An answer of ``/v1/completions``, read strictly: what does not look like one is no answer.
 
-Knows the JSON that servers send; nothing of sending.
+Whole, or piece by piece as it is streamed.  Knows the JSON that servers send; nothing of sending.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-__all__ = ["Completion", "read_completion"]
+__all__ = [
+    "Completion",
+    "Reader",
+    "StreamReader",
+    "Take",
+    "read_completion",
+    "read_events",
+    "read_usage",
+]
+
+Take = Callable[[Sequence[int]], bool]
+"""Is given tokens as they are decoded; answers whether it wants more."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +37,8 @@ class Completion:
     top_logprobs: tuple[tuple[float, ...], ...] | None
     """Per token, log-probabilities of the likeliest tokens, highest first."""
     finish_reason: str
-    """``stop`` or ``length``."""
+    """``stop`` or ``length``; of a stream also ``closed``, when no more of it was wanted, and
+    ``broken``, when it came to no end."""
     prompt_tokens: int
     decoded_tokens: int
     cached_tokens: int | None
@@ -45,6 +58,7 @@ def read_completion(data: Mapping[str, Any], seconds: float) -> Completion:
     """
     choice, usage = data["choices"][0], data.get("usage") or {}
     given = choice.get("logprobs") or {}
+    prompt, decoded, cached = read_usage(usage)
     finish = choice["finish_reason"]
     if finish not in ("stop", "length"):
         raise ValueError(f"finish_reason must be 'stop' or 'length', got {finish!r}")
@@ -52,7 +66,6 @@ def read_completion(data: Mapping[str, Any], seconds: float) -> Completion:
     if ids is None:
         ids = _ids_of_names(given.get("tokens"))
     logprobs, top = given.get("token_logprobs"), given.get("top_logprobs")
-    details = usage.get("prompt_tokens_details") or {}
     return Completion(
         token_ids=None if ids is None else tuple(int(i) for i in ids),
         text=str(choice["text"]),
@@ -63,10 +76,20 @@ def read_completion(data: Mapping[str, Any], seconds: float) -> Completion:
             else tuple(tuple(sorted(map(float, t.values()), reverse=True)) for t in top)
         ),
         finish_reason=finish,
-        prompt_tokens=int(usage.get("prompt_tokens") or 0),
-        decoded_tokens=int(usage.get("completion_tokens") or (len(ids) if ids else 0)),
-        cached_tokens=details.get("cached_tokens"),
+        prompt_tokens=prompt,
+        decoded_tokens=decoded or (len(ids) if ids else 0),
+        cached_tokens=cached,
         seconds=seconds,
+    )
+
+
+def read_usage(usage: Mapping[str, Any]) -> tuple[int, int, int | None]:
+    """Return tokens of the prompt, tokens decoded, and those of the prompt that were cached."""
+    details = usage.get("prompt_tokens_details") or {}
+    return (
+        int(usage.get("prompt_tokens") or 0),
+        int(usage.get("completion_tokens") or 0),
+        details.get("cached_tokens", usage.get("prompt_cache_hit_tokens")),
     )
 
 
@@ -76,3 +99,114 @@ def _ids_of_names(tokens: Sequence[str] | None) -> list[int] | None:
     if not tokens or not all(token.startswith(prefix) for token in tokens):
         return None
     return [int(token[len(prefix) :]) for token in tokens]
+
+
+# --- Streams --------------------------------------------------------------------------------------
+
+
+async def read_events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[Any]:
+    """Yield the JSON of each server-sent event, up to the end's mark.
+
+    Raises
+    ------
+    ValueError
+        An event holds no JSON.
+    """
+    rest = b""
+    async for chunk in chunks:
+        # Cut at newlines alone: JSON may hold whatever else Unicode counts as the end of a line.
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if not line.startswith(b"data:"):
+                continue  # comments that keep the connection open
+            data = line.removeprefix(b"data:").strip()
+            if data == b"[DONE]":
+                return
+            yield json.loads(data)
+
+
+class Reader(Protocol):
+    """Puts the events of one streamed answer together."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether something of it was handed on, so that it cannot be read anew."""
+        ...
+
+    def read(self, event: Mapping[str, Any]) -> bool:
+        """Take one event; whether more are wanted."""
+        ...
+
+    def result(self, seconds: float, *, broken: bool = False) -> Completion:
+        """Return what came, once no more does."""
+        ...
+
+
+@dataclass
+class StreamReader:
+    """Puts the events of one streamed answer together."""
+
+    take: Take
+    ids: list[int] = field(default_factory=list)
+    text: str = ""
+    named: bool = True
+    """All text so far came with its token ids."""
+    finish: str | None = None
+    usage: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def begun(self) -> bool:
+        """Whether something was handed on."""
+        return bool(self.ids)
+
+    def read(self, event: Mapping[str, Any]) -> bool:
+        """Take one event; whether more are wanted.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError, IndexError, AttributeError
+            It does not look like one, or the server gives up.
+        """
+        if "error" in event:
+            raise ValueError(f"the stream ends in an error: {event['error']}")
+        self.usage = event.get("usage") or self.usage
+        for choice in event["choices"][:1]:  # none in the event that counts tokens
+            ids = choice.get("token_ids")
+            if ids is None:
+                ids = _ids_of_names((choice.get("logprobs") or {}).get("tokens"))
+            text, finish = str(choice.get("text") or ""), choice.get("finish_reason")
+            if finish not in (None, "stop", "length"):
+                raise ValueError(f"finish_reason must be 'stop' or 'length', got {finish!r}")
+            self.text += text
+            self.finish = finish or self.finish
+            self.named = self.named and (ids is not None or not text)
+            if ids:
+                new = [int(i) for i in ids]
+                self.ids += new
+                if not self.take(new):
+                    self.finish = self.finish or "closed"
+                    return False
+        return True
+
+    def result(self, seconds: float, *, broken: bool = False) -> Completion:
+        """Return what came, once no more does.
+
+        Raises
+        ------
+        ValueError
+            That is not all, and it was not known to have broken off.
+        """
+        if self.finish is None and not broken:
+            raise ValueError("the stream ends without a finish_reason")
+        prompt, _, cached = read_usage(self.usage)
+        return Completion(
+            token_ids=tuple(self.ids) if self.named else None,
+            text=self.text,
+            logprobs=None,
+            top_logprobs=None,
+            finish_reason=self.finish or "broken",
+            prompt_tokens=prompt,
+            decoded_tokens=len(self.ids),
+            cached_tokens=cached,
+            seconds=seconds,
+        )

@@ -51,6 +51,14 @@ class TraceEnd:
             # The closer may begin right behind the last token that is allowed, so it is awaited.
             self.thinking, self.cut, self.over = self.max_think, True, True
 
+    def give_up(self, ids: Sequence[int]) -> None:
+        """Take note that the server draws no more behind `ids`, if the trace is not over yet."""
+        if self.over:
+            return
+        if self.thinking < 0:
+            self.thinking, self.cut = min(len(ids), self.max_think), True
+        self.over = True
+
 
 def token_statistics(
     answer: Completion, length: int, k: int | None

@@ -20,12 +20,13 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 from stopadvisor.engines.chat import Chat
+from stopadvisor.engines.errors import first_error
 from stopadvisor.engines.openai.checks import Finding, server_checks
 from stopadvisor.engines.openai.client import Traffic
-from stopadvisor.engines.openai.model import NO_ENTROPY, Forced, Served, ServedModel, Written
+from stopadvisor.engines.openai.drawn import Forced, Served, Written
+from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
 from stopadvisor.engines.openai.ramp import find_concurrency
 from stopadvisor.engines.settings import Sampling
-from stopadvisor.errors import StopAdvisorError
 from stopadvisor.markers import count_markers
 from stopadvisor.probes import ProbePlan, Prompt, RawProbe, RawTrace
 
@@ -129,7 +130,7 @@ class OpenAiEngine:
             It refuses, or goes on failing.
         """
         self.served_model.check_entropy(plan.entropy)
-        ids = self.chat.prompt_ids(prompt.messages)
+        ids = self.served_model.open(prompt.messages)
         return self.call(server_checks, self.served_model, ids, plan)
 
     def status(self) -> str:
@@ -173,6 +174,7 @@ class OpenAiEngine:
         """
         self.served_model.sampling(plan)  # refused before, not after, anything is asked
         self.served_model.check_entropy(plan.entropy)
+        self.served_model.can.check_on_stop(plan.on_stop)
         done: queue.SimpleQueue[tuple[int, RawTrace] | None] = queue.SimpleQueue()
 
         async def work(size: int) -> None:
@@ -228,8 +230,9 @@ class OpenAiEngine:
         """Return the concurrency, found by a ramp when it is needed for the first time."""
         if self.concurrency is None:
             questions = [f"What is {n} + {n + 9}? Think step by step." for n in range(16)]
-            prompts = [self.chat.prompt_ids([{"role": "user", "content": q}]) for q in questions]
-            found = self.call(find_concurrency, self.served_model.wire, prompts)
+            model = self.served_model
+            prompts = [model.open([{"role": "user", "content": q}]) for q in questions]
+            found = self.call(find_concurrency, model.wire, prompts)
             self.concurrency = found.concurrency
             self.remarks.append(found.remark())
         return self.concurrency
@@ -251,7 +254,7 @@ class OpenAiEngine:
         """Draw one trace, then all its answers at once: its prefix is in the server's cache."""
         model = self.served_model
         home = model.client.home()
-        ids = await model.aside(self.chat.prompt_ids, prompt.messages)
+        ids = await model.aside(model.open, prompt.messages)
         suffix = await model.aside(self.suffix_ids, plan.cue)
         async with slots:
             drawn = await model.draw(ids, prompt, plan, home=home)
@@ -340,10 +343,4 @@ def _result(work: Future[_Result]) -> _Result:
     try:
         return work.result()
     except BaseExceptionGroup as group:
-        ours = group.subgroup(StopAdvisorError)
-        if ours is None:
-            raise
-        error: BaseException = ours
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        raise error from None
+        raise first_error(group) from None

@@ -159,19 +159,18 @@ async def _open(
 
     from stopadvisor.engines.chat import Chat
     from stopadvisor.engines.hf.stops import AnswerStops
-    from stopadvisor.engines.openai.capabilities import find_capabilities, refusal
+    from stopadvisor.engines.openai.capabilities import HIDDEN, find_capabilities, open_wire
     from stopadvisor.engines.openai.model import ServedModel
-    from stopadvisor.engines.openai.wire import TextWire
     from stopadvisor.engines.openai.words import ServerWords
 
     asked_for = client.model
     # Any ids will do to find out whether ids are taken at all; these exist in every vocabulary.
     can = await find_capabilities(client, [11, 12, 13, 14, 15, 16, 17, 18])
-    if can.way not in ("completions-ids", "completions-text"):
-        raise ModelError(f"{client.urls[0]}: {refusal(can)}")
+    if can.way == "none":
+        raise ModelError(f"{client.urls[0]}: {HIDDEN}")
     found = await _find_words(client, tokenizer, _origin(can, asked_for))
 
-    def make() -> ServedModel:
+    def make() -> tuple[Chat, AnswerStops]:
         chat = Chat.of(
             found if isinstance(found, ServerWords) else found.tokenizer,
             think_open=think_open,
@@ -179,29 +178,26 @@ async def _open(
             template_kwargs=chat_template_kwargs,
         )
         if isinstance(found, ServerWords):
-            stops, generation = AnswerStops.met(chat, found.stop_ids), None
-        else:
-            stops = AnswerStops.of(chat, found.stop_ids, len(found.tokenizer))
-            generation = found.generation
+            return chat, AnswerStops.met(chat, found.stop_ids)
+        return chat, AnswerStops.of(chat, found.stop_ids, len(found.tokenizer))
+
+    try:
+        chat, stops = await run_sync(make)
+        if not isinstance(found, ServerWords):
+            await _check_tokenizer(client, chat)
         return ServedModel(
             client=client,
-            wire=client if can.exact else TextWire.of(client, chat, takes_ids=can.takes_ids),
+            wire=await open_wire(client, chat, can),
             chat=chat,
             stop_ids=found.stop_ids,
             stops=stops,
-            generation=generation,
+            generation=None if isinstance(found, ServerWords) else found.generation,
             can=can,
         )
-
-    try:
-        served = await run_sync(make)
-        if not isinstance(found, ServerWords):
-            await _check_tokenizer(client, served.chat)
     except BaseException:
         if isinstance(found, ServerWords):
             found.close()
         raise
-    return served
 
 
 async def _find_words(
@@ -253,7 +249,7 @@ async def _check_tokenizer(client: Client, chat: Chat) -> None:
     ModelError
         They cut the same text differently.
     """
-    from stopadvisor.engines.openai.capabilities import OPENING_PATIENCE
+    from stopadvisor.engines.openai.patience import OPENING_PATIENCE
 
     text = chat.render([{"role": "user", "content": "What is 17 + 25?"}])
     body = {"model": client.model, "prompt": text, "add_special_tokens": False}
@@ -281,8 +277,8 @@ def identity_of(served: ServedModel) -> dict[str, Any]:
     root = Path(name)
     local = (root / "config.json").is_file()
     return {
-        # Text is cut anew at every join: probes of the two ways are not quite the same.
-        "engine": "openai" if served.can.exact else "openai-text",
+        # Text is cut anew at every join: probes of the ways are not quite the same.
+        "engine": served.can.engine,
         "engine_version": served.can.server,
         # A folder goes by its own name, as with the hf engine, wherever it lies.
         "model": root.resolve().name if local or root.is_absolute() else name,
@@ -309,6 +305,8 @@ def _remarks(served: ServedModel) -> list[str]:
     from stopadvisor.engines.openai.words import ServerWords
 
     can = served.can
+    if not can.resumes:
+        return _remarks_on_chat(served)
     name = "the server" if can.server is None else f"the server (version {can.server})"
     logprobs = (
         f"{can.top_limit} log-probabilities per token"
@@ -329,6 +327,20 @@ def _remarks(served: ServedModel) -> list[str]:
             "endpoints of this kind"
         )
     return remarks
+
+
+def _remarks_on_chat(served: ServedModel) -> list[str]:
+    from stopadvisor.engines.openai.chat_wire import ChatWire
+
+    wire = served.wire
+    form = wire.form.name if isinstance(wire, ChatWire) else None
+    return [
+        "the endpoint is a chat that shows its reasoning and cannot resume it (visible-stream); it "
+        f"answers behind given reasoning ({form}): probed and served with overlap, no "
+        "log-probabilities: only families that read answers' texts can be used",
+        "thinking is cut into tokens of the local tokenizer, word by word: a policy from these "
+        "probes is for endpoints of this kind",
+    ]
 
 
 def _require_packages(tokenizer: str | None) -> None:

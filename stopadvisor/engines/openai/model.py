@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -18,73 +18,22 @@ from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.hf.stops import AnswerStops
 from stopadvisor.engines.openai.capabilities import Capabilities
 from stopadvisor.engines.openai.client import Client, Completion
+from stopadvisor.engines.openai.drawn import Drawn, Forced, Kind, Served, Written
 from stopadvisor.engines.openai.ends import TraceEnd, mean_statistics, token_statistics
+from stopadvisor.engines.openai.prefix import Prefix
 from stopadvisor.engines.openai.wire import Wire
 from stopadvisor.engines.openai.words import ServerWords, aside
 from stopadvisor.engines.settings import Sampling, entropy_top_k
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.probes import ProbePlan, Prompt
 
-__all__ = ["NO_ENTROPY", "Drawn", "Forced", "Served", "ServedModel", "TraceEnd", "Written"]
+__all__ = ["NO_ENTROPY", "ServedModel", "TraceEnd"]
 
 _Result = TypeVar("_Result")
 _P = ParamSpec("_P")
 
-Kind = Literal["trace", "probe", "answer"]
-
 NO_ENTROPY = "none"
 """Entropy source of an endpoint that returns no log-probabilities."""
-
-
-@dataclass(frozen=True)
-class Served:
-    """One request that was answered, as the serving regime is measured from it."""
-
-    kind: Kind
-    budget: int
-    """Thinking tokens in its prompt."""
-    prompt_tokens: int
-    cached_tokens: int | None
-    """None where the server does not say."""
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """One trace with its natural answer, as token ids."""
-
-    thinking: tuple[int, ...]
-    finish: Literal["stop", "length"]
-    closed: bool
-    """The model closed its thinking."""
-    visible: tuple[int, ...]
-    """The natural answer behind the closer, the ending token included; empty if not closed."""
-    served: tuple[Served, ...]
-
-
-@dataclass(frozen=True)
-class Forced:
-    """One forced answer."""
-
-    ids: tuple[int, ...]
-    """Decoded tokens, the ending one included."""
-    text: str
-    """The answer without what ended it."""
-    mean_logprob: float
-    """0 where the endpoint returns no log-probabilities; so is the entropy."""
-    mean_entropy: float
-    tail_mass: float | None
-    """Mean probability outside the top k; None without log-probabilities."""
-    served: tuple[Served, ...]
-
-
-@dataclass(frozen=True)
-class Written:
-    """One visible answer behind thinking that was closed for the model."""
-
-    ids: tuple[int, ...]
-    """Decoded tokens, the ending one included."""
-    text: str
-    served: tuple[Served, ...]
 
 
 @dataclass(frozen=True)
@@ -133,6 +82,16 @@ class ServedModel:
         if self.generation is None and not plan.greedy:
             return None
         return Sampling.of(self.generation, plan)
+
+    def open(self, messages: Sequence[Mapping[str, str]]) -> Prefix:
+        """Return a conversation's prompt, thinking opened.
+
+        Raises
+        ------
+        ModelError
+            The chat template refuses it, or closes the thinking.
+        """
+        return Prefix(tuple(messages), tuple(self.chat.prompt_ids(messages)))
 
     def check_entropy(self, entropy: str) -> int | None:
         """Return how many log-probabilities to ask for; None for ``none``.
@@ -230,7 +189,7 @@ class ServedModel:
         while not end.over and len(ids) < most:
             answer = await self._continue(
                 "trace",
-                [*prompt_ids, *ids],
+                Prefix.of(prompt_ids, ids),
                 len(ids),
                 served,
                 home,
@@ -242,6 +201,66 @@ class ServedModel:
                 end.see(ids)
                 if end.over:
                     break
+            if not self.can.resumes:
+                end.give_up(ids)
+
+    async def stream(
+        self,
+        prompt_ids: Sequence[int],
+        ids: list[int],
+        end: TraceEnd,
+        prompt: Prompt,
+        plan: ProbePlan,
+        *,
+        served: list[Served],
+        grown: Callable[[], None],
+        home: int | None = None,
+    ) -> None:
+        """Draw as `extend` does, to the trace's end, and tell of each token as it is decoded.
+
+        Parameters
+        ----------
+        grown : function
+            Called when there are more `ids`.
+
+        Notes
+        -----
+        One request, so that sampled traces are those of `draw`.  Cancelling it closes the
+        connection, and the server gives the request up.  A stream that breaks off is gone on with
+        behind the ids that came: greedy nothing changes, a sampled rest has a seed of its own.
+        """
+
+        def take(new: Sequence[int]) -> bool:
+            for token in self._known(new):
+                ids.append(token)
+                end.see(ids)
+                if end.over:
+                    break
+            grown()
+            return not end.over
+
+        stalled = 0
+        while True:
+            at = len(ids)
+            answer = await self.wire.stream(
+                Prefix.of(prompt_ids, ids),
+                take,
+                home=home,
+                stop_token_ids=self.stop_ids,
+                max_tokens=end.most - (at if self.can.resumes else 0),
+                **self._drawing(plan, prompt, at if self.can.resumes else 0),
+            )
+            self._put_down("trace", answer, len(prompt_ids) + at, at, served)
+            if answer.finish_reason != "broken":
+                if not end.over:
+                    take(self._new_ids(answer)[len(answer.token_ids or ()) :])
+                if not self.can.resumes:
+                    end.give_up(ids)
+            if end.over:
+                return
+            stalled = stalled + 1 if len(ids) == at else 0
+            if stalled > _STALLED:
+                raise EngineError(f"the server's stream breaks off {stalled} times at {at} tokens")
 
     def trace_end(self, prompt_ids: Sequence[int], plan: ProbePlan) -> TraceEnd:
         """Return the rule by which a trace of this prompt is over.
@@ -309,7 +328,6 @@ class ServedModel:
             As in `draw`; or the server leaves out what it was asked for.
         """
         k = self.check_entropy(entropy)
-        prefix = [*prompt_ids, *thinking, *suffix_ids]
         ids: list[int] = []
         rows: list[tuple[float, float, float]] = []
         served: list[Served] = []
@@ -317,7 +335,7 @@ class ServedModel:
         while not over:
             answer = await self._continue(
                 "probe",
-                [*prefix, *ids],
+                Prefix.of(prompt_ids, thinking, [*suffix_ids, *ids]),
                 len(thinking),
                 served,
                 home,
@@ -361,14 +379,13 @@ class ServedModel:
         Parameters and errors are those of `draw`.
         """
         closer = self.chat.closer.ids
-        prefix = [*prompt_ids, *thinking, *closer]
         ids: list[int] = []
         served: list[Served] = []
         over = False
         while not over:  # once, unless the server has a limit of its own below the cap
             answer = await self._continue(
                 "answer",
-                [*prefix, *ids],
+                Prefix.of(prompt_ids, thinking, [*closer, *ids]),
                 len(thinking),
                 served,
                 home,
@@ -412,7 +429,7 @@ class ServedModel:
     async def _continue(
         self,
         kind: Kind,
-        ids: list[int],
+        ids: Prefix,
         budget: int,
         served: list[Served],
         home: int | None,
@@ -420,13 +437,21 @@ class ServedModel:
     ) -> Completion:
         """Ask once and put down what came from the cache."""
         answer = await self.wire.complete(ids, stop_token_ids=self.stop_ids, home=home, **options)
-        served.append(Served(kind, budget, answer.prompt_tokens, answer.cached_tokens))
-        if self.can.takes_ids and answer.prompt_tokens != len(ids):
+        self._put_down(kind, answer, len(ids), budget, served)
+        return answer
+
+    def _put_down(
+        self, kind: Kind, answer: Completion, sent: int, budget: int, served: list[Served]
+    ) -> None:
+        """Remember a request, if the server took what was sent."""
+        # A stream that did not come to its end may not have come to its counts.
+        counted = answer.prompt_tokens or answer.finish_reason in ("stop", "length")
+        if self.can.takes_ids and counted and answer.prompt_tokens != sent:
             raise EngineError(
-                f"the server counts {answer.prompt_tokens} prompt tokens where {len(ids)} ids were "
+                f"the server counts {answer.prompt_tokens} prompt tokens where {sent} ids were "
                 "sent: it does not take ids as they are"
             )
-        return answer
+        served.append(Served(kind, budget, answer.prompt_tokens, answer.cached_tokens))
 
     def _drawing(self, plan: ProbePlan, prompt: Prompt, at: int) -> dict[str, Any]:
         """Return the fields that say how a trace is drawn.
@@ -462,13 +487,7 @@ class ServedModel:
         """
         if answer.token_ids is None:
             raise EngineError("the server returns no token ids, as return_token_ids asks")
-        ids = list(answer.token_ids)
-        known = self.stops.vocabulary
-        if ids and known is not None and max(ids) >= known:
-            raise EngineError(
-                f"the server returns the token {max(ids)}, the tokenizer has "
-                f"{known}: it serves another model"
-            )
+        ids = self._known(answer.token_ids)
         last = ids[-1:]
         seen = bool(last) and (
             last[0] in self.stop_ids or (newline and "\n" in self.chat.decode(last))
@@ -481,7 +500,25 @@ class ServedModel:
             )
         return ids
 
+    def _known(self, ids: Sequence[int]) -> list[int]:
+        """Return ids that the tokenizer has.
 
+        Raises
+        ------
+        EngineError
+            It does not have one of them.
+        """
+        known = self.stops.vocabulary
+        if ids and known is not None and max(ids) >= known:
+            raise EngineError(
+                f"the server returns the token {max(ids)}, the tokenizer has {known}: it serves "
+                "another model"
+            )
+        return list(ids)
+
+
+_STALLED = 5
+"""Streams in a row that may bring nothing new; those that do are gone on with."""
 _GREEDY: Mapping[str, Any] = {
     "temperature": 0.0,
     "top_k": -1,

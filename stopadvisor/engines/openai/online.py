@@ -1,8 +1,9 @@
 """Real early exit over HTTP: draw to a checkpoint, probe, ask the policy, stop or draw on.
 
 Thinking is drawn in parts, each a request that sends prompt and thinking so far as token ids, so
-that the server's prefix cache gives them back.  Stops are those of `engines.hf.online`.  Knows no
-files and no gold answer.
+that the server's prefix cache gives them back; or with overlap it streams on while a probe runs,
+and is broken off at a stop.  Stops are those of `engines.hf.online`.  Knows no files and no gold
+answer.
 """
 
 from __future__ import annotations
@@ -10,20 +11,27 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from stopadvisor.answers import extract_forced, extract_natural
+from stopadvisor.engines.openai.capabilities import check_streams
+from stopadvisor.engines.openai.chat_wire import OtherTrace
+from stopadvisor.engines.openai.drawn import Forced
 from stopadvisor.engines.openai.load import identity_of, open_model
-from stopadvisor.engines.openai.model import NO_ENTROPY, Forced, Served, ServedModel
+from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
+from stopadvisor.engines.openai.prefix import Prefix
+from stopadvisor.engines.openai.thinking import Parts, Thinking, Trace, streaming
 from stopadvisor.engines.settings import entropy_top_k
+from stopadvisor.errors import ModelError
 from stopadvisor.markers import count_markers
 from stopadvisor.policy import Policy
 from stopadvisor.probes import ProbePlan
 from stopadvisor.serving import (
+    Draws,
     OnStop,
     PromptLike,
     Reply,
@@ -36,7 +44,7 @@ from stopadvisor.serving import (
 if TYPE_CHECKING:
     from stopadvisor.engines.openai.engine import OpenAiEngine
 
-__all__ = ["PolicyServer", "connect", "entropy_at", "serve", "server_plan"]
+__all__ = ["PolicyServer", "choose_draws", "connect", "entropy_at", "serve", "server_plan"]
 
 
 @asynccontextmanager
@@ -47,6 +55,7 @@ async def connect(
     model: str | None = None,
     on_stop: OnStop | None = None,
     answer_cap: int | None = None,
+    serving: Draws | None = None,
     **options: Any,
 ) -> AsyncIterator[PolicyServer]:
     """Open a served model and hold a frozen policy against it, once for many prompts.
@@ -64,6 +73,10 @@ async def connect(
         thinking.  The policy's own by default; its certificate covers no other.
     answer_cap : int, optional
         Most tokens of a visible answer; by default what was certified.
+    serving : {"resume", "overlap"}, optional
+        Resume the thinking after each probe, or let it stream on while the probe runs: the answer
+        comes sooner, and what was thought meanwhile is decoded in vain at a stop.  By default
+        overlap where the policy was chosen for it and the server streams token ids.
     **options
         As `open_model` takes them: ``api_key_env``, ``request_timeout``, ``patience`` and so on.
 
@@ -72,7 +85,8 @@ async def connect(
     PolicyError
         The policy is bound to another model, tokenizer, template or entropy, or to none.
     ModelError
-        The server cannot be reached, or cannot resume reasoning.
+        The server cannot be reached, cannot resume reasoning, or streams no token ids where
+        overlap is asked for.
 
     Examples
     --------
@@ -101,8 +115,11 @@ async def connect(
     )
     try:
         remarks = policy.check_source(identity_of(served), entropy_at(served, policy))
+        draws = await choose_draws(served, policy, serving, remarks)
         how: OnStop = on_stop or content["on_stop"]
-        yield PolicyServer(_Answering(served, plan, policy, how), policy, tuple(remarks))
+        served.can.check_on_stop(how)
+        answering = _Answering(served, plan, policy, how, draws)
+        yield PolicyServer(answering, policy, tuple(remarks))
     finally:
         await served.aclose()
 
@@ -115,6 +132,11 @@ class PolicyServer:
     policy: Policy
     remarks: tuple[str, ...]
     """Differences from calibration that ask for a passing ``verify`` before this serves."""
+
+    @property
+    def serving(self) -> Draws:
+        """Whether thinking is resumed after each probe or overlaps with it."""
+        return self._answering.draws
 
     async def answer(self, prompt: PromptLike, *, task: str | None = None) -> Reply:
         """Answer one prompt, thinking only as long as the policy lets it.
@@ -139,6 +161,37 @@ class PolicyServer:
         """
         (request,) = make_requests([prompt], self.policy, task=task)
         return await self._answering.go(request)
+
+
+async def choose_draws(
+    served: ServedModel, policy: Policy, asked: Draws | None, remarks: list[str]
+) -> Draws:
+    """Return how thinking is drawn: as asked, else as the policy was chosen for, where that works.
+
+    Parameters
+    ----------
+    remarks : list of str
+        Grows where the policy was chosen for overlap and the server cannot do it.
+
+    Raises
+    ------
+    ModelError
+        The server cannot do what is asked for, or what the policy takes.
+    """
+    if not served.can.resumes:
+        if asked == "resume":
+            raise ModelError("a chat endpoint cannot resume thinking, got --serving resume")
+        return "overlap"
+    if asked == "resume" or (asked is None and policy.content["serving"] != "overlap"):
+        return "resume"
+    try:
+        await check_streams(served.wire)
+    except ModelError as error:
+        if asked is not None:
+            raise
+        remarks.append(f"the policy was chosen for overlap: {error}")
+        return "resume"
+    return "overlap"
 
 
 def entropy_at(served: ServedModel, policy: Policy) -> str:
@@ -172,6 +225,7 @@ def serve(
     *,
     batch_size: int | None = None,
     on_stop: OnStop = "probe",
+    serving: Draws = "resume",
 ) -> Iterator[tuple[int, Reply]]:
     """Answer requests and yield each with its position as soon as it is over.
 
@@ -185,13 +239,16 @@ def serve(
         Most questions at once; by default the engine's concurrency.
     on_stop : {"probe", "answer"}
         What a stopped request gets.
+    serving : {"resume", "overlap"}
+        From `choose_draws`.
 
     Raises
     ------
     ModelError, EngineError
         As `PolicyServer.answer`.  What was over before is yielded before the error is raised.
     """
-    answering = _Answering(engine.served_model, plan, rule, on_stop)
+    engine.served_model.can.check_on_stop(on_stop)
+    answering = _Answering(engine.served_model, plan, rule, on_stop, serving)
     waiting = iter(enumerate(requests))
     done: queue.SimpleQueue[tuple[int, Reply] | None] = queue.SimpleQueue()
 
@@ -207,6 +264,10 @@ def serve(
     yield from engine.results(work, batch_size, done)
 
 
+_ANEW = 4
+"""Attempts at a question whose stream breaks off where nothing can go on with it."""
+
+
 @dataclass
 class _Answering:
     """What all requests of one policy have in common."""
@@ -215,15 +276,33 @@ class _Answering:
     plan: ProbePlan
     rule: Rule | None
     on_stop: OnStop
+    draws: Draws
 
     async def go(self, request: Request) -> Reply:
         """Answer one request."""
-        prompt_ids = await self.model.aside(self.model.chat.prompt_ids, request.prompt.messages)
-        row = _Row(self, request, prompt_ids, self.model.client.home())
-        forced = await row.think()
+        prompt_ids = await self.model.aside(self.model.open, request.prompt.messages)
+        home = self.model.client.home()
+        for left in reversed(range(_ANEW)):
+            try:
+                return await self._once(request, prompt_ids, home)
+            except OtherTrace:
+                if not left:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _once(self, request: Request, prompt_ids: Prefix, home: int) -> Reply:
+        row = _Row(self, request, Trace(self.model, prompt_ids, request.prompt, self.plan, home))
+        async with self._thinking(row.trace) as thinking:
+            forced = await row.think(thinking)
         if forced is None:
             return await self.model.aside(row.ended)
         return await row.stopped(forced)
+
+    def _thinking(self, trace: Trace) -> AbstractAsyncContextManager[Thinking]:
+        # Without a rule nothing runs beside the thinking.
+        if self.draws == "overlap" and self.rule is not None and self.rule.budgets:
+            return streaming(trace)
+        return nullcontext(Parts(trace))
 
 
 @dataclass
@@ -232,32 +311,32 @@ class _Row:
 
     common: _Answering
     request: Request
-    prompt_ids: list[int]
-    home: int
+    trace: Trace
     started: float = field(default_factory=time.perf_counter)
-    ids: list[int] = field(default_factory=list)
-    """Drawn behind the prompt."""
     checkpoint: int = 0
     """The next one."""
     probe_tokens: int = 0
-    served: list[Served] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self.end = self.common.model.trace_end(self.prompt_ids, self.common.plan)
+    async def think(self, thinking: Thinking) -> Forced | None:
+        """Think until the policy stops, which gives its last forced answer, or to the end.
 
-    async def think(self) -> Forced | None:
-        """Draw until the policy stops, which gives its last forced answer, or to the end."""
+        Notes
+        -----
+        A probe is sent once the one before was judged to go on, never in vain.  Where the trace
+        has ended meanwhile, checkpoints before its end are probed all the same: calibration has
+        seen their answers, and counts a stop there.
+        """
         model, rule = self.common.model, self.common.rule
         budgets = rule.budgets if rule is not None else ()
         stepper = rule.start(self.request.task) if rule is not None and budgets else None
         for budget in budgets:
             # The trace is known to go beyond a budget once as many further tokens as the closer
             # has were drawn; where it does not, it ends by itself and no probe follows.
-            await self._draw(budget + len(model.chat.closer.ids))
-            if 0 <= self.end.thinking <= budget:
+            await thinking.reach(budget + len(model.chat.closer.ids))
+            if 0 <= self.trace.end.thinking <= budget:
                 break
             forced = await self._force(budget)
-            seen = await model.aside(model.chat.decode, self.ids[:budget])
+            seen = await model.aside(model.chat.decode, self.trace.ids[:budget])
             assert stepper is not None
             decision = stepper.observe(
                 answer=forced.text,
@@ -270,30 +349,18 @@ class _Row:
             self.probe_tokens += len(forced.ids)
             if decision.stop:
                 return forced
-        await self._draw(None)
+        await thinking.reach(None)
         return None
-
-    async def _draw(self, upto: int | None) -> None:
-        await self.common.model.extend(
-            self.prompt_ids,
-            self.ids,
-            self.end,
-            self.request.prompt,
-            self.common.plan,
-            upto=upto,
-            served=self.served,
-            home=self.home,
-        )
 
     async def _force(self, budget: int) -> Forced:
         model, plan = self.common.model, self.common.plan
         return await model.force(
-            self.prompt_ids,
-            self.ids[:budget],
+            self.trace.prompt_ids,
+            self.trace.ids[:budget],
             model.chat.suffix_ids(plan.cue),
             cap=plan.cap,
             entropy=plan.entropy,
-            home=self.home,
+            home=self.trace.home,
         )
 
     async def stopped(self, forced: Forced) -> Reply:
@@ -302,14 +369,18 @@ class _Row:
         at = self.checkpoint - 1
         assert self.common.rule is not None
         budget = self.common.rule.budgets[at]
-        task, thinking = self.request.task, self.ids[:budget]
-        drawn = self.end.thinking if self.end.thinking >= 0 else len(self.ids)
+        trace, task = self.trace, self.request.task
+        thinking = trace.ids[:budget]
+        if self.common.draws == "overlap":
+            drawn = len(trace.ids)  # of an answer that the model had begun by itself, too
+        else:
+            drawn = trace.end.thinking if trace.end.thinking >= 0 else len(trace.ids)
         if self.common.on_stop == "probe":
             text, visible = forced.text, 0
             short = extract_forced(task, text) or None
         else:
             written = await model.write(
-                self.prompt_ids, thinking, self.request.prompt, self.common.plan, home=self.home
+                trace.prompt_ids, thinking, trace.prompt, trace.plan, home=trace.home
             )
             text, visible = written.text, len(written.ids) + len(model.chat.closer.ids)
             short = extract_natural(task, text)
@@ -319,14 +390,15 @@ class _Row:
 
     def ended(self) -> Reply:
         """Reply with what the trace says that ended by itself, or was cut."""
-        model, length = self.common.model, self.end.thinking
+        model, trace = self.common.model, self.trace
+        length = trace.end.thinking
         text, short, visible = None, None, 0
-        if self.end.closed:
+        if trace.end.closed:
             closer = len(model.chat.closer.ids)
-            text = model.visible_text(self.ids[length + closer :])
+            text = model.visible_text(trace.ids[length + closer :])
             short = extract_natural(self.request.task, text)
-            visible = len(self.ids) - length
-        return self._reply(text, short, visible, length, self.ids[:length])
+            visible = len(trace.ids) - length
+        return self._reply(text, short, visible, length, trace.ids[:length])
 
     def _reply(
         self,
@@ -344,12 +416,12 @@ class _Row:
             answer=short,
             stopped_at=at,
             budget=budget,
-            prompt_tokens=len(self.prompt_ids),
+            prompt_tokens=len(self.trace.prompt_ids),
             think_tokens=drawn,
             probe_tokens=self.probe_tokens,
             visible_tokens=visible,
             n_probes=self.checkpoint,
             seconds=time.perf_counter() - self.started,
-            finish="stopped" if at is not None else ("length" if self.end.cut else "stop"),
+            finish="stopped" if at is not None else ("length" if self.trace.end.cut else "stop"),
             thinking=self.common.model.chat.decode(list(thinking)),
         )

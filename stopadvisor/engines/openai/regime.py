@@ -22,8 +22,8 @@ from stopadvisor.errors import ProbeError
 from stopadvisor.storage import write_json_atomically
 
 if TYPE_CHECKING:
+    from stopadvisor.engines.openai.drawn import Served
     from stopadvisor.engines.openai.engine import OpenAiEngine
-    from stopadvisor.engines.openai.model import Served
 
 __all__ = [
     "SERVING",
@@ -36,10 +36,11 @@ __all__ = [
     "measure_engine",
     "measure_regime",
     "read_regime",
+    "watched",
     "write_regime",
 ]
 
-Regime = Literal["kv-fork", "prefix-cache", "black-box"]
+Regime = Literal["kv-fork", "prefix-cache", "black-box", "overlap"]
 
 SERVING = "serving.json"
 """Where a run directory keeps the measure."""
@@ -122,7 +123,7 @@ class RegimeMeasure:
     """None where neither cached tokens nor seconds tell."""
     cache_block: int | None
     """Tokens per block of its cache; None where nothing is cached or the server does not say."""
-    basis: Literal["cached-tokens", "wall-clock"]
+    basis: Literal["cached-tokens", "wall-clock", "visible-stream"]
     reason: str
     """In words."""
     read_cost: float | None
@@ -140,6 +141,8 @@ class RegimeMeasure:
         """Read it back; the verdict is drawn from the figures again."""
         if data["schema"] != _SCHEMA:
             raise ValueError(f"field 'schema' must be {_SCHEMA}, got {data['schema']!r}")
+        if data["basis"] == "visible-stream":
+            return watched()
         probes = data["probes"]
         return classify(
             [Repeated(**row) for row in data["repeated"]], Cached(**probes) if probes else None
@@ -186,6 +189,12 @@ async def measure_regime(
     return classify(rows)
 
 
+def watched() -> RegimeMeasure:
+    """What an endpoint is whose thinking can be watched and not resumed."""
+    reason = "its reasoning streams on while a probe runs, and cannot be resumed"
+    return RegimeMeasure("overlap", None, "visible-stream", reason, None, ())
+
+
 def measure_engine(engine: OpenAiEngine, cue: str) -> RegimeMeasure:
     """Measure the server of an engine that has probed, and hold its probes against the measure.
 
@@ -200,6 +209,8 @@ def measure_engine(engine: OpenAiEngine, cue: str) -> RegimeMeasure:
     EngineError
         The server refuses, or went on failing.
     """
+    if not engine.served_model.can.resumes:
+        return watched()  # token ids that belong to no conversation cannot be sent
     vocabulary = engine.chat.prompt_ids([{"role": "user", "content": _WORDS}])
     served, context = engine.served_model, engine.context
     if context is not None and not served.can.takes_ids:

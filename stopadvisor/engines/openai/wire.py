@@ -12,11 +12,16 @@ from typing import Any, Protocol
 
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.openai.client import Client
-from stopadvisor.engines.openai.completion import Completion
+from stopadvisor.engines.openai.completion import Completion, Take
 from stopadvisor.engines.openai.words import aside
 from stopadvisor.errors import ModelError
 
-__all__ = ["TextWire", "Wire"]
+__all__ = ["NO_STREAM", "TextWire", "Wire"]
+
+NO_STREAM = (
+    "early exit with overlap needs an endpoint that streams token ids, such as vLLM's "
+    "/v1/completions; this one is resumed part by part (--serving resume)"
+)
 
 
 class Wire(Protocol):
@@ -34,6 +39,11 @@ class Wire(Protocol):
     @property
     def complete(self) -> Callable[..., Awaitable[Completion]]:
         """Continues token ids; the `token_ids` of the answer are there."""
+        ...
+
+    @property
+    def stream(self) -> Callable[..., Awaitable[Completion]]:
+        """Does so and hands each token on as it comes; see `Client.stream`."""
         ...
 
 
@@ -116,3 +126,14 @@ class TextWire:
             answer = await self.client.complete(prompt, **options)
         ids = await aside(self.chat.words, self.chat.encode, answer.text)
         return replace(answer, token_ids=tuple(ids))
+
+    async def stream(self, prompt_ids: Sequence[int], take: Take, **options: Any) -> Completion:
+        """Refuse: where a token of streamed text ends is not known before the next has come.
+
+        Raises
+        ------
+        ModelError
+            Always; `capabilities.check_streams` says so before anything is asked.
+        """
+        del prompt_ids, take, options
+        raise ModelError(NO_STREAM)

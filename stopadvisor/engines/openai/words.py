@@ -17,8 +17,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import anyio.to_thread
 
-from stopadvisor.engines.openai.capabilities import OPENING_PATIENCE
 from stopadvisor.engines.openai.client import Client, Completion, Refused
+from stopadvisor.engines.openai.patience import OPENING_PATIENCE
 from stopadvisor.engines.openai.tokens import TAG, TriedTokens
 from stopadvisor.engines.words import SPECIMEN, Rendered, Words, json_sha256
 from stopadvisor.errors import EngineError, ModelError

@@ -1,0 +1,134 @@
+"""A streamed chat answer: its events, and its reasoning and text as token ids.
+
+Knows the JSON that servers send and the tokenizer; nothing of sending.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stopadvisor.engines.chat import Chat
+from stopadvisor.engines.openai.completion import Completion, read_usage
+
+__all__ = ["ChatReader", "ChatText", "Cutter"]
+
+_UNIT = re.compile(r"\s*\S{1,32}")
+
+
+@dataclass
+class ChatReader:
+    """Puts the events of one streamed chat answer together."""
+
+    take: Callable[[str, str], bool]
+    """Is given pieces of reasoning and of the answer; answers whether it wants more."""
+    hands_on: bool = False
+    """What was given away cannot be read anew."""
+    reasoning: str = ""
+    text: str = ""
+    finish: str | None = None
+    usage: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def begun(self) -> bool:
+        """Whether something was handed on."""
+        return self.hands_on and bool(self.reasoning or self.text)
+
+    def read(self, event: Mapping[str, Any]) -> bool:
+        """Take one event; whether more are wanted.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError, IndexError, AttributeError
+            It does not look like one, or the server gives up.
+        """
+        if "error" in event:
+            raise ValueError(f"the stream ends in an error: {event['error']}")
+        self.usage = event.get("usage") or self.usage
+        for choice in event["choices"][:1]:
+            delta = choice.get("delta") or {}
+            reasoning = str(delta.get("reasoning_content") or delta.get("reasoning") or "")
+            text, finish = str(delta.get("content") or ""), choice.get("finish_reason")
+            if finish not in (None, "stop", "length"):
+                raise ValueError(f"finish_reason must be 'stop' or 'length', got {finish!r}")
+            self.reasoning += reasoning
+            self.text += text
+            self.finish = finish or self.finish
+            if (reasoning or text) and not self.take(reasoning, text):
+                self.finish = self.finish or "closed"
+                return False
+        return True
+
+    def result(self, seconds: float, *, broken: bool = False) -> Completion:
+        """Return what came, without ids; see `completion.StreamReader`."""
+        if self.finish is None and not broken:
+            raise ValueError("the stream ends without a finish_reason")
+        prompt, decoded, cached = read_usage(self.usage)
+        return Completion(
+            token_ids=None,
+            text=self.text,
+            logprobs=None,
+            top_logprobs=None,
+            finish_reason=self.finish or "broken",
+            prompt_tokens=prompt,
+            decoded_tokens=decoded,
+            cached_tokens=cached,
+            seconds=seconds,
+        )
+
+
+class Cutter:
+    """Cuts streamed text into tokens, word by word: however it arrives, the ids are the same."""
+
+    def __init__(self, encode: Callable[[str], list[int]]) -> None:
+        self._encode = encode
+        self._rest = ""
+
+    def feed(self, text: str) -> list[int]:
+        """Return the ids of the words that are whole now."""
+        self._rest += text
+        ids: list[int] = []
+        at = 0
+        # A word may go on as long as nothing stands behind it.
+        while (unit := _UNIT.match(self._rest, at)) and unit.end() < len(self._rest):
+            ids += self._encode(unit[0])
+            at = unit.end()
+        self._rest = self._rest[at:]
+        return ids
+
+    def finish(self) -> list[int]:
+        """Return the ids of what is left."""
+        rest, self._rest = self._rest, ""
+        return self._encode(rest) if rest else []
+
+
+class ChatText:
+    """A chat's reasoning and answer as the ids of one trace."""
+
+    def __init__(self, chat: Chat) -> None:
+        self._chat = chat
+        self._cutter = Cutter(chat.encode)
+        self._closed = False
+        self.ids: list[int] = []
+        """Kept for the end."""
+
+    def cut(self, reasoning: str, text: str) -> list[int]:
+        """Return the ids of the words that are whole now, the closer between the two."""
+        ids = self._cutter.feed(reasoning) if reasoning and not self._closed else []
+        if text:
+            if not self._closed:
+                self._closed = True
+                ids += [*self._cutter.finish(), *self._chat.closer.ids]
+            ids += self._cutter.feed(text)
+        return ids
+
+    def keep(self, reasoning: str, text: str) -> bool:
+        """Cut, and keep the ids."""
+        self.ids += self.cut(reasoning, text)
+        return True
+
+    def finish(self) -> list[int]:
+        """Return the ids of what is left."""
+        return self._cutter.finish()

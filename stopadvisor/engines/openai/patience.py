@@ -1,0 +1,55 @@
+"""When to ask again, and when to give up.
+
+Clocks and pauses for `tenacity`; knows no request and no server.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from tenacity import RetryCallState
+from tenacity.wait import wait_random_exponential
+
+__all__ = ["LONGEST_PAUSE", "OPENING_PATIENCE", "PassingError", "Waiting"]
+
+OPENING_PATIENCE = 5.0
+"""Seconds for which a server may be out of reach before it is called unreachable."""
+LONGEST_PAUSE = 10.0
+"""Seconds between two attempts at most, unless the server asks for more."""
+
+
+class PassingError(Exception):
+    """A failure that another attempt may not meet."""
+
+    def __init__(self, reason: str, retry_after: float = 0.0) -> None:
+        super().__init__(reason)
+        self.retry_after = retry_after
+
+
+@dataclass
+class Waiting:
+    """When to ask again, and when to give up: clocks from a request's first failure."""
+
+    seconds: float
+    _since: float | None = None
+    _pause: wait_random_exponential = field(
+        default_factory=lambda: wait_random_exponential(multiplier=0.5, max=LONGEST_PAUSE)
+    )
+
+    def _left(self) -> float:
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        return self._since + self.seconds - now
+
+    def stop(self, _: RetryCallState) -> bool:
+        """Whether patience is over."""
+        return self._left() <= 0
+
+    def wait(self, state: RetryCallState) -> float:
+        """Seconds until the next attempt: more each time, and as many as the server asks for."""
+        error = state.outcome.exception() if state.outcome else None
+        asked = error.retry_after if isinstance(error, PassingError) else 0.0
+        # Never beyond the end of patience: the last attempt is made then.
+        return max(0.0, min(max(asked, self._pause(state)), self._left()))

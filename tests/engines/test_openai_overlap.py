@@ -1,0 +1,312 @@
+"""Early exit with overlap: the stops of resumed thinking, a stream broken off, nothing in vain."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stopadvisor.cli.main import main
+from stopadvisor.engines.openai.client import Client
+from stopadvisor.engines.openai.completion import read_events
+from stopadvisor.engines.openai.online import choose_draws, connect, serve, server_plan
+from stopadvisor.errors import EngineError, ModelError
+from stopadvisor.policy import save_policy
+from stopadvisor.serving import Draws, Reply, make_requests
+from tests.engines.fake_server import BREAKS, FAULTS, FakeServer, Story, end_id, fake_server, ids_of
+from tests.engines.test_openai_online import (
+    BUDGETS,
+    CLOSER,
+    FORCED,
+    LENGTH,
+    THINKING,
+    VISIBLE,
+    engine_at,
+    policy_of,
+)
+
+WHOLE = LENGTH + VISIBLE
+NEVER: dict[str, Any] = {"decision_threshold": 9.0, "threshold": 9.0}
+
+
+def replied(server: FakeServer, serving: Draws = "overlap", **changes: Any) -> Reply:
+    with engine_at(server) as engine:
+        policy = policy_of(engine, **changes)
+        server.streamed.clear()
+        how = policy.content["on_stop"]
+        asked = make_requests(["3+4"], policy)
+        plan = server_plan(policy)
+        ((_, reply),) = serve(engine, asked, plan, policy, on_stop=how, serving=serving)
+    return reply
+
+
+def same_but_overshoot(reply: Reply, other: Reply) -> bool:
+    return replace(reply, seconds=0.0, think_tokens=0) == replace(
+        other, seconds=0.0, think_tokens=0
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        NEVER,
+        {"on_stop": "answer"},
+        {"budgets": [4, LENGTH]},
+        {"budgets": [4, LENGTH - 1], **NEVER},
+        {"budgets": [0, LENGTH - 1]},
+        {"max_think": 10, "budgets": [0, 8], **NEVER},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("pace", [0.0, 0.004])
+def test_replies_are_those_of_resumed_thinking(changes: dict[str, Any], pace: float) -> None:
+    with fake_server(pace=pace) as server:
+        overlapping, resumed = replied(server, **changes), replied(server, "resume", **changes)
+    assert same_but_overshoot(overlapping, resumed)
+    if resumed.finish == "stopped":
+        assert resumed.think_tokens <= overlapping.think_tokens <= WHOLE
+    else:
+        assert resumed.think_tokens == overlapping.think_tokens
+
+
+def test_one_stream_and_a_probe_beside_it_is_all_that_is_asked() -> None:
+    with fake_server(pace=0.005) as server:
+        reply = replied(server)
+        streams = [body for body in server.asked if body.get("stream")]
+        probes = [body for body in server.asked if not body.get("stream")]
+    assert (reply.stopped_at, reply.budget, reply.n_probes) == (1, 4, 2)
+    assert len(streams) == 1
+    assert [body["max_tokens"] for body in probes] == [16, 16]
+    prompt = streams[0]["prompt"]
+    assert probes[1]["prompt"][: len(prompt) + 4] == [*prompt, *THINKING[:4]]
+
+
+def test_a_stop_breaks_the_stream_off_and_counts_what_came() -> None:
+    with fake_server(pace=0.02) as server:
+        reply = replied(server)
+        deadline = time.monotonic() + 5
+        while server.streamed[0] == 0 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.2)  # longer than some tokens take: no more of them may follow
+        sent = server.streamed[0]
+    assert 4 + CLOSER <= reply.think_tokens <= sent < WHOLE
+    assert sent - reply.think_tokens <= 3, "what the server sent before it saw the connection close"
+
+
+class SlowProbes(FakeServer):
+    """Takes its time over forced answers, so that the stream is over before them."""
+
+    def _answer(self, body: dict[str, Any]) -> dict[str, Any]:
+        if not body.get("stream"):
+            time.sleep(0.2)
+        return super()._answer(body)
+
+
+def test_the_decision_on_a_checkpoint_before_the_end_counts_though_the_trace_has_ended() -> None:
+    server = SlowProbes()
+    server.start()
+    try:
+        reply = replied(server)
+        never = replied(server, **NEVER)
+    finally:
+        server.stop()
+    assert (reply.finish, reply.stopped_at, reply.budget) == ("stopped", 1, 4)
+    # The answer that the model had begun by itself was decoded too, and is not the reply.
+    assert reply.think_tokens == WHOLE
+    assert (reply.text, reply.visible_tokens) == (" 5", 0)
+    # All checkpoints before the end are asked, in order, and none behind it.
+    assert (never.finish, never.n_probes) == ("stop", sum(b < LENGTH for b in BUDGETS))
+    assert (never.think_tokens, never.visible_tokens) == (LENGTH, VISIBLE)
+    assert never.probe_tokens == never.n_probes * FORCED
+
+
+@pytest.mark.parametrize("fault", [*BREAKS, *(f for f in FAULTS if f != "hang")])
+def test_a_stream_that_breaks_is_gone_on_with(fault: str) -> None:
+    with fake_server() as server:
+        calm = replied(server, **NEVER)
+        with engine_at(server) as engine:
+            policy = policy_of(engine, budgets=[40], **NEVER)
+            server.faults = [fault] * 2
+            server.asked.clear()
+            asked = make_requests(["3+4"], policy)
+            plan = server_plan(policy)
+            ((_, reply),) = serve(engine, asked, plan, policy, serving="overlap")
+            streams = [body for body in server.asked if body.get("stream")]
+    expected = replace(calm, seconds=0.0, n_probes=0, probe_tokens=0)
+    assert replace(reply, seconds=0.0) == expected
+    assert len(streams) == 3
+    begun = [len(body["prompt"]) - len(streams[0]["prompt"]) for body in streams]
+    assert begun == ([0, 3, 6] if fault in BREAKS else [0, 0, 0])
+    wanted = [body["max_tokens"] + at for body, at in zip(streams, begun, strict=True)]
+    assert len(set(wanted)) == 1
+
+
+def test_a_server_that_keeps_its_end_to_itself() -> None:
+    with fake_server(sends_end=False) as server:
+        reply = replied(server, **NEVER)
+    assert (reply.finish, reply.text) == ("stop", "Final answer: 7")
+    assert reply.visible_tokens == VISIBLE
+
+
+def test_a_trace_that_ends_at_once() -> None:
+    with fake_server(story=Story(thinking="")) as server:
+        reply = replied(server)
+    assert (reply.finish, reply.think_tokens, reply.n_probes) == ("stop", 0, 0)
+
+
+def test_a_server_that_goes_on_failing_ends_the_call_with_one_error() -> None:
+    with fake_server() as server:
+        with engine_at(server) as engine:
+            policy = policy_of(engine)
+
+        async def ask(fault: str) -> None:
+            async with connect(policy, [server.url], patience=0.2, serving="overlap") as served:
+                server.always = fault
+                await served.answer("3+4")
+
+        for fault in ("500", "truncated"):
+            server.always = None
+            with pytest.raises(EngineError, match=r"500 broken|malformed answer"):
+                asyncio.run(ask(fault))
+
+
+def test_a_call_that_is_cancelled_ends_its_stream() -> None:
+    with fake_server(pace=0.05) as server:
+        with engine_at(server) as engine:
+            policy = policy_of(engine, **NEVER)
+
+        async def ask() -> None:
+            async with connect(policy, [server.url], serving="overlap") as served:
+                assert served.serving == "overlap"
+                server.streamed.clear()
+                await asyncio.wait_for(served.answer("3+4"), 0.4)
+
+        with pytest.raises(TimeoutError):
+            asyncio.run(ask())
+        time.sleep(0.3)
+        assert server.streamed[0] < 20
+
+
+# --- Which of the two is used ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("chosen_for", "asked", "used"),
+    [
+        ("overlap", None, "overlap"),
+        ("prefix-cache", None, "resume"),
+        ("overlap", "resume", "resume"),
+        ("kv-fork", "overlap", "overlap"),
+    ],
+)
+def test_the_policy_says_unless_the_user_does(
+    chosen_for: str, asked: Draws | None, used: Draws
+) -> None:
+    with fake_server() as server, engine_at(server) as engine:
+        policy = policy_of(engine, serving=chosen_for)
+        remarks: list[str] = []
+        assert engine.call(choose_draws, engine.served_model, policy, asked, remarks) == used
+    assert remarks == []
+
+
+@pytest.mark.parametrize(
+    "settings", [{"streams_ids": False}, {"takes_ids": False}, {"returns_ids": False}], ids=str
+)
+def test_a_server_that_streams_no_ids_is_found_out(settings: dict[str, Any]) -> None:
+    with fake_server(**settings) as server, engine_at(server) as engine:
+        policy = policy_of(engine, serving="overlap")
+        remarks: list[str] = []
+        assert engine.call(choose_draws, engine.served_model, policy, None, remarks) == "resume"
+        assert "chosen for overlap" in remarks[0]
+        assert "streams token ids" in remarks[0]
+        with pytest.raises(ModelError, match="streams token ids"):
+            engine.call(choose_draws, engine.served_model, policy, "overlap", remarks)
+
+
+def test_run_overlaps_where_the_policy_was_chosen_for_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [json.dumps({"question": f"{i}+4", "gold": "5"}) for i in range(6)]
+    (tmp_path / "sums.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with fake_server() as server:
+        with engine_at(server) as engine:
+            save_policy(policy_of(engine, serving="overlap").content, tmp_path / "policy.joblib")
+
+        def run(out: str, *more: str) -> tuple[int, str, str]:
+            server.asked.clear()
+            files = (str(tmp_path / "policy.joblib"), str(tmp_path / "sums.jsonl"))
+            to = ("--engine", "openai", "--base-url", server.url, "--concurrency", "2")
+            code = main(["run", *files, "--out", str(tmp_path / out), *to, *more])
+            text = capsys.readouterr()
+            return code, text.out, text.err
+
+        code, out, _ = run("one.jsonl", "--json", "--quiet")
+        assert (code, json.loads(out)["serving"]) == (0, "overlap")
+        assert sum(bool(body.get("stream")) for body in server.asked) == 1 + 6
+        code, out, _ = run("two.jsonl", "--serving", "resume", "--json", "--quiet")
+        assert (code, json.loads(out)["serving"]) == (0, "resume")
+        assert not any(body.get("stream") for body in server.asked)
+        code, out, _ = run("three.jsonl", "--compare-full")
+        assert code == 0
+        assert "streamed on while a probe ran" in out
+        code, out, err = run("one.jsonl", "--serving", "resume")
+        assert code != 0, "answers that cost otherwise are not mixed"
+        assert "under other settings" in err
+    answers = [
+        [json.loads(line)["normalized"] for line in (tmp_path / name).read_text().splitlines()]
+        for name in ("one.jsonl", "two.jsonl", "three.jsonl")
+    ]
+    assert answers[0] == answers[1] == answers[2]
+
+
+def test_serving_belongs_to_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", str(tmp_path / "p"), str(tmp_path / "w"), "--serving", "overlap"]) == 2
+    assert "--serving belongs to --engine openai" in capsys.readouterr().err
+
+
+# --- Reading a stream -----------------------------------------------------------------------------
+
+
+def events_of(*chunks: bytes) -> list[Any]:
+    async def given() -> Any:
+        for chunk in chunks:
+            yield chunk
+
+    async def read() -> list[Any]:
+        return [event async for event in read_events(given())]
+
+    return asyncio.run(read())
+
+
+def test_events_are_cut_at_newlines_alone() -> None:
+    said = "a\u2028b\x85c\x0bd"
+    line = b"data: " + json.dumps({"text": said}, ensure_ascii=False).encode() + b"\r\n\r\n"
+    whole = b": hello\n\n" + line + b"event: x\n" + line + b"data: [DONE]\n\n" + line
+    expected = [{"text": said}] * 2
+    assert events_of(whole) == expected
+    assert events_of(*(whole[i : i + 1] for i in range(len(whole)))) == expected
+
+
+def test_a_stream_may_be_left_when_enough_came() -> None:
+    async def ask() -> tuple[Any, list[int]]:
+        came: list[int] = []
+
+        def take(new: Any) -> bool:
+            came.extend(new)
+            return len(came) < 5
+
+        async with Client([server.url], "tiny-reasoner") as client:
+            prompt = ids_of("3+4")
+            return await client.stream(prompt, take, max_tokens=50), came
+
+    with fake_server() as server:
+        answer, came = asyncio.run(ask())
+    assert answer.finish_reason == "closed"
+    assert list(answer.token_ids or ()) == came == THINKING[:5]
+    assert end_id() not in came

@@ -1,0 +1,155 @@
+"""Overlap at a real server: the stops of resumed thinking, the traces of probing, streams ended."""
+
+from __future__ import annotations
+
+import re
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from stopadvisor.engines import hf
+from stopadvisor.engines.hf.engine import HfEngine
+from stopadvisor.engines.openai import load_engine
+from stopadvisor.engines.openai.engine import OpenAiEngine
+from stopadvisor.engines.openai.online import serve, server_plan
+from stopadvisor.policy import Policy
+from stopadvisor.serving import Draws, OnStop, Reply, Request, make_requests
+from stopadvisor.workload import read_workload
+from tests.engines.online_policies import rule
+from tests.integration.proxy import FAULTS, Fault, FaultProxy, every
+from tests.integration.server import NAME, ROOT, TINY_REASONER, VllmServer
+
+pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
+
+BUDGETS = [0, 16, 43, 64, 129]
+N_QUESTIONS = 50
+SAMPLED = {"sampling": {"greedy": False, "temperature": 1.0, "seed": 5}}
+
+
+@pytest.fixture(scope="module")
+def local() -> HfEngine:
+    return hf.load_engine(str(TINY_REASONER), device="cpu", dtype="float32")
+
+
+@pytest.fixture
+def remote(vllm: VllmServer) -> Iterator[OpenAiEngine]:
+    engine = load_engine(NAME, [vllm.base_url], concurrency=8)
+    yield engine
+    engine.close()
+
+
+def policy_of(local: HfEngine, family: str, threshold: float, **changes: Any) -> Policy:
+    own: dict[str, Any] = {"budgets": BUDGETS, "entropy_source": "top-k:20"}
+    own["sampling"] = {"greedy": True, "temperature": None, "seed": 5}
+    return rule(local, family, threshold, **(own | changes))
+
+
+def requests_of(policy: Policy, number: int = N_QUESTIONS) -> list[Request]:
+    workload = read_workload(ROOT / "samples" / "arithmetic.jsonl")
+    return make_requests(workload.questions[:number], policy)
+
+
+def served(
+    engine: OpenAiEngine, policy: Policy, serving: Draws, on_stop: OnStop = "probe", **how: Any
+) -> list[Reply]:
+    asked, plan = requests_of(policy, **how), server_plan(policy)
+    replies = dict(serve(engine, asked, plan, policy, on_stop=on_stop, serving=serving))
+    return [replies[i] for i in range(len(asked))]
+
+
+def same(replies: list[Reply]) -> list[dict[str, Any]]:
+    """Without time, and without what a stopped stream had thought in vain."""
+    return [
+        asdict(r) | {"seconds": 0, "think_tokens": 0 if r.finish == "stopped" else r.think_tokens}
+        for r in replies
+    ]
+
+
+@pytest.mark.parametrize(
+    ("family", "threshold", "on_stop"),
+    [
+        pytest.param("run-stability", 2.0, "probe", id="run-stability"),
+        pytest.param("entropy", -0.3, "probe", id="entropy"),
+        pytest.param("run-stability", 2.0, "answer", id="visible answers"),
+        pytest.param("run-stability", 9.0, "probe", id="never stopped"),
+    ],
+)
+def test_stops_answers_and_probe_tokens_are_those_of_resumed_thinking(
+    local: HfEngine, remote: OpenAiEngine, family: str, threshold: float, on_stop: OnStop
+) -> None:
+    policy = policy_of(local, family, threshold)
+    overlapping = served(remote, policy, "overlap", on_stop)
+    resumed = served(remote, policy, "resume", on_stop)
+    assert same(overlapping) == same(resumed)
+    for one, other in zip(overlapping, resumed, strict=True):
+        assert one.think_tokens >= other.think_tokens
+    if threshold < 9:
+        assert len({r.stopped_at for r in overlapping}) >= 3
+
+
+def test_sampled_traces_are_those_that_probing_records(
+    local: HfEngine, remote: OpenAiEngine
+) -> None:
+    policy = policy_of(local, "run-stability", 9.0, **SAMPLED)  # thinks to the end, probed
+    asked = [request.prompt for request in requests_of(policy, 20)]
+    recorded = [trace.thinking for trace in remote.probe(asked, server_plan(policy))]
+    overlapping = served(remote, policy, "overlap", number=20)
+    resumed = served(remote, policy, "resume", number=20)
+    assert all(reply.n_probes for reply in overlapping if reply.think_tokens)
+    assert [reply.thinking for reply in overlapping] == recorded
+    assert [reply.thinking for reply in resumed] != recorded, "parts have seeds of their own"
+    # So are the stops: each on the thinking that was recorded.
+    stopping = policy_of(local, "run-stability", 2.0, **SAMPLED)
+    for reply, thinking in zip(
+        served(remote, stopping, "overlap", number=20), recorded, strict=True
+    ):
+        assert thinking.startswith(reply.thinking)
+
+
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "hang"])
+def test_a_broken_stream_costs_time_alone(
+    local: HfEngine, remote: OpenAiEngine, vllm: VllmServer, fault: Fault
+) -> None:
+    policy = policy_of(local, "run-stability", 2.0)
+    calm = served(remote, policy, "resume", number=24)
+    with FaultProxy(vllm.port, every(5, fault)) as proxy:
+        engine = load_engine(NAME, [proxy.base_url], concurrency=4)
+        try:
+            before = proxy.seen[fault]
+            found = served(engine, policy, "overlap", number=24)
+        finally:
+            engine.close()
+    assert proxy.seen[fault] - before >= 10
+    assert same(found) == same(calm)
+
+
+def metric(server: VllmServer, name: str) -> float:
+    """A counter of the server, over all its labels."""
+    url = f"http://127.0.0.1:{server.port}/metrics"
+    with urllib.request.urlopen(url, timeout=60) as reply:
+        text = reply.read().decode()
+    found = re.findall(rf"^vllm:{name}(?:\{{.*\}})? (\S+)$", text, re.MULTILINE)
+    return sum(map(float, found))
+
+
+def test_the_server_gives_up_what_is_broken_off(
+    local: HfEngine, remote: OpenAiEngine, vllm: VllmServer
+) -> None:
+    policy = policy_of(local, "confidence", -600.0)  # stops at the first checkpoint that is alive
+    before = metric(vllm, "generation_tokens_total")
+    replies = served(remote, policy, "overlap")
+    deadline = time.monotonic() + 5
+    while metric(vllm, "num_requests_running") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert metric(vllm, "num_requests_running") == 0
+    decoded = metric(vllm, "generation_tokens_total") - before
+    counted = sum(reply.decoded_tokens for reply in replies)
+    assert {reply.finish for reply in replies} == {"stopped"}
+    # A few tokens each, which were on their way when the connection was closed.
+    assert counted <= decoded <= counted + 6 * len(replies)
+    whole = serve(remote, requests_of(policy), server_plan(policy), None)
+    assert decoded < sum(reply.decoded_tokens for _, reply in whole)
