@@ -70,7 +70,7 @@ class VllmServer:
     home: Path
     """The virtual environment."""
     folder: Path
-    """For its log and its caches."""
+    """For its log and its settings."""
     arguments: tuple[str, ...] = ()
     """Beside those that every test wants; a later one overrides."""
     port: int = field(default_factory=free_port)
@@ -119,7 +119,8 @@ class VllmServer:
         settings = {
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             "VLLM_NO_USAGE_STATS": "1",
-            "VLLM_CACHE_ROOT": str(self.folder / "cache"),
+            # What it finds out about the model's class takes seconds, and stays as it is.
+            "VLLM_CACHE_ROOT": str(self.home / "cache"),
             "VLLM_CONFIG_ROOT": str(self.folder / "config"),
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",
