@@ -37,7 +37,7 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _words(workload: Path, out: Path, base_url: str, *more: str, at_once: int = 4) -> list[str]:
     return [
         *("probe", str(workload), "--out", str(out), "--model", NAME, "--engine", "openai"),
-        *("--base-url", base_url, "--concurrency", str(at_once), "--split", "50/50/0"),
+        *("--base-url", base_url, "--concurrency", str(at_once), "--split", "70/30/0"),
         *("--budgets", "0,16,43,86", "--no-preflight", *more),
     ]
 
