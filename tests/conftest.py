@@ -1,15 +1,22 @@
-"""What every test gets: no network, no user settings, two threads; `gpu` tests need a GPU."""
+"""What every test gets: no network, no user settings, two threads; `gpu` tests need a GPU.
+
+And how `pytest -n` shares the tests out: a worker takes whole files, and one takes the vLLM server.
+"""
 
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 # Before torch or a tokenizer is first imported, by whichever test does so.
 os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ.setdefault("OMP_NUM_THREADS", "2")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["OMP_NUM_THREADS"] = "1"  # the other threads are other workers
+else:
+    os.environ.setdefault("OMP_NUM_THREADS", "2")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small matrices: threads wait for each other
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -43,3 +50,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep what is made once for a file, or for the vLLM server, in one worker."""
+    if config.getoption("dist") != "loadfile":
+        return None
+
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist ships no types
+        def _split_scope(self, nodeid: str) -> str:
+            scope: str = super()._split_scope(nodeid)
+            # A server takes half a minute to start and most of a core: no second one beside it.
+            folder = "tests/integration/"
+            return folder if scope.startswith(folder) else scope
+
+    return Scheduling(config, log)

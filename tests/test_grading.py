@@ -134,7 +134,7 @@ def test_hanging_answers_are_killed_and_counted() -> None:
         assert grader.timeouts == 2
         start = time.monotonic()
         assert grader.grade_many(items[:2]) == [False, False]  # remembered
-        assert time.monotonic() - start < 0.2
+        assert time.monotonic() - start < 0.5  # what one comparison may take
         assert grader.timeouts == 2
 
 

@@ -1,17 +1,20 @@
 """The architecture's rules, as far as a machine can hold them: rooms, imports, docstrings, README.
 
-They read the source and never import it, but for the tests that ask what an import drags in.
+They read the source and never import it, but for the tests that ask what an import drags in and
+what a command's help says.
 """
 
 from __future__ import annotations
 
 import ast
+import io
 import json
 import re
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -20,6 +23,7 @@ from typing import NamedTuple
 import pytest
 
 from stopadvisor import errors
+from stopadvisor.cli.main import main
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "stopadvisor"
@@ -254,7 +258,10 @@ def _fences(language: str) -> list[str]:
 
 @cache
 def _help(*arguments: str) -> str:
-    return _run(HELP, *arguments, "--help")
+    shown = io.StringIO()
+    with redirect_stdout(shown):
+        assert main([*arguments, "--help"]) == 0
+    return shown.getvalue()
 
 
 def test_readme_lists_the_commands_that_exist() -> None:

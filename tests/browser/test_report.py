@@ -95,14 +95,18 @@ def test_axe_finds_nothing_serious(
         with opened(browser, reports[kind], **options) as (page, _):
             page.locator("summary").evaluate_all("all => all.forEach(one => one.click())")
             page.evaluate(axe)
-            found = page.evaluate("axe.run(document)")
+            # Fetching all that it lists as passed would take longer than finding it.
+            found = page.evaluate(
+                "axe.run(document)"
+                ".then(found => ({violations: found.violations, passes: found.passes.length}))"
+            )
             grave = [
                 (v["id"], v["help"], [n["html"][:120] for n in v["nodes"]][:3])
                 for v in found["violations"]
                 if v["impact"] in ("serious", "critical")
             ]
             assert grave == []
-            assert len(found["passes"]) > 20
+            assert found["passes"] > 20
 
 
 @KINDS

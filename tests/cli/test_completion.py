@@ -117,10 +117,12 @@ def test_zsh_completes_commands_values_and_paths(folder: Path) -> None:
         'eval "$(stopadvisor completion zsh)"\n',
         encoding="utf-8",
     )
-    process, control = pty.fork()
-    if process == 0:
-        os.environ["TERM"] = "dumb"
-        os.execvp("zsh", ["zsh", "--no-globalrcs", "-i"])
+    control, terminal = pty.openpty()
+    process = subprocess.Popen(
+        ["zsh", "--no-globalrcs", "-i"], stdin=terminal, stdout=terminal, stderr=terminal,
+        env={**os.environ, "TERM": "dumb"}, start_new_session=True,
+    )  # fmt: skip
+    os.close(terminal)
     try:
         _until(control, "READY> ")
         for typed, completed in (
@@ -133,7 +135,7 @@ def test_zsh_completes_commands_values_and_paths(folder: Path) -> None:
             os.write(control, b"\x15")  # forget the line
     finally:
         os.close(control)
-        os.waitpid(process, 0)
+        process.wait()
 
 
 def _until(control: int, wanted: str, patience_s: float = 60.0) -> None:

@@ -85,6 +85,9 @@ class FaultProxy:
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
         await self._stop.wait()
+        # A server that is closed while it accepts forgets the socket that it has just accepted.
+        self._loop.remove_reader(server.sockets[0].fileno())
+        await asyncio.sleep(0.1)
         server.close()
         for task in self._open:
             task.cancel()
@@ -109,6 +112,10 @@ class FaultProxy:
                     self.seen[fault or "passed"] += 1
                 await self._answer(writer, head, body, fault)
         writer.close()
+        if self._stop.is_set():
+            writer.transport.abort()  # what nobody reads any more is not waited for
+        with contextlib.suppress(*ends):
+            await writer.wait_closed()
         self._open.discard(task)
 
     async def _answer(

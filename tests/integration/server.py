@@ -6,6 +6,7 @@ asked of it.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -26,13 +27,33 @@ BLOCK = 32
 """Tokens per block of its prefix cache."""
 STARTS_WITHIN = 480.0
 """Seconds; 25 to 40 on an idle machine, minutes on a busy one."""
+BUILT_WITHIN = 480.0
+"""Seconds that a build under way is waited for."""
 
 
 def environment() -> Path | None:
-    """The environment that `setup-vllm.sh` built, if it did."""
+    """The environment that `setup-vllm.sh` built, if it did; one that it is building is awaited."""
     said = subprocess.run([SETUP, "--path"], check=True, capture_output=True, text=True)
     home = Path(said.stdout.strip())
-    return home if (home / "finished").exists() else None
+    deadline = time.monotonic() + BUILT_WITHIN
+    while not (home / "finished").exists():
+        if not _is_being_built(home) or time.monotonic() > deadline:
+            # It may have been finished between the two looks.
+            return home if (home / "finished").exists() else None
+        time.sleep(0.5)
+    return home
+
+
+def _is_being_built(home: Path) -> bool:
+    """Whether `setup-vllm.sh` holds its lock."""
+    try:
+        with Path(f"{home}.lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def free_port() -> int:
@@ -49,7 +70,7 @@ class VllmServer:
     home: Path
     """The virtual environment."""
     folder: Path
-    """For its log and its caches."""
+    """For its log and its settings."""
     arguments: tuple[str, ...] = ()
     """Beside those that every test wants; a later one overrides."""
     port: int = field(default_factory=free_port)
@@ -98,7 +119,8 @@ class VllmServer:
         settings = {
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             "VLLM_NO_USAGE_STATS": "1",
-            "VLLM_CACHE_ROOT": str(self.folder / "cache"),
+            # What it finds out about the model's class takes seconds, and stays as it is.
+            "VLLM_CACHE_ROOT": str(self.home / "cache"),
             "VLLM_CONFIG_ROOT": str(self.folder / "config"),
             "HF_HUB_OFFLINE": "1",
             "OMP_NUM_THREADS": "1",

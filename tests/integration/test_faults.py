@@ -34,10 +34,10 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def _words(workload: Path, out: Path, base_url: str, *more: str) -> list[str]:
+def _words(workload: Path, out: Path, base_url: str, *more: str, at_once: int = 4) -> list[str]:
     return [
         *("probe", str(workload), "--out", str(out), "--model", NAME, "--engine", "openai"),
-        *("--base-url", base_url, "--concurrency", "4", "--split", "50/50/0"),
+        *("--base-url", base_url, "--concurrency", str(at_once), "--split", "70/30/0"),
         *("--budgets", "0,16,43,86", "--no-preflight", *more),
     ]
 
@@ -77,7 +77,7 @@ def undisturbed(
 ) -> dict[str, dict[str, Any]]:
     """The records of a run that nothing disturbed; made once."""
     if not _UNDISTURBED:
-        assert main(_words(workload, tmp_path / "calm", vllm.base_url)) == 0
+        assert main(_words(workload, tmp_path / "calm", vllm.base_url, at_once=8)) == 0
         capsys.readouterr()
         _UNDISTURBED["records"] = _records(tmp_path / "calm")
     return _UNDISTURBED["records"]
@@ -92,10 +92,11 @@ def test_a_broken_request_is_asked_again(
     capsys: pytest.CaptureFixture[str],
     fault: Fault,
 ) -> None:
-    hangs = fault == "hang"  # each costs the time-out, so fewer of them
+    hangs = fault == "hang"  # each costs the time-out, so fewer of them, and a short one
+    at_once, patience = (4, "4") if hangs else (8, "30")
     with FaultProxy(vllm.port, every(60 if hangs else 7, fault)) as proxy:
-        words = _words(workload, tmp_path / "run", proxy.base_url, "--request-timeout", "3")
-        code = main(words)
+        words = ("--request-timeout", patience)
+        code = main(_words(workload, tmp_path / "run", proxy.base_url, *words, at_once=at_once))
         said = capsys.readouterr().err
     assert code == 0, said
     assert proxy.seen[fault] >= (3 if hangs else 20)
@@ -138,22 +139,22 @@ def test_a_server_that_stays_down_ends_the_run_and_the_next_goes_on(
     vllm: VllmServer, workload: Path, undisturbed: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    words = _words(workload, out, vllm.base_url, "--patience", "3")
-    process = _probing(words, tmp_path / "log")
-    _wait_for_lines(out, 8, process)
-    vllm.kill()
+    with FaultProxy(vllm.port) as server:  # who talks to it sees a server that dies with it
+        process = _probing(
+            _words(workload, out, server.base_url, "--patience", "3"), tmp_path / "log"
+        )
+        _wait_for_lines(out, 8, process)
     assert process.wait(60) == 1
     said = (tmp_path / "log").read_text()
     errors = [line for line in said.splitlines() if line.startswith("stopadvisor: ")]
     assert len(errors) == 1
-    assert f"no answer for 3 s from {vllm.base_url}" in errors[0]
+    assert f"no answer for 3 s from {server.base_url}" in errors[0]
     assert f"what was collected is kept in {out}" in said
     assert "Traceback" not in said
     kept = _records(out)
     assert 8 <= len(kept) < N_QUESTIONS
     before = (out / "probes.jsonl").read_bytes()
-    vllm.start()
-    assert main(words) == 0
+    assert main(_words(workload, out, vllm.base_url)) == 0
     assert (out / "probes.jsonl").read_bytes().startswith(before)
     _assert_same(out, undisturbed)
 
