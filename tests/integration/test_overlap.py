@@ -149,7 +149,6 @@ def test_the_server_gives_up_what_is_broken_off(
     decoded = metric(vllm, "generation_tokens_total") - before
     counted = sum(reply.decoded_tokens for reply in replies)
     assert {reply.finish for reply in replies} == {"stopped"}
-    # A few tokens each, which were on their way when the connection was closed.
-    assert counted <= decoded <= counted + 6 * len(replies)
     whole = serve(remote, requests_of(policy), server_plan(policy), None)
-    assert decoded < sum(reply.decoded_tokens for _, reply in whole)
+    # What was on its way when the connection was closed, and no whole traces.
+    assert counted <= decoded < 0.8 * sum(reply.decoded_tokens for _, reply in whole)

@@ -13,7 +13,7 @@ from typing import Any
 
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.openai.chat_stream import ChatReader, ChatText
-from stopadvisor.engines.openai.client import Client
+from stopadvisor.engines.openai.client import Client, Refused
 from stopadvisor.engines.openai.completion import Completion, Take
 from stopadvisor.engines.openai.prefix import Prefix
 from stopadvisor.errors import EngineError, ModelError
@@ -381,16 +381,26 @@ async def shows_reasoning(client: Client, number: int, *, patience: float) -> bo
     Refused, EngineError
         There is no chat.
     """
-    reader = ChatReader(lambda reasoning, text: True)
+    said = ChatReader(lambda reasoning, text: True)
 
-    def take(reasoning: str, text: str) -> bool:
-        return not reader.reasoning and len(reader.text) < _SAID
+    def make() -> ChatReader:
+        nonlocal said
+        said = ChatReader(lambda reasoning, text: not said.reasoning and len(said.text) < _SAID)
+        return said
 
-    reader.take = take
-    body = {"model": client.model, "messages": list(_QUESTION), "stream": True}
-    await client.read_stream(
-        "/chat/completions", body, lambda: reader, home=number, patience=patience
-    )
-    if reader.reasoning:
-        return True
-    return None if reader.text.lstrip().startswith("<think>") else False
+    inline = False
+    # Drawn by chance an answer may come without any; not every provider takes a temperature.
+    for options in ({"temperature": 0.0}, {}):
+        body = {"model": client.model, "messages": list(_QUESTION), "stream": True, **options}
+        try:
+            await client.read_stream(
+                "/chat/completions", body, make, home=number, patience=patience
+            )
+        except Refused as error:
+            if error.status in (401, 403) or not options:
+                raise
+            continue
+        if said.reasoning:
+            return True
+        inline = inline or said.text.lstrip().startswith("<think>")
+    return None if inline else False
