@@ -101,6 +101,37 @@ class AnswerStops:
         ended = ((flags & (_EOS | _ENDS_LINE)) > 0) | newline
         return ended, (flags & _BRACE) > 0, has_content | ((flags & _CONTENT) > 0)
 
+    def take(
+        self, new: Sequence[int], ids: list[int], has_content: bool, cap: int
+    ) -> tuple[bool, bool]:
+        """Put new tokens behind one forced answer, until it is over.
+
+        Parameters
+        ----------
+        new : sequence of int
+        ids : list of int
+            The answer so far; grows to `cap` at most.
+        has_content : bool
+            Whether it holds more than white space.
+        cap : int
+
+        Returns
+        -------
+        ended : bool
+            By its last token, not by the cap.
+        has_content : bool
+            As given, the new tokens included.
+        """
+        ended = False
+        for token in new:
+            ids.append(token)
+            ends, braced, content = self.ends(np.array([token]), np.array([has_content]))
+            has_content = bool(content[0])
+            ended = bool(ends[0]) or (bool(braced[0]) and self.boxed(ids))
+            if ended or len(ids) >= cap:
+                break
+        return ended, has_content
+
     def boxed(self, ids: Sequence[int]) -> bool:
         r"""Whether the answer so far holds a ``\boxed{}`` that is closed."""
         text = self.chat.decode(ids)

@@ -15,7 +15,6 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import urlsplit, urlunsplit
 
 import httpx2
 from tenacity import AsyncRetrying, retry_if_exception_type
@@ -30,7 +29,8 @@ from stopadvisor.engines.openai.completion import (
 )
 from stopadvisor.engines.openai.key import Key
 from stopadvisor.engines.openai.patience import PassingError, Waiting
-from stopadvisor.errors import EngineError, ModelError
+from stopadvisor.engines.openai.servers import Server, Servers
+from stopadvisor.errors import EngineError
 
 __all__ = ["PATIENCE", "REQUEST_TIMEOUT", "Client", "Completion", "Key", "Refused", "Traffic"]
 
@@ -72,16 +72,6 @@ class Traffic:
     cached_tokens: int = 0
 
 
-@dataclass
-class _Server:
-    """One base URL and how it is doing."""
-
-    url: str
-    in_flight: int = 0
-    homes: int = 0
-    resting_until: float = 0.0
-
-
 class Client:
     """Completions from one or several servers that serve the same model.
 
@@ -121,14 +111,12 @@ class Client:
         request_timeout: float = REQUEST_TIMEOUT,
         patience: float = PATIENCE,
     ) -> None:
-        if not base_urls:
-            raise ModelError("at least one --base-url is required, got none")
         self.model = model
         self.patience = patience
         self.traffic = Traffic()
         self._key = key
         self._request_timeout = request_timeout
-        self._servers = [_Server(_checked(url)) for url in base_urls]
+        self._servers = Servers(base_urls)
         self._http = httpx2.AsyncClient(
             auth=key,
             timeout=httpx2.Timeout(request_timeout, connect=CONNECT_TIMEOUT, pool=None),
@@ -165,13 +153,11 @@ class Client:
     @property
     def urls(self) -> tuple[str, ...]:
         """Base URLs of the servers."""
-        return tuple(server.url for server in self._servers)
+        return self._servers.urls
 
     def home(self) -> int:
         """Give a question its server, by number: the one that was given the fewest so far."""
-        number = min(range(len(self._servers)), key=lambda i: self._servers[i].homes)
-        self._servers[number].homes += 1
-        return number
+        return self._servers.home()
 
     async def complete(
         self,
@@ -378,7 +364,7 @@ class Client:
     async def _once(
         self, method: str, path: str, content: bytes | None, home: int | None, receive: _Receive
     ) -> Any:
-        server = self._pick(home)
+        server = self._servers.pick(home)
         url = server.url.removesuffix("/v1") + path[1:] if path[:2] == "//" else server.url + path
         headers = {} if content is None else {"Content-Type": "application/json"}
         server.in_flight += 1
@@ -391,14 +377,14 @@ class Client:
                 result = await receive(response, began)
         except httpx2.HTTPError as error:
             self.traffic.failed += 1
-            server.resting_until = time.monotonic() + 1.0
+            server.rest()
             raise PassingError(f"{server.url}: {self._hide(_reason(error))}") from error
         except PassingError:
             self.traffic.failed += 1
             raise
         except _MALFORMED as error:
             self.traffic.failed += 1
-            server.resting_until = time.monotonic() + 1.0
+            server.rest()
             # The error may quote what was sent; `from None` keeps it out of tracebacks as well.
             reason = self._hide(f"malformed answer ({type(error).__name__}: {error})")
             raise PassingError(f"{server.url}: {reason}") from None
@@ -408,26 +394,18 @@ class Client:
         self.traffic.requests += 1
         return result
 
-    def _pick(self, home: int | None) -> _Server:
-        """Take the home while it is well, else the least busy server that is."""
-        now = time.monotonic()
-        well = [s for s in self._servers if s.resting_until <= now] or self._servers
-        if home is not None and self._servers[home] in well:
-            return self._servers[home]
-        return min(well, key=lambda server: server.in_flight)
-
-    def _raise_for(self, server: _Server, response: httpx2.Response) -> None:
+    def _raise_for(self, server: Server, response: httpx2.Response) -> None:
         """Say what a status means: ask again, after a pause perhaps, or give up."""
         if response.status_code not in _PASSING:
             raise self._refused(server, response)
-        pause, now = _retry_after(response), time.monotonic()
-        server.resting_until = now + max(pause, 1.0)
-        if any(other.resting_until <= now for other in self._servers):
+        pause = _retry_after(response)
+        server.rest(pause)
+        if self._servers.any_well():
             pause = 0.0  # the next attempt goes to another
         said = self._said(response)
         raise PassingError(f"{server.url}: {response.status_code} {said}", pause)
 
-    def _refused(self, server: _Server, response: httpx2.Response) -> Refused:
+    def _refused(self, server: Server, response: httpx2.Response) -> Refused:
         status, said = response.status_code, self._said(response)
         if status in (401, 403):
             key = f"the key in {self._key.name}" if self._key else "a request without a key"
@@ -463,33 +441,6 @@ def _whole(parse: Callable[[Any, float], Any]) -> _Receive:
         return parse(data, seconds)
 
     return receive
-
-
-def _checked(url: str) -> str:
-    """Return a base URL without a slash at its end.
-
-    Raises
-    ------
-    ModelError
-        It is no HTTP URL, or carries a password or a query, which would end up in logs.
-    """
-    if "@" in url:
-        raise ModelError(
-            "--base-url must not hold a user name or password: give a key through the environment"
-        )
-    if "?" in url:
-        raise ModelError(
-            "--base-url must be such as http://host:8000/v1, without what stands behind a '?': "
-            "give a key through the environment"
-        )
-    try:
-        parts = urlsplit(url)
-        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # a port that is no number, half a bracket
-        known = None
-    if not known:
-        raise ModelError(f"--base-url must be such as http://host:8000/v1, got {url!r}")
-    return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
 
 
 def _reason(error: httpx2.HTTPError) -> str:

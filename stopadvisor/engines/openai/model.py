@@ -7,17 +7,15 @@ serving loop can use it for one request.  Knows no batches, no files and no gold
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
-
-import numpy as np
 
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.hf.stops import AnswerStops
 from stopadvisor.engines.openai.capabilities import Capabilities
 from stopadvisor.engines.openai.client import Client, Completion
+from stopadvisor.engines.openai.drawing import GREEDY, drawing_fields
 from stopadvisor.engines.openai.drawn import Drawn, Forced, Kind, Served, Written
 from stopadvisor.engines.openai.ends import TraceEnd, mean_statistics, token_statistics
 from stopadvisor.engines.openai.prefix import Prefix
@@ -343,12 +341,12 @@ class ServedModel:
                 logprobs=k,
                 # Only a request's first newline can end it; one before content goes on below.
                 stop=["\n"],
-                **_GREEDY,
+                **GREEDY,
             )
             new = await self.aside(self._new_ids, answer, newline=True)
             # An ending token that was put there for the server has no figures.
             rows += token_statistics(answer, len(new if k is None else answer.token_ids or ()), k)
-            ended, has_content = await self.aside(self._take, new, ids, has_content, cap)
+            ended, has_content = await self.aside(self.stops.take, new, ids, has_content, cap)
             over = ended or len(ids) >= cap
         counted = max(1, len(ids) - ended)
         if len(rows) < counted:
@@ -390,7 +388,9 @@ class ServedModel:
                 served,
                 home,
                 max_tokens=plan.answer_cap - len(ids),
-                **self._drawing(plan, prompt, len(thinking) + len(closer) + len(ids)),
+                **drawing_fields(
+                    self.sampling(plan), plan, prompt, len(thinking) + len(closer) + len(ids)
+                ),
             )
             for token in self._new_ids(answer):
                 ids.append(token)
@@ -398,28 +398,6 @@ class ServedModel:
                 if over:
                     break
         return Written(tuple(ids), await self.aside(self.visible_text, ids), tuple(served))
-
-    def _take(
-        self, new: Sequence[int], ids: list[int], has_content: bool, cap: int
-    ) -> tuple[bool, bool]:
-        """Put new tokens behind a forced answer, until it is over.
-
-        Returns
-        -------
-        ended : bool
-            By its last token, not by the cap.
-        has_content : bool
-            It holds anything but white space.
-        """
-        ended = False
-        for token in new:
-            ids.append(token)
-            ends, braced, content = self.stops.ends(np.array([token]), np.array([has_content]))
-            has_content = bool(content[0])
-            ended = bool(ends[0]) or (bool(braced[0]) and self.stops.boxed(ids))
-            if ended or len(ids) >= cap:
-                break
-        return ended, has_content
 
     def visible_text(self, ids: Sequence[int]) -> str:
         """Return a visible answer as text, without the token that ended it."""
@@ -454,26 +432,7 @@ class ServedModel:
         served.append(Served(kind, budget, answer.prompt_tokens, answer.cached_tokens))
 
     def _drawing(self, plan: ProbePlan, prompt: Prompt, at: int) -> dict[str, Any]:
-        """Return the fields that say how a trace is drawn.
-
-        All are said, as a server would fill in the model's own, or none where those are wanted;
-        one that continues a trace at token `at` has a seed of its own.
-        """
-        sampling = self.sampling(plan)
-        if sampling is None:
-            fields: dict[str, Any] = {"temperature": plan.temperature}
-        else:
-            fields = {
-                "temperature": sampling.temperature,
-                "top_k": sampling.top_k or -1,
-                "top_p": sampling.top_p,
-                "min_p": sampling.min_p,
-                "repetition_penalty": sampling.repetition_penalty,
-            }
-        if fields["temperature"] != 0:
-            name = f"{plan.seed}:{prompt.key}:{prompt.sample}:{at}".encode()
-            fields["seed"] = int.from_bytes(hashlib.sha256(name).digest()[:4], "big") >> 1
-        return fields
+        return drawing_fields(self.sampling(plan), plan, prompt, at)
 
     def _new_ids(self, answer: Completion, *, newline: bool = False) -> list[int]:
         """Return the ids of an answer, the ending one included.
@@ -519,11 +478,3 @@ class ServedModel:
 
 _STALLED = 5
 """Streams in a row that may bring nothing new; those that do are gone on with."""
-_GREEDY: Mapping[str, Any] = {
-    "temperature": 0.0,
-    "top_k": -1,
-    "top_p": 1.0,
-    "min_p": 0.0,
-    "repetition_penalty": 1.0,
-}
-"""All said, as a server would fill in the model's own."""

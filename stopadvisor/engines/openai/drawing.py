@@ -1,0 +1,54 @@
+"""The fields of a request that say how its tokens are drawn.
+
+Knows a plan and the model's own settings; no server.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from stopadvisor.engines.settings import Sampling
+from stopadvisor.probes import ProbePlan, Prompt
+
+__all__ = ["GREEDY", "drawing_fields"]
+
+GREEDY: Mapping[str, Any] = {
+    "temperature": 0.0,
+    "top_k": -1,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+}
+"""All said, as a server would fill in the model's own."""
+
+
+def drawing_fields(
+    sampling: Sampling | None, plan: ProbePlan, prompt: Prompt, at: int
+) -> dict[str, Any]:
+    """Return the fields that say how a trace is drawn.
+
+    Parameters
+    ----------
+    sampling : Sampling or None
+        All of it is said, as a server would fill in the model's own; None where those are wanted.
+    plan : ProbePlan
+        Its temperature, and its seed.
+    prompt : Prompt
+    at : int
+        Tokens that were drawn before; a part that continues a trace has a seed of its own.
+    """
+    fields: dict[str, Any] = {"temperature": plan.temperature}
+    if sampling is not None:
+        fields = {
+            "temperature": sampling.temperature,
+            "top_k": sampling.top_k or -1,
+            "top_p": sampling.top_p,
+            "min_p": sampling.min_p,
+            "repetition_penalty": sampling.repetition_penalty,
+        }
+    if fields["temperature"] != 0:
+        name = f"{plan.seed}:{prompt.key}:{prompt.sample}:{at}".encode()
+        fields["seed"] = int.from_bytes(hashlib.sha256(name).digest()[:4], "big") >> 1
+    return fields

@@ -1,0 +1,101 @@
+"""Equal servers: their addresses, how each is doing, and which is asked next.
+
+Knows no requests.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit, urlunsplit
+
+from stopadvisor.errors import ModelError
+
+__all__ = ["Server", "Servers"]
+
+_REST = 1.0
+"""Seconds for which a server that failed is asked last."""
+
+
+@dataclass
+class Server:
+    """One base URL and how it is doing."""
+
+    url: str
+    in_flight: int = 0
+    homes: int = 0
+    """Questions that were given to it."""
+    resting_until: float = 0.0
+
+    def rest(self, seconds: float = 0.0) -> None:
+        """Leave it alone for a while, longer where it asked for that."""
+        self.resting_until = time.monotonic() + max(seconds, _REST)
+
+
+class Servers:
+    """Servers that serve the same model.
+
+    Raises
+    ------
+    ModelError
+        There is none, or a base URL is not of its form.
+    """
+
+    def __init__(self, base_urls: Sequence[str]) -> None:
+        if not base_urls:
+            raise ModelError("at least one --base-url is required, got none")
+        self._all = [Server(_checked(url)) for url in base_urls]
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Base URLs."""
+        return tuple(server.url for server in self._all)
+
+    def home(self) -> int:
+        """Give a question its server, by number: the one that was given the fewest so far."""
+        number = min(range(len(self._all)), key=lambda i: self._all[i].homes)
+        self._all[number].homes += 1
+        return number
+
+    def pick(self, home: int | None) -> Server:
+        """Take the home while it is well, else the least busy server that is."""
+        well = self._well() or self._all
+        if home is not None and self._all[home] in well:
+            return self._all[home]
+        return min(well, key=lambda server: server.in_flight)
+
+    def any_well(self) -> bool:
+        """Whether one has not failed just now."""
+        return bool(self._well())
+
+    def _well(self) -> list[Server]:
+        now = time.monotonic()
+        return [server for server in self._all if server.resting_until <= now]
+
+
+def _checked(url: str) -> str:
+    """Return a base URL without a slash at its end.
+
+    Raises
+    ------
+    ModelError
+        It is no HTTP URL, or carries a password or a query, which would end up in logs.
+    """
+    if "@" in url:
+        raise ModelError(
+            "--base-url must not hold a user name or password: give a key through the environment"
+        )
+    if "?" in url:
+        raise ModelError(
+            "--base-url must be such as http://host:8000/v1, without what stands behind a '?': "
+            "give a key through the environment"
+        )
+    try:
+        parts = urlsplit(url)
+        known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number, half a bracket
+        known = None
+    if not known:
+        raise ModelError(f"--base-url must be such as http://host:8000/v1, got {url!r}")
+    return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
