@@ -185,6 +185,10 @@ async def _open(
         chat, stops = await run_sync(make)
         if not isinstance(found, ServerWords):
             await _check_tokenizer(client, chat)
+        elif not can.resumes:
+            raise ModelError(
+                "a chat's thinking is cut into tokens here: name its tokenizer with --tokenizer"
+            )
         return ServedModel(
             client=client,
             wire=await open_wire(client, chat, can),
