@@ -46,13 +46,14 @@ def environment() -> Path | None:
 
 def _is_being_built(home: Path) -> bool:
     """Whether `setup-vllm.sh` holds its lock."""
-    try:
-        with Path(f"{home}.lock").open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        pass
+    lock = Path(f"{home}.lock")
+    if not lock.exists():
+        return False
+    with lock.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
     return False
 
 
