@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,13 +119,11 @@ def has_accelerator() -> bool:
 
 def host_memory() -> int:
     """Return the bytes of memory that are free for a new process, at a guess."""
-    try:
+    with suppress(OSError, ValueError):  # not Linux: all of the memory is the best guess left
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             name, _, value = line.partition(":")
             if name == "MemAvailable":
                 return int(value.split()[0]) * 1024
-    except (OSError, ValueError):
-        pass  # not Linux: all of the memory is the best guess left
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

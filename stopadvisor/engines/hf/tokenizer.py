@@ -6,7 +6,7 @@ For engines that run the model elsewhere.  Importing this module imports transfo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,14 +61,11 @@ def load_tokenizer(model: str) -> LoadedTokenizer:
 
 def _generation(model: str) -> Any:
     """Read the generation settings; a model without them has those of its configuration."""
-    try:
+    with suppress(OSError):
         return GenerationConfig.from_pretrained(model)
-    except OSError:
-        pass  # what follows is what transformers itself does for such a model
-    try:
+    with suppress(OSError, ValueError):  # as transformers itself does for such a model
         return GenerationConfig.from_model_config(AutoConfig.from_pretrained(model))
-    except (OSError, ValueError):
-        return GenerationConfig()  # a folder with nothing but a tokenizer
+    return GenerationConfig()  # a folder with nothing but a tokenizer
 
 
 def stop_ids(generation: Any, tokenizer: Any) -> tuple[int, ...]:
