@@ -39,8 +39,14 @@ def _no_user_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STOPADVISOR_REPORT", "0")
 
 
+_SERVED = "tests/integration/"
+"""Tests of one vLLM server, which takes half a minute to start and most of a core."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the tests marked `gpu` where there is no CUDA device."""
+    """Put the tests of the server first; skip those marked `gpu` where there is no CUDA device."""
+    # They are one worker's and the longest piece of work: begun last, it would end alone.
+    items.sort(key=lambda item: not item.nodeid.startswith(_SERVED))
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return  # torch takes seconds to import, and most runs hold no such test
@@ -63,8 +69,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist ships no types
         def _split_scope(self, nodeid: str) -> str:
             scope: str = super()._split_scope(nodeid)
-            # A server takes half a minute to start and most of a core: no second one beside it.
-            folder = "tests/integration/"
-            return folder if scope.startswith(folder) else scope
+            return _SERVED if scope.startswith(_SERVED) else scope
 
     return Scheduling(config, log)

@@ -62,7 +62,8 @@ FIGURES: dict[str, Any] = {
     "risk_ci95": [0.084, 0.125],
 }  # fmt: skip
 SERVED: dict[str, Any] = {
-    "questions": 900, "new": 900, "kind": "stop", "stopped_share": 0.482, "seconds": 16.1,
+    "questions": 900, "new": 900, "kind": "stop", "serving": None, "stopped_share": 0.482,
+    "seconds": 16.1,
     "mean_tokens": {"think": 47.4, "probe": 7.1, "visible": 3.2}, "labelled": 900,
     "accuracy": 0.84, "certified": True, "alpha": 0.15, "out": "runs/sums-6c815c28.jsonl",
     "full": {
