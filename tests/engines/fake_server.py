@@ -26,6 +26,11 @@ TINY = Path(__file__).parent.parent.parent / "samples" / "tiny-reasoner"
 BREAKS = ("cut-short", "cut-line", "abort-short", "error-short")
 """What befalls a stream after its third token: a closed connection, within a line too, or an event
 that says that the server gives up."""
+_KNOWN = {
+    *("model", "prompt", "max_tokens", "temperature", "top_p", "seed", "stop", "logprobs"),
+    *("stream", "stream_options", "messages"),
+}
+"""Fields of OpenAI's own API."""
 FAULTS = ("429", "500", "truncated", "no-choices", "null-choice", "abort", "close", "hang")
 
 
@@ -80,6 +85,15 @@ class FakeServer:
     top_limit: int = 20
     returns_ids: bool = True
     takes_ids: bool = True
+    refuses_with: int = 400
+    """Status of the refusal of ids."""
+    wraps_text: bool = False
+    """Whether a text is put into a chat's turn, as some gateways do."""
+    strict: bool = False
+    """Refuses fields of a text completion that OpenAI's own does not know."""
+    strict_about: tuple[str, ...] = ()
+    """Refuses these fields."""
+    says_usage: bool = True
     counts_cached: bool = True
     sends_end: bool = True
     """Whether an ending token is among the ids, as with vLLM."""
@@ -247,7 +261,10 @@ class FakeServer:
             time.sleep(2.0)
             to.close_connection = True
         elif not self.takes_ids and not isinstance(body.get("prompt", ""), str):
-            _send(to, 400, {"error": {"message": "prompt must be a string"}})
+            _send(to, self.refuses_with, {"error": {"message": "prompt must be a string"}})
+        elif unknown := self._unknown(body):
+            said = f"Unrecognized request argument supplied: {', '.join(unknown)}"
+            _send(to, 400, {"error": {"message": said}})
         elif (body.get("logprobs") or 0) > self.top_limit > 0:
             _send(to, 400, {"error": {"message": f"at most {self.top_limit} logprobs"}})
         elif "messages" in body:
@@ -265,6 +282,11 @@ class FakeServer:
         generation = body["add_generation_prompt"]
         text = words().words.render(body["messages"], kwargs, generation=generation)
         return ids_of(self.writes + text)
+
+    def _unknown(self, body: dict[str, Any]) -> list[str]:
+        return sorted(
+            {n for n in body if (self.strict and n not in _KNOWN) or n in self.strict_about}
+        )
 
     def _pieces(self, answer: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """An answer's choices token by token, as vLLM streams it, and its counts."""
@@ -352,7 +374,9 @@ class FakeServer:
 
     def _answer(self, body: dict[str, Any]) -> dict[str, Any]:
         prompt, by_text = body["prompt"], isinstance(body["prompt"], str)
-        if by_text:
+        if by_text and self.wraps_text:
+            prompt = words().prompt_ids([{"role": "user", "content": prompt}])
+        elif by_text:
             prompt = ids_of(prompt)
         opener = words().opener.ids[0]
         begun = len(prompt) - prompt[::-1].index(opener) if opener in prompt else len(prompt)
@@ -395,7 +419,7 @@ class FakeServer:
         usage: dict[str, Any] = {"prompt_tokens": len(prompt), "completion_tokens": len(shown)}
         if self.counts_cached:
             usage["prompt_tokens_details"] = {"cached_tokens": len(prompt) // 32 * 32}
-        return {"choices": [choice], "usage": usage}
+        return {"choices": [choice], "usage": usage if self.says_usage else {}}
 
 
 def logprob(token: int) -> float:

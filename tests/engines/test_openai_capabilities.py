@@ -44,6 +44,55 @@ def test_the_way_to_its_reasoning_is_found(settings: dict[str, Any], way: str) -
         assert found(server).way == way
 
 
+def test_a_gateway_that_makes_a_chat_of_a_text_completes_no_text() -> None:
+    with fake_server(takes_ids=False, wraps_text=True) as server:
+        can = found(server)
+        assert can.way == "none"
+        assert any("on text: it makes a prompt of" in why for why in can.refusals)
+        server.chat = "reasoning_content"
+        assert found(server).way == "visible-stream"
+
+
+@pytest.mark.parametrize("status", [400, 404, 422, 500, 501])
+def test_ids_that_fail_somehow_leave_the_other_ways(status: int) -> None:
+    with fake_server(takes_ids=False, refuses_with=status) as server:
+        assert found(server).way == "completions-text"
+
+
+def test_log_probabilities_that_are_refused_leave_ids() -> None:
+    with fake_server(strict_about=("logprobs",)) as server:
+        can = found(server)
+    assert (can.way, can.returns_ids, can.top_limit) == ("completions-ids", True, 0)
+
+
+def test_an_account_without_credit_is_no_hidden_reasoning() -> None:
+    with (
+        fake_server(takes_ids=False, refuses_with=402) as server,
+        pytest.raises(ModelError, match="402"),
+    ):
+        found(server)
+
+
+def test_what_was_tried_is_told_with_the_refusal() -> None:
+    with fake_server(completions=False) as server, pytest.raises(ModelError) as caught:
+        load_engine("tiny-reasoner", [server.url], patience=1.0)
+    for way in ("on ids: ", "on text: ", "in a chat: "):
+        assert way in str(caught.value)
+
+
+def test_another_model_under_the_same_name_is_refused() -> None:
+    with (
+        fake_server(root="/models/one") as first,
+        fake_server(root="/models/other") as second,
+        fake_server(root="/elsewhere/one") as third,
+        fake_server(root="someone/one") as fourth,
+    ):
+        assert found(first, third).way == "completions-ids"
+        assert found(first, fourth).way == "completions-ids"
+        with pytest.raises(ModelError, match="must be equal servers: root is '/models/other' at"):
+            found(first, second)
+
+
 def test_a_whole_server_is_described() -> None:
     with fake_server() as server:
         can = found(server)

@@ -59,7 +59,7 @@ def silent(probe: RawProbe) -> RawProbe:
 def test_the_form_that_works_is_found(settings: dict[str, Any], form: str) -> None:
     with fake_server(**settings) as server, chat_engine(server) as engine:
         assert f"answers behind given reasoning ({form})" in engine.remarks[0]
-        assert engine.identity()["engine"] == "openai-chat"
+        assert engine.identity()["engine"] == f"openai-chat ({form})"
         assert engine.entropy == "none"
 
 

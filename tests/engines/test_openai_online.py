@@ -331,3 +331,27 @@ def test_options_of_another_engine_are_refused(
 def test_the_story_is_long_enough() -> None:
     assert LENGTH > 16
     assert end_id() not in THINKING
+
+
+def test_a_context_that_cuts_the_certified_cap_is_refused() -> None:
+    with fake_server(context=700) as server, engine_at(server) as engine:
+        policy = policy_of(engine)
+        with pytest.raises(ModelError, match=r"cap of 400 thinking tokens is beyond the server's"):
+            list(serve(engine, make_requests(["3+4"], policy), server_plan(policy), policy))
+
+    async def main() -> None:
+        async with connect(policy, [server.url], patience=2.0):
+            raise AssertionError("not reached")
+
+    with fake_server(context=700) as server, pytest.raises(ModelError, match="context of 700"):
+        asyncio.run(main())
+
+
+def test_a_prompt_that_leaves_less_than_the_certified_cap_is_told() -> None:
+    with fake_server(context=400 + CLOSER + 512 + 12) as server, engine_at(server) as engine:
+        policy = policy_of(engine)
+        asked = make_requests(["3+4", "please tell me: 3+4 or 4+3, which of them is 7?"], policy)
+        replies = dict(serve(engine, asked, server_plan(policy), policy))
+        assert len(replies) == 2
+        told = [r for r in engine.remarks if "leave less of the server's context" in r]
+    assert len(told) == 1

@@ -148,3 +148,16 @@ def test_the_ramp_and_the_regime_work_on_text() -> None:
             assert engine.concurrency is not None
         finally:
             engine.close()
+
+
+def test_an_endpoint_that_knows_no_more_than_openais_own_is_probed() -> None:
+    strict = probed(TEXT, takes_ids=False, strict=True)
+    assert strict == probed(TEXT, takes_ids=False)
+
+
+def test_a_text_that_is_not_gone_on_with_fails_preflight() -> None:
+    settings = {"takes_ids": False, "wraps_text": True, "says_usage": False}
+    with fake_server(**settings) as server, engine_at(server) as engine:
+        assert engine.served_model.can.way == "completions-text"  # nothing counts its tokens
+        found = {f.name: f for f in engine.findings(prompts(1)[0], TEXT)}
+    assert found["resumes"].status == "fail"

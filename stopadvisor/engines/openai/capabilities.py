@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.openai.chat_wire import ChatWire, shows_reasoning
-from stopadvisor.engines.openai.client import Client, Refused
+from stopadvisor.engines.openai.client import FINAL, Client, Refused
 from stopadvisor.engines.openai.patience import OPENING_PATIENCE
 from stopadvisor.engines.openai.wire import NO_STREAM, TextWire, Wire
 from stopadvisor.errors import EngineError, ModelError
@@ -34,6 +34,9 @@ MOST_TOP = 1024
 """Above so many, no more are looked for."""
 _REPEATED = 600
 """Tokens of the prompt that is sent twice: longer than the cache blocks of most servers."""
+_DIGIT = "1"
+_TOKENS_OF_DIGIT = 3
+"""At most, with what begins every text and a space in front; a chat's turn takes more."""
 _TOKENS_A_WORD = 4
 """More than a short word and its space ever take, so that a prompt of words fits."""
 _ANY_IDS = (11, 12, 13, 14, 15, 16, 17, 18)
@@ -62,6 +65,8 @@ class Capabilities:
     """How many of a repeated prompt's tokens did; None where it does not say."""
     repeated_tokens: int
     """Length of that prompt."""
+    refusals: tuple[str, ...] = ()
+    """Why it cannot be asked in better ways."""
 
     @property
     def takes_ids(self) -> bool:
@@ -72,13 +77,6 @@ class Capabilities:
     def resumes(self) -> bool:
         """Thinking can be gone on with where it was left."""
         return self.way in ("completions-ids", "completions-text")
-
-    @property
-    def engine(self) -> str:
-        """The engine's name, by how its probes come about."""
-        if not self.resumes:
-            return "openai-chat"
-        return "openai" if self.exact else "openai-text"
 
     @property
     def exact(self) -> bool:
@@ -124,14 +122,25 @@ async def find_capabilities(client: Client, prompt_ids: Sequence[int]) -> Capabi
     ]
     first = found[0]
     for url, other in zip(client.urls[1:], found[1:], strict=True):
-        for name in ("way", "server", "context", "returns_ids", "top_limit"):
+        for name in ("way", "server", "context", "root", "returns_ids", "top_limit"):
             ours, theirs = getattr(first, name), getattr(other, name)
-            if ours != theirs:
+            same = _same_root(ours, theirs) if name == "root" else ours == theirs
+            if not same:
                 raise ModelError(
                     f"all --base-url must be equal servers: {name} is {theirs!r} at {url}, "
                     f"{ours!r} at {client.urls[0]}"
                 )
     return first
+
+
+def _same_root(ours: str | None, theirs: str | None) -> bool:
+    """Whether two servers may have their models from the same place, each on its own machine."""
+    if ours is None or theirs is None:
+        return True
+    here, there = Path(ours), Path(theirs)
+    if here.is_absolute() != there.is_absolute():
+        return True  # a name, and where it was downloaded to
+    return here.name == there.name if here.is_absolute() else ours == theirs
 
 
 async def open_wire(client: Client, chat: Chat, can: Capabilities) -> Wire:
@@ -177,24 +186,26 @@ async def _capabilities_of(client: Client, ids: Sequence[int], number: int) -> C
     url = client.urls[number]
     entry = await _model_entry(client, number)
     context, root = entry.get("max_model_len"), entry.get("root")
-    way, returns_ids, logprobs = await _way(client, ids, number)
+    found = await _way(client, ids, number)
     top, cached, length = 0, None, 0
-    if way in ("completions-ids", "completions-text"):
+    if found.way in ("completions-ids", "completions-text"):
         try:
-            top = await _top_limit(client, ids, number) if returns_ids and logprobs else 0
+            if found.returns_ids and found.logprobs:
+                top = await _top_limit(client, ids, number)
             length = min(_REPEATED, (int(context) if context else _REPEATED) - 8)
             repeated: Sequence[int] | str = (list(ids) * (length // len(ids) + 1))[:length]
-            if way == "completions-text":
+            if found.way == "completions-text":
                 repeated = "go " * (length // _TOKENS_A_WORD)
             cached, length = await _cached(client, repeated, number)
         except EngineError as error:
             raise ModelError(f"{url} fails when it is asked what it can do: {error}") from error
     return Capabilities(
-        way=way,
+        way=found.way,
+        refusals=found.refusals,
         server=await _version(client, number),
         context=int(context) if context else None,
         root=str(root) if root else None,
-        returns_ids=returns_ids,
+        returns_ids=found.returns_ids,
         top_limit=top,
         counts_cached=cached is not None,
         cached_tokens=cached,
@@ -208,8 +219,7 @@ async def _model_entry(client: Client, number: int) -> dict[str, Any]:
     try:
         listed = await client.ask("GET", "/models", home=number, patience=OPENING_PATIENCE)
     except Refused as error:
-        if error.status in (401, 403):
-            raise ModelError(str(error)) from error
+        _raise_if_final(error)
         if error.status == 404:
             raise ModelError(f"{url} has no /models: is it the base URL, ending in /v1?") from error
         return {}  # some gateways keep their list to themselves; asking will tell
@@ -231,56 +241,69 @@ def _same(name: Any, model: str) -> bool:
     return name == model or (Path(model).is_dir() and Path(name).resolve() == Path(model).resolve())
 
 
-async def _way(client: Client, ids: Sequence[int], number: int) -> tuple[Way, bool, bool]:
+@dataclass(frozen=True)
+class _Found:
+    """How an endpoint can be asked, and why not in the ways that were tried before."""
+
+    way: Way
+    refusals: tuple[str, ...]
+    returns_ids: bool = False
+    logprobs: bool = False
+
+
+async def _way(client: Client, ids: Sequence[int], number: int) -> _Found:
     """Try completions on ids, then on text, then a chat stream.
 
-    Returns
-    -------
-    way : Way
-    returns_ids : bool
-    logprobs : bool
+    Raises
+    ------
+    ModelError
+        The key is not accepted, or nothing gets an answer.
     """
-    options: dict[str, Any] = {
-        "max_tokens": 2,
-        "logprobs": 1,
-        "home": number,
-        "patience": OPENING_PATIENCE,
-    }
-    try:
-        answer = await client.complete(ids, **options)
-    except Refused as error:
-        _raise_if_final(error)
-    except EngineError as error:
-        raise ModelError(f"cannot use the server: {error}") from error
-    else:
+    options: dict[str, Any] = {"max_tokens": 2, "home": number, "patience": OPENING_PATIENCE}
+    said: list[str] = []
+    for logprobs in (1, None):
+        try:
+            answer = await client.complete(ids, logprobs=logprobs, **options)
+        except EngineError as error:
+            _raise_if_final(error)
+            if logprobs is None:
+                said.append(f"on ids: {error}")
+            continue
         # A server that took the ids for something else counts another prompt.
         if answer.prompt_tokens == len(ids):
-            return "completions-ids", answer.token_ids is not None, answer.logprobs is not None
+            has_ids, has_logprobs = answer.token_ids is not None, answer.logprobs is not None
+            return _Found("completions-ids", tuple(said), has_ids, has_logprobs)
+        said.append(f"on ids: it counts {answer.prompt_tokens} prompt tokens for {len(ids)} ids")
+        break
     try:
-        await client.complete("Hello", max_tokens=2, home=number, patience=OPENING_PATIENCE)
-    except Refused as error:
+        answer = await client.complete(_DIGIT, **options)
+    except EngineError as error:
         _raise_if_final(error)
+        said.append(f"on text: {error}")
     else:
-        return "completions-text", False, False
-    return await _chat_way(client, number), False, False
-
-
-def _raise_if_final(error: Refused) -> None:
-    """Pass on what no other way of asking will change."""
-    if error.status in (401, 403):
-        raise ModelError(str(error)) from error
-
-
-async def _chat_way(client: Client, number: int) -> Way:
-    """Whether a chat stream shows reasoning."""
+        # Gateways put the text into a chat's turn, and others into the gap of a text to be filled.
+        if answer.prompt_tokens <= _TOKENS_OF_DIGIT:
+            return _Found("completions-text", tuple(said))
+        said.append(
+            f"on text: it makes a prompt of {answer.prompt_tokens} tokens out of {_DIGIT!r}"
+        )
     try:
         shown = await shows_reasoning(client, number, patience=OPENING_PATIENCE)
     except Refused as error:
         _raise_if_final(error)
-        return "none"
+        return _Found("none", (*said, f"in a chat: {error}"))
     except EngineError as error:
-        raise ModelError(f"cannot use the server: {error}") from error
-    return "none" if shown is False else "visible-stream"
+        reasons = "; ".join((*said, f"in a chat: {error}"))
+        raise ModelError(f"cannot use the server: {reasons}") from error
+    if shown is False:
+        return _Found("none", (*said, "in a chat: no reasoning is shown"))
+    return _Found("visible-stream", tuple(said))
+
+
+def _raise_if_final(error: EngineError) -> None:
+    """Pass on what no other way of asking will change."""
+    if isinstance(error, Refused) and error.status in FINAL:
+        raise ModelError(str(error)) from error
 
 
 async def _top_limit(client: Client, ids: Sequence[int], number: int) -> int:

@@ -13,8 +13,9 @@ from typing import Any
 
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.openai.chat_stream import ChatReader, ChatText
-from stopadvisor.engines.openai.client import Client, Refused
+from stopadvisor.engines.openai.client import FINAL, Client, Refused
 from stopadvisor.engines.openai.completion import Completion, Take
+from stopadvisor.engines.openai.drawing import telling
 from stopadvisor.engines.openai.prefix import Prefix
 from stopadvisor.errors import EngineError, ModelError
 
@@ -339,23 +340,7 @@ class ChatWire:
         }
         if self.chat.template_kwargs:
             body["chat_template_kwargs"] = dict(self.chat.template_kwargs)
-        return body | {
-            name: value
-            for name, value in options.items()
-            if name in _OPTIONS and value not in _OPTIONS[name]
-        }
-
-
-_OPTIONS: Mapping[str, tuple[Any, ...]] = {
-    "max_tokens": (None,),
-    "temperature": (None,),
-    "top_p": (None, 1.0),
-    "top_k": (None, -1),
-    "min_p": (None, 0.0),
-    "repetition_penalty": (None, 1.0),
-    "seed": (None,),
-}
-"""What is passed on, unless it has one of these values."""
+        return body | telling(options)
 
 
 def _known(prompt: Sequence[int]) -> Prefix:
@@ -397,7 +382,7 @@ async def shows_reasoning(client: Client, number: int, *, patience: float) -> bo
                 "/chat/completions", body, make, home=number, patience=patience
             )
         except Refused as error:
-            if error.status in (401, 403) or not options:
+            if error.status in FINAL or not options:
                 raise
             continue
         if said.reasoning:

@@ -138,15 +138,16 @@ async def _continues(model: ServedModel, ids: Sequence[int]) -> Finding:
     rest = await wire.complete([*ids, *whole[:half]], max_tokens=len(whole) - half)
     if whole[half:] == rest.token_ids:
         return Finding("resumes", "pass", f"greedy tokens go on as they were, at {half}")
-    return Finding(
-        "resumes",
-        "warn",
+    detail = (
         f"resumed after {half} tokens the server goes on with {list(rest.token_ids or ())}, it had "
-        f"gone on with {list(whole[half:])}",
-        "resumed traces differ in half precision; where stops must not, serve in float32"
-        if model.can.exact
-        else "text that is cut anew goes on differently: probe and serve the same way",
+        f"gone on with {list(whole[half:])}"
     )
+    if model.can.exact:
+        advice = "resumed traces differ in half precision; where stops must not, serve in float32"
+        return Finding("resumes", "warn", detail, advice)
+    # Ids cannot be misread; a text may be put where nothing goes on with it, as into a chat's turn.
+    advice = "an endpoint that does not go on with a text cannot be probed by it"
+    return Finding("resumes", "fail", detail, advice)
 
 
 def _caches(model: ServedModel) -> Finding:

@@ -32,7 +32,16 @@ from stopadvisor.engines.openai.patience import PassingError, Waiting
 from stopadvisor.engines.openai.servers import Server, Servers
 from stopadvisor.errors import EngineError
 
-__all__ = ["PATIENCE", "REQUEST_TIMEOUT", "Client", "Completion", "Key", "Refused", "Traffic"]
+__all__ = [
+    "FINAL",
+    "PATIENCE",
+    "REQUEST_TIMEOUT",
+    "Client",
+    "Completion",
+    "Key",
+    "Refused",
+    "Traffic",
+]
 
 PATIENCE = 300.0
 """Seconds that a request goes on failing before the run gives up."""
@@ -44,6 +53,8 @@ KEEP_ALIVE = 4.0
 
 _MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError)
 """What reading an answer that does not look like one raises."""
+FINAL = {401, 402, 403}
+"""Statuses of a key, or an account, with which nothing can be asked."""
 _PASSING = {408, 425, 429, 500, 502, 503, 504, 529}
 """Statuses that another attempt may change."""
 _SHOWN = 200

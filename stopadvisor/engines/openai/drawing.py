@@ -12,7 +12,7 @@ from typing import Any
 from stopadvisor.engines.settings import Sampling
 from stopadvisor.probes import ProbePlan, Prompt
 
-__all__ = ["GREEDY", "drawing_fields"]
+__all__ = ["GREEDY", "drawing_fields", "telling"]
 
 GREEDY: Mapping[str, Any] = {
     "temperature": 0.0,
@@ -22,6 +22,31 @@ GREEDY: Mapping[str, Any] = {
     "repetition_penalty": 1.0,
 }
 """All said, as a server would fill in the model's own."""
+
+
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "max_tokens": (None,),
+    "temperature": (None,),
+    "top_p": (None, 1.0),
+    "top_k": (None, -1),
+    "min_p": (None, 0.0),
+    "repetition_penalty": (None, 1.0),
+    "seed": (None,),
+}
+"""Fields of drawing, with the values under which they change nothing."""
+
+
+def telling(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those fields of drawing that say something.
+
+    Some endpoints refuse what they do not know, as OpenAI's own knows neither ``top_k``, ``min_p``
+    nor ``repetition_penalty``.
+    """
+    return {
+        name: options[name]
+        for name, neutral in _NEUTRAL.items()
+        if name in options and options[name] not in neutral
+    }
 
 
 def drawing_fields(

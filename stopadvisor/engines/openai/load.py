@@ -167,7 +167,7 @@ async def _open(
     # Any ids will do to find out whether ids are taken at all; these exist in every vocabulary.
     can = await find_capabilities(client, [11, 12, 13, 14, 15, 16, 17, 18])
     if can.way == "none":
-        raise ModelError(f"{client.urls[0]}: {HIDDEN}")
+        raise ModelError(f"{client.urls[0]}: {HIDDEN} ({'; '.join(can.refusals)})")
     found = await _find_words(client, tokenizer, _origin(can, asked_for))
 
     def make() -> tuple[Chat, AnswerStops]:
@@ -282,7 +282,7 @@ def identity_of(served: ServedModel) -> dict[str, Any]:
     local = (root / "config.json").is_file()
     return {
         # Text is cut anew at every join: probes of the ways are not quite the same.
-        "engine": served.can.engine,
+        "engine": _engine(served),
         "engine_version": served.can.server,
         # A folder goes by its own name, as with the hf engine, wherever it lies.
         "model": root.resolve().name if local or root.is_absolute() else name,
@@ -302,6 +302,17 @@ def identity_of(served: ServedModel) -> dict[str, Any]:
         "stop_ids": list(served.stop_ids),
         "chat_template_kwargs": dict(served.chat.template_kwargs),
     }
+
+
+def _engine(served: ServedModel) -> str:
+    """The engine's name, by how its probes come about: those of one are not another's."""
+    from stopadvisor.engines.openai.chat_wire import ChatWire
+
+    if isinstance(served.wire, ChatWire):
+        return f"openai-chat ({served.wire.form.name})"
+    if served.can.exact:
+        return "openai"
+    return "openai-text-answers" if served.can.takes_ids else "openai-text"
 
 
 def _remarks(served: ServedModel) -> list[str]:

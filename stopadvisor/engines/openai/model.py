@@ -260,6 +260,22 @@ class ServedModel:
             if stalled > _STALLED:
                 raise EngineError(f"the server's stream breaks off {stalled} times at {at} tokens")
 
+    def check_cap(self, plan: ProbePlan) -> None:
+        """Refuse a cap that is beyond what the server's context leaves to any prompt.
+
+        Raises
+        ------
+        ModelError
+            It is: a policy's certificate holds under its own cap, and under no other.
+        """
+        room = self.thinking_room((), plan)
+        if room < plan.max_think:
+            raise ModelError(
+                f"the policy's cap of {plan.max_think} thinking tokens is beyond the server's "
+                f"context of {self.context}, which leaves less than {room}: its certificate does "
+                "not hold there; serve the model with a longer context"
+            )
+
     def trace_end(self, prompt_ids: Sequence[int], plan: ProbePlan) -> TraceEnd:
         """Return the rule by which a trace of this prompt is over.
 

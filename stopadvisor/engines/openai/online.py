@@ -118,8 +118,7 @@ async def connect(
         draws = await choose_draws(served, policy, serving, remarks)
         how: OnStop = on_stop or content["on_stop"]
         served.can.check_on_stop(how)
-        answering = _Answering(served, plan, policy, how, draws)
-        yield PolicyServer(answering, policy, tuple(remarks))
+        yield PolicyServer(_Answering(served, plan, policy, how, draws, remarks), policy)
     finally:
         await served.aclose()
 
@@ -130,8 +129,11 @@ class PolicyServer:
 
     _answering: _Answering
     policy: Policy
-    remarks: tuple[str, ...]
-    """Differences from calibration that ask for a passing ``verify`` before this serves."""
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Differences from calibration that ask for a passing ``verify`` before this serves."""
+        return tuple(self._answering.remarks)
 
     @property
     def serving(self) -> Draws:
@@ -248,7 +250,7 @@ def serve(
         As `PolicyServer.answer`.  What was over before is yielded before the error is raised.
     """
     engine.served_model.can.check_on_stop(on_stop)
-    answering = _Answering(engine.served_model, plan, rule, on_stop, serving)
+    answering = _Answering(engine.served_model, plan, rule, on_stop, serving, engine.remarks)
     waiting = iter(enumerate(requests))
     done: queue.SimpleQueue[tuple[int, Reply] | None] = queue.SimpleQueue()
 
@@ -277,10 +279,20 @@ class _Answering:
     rule: Rule | None
     on_stop: OnStop
     draws: Draws
+    remarks: list[str]
+    """What the user should know; grows."""
+
+    def __post_init__(self) -> None:
+        self.model.check_cap(self.plan)
 
     async def go(self, request: Request) -> Reply:
         """Answer one request."""
         prompt_ids = await self.model.aside(self.model.open, request.prompt.messages)
+        if self.model.thinking_room(prompt_ids, self.plan) < self.plan.max_think:
+            self._remark(
+                "some prompts leave less of the server's context than the policy's cap of "
+                f"{self.plan.max_think} thinking tokens: the certificate does not cover them"
+            )
         home = self.model.client.home()
         for left in reversed(range(_ANEW)):
             try:
@@ -289,6 +301,10 @@ class _Answering:
                 if not left:
                     raise
         raise AssertionError("the last attempt returns or raises")
+
+    def _remark(self, text: str) -> None:
+        if text not in self.remarks:
+            self.remarks.append(text)
 
     async def _once(self, request: Request, prompt_ids: Prefix, home: int) -> Reply:
         row = _Row(self, request, Trace(self.model, prompt_ids, request.prompt, self.plan, home))

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.openai.client import Client
 from stopadvisor.engines.openai.completion import Completion, Take
+from stopadvisor.engines.openai.drawing import telling
 from stopadvisor.engines.openai.words import aside
 from stopadvisor.errors import ModelError
 
@@ -54,10 +55,10 @@ class TextWire:
     Notes
     -----
     Text is cut into tokens here, and cut again by the server: a token that spans the join of two
-    parts becomes another one, so traces that are resumed are not exactly those drawn at once.
-    Whoever probes and serves through the same wire meets the same cuts on both sides, which is
-    what a certificate needs.  Log-probabilities are not asked for: without ids nothing says which
-    belongs to which token.
+    parts becomes another one.  Probing draws a trace at once and serving resumes it, so a stop may
+    rarely rest on another prefix than the recorded one; `verify` on probes of the same wire shows
+    how rarely.  Log-probabilities are not asked for: without ids nothing says which belongs to
+    which token.
     """
 
     client: Client
@@ -99,31 +100,34 @@ class TextWire:
         self,
         prompt_ids: Sequence[int],
         *,
-        max_tokens: int,
         home: int | None = None,
+        patience: float | None = None,
+        temperature: float | None = 0.0,
         stop: Sequence[str] = (),
-        stop_token_ids: Sequence[int] = (),
-        logprobs: int | None = None,
         **options: Any,
     ) -> Completion:
         """Continue token ids as text; see `Client.complete`.
 
-        `stop_token_ids` and `logprobs` are not passed on: the server has its own ends, and its
-        log-probabilities are not used.
+        Of the other options those of drawing are passed on, where they say something: the server
+        has its own ends, and its log-probabilities are not used.
         """
-        del stop_token_ids, logprobs
         prompt: Sequence[int] | str = prompt_ids
         if not self.takes_ids:
             text = await aside(self.chat.words, self.chat.decode, prompt_ids, special=True)
             prompt = text.removeprefix(self.begin)
-        options |= {"max_tokens": max_tokens, "home": home}
+        asked: dict[str, Any] = {
+            **telling(options),
+            "temperature": temperature,
+            "home": home,
+            "patience": patience,
+        }
         if not self.chat.decode(self.chat.closer.ids):
-            options["skip_special_tokens"] = False  # the closer would not be seen
-        stops: dict[str, Any] = {"stop": stop} if stop else {}
-        answer = await self.client.complete(prompt, **options, **stops)
+            asked["skip_special_tokens"] = False  # the closer would not be seen
+        stops: dict[str, Any] = {"stop": list(stop)} if stop else {}
+        answer = await self.client.complete(prompt, **asked, **stops)
         if stop and answer.finish_reason == "stop" and not answer.text.strip():
             # Ended by a newline before any content, or by the model: only without a stop it shows.
-            answer = await self.client.complete(prompt, **options)
+            answer = await self.client.complete(prompt, **asked)
         ids = await aside(self.chat.words, self.chat.encode, answer.text)
         return replace(answer, token_ids=tuple(ids))
 
