@@ -13,9 +13,9 @@ from typing import Literal
 import numpy as np
 
 from stopadvisor.calibration import calibration_rows
-from stopadvisor.choice import Choice, LabelNeed, Settings, choose, label_need
+from stopadvisor.choice import Choice, Settings, choose
 from stopadvisor.constants import PAPER_ALPHAS, SMALL_WORKLOAD
-from stopadvisor.decision import LIKELY, Recommendation, recommend, recommend_paper
+from stopadvisor.decision import Recommendation, recommend, recommend_paper
 from stopadvisor.errors import CalibrationError
 from stopadvisor.outcomes import BlindStopping, blind_stopping
 from stopadvisor.paper import PaperResult, run_paper
@@ -113,7 +113,7 @@ def assess(source: Source, settings: Settings) -> Assessment:
         shape,
         "fit",
         choice.full_accuracy,
-        _marked(recommend(shape, choice, _blind(choice, shape, rng), _need(choice)), source),
+        _marked(recommend(shape, choice, _blind(choice, shape, rng)), source),
         choice,
         None,
     )
@@ -177,12 +177,6 @@ def _blind(choice: Choice, shape: Profile, rng: np.random.Generator) -> BlindSto
     if chain is None or position < 0 or shape.predicted != "full-budget":
         return None
     return blind_stopping(chain.scorer, choice.fit.table, chain.curve.stops(position), rng=rng)
-
-
-def _need(choice: Choice) -> LabelNeed | None:
-    """What a certificate would take, where it takes more than there is."""
-    unlikely = choice.advised is None or choice.chance < LIKELY
-    return label_need(choice) if unlikely else None
 
 
 def _marked(advice: Recommendation, source: Source) -> Recommendation:

@@ -160,7 +160,7 @@ def calibrate(choice: Choice, calibration_table: ProbeTable) -> Calibration:
     counted = _counted(table, choice.settings)
     tested: list[tuple[str, Certified | NotCertified]] = []
     certified: list[tuple[Chain, Certified]] = []
-    wanted: list[int | None] = []
+    wanted: list[NotCertified | None] = []
     for chain in choice.chains:
         result, labels = _certify_chain(choice, chain, table)
         wanted.append(labels)
@@ -282,7 +282,8 @@ def _certify_losses(
         counted=f"calibration questions{_OF_RIGHT if settings.conditional else ''}",
     )
     if isinstance(result, NotCertified) and expected_risk is None:
-        return replace(result, labels_needed=None)  # nothing saves: labels do not make probes cheap
+        # Nothing saves: labels do not make probes cheap.
+        return replace(result, labels_needed=None, assumed_risk=None)
     if settings.conditional and isinstance(result, NotCertified) and result.labels_needed:
         # The bound counts full-correct questions, a deployer labels all of them.
         all_labels = math.ceil(result.labels_needed * table.n_questions / n)
@@ -292,8 +293,8 @@ def _certify_losses(
 
 def _certify_chain(
     choice: Choice, chain: Chain, table: ProbeTable
-) -> tuple[Certified | NotCertified, int | None]:
-    """Outcome of one chain, and the labels that a certified saving is expected to take."""
+) -> tuple[Certified | NotCertified, NotCertified | None]:
+    """Outcome of one chain, and what a certified saving is expected to take."""
     settings = choice.settings
     curve = chain.scorer.curve(table, chain.thresholds)
     expected = first_useful_risk(choice.fit, chain)
@@ -311,7 +312,7 @@ def _certify_chain(
     wanted = labels_needed(settings.alpha, delta, expected_risk=expected, bound=settings.bound)
     if wanted is not None and settings.conditional:
         wanted = math.ceil(wanted / choice.full_accuracy)
-    return result, wanted
+    return result, NotCertified(_NO_SAVING, wanted, expected)
 
 
 def _saving(choice: Choice, chain: Chain, position: int) -> float:
@@ -320,17 +321,21 @@ def _saving(choice: Choice, chain: Chain, position: int) -> float:
 
 
 def _refusal(
-    choice: Choice, tested: list[tuple[str, Certified | NotCertified]], wanted: list[int | None]
+    choice: Choice,
+    tested: list[tuple[str, Certified | NotCertified]],
+    wanted: list[NotCertified | None],
 ) -> NotCertified:
-    """One refusal for all chains; `wanted` are the labels for those that saved nothing."""
+    """One refusal for all chains; `wanted` is what those take that saved nothing."""
     if all(first_useful_risk(choice.fit, chain) is None for chain in choice.chains):
         return NotCertified(_NO_SAVING, None)
     refused = [r for _, r in tested if isinstance(r, NotCertified)]
-    needs = [*(r.labels_needed for r in refused), *wanted]
-    least = min((n for n in needs if n is not None), default=None)
-    if len(refused) == len(tested):
-        return replace(refused[0], labels_needed=least)
-    return NotCertified(_NO_SAVING, least)
+    needs = [*refused, *(w for w in wanted if w is not None)]
+    known = [need for need in needs if need.labels_needed is not None]
+    least = min(known, key=lambda need: need.labels_needed or 0, default=None)
+    reason = refused[0].reason if len(refused) == len(tested) else _NO_SAVING
+    if least is None:
+        return NotCertified(reason, None)
+    return replace(least, reason=reason)
 
 
 def _pick(choice: Choice, certified: list[tuple[Chain, Certified]]) -> tuple[Chain, Certified]:

@@ -47,13 +47,12 @@ from stopadvisor.risk import (
 __all__ = [
     "Choice",
     "FitPoint",
-    "LabelNeed",
     "Settings",
     "certification_chance",
     "choose",
+    "fewest_labels",
     "first_useful_risk",
     "fit_limit",
-    "label_need",
 ]
 
 _RESAMPLES = 1000
@@ -382,30 +381,15 @@ def first_useful_risk(fit: FitData, chain: Chain) -> float | None:
     return float(chain.losses[useful[0]]) / fit.table.n_questions if useful.size else None
 
 
-@dataclass(frozen=True)
-class LabelNeed:
-    """What it takes to certify the most careful threshold that saves anything, at its fit risk."""
-
-    risk: float
-    """Of the rule that needs the fewest labels; of what alpha counts."""
-    n_calibration: int | None
-    """Calibration questions that certify it four times in five; None: no number of them does."""
-
-
-def label_need(choice: Choice) -> LabelNeed | None:
-    """How many calibration questions a saving is expected to take; None where no rule saves."""
-    settings, found = choice.settings, []
-    for chain in choice.chains:
-        risk = first_useful_risk(choice.fit, chain)
-        if risk is None:
-            continue
-        risk = min(risk / choice.full_accuracy if settings.conditional else risk, 0.999)
-        delta = settings.test_delta(chain.thresholds.size)
-        needed = labels_needed(settings.alpha, delta, expected_risk=risk, bound=settings.bound)
-        if needed is not None and settings.conditional:
-            needed = math.ceil(needed / choice.full_accuracy)  # a deployer labels all of them
-        found.append(LabelNeed(risk, needed))
-    return min(found, key=lambda need: (need.n_calibration or math.inf, need.risk), default=None)
+def fewest_labels(choice: Choice) -> int:
+    """Calibration questions without which nothing can be certified, even if none is lost."""
+    settings = choice.settings
+    needed = labels_needed(
+        settings.alpha, settings.chain_delta(), expected_risk=0.0, bound=settings.bound
+    )
+    assert needed is not None  # no loss at all is below any alpha
+    # The bound counts full-correct questions, a deployer labels all of them.
+    return math.ceil(needed / choice.full_accuracy) if settings.conditional else needed
 
 
 def _fit_point(fit: FitData, chain: Chain, position: int) -> FitPoint:

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from stopadvisor.choice import Choice, FitPoint, LabelNeed, Settings
-from stopadvisor.constants import DEFAULT_DELTA
+from stopadvisor.choice import Choice, FitPoint, fewest_labels
 from stopadvisor.outcomes import BlindStopping
 from stopadvisor.paper import MatchedRisk, PaperServing
 from stopadvisor.trajectories import Profile
@@ -83,40 +82,19 @@ def _profile_reason(profile: Profile) -> str:
     )
 
 
-def _labels_reason(choice: Choice, need: LabelNeed | None) -> str:
-    settings = choice.settings
-    if need is None:
-        return f"{LABELS}none would help: under {settings.serving} no threshold saves anything."
-    risk = (
-        f"where the most careful rule that saves loses {_percent(need.risk)}, as on "
-        f"{choice.n_fit} fit questions"
-    )
-    if need.n_calibration is None:
+def _labels_reason(choice: Choice) -> str:
+    fewest, settings = fewest_labels(choice), choice.settings
+    plan = f"`stopadvisor plan --alpha {settings.alpha:g}` says what a risk takes"
+    if choice.n_calibration < fewest:
         return (
-            f"{LABELS}no number of calibration questions would do {risk}; `stopadvisor plan` says "
-            "what a lower risk would take."
+            f"{LABELS}{choice.n_calibration} calibration questions certify nothing at alpha = "
+            f"{settings.alpha:g}, that takes {fewest} of which none is lost; {plan}."
         )
-    return (
-        f"{LABELS}about {need.n_calibration} calibration questions would do, four times in five, "
-        f"{risk}; `{_plan(settings, need.risk)}` says how many labels that is in all."
-    )
-
-
-def _plan(settings: Settings, risk: float) -> str:
-    """The command that plans for a risk as calibrate would test it."""
-    words = f"stopadvisor plan --alpha {settings.alpha:g} --expected-risk {risk:.3g}"
-    if settings.delta != DEFAULT_DELTA:
-        words += f" --delta {settings.delta:g}"
-    if settings.bound != "exact":
-        words += f" --bound {settings.bound}"
-    return words if settings.chain_delta() < settings.delta else f"{words} --chains 1"
+    return f"{LABELS}more calibration questions allow a larger share of losses; {plan}."
 
 
 def recommend(
-    profile: Profile,
-    choice: Choice,
-    blind: BlindStopping | None = None,
-    need: LabelNeed | None = None,
+    profile: Profile, choice: Choice, blind: BlindStopping | None = None
 ) -> Recommendation:
     """Recommendation of the deploy protocol, from fit questions alone.
 
@@ -129,8 +107,6 @@ def recommend(
         The advised rule beside one that stops at random.  Where it does no better, and loses more
         than alpha of what full thinking gets right, a profile that says full budget stands; None
         leaves this out.
-    need : LabelNeed, optional
-        What a certificate would take, said where one is unlikely; None where no rule saves.
 
     References
     ----------
@@ -149,7 +125,7 @@ def recommend(
         return full_budget(
             f"Evidence: at alpha = {settings.alpha:g} no threshold of any family can be expected "
             f"to be certified with {choice.n_calibration} calibration questions.",
-            _labels_reason(choice, need),
+            _labels_reason(choice),
         )
     is_learned = advised.scorer.is_learned
     side: PolicyKind = "learned" if is_learned else "scalar"
@@ -174,7 +150,7 @@ def recommend(
             return full_budget(
                 f"Certificate: the chance that calibration certifies a saving is only "
                 f"{chance_words(choice.chance)}, so the profile's advice stands.",
-                _labels_reason(choice, need),
+                _labels_reason(choice),
             )
         solved = choice.full_accuracy * choice.n_fit
         # A few losses are harmless whether or not they can be told from chance.
@@ -195,7 +171,7 @@ def recommend(
         "`stopadvisor calibrate` decides."
     )
     if choice.chance < LIKELY:
-        reasons.append(_labels_reason(choice, need))
+        reasons.append(_labels_reason(choice))
     return Recommendation(side, point.family, point.schedule, settings.serving, tuple(reasons))
 
 

@@ -326,7 +326,11 @@ def certification_document(
         "certificate": content["certificate"],
         "refusal": None
         if refusal is None
-        else {"reason": refusal.reason, "labels_needed": refusal.labels_needed},
+        else {
+            "reason": refusal.reason,
+            "labels_needed": refusal.labels_needed,
+            "assumed_risk": refusal.assumed_risk,
+        },
         "tested": [
             _tested_document(family, result, calibration.n_counted)
             for family, result in calibration.tested

@@ -267,6 +267,8 @@ class NotCertified:
     reason: str
     labels_needed: int | None
     """Calibration questions in all; None when no number suffices at the expected risk."""
+    assumed_risk: float | None = None
+    """The risk at which so many would do; 0 where fewer could not even certify no loss."""
 
 
 def certify(
@@ -326,12 +328,13 @@ def certify(
         return Certified(
             last, alpha, delta, bound, multiplicity, n, found, upper_limit(found, n, delta, bound)
         )
-    expected = 0.0 if expected_risk is None else expected_risk
+    # So few say next to nothing of the risk: what they would take at the least is certain.
+    expected = 0.0 if expected_risk is None or most < 0 else expected_risk
     needed = labels_needed(alpha, share, expected_risk=expected, bound=bound)
     if most < 0:
         reason = (
             f"{n} {counted} cannot exclude a risk above {alpha:g} at confidence "
-            f"{1 - share:g}, not even with no loss"
+            f"{1 - share:g} by the {bound} test, not even with no loss"
         )
     else:
         reason = (
@@ -340,7 +343,7 @@ def certify(
             if len(losses)
             else "there is no threshold to test"
         )
-    return NotCertified(reason, needed)
+    return NotCertified(reason, needed, expected)
 
 
 # --- Sample size ----------------------------------------------------------------------------------
@@ -392,10 +395,10 @@ def labels_needed(
     # Above a first generous size the teeth of the saw are shorter than the margin.
     ceiling = 16
     while not (enough(ceiling) and enough(ceiling + 1) and enough(2 * ceiling)):
-        ceiling *= 2
-        if ceiling > _MOST_LABELS:
+        if ceiling >= _MOST_LABELS:
             return None
-    ceiling *= 2
+        ceiling = min(2 * ceiling, _MOST_LABELS)
+    ceiling *= 4
     sizes = np.arange(1, ceiling + 1)
     most = _most_losses(sizes, alpha, delta, bound)
     reached = stats.binom.cdf(most, sizes, expected_risk) >= power_wanted  # cdf(-1) is 0

@@ -12,12 +12,12 @@ import pytest
 
 from stopadvisor import choice as module
 from stopadvisor.chains import FitData, build_chain, candidate_schedules
-from stopadvisor.choice import Choice, Settings, choose, first_useful_risk, label_need
+from stopadvisor.choice import Choice, Settings, choose, fewest_labels, first_useful_risk
 from stopadvisor.costs import REGIMES, full_counts, stopped_counts
 from stopadvisor.errors import CalibrationError
 from stopadvisor.families import LEARNED_FAMILIES, SCALAR_FAMILIES
 from stopadvisor.probes import ProbeTable
-from stopadvisor.risk import labels_needed, max_losses, power
+from stopadvisor.risk import Bound, max_losses, power
 from tests.populations import POPULATIONS, renamed
 
 FREE_FORM = POPULATIONS[3]
@@ -164,26 +164,16 @@ def test_the_chance_is_the_binomial_at_the_first_useful_threshold(light: Choice)
 
 
 @pytest.mark.parametrize("conditional", [False, True])
-def test_the_labels_it_takes_are_those_of_the_cheapest_chain(
-    table: ProbeTable, conditional: bool
+@pytest.mark.parametrize("bound", ["exact", "hoeffding"])
+def test_fewer_labels_than_the_fewest_certify_nothing(
+    table: ProbeTable, light: Choice, conditional: bool, bound: Bound
 ) -> None:
-    found = choose(table, 10, replace(LIGHT, conditional=conditional))
-    need = label_need(found)
-    assert need is not None
-    assert need.n_calibration is not None
-    share = found.full_accuracy if conditional else 1.0
-    risks = [first_useful_risk(found.fit, chain) for chain in found.chains]
-    wanted = [
-        labels_needed(0.15, 0.025, expected_risk=risk / share) for risk in risks if risk is not None
-    ]
-    assert need.n_calibration == math.ceil(min(n for n in wanted if n is not None) / share)
-    assert need.risk in [risk / share for risk in risks if risk is not None]
-    assert need.n_calibration > 10
-
-
-def test_no_labels_help_where_nothing_saves(table: ProbeTable, light: Choice) -> None:
-    dear = replace(light, fit=replace(light.fit, full_cost=np.zeros(table.n_questions)))
-    assert label_need(dear) is None
+    found = replace(light, settings=replace(LIGHT, conditional=conditional, bound=bound))
+    fewest = fewest_labels(found)
+    counted = math.floor(fewest * (found.full_accuracy if conditional else 1.0))
+    assert max_losses(counted, 0.15, 0.025, bound) >= 0
+    assert max_losses(counted - 1, 0.15, 0.025, bound) < 0
+    assert choose(table, counted - 1, replace(LIGHT, bound=bound)).chance == 0.0
 
 
 def test_a_grid_of_thresholds_shares_the_error_probability(table: ProbeTable) -> None:

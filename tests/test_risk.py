@@ -272,24 +272,24 @@ def test_a_fixed_sequence_never_jumps_over_a_failure_that_a_grid_ignores() -> No
 
 
 @pytest.mark.parametrize(
-    ("losses", "n", "reason"),
+    ("losses", "n", "reason", "labels"),
     [
-        ([0], 20, "cannot exclude a risk above 0.05 at confidence 0.95, not even with no loss"),
-        ([9, 9], 100, "the most careful threshold already loses 9 of 100"),
-        ([], 100, "there is no threshold to test"),
+        ([0], 20, "cannot exclude a risk above 0.05 at confidence 0.95 by the exact test", 59),
+        ([9, 9], 100, "the most careful threshold already loses 9 of 100", 286),
+        ([], 100, "there is no threshold to test", 286),
     ],
     ids=["too few", "too many losses", "nothing to test"],
 )
 def test_a_refusal_says_why_and_how_many_labels_it_takes(
-    losses: list[int], n: int, reason: str
+    losses: list[int], n: int, reason: str, labels: int
 ) -> None:
     found = certify(np.array(losses, dtype=int), n, alpha=0.05, delta=0.05, expected_risk=0.02)
     assert isinstance(found, NotCertified)
     assert reason in found.reason
-    assert found.labels_needed == 286
+    assert found.labels_needed == labels
     hopeless = certify(np.array(losses, dtype=int), n, alpha=0.05, delta=0.05, expected_risk=0.05)
     assert isinstance(hopeless, NotCertified)
-    assert hopeless.labels_needed is None
+    assert hopeless.labels_needed == (labels if n == 20 else None)
 
 
 @pytest.mark.parametrize("change", [{"alpha": 0.0}, {"delta": 1.0}, {"multiplicity": "none"}])
@@ -356,6 +356,27 @@ def test_no_sample_certifies_a_risk_that_is_not_below_alpha(risk: float) -> None
 
 def test_more_than_a_million_is_no_number() -> None:
     assert labels_needed(0.1, 0.05, expected_risk=0.0999) is None
+
+
+def test_sizes_up_to_a_million_are_found() -> None:
+    found = labels_needed(0.05, 0.025, expected_risk=0.0493)
+    assert found is not None
+    assert power(found, 0.05, 0.025, 0.0493) >= 0.8 > power(found - 1, 0.05, 0.025, 0.0493)
+
+
+def test_teeth_beyond_the_first_generous_size_are_seen() -> None:
+    assert labels_needed(0.02, 0.3, expected_risk=0.01, power_wanted=0.5) == 180
+    assert power(179, 0.02, 0.3, 0.01) < 0.5
+
+
+def test_too_few_labels_are_told_what_no_loss_takes() -> None:
+    found = certify(np.array([0, 3]), 20, alpha=0.1, delta=0.05, expected_risk=0.09)
+    assert isinstance(found, NotCertified)
+    assert (found.labels_needed, found.assumed_risk) == (29, 0.0)
+    assert "by the exact test, not even with no loss" in found.reason
+    enough = certify(np.array([30]), 200, alpha=0.1, delta=0.05, expected_risk=0.05)
+    assert isinstance(enough, NotCertified)
+    assert enough.assumed_risk == 0.05
 
 
 def test_impossible_risks_are_refused() -> None:

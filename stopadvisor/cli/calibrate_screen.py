@@ -143,15 +143,19 @@ def expectation(expected: Document, serving: str) -> list[tuple[str, str]]:
 def _refused(document: Document) -> list[tuple[str, str]]:
     refusal = document["refusal"]
     of_right = " of the questions that full thinking gets right" if document["conditional"] else ""
-    needed = refusal["labels_needed"]
+    needed, assumed = refusal["labels_needed"], refusal["assumed_risk"]
+    if needed is None:
+        labels = "no number of them would do at the risk and the costs seen here"
+    elif not assumed:
+        labels = f"{needed} calibration questions in all would do, if none of them is lost"
+    else:
+        labels = (
+            f"about {needed} calibration questions in all would do, four times in five, where "
+            f"{share(assumed)} are lost"
+        )
     return [
         ("why", refusal["reason"]),
-        (
-            "labels",
-            f"about {needed} calibration questions in all would do, four times in five"
-            if needed is not None
-            else "no number of them would do at the risk and the costs seen here",
-        ),
+        ("labels", labels),
         ("asked", f"at most {share(document['alpha'])} lost{of_right}"),
         ("look", _looks(document)),
         ("policy", f"{document['policy']} (full budget: no probes, natural end)"),

@@ -426,7 +426,8 @@ def check_split(workload: Workload, options: ProbeOptions, questions: Sequence[Q
         needed = SMALLEST_PARTS[name]
         if share > 0 and count < needed:
             split = "/".join(f"{100 * f:g}" for f in options.split)
-            advice = " or use --split 40/60/0" if options.split[2] > 0 else ""
+            # That split has the same share for fit.
+            advice = " or use --split 40/60/0" if options.split[2] > 0 and name != "fit" else ""
             raise WorkloadError(
                 f"{workload.path}: the {name} part needs at least {needed} different questions, "
                 f"got {count} of {len(keys)} (--split {split}): "

@@ -206,6 +206,15 @@ def _paper(document: Document) -> Summary:
     )
 
 
+def _needed(labels: int, assumed: float | None) -> str:
+    """Labels that a certificate would take; documents of before do not say at which risk."""
+    if assumed is None:
+        return f"About {labels} labelled calibration questions would be needed."
+    if not assumed:
+        return f"{labels} labelled calibration questions are needed, and none of them lost."
+    return f"About {labels} would be needed where {share(assumed)} of them are lost."
+
+
 def _calibrated(document: Document, calibration: Document) -> Summary:
     look, expected = calibration["look"], calibration["expected"]
     tested = calibration["tested"]
@@ -235,9 +244,7 @@ def _calibrated(document: Document, calibration: Document) -> Summary:
             f"Not certified at alpha = {share(calibration['alpha'])}"
             + (f" of the questions{whom}" if conditional else "")
             + f": {refusal['reason']}.",
-            ""
-            if needed is None
-            else f"About {needed} labelled calibration questions would be needed.",
+            "" if needed is None else _needed(needed, refusal.get("assumed_risk")),
             None,
             basis,
         )

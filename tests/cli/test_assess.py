@@ -222,19 +222,32 @@ def test_nothing_feasible_is_full_budget_with_nulls(call: Call) -> None:
 # --- Blindness ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("words", [[], ["--bound", "hoeffding", "--delta", "0.1"], FAST])
+@pytest.mark.parametrize(
+    ("words", "planned"),
+    [
+        ([], []),
+        (["--bound", "hoeffding", "--delta", "0.1"], ["--bound", "hoeffding", "--delta", "0.1"]),
+        (FAST, ["--chains", "1"]),
+    ],
+)
 def test_fifty_questions_are_told_how_many_labels_it_takes(
-    call: Call, tmp_path: Path, words: list[str]
+    call: Call, tmp_path: Path, words: list[str], planned: list[str]
 ) -> None:
     few = make_run(tmp_path / "few", 50)
     _, out, _ = call(few, "--alpha", "0.1", "--no-report", *words)
     text = " ".join(out.split())
-    (line,) = re.findall(r"labels about (\d+) calibration questions would do.*?`(.*?)`", text)
-    needed, command = int(line[0]), line[1].removeprefix("stopadvisor ").split()
-    assert command[:3] == ["plan", "--alpha", "0.1"]
-    _, planned, _ = call(*command[1:], "--json", command="plan")
-    assert json.loads(planned)["calibration_labels"] == needed
-    assert needed > json.loads(Path(few, "assessment.json").read_text())["split"]["calibration"]
+    ((found, needed, command),) = re.findall(
+        r"labels (\d+) calibration questions certify nothing at alpha = 0.1, that takes (\d+) of "
+        r"which none is lost; `stopadvisor (.*?)`",
+        text,
+    )
+    split = json.loads(Path(few, "assessment.json").read_text())["split"]
+    assert int(found) == split["calibration"]
+    assert command == "plan --alpha 0.1"
+    asked = (*command.split()[1:], "--expected-risk", "0", *planned, "--json")
+    code, answer, _ = call(*asked, command="plan")
+    assert code == 0
+    assert json.loads(answer)["calibration_labels"] == int(needed) > int(found)
 
 
 def test_no_calibration_label_shows(call: Call) -> None:

@@ -121,7 +121,7 @@ def test_nothing_certified_is_exit_3_and_a_full_budget_policy(call: Call) -> Non
     found = calibrated(call, str(RUN), "--alpha", "0.001", *FAST, code=3)
     assert list(found) == FIELDS
     assert (found["certified"], found["kind"]) == (False, "full-budget")
-    assert list(found["refusal"]) == ["reason", "labels_needed"]
+    assert list(found["refusal"]) == ["reason", "labels_needed", "assumed_risk"]
     assert found["refusal"]["reason"]
     for name in ("family", "schedule", "threshold", "certificate", "expected"):
         assert found[name] is None
