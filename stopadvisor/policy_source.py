@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stopadvisor.errors import PolicyError
+from stopadvisor.policy_schema import reads_logprobs
 from stopadvisor.policy_values import plain, shown
 
 __all__ = ["AS_SERVED", "check_source", "policy_source"]
@@ -52,7 +53,7 @@ def check_source(
     """Do the work of ``Policy.check_source``, where parameters and errors are described."""
     remarks: list[str] = []
     probes = content["kind"] == "stop"  # full budget asks nothing: how it would ask is no matter
-    if probes:
+    if reads_logprobs(content):
         _must_agree("entropy source", content["entropy_source"], entropy_source)
     here = policy_source(identity)
     if content["model"] is None:

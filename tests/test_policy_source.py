@@ -9,7 +9,13 @@ import pytest
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy import Policy, build_policy, policy_source
 from stopadvisor.policy_source import AS_SERVED
-from tests.policy_content import IDENTITY, example_content, example_contents, full_budget_content
+from tests.policy_content import (
+    IDENTITY,
+    example_content,
+    example_contents,
+    family_content,
+    full_budget_content,
+)
 
 PLAN = {
     "cue": example_content()["probe"]["cue"]["text"],
@@ -124,6 +130,21 @@ def test_archives_are_bound_to_no_model() -> None:
     assert "bound to no model" in remark
     with pytest.raises(PolicyError, match="entropy source"):
         check(example_contents()["archive"], source="top-k:5")
+
+
+@pytest.mark.parametrize("family", ["run-stability", "learned-text"])
+@pytest.mark.parametrize("source", ["none", "top-k:5"])
+def test_who_reads_answers_alone_minds_no_entropy_source(family: str, source: str) -> None:
+    assert check(family_content(family), source=source) == []
+
+
+@pytest.mark.parametrize(
+    "family", ["learned", "learned-boosted", "confidence", "entropy", "confidence-leap"]
+)
+@pytest.mark.parametrize("source", ["none", "top-k:5"])
+def test_who_reads_log_probabilities_minds_the_entropy_source(family: str, source: str) -> None:
+    with pytest.raises(PolicyError, match=f"entropy source 'full', got '{source}'"):
+        check(family_content(family), source=source)
 
 
 def test_full_budget_does_not_mind_how_it_would_have_probed() -> None:
