@@ -5,7 +5,7 @@ Compares names, hashes and settings; knows no rule and no file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stopadvisor.errors import PolicyError
@@ -69,6 +69,7 @@ def check_source(
             _must_agree("answer cue", content["probe"]["cue"]["text"], cue)
         if cap is not None:
             _must_agree("answer cap", content["probe"]["cap"], cap)
+        remarks += _check_stop_ids(content["probe"]["stop_ids"], identity.get("stop_ids"))
     if max_think is not None and content["max_think"] is not None:
         _must_agree("thinking cap (max_think)", content["max_think"], max_think)
     if prompt_template is not None and content["prompt_template"] is not None:
@@ -156,6 +157,16 @@ def _check_closer(expected: Mapping[str, Any], here: Any) -> None:
         _must_agree("thinking closer (ids)", expected["ids"], plain(ids))
     else:
         _must_agree("thinking closer", expected["text"], text)
+
+
+def _check_stop_ids(expected: Sequence[int] | None, here: Sequence[int] | None) -> list[str]:
+    """Remark on other tokens that end an answer; a server may show fewer than a model's folder."""
+    if expected is None or here is None or set(expected) == set(here):
+        return []
+    return [
+        f"answers end at the tokens {shown(sorted(here))} here, at {shown(sorted(expected))} at "
+        "calibration; asks for a passing verify"
+    ]
 
 
 def _engine_fields(engine: Mapping[str, Any] | None) -> list[tuple[str, str, Any]]:

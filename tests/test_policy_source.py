@@ -81,12 +81,21 @@ def test_another_source_is_refused(changes: dict[str, Any], expected: str) -> No
         ({"model": "renamed"}, "its content is the same"),
         ({"model_revision": None}, "revision is unknown"),
         ({"tokenizer_sha256": None}, "tokenizer's hash is unknown"),
+        ({"stop_ids": [2]}, "answers end at the tokens [2] here, at [1, 2] at calibration"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 def test_other_circumstances_are_remarked_on(changes: dict[str, Any], expected: str) -> None:
     (remark,) = check(**changes)
     assert expected in remark
+
+
+@pytest.mark.parametrize("stop_ids", [None, [2, 1]], ids=["unknown", "in another order"])
+def test_tokens_that_end_an_answer_are_compared_as_a_set(stop_ids: list[int] | None) -> None:
+    assert check(stop_ids=stop_ids) == []
+    content = example_content()
+    content["probe"]["stop_ids"] = None
+    assert check(content, stop_ids=[9]) == []
 
 
 @pytest.mark.parametrize(
