@@ -25,6 +25,7 @@ from stopadvisor.policy_schema import (
     POLICY_SCHEMA,
     check_fields,
     check_schema,
+    reads_logprobs,
 )
 from stopadvisor.policy_source import check_source, policy_source
 from stopadvisor.policy_values import MAX_BYTES, canonical_digest, check_plain, plain
@@ -104,6 +105,11 @@ class Policy:
     def __repr__(self) -> str:
         return f"Policy(kind={self.kind!r}, family={self.family!r}, digest={self.digest[:8]!r})"
 
+    @property
+    def reads_logprobs(self) -> bool:
+        """Whether the rule reads log-probability or entropy, and not answers alone."""
+        return reads_logprobs(self._content)
+
     def start(self, task: str | None = None) -> Stepper:
         """Give a stepper for one question.
 
@@ -153,7 +159,7 @@ class Policy:
         identity : mapping
             ``Engine.identity()``, or the same from a run's manifest.
         entropy_source : str
-            ``full`` or ``top-k:K``.
+            ``full``, ``top-k:K`` or ``none``.
         cue, cap, max_think, prompt_template, sampling, answer_cap : optional
             Of the plan; what is None is not compared.
 
@@ -167,7 +173,9 @@ class Policy:
         ------
         PolicyError
             Another model, tokenizer, chat template, closer, cue, answer cap, thinking cap, prompt
-            template, sampling or entropy source: the policy says nothing about these.
+            template, sampling or entropy source: the policy says nothing about these.  The
+            entropy source is compared where the rule reads log-probability or entropy; one that
+            reads answers alone decides the same under any.
         """
         return check_source(
             self._content,

@@ -26,6 +26,7 @@ __all__ = [
     "POLICY_SCHEMA",
     "check_fields",
     "check_schema",
+    "reads_logprobs",
 ]
 
 POLICY_SCHEMA = 1
@@ -354,14 +355,20 @@ def _check_stop(content: Mapping[str, Any]) -> None:
         _expect(content["intercept"] is None, "intercept", "null", content["intercept"])
     else:
         _check_learned(content)
-    if content["entropy_source"] == "none" and (
-        family in ("confidence", "entropy", "confidence-leap")
-        or not set(content["features"]) <= set(TEXT_FEATURES)
-    ):
+    if content["entropy_source"] == "none" and reads_logprobs(content):
         raise PolicyError(
             f"field 'entropy_source': family '{family}' reads log-probabilities, got 'none'"
         )
     _check_golden(content)
+
+
+def reads_logprobs(content: Mapping[str, Any]) -> bool:
+    """Whether a policy's rule reads log-probability or entropy, and not answers alone.
+
+    The entropy source of the probes matters to such a rule only.
+    """
+    scalar = content["family"] in ("confidence", "entropy", "confidence-leap")
+    return scalar or not set(content["features"]) <= set(TEXT_FEATURES)
 
 
 def _check_threshold(family: str, threshold: float, linear: float) -> None:

@@ -5,10 +5,11 @@ Compares names, hashes and settings; knows no rule and no file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stopadvisor.errors import PolicyError
+from stopadvisor.policy_schema import reads_logprobs
 from stopadvisor.policy_values import plain, shown
 
 __all__ = ["AS_SERVED", "check_source", "policy_source"]
@@ -52,7 +53,7 @@ def check_source(
     """Do the work of ``Policy.check_source``, where parameters and errors are described."""
     remarks: list[str] = []
     probes = content["kind"] == "stop"  # full budget asks nothing: how it would ask is no matter
-    if probes:
+    if reads_logprobs(content):
         _must_agree("entropy source", content["entropy_source"], entropy_source)
     here = policy_source(identity)
     if content["model"] is None:
@@ -68,6 +69,7 @@ def check_source(
             _must_agree("answer cue", content["probe"]["cue"]["text"], cue)
         if cap is not None:
             _must_agree("answer cap", content["probe"]["cap"], cap)
+        remarks += _check_stop_ids(content["probe"]["stop_ids"], identity.get("stop_ids"))
     if max_think is not None and content["max_think"] is not None:
         _must_agree("thinking cap (max_think)", content["max_think"], max_think)
     if prompt_template is not None and content["prompt_template"] is not None:
@@ -155,6 +157,16 @@ def _check_closer(expected: Mapping[str, Any], here: Any) -> None:
         _must_agree("thinking closer (ids)", expected["ids"], plain(ids))
     else:
         _must_agree("thinking closer", expected["text"], text)
+
+
+def _check_stop_ids(expected: Sequence[int] | None, here: Sequence[int] | None) -> list[str]:
+    """Remark on other tokens that end an answer; a server may show fewer than a model's folder."""
+    if expected is None or here is None or set(expected) == set(here):
+        return []
+    return [
+        f"answers end at the tokens {shown(sorted(here))} here, at {shown(sorted(expected))} at "
+        "calibration; asks for a passing verify"
+    ]
 
 
 def _engine_fields(engine: Mapping[str, Any] | None) -> list[tuple[str, str, Any]]:

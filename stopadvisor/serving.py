@@ -110,11 +110,19 @@ class Reply:
         return self.think_tokens + self.probe_tokens + self.visible_tokens
 
 
-def policy_plan(policy: Policy, *, answer_cap: int | None = None) -> ProbePlan:
+def policy_plan(
+    policy: Policy, *, answer_cap: int | None = None, at_server: bool = False
+) -> ProbePlan:
     """Return the plan that a policy was calibrated under, over its own checkpoints.
 
-    Without an `answer_cap` the certificate's holds, and the default where it names none: then no
-    visible answer was certified.
+    Parameters
+    ----------
+    policy : Policy
+    answer_cap : int, optional
+        By default the certificate's, or the usual one where it names none: then no visible answer
+        was certified.
+    at_server : bool
+        Ask for no log-probabilities where the policy reads none: a server may not give them.
 
     Raises
     ------
@@ -128,6 +136,10 @@ def policy_plan(policy: Policy, *, answer_cap: int | None = None) -> ProbePlan:
             "records no cue, cap or sampling to run with; calibrate a run of your own"
         )
     sampling, source = content["sampling"], content["entropy_source"]
+    if at_server and not policy.reads_logprobs:
+        source = "none"
+    elif source == "none":
+        source = "full"  # the model here has no other way, and the policy does not care
     certified = (content["certificate"] or {}).get("answer_cap")
     try:
         return ProbePlan(
@@ -138,8 +150,7 @@ def policy_plan(policy: Policy, *, answer_cap: int | None = None) -> ProbePlan:
             answer_cap=answer_cap or certified or ProbePlan.answer_cap,
             greedy=sampling["greedy"],
             temperature=sampling["temperature"],
-            # A policy that reads answers alone does not care which entropy is measured.
-            entropy="full" if source == "none" else source,
+            entropy=source,
             seed=sampling["seed"],
         )
     except KeyError as error:

@@ -27,8 +27,10 @@ from stopadvisor.costs import (
 )
 from stopadvisor.drift import Drift, feature_drift, question_features
 from stopadvisor.errors import PolicyError
+from stopadvisor.features import TEXT_FEATURES
 from stopadvisor.intervals import exact_interval, paired_difference
 from stopadvisor.outcomes import Outcome, measure
+from stopadvisor.policy_schema import reads_logprobs
 from stopadvisor.probes import BoolArray, IntArray, ProbeTable
 from stopadvisor.risk import max_losses, power, upper_limit
 from stopadvisor.scores import LinearModel
@@ -362,4 +364,8 @@ def _drift(
     if not stored:
         return ()
     before = np.array(stored, dtype=np.float64)
-    return feature_drift(before, question_features(table, scorer.schedule), rng=rng)
+    found = feature_drift(before, question_features(table, scorer.schedule), rng=rng)
+    if table.entropy_source == content["entropy_source"] or reads_logprobs(content):
+        return found
+    # Measured otherwise, what the policy does not read differs without any drift.
+    return tuple(row for row in found if row.feature in TEXT_FEATURES)

@@ -9,7 +9,13 @@ import pytest
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy import Policy, build_policy, policy_source
 from stopadvisor.policy_source import AS_SERVED
-from tests.policy_content import IDENTITY, example_content, example_contents, full_budget_content
+from tests.policy_content import (
+    IDENTITY,
+    example_content,
+    example_contents,
+    family_content,
+    full_budget_content,
+)
 
 PLAN = {
     "cue": example_content()["probe"]["cue"]["text"],
@@ -75,12 +81,21 @@ def test_another_source_is_refused(changes: dict[str, Any], expected: str) -> No
         ({"model": "renamed"}, "its content is the same"),
         ({"model_revision": None}, "revision is unknown"),
         ({"tokenizer_sha256": None}, "tokenizer's hash is unknown"),
+        ({"stop_ids": [2]}, "answers end at the tokens [2] here, at [1, 2] at calibration"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 def test_other_circumstances_are_remarked_on(changes: dict[str, Any], expected: str) -> None:
     (remark,) = check(**changes)
     assert expected in remark
+
+
+@pytest.mark.parametrize("stop_ids", [None, [2, 1]], ids=["unknown", "in another order"])
+def test_tokens_that_end_an_answer_are_compared_as_a_set(stop_ids: list[int] | None) -> None:
+    assert check(stop_ids=stop_ids) == []
+    content = example_content()
+    content["probe"]["stop_ids"] = None
+    assert check(content, stop_ids=[9]) == []
 
 
 @pytest.mark.parametrize(
@@ -124,6 +139,21 @@ def test_archives_are_bound_to_no_model() -> None:
     assert "bound to no model" in remark
     with pytest.raises(PolicyError, match="entropy source"):
         check(example_contents()["archive"], source="top-k:5")
+
+
+@pytest.mark.parametrize("family", ["run-stability", "learned-text"])
+@pytest.mark.parametrize("source", ["none", "top-k:5"])
+def test_who_reads_answers_alone_minds_no_entropy_source(family: str, source: str) -> None:
+    assert check(family_content(family), source=source) == []
+
+
+@pytest.mark.parametrize(
+    "family", ["learned", "learned-boosted", "confidence", "entropy", "confidence-leap"]
+)
+@pytest.mark.parametrize("source", ["none", "top-k:5"])
+def test_who_reads_log_probabilities_minds_the_entropy_source(family: str, source: str) -> None:
+    with pytest.raises(PolicyError, match=f"entropy source 'full', got '{source}'"):
+        check(family_content(family), source=source)
 
 
 def test_full_budget_does_not_mind_how_it_would_have_probed() -> None:

@@ -33,6 +33,7 @@ from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.server import ServerOptions
 from stopadvisor.cli.settings import Asked, alpha_remark, setting_options
 from stopadvisor.constants import TRUNCATED_WARN
+from stopadvisor.costs import NOTHING_CACHED
 from stopadvisor.engines.openai.regime import RegimeMeasure, read_regime
 from stopadvisor.errors import CalibrationError, StopAdvisorError, WorkloadError
 from stopadvisor.grading import Grader
@@ -285,8 +286,14 @@ def _as_measured(settings: Settings, server: RegimeMeasure | None) -> Settings:
     return replace(
         settings,
         serving=server.regime,
-        cache_block=server.cache_block or settings.cache_block,
+        cache_block=_cache_block(settings, server),
     )
+
+
+def _cache_block(settings: Settings, server: RegimeMeasure) -> int:
+    """Tokens per block as measured; of what nobody saw caching, nothing counts as cached."""
+    unseen = NOTHING_CACHED if server.regime == "overlap" else settings.cache_block
+    return server.cache_block or unseen
 
 
 # --- Remarks --------------------------------------------------------------------------------------
@@ -317,12 +324,12 @@ def _remark_on_serving(server: RegimeMeasure | None, settings: Settings, *, aske
             f"the serving regime {why}; costs are those of {settings.serving}, --serving says "
             "another"
         )
-    block = server.cache_block or settings.cache_block
+    block = _cache_block(settings, server)
     measured = f"this server is {server.regime}, as measured: {server.reason}"
     if settings.serving != server.regime:
         why = "as asked" if asked else "as the paper has no such regime"
         return f"{measured}; costs are those of {settings.serving}, {why}"
-    if server.regime == "prefix-cache" and settings.cache_block != block:
+    if server.regime in ("prefix-cache", "overlap") and settings.cache_block != block:
         return f"{measured}; costs are those of blocks of {settings.cache_block}, as asked"
     if server.regime == "prefix-cache" and server.cache_block is None:
         return f"{measured}; blocks of {block} tokens are taken for granted"

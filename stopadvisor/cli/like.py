@@ -48,7 +48,7 @@ def like_policy(ctx: click.Context, params: Mapping[str, Any], path: Path) -> di
     policy = load_policy(path)
     if policy.kind != "stop":
         raise PolicyError(f"{path}: a full-budget policy asks for no probe")
-    content, plan = policy.content, policy_plan(policy)
+    content, plan = policy.content, policy_plan(policy, at_server=params["engine"] == "openai")
     wanted = {name: getattr(plan, name) for name in _OF_PLAN} | {
         "on_stop": content["on_stop"],
         "chat_template_kwargs": content["chat_template_kwargs"],
@@ -59,6 +59,8 @@ def like_policy(ctx: click.Context, params: Mapping[str, Any], path: Path) -> di
     sources = {name: ctx.get_parameter_source(name) for name in wanted}
     if sources["model"] != ParameterSource.DEFAULT:
         del wanted["model"]  # a folder or a server's name; `verify` compares the content
+    if sources["entropy"] == ParameterSource.COMMANDLINE and not policy.reads_logprobs:
+        del wanted["entropy"]  # the policy decides the same under any
     for name, value in wanted.items():
         if sources[name] == ParameterSource.COMMANDLINE and params[name] != value:
             raise click.UsageError(

@@ -193,7 +193,7 @@ def _probe_with(
     engine: Engine, options: ProbeOptions, workload: Workload, progress: Progress
 ) -> Probed:
     """Open or begin the run of this engine and workload, and probe."""
-    _check_samples(engine, options)
+    _check_samples(engine, options, progress)
     manifest = build_manifest(
         engine.identity(),
         options.plan(),
@@ -383,10 +383,20 @@ def settle_cap(
     return replace(plan, max_think=cap)
 
 
-def _check_samples(engine: Engine, options: ProbeOptions) -> None:
-    """Refuse to draw the same trace several times."""
-    settings = getattr(engine, "sampling", None)
-    if options.samples > 1 and settings and settings(options.plan()).temperature == 0:
+def _check_samples(engine: Engine, options: ProbeOptions, progress: Progress) -> None:
+    """Refuse to draw the same trace several times; say so where it cannot be told."""
+    own = getattr(engine, "sampling", None)
+    if options.samples == 1 or own is None:
+        return
+    settings = own(options.plan())
+    if settings is None:  # the server's own but for the temperature, and not to be seen
+        if options.temperature is None:
+            progress.remark(
+                f"--samples {options.samples}: the server's own sampling cannot be seen; if it "
+                "always takes the likeliest token, all traces of a question are equal: "
+                "--temperature says another"
+            )
+    elif settings.temperature == 0:
         raise ModelError(
             "the model's own settings always take the likeliest token, so that all traces of a "
             f"question would be equal, got --samples {options.samples}: give --temperature"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +12,12 @@ import pytest
 
 from stopadvisor.cli import probe as probe_module
 from stopadvisor.cli.main import main
+from stopadvisor.engines.openai import load_engine
 from stopadvisor.policy import build_policy, load_policy, save_policy
 from stopadvisor.runs import RunDirectory
+from tests.engines.fake_server import FakeServer, fake_server
+from tests.engines.test_openai_chat import VLLM
+from tests.engines.test_openai_online import policy_of
 from tests.material import PLAN, Call, caller, make_run, write_archive
 from tests.policy_content import full_budget_content
 from tests.scripted import ScriptedEngine, write_sums
@@ -96,3 +101,53 @@ def test_a_policy_that_never_stops_or_names_no_model_says_nothing_of_probing(cal
     code, _, err = call("probe", FRESH, "--like", "archive.joblib")
     assert code == 2
     assert "bound to no model" in err
+
+
+# --- At a server ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=[{"takes_ids": False}, VLLM], ids=["text", "chat"])
+def textual(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[FakeServer, Path]]:
+    """An endpoint without log-probabilities, and a policy that was calibrated there."""
+    monkeypatch.chdir(tmp_path)
+    write_sums(FRESH, 100)
+    with fake_server(**request.param) as server:
+        engine = load_engine("tiny-reasoner", [server.url], concurrency=4)
+        policy = policy_of(engine, entropy_source="none", budgets=[0, 4, 12])
+        engine.close()
+        save_policy(policy.content, POLICY)
+        yield server, POLICY
+
+
+@pytest.mark.parametrize("words", [[], ["--entropy", "none"]], ids=["", "none"])
+def test_a_policy_without_log_probabilities_is_probed_like_at_its_server(
+    textual: tuple[FakeServer, Path], capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    server, path = textual
+    call = caller(capsys)
+    at = ("--engine", "openai", "--base-url", server.url, "--concurrency", "4", "--limit", "20")
+    code, _, err = call("probe", FRESH, "--like", path, *at, *words, "--out", "new")
+    assert code == 0, err
+    assert RunDirectory.load(Path("new")).plan.entropy == "none"
+    code, out, err = call("verify", path, "new", "--json")
+    assert code in (0, 4), err  # the story is no workload's; that it is judged is the point
+    assert json.loads(out)["transfer"] is None
+
+
+def test_a_policy_without_log_probabilities_is_probed_like_locally(call: Call) -> None:
+    content = load_policy(POLICY).content
+    changes = {"family": "run-stability", "threshold": 2.0, "decision_threshold": 2.0, "order": []}
+    blind = build_policy(content | changes | {"entropy_source": "none"})
+    save_policy(blind, Path("blind.joblib"))
+    code, _, err = call("probe", FRESH, "--like", "blind.joblib", "--out", "auto")
+    assert code == 0, err
+    assert RunDirectory.load(Path("auto")).plan.entropy == "full"
+    words = ("--like", "blind.joblib", "--entropy", "top-k:5", "--out", "asked")
+    code, _, err = call("probe", FRESH, *words)
+    assert code == 0, err
+    assert RunDirectory.load(Path("asked")).plan.entropy == "top-k:5"
+    code, _, err = call("probe", FRESH, "--like", POLICY, "--entropy", "top-k:5")
+    assert code == 2
+    assert "--like brings --entropy full, got top-k:5" in err

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from stopadvisor.cli.main import main
+from stopadvisor.features import TEXT_FEATURES
 from stopadvisor.ledger import read_ledger
 from stopadvisor.policy import build_policy, load_policy, save_policy
 from stopadvisor.runs import RunDirectory
@@ -191,6 +192,24 @@ def test_other_probes_are_refused_unless_as_a_transfer(
     found = verified(call, path, FRESH, "--transfer")
     assert found["transfer"] == "zero-shot"
     assert any(message in remark for remark in found["remarks"])
+
+
+def test_who_reads_answers_alone_is_verified_without_log_probabilities(call: Call) -> None:
+    def blind(row: dict[str, Any], part: str) -> None:
+        for checkpoint in row["checkpoints"]:
+            checkpoint |= {"entropy_source": "none", "mean_logprob": 0.0, "mean_entropy": 0.0}
+
+    path = rebound(family="run-stability", threshold=2.0, decision_threshold=2.0, order=[])
+    seen = verified(call, path, FRESH)
+    edit_records(FRESH, blind)
+    found = verified(call, path, FRESH)
+    assert (found["n"], found["losses"]) == (seen["n"], seen["losses"])
+    assert (found["transfer"], found["verdict"]) == (None, seen["verdict"])
+    # Log-probability and entropy were measured otherwise: nothing is said of their drift.
+    assert [row["feature"] for row in found["drift"]] == list(TEXT_FEATURES)
+    code, _, err = call(POLICY, FRESH)
+    assert code == 2
+    assert "entropy source 'full', got 'none'" in err
 
 
 def test_another_engine_is_remarked_on(call: Call) -> None:

@@ -32,6 +32,13 @@ FORCED = len(ids_of(" 7")) + 1
 VISIBLE = CLOSER + len(ids_of(Story().visible)) + 1
 
 
+CONFIDENT = {
+    name: family_content("confidence")[name]
+    for name in ("family", "threshold", "decision_threshold")
+}
+"""Changes of a policy that make it read log-probabilities."""
+
+
 def policy_of(engine: OpenAiEngine, /, **changes: Any) -> Policy:
     """Stops when an answer comes the second time: at 4, where it is 5 again."""
     identity = engine.identity()
@@ -218,8 +225,8 @@ def test_one_call_answers_one_prompt() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"entropy_source": "full"}, "entropy source 'full', got 'top-k:20'"),
-        ({"entropy_source": "top-k:30"}, "entropy source 'top-k:30', got 'top-k:20'"),
+        (CONFIDENT | {"entropy_source": "full"}, "entropy source 'full', got 'top-k:20'"),
+        (CONFIDENT | {"entropy_source": "top-k:30"}, "source 'top-k:30', got 'top-k:20'"),
         ({"model": None, "engine": None}, "bound to no model"),
     ],
     ids=lambda value: "" if isinstance(value, str) else ", ".join(value),
@@ -232,6 +239,26 @@ def test_a_policy_that_does_not_fit_the_server_is_refused(
             policy = policy_of(engine, **changes)
         with pytest.raises(PolicyError, match=said):
             _ask(server, policy, "3+4", model="tiny-reasoner")
+
+
+@pytest.mark.parametrize("top_limit", [20, 0])
+def test_a_policy_that_reads_answers_alone_was_calibrated_anywhere(top_limit: int) -> None:
+    with fake_server(top_limit=top_limit) as server:
+        with engine_at(server) as engine:
+            own = policy_of(engine).content["engine"]
+            policy = policy_of(engine, engine=own | {"name": "hf"}, entropy_source="full")
+
+        async def ask() -> tuple[tuple[str, ...], Reply]:
+            async with connect(policy, [server.url]) as served:
+                server.asked.clear()
+                return served.remarks, await served.answer("3+4")
+
+        remarks, reply = asyncio.run(ask())
+        assert not any(body.get("logprobs") for body in server.asked)
+    (remark,) = remarks
+    assert "the engine is 'openai' here, was 'hf' at calibration" in remark
+    assert "asks for a passing verify" in remark
+    assert reply.budget == 4
 
 
 def test_a_policy_of_another_tokenizer_is_refused() -> None:

@@ -18,11 +18,15 @@ from stopadvisor.engines.openai.regime import (
     Repeated,
     classify,
     found_in_cache,
+    measure_engine,
     measure_regime,
     read_regime,
+    watched,
     write_regime,
 )
 from stopadvisor.errors import ProbeError
+from tests.engines.fake_server import fake_server
+from tests.engines.test_openai_chat import VLLM, chat_engine
 
 
 @dataclass(frozen=True)
@@ -165,6 +169,39 @@ def test_a_measure_comes_back_from_its_file(tmp_path: Path) -> None:
     measure = classify(CACHES, Cached(100, 100_000, 90_000))
     write_regime(tmp_path, measure)
     assert read_regime(tmp_path) == measure
+
+
+@pytest.mark.parametrize(
+    ("probes", "block", "held", "said"),
+    [
+        pytest.param(None, 0, None, "does not say what it cached", id="mute"),
+        pytest.param(Cached(9, 900, 0), 0, None, "prefixes none came", id="nothing"),
+        pytest.param(Cached(9, 0, 0), 64, None, "prefixes none came", id="nothing stood"),
+        pytest.param(Cached(9, 900, 800), 64, 64, "89% came from the cache, in bl", id="blocks"),
+        pytest.param(Cached(9, 900, 800), 1, 1, "cache, token by token", id="token by token"),
+        pytest.param(Cached(9, 900, 100), 64, None, "does not hold them", id="not held"),
+    ],
+)
+def test_a_chat_caches_what_its_probes_found(
+    tmp_path: Path, probes: Cached | None, block: int, held: int | None, said: str
+) -> None:
+    found = watched(probes, block)
+    assert (found.regime, found.cache_block, found.basis) == ("overlap", held, "visible-stream")
+    assert said in found.reason
+    write_regime(tmp_path, found)
+    assert read_regime(tmp_path) == found
+
+
+@pytest.mark.parametrize(
+    ("told", "block"),
+    [([64, 128, 0], 64), ([96, 64, None], 32), ([0, 0, 0], None), ([None, None, None], None)],
+    ids=str,
+)
+def test_the_probes_of_a_chat_tell_its_blocks(told: list[int | None], block: int | None) -> None:
+    with fake_server(**VLLM) as server, chat_engine(server) as engine:
+        engine.served.append(Served("trace", 0, 50, 16))  # no probe: does not count
+        engine.served += [Served("probe", 80, 150, cached) for cached in told]
+        assert measure_engine(engine, "Answer:").cache_block == block
 
 
 @pytest.mark.parametrize(

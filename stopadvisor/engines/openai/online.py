@@ -12,7 +12,7 @@ import queue
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -197,10 +197,12 @@ async def choose_draws(
 
 
 def entropy_at(served: ServedModel, policy: Policy) -> str:
-    """Return the entropy source that a server gives a policy: the policy's own, where it can."""
+    """Return the entropy source that a server gives a policy: its own, or none if it reads none."""
     own: str = policy.content["entropy_source"]
     top = served.can.top_limit
-    if own == NO_ENTROPY or (own != "full" and (entropy_top_k(own) or 0) <= top):
+    if not policy.reads_logprobs:
+        return NO_ENTROPY
+    if own != "full" and (entropy_top_k(own) or 0) <= top:
         return own
     return f"top-k:{top}" if top else NO_ENTROPY
 
@@ -213,10 +215,7 @@ def server_plan(policy: Policy, *, answer_cap: int | None = None) -> ProbePlan:
     PolicyError
         As `serving.policy_plan`.
     """
-    plan = policy_plan(policy, answer_cap=answer_cap)
-    if policy.content["entropy_source"] == NO_ENTROPY:
-        return replace(plan, entropy=NO_ENTROPY)
-    return plan
+    return policy_plan(policy, answer_cap=answer_cap, at_server=True)
 
 
 def serve(

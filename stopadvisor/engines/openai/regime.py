@@ -141,12 +141,10 @@ class RegimeMeasure:
         """Read it back; the verdict is drawn from the figures again."""
         if data["schema"] != _SCHEMA:
             raise ValueError(f"field 'schema' must be {_SCHEMA}, got {data['schema']!r}")
+        probes = Cached(**data["probes"]) if data["probes"] else None
         if data["basis"] == "visible-stream":
-            return watched()
-        probes = data["probes"]
-        return classify(
-            [Repeated(**row) for row in data["repeated"]], Cached(**probes) if probes else None
-        )
+            return watched(probes, int(data["cache_block"] or 0))
+        return classify([Repeated(**row) for row in data["repeated"]], probes)
 
 
 async def measure_regime(
@@ -189,10 +187,27 @@ async def measure_regime(
     return classify(rows)
 
 
-def watched() -> RegimeMeasure:
-    """What an endpoint is whose thinking can be watched and not resumed."""
-    reason = "its reasoning streams on while a probe runs, and cannot be resumed"
-    return RegimeMeasure("overlap", None, "visible-stream", reason, None, ())
+def watched(probes: Cached | None = None, block: int = 0) -> RegimeMeasure:
+    """What an endpoint is whose thinking can be watched and not resumed.
+
+    Parameters
+    ----------
+    probes : Cached, optional
+        What they found in the cache; None where the server does not say.
+    block : int
+        Greatest size that divides their counts; 0 where nothing was cached.
+    """
+    reason = "its reasoning streams on while a probe runs, and cannot be resumed; "
+    held = None
+    if probes is None:
+        reason += "it does not say what it cached: nothing counts as cached"
+    elif not probes.share:
+        reason += "of the probes' prefixes none came from the cache"
+    else:
+        reason += f"of the probes' prefixes {probes.share:.0%} came from the cache"
+        held = block if probes.share >= HELD else None
+        reason += f", {_in_blocks(held)}" if held else ": it does not hold them"
+    return RegimeMeasure("overlap", held, "visible-stream", reason, None, (), probes)
 
 
 def measure_engine(engine: OpenAiEngine, cue: str) -> RegimeMeasure:
@@ -209,8 +224,13 @@ def measure_engine(engine: OpenAiEngine, cue: str) -> RegimeMeasure:
     EngineError
         The server refuses, or went on failing.
     """
+    suffix = len(engine.suffix_ids(cue))
     if not engine.served_model.can.resumes:
-        return watched()  # token ids that belong to no conversation cannot be sent
+        # Token ids that belong to no conversation cannot be sent: its probes alone tell.
+        told = [row.cached_tokens for row in engine.served if row.kind == "probe"]
+        counts = [cached for cached in told if cached is not None]
+        block = math.gcd(*counts)
+        return watched(found_in_cache(engine.served, suffix, block or 1) if counts else None, block)
     vocabulary = engine.chat.prompt_ids([{"role": "user", "content": _WORDS}])
     served, context = engine.served_model, engine.context
     if context is not None and not served.can.takes_ids:
@@ -218,7 +238,6 @@ def measure_engine(engine: OpenAiEngine, cue: str) -> RegimeMeasure:
     found = engine.call(partial(measure_regime, context=context), served.wire, vocabulary)
     if found.cache_block is None:
         return found
-    suffix = len(engine.suffix_ids(cue))
     return classify(found.repeated, found_in_cache(engine.served, suffix, found.cache_block))
 
 
@@ -286,8 +305,7 @@ def classify(repeated: Sequence[Repeated], probes: Cached | None = None) -> Regi
             reason = f"of {sent} tokens that were sent again none came from the cache{took}"
         else:
             regime = "kv-fork" if block == 1 and (cost is None or cost < FREE) else "prefix-cache"
-            of = "token by token" if block == 1 else f"in blocks of {block} tokens"
-            share = sum(counts) / sent
+            share, of = sum(counts) / sent, _in_blocks(block)
             reason = f"{share:.0%} of the tokens sent again came from the cache, {of}{took}"
     if probes is not None and probes.share is not None and regime != "black-box":
         reason += f"; of the probes' prefixes {probes.share:.0%}"
@@ -295,6 +313,10 @@ def classify(repeated: Sequence[Repeated], probes: Cached | None = None) -> Regi
             regime, block = "black-box", None
             reason += ": under load the cache does not hold them"
     return RegimeMeasure(regime, block, basis, reason, cost, tuple(repeated), probes)
+
+
+def _in_blocks(block: int) -> str:
+    return "token by token" if block == 1 else f"in blocks of {block} tokens"
 
 
 def _read_cost(repeated: Sequence[Repeated]) -> float | None:
