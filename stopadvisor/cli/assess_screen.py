@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 from stopadvisor.cli.screen import (
     Screen,
+    in_unit,
     interval,
     number,
     number_list,
@@ -88,8 +89,8 @@ def _facts(document: Document) -> list[tuple[str, str]]:
             ("probe at", f"{number_list(advice['schedule'])} thinking tokens"),
             (
                 "saves",
-                f"{percent(point['fit_total_saving_pct'])} of the cost under {advice['serving']} "
-                f"(at least {percent(document['fit_saving_lower_pct'])}, one-sided 95 %); "
+                f"{percent(point['fit_total_saving_pct'])} of the cost under {advice['serving']}"
+                f"{in_unit(document['settings']['weights'])} (at least {percent(document['fit_saving_lower_pct'])}, one-sided 95 %); "
                 f"{percent(point['fit_think_saving_pct'])} of the thinking",
             ),
             (

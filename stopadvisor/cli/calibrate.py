@@ -45,6 +45,7 @@ from stopadvisor.sources import (
 )
 from stopadvisor.storage import lock_directory, write_json_atomically
 from stopadvisor.transfer import check_comparison, compare, target_view
+from stopadvisor.verification import costing
 from stopadvisor.workload import PARTS
 
 __all__ = ["CALIBRATION", "NOT_CERTIFIED", "CalibrateOptions", "command", "run"]
@@ -260,7 +261,14 @@ def _transfer(source: Source, options: CalibrateOptions, target: Path) -> dict[s
     table = target_view(view).part("calibration")
     asked, planned, n_earlier = _asked(source, table, options)
     if options.asked.serving is None and _assessed(source.folder) is None:
-        asked = replace(asked, serving=policy.content["serving"])
+        # Its saving is told in the policy's own terms where nobody has set others for this run.
+        weights, cache_block = costing(policy.content)
+        asked = replace(
+            asked,
+            serving=policy.content["serving"],
+            weights=options.asked.weights or weights,
+            cache_block=options.asked.cache_block or cache_block,
+        )
     transfer = Transfer.prepare(policy, options.source_policy, view, asked, planned)
     chosen = _choose(source, options) if options.compare else None
     if chosen is not None:

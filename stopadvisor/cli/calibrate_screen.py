@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 from stopadvisor.cli.screen import (
     Screen,
+    in_unit,
     interval,
     number,
     number_list,
@@ -114,12 +115,13 @@ def _on_stop(document: Document) -> list[tuple[str, str]]:
 def expectation(expected: Document, serving: str) -> list[tuple[str, str]]:
     """What a policy is expected to do, from questions that nothing has touched where there are."""
     fitted = percent(expected["fit_total_saving_pct"])
+    where = f"{serving}{in_unit(expected.get('weights'))}"
     is_fitted = expected["fit_total_saving_pct"] is not None  # a transferred rule is not, here
     if "test_n" not in expected:
         if not is_fitted:
             return [("saves", "not measured: nothing was fitted here, and there is no test part")]
         return [
-            ("saves", f"{fitted} of the cost under {serving} (fit questions, no test part)"),
+            ("saves", f"{fitted} of the cost under {where} (fit questions, no test part)"),
             ("loses", f"{share(expected['fit_risk'])} of all questions (fit questions)"),
         ]
     n = expected["test_n"]
@@ -127,7 +129,7 @@ def expectation(expected: Document, serving: str) -> list[tuple[str, str]]:
         (
             "saves",
             f"{percent(expected['test_total_saving_pct'])} "
-            f"{interval(expected['test_total_saving_ci95'])} of the cost under {serving}, "
+            f"{interval(expected['test_total_saving_ci95'])} of the cost under {where}, "
             f"{percent(expected['test_think_saving_pct'])} of the thinking ({n} test questions"
             + (f"; fit said {fitted})" if is_fitted else ")"),
         ),

@@ -154,7 +154,10 @@ def _certificate(certificate: Document) -> list[tuple[str, str]]:
         rows.append(("transfer", f"{transfer}: the rule of policy {source}"))
     if isinstance(ratio := certificate.get("alpha_over_full_accuracy"), float):
         alpha = share(certificate["alpha"])
-        rows.append(("alpha", f"{alpha}, {share(ratio)} of the full-thinking accuracy"))
+        if certificate.get("conditional"):
+            rows.append(("alpha", f"{alpha} of the questions that full thinking gets right"))
+        else:
+            rows.append(("alpha", f"{alpha}, {share(ratio)} of the full-thinking accuracy"))
     if isinstance(cut := certificate.get("truncated_share"), float):
         rows.append(("truncated", f"{share(cut)} of the calibration traces"))
     return rows

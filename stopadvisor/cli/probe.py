@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -24,7 +23,7 @@ from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.screen import place
 from stopadvisor.collect import Progress, collect
 from stopadvisor.constants import PAPER_BUDGETS, SMALL_WORKLOAD, TRUNCATED_WARN
-from stopadvisor.errors import EngineError, ModelError, OutputError, ProbeError, WorkloadError
+from stopadvisor.errors import EngineError, ModelError, ProbeError, WorkloadError
 from stopadvisor.grading import Grader
 from stopadvisor.labels import GRADING, regrade
 from stopadvisor.manifest import build_manifest, run_path
@@ -32,7 +31,7 @@ from stopadvisor.pilot import cue_ids, pilot_budgets, thinking_cap
 from stopadvisor.preflight import run_preflight
 from stopadvisor.probes import Engine, ProbePlan
 from stopadvisor.runs import RunDirectory
-from stopadvisor.storage import lock_directory, write_json_atomically
+from stopadvisor.storage import check_writable, lock_directory, write_json_atomically
 from stopadvisor.workload import (
     PARTS,
     SMALLEST_PARTS,
@@ -183,7 +182,7 @@ def probe(options: ProbeOptions, err: TextIO, *, whole: bool = False) -> Probed:
                 f"{count} questions: with fewer than {SMALL_WORKLOAD}, "
                 "--split 40/60/0 certifies more"
             )
-        _check_writable(options.out or Path("runs"))
+        check_writable(options.out or Path("runs"))
         engine = load_engine(options)
         with in_use(engine):
             return _probe_with(engine, options.settled(engine), workload, progress)
@@ -443,14 +442,3 @@ def check_split(workload: Workload, options: ProbeOptions, questions: Sequence[Q
                 f"got {count} of {len(keys)} (--split {split}): "
                 f"add questions{advice}"
             )
-
-
-def _check_writable(path: Path) -> None:
-    """Refuse a place that cannot be written before a model is loaded for nothing."""
-    place = path
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    if not place.is_dir():
-        raise OutputError(f"cannot write to {path}: {place} is not a folder")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise OutputError(f"cannot write to {path}: {place} is not writable")

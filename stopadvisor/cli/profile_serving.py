@@ -33,7 +33,7 @@ from stopadvisor.pilot import CAP_STEP, PILOT_QUANTILE
 from stopadvisor.probes import ProbePlan
 from stopadvisor.serving import Request
 from stopadvisor.serving_profile import ServingProfile
-from stopadvisor.storage import write_json_atomically
+from stopadvisor.storage import check_writable, write_json_atomically
 from stopadvisor.workload import Question, content_key, read_workload
 
 __all__ = ["ProfileOptions", "command", "profile", "run"]
@@ -133,9 +133,11 @@ def command(**params: Any) -> int:
 
 def run(options: ProfileOptions, out: TextIO, err: TextIO) -> int:
     """Measure, write and show."""
+    check_writable(options.out)
     with progress_on(err, quiet=options.output.quiet) as progress:
         measured = profile(options, progress)
     document = measured.to_dict()
+    options.out.parent.mkdir(parents=True, exist_ok=True)
     write_json_atomically(options.out, document)
     if options.output.json:
         print(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1), file=out)

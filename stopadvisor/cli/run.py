@@ -20,6 +20,7 @@ import click
 
 from stopadvisor.agreement import agree
 from stopadvisor.cli.answering import Answering
+from stopadvisor.cli.like import check_budgets
 from stopadvisor.cli.options import OutputOptions, in_use, model_options, output_options
 from stopadvisor.cli.page import Page
 from stopadvisor.cli.progress import progress_on
@@ -38,6 +39,7 @@ from stopadvisor.serving import (
     make_requests,
     policy_plan,
 )
+from stopadvisor.sources import open_source
 from stopadvisor.workload import Workload, read_workload
 
 if TYPE_CHECKING:
@@ -167,6 +169,8 @@ def run(options: RunOptions, out: TextIO, err: TextIO) -> int:
     )
     make_requests(workload.questions, policy)  # refused before a model is loaded
     recorded = RunDirectory.load(options.against) if options.against else None
+    if options.against is not None:
+        check_budgets(policy, options.policy, open_source(options.against))
     with progress_on(err, quiet=options.output.quiet) as progress, ExitStack() as stack:
         engine = load_model(options.model, policy, options)
         stack.enter_context(in_use(engine))

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Literal, TextIO
+from typing import IO, Any, Literal, TextIO
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -19,10 +19,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from stopadvisor.costs import PAPER_WEIGHTS
+
 __all__ = [
     "LocaleConsole",
     "Screen",
     "Tone",
+    "in_unit",
     "interval",
     "number",
     "number_list",
@@ -208,6 +211,12 @@ def share(value: float | None) -> str:
 def percent(value: float | None) -> str:
     """A percentage that is one already."""
     return "-" if value is None else f"{value:.1f}%"
+
+
+def in_unit(weights: Mapping[str, Any] | None) -> str:
+    """What a cost is told in, where that is not the paper's."""
+    unit = None if weights is None else weights["unit"]
+    return "" if unit in (None, PAPER_WEIGHTS.unit) else f" ({unit})"
 
 
 def number(value: float | None) -> str:
