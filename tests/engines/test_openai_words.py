@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -273,16 +272,27 @@ def test_nobody_waits_for_words_that_are_closed(monkeypatch: pytest.MonkeyPatch)
             await close()
 
         monkeypatch.setattr(found._client, "aclose", slowly)
-        with ThreadPoolExecutor() as threads:
-            before = threads.submit(found.encode, "before")
-            wait_until(lambda: server.cut[-1].get("prompt") == "before")
-            ended = threads.submit(found.close)
-            assert closing.wait(5)
-            within = threads.submit(found.encode, "within")
-            ended.result(timeout=3)
-            for asked_for in (before, within, threads.submit(found.encode, "behind")):
-                with pytest.raises(EngineError, match="the engine is closed"):
-                    asked_for.result(timeout=3)
+        errors: dict[str, str] = {}
+
+        def ask(text: str) -> None:
+            try:
+                found.encode(text)
+            except EngineError as error:
+                errors[text] = str(error)
+
+        def start(work: Callable[..., None], *arguments: str) -> None:
+            # A daemon, so that one that waits for ever holds up nothing but its test.
+            threading.Thread(target=work, args=arguments, daemon=True).start()
+
+        start(ask, "before")
+        wait_until(lambda: server.cut[-1].get("prompt") == "before")
+        start(found.close)
+        assert closing.wait(5)
+        start(ask, "within")
+        wait_until(lambda: not found._thread.is_alive())
+        start(ask, "behind")
+        wait_until(lambda: len(errors) == 3)
+        assert all("the engine is closed" in error for error in errors.values())
         found.close()
 
 
