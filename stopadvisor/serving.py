@@ -93,7 +93,8 @@ class Reply:
     whether the trace has just ended by itself, and with overlap all that came while the probe ran,
     an answer included that the model had begun by itself."""
     probe_tokens: int
-    """Decoded by all probes of this prompt."""
+    """Decoded by all probes of this prompt.  Attempts that a chat made void, by breaking off and
+    then thinking something else, count here and in the other figures too."""
     visible_tokens: int
     """Decoded for the visible answer, closer and ending token included."""
     n_probes: int

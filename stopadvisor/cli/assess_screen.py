@@ -90,7 +90,8 @@ def _facts(document: Document) -> list[tuple[str, str]]:
             (
                 "saves",
                 f"{percent(point['fit_total_saving_pct'])} of the cost under {advice['serving']}"
-                f"{in_unit(document['settings']['weights'])} (at least {percent(document['fit_saving_lower_pct'])}, one-sided 95 %); "
+                f"{in_unit(document['settings']['weights'])} "
+                f"(at least {percent(document['fit_saving_lower_pct'])}, one-sided 95 %); "
                 f"{percent(point['fit_think_saving_pct'])} of the thinking",
             ),
             (

@@ -112,7 +112,8 @@ _OPTIONS = (
         "--concurrency",
         type=click.IntRange(min=1),
         show_default="found by a short ramp",
-        help="Most requests to the server at once.",
+        help="Most requests to the server at once; where thinking overlaps with its probes, most "
+        "questions, each with up to two requests.",
     ),
     click.option(
         "--api-key-env",

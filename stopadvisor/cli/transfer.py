@@ -128,7 +128,8 @@ class Transfer:
                 "the fit questions, open to assess before, calibrate here: the certificate takes "
                 "policy and alpha as settled without them"
             )
-        if source["entropy_source"] != target.table.entropy_source:
+        differs = source["entropy_source"] != target.table.entropy_source
+        if differs and self.policy.reads_logprobs:
             found.append(
                 f"the policy's entropies were '{source['entropy_source']}', here they are "
                 f"'{target.table.entropy_source}': the certificate holds, the rule may suit less"

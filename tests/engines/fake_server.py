@@ -142,6 +142,8 @@ class FakeServer:
     """What it was asked to cut into tokens, or to put together."""
     cut_faults: list[int] = field(default_factory=list)
     """Statuses met by the next of these."""
+    cut_delay: float = 0.0
+    """Seconds until it answers these."""
     most_at_once: int = 0
     port: int = 0
     _at_once: int = 0
@@ -208,6 +210,7 @@ class FakeServer:
             with self._lock:
                 self.cut.append(body)
                 status = self.cut_faults.pop(0) if self.cut_faults else None
+            time.sleep(self.cut_delay)
             if status:
                 _send(to, status, {"error": {"message": "not now"}})
             elif to.path == "/tokenize":

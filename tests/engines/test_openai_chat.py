@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ from hypothesis import strategies as st
 
 from stopadvisor.cli.main import main
 from stopadvisor.engines.openai import load_engine
-from stopadvisor.engines.openai.chat_stream import Cutter
+from stopadvisor.engines.openai.chat_stream import ChatReader, Cutter
+from stopadvisor.engines.openai.completion import Unfinished
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.engines.openai.online import choose_draws, serve, server_plan
 from stopadvisor.engines.openai.regime import RegimeMeasure, measure_engine
@@ -232,12 +235,16 @@ def test_a_stream_that_breaks_is_read_again_and_nothing_comes_twice(fault: str) 
 
 
 class Fickle(FakeServer):
-    """Thinks something else each time it is asked."""
+    """Thinks something else each time it is asked, and leaves time for a probe before it breaks."""
 
     def _chat(self, body: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         if body["messages"][-1]["role"] != "assistant":
             self.story = Story(thinking=f"{len(self.asked) % 10} + 4 = 7\nSo 7\nWait, 7\n")
         return super()._chat(body)
+
+    def _break(self, to: BaseHTTPRequestHandler, fault: str) -> None:
+        time.sleep(0.5)
+        super()._break(to, fault)
 
 
 def test_a_question_begins_anew_where_the_server_thinks_something_else() -> None:
@@ -256,6 +263,26 @@ def test_a_question_begins_anew_where_the_server_thinks_something_else() -> None
                 list(serve(engine, asked, plan, policy, serving="overlap"))
     finally:
         server.stop()
+
+
+def test_what_was_asked_in_vain_counts() -> None:
+    server = Fickle(**VLLM)
+    server.start()
+    try:
+        with chat_engine(server) as engine:
+            policy = policy_of(engine, entropy_source="none", budgets=[0, 40], **NEVER)
+            asked = make_requests(["3+4"], policy)
+            plan = server_plan(policy)
+            server.faults = ["cut-short"]
+            began = time.perf_counter()
+            ((_, reply),) = serve(engine, asked, plan, policy, serving="overlap")
+            spent = time.perf_counter() - began
+    finally:
+        server.stop()
+    thought = len(ids_of(server.story.thinking))
+    assert (reply.n_probes, reply.probe_tokens) == (2, 2 * FORCED)
+    assert thought < reply.think_tokens <= thought + 3, "what came before the stream broke off"
+    assert 0.5 < reply.seconds <= spent
 
 
 def test_a_stream_that_goes_on_breaking_ends_the_call() -> None:
@@ -290,6 +317,22 @@ def test_run_serves_through_a_chat(tmp_path: Path, capsys: pytest.CaptureFixture
     assert code == 0, text
     document = json.loads(text.out)
     assert (document["serving"], document["stopped"]) == ("overlap", 4)
+
+
+# --- Reading --------------------------------------------------------------------------------------
+
+
+def test_an_end_goes_by_the_names_of_completions() -> None:
+    def read(reason: str) -> str | None:
+        reader = ChatReader(lambda reasoning, text: True)
+        reader.read({"choices": [{"delta": {}, "finish_reason": reason}]})
+        return reader.finish
+
+    assert read("eos_token") == "stop"
+    with pytest.raises(Unfinished, match="content_filter"):
+        read("content_filter")
+    with pytest.raises(ValueError, match="abort"):
+        read("abort")
 
 
 # --- Cutting --------------------------------------------------------------------------------------

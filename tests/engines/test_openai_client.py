@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from stopadvisor.engines.openai.client import Client, Key, Refused
+from stopadvisor.engines.openai.completion import read_completion
 from stopadvisor.errors import EngineError, ModelError
 from tests.engines.fake_server import FAULTS, FakeServer, fake_server, ids_of, logprob, words
 
@@ -122,6 +123,72 @@ def test_a_refusal_is_not_asked_again() -> None:
     assert len(server.asked) == 1
 
 
+class Ending(FakeServer):
+    """Ends its answers in the words of other servers."""
+
+    reason = ""
+
+    def _pieces(self, answer: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        pieces, usage = super()._pieces(answer)
+        for piece in pieces[:-1]:
+            piece["finish_reason"] = ""
+        return pieces, usage
+
+    def _answer(self, body: dict[str, Any]) -> dict[str, Any]:
+        answer = super()._answer(body)
+        answer["choices"][0]["finish_reason"] = self.reason
+        return answer
+
+
+def ended(reason: str, *, stream: bool, **options: Any) -> tuple[Any, Ending]:
+    async def work(client: Client) -> Any:
+        if stream:
+            return await client.stream(prompt_ids(), lambda new: True, max_tokens=3)
+        return await client.complete(prompt_ids(), max_tokens=3)
+
+    server = Ending()
+    server.reason = reason
+    server.start()
+    try:
+        return asked([server], work, **options), server
+    except EngineError as error:
+        return error, server
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("reason", ["eos", "eos_token", "stop_sequence", "stop"])
+def test_an_end_has_many_names(reason: str, stream: bool) -> None:
+    answer, _ = ended(reason, stream=stream)
+    assert answer.finish_reason == "stop"
+    assert answer.token_ids == tuple(ids_of(FakeServer().story.thinking)[:3])
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("reason", ["content_filter", "tool_calls"])
+def test_an_answer_that_is_cut_off_for_good_is_not_asked_for_again(
+    reason: str, stream: bool
+) -> None:
+    error, server = ended(reason, stream=stream)
+    assert isinstance(error, Refused)
+    assert f"{server.url} ended an answer with finish_reason '{reason}'" in str(error)
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("reason", ["abort", "insufficient_system_resource"])
+def test_an_answer_that_was_given_up_is_asked_for_again(reason: str) -> None:
+    error, server = ended(reason, stream=False, patience=0.5)
+    assert not isinstance(error, Refused)
+    assert reason in str(error)
+    assert len(server.asked) > 1
+
+
+def test_no_text_is_an_empty_one() -> None:
+    choice: dict[str, Any] = {"text": None, "token_ids": [], "finish_reason": "stop"}
+    assert read_completion({"choices": [choice]}, 0.1).text == ""
+
+
 def test_several_servers_share_the_questions_evenly() -> None:
     async def work(client: Client) -> None:
         for _ in range(6):
@@ -162,6 +229,7 @@ def test_another_server_takes_over_while_one_is_down() -> None:
         ("http://host/v1?key=1", "such as http://host:8000/v1"),
         ("http://host:eighty/v1", "such as http://host:8000/v1, got 'http://host:eighty/v1'"),
         ("http://[host/v1", "such as http://host:8000/v1"),
+        ("http://☃.com/v1", "such as http://host:8000/v1, got 'http://☃.com/v1'"),
         (f"http://user:{SECRET}@host/v1", "must not hold a user name or password"),
         (f"user:{SECRET}@host/v1", "must not hold a user name or password"),
         (f"http://host/v1?api_key={SECRET}", "give a key through the environment"),

@@ -13,7 +13,7 @@ import pytest
 
 from stopadvisor.constants import CUES
 from stopadvisor.engines.openai import load_engine
-from stopadvisor.engines.openai.client import Client
+from stopadvisor.engines.openai.client import Client, Completion
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.engines.openai.ramp import RAMP, RAMP_TOKENS, Step, find_concurrency
 from stopadvisor.errors import EngineError, ModelError
@@ -305,6 +305,29 @@ def test_the_ramp_stops_where_more_is_not_worth_it(
     result = asyncio.run(find_concurrency(client, [[1]]))
     assert result.concurrency == found
     assert asked == [1, *RAMP[:tried]]
+
+
+@pytest.mark.parametrize("ids", [(5, 6, 7), ()], ids=["ids", "nothing"])
+def test_the_ramp_needs_no_usage(ids: tuple[int, ...]) -> None:
+    class OneByOne:
+        urls = ("http://host/v1",)
+
+        def __init__(self) -> None:
+            self.lock = asyncio.Lock()
+
+        def home(self) -> int:
+            return 0
+
+        async def complete(self, prompt: object, **options: object) -> Completion:
+            async with self.lock:
+                await asyncio.sleep(0.02)
+            return Completion(ids, "", None, None, "length", 0, 0, None, seconds=0.02)
+
+        stream = complete
+
+    found = asyncio.run(find_concurrency(OneByOne(), [[1]]))
+    assert found.concurrency == 1
+    assert [step.tokens_per_second > 0 for step in found.steps] == [bool(ids)] * 3
 
 
 def test_progress_tells_requests_and_the_cached_share() -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,15 +30,27 @@ from tests.engines.test_openai_engine import PLAN, engine_at, prompts
 TAGS = "<|im_start|>a<|im_end|><think>b</think>"
 
 
+def words_at(server: FakeServer, patience: float) -> ServerWords:
+    client = Client([server.url], "tiny-reasoner", patience=patience)
+    return asyncio.run(ServerWords.open(client, "for a test"))
+
+
 @contextmanager
 def opened(**settings: Any) -> Iterator[tuple[ServerWords, FakeServer]]:
     """Words of a fake server."""
     with fake_server(**settings) as server:
-        found = ServerWords.open(Client([server.url], "tiny-reasoner", patience=2.0), "for a test")
+        found = words_at(server, patience=2.0)
         try:
             yield found, server
         finally:
             found.close()
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def asked(engine: OpenAiEngine) -> ServerWords:
@@ -234,14 +250,71 @@ def test_who_gives_up_waiting_is_not_held() -> None:
         await asyncio.wait_for(aside(found, found.encode, "new"), 0.2)
 
     with fake_server() as server:
-        client = Client([server.url], "tiny-reasoner", patience=60.0)
-        found = ServerWords.open(client, "for a test")
+        found = words_at(server, patience=60.0)
         server.cut_faults[:] = [503] * 999
         began = time.monotonic()
         with pytest.raises(TimeoutError):
             asyncio.run(give_up(found))
         found.close()
     assert time.monotonic() - began < 20
+
+
+def test_nobody_waits_for_words_that_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_server() as server:
+        found = words_at(server, patience=60.0)
+        server.cut_delay = 5.0
+        closing = threading.Event()
+        close = found._client.aclose
+
+        async def slowly() -> None:
+            closing.set()
+            await asyncio.sleep(0.3)
+            await close()
+
+        monkeypatch.setattr(found._client, "aclose", slowly)
+        errors: dict[str, str] = {}
+
+        def ask(text: str) -> None:
+            try:
+                found.encode(text)
+            except EngineError as error:
+                errors[text] = str(error)
+
+        def start(work: Callable[..., None], *arguments: str) -> None:
+            # A daemon, so that one that waits for ever holds up nothing but its test.
+            threading.Thread(target=work, args=arguments, daemon=True).start()
+
+        start(ask, "before")
+        wait_until(lambda: server.cut[-1].get("prompt") == "before")
+        start(found.close)
+        assert closing.wait(5)
+        start(ask, "within")
+        wait_until(lambda: not found._thread.is_alive())
+        start(ask, "behind")
+        wait_until(lambda: len(errors) == 3)
+        assert all("the engine is closed" in error for error in errors.values())
+        found.close()
+
+
+def test_ctrl_c_ends_a_process_that_waits_for_the_servers_tokenizer(tmp_path: Path) -> None:
+    sums = tmp_path / "sums.jsonl"
+    lines = [json.dumps({"question": f"{i}+4", "gold": str(i + 4)}) for i in range(100)]
+    sums.write_text("\n".join(lines), encoding="utf-8")
+    with fake_server(cut_delay=60.0) as server:
+        to = ["--engine", "openai", "--base-url", server.url, "--tokenizer", "server"]
+        more = ["--model", "tiny-reasoner", "--out", str(tmp_path / "out")]
+        command = [sys.executable, "-m", "stopadvisor", "probe", str(sums), *more, *to]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            wait_until(lambda: bool(server.cut) or process.poll() is not None, 60)
+            began = time.monotonic()
+            process.send_signal(signal.SIGINT)
+            try:
+                _, err = process.communicate(timeout=30)
+            finally:
+                process.kill()
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert time.monotonic() - began < 10
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stopadvisor.engines.chat import Chat
-from stopadvisor.engines.openai.completion import Completion, read_usage
+from stopadvisor.engines.openai.completion import Completion, read_finish, read_usage
 
 __all__ = ["ChatReader", "ChatText", "Cutter"]
 
@@ -43,6 +43,8 @@ class ChatReader:
         ------
         KeyError, TypeError, ValueError, IndexError, AttributeError
             It does not look like one, or the server gives up.
+        Unfinished
+            As in `completion.read_completion`.
         """
         if "error" in event:
             raise ValueError(f"the stream ends in an error: {event['error']}")
@@ -50,9 +52,8 @@ class ChatReader:
         for choice in event["choices"][:1]:
             delta = choice.get("delta") or {}
             reasoning = str(delta.get("reasoning_content") or delta.get("reasoning") or "")
-            text, finish = str(delta.get("content") or ""), choice.get("finish_reason")
-            if finish not in (None, "stop", "length"):
-                raise ValueError(f"finish_reason must be 'stop' or 'length', got {finish!r}")
+            text = str(delta.get("content") or "")
+            finish = read_finish(choice.get("finish_reason"))
             self.reasoning += reasoning
             self.text += text
             self.finish = finish or self.finish

@@ -24,6 +24,7 @@ from stopadvisor.engines.openai.completion import (
     Reader,
     StreamReader,
     Take,
+    Unfinished,
     read_completion,
     read_events,
 )
@@ -66,7 +67,10 @@ _Receive = Callable[[httpx2.Response, float], Awaitable[Any]]
 
 
 class Refused(EngineError):
-    """The server understood the request and will not do it; asking again is no use."""
+    """The server understood the request and will not do it, or not to its end.
+
+    Asking again is no use.
+    """
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -393,6 +397,9 @@ class Client:
         except PassingError:
             self.traffic.failed += 1
             raise
+        except Unfinished as error:
+            said = self._hide(str(error))
+            raise Refused(f"{server.url} {said}", response.status_code) from None
         except _MALFORMED as error:
             self.traffic.failed += 1
             server.rest()

@@ -15,13 +15,30 @@ __all__ = [
     "Reader",
     "StreamReader",
     "Take",
+    "Unfinished",
     "read_completion",
     "read_events",
+    "read_finish",
     "read_usage",
 ]
 
 Take = Callable[[Sequence[int]], bool]
 """Is given tokens as they are decoded; answers whether it wants more."""
+
+_FINISHES = {
+    "stop": "stop",
+    "eos": "stop",
+    "eos_token": "stop",
+    "stop_sequence": "stop",
+    "length": "length",
+}
+"""What servers call an answer's end, and what it is called here."""
+_GIVEN_UP = ("abort", "error", "insufficient_system_resource")
+"""What servers say that are shut down or overloaded; another attempt may do better."""
+
+
+class Unfinished(Exception):
+    """The server ended an answer for a reason of its own; asked again it would do the same."""
 
 
 @dataclass(frozen=True)
@@ -55,20 +72,22 @@ def read_completion(data: Mapping[str, Any], seconds: float) -> Completion:
     KeyError, TypeError, ValueError, IndexError, AttributeError
         It does not look like one, or the server gave it up halfway, as some do when they are shut
         down; the client asks again.
+    Unfinished
+        The server says no more of it, whoever asks.
     """
     choice, usage = data["choices"][0], data.get("usage") or {}
     given = choice.get("logprobs") or {}
     prompt, decoded, cached = read_usage(usage)
-    finish = choice["finish_reason"]
-    if finish not in ("stop", "length"):
-        raise ValueError(f"finish_reason must be 'stop' or 'length', got {finish!r}")
+    finish = read_finish(choice["finish_reason"])
+    if finish is None:
+        raise ValueError("finish_reason must be 'stop' or 'length', got none")
     ids = choice.get("token_ids")
     if ids is None:
         ids = _ids_of_names(given.get("tokens"))
     logprobs, top = given.get("token_logprobs"), given.get("top_logprobs")
     return Completion(
         token_ids=None if ids is None else tuple(int(i) for i in ids),
-        text=str(choice["text"]),
+        text=str(choice["text"] or ""),
         logprobs=None if logprobs is None else tuple(float(x) for x in logprobs),
         top_logprobs=(
             None
@@ -81,6 +100,25 @@ def read_completion(data: Mapping[str, Any], seconds: float) -> Completion:
         cached_tokens=cached,
         seconds=seconds,
     )
+
+
+def read_finish(reason: str | None) -> str | None:
+    """Return ``stop``, ``length``, or None where an answer is not over.
+
+    Raises
+    ------
+    ValueError
+        The server gave it up; another attempt may do better.
+    Unfinished
+        It was ended for another reason, such as ``content_filter``.
+    """
+    if not reason:
+        return None
+    if reason in _GIVEN_UP:
+        raise ValueError(f"finish_reason must be 'stop' or 'length', got {reason!r}")
+    if reason not in _FINISHES:
+        raise Unfinished(f"ended an answer with finish_reason {reason!r:.60}")
+    return _FINISHES[reason]
 
 
 def read_usage(usage: Mapping[str, Any]) -> tuple[int, int, int | None]:
@@ -166,6 +204,8 @@ class StreamReader:
         ------
         KeyError, TypeError, ValueError, IndexError, AttributeError
             It does not look like one, or the server gives up.
+        Unfinished
+            As in `read_completion`.
         """
         if "error" in event:
             raise ValueError(f"the stream ends in an error: {event['error']}")
@@ -174,9 +214,7 @@ class StreamReader:
             ids = choice.get("token_ids")
             if ids is None:
                 ids = _ids_of_names((choice.get("logprobs") or {}).get("tokens"))
-            text, finish = str(choice.get("text") or ""), choice.get("finish_reason")
-            if finish not in (None, "stop", "length"):
-                raise ValueError(f"finish_reason must be 'stop' or 'length', got {finish!r}")
+            text, finish = str(choice.get("text") or ""), read_finish(choice.get("finish_reason"))
             self.text += text
             self.finish = finish or self.finish
             self.named = self.named and (ids is not None or not text)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,21 +78,29 @@ def load_engine(
         serve the model, or cannot resume reasoning; or the tokenizer cannot be found.
     """
     _require_packages(tokenizer)
-    # Transformers says on import that torch is missing; nothing here needs it.
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     from anyio.from_thread import start_blocking_portal
 
     from stopadvisor.engines.openai.engine import OpenAiEngine
 
-    client = _client(model, base_urls, api_key_env, request_timeout, patience)
+    opening = partial(
+        open_model,
+        model,
+        base_urls,
+        tokenizer=tokenizer,
+        api_key_env=api_key_env,
+        request_timeout=request_timeout,
+        patience=patience,
+        think_open=think_open,
+        think_close=think_close,
+        chat_template_kwargs=chat_template_kwargs,
+    )
     thread = start_blocking_portal()
     portal = thread.__enter__()
     try:
-        options = (tokenizer, think_open, think_close, chat_template_kwargs)
-        served = portal.call(_open, client, *options)
-    except BaseException:
-        portal.call(client.aclose)
-        thread.__exit__(None, None, None)
+        served = portal.call(opening)
+    except BaseException as error:
+        # Told of the error it cancels what is still under way, as at Ctrl-C, and awaits no answer.
+        thread.__exit__(type(error), error, error.__traceback__)
         raise
     return OpenAiEngine(
         served_model=served,
@@ -120,12 +129,16 @@ async def open_model(
     Parameters and errors are those of `load_engine`; close it with ``await model.aclose()``.
     """
     _require_packages(tokenizer)
+    # Transformers says on import that torch is missing; nothing here needs it.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    from anyio import CancelScope
+
     client = _client(model, base_urls, api_key_env, request_timeout, patience)
     try:
         return await _open(client, tokenizer, think_open, think_close, chat_template_kwargs)
     except BaseException:
-        await client.aclose()
+        with CancelScope(shield=True):  # cancelled, it would close nothing
+            await client.aclose()
         raise
 
 
@@ -182,7 +195,8 @@ async def _open(
         return chat, AnswerStops.of(chat, found.stop_ids, len(found.tokenizer))
 
     try:
-        chat, stops = await run_sync(make)
+        by_server = isinstance(found, ServerWords)
+        chat, stops = await run_sync(make, abandon_on_cancel=by_server)
         if not isinstance(found, ServerWords):
             await _check_tokenizer(client, chat)
         elif not can.resumes:
@@ -214,12 +228,10 @@ async def _find_words(
     ModelError
         Neither is possible.
     """
-    from anyio.to_thread import run_sync
-
     from stopadvisor.engines.openai.words import ServerWords
 
     if tokenizer == SERVER:
-        return await run_sync(ServerWords.open, client, "as asked for")
+        return await ServerWords.open(client, "as asked for")
     from stopadvisor.engines.hf.tokenizer import load_tokenizer
 
     try:
@@ -229,7 +241,7 @@ async def _find_words(
             raise
         missing = error
     try:
-        return await run_sync(ServerWords.open, client, f"{origin!r} gives no tokenizer here")
+        return await ServerWords.open(client, f"{origin!r} gives no tokenizer here")
     except ModelError as error:
         raise ModelError(
             f"{missing}; say with --tokenizer where the served model's is: {error}"

@@ -12,7 +12,7 @@ import queue
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -23,7 +23,6 @@ from stopadvisor.engines.openai.chat_wire import OtherTrace
 from stopadvisor.engines.openai.drawn import Forced
 from stopadvisor.engines.openai.load import identity_of, open_model
 from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
-from stopadvisor.engines.openai.prefix import Prefix
 from stopadvisor.engines.openai.thinking import Parts, Thinking, Trace, streaming
 from stopadvisor.engines.settings import entropy_top_k
 from stopadvisor.errors import ModelError
@@ -143,7 +142,9 @@ class PolicyServer:
     async def answer(self, prompt: PromptLike, *, task: str | None = None) -> Reply:
         """Answer one prompt, thinking only as long as the policy lets it.
 
-        Any number of prompts may be on their way at once.
+        Any number of prompts may be on their way at once.  A chat whose stream breaks off and that
+        then thinks something else is asked anew; thinking, probes and seconds of such attempts
+        count in the reply as all others do.
 
         Parameters
         ----------
@@ -293,20 +294,21 @@ class _Answering:
                 f"{self.plan.max_think} thinking tokens: the certificate does not cover them"
             )
         home = self.model.client.home()
+        row = _Row(self, request, Trace(self.model, prompt_ids, request.prompt, self.plan, home))
         for left in reversed(range(_ANEW)):
             try:
-                return await self._once(request, prompt_ids, home)
+                return await self._once(row)
             except OtherTrace:
                 if not left:
                     raise
+                row = row.anew()
         raise AssertionError("the last attempt returns or raises")
 
     def _remark(self, text: str) -> None:
         if text not in self.remarks:
             self.remarks.append(text)
 
-    async def _once(self, request: Request, prompt_ids: Prefix, home: int) -> Reply:
-        row = _Row(self, request, Trace(self.model, prompt_ids, request.prompt, self.plan, home))
+    async def _once(self, row: _Row) -> Reply:
         async with self._thinking(row.trace) as thinking:
             forced = await row.think(thinking)
         if forced is None:
@@ -330,7 +332,16 @@ class _Row:
     started: float = field(default_factory=time.perf_counter)
     checkpoint: int = 0
     """The next one."""
+    n_probes: int = 0
     probe_tokens: int = 0
+    in_vain: int = 0
+    """Tokens of attempts that were given up; their probes and seconds are among the others."""
+
+    def anew(self) -> _Row:
+        """Return the request as it begins again; what was asked in vain goes on counting."""
+        old = self.trace
+        trace = Trace(old.model, old.prompt_ids, old.prompt, old.plan, old.home)
+        return replace(self, trace=trace, checkpoint=0, in_vain=self.in_vain + len(old.ids))
 
     async def think(self, thinking: Thinking) -> Forced | None:
         """Think until the policy stops, which gives its last forced answer, or to the end.
@@ -351,6 +362,8 @@ class _Row:
             if 0 <= self.trace.end.thinking <= budget:
                 break
             forced = await self._force(budget)
+            self.n_probes += 1
+            self.probe_tokens += len(forced.ids)
             seen = await model.aside(model.chat.decode, self.trace.ids[:budget])
             assert stepper is not None
             decision = stepper.observe(
@@ -361,7 +374,6 @@ class _Row:
                 think_tokens=budget,
             )
             self.checkpoint += 1
-            self.probe_tokens += len(forced.ids)
             if decision.stop:
                 return forced
         await thinking.reach(None)
@@ -432,10 +444,10 @@ class _Row:
             stopped_at=at,
             budget=budget,
             prompt_tokens=len(self.trace.prompt_ids),
-            think_tokens=drawn,
+            think_tokens=self.in_vain + drawn,
             probe_tokens=self.probe_tokens,
             visible_tokens=visible,
-            n_probes=self.checkpoint,
+            n_probes=self.n_probes,
             seconds=time.perf_counter() - self.started,
             finish="stopped" if at is not None else ("length" if self.trace.end.cut else "stop"),
             thinking=self.common.model.chat.decode(list(thinking)),

@@ -86,7 +86,7 @@ async def find_concurrency(wire: Wire, prompts: Sequence[Sequence[int]]) -> Conc
         steps.append(await _step(wire, prompts, number))
         if steps[-1].latency > SLOWER * steps[0].latency:
             break
-        if steps[-1].tokens_per_second >= WORTH * steps[best].tokens_per_second:
+        if steps[-1].tokens_per_second > WORTH * steps[best].tokens_per_second:
             best = len(steps) - 1
         # A single step may be held up by something else on that machine.
         if len(steps) - 1 - best >= IN_VAIN:
@@ -100,7 +100,8 @@ async def _step(wire: Wire, prompts: Sequence[Sequence[int]], number: int) -> St
     async def ask(ids: Sequence[int]) -> None:
         nonlocal tokens, slowest
         answer = await wire.complete(ids, max_tokens=RAMP_TOKENS, home=wire.home())
-        tokens += answer.decoded_tokens
+        # Not every endpoint counts them.
+        tokens += answer.decoded_tokens or len(answer.token_ids or ())
         slowest = max(slowest, answer.seconds)
 
     began = time.monotonic()

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
+import httpx2
+
 from stopadvisor.errors import ModelError
 
 __all__ = ["Server", "Servers"]
@@ -94,7 +96,8 @@ def _checked(url: str) -> str:
     try:
         parts = urlsplit(url)
         known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # a port that is no number, half a bracket
+        httpx2.URL(url)  # else its own error for a host's name would come with the first request
+    except (ValueError, httpx2.InvalidURL):  # a port that is no number, half a bracket
         known = None
     if not known:
         raise ModelError(f"--base-url must be such as http://host:8000/v1, got {url!r}")

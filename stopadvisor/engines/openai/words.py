@@ -12,6 +12,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError
 from functools import lru_cache, partial
 from typing import Any, ParamSpec, TypeVar
 
@@ -36,6 +37,7 @@ _DATE = re.compile(
     r"\b\d{4}-\d{2}-\d{2}\b|\b\d{1,2} [A-Z][a-z]{2,8} \d{4}\b|\b[A-Z][a-z]{2,8} \d{1,2}, \d{4}\b"
 )
 """Templates write today's; no part of a hash."""
+_OVER = "the server is no longer asked for its tokenizer: the engine is closed"
 _USER = {"role": "user", "content": "What is 17 + 25?"}
 _SAID = "Forty-two."
 _CONVERSATIONS: tuple[_Messages, ...] = (
@@ -62,6 +64,9 @@ class ServerWords:
         self._client = client.twin()
         self._patience: float | None = OPENING_PATIENCE
         self._home: int | None = None
+        self._closed = False
+        self._closing = threading.Lock()
+        """Held to ask and to close: nothing is asked behind the end."""
         self._loop = asyncio.new_event_loop()
         # A daemon, so that a program that forgets to close it can end.
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -77,7 +82,7 @@ class ServerWords:
         """What the user should know."""
 
     @classmethod
-    def open(cls, client: Client, why: str) -> ServerWords:
+    async def open(cls, client: Client, why: str) -> ServerWords:
         """Ask the servers of a client for their tokenizer.
 
         Parameters
@@ -94,7 +99,8 @@ class ServerWords:
         """
         words = cls(client)
         try:
-            words._look(why)
+            # Whoever gives up is not held: closing ends what the thread waits for.
+            await anyio.to_thread.run_sync(words._look, why, abandon_on_cancel=True)
         except BaseException:
             words.close()
             raise
@@ -102,12 +108,15 @@ class ServerWords:
         return words
 
     def close(self) -> None:
-        """Close the connections and end the thread."""
-        if self._loop.is_running():
-            self._wait(self._end())
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
+        """Close the connections and end the thread; whoever still waits gets an error."""
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
     async def _end(self) -> None:
         left = asyncio.all_tasks() - {asyncio.current_task()}
@@ -297,7 +306,15 @@ class ServerWords:
         )
 
     def _wait(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        with self._closing:
+            if self._closed:
+                work.close()
+                raise EngineError(_OVER)
+            asked = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return asked.result()
+        except CancelledError:
+            raise EngineError(_OVER) from None
 
 
 def _ids_in(found: Mapping[str, Any]) -> tuple[int, ...]:
