@@ -25,21 +25,21 @@ __all__ = [
 ]
 
 
-def check_writable(path: Path) -> None:
-    """Refuse a place that cannot be written, before hours of work are done for it.
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that cannot be written, or made, before hours of work are done for it.
 
     Raises
     ------
     OutputError
         What is there of the way to it is no folder, or not writable.
     """
-    place = path if path.is_dir() else path.parent
+    place = folder
     while not place.exists() and place != place.parent:
         place = place.parent
     if not place.is_dir():
-        raise OutputError(f"cannot write to {path}: {place} is not a folder")
+        raise OutputError(f"cannot write to {folder}: {place} is not a folder")
     if not os.access(place, os.W_OK | os.X_OK):
-        raise OutputError(f"cannot write to {path}: {place} is not writable")
+        raise OutputError(f"cannot write to {folder}: {place} is not writable")
 
 
 def write_json_atomically(path: Path, content: Any) -> None:

@@ -133,7 +133,7 @@ def command(**params: Any) -> int:
 
 def run(options: ProfileOptions, out: TextIO, err: TextIO) -> int:
     """Measure, write and show."""
-    check_writable(options.out)
+    check_writable(options.out.parent)
     with progress_on(err, quiet=options.output.quiet) as progress:
         measured = profile(options, progress)
     document = measured.to_dict()

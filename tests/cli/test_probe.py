@@ -328,8 +328,13 @@ def test_a_part_that_would_be_too_small_is_refused_early(bench: Bench) -> None:
     assert code == 2
     assert "part needs at least " in err
     assert "different questions, got " in err
-    assert "of 30 (--split 40/40/20): add questions or use --split 40/60/0" in err
+    assert err.rstrip().endswith("of 30 (--split 40/40/20): add questions")
     assert bench.loaded == []
+    # Of a part that another split makes larger, that is said.
+    code, _, err = bench.call("--split", "80/10/10")
+    assert code == 2
+    assert "the calibration part needs at least 10 different questions" in err
+    assert "add questions or use --split 40/60/0" in err
     # What assess could not use later is refused before hours of probing, too.
     write_sums(bench.file, 36)
     code, _, err = bench.call("--split", "40/60/0")

@@ -108,6 +108,10 @@ def test_the_tiny_model_is_measured(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert profile.weights.decoded > profile.weights.prefilled > profile.weights.cached >= 0
     assert len(profile.settings["schedules"]["3"]) == 3
 
+    blocked = str(out / "below-a-file.json")
+    assert main([*words[:-3], blocked, *few]) == 2
+    assert f"cannot write to {out}: {out} is not a folder" in capsys.readouterr().out
+
     code = main([*words, "--batch", "4", "--questions", "2"])
     assert code == 2
     assert "--batch 4 needs at least as many questions, got 2" in capsys.readouterr().err

@@ -330,6 +330,16 @@ def test_where_the_model_is_is_asked_only_where_it_was_not_found(
         assert ("--model says where it is" in capsys.readouterr().err) == asked
 
 
+def test_a_run_that_was_probed_elsewhere_is_refused_before_anything_is_asked(
+    bench: Bench, recorded: RunDirectory, engine: HfEngine
+) -> None:
+    other = bench.save(rule(engine, "run-stability", 2.0, budgets=[0, 13]), "other.json")
+    code, out, err = bench.call("--against", str(recorded.path), policy=other)
+    assert (code, out) == (2, "")
+    assert "the policy probes at 0 and 13 thinking tokens" in err
+    assert not bench.out.exists()
+
+
 def test_a_run_of_other_questions_is_refused(
     bench: Bench, recorded: RunDirectory, tmp_path: Path
 ) -> None:

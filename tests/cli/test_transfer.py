@@ -189,3 +189,18 @@ def test_inspect_names_the_source(call: Call) -> None:
     assert code == 0
     digest = load_policy(SOURCE).digest
     assert f"target-calibrated: the rule of policy {digest[:8]}" in " ".join(out.split())
+
+
+def test_savings_are_told_in_the_policys_own_terms(call: Call) -> None:
+    words = ("calibrate", "runs/target", "--price", "0.5/0.05/2", "--serving", "prefix-cache")
+    assert call(*words, *FAST, "--out", "priced.joblib", "--quiet")[0] == 0
+    make_run(Path("later"), 900)
+    run = RunDirectory.load(Path("later"))
+    run.rewrite(run.records()[600:])
+    code, out, err = call("calibrate", "later", "--from", "priced.joblib", *ALPHA, "--json")
+    assert code == 0, err
+    expected = json.loads(out)["expected"]
+    assert expected["weights"]["unit"] == "money per million tokens"
+    code, screen, _ = call("inspect", "later/policy.joblib")
+    assert code == 0
+    assert "of the cost under prefix-cache (money per million tokens)" in " ".join(screen.split())
