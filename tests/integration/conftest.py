@@ -6,7 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.server import VllmServer, environment
+from stopadvisor.engines import hf
+from stopadvisor.engines.hf.engine import HfEngine
+from stopadvisor.engines.openai import load_engine
+from stopadvisor.engines.openai.engine import OpenAiEngine
+from tests.integration.server import NAME, TINY_REASONER, VllmServer, environment
 
 
 @pytest.fixture(scope="session")
@@ -27,3 +31,17 @@ def vllm(_vllm_process: VllmServer) -> VllmServer:
         _vllm_process.kill()
         _vllm_process.start()
     return _vllm_process
+
+
+@pytest.fixture(scope="session")
+def local() -> HfEngine:
+    """The same model on the local engine."""
+    return hf.load_engine(str(TINY_REASONER), device="cpu", dtype="float32")
+
+
+@pytest.fixture
+def remote(vllm: VllmServer) -> Iterator[OpenAiEngine]:
+    """The server's engine."""
+    engine = load_engine(NAME, [vllm.base_url], concurrency=8)
+    yield engine
+    engine.close()

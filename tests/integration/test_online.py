@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
-from stopadvisor.engines import hf
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.online import serve as serve_here
-from stopadvisor.engines.openai import load_engine
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.engines.openai.online import connect, serve, server_plan
 from stopadvisor.errors import ModelError, PolicyError
@@ -20,24 +17,12 @@ from stopadvisor.policy import Policy
 from stopadvisor.serving import OnStop, Reply, Request, make_requests, policy_plan
 from stopadvisor.workload import read_workload
 from tests.engines.online_policies import rule
-from tests.integration.server import NAME, ROOT, TINY_REASONER, VllmServer
+from tests.integration.server import NAME, ROOT, VllmServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
 BUDGETS = [0, 16, 43, 64, 129]
 N_QUESTIONS = 50
-
-
-@pytest.fixture(scope="module")
-def local() -> HfEngine:
-    return hf.load_engine(str(TINY_REASONER), device="cpu", dtype="float32")
-
-
-@pytest.fixture
-def remote(vllm: VllmServer) -> Iterator[OpenAiEngine]:
-    engine = load_engine(NAME, [vllm.base_url], concurrency=8)
-    yield engine
-    engine.close()
 
 
 def _policy(local: HfEngine, family: str, threshold: float, **changes: Any) -> Policy:

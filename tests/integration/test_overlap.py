@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 import time
 import urllib.request
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 import pytest
 
-from stopadvisor.engines import hf
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.openai import load_engine
 from stopadvisor.engines.openai.engine import OpenAiEngine
@@ -21,25 +19,13 @@ from stopadvisor.serving import Draws, OnStop, Reply, Request, make_requests
 from stopadvisor.workload import read_workload
 from tests.engines.online_policies import rule
 from tests.integration.proxy import FAULTS, Fault, FaultProxy, every
-from tests.integration.server import NAME, ROOT, TINY_REASONER, VllmServer
+from tests.integration.server import NAME, ROOT, VllmServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
 BUDGETS = [0, 16, 43, 64, 129]
 N_QUESTIONS = 50
 SAMPLED = {"sampling": {"greedy": False, "temperature": 1.0, "seed": 5}}
-
-
-@pytest.fixture(scope="module")
-def local() -> HfEngine:
-    return hf.load_engine(str(TINY_REASONER), device="cpu", dtype="float32")
-
-
-@pytest.fixture
-def remote(vllm: VllmServer) -> Iterator[OpenAiEngine]:
-    engine = load_engine(NAME, [vllm.base_url], concurrency=8)
-    yield engine
-    engine.close()
 
 
 def policy_of(local: HfEngine, family: str, threshold: float, **changes: Any) -> Policy:

@@ -80,6 +80,24 @@ def in_order(table: ProbeTable) -> ProbeTable:
     return table.take(np.argsort(table.ids))
 
 
+def check_same(theirs: ProbeTable, ours: ProbeTable) -> None:
+    """The same answers and counts, figures within 1e-4, and so the same profile."""
+    for name in ("ids", "entropy_source", "suffix_tokens", "on_stop"):
+        assert getattr(theirs, name) == getattr(ours, name), name
+    for name in (
+        *("trace_tokens", "prompt_tokens", "truncated", "natural_correct", "natural_tokens"),
+        *("answer_codes", "correct", "probe_tokens", "markers"),
+        *(("visible_correct", "visible_tokens") if ours.on_stop == "answer" else ()),
+    ):
+        np.testing.assert_array_equal(getattr(theirs, name), getattr(ours, name), name)
+    for name in ("mean_logprob", "mean_entropy"):
+        np.testing.assert_allclose(
+            getattr(theirs, name), getattr(ours, name), rtol=0, atol=1e-4, err_msg=name
+        )
+    shares = [profile(trajectory(t), rng=np.random.default_rng(0)) for t in (theirs, ours)]
+    assert shares[0] == shares[1]
+
+
 @pytest.mark.parametrize("on_stop", ["probe", "answer"])
 def test_same_probes_as_the_local_engine(
     served: OpenAiEngine,
@@ -99,20 +117,7 @@ def test_same_probes_as_the_local_engine(
     ours = in_order(probed(local, asked, tmp_path / "local", plan).table())
 
     assert theirs.n_questions == len(asked.questions)
-    for name in ("ids", "entropy_source", "suffix_tokens", "on_stop"):
-        assert getattr(theirs, name) == getattr(ours, name), name
-    for name in (
-        *("trace_tokens", "prompt_tokens", "truncated", "natural_correct", "natural_tokens"),
-        *("answer_codes", "correct", "probe_tokens", "markers"),
-        *(("visible_correct", "visible_tokens") if on_stop == "answer" else ()),
-    ):
-        np.testing.assert_array_equal(getattr(theirs, name), getattr(ours, name), name)
-    for name in ("mean_logprob", "mean_entropy"):
-        np.testing.assert_allclose(
-            getattr(theirs, name), getattr(ours, name), rtol=0, atol=1e-4, err_msg=name
-        )
-    shares = [profile(trajectory(t), rng=np.random.default_rng(0)) for t in (theirs, ours)]
-    assert shares[0] == shares[1]
+    check_same(theirs, ours)
 
 
 def test_same_texts_token_for_token(

@@ -8,7 +8,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from stopadvisor.collect import make_prompts
@@ -18,12 +17,11 @@ from stopadvisor.engines.openai.online import serve, server_plan
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy import Policy, load_policy, save_policy
 from stopadvisor.serving import Reply, make_requests
-from stopadvisor.trajectories import profile, trajectory
 from stopadvisor.workload import Workload, read_workload
 from tests.engines.online_policies import rule
 from tests.engines.test_openai_words import TAGS, asked
 from tests.integration.server import NAME, ROOT, VllmServer
-from tests.integration.test_parity import PLAN, in_order, probed
+from tests.integration.test_parity import PLAN, check_same, in_order, probed
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
@@ -69,19 +67,7 @@ def test_probes_are_those_of_the_tokenizer_here(
 ) -> None:
     theirs = in_order(probed(served, workload, tmp_path / "served").table())
     ours = in_order(probed(loaded, workload, tmp_path / "loaded").table())
-    for name in ("ids", "entropy_source", "suffix_tokens"):
-        assert getattr(theirs, name) == getattr(ours, name), name
-    for name in (
-        *("trace_tokens", "prompt_tokens", "truncated", "natural_correct", "natural_tokens"),
-        *("answer_codes", "correct", "probe_tokens", "markers"),
-    ):
-        np.testing.assert_array_equal(getattr(theirs, name), getattr(ours, name), name)
-    for name in ("mean_logprob", "mean_entropy"):
-        np.testing.assert_allclose(
-            getattr(theirs, name), getattr(ours, name), rtol=0, atol=1e-4, err_msg=name
-        )
-    shares = [profile(trajectory(t), rng=np.random.default_rng(0)) for t in (theirs, ours)]
-    assert shares[0] == shares[1]
+    check_same(theirs, ours)
 
 
 def test_texts_and_prompts_are_those_of_the_tokenizer_here(

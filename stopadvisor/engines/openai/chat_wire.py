@@ -17,6 +17,7 @@ from stopadvisor.engines.openai.client import FINAL, Client, Refused
 from stopadvisor.engines.openai.completion import Completion, Take
 from stopadvisor.engines.openai.drawing import telling
 from stopadvisor.engines.openai.prefix import Prefix
+from stopadvisor.engines.openai.wire import ClientWire
 from stopadvisor.errors import EngineError, ModelError
 
 __all__ = [
@@ -66,7 +67,7 @@ _SAID = 40
 
 
 @dataclass(frozen=True)
-class ChatWire:
+class ChatWire(ClientWire):
     """A chat endpoint; made by `ChatWire.of`, which finds out what it can do.
 
     Notes
@@ -75,8 +76,6 @@ class ChatWire:
     server's own tokens are not seen, so no log-probabilities are asked for.
     """
 
-    client: Client
-    chat: Chat
     form: Form
     from_nothing: bool = True
     """It answers behind no thinking at all, too: behind a newline, as templates leave empty
@@ -168,15 +167,6 @@ class ChatWire:
         """Whether a server counts nearly as many tokens as one text has more than another."""
         tokens = len(self.chat.encode(text)) - len(self.chat.encode(less))
         return abs(counted - tokens) <= max(2, _NEARLY * tokens)
-
-    @property
-    def urls(self) -> tuple[str, ...]:
-        """Base URLs of the servers."""
-        return self.client.urls
-
-    def home(self) -> int:
-        """Give a question its server."""
-        return self.client.home()
 
     async def complete(
         self,

@@ -17,7 +17,7 @@ from stopadvisor.engines.openai.drawing import telling
 from stopadvisor.engines.openai.words import aside
 from stopadvisor.errors import ModelError
 
-__all__ = ["NO_STREAM", "TextWire", "Wire"]
+__all__ = ["NO_STREAM", "ClientWire", "TextWire", "Wire"]
 
 NO_STREAM = (
     "early exit with overlap needs an endpoint that streams token ids, such as vLLM's "
@@ -49,7 +49,24 @@ class Wire(Protocol):
 
 
 @dataclass(frozen=True)
-class TextWire:
+class ClientWire:
+    """What wires have in common that ask a client, and cut its texts here."""
+
+    client: Client
+    chat: Chat
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Base URLs of the servers."""
+        return self.client.urls
+
+    def home(self) -> int:
+        """Give a question its server."""
+        return self.client.home()
+
+
+@dataclass(frozen=True)
+class TextWire(ClientWire):
     """Completions whose answers come back as text, and whose prompts may have to go as text.
 
     Notes
@@ -61,8 +78,6 @@ class TextWire:
     which token.
     """
 
-    client: Client
-    chat: Chat
     takes_ids: bool
     """Prompts go as ids; only answers are text."""
     begin: str
@@ -86,15 +101,6 @@ class TextWire:
             )
         usual = chat.decode(chat.words.encode(whole, begin=True), special=True)
         return cls(client, chat, takes_ids, usual.partition(whole)[0])
-
-    @property
-    def urls(self) -> tuple[str, ...]:
-        """Base URLs of the servers."""
-        return self.client.urls
-
-    def home(self) -> int:
-        """Give a question its server."""
-        return self.client.home()
 
     async def complete(
         self,
