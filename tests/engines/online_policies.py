@@ -29,6 +29,7 @@ def bound(engine: Engine, content: dict[str, Any], /, **changes: Any) -> Policy:
         "probe": probe,
         "sampling": sampling,
         "chat_template_kwargs": {},
+        "max_think": 400,  # leaves room for a visible answer in the tiny reasoner's context
     }
     return Policy(build_policy(content | own | changes))
 
