@@ -26,6 +26,7 @@ from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.policy_source import AS_SERVED
 from tests.engines.fake_server import FakeServer, end_id, fake_server, ids_of, words
 from tests.engines.test_openai_engine import PLAN, engine_at, prompts
+from tests.engines.test_openai_load import probe_without
 
 TAGS = "<|im_start|>a<|im_end|><think>b</think>"
 
@@ -334,33 +335,6 @@ def test_answers_that_are_none_are_refused(
             ask(found)
 
 
-WITHOUT = """
-import importlib.util
-import sys
-
-real = importlib.util.find_spec
-importlib.util.find_spec = lambda name, package=None: (
-    None if name in ("torch", "transformers") else real(name, package)
-)
-sys.modules["torch"] = sys.modules["transformers"] = None
-
-from stopadvisor.constants import CUES
-from stopadvisor.engines.openai import load_engine
-from stopadvisor.probes import ProbePlan, Prompt
-
-engine = load_engine("tiny-reasoner", [sys.argv[1]], concurrency=2, tokenizer="server")
-plan = ProbePlan(budgets=(0, 4), cue=CUES["terse"], max_think=100, entropy=engine.entropy)
-(trace,) = engine.probe([Prompt("k", ({"role": "user", "content": "3+4"},))], plan)
-engine.close()
-print([probe.text for probe in trace.probes])
-"""
-
-
 @pytest.mark.integration
 def test_it_runs_without_transformers() -> None:
-    with fake_server() as server:
-        done = subprocess.run(
-            [sys.executable, "-c", WITHOUT, server.url], capture_output=True, text=True, check=False
-        )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "[' 5', ' 5']"
+    probe_without("torch", "transformers", tokenizer="server")

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from stopadvisor.engines.chat import Chat
-from stopadvisor.engines.openai.completion import Completion, read_finish, read_usage
+from stopadvisor.engines.openai.completion import Completion, EventReader, read_usage
 
 __all__ = ["ChatReader", "ChatText", "Cutter"]
 
@@ -19,7 +19,7 @@ _UNIT = re.compile(r"\s*\S{1,32}")
 
 
 @dataclass
-class ChatReader:
+class ChatReader(EventReader):
     """Puts the events of one streamed chat answer together."""
 
     take: Callable[[str, str], bool]
@@ -28,8 +28,6 @@ class ChatReader:
     """What was given away cannot be read anew."""
     reasoning: str = ""
     text: str = ""
-    finish: str | None = None
-    usage: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def begun(self) -> bool:
@@ -37,29 +35,18 @@ class ChatReader:
         return self.hands_on and bool(self.reasoning or self.text)
 
     def read(self, event: Mapping[str, Any]) -> bool:
-        """Take one event; whether more are wanted.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError, IndexError, AttributeError
-            It does not look like one, or the server gives up.
-        Unfinished
-            As in `completion.read_completion`.
-        """
-        if "error" in event:
-            raise ValueError(f"the stream ends in an error: {event['error']}")
-        self.usage = event.get("usage") or self.usage
-        for choice in event["choices"][:1]:
-            delta = choice.get("delta") or {}
-            reasoning = str(delta.get("reasoning_content") or delta.get("reasoning") or "")
-            text = str(delta.get("content") or "")
-            finish = read_finish(choice.get("finish_reason"))
-            self.reasoning += reasoning
-            self.text += text
-            self.finish = finish or self.finish
-            if (reasoning or text) and not self.take(reasoning, text):
-                self.finish = self.finish or "closed"
-                return False
+        """Take one event; whether more are wanted.  Errors are those of `choice`."""
+        choice = self.choice(event)
+        if choice is None:
+            return True
+        delta = choice.get("delta") or {}
+        reasoning = str(delta.get("reasoning_content") or delta.get("reasoning") or "")
+        text = str(delta.get("content") or "")
+        self.reasoning += reasoning
+        self.text += text
+        if (reasoning or text) and not self.take(reasoning, text):
+            self.finish = self.finish or "closed"
+            return False
         return True
 
     def result(self, seconds: float, *, broken: bool = False) -> Completion:

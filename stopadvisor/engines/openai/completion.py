@@ -12,13 +12,13 @@ from typing import Any, Protocol
 
 __all__ = [
     "Completion",
+    "EventReader",
     "Reader",
     "StreamReader",
     "Take",
     "Unfinished",
     "read_completion",
     "read_events",
-    "read_finish",
     "read_usage",
 ]
 
@@ -181,24 +181,16 @@ class Reader(Protocol):
 
 
 @dataclass
-class StreamReader:
-    """Puts the events of one streamed answer together."""
+class EventReader:
+    """What readers of streamed answers have in common."""
 
-    take: Take
-    ids: list[int] = field(default_factory=list)
-    text: str = ""
-    named: bool = True
-    """All text so far came with its token ids."""
-    finish: str | None = None
-    usage: Mapping[str, Any] = field(default_factory=dict)
+    finish: str | None = field(default=None, kw_only=True)
+    usage: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
-    @property
-    def begun(self) -> bool:
-        """Whether something was handed on."""
-        return bool(self.ids)
+    def choice(self, event: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Take the counts and the end out of an event, and return its choice.
 
-    def read(self, event: Mapping[str, Any]) -> bool:
-        """Take one event; whether more are wanted.
+        None for an event without one, such as that which counts tokens.
 
         Raises
         ------
@@ -210,20 +202,45 @@ class StreamReader:
         if "error" in event:
             raise ValueError(f"the stream ends in an error: {event['error']}")
         self.usage = event.get("usage") or self.usage
-        for choice in event["choices"][:1]:  # none in the event that counts tokens
-            ids = choice.get("token_ids")
-            if ids is None:
-                ids = _ids_of_names((choice.get("logprobs") or {}).get("tokens"))
-            text, finish = str(choice.get("text") or ""), read_finish(choice.get("finish_reason"))
-            self.text += text
-            self.finish = finish or self.finish
-            self.named = self.named and (ids is not None or not text)
-            if ids:
-                new = [int(i) for i in ids]
-                self.ids += new
-                if not self.take(new):
-                    self.finish = self.finish or "closed"
-                    return False
+        choices: Sequence[Mapping[str, Any]] = event["choices"]
+        if not choices:
+            return None
+        self.finish = read_finish(choices[0].get("finish_reason")) or self.finish
+        return choices[0]
+
+
+@dataclass
+class StreamReader(EventReader):
+    """Puts the events of one streamed answer together."""
+
+    take: Take
+    ids: list[int] = field(default_factory=list)
+    text: str = ""
+    named: bool = True
+    """All text so far came with its token ids."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether something was handed on."""
+        return bool(self.ids)
+
+    def read(self, event: Mapping[str, Any]) -> bool:
+        """Take one event; whether more are wanted.  Errors are those of `choice`."""
+        choice = self.choice(event)
+        if choice is None:
+            return True
+        ids = choice.get("token_ids")
+        if ids is None:
+            ids = _ids_of_names((choice.get("logprobs") or {}).get("tokens"))
+        text = str(choice.get("text") or "")
+        self.text += text
+        self.named = self.named and (ids is not None or not text)
+        if ids:
+            new = [int(i) for i in ids]
+            self.ids += new
+            if not self.take(new):
+                self.finish = self.finish or "closed"
+                return False
         return True
 
     def result(self, seconds: float, *, broken: bool = False) -> Completion:

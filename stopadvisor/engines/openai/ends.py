@@ -35,6 +35,14 @@ class TraceEnd:
         """Most tokens that can be needed."""
         return self.max_think + len(self.closer) + self.answer_cap
 
+    def take(self, new: Sequence[int], ids: list[int]) -> None:
+        """Put new tokens behind `ids`, which are all so far, until the trace is over."""
+        for token in new:
+            ids.append(token)
+            self.see(ids)
+            if self.over:
+                break
+
     def see(self, ids: Sequence[int]) -> None:
         """Take note of the last token of `ids`, which are all so far."""
         token, steps = ids[-1], len(ids)

@@ -194,11 +194,7 @@ class ServedModel:
                 max_tokens=most - len(ids),
                 **self._drawing(plan, prompt, len(ids)),
             )
-            for token in self._new_ids(answer):
-                ids.append(token)
-                end.see(ids)
-                if end.over:
-                    break
+            end.take(self._new_ids(answer), ids)
             if not self.can.resumes:
                 end.give_up(ids)
 
@@ -229,11 +225,7 @@ class ServedModel:
         """
 
         def take(new: Sequence[int]) -> bool:
-            for token in self._known(new):
-                ids.append(token)
-                end.see(ids)
-                if end.over:
-                    break
+            end.take(self._known(new), ids)
             grown()
             return not end.over
 
