@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 from signals import aurocs
-from stopadvisor.probes import ProbeRecord
-from stopadvisor.runs import MANIFEST, PROBES, RunDirectory
-from stopadvisor.trajectories import TYPES, classify, trajectory
+from stopadvisor.probes.records import ProbeRecord
+from stopadvisor.probes.trajectories import TYPES, classify, trajectory
+from stopadvisor.runs.directory import MANIFEST, PROBES, RunDirectory
 
 SAMPLES = Path(__file__).resolve().parent
 POLICIES = SAMPLES.parent / "policies"

@@ -8,8 +8,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from stopadvisor._version import __version__
+
 if TYPE_CHECKING:
-    from stopadvisor.archives import read_archive
     from stopadvisor.errors import (
         CalibrationError,
         EngineError,
@@ -21,13 +22,12 @@ if TYPE_CHECKING:
         StopAdvisorError,
         WorkloadError,
     )
-    from stopadvisor.policy import Policy, load_policy
-    from stopadvisor.probes import ProbeTable
-    from stopadvisor.runs import RunDirectory
-    from stopadvisor.stepper import Decision, Stepper
-    from stopadvisor.workload import Question, Workload, read_workload
-
-__version__ = "0.1.0"
+    from stopadvisor.policy.frozen import Policy, load_policy
+    from stopadvisor.policy.stepper import Decision, Stepper
+    from stopadvisor.probes.table import ProbeTable
+    from stopadvisor.runs.archives import read_archive
+    from stopadvisor.runs.directory import RunDirectory
+    from stopadvisor.workload.questions import Question, Workload, read_workload
 
 __all__ = [
     "CalibrationError",
@@ -53,16 +53,16 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Decision": "stepper",
-    "Policy": "policy",
-    "ProbeTable": "probes",
-    "Question": "workload",
-    "RunDirectory": "runs",
-    "Stepper": "stepper",
-    "Workload": "workload",
-    "load_policy": "policy",
-    "read_archive": "archives",
-    "read_workload": "workload",
+    "Decision": "policy.stepper",
+    "Policy": "policy.frozen",
+    "ProbeTable": "probes.table",
+    "Question": "workload.questions",
+    "RunDirectory": "runs.directory",
+    "Stepper": "policy.stepper",
+    "Workload": "workload.questions",
+    "load_policy": "policy.frozen",
+    "read_archive": "runs.archives",
+    "read_workload": "workload.questions",
 }
 """Module of each public name that is not in ``errors``."""
 

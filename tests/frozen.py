@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from stopadvisor.calibration import calibrate
-from stopadvisor.choice import Settings, choose
-from stopadvisor.export import policy_content
-from stopadvisor.ledger import Look
-from stopadvisor.policy import build_policy
-from stopadvisor.probes import ProbeTable
-from stopadvisor.sources import Source
-from stopadvisor.trajectories import profile, trajectory
-from stopadvisor.workload import assign_parts
+from stopadvisor.assessment.choice import Settings, choose
+from stopadvisor.certification.calibration import calibrate
+from stopadvisor.certification.export import policy_content
+from stopadvisor.policy.frozen import build_policy
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.trajectories import profile, trajectory
+from stopadvisor.runs.ledger import Look
+from stopadvisor.runs.sources import Source
+from stopadvisor.workload.questions import assign_parts
 from tests.policy_content import example_content
 from tests.populations import Population, renamed
 

@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stopadvisor.answers.grading import GRADING, Grader
 from stopadvisor.cli.main import main
-from stopadvisor.collect import collect
-from stopadvisor.grading import Grader
-from stopadvisor.labels import GRADING
-from stopadvisor.manifest import build_manifest
-from stopadvisor.probes import ProbePlan
-from stopadvisor.runs import RunDirectory
+from stopadvisor.collection.collect import collect
+from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.studies.registry import STUDIES
-from stopadvisor.workload import PARTS, read_workload
+from stopadvisor.workload.questions import PARTS, read_workload
 from tests.scripted import ScriptedEngine, write_sums
 
 BUDGETS = (0, 8, 16, 24, 32, 48, 64, 96)

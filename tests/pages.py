@@ -9,17 +9,16 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 
-from stopadvisor.assessment import assess
-from stopadvisor.choice import Settings
-from stopadvisor.collect import collect
-from stopadvisor.grading import Grader
-from stopadvisor.html.gather import Material, gather
-from stopadvisor.labels import GRADING
-from stopadvisor.manifest import build_manifest
-from stopadvisor.report import assessment_document
-from stopadvisor.runs import RunDirectory
-from stopadvisor.sources import open_source
-from stopadvisor.workload import read_workload
+from stopadvisor.answers.grading import GRADING, Grader
+from stopadvisor.assessment.assess import assess
+from stopadvisor.assessment.choice import Settings
+from stopadvisor.collection.collect import collect
+from stopadvisor.report.documents import assessment_document
+from stopadvisor.report.figures.load import Material, gather
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.manifest import build_manifest
+from stopadvisor.runs.sources import open_source
+from stopadvisor.workload.questions import read_workload
 from tests.material import PLAN
 from tests.scripted import ScriptedEngine, write_sums
 

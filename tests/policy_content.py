@@ -6,10 +6,10 @@ import copy
 import hashlib
 from typing import Any
 
-from stopadvisor.answers import GRADER, NORMALIZER
+from stopadvisor.answers.normal_form import GRADER, NORMALIZER
 from stopadvisor.constants import DEFAULT_CUE, MARKERS, PROMPT_TEMPLATES
-from stopadvisor.families import FAMILIES, display_threshold
-from stopadvisor.features import FEATURES, TEXT_FEATURES
+from stopadvisor.rules.families import FAMILIES, display_threshold
+from stopadvisor.rules.features import FEATURES, TEXT_FEATURES
 
 __all__ = [
     "IDENTITY",

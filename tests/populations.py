@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stopadvisor.probes import ProbeTable
-from stopadvisor.simulation import PRESETS, Law, make_table
-from stopadvisor.trajectories import TYPES
+from stopadvisor.probes.simulation import PRESETS, Law, make_table
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.trajectories import TYPES
 
 __all__ = ["FREE_FORM", "POPULATIONS", "Population", "make_table", "renamed"]
 

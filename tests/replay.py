@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from stopadvisor.boosting import BoostedModel
-from stopadvisor.probes import ProbeTable
-from stopadvisor.scores import LinearModel
-from stopadvisor.stepper import Stepper, StopRule
+from stopadvisor.policy.stepper import Stepper, StopRule
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.rules.boosting import BoostedModel
+from stopadvisor.rules.scores import LinearModel
 
 __all__ = ["replayed", "rule_of", "stops"]
 

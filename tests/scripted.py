@@ -20,7 +20,7 @@ import numpy as np
 
 from stopadvisor.constants import CUES
 from stopadvisor.engines import OutOfMemory
-from stopadvisor.probes import ProbePlan, Prompt, RawProbe, RawTrace
+from stopadvisor.probes.plan import ProbePlan, Prompt, RawProbe, RawTrace
 
 __all__ = ["FAULTS", "ScriptedEngine", "write_sums"]
 

@@ -9,18 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.assessment import assess, assess_paper
-from stopadvisor.calibration import ExportedRule, calibrate
-from stopadvisor.choice import Settings
+from stopadvisor.assessment.assess import assess
+from stopadvisor.assessment.choice import Settings
+from stopadvisor.certification.calibration import ExportedRule, calibrate
 from stopadvisor.cli import probe as probe_module
 from stopadvisor.cli.main import main
 from stopadvisor.constants import PAPER_BOOTSTRAP_RESAMPLES
-from stopadvisor.costs import Weights
-from stopadvisor.policy import load_policy
-from stopadvisor.report import assessment_document
-from stopadvisor.runs import RunDirectory
-from stopadvisor.sources import Source, open_source
-from stopadvisor.workload import PARTS
+from stopadvisor.paper.assess import assess_paper
+from stopadvisor.policy.frozen import load_policy
+from stopadvisor.report.documents import assessment_document
+from stopadvisor.rules.costs import Weights
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.sources import Source, open_source
+from stopadvisor.workload.questions import PARTS
 from tests.material import edit_records, flip_calibration, make_run
 from tests.scripted import ScriptedEngine, write_sums
 

@@ -236,7 +236,7 @@ HELP = "from stopadvisor.cli.main import main\nassert main() == 0"
         pytest.param("import stopadvisor", HEAVY, id="import stopadvisor"),
         pytest.param(HELP, HEAVY | {"scipy", "math_verify"}, id="stopadvisor --help"),
         pytest.param(
-            "import stopadvisor.policy",
+            "import stopadvisor.policy.frozen",
             HEAVY | {"scipy", "joblib", "math_verify", "click", "rich"},
             id="the policy and its stepper",
         ),

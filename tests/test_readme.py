@@ -20,8 +20,8 @@ from stopadvisor.cli import preflight as preflight_module
 from stopadvisor.cli import probe as probe_module
 from stopadvisor.cli.main import COMMANDS, main
 from stopadvisor.engines.openai.regime import Repeated, classify, write_regime
-from stopadvisor.policy import build_policy, save_policy
-from stopadvisor.runs import RunDirectory
+from stopadvisor.policy.frozen import build_policy, save_policy
+from stopadvisor.runs.directory import RunDirectory
 from tests.material import PLAN, keep_studies, make_run, write_archive
 from tests.policy_content import family_content
 from tests.scripted import ScriptedEngine

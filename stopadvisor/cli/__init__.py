@@ -1,1 +1,26 @@
-"""The command line: one file per command, each parse → options → run."""
+"""The command line: each module parses its options, calls one use case and prints the result."""
+
+__all__ = [
+    "assess",
+    "calibrate",
+    "completion",
+    "inspect",
+    "like",
+    "main",
+    "options",
+    "page",
+    "plan",
+    "preflight",
+    "probe",
+    "profile_serving",
+    "progress",
+    "report",
+    "run",
+    "server",
+    "settings",
+    "simulate",
+    "study",
+    "transfer",
+    "verify",
+    "workload",
+]

@@ -17,33 +17,28 @@ from typing import Any, Literal, TextIO
 import click
 from click.core import ParameterSource
 
-from stopadvisor.assessment import (
-    SIMULATED_PROBES,
-    Assessment,
-    assess,
-    assess_paper,
-    split_hint,
-)
-from stopadvisor.choice import Settings
-from stopadvisor.cli.assess_screen import PAPER_FLAW, show_assessment
+from stopadvisor.answers.grading import Grader
+from stopadvisor.assessment.assess import SIMULATED_PROBES, Assessment, assess, split_hint
+from stopadvisor.assessment.choice import Settings
 from stopadvisor.cli.options import ProbeOptions, probe_options
 from stopadvisor.cli.page import Page
 from stopadvisor.cli.probe import probe_workload
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.server import ServerOptions
 from stopadvisor.cli.settings import Asked, alpha_remark, setting_options
+from stopadvisor.collection.labels import regrade
 from stopadvisor.constants import TRUNCATED_WARN
-from stopadvisor.costs import NOTHING_CACHED
 from stopadvisor.engines.openai.regime import RegimeMeasure, read_regime
 from stopadvisor.errors import CalibrationError, StopAdvisorError, WorkloadError
-from stopadvisor.grading import Grader
-from stopadvisor.labels import regrade
-from stopadvisor.ledger import looks_at, open_outcomes
-from stopadvisor.report import assessment_document
-from stopadvisor.runs import RunDirectory
-from stopadvisor.sources import ASSESSMENT, Source, open_source
-from stopadvisor.storage import lock_directory, write_json_atomically
-from stopadvisor.workload import read_workload
+from stopadvisor.paper.assess import assess_paper
+from stopadvisor.report.documents import assessment_document
+from stopadvisor.report.text.assess import PAPER_FLAW, show_assessment
+from stopadvisor.rules.costs import NOTHING_CACHED
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.ledger import looks_at, open_outcomes
+from stopadvisor.runs.sources import ASSESSMENT, Source, open_source
+from stopadvisor.runs.storage import lock_directory, write_json_atomically
+from stopadvisor.workload.questions import read_workload
 
 __all__ = ["AssessOptions", "command", "run"]
 
@@ -174,7 +169,7 @@ def run(options: AssessOptions, out: TextIO, err: TextIO) -> int:
                 "the paper's serving regimes are kv-fork, prefix-cache and black-box, got 'overlap'"
             )
         _open_calibration(source, settings, open_calibration=options.open_calibration)
-        assessment = assess_paper(
+        assessment: Assessment = assess_paper(
             source, alpha=settings.alpha, delta=settings.delta, serving=settings.serving
         )
     else:
@@ -269,7 +264,7 @@ def _open_calibration(source: Source, settings: Settings, *, open_calibration: b
 
 def _report(assessment: Assessment, document: Mapping[str, Any]) -> str:
     """Write the page with pictures, and say where; the assessment stands without it."""
-    from stopadvisor.html.page import missing_packages, write_report
+    from stopadvisor.report.html.page import missing_packages, write_report
 
     if missing_packages():
         return "note: no report.html, for want of its extra: pip install 'stopadvisor[report]'"

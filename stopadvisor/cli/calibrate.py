@@ -17,24 +17,26 @@ from typing import Any, Literal, TextIO
 import click
 import numpy as np
 
-from stopadvisor import __version__
-from stopadvisor.assessment import Assessment, assess
-from stopadvisor.calibration import calibrate, check_questions
-from stopadvisor.choice import Choice, Settings
-from stopadvisor.cli.calibrate_screen import show_calibration
+from stopadvisor._version import __version__
+from stopadvisor.assessment.assess import Assessment, assess
+from stopadvisor.assessment.choice import Choice, Settings
+from stopadvisor.certification.calibration import calibrate, check_questions
+from stopadvisor.certification.export import policy_content
+from stopadvisor.certification.transfer import check_comparison, compare, target_view
+from stopadvisor.certification.verification import costing
 from stopadvisor.cli.options import OutputOptions, output_options
 from stopadvisor.cli.page import Page
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.cli.screen import place
 from stopadvisor.cli.settings import Asked, alpha_remark, setting_options
 from stopadvisor.cli.transfer import Transfer, comparison_document, show_transfer
 from stopadvisor.errors import CalibrationError, OutputError, ProbeError
-from stopadvisor.export import policy_content
-from stopadvisor.ledger import CALIBRATION, Ask, Look, looks_at, read_ledger, take_looks
-from stopadvisor.policy import build_policy, load_policy, save_policy
-from stopadvisor.probes import ProbeTable
-from stopadvisor.report import calibration_document, look_remarks
-from stopadvisor.sources import (
+from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.report.documents import calibration_document, look_remarks
+from stopadvisor.report.text.calibrate import show_calibration
+from stopadvisor.report.text.screen import place
+from stopadvisor.runs.ledger import CALIBRATION, Ask, Look, looks_at, read_ledger, take_looks
+from stopadvisor.runs.sources import (
     ASSESSMENT,
     REPORT,
     Part,
@@ -43,10 +45,8 @@ from stopadvisor.sources import (
     newest_source,
     open_source,
 )
-from stopadvisor.storage import lock_directory, write_json_atomically
-from stopadvisor.transfer import check_comparison, compare, target_view
-from stopadvisor.verification import costing
-from stopadvisor.workload import PARTS
+from stopadvisor.runs.storage import lock_directory, write_json_atomically
+from stopadvisor.workload.questions import PARTS
 
 __all__ = ["CALIBRATION", "NOT_CERTIFIED", "CalibrateOptions", "command", "run"]
 

@@ -14,13 +14,13 @@ from typing import Any, TextIO
 
 import click
 
-from stopadvisor.cli.calibrate_screen import evidence, expectation
 from stopadvisor.cli.options import OutputOptions, output_options
 from stopadvisor.cli.page import Page
-from stopadvisor.cli.screen import Screen, number, number_list, plural, share
-from stopadvisor.families import rule_name
-from stopadvisor.policy import load_policy
-from stopadvisor.report import policy_document
+from stopadvisor.policy.frozen import load_policy
+from stopadvisor.report.documents import policy_document
+from stopadvisor.report.text.calibrate import evidence, expectation
+from stopadvisor.report.text.screen import Screen, number, number_list, plural, share
+from stopadvisor.rules.families import rule_name
 
 __all__ = ["InspectOptions", "command", "run", "show_policy"]
 

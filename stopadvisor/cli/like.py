@@ -13,11 +13,11 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from stopadvisor.cli.screen import number_list, place
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy import Policy, load_policy
-from stopadvisor.serving import policy_plan
-from stopadvisor.sources import Source
+from stopadvisor.policy.frozen import Policy, load_policy
+from stopadvisor.policy.requests import policy_plan
+from stopadvisor.report.text.screen import number_list, place
+from stopadvisor.runs.sources import Source
 
 __all__ = ["check_budgets", "like_policy"]
 

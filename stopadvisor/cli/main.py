@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stopadvisor import __version__
+from stopadvisor._version import __version__
 from stopadvisor.cli.page import EXIT_CODES
 from stopadvisor.errors import StopAdvisorError
 

@@ -20,7 +20,7 @@ from stopadvisor.cli.server import ServerOptions, server_options
 from stopadvisor.constants import CUES, PROBE_CAP
 
 if TYPE_CHECKING:
-    from stopadvisor.probes import Engine, OnStop, ProbePlan
+    from stopadvisor.probes.plan import Engine, OnStop, ProbePlan
 
 __all__ = [
     "CHAT_TEMPLATE_OPTION",
@@ -131,7 +131,7 @@ class ProbeOptions:
 
         `collect.thinking_cap` and a pilot settle what is auto, `settled` the entropy.
         """
-        from stopadvisor.probes import ProbePlan
+        from stopadvisor.probes.plan import ProbePlan
 
         return ProbePlan(
             budgets=self.budgets or (),
@@ -222,7 +222,7 @@ def _entropy(text: str) -> str:
 
 
 def _split(text: str) -> tuple[float, float, float]:
-    from stopadvisor.workload import parse_split
+    from stopadvisor.workload.questions import parse_split
 
     return parse_split(text)
 

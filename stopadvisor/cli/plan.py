@@ -14,13 +14,13 @@ from typing import Any, TextIO, get_args
 
 import click
 
+from stopadvisor.assessment.recommendation import chance_words
 from stopadvisor.cli.options import OutputOptions, output_options
 from stopadvisor.cli.page import Page
-from stopadvisor.cli.screen import Screen, plural, share
 from stopadvisor.constants import DEFAULT_ALPHA, DEFAULT_DELTA
-from stopadvisor.decision import chance_words
-from stopadvisor.risk import Bound, labels_needed, power
-from stopadvisor.workload import parse_split
+from stopadvisor.report.text.screen import Screen, plural, share
+from stopadvisor.stats.bounds import Bound, labels_needed, power
+from stopadvisor.workload.questions import parse_split
 
 __all__ = ["PlanOptions", "command", "plan", "run"]
 

@@ -10,19 +10,19 @@ from typing import Any, TextIO
 
 import click
 
+from stopadvisor.answers.grading import Grader
 from stopadvisor.cli.options import ProbeOptions, in_use, load_engine, probe_options
 from stopadvisor.cli.page import Page
-from stopadvisor.cli.probe import choose_batch_size, fit_questions, settle_cap, show_remarks
+from stopadvisor.cli.probe import choose_batch_size, fit_questions, settle_cap
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.cli.screen import Screen, Tone, interval, plural, share
-from stopadvisor.collect import Progress
+from stopadvisor.collection.collect import Progress, show_remarks
+from stopadvisor.collection.cues import CUE_QUESTIONS, CueComparison, compare_cues
+from stopadvisor.collection.preflight import PreflightReport, run_preflight
 from stopadvisor.constants import CUES
-from stopadvisor.cues import CUE_QUESTIONS, CueComparison, compare_cues
 from stopadvisor.errors import PreflightError, WorkloadError
-from stopadvisor.grading import Grader
-from stopadvisor.preflight import PreflightReport, run_preflight
-from stopadvisor.probes import Engine
-from stopadvisor.workload import Question, Workload, read_workload
+from stopadvisor.probes.plan import Engine
+from stopadvisor.report.text.screen import Screen, Tone, interval, plural, share
+from stopadvisor.workload.questions import Question, Workload, read_workload
 
 __all__ = ["command", "run", "show_cues", "show_report"]
 

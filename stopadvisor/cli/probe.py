@@ -16,23 +16,23 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 import click
 import numpy as np
 
+from stopadvisor.answers.grading import GRADING, Grader
 from stopadvisor.cli.like import like_policy
 from stopadvisor.cli.options import ProbeOptions, in_use, load_engine, probe_options
 from stopadvisor.cli.page import Page
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.cli.screen import place
-from stopadvisor.collect import Progress, collect
+from stopadvisor.collection.collect import Progress, collect, show_remarks
+from stopadvisor.collection.labels import regrade
+from stopadvisor.collection.pilot import cue_ids, pilot_budgets, thinking_cap
+from stopadvisor.collection.preflight import run_preflight
 from stopadvisor.constants import PAPER_BUDGETS, SMALL_WORKLOAD, TRUNCATED_WARN
 from stopadvisor.errors import EngineError, ModelError, ProbeError, WorkloadError
-from stopadvisor.grading import Grader
-from stopadvisor.labels import GRADING, regrade
-from stopadvisor.manifest import build_manifest, run_path
-from stopadvisor.pilot import cue_ids, pilot_budgets, thinking_cap
-from stopadvisor.preflight import run_preflight
-from stopadvisor.probes import Engine, ProbePlan
-from stopadvisor.runs import RunDirectory
-from stopadvisor.storage import check_writable, lock_directory, write_json_atomically
-from stopadvisor.workload import (
+from stopadvisor.probes.plan import Engine, ProbePlan
+from stopadvisor.report.text.screen import place
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.manifest import build_manifest, run_path
+from stopadvisor.runs.storage import check_writable, lock_directory, write_json_atomically
+from stopadvisor.workload.questions import (
     PARTS,
     SMALLEST_PARTS,
     Question,
@@ -400,14 +400,6 @@ def _check_samples(engine: Engine, options: ProbeOptions, progress: Progress) ->
             "the model's own settings always take the likeliest token, so that all traces of a "
             f"question would be equal, got --samples {options.samples}: give --temperature"
         )
-
-
-def show_remarks(engine: Engine, progress: Progress, said: set[str]) -> None:
-    """Pass on what an engine wants known, unless it was `said` already."""
-    for remark in getattr(engine, "remarks", ()):
-        if remark not in said:
-            said.add(remark)
-            progress.remark(remark)
 
 
 def fit_questions(workload: Workload, options: ProbeOptions) -> list[Question]:

@@ -25,16 +25,16 @@ from stopadvisor.cli.options import (
 )
 from stopadvisor.cli.page import Page
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.cli.screen import Screen
-from stopadvisor.collect import Progress, make_prompts
+from stopadvisor.collection.collect import Progress, make_prompts
+from stopadvisor.collection.pilot import CAP_STEP, PILOT_QUANTILE
 from stopadvisor.constants import CUES, PROBE_CAP
 from stopadvisor.errors import WorkloadError
-from stopadvisor.pilot import CAP_STEP, PILOT_QUANTILE
-from stopadvisor.probes import ProbePlan
-from stopadvisor.serving import Request
-from stopadvisor.serving_profile import ServingProfile
-from stopadvisor.storage import check_writable, write_json_atomically
-from stopadvisor.workload import Question, content_key, read_workload
+from stopadvisor.policy.requests import Request
+from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.report.text.screen import Screen
+from stopadvisor.rules.serving_profile import ServingProfile
+from stopadvisor.runs.storage import check_writable, write_json_atomically
+from stopadvisor.workload.questions import Question, content_key, read_workload
 
 __all__ = ["ProfileOptions", "command", "profile", "run"]
 

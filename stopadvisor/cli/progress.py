@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from stopadvisor.collect import Progress
+    from stopadvisor.collection.collect import Progress
 
 __all__ = ["LineProgress", "progress_on", "time_left"]
 
@@ -22,7 +22,7 @@ LINE_EVERY_S = 10.0
 def progress_on(err: TextIO, *, quiet: bool = False) -> Iterator[Progress]:
     """What a command reports its progress to, while it runs."""
     if quiet:
-        from stopadvisor.collect import Quiet
+        from stopadvisor.collection.collect import Quiet
 
         yield Quiet()
     elif err.isatty():
@@ -102,7 +102,7 @@ class _BarProgress:
             TimeRemainingColumn,
         )
 
-        from stopadvisor.cli.screen import LocaleConsole
+        from stopadvisor.report.text.screen import LocaleConsole
 
         self._console = LocaleConsole(file=err, highlight=False)
         self._bar = Progress(

@@ -16,18 +16,19 @@ from typing import Any, TextIO
 
 import click
 
-from stopadvisor.assessment import Assessment, assess, assess_paper
+from stopadvisor.assessment.assess import Assessment, assess
 from stopadvisor.cli.options import OutputOptions, output_options
 from stopadvisor.cli.page import Page
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.cli.screen import Screen, place
 from stopadvisor.cli.settings import Asked
 from stopadvisor.errors import OutputError, ProbeError
-from stopadvisor.html.gather import agrees
-from stopadvisor.html.page import Written, write_report
-from stopadvisor.report import assessment_document
-from stopadvisor.sources import ASSESSMENT, Source, newest_source, open_source
-from stopadvisor.studies.opened import is_opened
+from stopadvisor.paper.assess import assess_paper
+from stopadvisor.report.documents import assessment_document
+from stopadvisor.report.figures.load import agrees
+from stopadvisor.report.html.page import Written, write_report
+from stopadvisor.report.text.screen import Screen, place
+from stopadvisor.runs.access import is_opened
+from stopadvisor.runs.sources import ASSESSMENT, Source, newest_source, open_source
 
 __all__ = ["ReportOptions", "command", "run"]
 

@@ -18,29 +18,29 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 import click
 
-from stopadvisor.agreement import agree
-from stopadvisor.cli.answering import Answering
+from stopadvisor.answers.grading import Grader
 from stopadvisor.cli.like import check_budgets
 from stopadvisor.cli.options import OutputOptions, in_use, model_options, output_options
 from stopadvisor.cli.page import Page
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.cli.run_screen import show_summary
 from stopadvisor.cli.server import ServerOptions, server_options
 from stopadvisor.errors import EngineError, ModelError
-from stopadvisor.grading import Grader
-from stopadvisor.policy import MIXED_TASKS, Policy, load_policy
-from stopadvisor.probes import ProbePlan
-from stopadvisor.runs import RunDirectory
-from stopadvisor.served import Answered, AnswerFile, compare
-from stopadvisor.serving import (
+from stopadvisor.policy.frozen import MIXED_TASKS, Policy, load_policy
+from stopadvisor.policy.requests import (
     DRAWS,
     Draws,
     OnStop,
     make_requests,
     policy_plan,
 )
-from stopadvisor.sources import open_source
-from stopadvisor.workload import Workload, read_workload
+from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.report.text.run import show_summary
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.sources import open_source
+from stopadvisor.serving.agreement import agree
+from stopadvisor.serving.answering import Answering
+from stopadvisor.serving.answers import Answered, AnswerFile, compare
+from stopadvisor.workload.questions import Workload, read_workload
 
 if TYPE_CHECKING:
     from stopadvisor.engines.hf.engine import HfEngine

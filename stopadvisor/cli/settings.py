@@ -12,12 +12,12 @@ from typing import Any, TypeVar, get_args
 
 import click
 
-from stopadvisor.choice import Settings
+from stopadvisor.assessment.choice import Settings
 from stopadvisor.constants import ALPHA_WARN
-from stopadvisor.costs import MONEY, REGIMES, Weights
 from stopadvisor.errors import ProbeError
-from stopadvisor.risk import Bound, Multiplicity
-from stopadvisor.serving_profile import read_serving_profile
+from stopadvisor.rules.costs import MONEY, REGIMES, Weights
+from stopadvisor.rules.serving_profile import read_serving_profile
+from stopadvisor.stats.bounds import Bound, Multiplicity
 
 __all__ = ["PRICE", "Asked", "alpha_remark", "setting_options"]
 

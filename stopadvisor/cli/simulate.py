@@ -15,8 +15,8 @@ import click
 
 from stopadvisor.cli.options import OutputOptions, output_options
 from stopadvisor.cli.page import Page
-from stopadvisor.cli.screen import Screen, number_list, place, plural, share
 from stopadvisor.constants import PAPER_BUDGETS
+from stopadvisor.report.text.screen import Screen, number_list, place, plural, share
 
 __all__ = ["SimulateOptions", "command", "run"]
 
@@ -93,8 +93,8 @@ def command(**params: Any) -> int:
 
 def run(options: SimulateOptions, out: TextIO, err: TextIO) -> int:
     """Draw, write, and say what was written."""
-    from stopadvisor.simulated import write_archive, write_run
-    from stopadvisor.simulation import KINDS, checkpoint_grid, parse_profile
+    from stopadvisor.probes.simulation import KINDS, checkpoint_grid, parse_profile
+    from stopadvisor.runs.simulated import write_archive, write_run
 
     law = parse_profile(options.profile)
     law = replace(

@@ -20,21 +20,21 @@ from typing import Any, TextIO
 
 import click
 
-from stopadvisor.choice import Settings
+from stopadvisor.assessment.choice import Settings
 from stopadvisor.cli.options import OutputOptions, output_options
 from stopadvisor.cli.page import Page
 from stopadvisor.cli.progress import progress_on, time_left
-from stopadvisor.cli.study_screen import show_list, show_skipped, show_study
 from stopadvisor.constants import (
     DEFAULT_ALPHA,
     DEFAULT_DELTA,
     PAPER_BOOTSTRAP_RESAMPLES,
     PAPER_BOOTSTRAP_SEED,
 )
-from stopadvisor.costs import REGIMES
 from stopadvisor.errors import StopAdvisorError, StudyError
-from stopadvisor.sources import Source, newest_source, open_source
-from stopadvisor.studies.opened import open_calibration
+from stopadvisor.report.text.study import show_list, show_skipped, show_study
+from stopadvisor.rules.costs import REGIMES
+from stopadvisor.runs.access import open_calibration
+from stopadvisor.runs.sources import Source, newest_source, open_source
 from stopadvisor.studies.registry import STUDIES, run_study
 from stopadvisor.studies.study import StudyOptions, StudyResult
 from stopadvisor.studies.write import write_csv, write_study

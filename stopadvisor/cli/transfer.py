@@ -11,16 +11,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from stopadvisor import __version__
-from stopadvisor.calibration import Calibration, entering_rows
-from stopadvisor.choice import Settings
-from stopadvisor.cli.like import check_budgets
-from stopadvisor.cli.screen import Screen, interval, number, percent, share
-from stopadvisor.ledger import Ask, Look
-from stopadvisor.policy import Policy
-from stopadvisor.report import certification_document, look_remarks
-from stopadvisor.sources import ASSESSMENT, Source, looks_elsewhere
-from stopadvisor.transfer import (
+from stopadvisor._version import __version__
+from stopadvisor.assessment.choice import Settings
+from stopadvisor.certification.calibration import Calibration, entering_rows
+from stopadvisor.certification.transfer import (
     TARGET_CALIBRATED,
     Comparison,
     TransferRow,
@@ -29,6 +23,12 @@ from stopadvisor.transfer import (
     target_view,
     transferred_content,
 )
+from stopadvisor.cli.like import check_budgets
+from stopadvisor.policy.frozen import Policy
+from stopadvisor.report.documents import certification_document, look_remarks
+from stopadvisor.report.text.screen import Screen, interval, number, percent, share
+from stopadvisor.runs.ledger import Ask, Look
+from stopadvisor.runs.sources import ASSESSMENT, Source, looks_elsewhere
 
 __all__ = ["Transfer", "comparison_document", "show_transfer"]
 

@@ -16,27 +16,27 @@ from typing import Any, TextIO
 import click
 import numpy as np
 
-from stopadvisor.cli.like import check_budgets
-from stopadvisor.cli.options import OutputOptions, output_options
-from stopadvisor.cli.page import Page
-from stopadvisor.cli.progress import progress_on
-from stopadvisor.cli.settings import PRICE
-from stopadvisor.cli.verify_screen import show_verification
-from stopadvisor.constants import DEFAULT_DELTA, TRUNCATED_WARN
-from stopadvisor.costs import REGIMES, Serving, Weights
-from stopadvisor.errors import PolicyError, ProbeError
-from stopadvisor.ledger import open_outcomes
-from stopadvisor.policy import MIXED_TASKS, Policy, load_policy
-from stopadvisor.sources import Source, open_source
-from stopadvisor.storage import lock_directory
-from stopadvisor.verification import (
+from stopadvisor.certification.verification import (
     Verification,
     costing,
     fresh_questions,
     scorer_of,
     verify,
 )
-from stopadvisor.workload import PARTS
+from stopadvisor.cli.like import check_budgets
+from stopadvisor.cli.options import OutputOptions, output_options
+from stopadvisor.cli.page import Page
+from stopadvisor.cli.progress import progress_on
+from stopadvisor.cli.settings import PRICE
+from stopadvisor.constants import DEFAULT_DELTA, TRUNCATED_WARN
+from stopadvisor.errors import PolicyError, ProbeError
+from stopadvisor.policy.frozen import MIXED_TASKS, Policy, load_policy
+from stopadvisor.report.text.verify import show_verification
+from stopadvisor.rules.costs import REGIMES, Serving, Weights
+from stopadvisor.runs.ledger import open_outcomes
+from stopadvisor.runs.sources import Source, open_source
+from stopadvisor.runs.storage import lock_directory
+from stopadvisor.workload.questions import PARTS
 
 __all__ = ["CONTRADICTED", "VerifyOptions", "command", "run", "verification_document"]
 

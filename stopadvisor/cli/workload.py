@@ -13,10 +13,10 @@ import click
 from stopadvisor.cli.options import OutputOptions, output_options
 from stopadvisor.cli.page import Page
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.cli.screen import Screen, place, plural
-from stopadvisor.converters import BENCHMARKS, convert, load_rows
-from stopadvisor.storage import encode, replace_file
-from stopadvisor.workload import read_workload
+from stopadvisor.report.text.screen import Screen, place, plural
+from stopadvisor.runs.storage import encode, replace_file
+from stopadvisor.workload.converters import BENCHMARKS, convert, load_rows
+from stopadvisor.workload.questions import read_workload
 
 __all__ = ["WorkloadOptions", "command", "run"]
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stopadvisor.engines.words import LocalWords, Rendered, Words
+from stopadvisor.engines.tokenizer import LocalWords, Rendered, Words
 from stopadvisor.errors import ModelError
 
 __all__ = ["KNOWN_MARKERS", "Chat", "Marker", "find_markers"]

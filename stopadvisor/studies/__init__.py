@@ -1,4 +1,27 @@
-"""Studies: each of the paper's constructions over finished runs, one module per study.
+"""The paper's constructions over finished runs, one module a study."""
 
-A study reads sources and returns tables; it asks no model, writes no file and formats nothing.
-"""
+__all__ = [
+    "ablation",
+    "alpha_grid",
+    "calibration",
+    "calibration_size",
+    "classifiers",
+    "cues",
+    "failure_cases",
+    "frontier",
+    "map",
+    "probe_cap",
+    "protocols",
+    "proxies",
+    "registry",
+    "schedules",
+    "serving",
+    "split_sensitivity",
+    "study",
+    "temperature",
+    "tested",
+    "transfer",
+    "validation_selected",
+    "variants",
+    "write",
+]

@@ -13,14 +13,15 @@ from dataclasses import replace
 
 from scipy.special import expit
 
-from stopadvisor.chains import Scorer, chain_of
+from stopadvisor.arrays import FloatArray
+from stopadvisor.assessment.sequences import chain_of
 from stopadvisor.errors import CalibrationError
-from stopadvisor.features import AUDIT_FEATURES, FEATURES, feature_array
-from stopadvisor.probes import FloatArray
-from stopadvisor.scores import fit_logistic, out_of_fold, paper_folds
-from stopadvisor.sources import Source
-from stopadvisor.studies.opened import View, basis_remarks
-from stopadvisor.studies.sides import FitSide, fit_sides, paper_views, study_settings
+from stopadvisor.rules.features import AUDIT_FEATURES, FEATURES, feature_array
+from stopadvisor.rules.scorer import Scorer
+from stopadvisor.rules.scores import fit_logistic, out_of_fold, paper_folds
+from stopadvisor.runs.access import View, basis_remarks
+from stopadvisor.runs.sources import Source
+from stopadvisor.studies.protocols import FitSide, fit_sides, paper_views, study_settings
 from stopadvisor.studies.study import Cell, StudyOptions, StudyResult, Table
 from stopadvisor.studies.variants import PEAKS, SERVED, peak_rows, served_row
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from stopadvisor.assessment import calibration_size
-from stopadvisor.choice import FitPoint, Settings, choose
+from stopadvisor.assessment.assess import calibration_size
+from stopadvisor.assessment.choice import FitPoint, Settings, choose
 from stopadvisor.constants import PAPER_ALPHAS
 from stopadvisor.errors import CalibrationError
-from stopadvisor.paper import match_risk, paper_split
-from stopadvisor.sources import Source
-from stopadvisor.studies.opened import View, basis_remarks
-from stopadvisor.studies.sides import (
+from stopadvisor.paper.protocol import match_risk, paper_split
+from stopadvisor.runs.access import View, basis_remarks
+from stopadvisor.runs.sources import Source
+from stopadvisor.studies.protocols import (
     interval_cells,
     paper_setting,
     paper_views,

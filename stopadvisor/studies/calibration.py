@@ -12,15 +12,16 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import expit
 
-from stopadvisor.bootstrap import block_sums, interval, resample_counts
-from stopadvisor.chains import FitData, group_numbers, score_out_of_fold
+from stopadvisor.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.assessment.sequences import FitData, score_out_of_fold
 from stopadvisor.errors import CalibrationError
-from stopadvisor.families import SCALAR_FAMILIES
-from stopadvisor.probes import BoolArray, FloatArray, IntArray
-from stopadvisor.reliability import Reliability, auroc, reliability
-from stopadvisor.sources import Source
-from stopadvisor.studies.opened import basis_remarks
-from stopadvisor.studies.sides import fit_data, paper_setting, paper_views, study_settings
+from stopadvisor.probes.grouping import group_numbers
+from stopadvisor.rules.families import SCALAR_FAMILIES
+from stopadvisor.runs.access import basis_remarks
+from stopadvisor.runs.sources import Source
+from stopadvisor.stats.bootstrap import block_sums, interval, resample_counts
+from stopadvisor.stats.reliability import Reliability, auroc, reliability
+from stopadvisor.studies.protocols import fit_data, paper_setting, paper_views, study_settings
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 
 __all__ = ["run"]

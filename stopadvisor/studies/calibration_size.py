@@ -14,12 +14,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stopadvisor.choice import first_useful_risk, fit_limit
-from stopadvisor.paper import OperatingPoint, operating_points, paper_split
-from stopadvisor.risk import max_losses, power
-from stopadvisor.sources import Source
-from stopadvisor.studies.opened import View, basis_remarks
-from stopadvisor.studies.sides import (
+from stopadvisor.assessment.choice import first_useful_risk, fit_limit
+from stopadvisor.paper.protocol import OperatingPoint, operating_points, paper_split
+from stopadvisor.runs.access import View, basis_remarks
+from stopadvisor.runs.sources import Source
+from stopadvisor.stats.bounds import max_losses, power
+from stopadvisor.studies.protocols import (
     EXPECTED,
     FitSide,
     fit_sides,

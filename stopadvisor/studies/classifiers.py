@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from stopadvisor.chains import chain_of, score_out_of_fold
-from stopadvisor.classifiers import CLASSIFIERS, classify_out_of_fold
-from stopadvisor.features import feature_array
-from stopadvisor.probes import FloatArray
-from stopadvisor.scores import paper_folds
-from stopadvisor.sources import Source
-from stopadvisor.studies.opened import View, basis_remarks
-from stopadvisor.studies.sides import FitSide, fit_sides, paper_views, study_settings
+from stopadvisor.arrays import FloatArray
+from stopadvisor.assessment.sequences import chain_of, score_out_of_fold
+from stopadvisor.paper.classifiers import CLASSIFIERS, classify_out_of_fold
+from stopadvisor.rules.features import feature_array
+from stopadvisor.rules.scores import paper_folds
+from stopadvisor.runs.access import View, basis_remarks
+from stopadvisor.runs.sources import Source
+from stopadvisor.studies.protocols import FitSide, fit_sides, paper_views, study_settings
 from stopadvisor.studies.study import Cell, StudyOptions, StudyResult, Table
 from stopadvisor.studies.variants import PEAKS, SERVED, peak_rows, served_row
 

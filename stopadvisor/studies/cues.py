@@ -13,14 +13,14 @@ import json
 from collections.abc import Sequence
 
 from stopadvisor.errors import CalibrationError, StudyError
-from stopadvisor.intervals import exact_interval, paired_difference
-from stopadvisor.paper import PaperSetting
-from stopadvisor.peaks import learned_peak
-from stopadvisor.probes import ProbeTable
-from stopadvisor.sources import Source
-from stopadvisor.studies.opened import basis_remarks
-from stopadvisor.studies.related import require_related
-from stopadvisor.studies.sides import EXPECTED, fit_sides, paper_views, study_settings
+from stopadvisor.paper.peaks import learned_peak
+from stopadvisor.paper.protocol import PaperSetting
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.runs.access import basis_remarks
+from stopadvisor.runs.compatibility import require_related
+from stopadvisor.runs.sources import Source
+from stopadvisor.stats.intervals import exact_interval, paired_difference
+from stopadvisor.studies.protocols import EXPECTED, fit_sides, paper_views, study_settings
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 
 __all__ = ["run"]

@@ -17,19 +17,26 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from stopadvisor.archives import read_answers
-from stopadvisor.cases import Duel, find_cases
-from stopadvisor.chains import Chain, score_out_of_fold
+from stopadvisor.arrays import FloatArray, IntArray
+from stopadvisor.assessment.sequences import Chain, score_out_of_fold
 from stopadvisor.errors import StudyError, WorkloadError
-from stopadvisor.families import SCALAR_FAMILIES
-from stopadvisor.paper import first_stops, operating_points, paper_split
-from stopadvisor.probes import FloatArray, IntArray, ProbeTable
-from stopadvisor.runs import RunDirectory
-from stopadvisor.sources import ARCHIVE, Source
-from stopadvisor.studies.opened import View, basis_remarks
-from stopadvisor.studies.sides import FitSide, fit_sides, paper_setting, paper_views, study_settings
+from stopadvisor.paper.cases import Duel, find_cases
+from stopadvisor.paper.protocol import first_stops, operating_points, paper_split
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.rules.families import SCALAR_FAMILIES
+from stopadvisor.runs.access import View, basis_remarks
+from stopadvisor.runs.archives import read_answers
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.sources import ARCHIVE, Source
+from stopadvisor.studies.protocols import (
+    FitSide,
+    fit_sides,
+    paper_setting,
+    paper_views,
+    study_settings,
+)
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
-from stopadvisor.workload import read_workload
+from stopadvisor.workload.questions import read_workload
 
 __all__ = ["run"]
 

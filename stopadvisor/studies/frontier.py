@@ -14,9 +14,8 @@ from typing import get_args
 
 import numpy as np
 
-from stopadvisor.bootstrap import interval
-from stopadvisor.families import SCALAR_FAMILIES, display_threshold
-from stopadvisor.frontier import (
+from stopadvisor.arrays import FloatArray
+from stopadvisor.assessment.frontier import (
     Frontier,
     Interpolation,
     chain_frontier,
@@ -24,14 +23,21 @@ from stopadvisor.frontier import (
     grid_frontier,
     served_budget_frontier,
 )
-from stopadvisor.gain_bootstrap import resample_gains
-from stopadvisor.paper import PaperSetting
-from stopadvisor.peaks import find_peak, fixed_budgets, peak_thresholds
-from stopadvisor.probes import FloatArray
-from stopadvisor.proxies import RulePeak
-from stopadvisor.sources import Source
-from stopadvisor.studies.opened import View, basis_remarks
-from stopadvisor.studies.sides import FitSide, fit_sides, paper_setting, paper_views, study_settings
+from stopadvisor.paper.gain_bootstrap import resample_gains
+from stopadvisor.paper.peaks import find_peak, fixed_budgets, peak_thresholds
+from stopadvisor.paper.protocol import PaperSetting
+from stopadvisor.paper.proxies import RulePeak
+from stopadvisor.rules.families import SCALAR_FAMILIES, display_threshold
+from stopadvisor.runs.access import View, basis_remarks
+from stopadvisor.runs.sources import Source
+from stopadvisor.stats.bootstrap import interval
+from stopadvisor.studies.protocols import (
+    FitSide,
+    fit_sides,
+    paper_setting,
+    paper_views,
+    study_settings,
+)
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 
 __all__ = ["peak_intervals", "run", "spelled"]

@@ -11,17 +11,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stopadvisor.assessment import Assessment, assess
+from stopadvisor.assessment.assess import Assessment, assess
 from stopadvisor.errors import CalibrationError, StudyError
-from stopadvisor.families import SCALAR_FAMILIES
-from stopadvisor.paper import PaperSetting, match_risk, paper_split, peak_serving
-from stopadvisor.peaks import find_peak, fixed_budgets
-from stopadvisor.sources import Source
-from stopadvisor.studies.opened import View, basis_remarks
-from stopadvisor.studies.paper_map import PAPER_ROWS, PaperRow
-from stopadvisor.studies.sides import interval_cells, paper_setting, paper_views, study_settings
+from stopadvisor.paper.map import PAPER_ROWS, PaperRow
+from stopadvisor.paper.peaks import find_peak, fixed_budgets
+from stopadvisor.paper.protocol import PaperSetting, match_risk, paper_split, peak_serving
+from stopadvisor.probes.trajectories import TYPES, profile, regime, trajectory
+from stopadvisor.rules.families import SCALAR_FAMILIES
+from stopadvisor.runs.access import View, basis_remarks
+from stopadvisor.runs.sources import Source
+from stopadvisor.studies.protocols import interval_cells, paper_setting, paper_views, study_settings
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
-from stopadvisor.trajectories import TYPES, profile, regime, trajectory
 
 __all__ = ["run"]
 

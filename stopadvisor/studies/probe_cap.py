@@ -14,11 +14,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from stopadvisor.costs import paper_costs
-from stopadvisor.paper import match_risk, paper_split
-from stopadvisor.sources import Source
-from stopadvisor.studies.opened import View, basis_remarks, labels
-from stopadvisor.studies.sides import (
+from stopadvisor.paper.protocol import match_risk, paper_split
+from stopadvisor.rules.costs import paper_costs
+from stopadvisor.runs.access import View, basis_remarks, labels
+from stopadvisor.runs.sources import Source
+from stopadvisor.studies.protocols import (
     EXPECTED,
     FitSide,
     fit_sides,

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stopadvisor.bootstrap import interval
-from stopadvisor.families import SCALAR_FAMILIES
-from stopadvisor.paper import (
+from stopadvisor.paper.peaks import find_peak, fixed_budgets
+from stopadvisor.paper.protocol import (
     MatchedRisk,
     OperatingPoint,
     PaperSetting,
     match_risk,
     paper_split,
 )
-from stopadvisor.peaks import find_peak, fixed_budgets
-from stopadvisor.proxies import AUDIT_FAMILIES, audit_setting
-from stopadvisor.sources import Source
+from stopadvisor.paper.proxies import AUDIT_FAMILIES, audit_setting
+from stopadvisor.rules.families import SCALAR_FAMILIES
+from stopadvisor.runs.access import View, basis_remarks
+from stopadvisor.runs.sources import Source
+from stopadvisor.stats.bootstrap import interval
 from stopadvisor.studies.frontier import peak_intervals, spelled
-from stopadvisor.studies.opened import View, basis_remarks
-from stopadvisor.studies.sides import interval_cells, paper_setting, paper_views
+from stopadvisor.studies.protocols import interval_cells, paper_setting, paper_views
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 
 __all__ = ["run"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 
 from stopadvisor.errors import StudyError
-from stopadvisor.sources import Source
+from stopadvisor.runs.sources import Source
 from stopadvisor.studies.study import Study, StudyOptions, StudyResult
 
 __all__ = ["STUDIES", "Entry", "run_study"]

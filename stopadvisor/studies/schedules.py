@@ -14,17 +14,24 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy.special import expit
 
+from stopadvisor.arrays import IntArray
 from stopadvisor.constants import PAPER_SCHEDULES, PROBE_CAP
-from stopadvisor.costs import serving_costs
 from stopadvisor.errors import CalibrationError
-from stopadvisor.features import feature_array
-from stopadvisor.paper import PaperSetting
-from stopadvisor.peaks import fixed_budgets, peak, peak_thresholds
-from stopadvisor.probes import IntArray, ProbeTable
-from stopadvisor.scores import out_of_fold, paper_folds
-from stopadvisor.sources import Source
-from stopadvisor.studies.opened import View, basis_remarks
-from stopadvisor.studies.sides import FitSide, fit_sides, paper_setting, paper_views, study_settings
+from stopadvisor.paper.peaks import fixed_budgets, peak, peak_thresholds
+from stopadvisor.paper.protocol import PaperSetting
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.rules.costs import serving_costs
+from stopadvisor.rules.features import feature_array
+from stopadvisor.rules.scores import out_of_fold, paper_folds
+from stopadvisor.runs.access import View, basis_remarks
+from stopadvisor.runs.sources import Source
+from stopadvisor.studies.protocols import (
+    FitSide,
+    fit_sides,
+    paper_setting,
+    paper_views,
+    study_settings,
+)
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 
 __all__ = ["nearest_columns", "run"]

@@ -14,13 +14,26 @@ from dataclasses import replace
 
 import numpy as np
 
-from stopadvisor.chains import Chain
+from stopadvisor.assessment.sequences import Chain
 from stopadvisor.constants import PAPER_CACHED_WEIGHT
-from stopadvisor.costs import REGIMES, Serving, ServingCost, Weights, full_counts, serving_costs
-from stopadvisor.paper import first_stops, peak_serving
-from stopadvisor.sources import Source
-from stopadvisor.studies.opened import View, basis_remarks, labels
-from stopadvisor.studies.sides import FitSide, fit_sides, paper_setting, paper_views, study_settings
+from stopadvisor.paper.protocol import first_stops, peak_serving
+from stopadvisor.rules.costs import (
+    REGIMES,
+    Serving,
+    ServingCost,
+    Weights,
+    full_counts,
+    serving_costs,
+)
+from stopadvisor.runs.access import View, basis_remarks, labels
+from stopadvisor.runs.sources import Source
+from stopadvisor.studies.protocols import (
+    FitSide,
+    fit_sides,
+    paper_setting,
+    paper_views,
+    study_settings,
+)
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 
 __all__ = ["run"]

@@ -13,19 +13,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stopadvisor.assessment import calibration_size
-from stopadvisor.calibration import calibrate
-from stopadvisor.choice import Settings, choose
+from stopadvisor.arrays import FloatArray
+from stopadvisor.assessment.assess import calibration_size
+from stopadvisor.assessment.choice import Settings, choose
+from stopadvisor.certification.calibration import calibrate
 from stopadvisor.constants import PAPER_SPLIT_SEEDS
 from stopadvisor.errors import CalibrationError
-from stopadvisor.paper import OperatingPoint, operating_points, paper_split
-from stopadvisor.probes import FloatArray
-from stopadvisor.sources import Source
-from stopadvisor.studies.opened import View, basis_remarks, is_opened
-from stopadvisor.studies.sides import paper_setting, paper_views, study_settings
+from stopadvisor.paper.protocol import OperatingPoint, operating_points, paper_split
+from stopadvisor.runs.access import View, basis_remarks, is_opened
+from stopadvisor.runs.sources import Source
+from stopadvisor.studies.protocols import paper_setting, paper_views, study_settings
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 from stopadvisor.studies.tested import measure_rule
-from stopadvisor.workload import PARTS, assign_parts
+from stopadvisor.workload.questions import PARTS, assign_parts
 
 __all__ = ["run"]
 

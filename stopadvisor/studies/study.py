@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from stopadvisor.sources import Source
+from stopadvisor.runs.sources import Source
 
 __all__ = ["Cell", "Column", "Study", "StudyOptions", "StudyResult", "Table", "Unit"]
 

@@ -13,12 +13,12 @@ from dataclasses import replace
 import numpy as np
 
 from stopadvisor.errors import StudyError
-from stopadvisor.intervals import exact_interval
-from stopadvisor.peaks import learned_peak
-from stopadvisor.sources import Source
-from stopadvisor.studies.opened import basis_remarks, labels, view
-from stopadvisor.studies.related import require_related
-from stopadvisor.studies.sides import EXPECTED, fit_sides, paper_setting, study_settings
+from stopadvisor.paper.peaks import learned_peak
+from stopadvisor.runs.access import basis_remarks, labels, view
+from stopadvisor.runs.compatibility import require_related
+from stopadvisor.runs.sources import Source
+from stopadvisor.stats.intervals import exact_interval
+from stopadvisor.studies.protocols import EXPECTED, fit_sides, paper_setting, study_settings
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 
 __all__ = ["run"]

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from stopadvisor import outcomes
-from stopadvisor.chains import Scorer
-from stopadvisor.choice import Settings
-from stopadvisor.probes import ProbeTable
+from stopadvisor.assessment.choice import Settings
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.rules import outcomes
+from stopadvisor.rules.scorer import Scorer
 
 __all__ = ["measure_rule"]
 

@@ -12,17 +12,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import permutations
 
-from stopadvisor.assessment import calibration_size
-from stopadvisor.calibration import Calibration, calibrate
-from stopadvisor.choice import Choice, Settings, choose
+from stopadvisor.assessment.assess import calibration_size
+from stopadvisor.assessment.choice import Choice, Settings, choose
+from stopadvisor.certification.calibration import Calibration, calibrate
+from stopadvisor.certification.transfer import Comparison, calibrate_transfer, compare
 from stopadvisor.errors import CalibrationError, PolicyError, StudyError
-from stopadvisor.policy import load_policy
-from stopadvisor.sources import Source
-from stopadvisor.studies.opened import View, basis_remarks
-from stopadvisor.studies.sides import paper_setting, paper_views, study_settings
+from stopadvisor.paper.transfer_gains import Learner, transfer_gains
+from stopadvisor.policy.frozen import load_policy
+from stopadvisor.runs.access import View, basis_remarks
+from stopadvisor.runs.sources import Source
+from stopadvisor.studies.protocols import paper_setting, paper_views, study_settings
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
-from stopadvisor.transfer import Comparison, calibrate_transfer, compare
-from stopadvisor.transfer_gains import Learner, transfer_gains
 
 __all__ = ["run"]
 

@@ -12,16 +12,22 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stopadvisor.bootstrap import interval
+from stopadvisor.arrays import FloatArray
 from stopadvisor.constants import PAPER_VALIDATION_POINTS
-from stopadvisor.families import display_threshold
-from stopadvisor.gain_bootstrap import resample_gains
-from stopadvisor.paper import first_stops, paper_split
-from stopadvisor.peaks import fixed_budgets, gain_at, peak
-from stopadvisor.probes import FloatArray
-from stopadvisor.sources import Source
-from stopadvisor.studies.opened import View, basis_remarks, is_opened
-from stopadvisor.studies.sides import FitSide, fit_sides, paper_setting, paper_views, study_settings
+from stopadvisor.paper.gain_bootstrap import resample_gains
+from stopadvisor.paper.peaks import fixed_budgets, gain_at, peak
+from stopadvisor.paper.protocol import first_stops, paper_split
+from stopadvisor.rules.families import display_threshold
+from stopadvisor.runs.access import View, basis_remarks, is_opened
+from stopadvisor.runs.sources import Source
+from stopadvisor.stats.bootstrap import interval
+from stopadvisor.studies.protocols import (
+    FitSide,
+    fit_sides,
+    paper_setting,
+    paper_views,
+    study_settings,
+)
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
 from stopadvisor.studies.tested import measure_rule
 

@@ -9,16 +9,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from stopadvisor.bootstrap import interval
-from stopadvisor.chains import Chain
-from stopadvisor.frontier import fixed_budget_frontier
-from stopadvisor.gain_bootstrap import resample_gains
-from stopadvisor.paper import first_stops
-from stopadvisor.peaks import peak, peak_thresholds
-from stopadvisor.probes import FloatArray
-from stopadvisor.reliability import auroc
-from stopadvisor.studies.opened import View
-from stopadvisor.studies.sides import FitSide
+from stopadvisor.arrays import FloatArray
+from stopadvisor.assessment.frontier import fixed_budget_frontier
+from stopadvisor.assessment.sequences import Chain
+from stopadvisor.paper.gain_bootstrap import resample_gains
+from stopadvisor.paper.peaks import peak, peak_thresholds
+from stopadvisor.paper.protocol import first_stops
+from stopadvisor.runs.access import View
+from stopadvisor.stats.bootstrap import interval
+from stopadvisor.stats.reliability import auroc
+from stopadvisor.studies.protocols import FitSide
 from stopadvisor.studies.study import Cell, Column, StudyOptions
 
 __all__ = ["PEAKS", "SERVED", "peak_rows", "served_row"]

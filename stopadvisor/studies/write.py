@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.errors import OutputError
-from stopadvisor.sources import Source
-from stopadvisor.storage import encode, replace_file, write_json_atomically
-from stopadvisor.studies.opened import labels
+from stopadvisor.runs.access import labels
+from stopadvisor.runs.sources import Source
+from stopadvisor.runs.storage import encode, replace_file, write_json_atomically
 from stopadvisor.studies.study import StudyOptions, StudyResult, Table
 
 __all__ = ["study_document", "table_csv", "write_csv", "write_study"]

@@ -21,7 +21,7 @@ def main() -> None:
     from io import StringIO
     from pathlib import Path
 
-    from stopadvisor.choice import Settings
+    from stopadvisor.assessment.choice import Settings
     from stopadvisor.cli import assess, calibrate
     from stopadvisor.cli.options import OutputOptions, ProbeOptions
     from tests.material import PLAN, make_run

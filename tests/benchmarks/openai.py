@@ -26,12 +26,12 @@ from pathlib import Path
 
 import httpx2
 
-from stopadvisor.collect import make_prompts
+from stopadvisor.collection.collect import make_prompts
 from stopadvisor.constants import CUES
 from stopadvisor.engines.openai import load_engine
 from stopadvisor.engines.openai.engine import OpenAiEngine
-from stopadvisor.probes import ProbePlan, Prompt
-from stopadvisor.workload import read_workload
+from stopadvisor.probes.plan import ProbePlan, Prompt
+from stopadvisor.workload.questions import read_workload
 from tests.integration.server import NAME, ROOT, VllmServer, environment
 
 CONCURRENCY = 16

@@ -19,9 +19,9 @@ from stopadvisor.constants import CUES
 from stopadvisor.engines.openai import load_engine
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.engines.openai.online import serve, server_plan
-from stopadvisor.policy import Policy, build_policy, policy_source
-from stopadvisor.serving import Reply, make_requests
-from stopadvisor.workload import read_workload
+from stopadvisor.policy.frozen import Policy, build_policy, policy_source
+from stopadvisor.policy.requests import Reply, make_requests
+from stopadvisor.workload.questions import read_workload
 from tests.benchmarks.openai import served
 from tests.integration.server import NAME, ROOT
 from tests.policy_content import family_content

@@ -20,10 +20,10 @@ def main() -> None:
     import tempfile
     from pathlib import Path
 
-    from stopadvisor.assessment import assess_paper
     from stopadvisor.constants import PAPER_BOOTSTRAP_RESAMPLES
-    from stopadvisor.report import assessment_document
-    from stopadvisor.sources import open_source
+    from stopadvisor.paper.assess import assess_paper
+    from stopadvisor.report.documents import assessment_document
+    from stopadvisor.runs.sources import open_source
     from tests.material import archive_arrays, write_archive
 
     with tempfile.TemporaryDirectory() as name:

@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np  # noqa: E402
 
-from stopadvisor.calibration import calibrate  # noqa: E402
-from stopadvisor.choice import Settings, choose  # noqa: E402
+from stopadvisor.assessment.choice import Settings, choose  # noqa: E402
+from stopadvisor.certification.calibration import calibrate  # noqa: E402
 from tests.populations import FREE_FORM, renamed  # noqa: E402
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)

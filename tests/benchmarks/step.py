@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from stopadvisor.policy import FAMILIES, Policy, build_policy
+from stopadvisor.policy.frozen import FAMILIES, Policy, build_policy
 from tests.policy_content import family_content
 
 REPEATS = 7

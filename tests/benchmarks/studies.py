@@ -20,7 +20,7 @@ def main() -> None:
     from pathlib import Path
 
     from stopadvisor.errors import StopAdvisorError
-    from stopadvisor.sources import open_source
+    from stopadvisor.runs.sources import open_source
     from stopadvisor.studies.registry import STUDIES, run_study
     from stopadvisor.studies.study import StudyOptions
     from stopadvisor.studies.write import write_study

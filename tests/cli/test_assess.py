@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from stopadvisor.cli import probe as probe_module
-from stopadvisor.cli.assess_screen import show_assessment
-from stopadvisor.ledger import read_ledger
-from stopadvisor.runs import RunDirectory
+from stopadvisor.report.text.assess import show_assessment
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.ledger import read_ledger
 from tests.material import (
     BUDGETS,
     PLAN,

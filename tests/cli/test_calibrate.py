@@ -14,10 +14,10 @@ import pytest
 
 from stopadvisor.cli import calibrate as calibrate_module
 from stopadvisor.cli.main import main
-from stopadvisor.ledger import read_ledger
-from stopadvisor.policy import load_policy
-from stopadvisor.runs import RunDirectory
-from stopadvisor.workload import PARTS
+from stopadvisor.policy.frozen import load_policy
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.ledger import read_ledger
+from stopadvisor.workload.questions import PARTS
 from tests.material import (
     PLAN,
     Call,

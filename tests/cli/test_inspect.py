@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from stopadvisor.families import rule_name
-from stopadvisor.policy import FAMILIES, build_policy, save_policy
+from stopadvisor.policy.frozen import FAMILIES, build_policy, save_policy
+from stopadvisor.rules.families import rule_name
 from tests.material import Call, caller
 from tests.policy_content import family_content, full_budget_content
 

@@ -13,8 +13,8 @@ import pytest
 from stopadvisor.cli import probe as probe_module
 from stopadvisor.cli.main import main
 from stopadvisor.engines.openai import load_engine
-from stopadvisor.policy import build_policy, load_policy, save_policy
-from stopadvisor.runs import RunDirectory
+from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
+from stopadvisor.runs.directory import RunDirectory
 from tests.engines.fake_server import FakeServer, fake_server
 from tests.engines.test_openai_chat import VLLM
 from tests.engines.test_openai_online import policy_of

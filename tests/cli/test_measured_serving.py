@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from stopadvisor.cli.main import main
-from stopadvisor.costs import NOTHING_CACHED
 from stopadvisor.engines.openai.regime import (
     Cached,
     RegimeMeasure,
@@ -19,7 +18,8 @@ from stopadvisor.engines.openai.regime import (
     watched,
     write_regime,
 )
-from stopadvisor.sources import Source
+from stopadvisor.rules.costs import NOTHING_CACHED
+from stopadvisor.runs.sources import Source
 from tests.material import Call, caller, make_run
 
 FAST = ("--families", "entropy,confidence", "--no-report")

@@ -23,8 +23,8 @@ from stopadvisor.cli.probe import probe, probe_workload
 from stopadvisor.cli.progress import LineProgress, progress_on, time_left
 from stopadvisor.constants import CUES
 from stopadvisor.errors import WorkloadError
-from stopadvisor.runs import RunDirectory
-from stopadvisor.workload import PARTS, assign_parts, read_workload
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.workload.questions import PARTS, assign_parts, read_workload
 from tests.scripted import ScriptedEngine, write_sums
 
 ROOT = Path(__file__).parent.parent.parent

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from stopadvisor.cli.main import cli, main
-from stopadvisor.costs import Weights
 from stopadvisor.errors import CalibrationError
-from stopadvisor.serving_profile import ServingProfile, read_serving_profile
+from stopadvisor.rules.costs import Weights
+from stopadvisor.rules.serving_profile import ServingProfile, read_serving_profile
 from tests.engines.online_policies import TINY_REASONER
 
 ROW = {"batch": 1, "checkpoints": 4, "seconds_per_question": 3.59, "std": 1.992}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stopadvisor.html import page
-from stopadvisor.sources import ASSESSMENT
+from stopadvisor.report.html import page
+from stopadvisor.runs.sources import ASSESSMENT
 from tests.material import Call, caller, make_run, write_archive
 
 

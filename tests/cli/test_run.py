@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.agreement import recorded_stop
+from stopadvisor.answers.grading import Grader
 from stopadvisor.cli import run as run_module
 from stopadvisor.cli.main import main
+from stopadvisor.collection.labels import grade_traces
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.engines.hf import load_engine, online
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.errors import ModelError
-from stopadvisor.grading import Grader
-from stopadvisor.labels import grade_traces
-from stopadvisor.manifest import build_manifest
-from stopadvisor.policy import Policy, save_policy
-from stopadvisor.runs import RunDirectory
-from stopadvisor.serving import make_requests, policy_plan
-from stopadvisor.workload import read_workload
+from stopadvisor.policy.frozen import Policy, save_policy
+from stopadvisor.policy.requests import make_requests, policy_plan
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.manifest import build_manifest
+from stopadvisor.serving.agreement import recorded_stop
+from stopadvisor.workload.questions import read_workload
 from tests.engines.online_policies import TINY_REASONER, bound, rule
 from tests.policy_content import full_budget_content
 

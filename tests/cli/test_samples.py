@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.assessment import assess, assess_paper
-from stopadvisor.calibration import calibration_rows
-from stopadvisor.chains import FitData, group_numbers
-from stopadvisor.choice import Settings
+from stopadvisor.assessment.assess import assess
+from stopadvisor.assessment.choice import Settings
+from stopadvisor.assessment.sequences import FitData
 from stopadvisor.cli import probe as probe_module
 from stopadvisor.cli.main import main
-from stopadvisor.costs import PAPER_WEIGHTS
-from stopadvisor.policy import load_policy
-from stopadvisor.sources import Source, open_source
+from stopadvisor.paper.assess import assess_paper
+from stopadvisor.policy.frozen import load_policy
+from stopadvisor.probes.grouping import calibration_rows, group_numbers
+from stopadvisor.rules.costs import PAPER_WEIGHTS
+from stopadvisor.runs.sources import Source, open_source
 from tests.scripted import ScriptedEngine, write_sums
 
 N = 240

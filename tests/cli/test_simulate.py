@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from stopadvisor.policy import load_policy
-from stopadvisor.simulation import PRESETS
+from stopadvisor.policy.frozen import load_policy
+from stopadvisor.probes.simulation import PRESETS
 from tests.material import Call, caller
 
 ROOT = Path(__file__).parents[2]

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from stopadvisor.cli import study as study_command
-from stopadvisor.ledger import read_ledger
-from stopadvisor.sources import Source
+from stopadvisor.runs.ledger import read_ledger
+from stopadvisor.runs.sources import Source
 from stopadvisor.studies.registry import STUDIES
 from stopadvisor.studies.study import StudyOptions, StudyResult
 from tests.material import (

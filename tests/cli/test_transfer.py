@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from stopadvisor.cli.main import main
-from stopadvisor.ledger import read_ledger
-from stopadvisor.policy import build_policy, load_policy, save_policy
-from stopadvisor.runs import RunDirectory
+from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.ledger import read_ledger
 from tests.material import Call, caller, edit_records, make_run
 from tests.policy_content import full_budget_content
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from stopadvisor.cli.main import main
-from stopadvisor.features import TEXT_FEATURES
-from stopadvisor.ledger import read_ledger
-from stopadvisor.policy import build_policy, load_policy, save_policy
-from stopadvisor.runs import RunDirectory
+from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
+from stopadvisor.rules.features import TEXT_FEATURES
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.ledger import read_ledger
 from tests.material import (
     Call,
     archive_arrays,

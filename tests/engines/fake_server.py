@@ -20,7 +20,7 @@ from typing import Any
 
 from stopadvisor.constants import CUES
 from stopadvisor.engines.chat import Chat
-from stopadvisor.engines.hf.tokenizer import load_tokenizer
+from stopadvisor.engines.local_tokenizer import load_tokenizer
 
 TINY = Path(__file__).parent.parent.parent / "samples" / "tiny-reasoner"
 BREAKS = ("cut-short", "cut-line", "abort-short", "error-short")

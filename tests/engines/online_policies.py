@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.policy import Policy, build_policy, policy_source
-from stopadvisor.probes import Engine
+from stopadvisor.policy.frozen import Policy, build_policy, policy_source
+from stopadvisor.probes.plan import Engine
 from tests.policy_content import family_content
 
 __all__ = ["TINY_REASONER", "bound", "rule"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stopadvisor.engines.chat import Chat, find_markers
-from stopadvisor.engines.words import LocalWords
+from stopadvisor.engines.tokenizer import LocalWords
 from stopadvisor.errors import ModelError
 from tests.engines.tiny import TEMPLATE, byte_tokenizer
 

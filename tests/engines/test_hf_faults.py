@@ -12,17 +12,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from stopadvisor.answers.grading import GRADING, Grader
 from stopadvisor.cli.main import main
-from stopadvisor.collect import Quiet, collect
+from stopadvisor.collection.collect import Quiet, collect
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.runner import Runner
-from stopadvisor.grading import Grader
-from stopadvisor.labels import GRADING
-from stopadvisor.manifest import build_manifest
-from stopadvisor.probes import ProbeRecord
-from stopadvisor.runs import RunDirectory
-from stopadvisor.workload import read_workload
+from stopadvisor.probes.records import ProbeRecord
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.manifest import build_manifest
+from stopadvisor.workload.questions import read_workload
 from tests.engines.tiny import plan
 from tests.scripted import write_sums
 

@@ -16,10 +16,10 @@ from stopadvisor.engines.hf import generate, wrap
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.online import serve
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy import Policy, build_policy
-from stopadvisor.probes import RawTrace
-from stopadvisor.serving import Reply, make_requests, policy_plan
-from stopadvisor.workload import Question, read_workload
+from stopadvisor.policy.frozen import Policy, build_policy
+from stopadvisor.policy.requests import Reply, make_requests, policy_plan
+from stopadvisor.probes.plan import RawTrace
+from stopadvisor.workload.questions import Question, read_workload
 from tests.engines.online_policies import TINY_REASONER, bound, rule
 from tests.policy_content import family_content, full_budget_content
 

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from stopadvisor.collect import make_prompts
+from stopadvisor.collection.collect import make_prompts
 from stopadvisor.engines import OutOfMemory
+from stopadvisor.engines.answer_end import AnswerStops
 from stopadvisor.engines.hf import load_engine
 from stopadvisor.engines.hf.branch import Branch, probe_branches
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.engines.hf.sampling import Sampler, Sampling
-from stopadvisor.engines.hf.stops import AnswerStops
 from stopadvisor.engines.hf.traces import Limits, TraceBatch
 from stopadvisor.errors import ModelError, ProbeError
-from stopadvisor.workload import read_workload
+from stopadvisor.workload.questions import read_workload
 from tests.engines.online_policies import TINY_REASONER
 from tests.engines.tiny import Reprefill, check_against, plan, prompt
 

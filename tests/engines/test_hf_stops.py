@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from stopadvisor.engines.answer_end import AnswerStops
 from stopadvisor.engines.chat import Chat
-from stopadvisor.engines.hf.stops import AnswerStops
 from tests.engines.tiny import byte_tokenizer
 
 EOS = 3

@@ -10,10 +10,10 @@ import pytest
 
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.online import serve
-from stopadvisor.policy import Policy, build_policy, policy_source
-from stopadvisor.probes import ProbePlan, Prompt, RawTrace
-from stopadvisor.serving import make_requests, policy_plan
-from stopadvisor.workload import read_workload
+from stopadvisor.policy.frozen import Policy, build_policy, policy_source
+from stopadvisor.policy.requests import make_requests, policy_plan
+from stopadvisor.probes.plan import ProbePlan, Prompt, RawTrace
+from stopadvisor.workload.questions import read_workload
 from tests.engines.conftest import TINY_REASONER
 from tests.engines.tiny import Reprefill, plan, prompt
 from tests.policy_content import family_content

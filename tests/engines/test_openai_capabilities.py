@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from stopadvisor.engines.http.client import Client
 from stopadvisor.engines.openai import load_engine
 from stopadvisor.engines.openai.capabilities import Capabilities, find_capabilities
-from stopadvisor.engines.openai.client import Client
 from stopadvisor.errors import ModelError
 from tests.engines.fake_server import TINY, FakeServer, fake_server
 

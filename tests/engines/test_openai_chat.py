@@ -16,16 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stopadvisor.cli.main import main
+from stopadvisor.engines.http.completion import Unfinished
 from stopadvisor.engines.openai import load_engine
 from stopadvisor.engines.openai.chat_stream import ChatReader, Cutter
-from stopadvisor.engines.openai.completion import Unfinished
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.engines.openai.online import choose_draws, serve, server_plan
 from stopadvisor.engines.openai.regime import RegimeMeasure, measure_engine
 from stopadvisor.errors import EngineError, ModelError
-from stopadvisor.policy import save_policy
-from stopadvisor.probes import RawProbe
-from stopadvisor.serving import Reply, make_requests
+from stopadvisor.policy.frozen import save_policy
+from stopadvisor.policy.requests import Reply, make_requests
+from stopadvisor.probes.plan import RawProbe
 from tests.engines.fake_server import BREAKS, FAULTS, FakeServer, Story, fake_server, ids_of, words
 from tests.engines.test_openai_engine import PLAN, probed, prompts
 from tests.engines.test_openai_online import FORCED, policy_of

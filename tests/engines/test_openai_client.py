@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from stopadvisor.engines.openai.client import Client, Key, Refused
-from stopadvisor.engines.openai.completion import read_completion
+from stopadvisor.engines.http.client import Client, Key, Refused
+from stopadvisor.engines.http.completion import read_completion
 from stopadvisor.errors import EngineError, ModelError
 from tests.engines.fake_server import FAULTS, FakeServer, fake_server, ids_of, logprob, words
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from stopadvisor.constants import CUES
+from stopadvisor.engines.http.client import Client, Completion
 from stopadvisor.engines.openai import load_engine
-from stopadvisor.engines.openai.client import Client, Completion
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.engines.openai.ramp import RAMP, RAMP_TOKENS, Step, find_concurrency
 from stopadvisor.errors import EngineError, ModelError
-from stopadvisor.probes import ProbePlan, Prompt, RawTrace
+from stopadvisor.probes.plan import ProbePlan, Prompt, RawTrace
 from tests.engines.fake_server import FakeServer, Story, end_id, fake_server, ids_of, logprob, words
 
 PLAN = ProbePlan(

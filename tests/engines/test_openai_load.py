@@ -25,7 +25,7 @@ sys.modules.update(dict.fromkeys(sys.argv[3:]))  # importing them fails, as wher
 
 from stopadvisor.constants import CUES
 from stopadvisor.engines.openai import load_engine
-from stopadvisor.probes import ProbePlan, Prompt
+from stopadvisor.probes.records import ProbePlan, Prompt
 
 engine = load_engine(
     "tiny-reasoner", [sys.argv[1]], concurrency=2, tokenizer=sys.argv[2] or None

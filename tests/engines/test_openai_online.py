@@ -18,8 +18,8 @@ from stopadvisor.engines.openai import load_engine
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.engines.openai.online import connect, serve, server_plan
 from stopadvisor.errors import EngineError, ModelError, PolicyError
-from stopadvisor.policy import Policy, build_policy, policy_source, save_policy
-from stopadvisor.serving import Reply, make_requests
+from stopadvisor.policy.frozen import Policy, build_policy, policy_source, save_policy
+from stopadvisor.policy.requests import Reply, make_requests
 from tests.engines.fake_server import FakeServer, Story, end_id, fake_server, ids_of, words
 from tests.policy_content import family_content, full_budget_content
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from stopadvisor.cli.main import main
-from stopadvisor.engines.openai.client import Client
-from stopadvisor.engines.openai.completion import read_events
+from stopadvisor.engines.http.client import Client
+from stopadvisor.engines.http.completion import read_events
 from stopadvisor.engines.openai.online import choose_draws, connect, serve, server_plan
 from stopadvisor.errors import EngineError, ModelError
-from stopadvisor.policy import save_policy
-from stopadvisor.serving import Draws, Reply, make_requests
+from stopadvisor.policy.frozen import save_policy
+from stopadvisor.policy.requests import Draws, Reply, make_requests
 from tests.engines.fake_server import BREAKS, FAULTS, FakeServer, Story, end_id, fake_server, ids_of
 from tests.engines.test_openai_online import (
     BUDGETS,

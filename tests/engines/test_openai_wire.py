@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from stopadvisor.engines.http.client import Client
 from stopadvisor.engines.openai import load_engine
-from stopadvisor.engines.openai.client import Client
-from stopadvisor.engines.openai.wire import TextWire
-from stopadvisor.engines.words import LocalWords
+from stopadvisor.engines.openai.backend import TextWire
+from stopadvisor.engines.tokenizer import LocalWords
 from stopadvisor.errors import ModelError
-from stopadvisor.probes import RawProbe
+from stopadvisor.probes.plan import RawProbe
 from tests.engines.fake_server import Story, end_id, fake_server, ids_of, words
 from tests.engines.test_openai_engine import PLAN, engine_at, probed, prompts
 

@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
+from stopadvisor.engines.http.client import Client
 from stopadvisor.engines.openai import load_engine, open_model
-from stopadvisor.engines.openai.client import Client
 from stopadvisor.engines.openai.engine import OpenAiEngine
-from stopadvisor.engines.openai.words import ServerWords, aside
-from stopadvisor.engines.words import LocalWords
+from stopadvisor.engines.openai.server_tokenizer import ServerWords, aside
+from stopadvisor.engines.tokenizer import LocalWords
 from stopadvisor.errors import EngineError, ModelError
-from stopadvisor.policy_source import AS_SERVED
+from stopadvisor.policy.source import AS_SERVED
 from tests.engines.fake_server import FakeServer, end_id, fake_server, ids_of, words
 from tests.engines.test_openai_engine import PLAN, engine_at, prompts
 from tests.engines.test_openai_load import probe_without
@@ -167,7 +167,7 @@ def test_a_folder_that_is_named_is_not_replaced_by_the_server(
 def test_a_server_that_shows_none_is_named(
     settings: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stopadvisor.engines.openai.words.OPENING_PATIENCE", 0.2)
+    monkeypatch.setattr("stopadvisor.engines.openai.server_tokenizer.OPENING_PATIENCE", 0.2)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with fake_server(**settings) as server, pytest.raises(ModelError) as caught:
         load_engine("tiny-reasoner", [server.url], tokenizer="server")

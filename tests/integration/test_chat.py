@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from stopadvisor.cli.main import main
-from stopadvisor.collect import make_prompts
+from stopadvisor.collection.collect import make_prompts
 from stopadvisor.engines import openai
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.engines.openai.online import serve, server_plan
-from stopadvisor.policy import Policy, build_policy, policy_source
-from stopadvisor.probes import RawTrace
-from stopadvisor.serving import make_requests
-from stopadvisor.workload import read_workload
+from stopadvisor.policy.frozen import Policy, build_policy, policy_source
+from stopadvisor.policy.requests import make_requests
+from stopadvisor.probes.plan import RawTrace
+from stopadvisor.workload.questions import read_workload
 from tests.integration.proxy import FaultProxy, every
 from tests.integration.server import NAME, ROOT, VllmServer, environment
 from tests.integration.test_parity import PLAN

@@ -13,9 +13,9 @@ from stopadvisor.engines.hf.online import serve as serve_here
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.engines.openai.online import connect, serve, server_plan
 from stopadvisor.errors import ModelError, PolicyError
-from stopadvisor.policy import Policy
-from stopadvisor.serving import OnStop, Reply, Request, make_requests, policy_plan
-from stopadvisor.workload import read_workload
+from stopadvisor.policy.frozen import Policy
+from stopadvisor.policy.requests import OnStop, Reply, Request, make_requests, policy_plan
+from stopadvisor.workload.questions import read_workload
 from tests.engines.online_policies import rule
 from tests.integration.server import NAME, ROOT, VllmServer
 

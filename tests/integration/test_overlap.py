@@ -14,9 +14,9 @@ from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.openai import load_engine
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.engines.openai.online import serve, server_plan
-from stopadvisor.policy import Policy
-from stopadvisor.serving import Draws, OnStop, Reply, Request, make_requests
-from stopadvisor.workload import read_workload
+from stopadvisor.policy.frozen import Policy
+from stopadvisor.policy.requests import Draws, OnStop, Reply, Request, make_requests
+from stopadvisor.workload.questions import read_workload
 from tests.engines.online_policies import rule
 from tests.integration.proxy import FAULTS, Fault, FaultProxy, every
 from tests.integration.server import NAME, ROOT, VllmServer

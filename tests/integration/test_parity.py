@@ -13,19 +13,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stopadvisor.collect import collect, make_prompts
+from stopadvisor.answers.grading import GRADING, Grader
+from stopadvisor.collection.collect import collect, make_prompts
+from stopadvisor.collection.pilot import cue_ids
 from stopadvisor.constants import CUES
 from stopadvisor.engines import hf, openai
 from stopadvisor.engines.openai.engine import OpenAiEngine
-from stopadvisor.grading import Grader
-from stopadvisor.labels import GRADING
-from stopadvisor.manifest import build_manifest
-from stopadvisor.pilot import cue_ids
-from stopadvisor.policy_source import policy_source
-from stopadvisor.probes import Engine, ProbePlan, ProbeTable
-from stopadvisor.runs import RunDirectory
-from stopadvisor.trajectories import profile, trajectory
-from stopadvisor.workload import Workload, read_workload
+from stopadvisor.policy.source import policy_source
+from stopadvisor.probes.plan import Engine, ProbePlan
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.trajectories import profile, trajectory
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.manifest import build_manifest
+from stopadvisor.workload.questions import Workload, read_workload
 from tests.integration.server import NAME, ROOT, TINY_REASONER, VllmServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stopadvisor.cli.main import main
-from stopadvisor.engines.openai.client import Client
+from stopadvisor.engines.http.client import Client
 from stopadvisor.engines.openai.regime import RegimeMeasure, measure_regime, read_regime
 from tests.integration.server import BLOCK, CONTEXT, NAME, ROOT, VllmServer, environment
 

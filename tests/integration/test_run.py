@@ -10,7 +10,7 @@ import pytest
 
 from stopadvisor.cli.main import main
 from stopadvisor.engines import hf
-from stopadvisor.policy import save_policy
+from stopadvisor.policy.frozen import save_policy
 from tests.engines.online_policies import rule
 from tests.integration.server import NAME, ROOT, TINY_REASONER, VllmServer, free_port
 

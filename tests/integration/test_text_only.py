@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from stopadvisor.collect import make_prompts
+from stopadvisor.collection.collect import make_prompts
 from stopadvisor.engines import openai
 from stopadvisor.engines.openai.engine import OpenAiEngine
-from stopadvisor.workload import read_workload
+from stopadvisor.workload.questions import read_workload
 from tests.integration.proxy import FaultProxy
 from tests.integration.server import NAME, ROOT, VllmServer
 from tests.integration.test_parity import PLAN

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.collect import make_prompts
+from stopadvisor.collection.collect import make_prompts
 from stopadvisor.engines.openai import connect, load_engine
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.engines.openai.online import serve, server_plan
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy import Policy, load_policy, save_policy
-from stopadvisor.serving import Reply, make_requests
-from stopadvisor.workload import Workload, read_workload
+from stopadvisor.policy.frozen import Policy, load_policy, save_policy
+from stopadvisor.policy.requests import Reply, make_requests
+from stopadvisor.workload.questions import Workload, read_workload
 from tests.engines.online_policies import rule
 from tests.engines.test_openai_words import TAGS, asked
 from tests.integration.server import NAME, ROOT, VllmServer

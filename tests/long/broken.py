@@ -11,14 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stopadvisor.boosting import fit_boosted
-from stopadvisor.chains import Chain, FitData, Scorer, build_chain, candidate_schedules
-from stopadvisor.choice import choose
-from stopadvisor.costs import PAPER_WEIGHTS
-from stopadvisor.families import SCALAR_FAMILIES
-from stopadvisor.features import feature_array
-from stopadvisor.probes import FloatArray, IntArray, ProbeTable
-from stopadvisor.risk import Certified, certify, max_losses, p_values
+from stopadvisor.arrays import FloatArray, IntArray
+from stopadvisor.assessment.choice import choose
+from stopadvisor.assessment.sequences import Chain, FitData, build_chain, candidate_schedules
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.rules.boosting import fit_boosted
+from stopadvisor.rules.costs import PAPER_WEIGHTS
+from stopadvisor.rules.families import SCALAR_FAMILIES
+from stopadvisor.rules.features import feature_array
+from stopadvisor.rules.scorer import Scorer
+from stopadvisor.stats.bounds import Certified, certify, max_losses, p_values
 from tests.long.coverage import DELTA, Truth, seeded, settings_of
 from tests.populations import POPULATIONS, Population, renamed
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stopadvisor.chains import Chain, FitData, build_chain, candidate_schedules
-from stopadvisor.choice import Settings, _compare, fit_limit
-from stopadvisor.costs import PAPER_WEIGHTS
-from stopadvisor.probes import FloatArray, ProbeTable
+from stopadvisor.arrays import FloatArray
+from stopadvisor.assessment.choice import Settings, _compare, fit_limit
+from stopadvisor.assessment.sequences import Chain, FitData, build_chain, candidate_schedules
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.rules.costs import PAPER_WEIGHTS
 from tests.populations import POPULATIONS, Population
 
 __all__ = ["SIZES", "Case", "cases", "told_apart"]

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from stopadvisor.calibration import calibrate
-from stopadvisor.chains import Scorer
-from stopadvisor.choice import Choice, Settings, choose
-from stopadvisor.costs import PAPER_WEIGHTS, full_counts, stopped_counts
-from stopadvisor.probes import ProbeTable
-from stopadvisor.risk import BOUNDS, MULTIPLICITIES, Bound, Multiplicity
+from stopadvisor.assessment.choice import Choice, Settings, choose
+from stopadvisor.certification.calibration import calibrate
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts, stopped_counts
+from stopadvisor.rules.scorer import Scorer
+from stopadvisor.stats.bounds import BOUNDS, MULTIPLICITIES, Bound, Multiplicity
 from tests.populations import POPULATIONS, Population, renamed
 
 __all__ = [

@@ -7,17 +7,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stopadvisor.calibration import calibrate
-from stopadvisor.chains import Chain, Scorer, build_chain
-from stopadvisor.choice import Choice, choose
-from stopadvisor.costs import PAPER_WEIGHTS, full_counts, stopped_counts
-from stopadvisor.decision import recommend
-from stopadvisor.families import SCALAR_FAMILIES
-from stopadvisor.outcomes import measure_rule
-from stopadvisor.paper import threshold_grid
-from stopadvisor.probes import ProbeTable
-from stopadvisor.risk import max_losses
-from stopadvisor.trajectories import profile, trajectory
+from stopadvisor.assessment.choice import Choice, choose
+from stopadvisor.assessment.recommendation import recommend
+from stopadvisor.assessment.sequences import Chain, build_chain
+from stopadvisor.certification.calibration import calibrate
+from stopadvisor.paper.protocol import threshold_grid
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.trajectories import profile, trajectory
+from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts, stopped_counts
+from stopadvisor.rules.families import SCALAR_FAMILIES
+from stopadvisor.rules.outcomes import measure_rule
+from stopadvisor.rules.scorer import Scorer
+from stopadvisor.stats.bounds import max_losses
 from tests.long.coverage import DELTA, Size, Truth, seeded, settings_of
 from tests.populations import Population, renamed
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.sources import Source, open_source
+from stopadvisor.runs.sources import Source, open_source
 from stopadvisor.studies.study import Cell, StudyOptions, StudyResult
 
 ARCHIVES = Path(__file__).resolve().parents[3] / "shared" / "paper-protocol"

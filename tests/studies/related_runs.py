@@ -6,12 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.collect import collect
-from stopadvisor.grading import Grader
-from stopadvisor.labels import GRADING
-from stopadvisor.manifest import build_manifest
-from stopadvisor.runs import RunDirectory
-from stopadvisor.workload import read_workload
+from stopadvisor.answers.grading import GRADING, Grader
+from stopadvisor.collection.collect import collect
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.manifest import build_manifest
+from stopadvisor.workload.questions import read_workload
 from tests.material import PLAN
 from tests.scripted import ScriptedEngine, write_sums
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
-from stopadvisor.bootstrap import MOST_BLOCKS, resample_counts
-from stopadvisor.probes import FloatArray
-from stopadvisor.sources import open_source
+from stopadvisor.arrays import FloatArray
+from stopadvisor.runs.sources import open_source
+from stopadvisor.stats.bootstrap import MOST_BLOCKS, resample_counts
 from stopadvisor.studies import calibration
 from stopadvisor.studies.calibration import run
 from stopadvisor.studies.study import StudyOptions

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from stopadvisor.sources import open_source
+from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.calibration_size import run
 from tests.material import make_run
 from tests.studies.material import ARCHIVES, NAMES, QUICK, archive, needs_archives, row_of, rows_of

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from stopadvisor.constants import CUES
-from stopadvisor.sources import open_source
-from stopadvisor.studies.opened import is_opened, open_calibration
+from stopadvisor.runs.access import is_opened, open_calibration
+from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.study import Study, StudyOptions
 from tests.material import edit_records, flip_calibration, make_run
 from tests.studies.material import rows_of

@@ -9,11 +9,11 @@ import pytest
 
 from stopadvisor.constants import CUES
 from stopadvisor.errors import StudyError
-from stopadvisor.intervals import paired_difference
-from stopadvisor.paper import PaperSetting
-from stopadvisor.peaks import learned_peak
-from stopadvisor.runs import RunDirectory
-from stopadvisor.sources import open_source
+from stopadvisor.paper.peaks import learned_peak
+from stopadvisor.paper.protocol import PaperSetting
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.sources import open_source
+from stopadvisor.stats.intervals import paired_difference
 from stopadvisor.studies.cues import run
 from stopadvisor.studies.study import StudyOptions
 from tests.studies.material import QUICK, archive, needs_archives, row_of

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from stopadvisor.errors import StudyError
-from stopadvisor.runs import RunDirectory
-from stopadvisor.sources import open_source
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.failure_cases import run
-from stopadvisor.studies.sides import fit_side, study_settings
+from stopadvisor.studies.protocols import fit_side, study_settings
 from stopadvisor.studies.study import StudyOptions
-from stopadvisor.workload import read_workload
+from stopadvisor.workload.questions import read_workload
 from tests.material import make_run
 from tests.studies.material import ARCHIVES, NAMES, QUICK, archive, needs_archives, row_of, rows_of
 from tests.studies.plain import load, scores_of, split, stops_of

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.sources import open_source
+from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.frontier import run
 from stopadvisor.studies.study import StudyOptions
 from tests.material import make_run

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from stopadvisor.assessment import assess
-from stopadvisor.choice import Settings
+from stopadvisor.assessment.assess import assess
+from stopadvisor.assessment.choice import Settings
 from stopadvisor.errors import StudyError
-from stopadvisor.sources import open_source
+from stopadvisor.paper.map import PAPER_ROWS
+from stopadvisor.probes.trajectories import TYPES
+from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.map import run
-from stopadvisor.studies.paper_map import PAPER_ROWS
 from stopadvisor.studies.study import StudyOptions
-from stopadvisor.trajectories import TYPES
 from tests.material import make_run
 from tests.studies.material import ARCHIVES, NAMES, QUICK, archive, needs_archives, row_of, rows_of
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.choice import choose
-from stopadvisor.sources import open_source
+from stopadvisor.assessment.choice import choose
+from stopadvisor.runs.sources import open_source
 from stopadvisor.studies import alpha_grid, split_sensitivity, validation_selected
-from stopadvisor.studies.sides import study_settings
+from stopadvisor.studies.protocols import study_settings
 from stopadvisor.studies.study import StudyOptions
 from tests.material import make_run
 from tests.studies.material import (

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stopadvisor.sources import open_source
+from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.probe_cap import run
 from tests.material import edit_records, make_run
 from tests.studies.material import NAMES, QUICK, archive, needs_archives, row_of, rows_of

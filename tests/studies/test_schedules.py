@@ -10,9 +10,9 @@ import pytest
 
 from stopadvisor.constants import PAPER_BUDGETS, PAPER_SCHEDULES
 from stopadvisor.errors import StudyError
-from stopadvisor.sources import open_source
+from stopadvisor.runs.sources import open_source
+from stopadvisor.studies.protocols import fit_side, study_settings
 from stopadvisor.studies.schedules import nearest_columns, run
-from stopadvisor.studies.sides import fit_side, study_settings
 from tests.material import BUDGETS, edit_records, make_run
 from tests.studies.material import ARCHIVES, QUICK, archive, needs_archives, row_of, rows_of
 from tests.studies.plain import SWEEP, features, load, out_of_fold, stops_of

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stopadvisor.sources import open_source
+from stopadvisor.runs.sources import open_source
+from stopadvisor.studies.protocols import fit_side, study_settings
 from stopadvisor.studies.serving import run
-from stopadvisor.studies.sides import fit_side, study_settings
 from stopadvisor.studies.study import StudyOptions
 from tests.material import make_run
 from tests.studies.material import ARCHIVES, NAMES, QUICK, archive, needs_archives, row_of, rows_of

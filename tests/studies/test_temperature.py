@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from stopadvisor.errors import StudyError
-from stopadvisor.paper import PaperSetting
-from stopadvisor.peaks import learned_peak
-from stopadvisor.probes import ProbeTable
-from stopadvisor.runs import RunDirectory
-from stopadvisor.sources import open_source
+from stopadvisor.paper.peaks import learned_peak
+from stopadvisor.paper.protocol import PaperSetting
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.temperature import run
 from tests.studies.material import QUICK, row_of, rows_of
 from tests.studies.related_runs import probe

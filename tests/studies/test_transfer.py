@@ -11,18 +11,18 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from stopadvisor.assessment import calibration_size
-from stopadvisor.calibration import calibrate
-from stopadvisor.choice import choose
+from stopadvisor.assessment.assess import calibration_size
+from stopadvisor.assessment.choice import choose
+from stopadvisor.certification.calibration import calibrate
+from stopadvisor.certification.transfer import calibrate_transfer, compare
 from stopadvisor.cli.main import main
 from stopadvisor.errors import StudyError
-from stopadvisor.policy import load_policy
-from stopadvisor.runs import RunDirectory
-from stopadvisor.sources import open_source
-from stopadvisor.studies.sides import study_settings
+from stopadvisor.policy.frozen import load_policy
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.sources import open_source
+from stopadvisor.studies.protocols import study_settings
 from stopadvisor.studies.study import StudyOptions
 from stopadvisor.studies.transfer import run
-from stopadvisor.transfer import calibrate_transfer, compare
 from tests.material import make_run
 from tests.studies.material import QUICK, archive, needs_archives, row_of, rows_of
 from tests.studies.plain import SWEEP, gain, load, split

@@ -17,9 +17,9 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
-from stopadvisor.classifiers import classify_out_of_fold
 from stopadvisor.errors import CalibrationError
-from stopadvisor.sources import open_source
+from stopadvisor.paper.classifiers import classify_out_of_fold
+from stopadvisor.runs.sources import open_source
 from stopadvisor.studies import ablation, classifiers, proxies
 from tests.material import make_run
 from tests.studies.material import (

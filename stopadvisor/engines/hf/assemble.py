@@ -20,10 +20,10 @@ from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.hf.cache import register_attention
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.memory import free_memory
-from stopadvisor.engines.hf.revision import content_revision
 from stopadvisor.engines.hf.runner import Runner, check_branches
 from stopadvisor.engines.hf.size import ModelSize, check_size, stored_width
-from stopadvisor.engines.hf.tokenizer import stop_ids
+from stopadvisor.engines.local_tokenizer import stop_ids
+from stopadvisor.engines.revision import content_revision
 from stopadvisor.errors import ModelError
 
 __all__ = ["around", "assemble", "check_layers"]

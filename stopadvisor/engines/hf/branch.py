@@ -16,11 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from stopadvisor.engines.answer_end import AnswerStops
 from stopadvisor.engines.hf.cache import additive
 from stopadvisor.engines.hf.runner import Runner
-from stopadvisor.engines.hf.stops import AnswerStops
 from stopadvisor.engines.hf.traces import Kept
-from stopadvisor.engines.settings import entropy_top_k
+from stopadvisor.engines.sampling import entropy_top_k
 from stopadvisor.errors import EngineError
 
 __all__ = ["Branch", "Forced", "probe_branches"]

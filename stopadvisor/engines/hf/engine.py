@@ -16,19 +16,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from stopadvisor.engines.answer_end import AnswerStops
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.errors import OutOfMemory
 from stopadvisor.engines.hf.branch import Branch, Forced, probe_branches
 from stopadvisor.engines.hf.memory import free_memory, kv_bytes_per_token
 from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.engines.hf.sampling import Sampler, Sampling, uniforms
-from stopadvisor.engines.hf.stops import AnswerStops
 from stopadvisor.engines.hf.traces import Finished, Limits, TraceBatch
 from stopadvisor.engines.hf.visible import StoppedTrace, visible_answers
-from stopadvisor.engines.settings import entropy_top_k
+from stopadvisor.engines.sampling import entropy_top_k
 from stopadvisor.errors import ModelError
-from stopadvisor.markers import count_markers
-from stopadvisor.probes import ProbePlan, Prompt, RawProbe, RawTrace
+from stopadvisor.probes.markers import count_markers
+from stopadvisor.probes.plan import ProbePlan, Prompt, RawProbe, RawTrace
 
 __all__ = ["HfEngine", "ran_out_of_memory"]
 

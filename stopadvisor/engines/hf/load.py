@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stopadvisor.engines.hf.hub import require_hub
 from stopadvisor.engines.hf.size import (
     check_size,
     has_accelerator,
@@ -21,6 +20,7 @@ from stopadvisor.engines.hf.size import (
     size_of_folder,
     size_of_name,
 )
+from stopadvisor.engines.hub import require_hub
 from stopadvisor.errors import ModelError
 
 if TYPE_CHECKING:

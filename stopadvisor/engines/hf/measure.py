@@ -21,10 +21,10 @@ from stopadvisor.engines.hf.branch import Branch, probe_branches
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.online import serve
 from stopadvisor.engines.hf.traces import Kept
-from stopadvisor.probes import ProbePlan
-from stopadvisor.serving import Reply, Request
-from stopadvisor.serving_profile import PerTokenSeconds, ProfileRow
-from stopadvisor.stepper import Decision
+from stopadvisor.policy.requests import Reply, Request
+from stopadvisor.policy.stepper import Decision
+from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.rules.serving_profile import PerTokenSeconds, ProfileRow
 
 __all__ = ["device_name", "measure_questions", "measure_tokens", "spread_budgets"]
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from stopadvisor.answers import extract_forced, extract_natural
+from stopadvisor.answers.normal_form import extract_forced, extract_natural
 from stopadvisor.engines.errors import OutOfMemory
 from stopadvisor.engines.hf.branch import Branch, Forced, probe_branches
 from stopadvisor.engines.hf.engine import HfEngine, ran_out_of_memory
@@ -26,10 +26,8 @@ from stopadvisor.engines.hf.rolling import RollingBatch, RollingSampler
 from stopadvisor.engines.hf.sampling import uniforms
 from stopadvisor.engines.hf.traces import Limits
 from stopadvisor.engines.hf.visible import StoppedTrace, visible_answers
-from stopadvisor.markers import count_markers
-from stopadvisor.policy import Policy
-from stopadvisor.probes import ProbePlan
-from stopadvisor.serving import (
+from stopadvisor.policy.frozen import Policy
+from stopadvisor.policy.requests import (
     OnStop,
     PromptLike,
     Reply,
@@ -39,6 +37,8 @@ from stopadvisor.serving import (
     make_requests,
     policy_plan,
 )
+from stopadvisor.probes.markers import count_markers
+from stopadvisor.probes.plan import ProbePlan
 
 __all__ = ["generate", "serve"]
 

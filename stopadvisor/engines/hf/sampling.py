@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stopadvisor.engines.settings import Sampling
+from stopadvisor.engines.sampling import Sampling
 from stopadvisor.errors import EngineError
-from stopadvisor.probes import Prompt
+from stopadvisor.probes.plan import Prompt
 
 __all__ = ["Sampler", "Sampling", "uniforms"]
 

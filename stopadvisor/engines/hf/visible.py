@@ -19,7 +19,7 @@ from stopadvisor.engines.hf.cache import KeptCache, additive
 from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.engines.hf.sampling import Sampler, Sampling, uniforms
 from stopadvisor.engines.hf.traces import Kept
-from stopadvisor.probes import ProbePlan, Prompt
+from stopadvisor.probes.plan import ProbePlan, Prompt
 
 __all__ = ["StoppedTrace", "visible_answers"]
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stopadvisor.engines.chat import Chat
-from stopadvisor.engines.openai.chat_wire import ChatWire, shows_reasoning
-from stopadvisor.engines.openai.client import FINAL, Client, Refused
-from stopadvisor.engines.openai.patience import OPENING_PATIENCE
-from stopadvisor.engines.openai.wire import NO_STREAM, TextWire, Wire
+from stopadvisor.engines.http.client import FINAL, Client, Refused
+from stopadvisor.engines.http.retries import OPENING_PATIENCE
+from stopadvisor.engines.openai.backend import NO_STREAM, TextWire, Wire
+from stopadvisor.engines.openai.chat_backend import ChatWire, shows_reasoning
 from stopadvisor.errors import EngineError, ModelError
-from stopadvisor.probes import OnStop
+from stopadvisor.probes.plan import OnStop
 
 __all__ = ["HIDDEN", "Capabilities", "Way", "check_streams", "find_capabilities", "open_wire"]
 

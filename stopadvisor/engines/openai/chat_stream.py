@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stopadvisor.engines.chat import Chat
-from stopadvisor.engines.openai.completion import Completion, EventReader, read_usage
+from stopadvisor.engines.http.completion import Completion, EventReader, read_usage
 
 __all__ = ["ChatReader", "ChatText", "Cutter"]
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from stopadvisor.engines.openai.completion import Completion
+from stopadvisor.engines.http.completion import Completion
 from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
-from stopadvisor.probes import ProbePlan
+from stopadvisor.probes.plan import ProbePlan
 
 __all__ = ["Finding", "server_checks"]
 

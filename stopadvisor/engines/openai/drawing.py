@@ -9,8 +9,8 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from stopadvisor.engines.settings import Sampling
-from stopadvisor.probes import ProbePlan, Prompt
+from stopadvisor.engines.sampling import Sampling
+from stopadvisor.probes.plan import ProbePlan, Prompt
 
 __all__ = ["GREEDY", "drawing_fields", "telling"]
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stopadvisor.engines.openai.client import Completion
+from stopadvisor.engines.http.client import Completion
 from stopadvisor.errors import EngineError
 
 __all__ = ["TraceEnd", "mean_statistics", "token_statistics"]

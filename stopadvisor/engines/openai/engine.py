@@ -21,14 +21,14 @@ from anyio.from_thread import BlockingPortal
 
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.errors import first_error
+from stopadvisor.engines.http.client import Traffic
 from stopadvisor.engines.openai.checks import Finding, server_checks
-from stopadvisor.engines.openai.client import Traffic
 from stopadvisor.engines.openai.drawn import Forced, Served, Written
 from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
 from stopadvisor.engines.openai.ramp import find_concurrency
-from stopadvisor.engines.settings import Sampling
-from stopadvisor.markers import count_markers
-from stopadvisor.probes import ProbePlan, Prompt, RawProbe, RawTrace
+from stopadvisor.engines.sampling import Sampling
+from stopadvisor.probes.markers import count_markers
+from stopadvisor.probes.plan import ProbePlan, Prompt, RawProbe, RawTrace
 
 __all__ = ["OpenAiEngine"]
 

@@ -17,12 +17,12 @@ from stopadvisor.errors import EngineError, ModelError
 
 if TYPE_CHECKING:
     from stopadvisor.engines.chat import Chat
-    from stopadvisor.engines.hf.tokenizer import LoadedTokenizer
+    from stopadvisor.engines.http.client import Client
+    from stopadvisor.engines.local_tokenizer import LoadedTokenizer
     from stopadvisor.engines.openai.capabilities import Capabilities
-    from stopadvisor.engines.openai.client import Client
     from stopadvisor.engines.openai.engine import OpenAiEngine
     from stopadvisor.engines.openai.model import ServedModel
-    from stopadvisor.engines.openai.words import ServerWords
+    from stopadvisor.engines.openai.server_tokenizer import ServerWords
 
 __all__ = ["DEFAULT_KEY", "identity_of", "load_engine", "open_model"]
 
@@ -149,7 +149,7 @@ def _client(
     request_timeout: float | None,
     patience: float | None,
 ) -> Client:
-    from stopadvisor.engines.openai.client import PATIENCE, REQUEST_TIMEOUT, Client, Key
+    from stopadvisor.engines.http.client import PATIENCE, REQUEST_TIMEOUT, Client, Key
 
     return Client(
         base_urls,
@@ -170,11 +170,11 @@ async def _open(
     """Ask what the server can do and find the words to ask it with."""
     from anyio.to_thread import run_sync
 
+    from stopadvisor.engines.answer_end import AnswerStops
     from stopadvisor.engines.chat import Chat
-    from stopadvisor.engines.hf.stops import AnswerStops
     from stopadvisor.engines.openai.capabilities import HIDDEN, find_capabilities, open_wire
     from stopadvisor.engines.openai.model import ServedModel
-    from stopadvisor.engines.openai.words import ServerWords
+    from stopadvisor.engines.openai.server_tokenizer import ServerWords
 
     asked_for = client.model
     # Any ids will do to find out whether ids are taken at all; these exist in every vocabulary.
@@ -228,11 +228,11 @@ async def _find_words(
     ModelError
         Neither is possible.
     """
-    from stopadvisor.engines.openai.words import ServerWords
+    from stopadvisor.engines.openai.server_tokenizer import ServerWords
 
     if tokenizer == SERVER:
         return await ServerWords.open(client, "as asked for")
-    from stopadvisor.engines.hf.tokenizer import load_tokenizer
+    from stopadvisor.engines.local_tokenizer import load_tokenizer
 
     try:
         return load_tokenizer(tokenizer or origin)
@@ -265,7 +265,7 @@ async def _check_tokenizer(client: Client, chat: Chat) -> None:
     ModelError
         They cut the same text differently.
     """
-    from stopadvisor.engines.openai.patience import OPENING_PATIENCE
+    from stopadvisor.engines.http.retries import OPENING_PATIENCE
 
     text = chat.render([{"role": "user", "content": "What is 17 + 25?"}])
     body = {"model": client.model, "prompt": text, "add_special_tokens": False}
@@ -287,7 +287,7 @@ async def _check_tokenizer(client: Client, chat: Chat) -> None:
 
 def identity_of(served: ServedModel) -> dict[str, Any]:
     """Return what is known of the model that decides the outcome; not where it is served."""
-    from stopadvisor.engines.hf.revision import content_revision
+    from stopadvisor.engines.revision import content_revision
 
     name = served.can.root or served.client.model
     root = Path(name)
@@ -318,7 +318,7 @@ def identity_of(served: ServedModel) -> dict[str, Any]:
 
 def _engine(served: ServedModel) -> str:
     """The engine's name, by how its probes come about: those of one are not another's."""
-    from stopadvisor.engines.openai.chat_wire import ChatWire
+    from stopadvisor.engines.openai.chat_backend import ChatWire
 
     if isinstance(served.wire, ChatWire):
         return f"openai-chat ({served.wire.form.name})"
@@ -329,7 +329,7 @@ def _engine(served: ServedModel) -> str:
 
 def _remarks(served: ServedModel) -> list[str]:
     """What the user should know of this endpoint."""
-    from stopadvisor.engines.openai.words import ServerWords
+    from stopadvisor.engines.openai.server_tokenizer import ServerWords
 
     can = served.can
     if not can.resumes:
@@ -357,7 +357,7 @@ def _remarks(served: ServedModel) -> list[str]:
 
 
 def _remarks_on_chat(served: ServedModel) -> list[str]:
-    from stopadvisor.engines.openai.chat_wire import ChatWire
+    from stopadvisor.engines.openai.chat_backend import ChatWire
 
     wire = served.wire
     form = wire.form.name if isinstance(wire, ChatWire) else None

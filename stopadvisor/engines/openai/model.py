@@ -11,19 +11,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
+from stopadvisor.engines.answer_end import AnswerStops
 from stopadvisor.engines.chat import Chat
-from stopadvisor.engines.hf.stops import AnswerStops
+from stopadvisor.engines.http.client import Client, Completion
+from stopadvisor.engines.openai.backend import Wire
 from stopadvisor.engines.openai.capabilities import Capabilities
-from stopadvisor.engines.openai.client import Client, Completion
 from stopadvisor.engines.openai.drawing import GREEDY, drawing_fields
 from stopadvisor.engines.openai.drawn import Drawn, Forced, Kind, Served, Written
 from stopadvisor.engines.openai.ends import TraceEnd, mean_statistics, token_statistics
 from stopadvisor.engines.openai.prefix import Prefix
-from stopadvisor.engines.openai.wire import Wire
-from stopadvisor.engines.openai.words import ServerWords, aside
-from stopadvisor.engines.settings import Sampling, entropy_top_k
+from stopadvisor.engines.openai.server_tokenizer import ServerWords, aside
+from stopadvisor.engines.sampling import Sampling, entropy_top_k
 from stopadvisor.errors import EngineError, ModelError
-from stopadvisor.probes import ProbePlan, Prompt
+from stopadvisor.probes.plan import ProbePlan, Prompt
 
 __all__ = ["NO_ENTROPY", "ServedModel", "TraceEnd"]
 

@@ -17,19 +17,17 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from stopadvisor.answers import extract_forced, extract_natural
+from stopadvisor.answers.normal_form import extract_forced, extract_natural
 from stopadvisor.engines.openai.capabilities import check_streams
-from stopadvisor.engines.openai.chat_wire import OtherTrace
+from stopadvisor.engines.openai.chat_backend import OtherTrace
 from stopadvisor.engines.openai.drawn import Forced
 from stopadvisor.engines.openai.load import identity_of, open_model
 from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
 from stopadvisor.engines.openai.thinking import Parts, Thinking, Trace, streaming
-from stopadvisor.engines.settings import entropy_top_k
+from stopadvisor.engines.sampling import entropy_top_k
 from stopadvisor.errors import ModelError
-from stopadvisor.markers import count_markers
-from stopadvisor.policy import Policy
-from stopadvisor.probes import ProbePlan
-from stopadvisor.serving import (
+from stopadvisor.policy.frozen import Policy
+from stopadvisor.policy.requests import (
     Draws,
     OnStop,
     PromptLike,
@@ -39,6 +37,8 @@ from stopadvisor.serving import (
     make_requests,
     policy_plan,
 )
+from stopadvisor.probes.markers import count_markers
+from stopadvisor.probes.plan import ProbePlan
 
 if TYPE_CHECKING:
     from stopadvisor.engines.openai.engine import OpenAiEngine

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import anyio
 
-from stopadvisor.engines.openai.wire import Wire
+from stopadvisor.engines.openai.backend import Wire
 
 __all__ = ["Concurrency", "Step", "find_concurrency"]
 

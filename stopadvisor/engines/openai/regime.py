@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from stopadvisor.errors import ProbeError
-from stopadvisor.storage import write_json_atomically
+from stopadvisor.runs.storage import write_json_atomically
 
 if TYPE_CHECKING:
     from stopadvisor.engines.openai.drawn import Served

@@ -17,7 +17,7 @@ from stopadvisor.engines.errors import first_error
 from stopadvisor.engines.openai.drawn import Served
 from stopadvisor.engines.openai.ends import TraceEnd
 from stopadvisor.engines.openai.model import ServedModel
-from stopadvisor.probes import ProbePlan, Prompt
+from stopadvisor.probes.plan import ProbePlan, Prompt
 
 __all__ = ["Parts", "Stream", "Thinking", "Trace", "streaming"]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stopadvisor.engines.chat import KNOWN_MARKERS
-from stopadvisor.engines.openai.client import Completion, Refused
+from stopadvisor.engines.http.client import Completion, Refused
 
 __all__ = ["KNOWN_ENDS", "TAG", "Ends", "TriedTokens"]
 

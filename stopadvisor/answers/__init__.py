@@ -1,0 +1,8 @@
+"""Short answers: the normal form that decides which are equal, and grades against gold."""
+
+__all__ = [
+    "grading",
+    "math_worker",
+    "normal_form",
+    "numerals",
+]

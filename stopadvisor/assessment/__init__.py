@@ -1,0 +1,9 @@
+"""Choose on fit questions only: a rule, its thresholds in testing order, the recommendation."""
+
+__all__ = [
+    "assess",
+    "choice",
+    "frontier",
+    "recommendation",
+    "sequences",
+]

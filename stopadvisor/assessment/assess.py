@@ -1,0 +1,152 @@
+"""Assessing a source: profile, evidence, serving and recommendation as one result.
+
+Opens fit questions and no others; `paper.assess` does the same under the paper's protocol.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from stopadvisor.assessment.choice import Choice, Settings, choose
+from stopadvisor.assessment.recommendation import Recommendation, recommend
+from stopadvisor.constants import SMALL_WORKLOAD
+from stopadvisor.errors import CalibrationError
+from stopadvisor.probes.grouping import calibration_rows
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.trajectories import Profile, profile, trajectory
+from stopadvisor.rules.outcomes import BlindStopping, blind_stopping
+from stopadvisor.runs.sources import Source
+from stopadvisor.workload.questions import SMALLEST_PARTS
+
+__all__ = [
+    "SIMULATED_PROBES",
+    "Assessment",
+    "assess",
+    "calibration_size",
+    "check_labels",
+    "marked",
+    "split_hint",
+]
+
+SIMULATED_PROBES = "simulated probes: no model was asked, and this advice is about none"
+
+Protocol = Literal["paper", "deploy"]
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """What `assess` found, before anything is formatted."""
+
+    protocol: Protocol
+    source: Source
+    alpha: float
+    delta: float
+    n_questions: int
+    """In all parts; several traces of one question count once."""
+    reference: str
+    truncated_share: float
+    """Of the questions that this protocol opens."""
+    split: dict[str, int]
+    profile: Profile
+    basis: Literal["all", "fit"]
+    full_accuracy: float
+    """Full-thinking accuracy of the questions on which the profile is based."""
+    recommendation: Recommendation
+    choice: Choice | None
+    """Deploy protocol only."""
+
+
+def calibration_size(table: ProbeTable) -> int:
+    """Questions that would enter a bound: one trace per group; no outcome is looked at."""
+    return calibration_rows(table).size
+
+
+def split_hint(source: Source) -> str | None:
+    """Advice on the split of a small sample; None where it is fine."""
+    n = sum(source.counts().values())
+    if n >= SMALL_WORKLOAD or source.fractions[2] == 0:
+        return None
+    how = "with another --out, " if source.is_archive else "in a run of its own, "
+    return (
+        f"{n} questions are few: {how}--split 40/60/0 would give calibration the test questions "
+        "(expected figures then come from fit)"
+    )
+
+
+def assess(source: Source, settings: Settings) -> Assessment:
+    """Assess under the deploy protocol, from fit questions alone.
+
+    Parameters
+    ----------
+    source : Source
+    settings : Settings
+
+    Raises
+    ------
+    CalibrationError
+        Too few questions in a part, labels of one class only, or an alpha that full thinking
+        cannot miss.
+    """
+    fit = source.part("fit")
+    n_calibration = calibration_size(source.part("calibration"))
+    _check_sizes(source.counts()["fit"], n_calibration, source)
+    check_labels(fit)
+    rng = np.random.default_rng(source.seed)
+    shape = profile(trajectory(fit.take(calibration_rows(fit))), rng=rng)
+    choice = choose(fit, n_calibration, settings)
+    return Assessment(
+        "deploy",
+        source,
+        settings.alpha,
+        settings.delta,
+        sum(source.counts().values()),
+        fit.reference,
+        float(fit.truncated.mean()),
+        source.counts(),
+        shape,
+        "fit",
+        choice.full_accuracy,
+        marked(recommend(shape, choice, _blind(choice, shape, rng)), source),
+        choice,
+    )
+
+
+def _blind(choice: Choice, shape: Profile, rng: np.random.Generator) -> BlindStopping | None:
+    """The advised rule beside stopping at random, where the profile speaks against stopping."""
+    chain, position = choice.advised, choice.advised_position
+    if chain is None or position < 0 or shape.predicted != "full-budget":
+        return None
+    return blind_stopping(chain.scorer, choice.fit.table, chain.curve.stops(position), rng=rng)
+
+
+def marked(advice: Recommendation, source: Source) -> Recommendation:
+    """Say first of all what the advice is not about, where the probes are simulated."""
+    if not source.simulated:
+        return advice
+    return replace(advice, reasons=(f"Note: {SIMULATED_PROBES}.", *advice.reasons))
+
+
+def _check_sizes(n_fit: int, n_calibration: int, source: Source) -> None:
+    for name, found in (("fit", n_fit), ("calibration", n_calibration)):
+        needed = SMALLEST_PARTS[name]
+        if found < needed:
+            shares = "/".join(f"{100 * f:g}" for f in source.fractions)
+            raise CalibrationError(
+                f"the {name} part needs at least {needed} questions, got {found} of "
+                f"{sum(source.counts().values())} (split {shares}): label more questions"
+            )
+
+
+def check_labels(table: ProbeTable) -> None:
+    """Raise CalibrationError where all answers are right, or all wrong: nothing can be learned."""
+    correct = table.stop_correct
+    if correct.all() or not correct.any():
+        found = "right" if correct.all() else "wrong"
+        kind = "forced" if table.on_stop == "probe" else "visible"
+        raise CalibrationError(
+            f"all {kind} answers are {found}: both right and wrong ones are required to learn "
+            "when to stop; check gold answers and the cue with `stopadvisor preflight`"
+        )

@@ -1,0 +1,193 @@
+"""Accuracy against cost: rules along their thresholds, beside stopping everything at one budget.
+
+A frontier is what a rule costs and gets right on average, one point a threshold; the fixed-budget
+frontier has one point a budget.  The gain is the height of the first above the second at equal
+cost.  Takes costs and correctness as arrays, whatever the accounting, and chooses nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stopadvisor.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.assessment.sequences import Chain, FitData
+from stopadvisor.errors import CalibrationError
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.rules.costs import stopped_counts
+from stopadvisor.stats.bounds import StopCurve
+
+__all__ = [
+    "Frontier",
+    "Interpolation",
+    "chain_frontier",
+    "fixed_accuracy",
+    "fixed_budget_frontier",
+    "gains",
+    "grid_frontier",
+    "served_budget_frontier",
+]
+
+Interpolation = Literal["linear", "nearest", "floor", "ceiling"]
+"""How the accuracy between two fixed budgets is read (paper, Table "Interpolation sensitivity")."""
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """Mean cost and accuracy, a point per threshold or budget."""
+
+    at: FloatArray  # (n_points,)
+    """Thresholds on the scale of the scores, or budgets in tokens."""
+    cost: FloatArray  # (n_points,)
+    """Mean per question, in the unit of the costs given."""
+    accuracy: FloatArray  # (n_points,)
+    """Share in 0–1."""
+
+
+# --- From scores, as the paper does: the last checkpoint is where everything stops ----------------
+
+
+def grid_frontier(
+    scores: FloatArray, cost: FloatArray, correct: BoolArray, thresholds: FloatArray
+) -> Frontier:
+    """Frontier of one rule that stops at the first checkpoint whose score reaches a threshold.
+
+    Parameters
+    ----------
+    scores, cost, correct : ndarray, shape (n_questions, n_checkpoints)
+        Where no score reaches the threshold the question stops at the last checkpoint.
+    thresholds : ndarray of float, shape (n_thresholds,)
+        In any order, without repetition.
+
+    Returns
+    -------
+    Frontier
+        In the order of `thresholds`.
+
+    References
+    ----------
+    Paper, Section "Training and Metrics".
+    """
+    order = np.argsort(-thresholds)
+    descending = np.asarray(thresholds, dtype=np.float64)[order]
+    curve = StopCurve.build(scores, np.ones(scores.shape, dtype=bool), descending)
+    back = np.argsort(order)
+    costs, right = (
+        curve.totals(np.column_stack([values, values[:, -1]]))[0][back] / len(scores)
+        for values in (cost, correct)
+    )
+    return Frontier(np.asarray(thresholds, dtype=np.float64), costs, right)
+
+
+def fixed_budget_frontier(
+    cost: FloatArray, correct: BoolArray, budgets: FloatArray | IntArray
+) -> Frontier:
+    """Frontier of stopping every question at one and the same checkpoint.
+
+    Parameters
+    ----------
+    cost, correct : ndarray, shape (n_questions, n_checkpoints)
+    budgets : ndarray, shape (n_checkpoints,)
+    """
+    return Frontier(budgets.astype(np.float64), cost.mean(axis=0), correct.mean(axis=0))
+
+
+def fixed_accuracy(
+    fixed: Frontier, cost: FloatArray, how: Interpolation = "linear"
+) -> NDArray[np.float64]:
+    """Accuracy that fixed budgets reach at some costs.
+
+    Parameters
+    ----------
+    fixed : Frontier
+        Its costs must not descend.
+    cost : ndarray of float
+    how : {"linear", "nearest", "floor", "ceiling"}
+        ``floor`` takes the dearest budget that costs no more, ``ceiling`` the cheapest that costs
+        no less; outside the range all of them take the nearer end, and ``nearest`` the cheaper of
+        two that are equally near.
+
+    Returns
+    -------
+    ndarray of float, shape of `cost`
+
+    Raises
+    ------
+    CalibrationError
+        Costs that descend, or another way to read them.
+
+    References
+    ----------
+    Paper, Eq. for G(tau), which reads linearly, and Appendix, "Fixed-budget interpolation
+    sensitivity".
+    """
+    if how not in get_args(Interpolation):
+        raise CalibrationError(
+            f"interpolation must be one of {get_args(Interpolation)}, got {how!r}"
+        )
+    if np.any(np.diff(fixed.cost) < 0):
+        raise CalibrationError("costs of fixed budgets must not descend")
+    wanted = np.asarray(cost, dtype=np.float64)
+    if how == "linear":
+        return np.asarray(np.interp(wanted, fixed.cost, fixed.accuracy), dtype=np.float64)
+    last = fixed.cost.size - 1
+    below = np.clip(np.searchsorted(fixed.cost, wanted, side="right") - 1, 0, last)
+    above = np.clip(np.searchsorted(fixed.cost, wanted, side="left"), 0, last)
+    if how == "nearest":
+        nearer = np.abs(fixed.cost[above] - wanted) < np.abs(wanted - fixed.cost[below])
+        index = np.where(nearer, above, below)
+    else:
+        index = below if how == "floor" else above
+    return np.asarray(fixed.accuracy[index], dtype=np.float64)
+
+
+def gains(rule: Frontier, fixed: Frontier, how: Interpolation = "linear") -> NDArray[np.float64]:
+    """Accuracy of a rule minus that of fixed budgets at the same cost.
+
+    Returns
+    -------
+    ndarray of float, shape (n_points,)
+        G(tau) at every point of `rule`; its largest value is the paper's peak gain, a summary
+        after the fact.
+    """
+    return rule.accuracy - fixed_accuracy(fixed, rule.cost, how)
+
+
+# --- From fit questions, as served: costs of the deployer's own regime ----------------------------
+
+
+def chain_frontier(fit: FitData, chain: Chain) -> Frontier:
+    """Frontier of a chain on fit questions, out of fold; thresholds on the linear scale."""
+    table = fit.table
+    columns = list(chain.scorer.schedule)
+    correct = np.column_stack([table.correct_online[:, columns], table.full_correct])
+    n = table.n_questions
+    return Frontier(chain.thresholds, chain.costs / n, chain.curve.totals(correct)[0] / n)
+
+
+def served_budget_frontier(fit: FitData) -> Frontier:
+    """What it costs and gives to close every trace at one budget and ask once.
+
+    A trace that is over by then ends by itself, with the reference's answer and no probe.
+    """
+    table = fit.table
+    last = table.n_checkpoints - 1
+    costs = []
+    for column in range(table.n_checkpoints):
+        # Under last-checkpoint a schedule ends with the last column; nobody gets there alive.
+        needs_last = table.reference == "last-checkpoint" and column != last
+        schedule = (column, last) if needs_last else (column,)
+        counts = stopped_counts(table, schedule, fit.serving, cache_block=fit.cache_block)
+        cost = counts.weighed(fit.weights)
+        costs.append(_ended_or_stopped(table, column, cost).mean())
+    return Frontier(
+        table.budgets.astype(np.float64), np.array(costs), table.correct_online.mean(axis=0)
+    )
+
+
+def _ended_or_stopped(table: ProbeTable, column: int, cost: FloatArray) -> FloatArray:
+    """Cost of each question stopped at its first column, or at its own end before that."""
+    return np.where(table.ended[:, column], cost[:, -1], cost[:, 0])

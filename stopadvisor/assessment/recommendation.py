@@ -1,0 +1,203 @@
+"""The recommendation: profile first, evidence second, serving third, certificate last.
+
+Each step states its reason in one sentence.  Takes finished results and computes nothing but the
+choice between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from stopadvisor.assessment.choice import Choice, FitPoint, fewest_labels
+from stopadvisor.probes.trajectories import Profile
+from stopadvisor.rules.outcomes import BlindStopping
+
+__all__ = [
+    "LABELS",
+    "LIKELY",
+    "Recommendation",
+    "chance_words",
+    "deciding_reason",
+    "operating_point",
+    "profile_reason",
+    "recommend",
+]
+
+PolicyKind = Literal["learned", "scalar", "full-budget"]
+LIKELY = 0.5
+"""From this chance on, a positive saving counts as one that can be certified."""
+LABELS = "Labels: "
+"""How the reason begins that says what a certificate would take, where one is unlikely."""
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What to run, and why."""
+
+    policy: PolicyKind
+    family: str | None
+    """None for the full budget."""
+    schedule: tuple[int, ...] | None
+    """Thinking budgets at which to probe, in tokens; None for the full budget."""
+    serving: str
+    reasons: tuple[str, ...]
+
+
+def deciding_reason(policy: str, reasons: Sequence[str]) -> str:
+    """The reason that decided: the last step for full budget, the evidence otherwise."""
+    if policy == "full-budget":
+        return [reason for reason in reasons if not reason.startswith(LABELS)][-1]
+    return next((r for r in reasons if r.startswith("Evidence: ")), reasons[0])
+
+
+def _percent(value: float, digits: int = 1) -> str:
+    return f"{100 * value:.{digits}f} %"
+
+
+def chance_words(chance: float) -> str:
+    """An estimated chance as a percentage; no estimate is as sure as 0 % or 100 %."""
+    if chance >= 0.9995:
+        return "> 99.9 %"
+    return "< 0.1 %" if chance < 0.0005 else _percent(chance)
+
+
+def profile_reason(profile: Profile) -> str:
+    """Say what the mix of questions speaks for, and how surely."""
+    shares = {name: _percent(share.share) for name, share in profile.shares.items()}
+    why = {
+        "full-budget": f"{shares['unsolved']} of the questions are never solved, so there is "
+        "little to save and much to lose of what is",
+        "scalar": f"{shares['early_solved']} are solved at the first checkpoint and only "
+        f"{shares['oscillating']} oscillate, so one signal can recognise them",
+        "learned": f"{shares['oscillating']} oscillate and {shares['early_solved']} are solved "
+        "early, so several signals together know more than one",
+        "mixed": f"{shares['early_solved']} are solved early and {shares['oscillating']} "
+        "oscillate, which points to no rule in particular",
+    }[profile.predicted]
+    return (
+        f"Profile: {profile.predicted} ({why}; the same regime in "
+        f"{_percent(profile.stability)} of posterior draws)."
+    )
+
+
+def _labels_reason(choice: Choice) -> str:
+    fewest, settings = fewest_labels(choice), choice.settings
+    plan = f"`stopadvisor plan --alpha {settings.alpha:g}` says what a risk takes"
+    if choice.n_calibration < fewest:
+        return (
+            f"{LABELS}{choice.n_calibration} calibration questions certify nothing at alpha = "
+            f"{settings.alpha:g}, that takes {fewest} of which none is lost; {plan}."
+        )
+    return f"{LABELS}more calibration questions allow a larger share of losses; {plan}."
+
+
+def recommend(
+    profile: Profile, choice: Choice, blind: BlindStopping | None = None
+) -> Recommendation:
+    """Recommendation of the deploy protocol, from fit questions alone.
+
+    Parameters
+    ----------
+    profile : Profile
+        Of the fit questions.
+    choice : Choice
+    blind : BlindStopping, optional
+        The advised rule beside one that stops at random.  Where it does no better, and loses more
+        than alpha of what full thinking gets right, a profile that says full budget stands; None
+        leaves this out.
+
+    References
+    ----------
+    Paper, Section "Discussion and Limitations" (its decision procedure).  Departs from it where
+    evidence contradicts the profile: evidence wins.
+    """
+    settings = choice.settings
+    reasons = [profile_reason(profile)]
+
+    def full_budget(reason: str, *more: str) -> Recommendation:
+        reasons.extend((reason, *more))
+        return Recommendation("full-budget", None, None, settings.serving, tuple(reasons))
+
+    advised = choice.advised
+    if advised is None:
+        return full_budget(
+            f"Evidence: at alpha = {settings.alpha:g} no threshold of any family can be expected "
+            f"to be certified with {choice.n_calibration} calibration questions.",
+            _labels_reason(choice),
+        )
+    is_learned = advised.scorer.is_learned
+    side: PolicyKind = "learned" if is_learned else "scalar"
+    reasons.append(_evidence_reason(profile, choice, side))
+    point = choice.learned if is_learned else choice.scalar
+    # An advised chain has both.
+    assert point is not None
+    assert choice.saving_lower is not None
+    lower = choice.saving_lower
+    if lower <= 0:
+        return full_budget(
+            f"Serving: under {settings.serving} the net saving is expected at "
+            f"{point.fit_total_saving_pct:.1f} % with a one-sided 95 % lower limit of "
+            f"{lower:.1f} %: not above zero, so probing is not worth it."
+        )
+    reasons.append(
+        f"Serving: under {settings.serving} the expected net saving is "
+        f"{point.fit_total_saving_pct:.1f} % (one-sided 95 % lower limit {lower:.1f} %)."
+    )
+    if profile.predicted == "full-budget":
+        if choice.chance < LIKELY:
+            return full_budget(
+                f"Certificate: the chance that calibration certifies a saving is only "
+                f"{chance_words(choice.chance)}, so the profile's advice stands.",
+                _labels_reason(choice),
+            )
+        solved = choice.full_accuracy * choice.n_fit
+        # A few losses are harmless whether or not they can be told from chance.
+        if blind is not None and not blind.informed and blind.losses > settings.alpha * solved:
+            return full_budget(
+                f"Evidence: {point.family} loses {blind.losses} of {choice.n_fit} fit questions, "
+                f"{_percent(blind.losses / solved, 0)} of those that full thinking gets right, and "
+                f"stopping as many at random would lose {blind.blind_losses:.1f}: it saves by "
+                "giving up, not by knowing where to stop, so the profile's advice stands."
+            )
+        reasons.append(
+            "The profile alone says full budget; a positive saving that can be certified "
+            "overrides it."
+        )
+    reasons.append(
+        f"Certificate: provisional; with {choice.n_calibration} calibration questions the chance "
+        f"to certify a saving at alpha = {settings.alpha:g} is {chance_words(choice.chance)}. "
+        "`stopadvisor calibrate` decides."
+    )
+    if choice.chance < LIKELY:
+        reasons.append(_labels_reason(choice))
+    return Recommendation(side, point.family, point.schedule, settings.serving, tuple(reasons))
+
+
+def _evidence_reason(profile: Profile, choice: Choice, side: PolicyKind) -> str:
+    spread = choice.delta_saving_pp
+    if choice.verdict in ("learned better", "scalar better") and spread is not None:
+        sign, other = (1, "scalar") if choice.verdict == "learned better" else (-1, "learned")
+        low, high = sorted((sign * spread.low, sign * spread.high))
+        text = (
+            f"Evidence: {choice.verdict} at matched risk: it saves {sign * spread.median:.1f} pp "
+            f"more than the best {other} rule (95 % [{low:.1f}, {high:.1f}])"
+        )
+        if profile.predicted in ("learned", "scalar") and profile.predicted != side:
+            return text + f"; this overrules the profile, which says {profile.predicted}."
+        return text + "."
+    if choice.verdict == "comparable" and spread is not None:
+        return (
+            f"Evidence: the families are comparable at matched risk (learned minus scalar "
+            f"{spread.median:+.1f} pp, 95 % [{spread.low:+.1f}, {spread.high:+.1f}]), so the "
+            "simpler rule wins."
+        )
+    return f"Evidence: only the {side} side can be expected to be certified."
+
+
+def operating_point(choice: Choice) -> FitPoint | None:
+    """The point that the evidence favours; None where nothing is feasible."""
+    if choice.advised is None:
+        return None
+    return choice.learned if choice.advised.scorer.is_learned else choice.scalar

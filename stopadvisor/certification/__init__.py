@@ -1,0 +1,8 @@
+"""What is shown about one fixed rule: calibration, export, verification and transfer."""
+
+__all__ = [
+    "calibration",
+    "export",
+    "transfer",
+    "verification",
+]

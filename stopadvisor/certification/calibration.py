@@ -1,0 +1,335 @@
+"""Certifying on calibration questions what was chosen on fit questions.
+
+`calibrate` takes a finished choice and calibration questions, tests the chosen chains in their
+order and returns the exact rule that is exported, or why there is none.  It shares no question
+with `choose`, which is what makes the certificate true of the exported rule.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stopadvisor.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.assessment.choice import Choice, Settings, first_useful_risk
+from stopadvisor.assessment.sequences import Chain
+from stopadvisor.errors import CalibrationError
+from stopadvisor.probes.grouping import calibration_rows
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.rules.costs import full_counts, stopped_counts
+from stopadvisor.rules.scorer import Scorer
+from stopadvisor.stats.bootstrap import interval, resample_counts
+from stopadvisor.stats.bounds import Certified, NotCertified, StopCurve, certify, labels_needed
+
+__all__ = [
+    "Calibration",
+    "ExportedRule",
+    "calibrate",
+    "check_questions",
+    "entering_rows",
+    "recalibrate",
+]
+
+_RESAMPLES = 1000
+_MOST_TRUNCATED = 0.10
+"""Share of cut-off traces above which a certificate must be asked for expressly."""
+_NO_SAVING = (
+    "every threshold that could be certified costs more than full thinking: its probes eat the "
+    "saving"
+)
+_OF_RIGHT = " that full thinking gets right"
+"""What a conditional risk counts, in words."""
+
+
+@dataclass(frozen=True)
+class ExportedRule:
+    """A scorer with its certified threshold."""
+
+    scorer: Scorer
+    threshold: float
+    """Linear scale."""
+    order: FloatArray  # (n_thresholds,)
+    """Thresholds in the order in which they were tested, linear scale."""
+    certificate: Certified
+    fit_saving_pct: float | None
+    """Net saving on fit questions, out of fold; None for a rule fitted elsewhere."""
+    fit_risk: float | None
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What calibration found."""
+
+    rule: ExportedRule | None
+    refusal: NotCertified | None
+    """Set exactly when there is no rule."""
+    tested: tuple[tuple[str, Certified | NotCertified], ...]
+    """Family and outcome of each chain."""
+    rows: IntArray
+    """Calibration questions that entered the bound, as rows of the table given."""
+    entered: ProbeTable
+    """Those questions."""
+    advised_family: str | None
+    truncated_share: float
+    """Of the questions that entered the bound."""
+    n_counted: int
+    """Questions that the bound counts: those that entered, or the full-correct ones of them."""
+
+
+def check_questions(choice: Choice, calibration_table: ProbeTable) -> IntArray:
+    """Say which questions enter the bound, or why none may; looks at no outcome.
+
+    Callers that keep a ledger ask this first, so that a refusal costs no look.
+
+    Raises
+    ------
+    CalibrationError
+        A question served for fitting already, there is none, or too many traces were cut off.
+    """
+    fit = choice.fit.table
+    shared = {*fit.groups} & {*calibration_table.groups} | {*fit.keys} & {*calibration_table.keys}
+    if shared:
+        raise CalibrationError(
+            f"{len(shared)} calibration questions were used for fitting, e.g. {min(shared)!r}"
+        )
+    return entering_rows(calibration_table, choice.settings)
+
+
+def entering_rows(calibration_table: ProbeTable, settings: Settings) -> IntArray:
+    """Rows that enter the bound: `calibration_rows`, if there are any and few are cut off.
+
+    Raises
+    ------
+    CalibrationError
+        There is none, or too many traces were cut off.
+    """
+    rows = calibration_rows(calibration_table)
+    if not rows.size:
+        raise CalibrationError("no calibration questions: nothing can be certified")
+    truncated = float(calibration_table.truncated[rows].mean())
+    if truncated > _MOST_TRUNCATED and not settings.allow_truncated:
+        raise CalibrationError(
+            f"{truncated:.1%} of the traces were cut off by max-think; certification allows "
+            f"{_MOST_TRUNCATED:.0%} (a question cut off cannot be lost): raise --max-think, or "
+            "say --allow-truncated"
+        )
+    return rows
+
+
+def calibrate(choice: Choice, calibration_table: ProbeTable) -> Calibration:
+    """Test the chosen chains on calibration questions and pick the rule to export.
+
+    Parameters
+    ----------
+    choice : Choice
+    calibration_table : ProbeTable
+        Calibration questions and nothing else.
+
+    Raises
+    ------
+    CalibrationError
+        As `check_questions`.
+
+    Notes
+    -----
+    Chains share delta equally.  Of the certified ones with a positive saving (by fit) the cheaper
+    is taken, and the simpler where the paired interval of their saving on fit holds zero.
+    """
+    rows = check_questions(choice, calibration_table)
+    table = calibration_table.take(rows)
+    truncated = float(table.truncated.mean())
+    counted = _counted(table, choice.settings)
+    tested: list[tuple[str, Certified | NotCertified]] = []
+    certified: list[tuple[Chain, Certified]] = []
+    wanted: list[NotCertified | None] = []
+    for chain in choice.chains:
+        result, labels = _certify_chain(choice, chain, table)
+        wanted.append(labels)
+        tested.append((chain.scorer.family, result))
+        if isinstance(result, Certified) and _saving(choice, chain, result.position) > 0:
+            certified.append((chain, result))
+    advised = choice.advised.scorer.family if choice.advised else None
+    if not certified:
+        refusal = _refusal(choice, tested, wanted)
+        return Calibration(None, refusal, tuple(tested), rows, table, advised, truncated, counted)
+    chain, certificate = _pick(choice, certified)
+    rule = ExportedRule(
+        chain.scorer,
+        float(chain.thresholds[certificate.position]),
+        chain.thresholds,
+        certificate,
+        _saving(choice, chain, certificate.position),
+        float(chain.losses[certificate.position]) / choice.n_fit,
+    )
+    return Calibration(rule, None, tuple(tested), rows, table, advised, truncated, counted)
+
+
+def recalibrate(
+    scorer: Scorer, order: FloatArray, calibration_table: ProbeTable, settings: Settings
+) -> Calibration:
+    """Calibrate a rule that was fitted elsewhere: target-calibrated transfer.
+
+    Parameters
+    ----------
+    scorer : Scorer
+        The source policy's, over this table's columns.
+    order : ndarray of float, shape (n_thresholds,)
+        The source policy's thresholds in testing order.
+    calibration_table : ProbeTable
+        Every question outside the test part: nothing here is fitted, so all of them calibrate.
+    settings : Settings
+        One chain is tested, at the whole of delta.
+
+    Raises
+    ------
+    CalibrationError
+        As `entering_rows`.
+
+    Notes
+    -----
+    Whether the rule saves anything, and whether alpha is below the full-thinking accuracy, is
+    judged on the calibration questions themselves; that can only withhold a certified rule, never
+    change which one it is.
+
+    References
+    ----------
+    Paper, Appendix "Transfer Protocols" (target-calibrated).
+    """
+    rows = entering_rows(calibration_table, settings)
+    table = calibration_table.take(rows)
+    curve = scorer.curve(table, order)
+    costs = stopped_counts(
+        table, scorer.schedule, settings.serving, cache_block=settings.cache_block
+    ).weighed(settings.weights)
+    saves = curve.totals(costs)[0] < full_counts(table).weighed(settings.weights).sum()
+    expected = _first_risk(curve, scorer, table, saves, settings)
+    result = _certify_losses(curve, scorer, table, settings, settings.delta, expected)
+    tested = ((scorer.family, result),)
+    truncated = float(table.truncated.mean())
+    counted = _counted(table, settings)
+    refusal = result if isinstance(result, NotCertified) else None
+    accuracy = float(table.full_correct.mean())
+    if settings.alpha >= accuracy and not settings.conditional:
+        refusal = NotCertified(
+            f"alpha must be below the full-thinking accuracy ({accuracy:.3f} on calibration "
+            f"questions), got {settings.alpha:g}: never being right would meet it",
+            None,
+        )
+    elif isinstance(result, Certified) and not saves[result.position]:
+        refusal = NotCertified(_NO_SAVING, None)
+    if refusal is not None:
+        return Calibration(None, refusal, tested, rows, table, None, truncated, counted)
+    assert isinstance(result, Certified)  # anything else is a refusal
+    rule = ExportedRule(scorer, float(order[result.position]), order, result, None, None)
+    return Calibration(rule, None, tested, rows, table, None, truncated, counted)
+
+
+def _counted(table: ProbeTable, settings: Settings) -> int:
+    return int(table.full_correct.sum()) if settings.conditional else table.n_questions
+
+
+def _first_risk(
+    curve: StopCurve, scorer: Scorer, table: ProbeTable, saves: BoolArray, settings: Settings
+) -> float | None:
+    """Share lost at the most careful threshold that saves anything; sizes advice, no claim."""
+    n = _counted(table, settings)
+    useful = np.flatnonzero(saves)
+    if not useful.size or n == 0:
+        return None
+    losses = curve.totals(scorer.losses(table))[0, useful[0]]
+    return min(float(losses) / n, 0.999)
+
+
+def _certify_losses(
+    curve: StopCurve,
+    scorer: Scorer,
+    table: ProbeTable,
+    settings: Settings,
+    delta: float,
+    expected_risk: float | None,
+) -> Certified | NotCertified:
+    n = _counted(table, settings)
+    if n == 0:
+        return NotCertified("no calibration question is right with full thinking", None)
+    losses = curve.totals(scorer.losses(table))[0].round().astype(np.int64)
+    result = certify(
+        losses,
+        n,
+        alpha=settings.alpha,
+        delta=delta,
+        bound=settings.bound,
+        multiplicity=settings.multiplicity,
+        expected_risk=expected_risk,
+        counted=f"calibration questions{_OF_RIGHT if settings.conditional else ''}",
+    )
+    if isinstance(result, NotCertified) and expected_risk is None:
+        # Nothing saves: labels do not make probes cheap.
+        return replace(result, labels_needed=None, assumed_risk=None)
+    if settings.conditional and isinstance(result, NotCertified) and result.labels_needed:
+        # The bound counts full-correct questions, a deployer labels all of them.
+        all_labels = math.ceil(result.labels_needed * table.n_questions / n)
+        result = replace(result, labels_needed=all_labels)
+    return result
+
+
+def _certify_chain(
+    choice: Choice, chain: Chain, table: ProbeTable
+) -> tuple[Certified | NotCertified, NotCertified | None]:
+    """Outcome of one chain, and what a certified saving is expected to take."""
+    settings = choice.settings
+    curve = chain.scorer.curve(table, chain.thresholds)
+    expected = first_useful_risk(choice.fit, chain)
+    if expected is not None:
+        # Labels are counted for what has been seen by now, calibration included: advice, no claim.
+        if settings.conditional:
+            expected /= choice.full_accuracy
+        saves = chain.costs < choice.fit.full_cost.sum()
+        seen = _first_risk(curve, chain.scorer, table, saves, settings)
+        expected = min(max(expected, seen or 0.0), 0.999)
+    result = _certify_losses(curve, chain.scorer, table, settings, choice.chain_delta, expected)
+    if isinstance(result, NotCertified) or expected is None:
+        return result, None
+    delta = settings.test_delta(chain.thresholds.size)
+    wanted = labels_needed(settings.alpha, delta, expected_risk=expected, bound=settings.bound)
+    if wanted is not None and settings.conditional:
+        wanted = math.ceil(wanted / choice.full_accuracy)
+    return result, NotCertified(_NO_SAVING, wanted, expected)
+
+
+def _saving(choice: Choice, chain: Chain, position: int) -> float:
+    """Net saving on fit, out of fold (percent)."""
+    return float(100 * (1 - chain.costs[position] / choice.fit.full_cost.sum()))
+
+
+def _refusal(
+    choice: Choice,
+    tested: list[tuple[str, Certified | NotCertified]],
+    wanted: list[NotCertified | None],
+) -> NotCertified:
+    """One refusal for all chains; `wanted` is what those take that saved nothing."""
+    if all(first_useful_risk(choice.fit, chain) is None for chain in choice.chains):
+        return NotCertified(_NO_SAVING, None)
+    refused = [r for _, r in tested if isinstance(r, NotCertified)]
+    needs = [*refused, *(w for w in wanted if w is not None)]
+    known = [need for need in needs if need.labels_needed is not None]
+    least = min(known, key=lambda need: need.labels_needed or 0, default=None)
+    reason = refused[0].reason if len(refused) == len(tested) else _NO_SAVING
+    if least is None:
+        return NotCertified(reason, None)
+    return replace(least, reason=reason)
+
+
+def _pick(choice: Choice, certified: list[tuple[Chain, Certified]]) -> tuple[Chain, Certified]:
+    """The cheaper on fit; the simpler one where their paired interval holds zero."""
+    if len(certified) == 1:
+        return certified[0]
+    (learned, at_learned), (scalar, at_scalar) = certified  # the order of Choice.chains
+    rng = np.random.default_rng(choice.settings.seed)
+    counts = resample_counts(choice.fit.n_blocks, _RESAMPLES, rng=rng).astype(np.float64)
+    difference = counts @ (
+        scalar.block_costs[:, at_scalar.position] - learned.block_costs[:, at_learned.position]
+    )
+    # Thresholds are given here (by calibration, not by these questions), so they stay fixed.
+    return certified[0] if interval(difference).low > 0 else certified[1]

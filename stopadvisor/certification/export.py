@@ -1,0 +1,328 @@
+"""From a calibration to the content of a policy file, and what to expect of it.
+
+Everything that decides a stop in production is copied from the manifest of the run; everything
+that was shown about it, from the calibration.  Knows the policy's fields, but no file format.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib import metadata
+from typing import Any, Protocol
+
+import numpy as np
+
+from stopadvisor._version import __version__
+from stopadvisor.answers.normal_form import GRADER, NORMALIZER
+from stopadvisor.assessment.choice import Settings
+from stopadvisor.certification.calibration import Calibration, ExportedRule
+from stopadvisor.constants import MARKERS, PROBE_CAP
+from stopadvisor.policy.schema import MIXED_TASKS
+from stopadvisor.probes.grouping import calibration_rows
+from stopadvisor.probes.markers import RULE
+from stopadvisor.probes.trajectories import Profile
+from stopadvisor.rules.boosting import BoostedModel
+from stopadvisor.rules.drift import question_features
+from stopadvisor.rules.families import display_threshold
+from stopadvisor.rules.outcomes import Outcome, measure_rule
+from stopadvisor.rules.scorer import Scorer
+from stopadvisor.rules.scores import LinearModel
+from stopadvisor.runs.archives import SIMULATED
+from stopadvisor.runs.ledger import Look
+from stopadvisor.runs.sources import Source
+from stopadvisor.stats.intervals import exact_interval
+from stopadvisor.workload.questions import PARTS
+
+_MOST_STORED = 2000
+"""Calibration questions whose features go into the file, for drift to be measured against."""
+
+__all__ = ["Basis", "claim", "policy_content", "test_outcome"]
+
+
+class Basis(Protocol):
+    """What of a `choice.Choice`, or of a transfer, goes into a policy."""
+
+    @property
+    def settings(self) -> Settings:
+        """What was asked for."""
+        ...
+
+    @property
+    def full_accuracy(self) -> float:
+        """Full-thinking accuracy on the questions that it rests on."""
+        ...
+
+
+def test_outcome(rule: ExportedRule, choice: Basis, source: Source) -> Outcome | None:
+    """What the exported rule did on the test part, which nothing has touched before.
+
+    Returns
+    -------
+    Outcome or None
+        None where the split has no test part.
+
+    Notes
+    -----
+    One trace per group counts, the first, as in calibration: exact intervals need independent rows.
+    """
+    table = source.part("test")
+    if table.n_questions == 0:
+        return None
+    settings = choice.settings
+    return measure_rule(
+        rule.scorer,
+        rule.threshold,
+        table.take(calibration_rows(table)),
+        serving=settings.serving,
+        weights=settings.weights,
+        cache_block=settings.cache_block,
+        rng=np.random.default_rng(source.seed),
+    )
+
+
+def _expected(rule: ExportedRule, outcome: Outcome | None, settings: Settings) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "weights": asdict(settings.weights),
+        "cache_block": settings.cache_block,
+        "fit_total_saving_pct": rule.fit_saving_pct,
+        "fit_risk": rule.fit_risk,
+    }
+    if outcome is not None:
+        spread = outcome.saving_interval
+        fields |= {
+            "test_n": outcome.n,
+            "test_total_saving_pct": outcome.total_saving_pct,
+            "test_total_saving_ci95": None if spread is None else [spread.low, spread.high],
+            "test_think_saving_pct": outcome.think_saving_pct,
+            "test_risk": outcome.risk,
+            "test_risk_ci95": list(exact_interval(outcome.losses, outcome.n)),
+            "test_accuracy": outcome.accuracy,
+            "test_accuracy_ci95": list(exact_interval(outcome.correct, outcome.n)),
+            "test_full_accuracy": outcome.full_correct / outcome.n,
+        }
+        if outcome.answer_saving_pct is not None:
+            fields["test_answer_saving_pct"] = outcome.answer_saving_pct
+    return fields
+
+
+def claim(alpha: float, confidence: float, *, conditional: bool) -> str:
+    """The certificate in one sentence."""
+    whom = (
+        f"of the questions that full thinking gets right, at most {100 * alpha:g} % become wrong"
+        if conditional
+        else f"at most {100 * alpha:g} % of all questions become wrong that full thinking gets "
+        "right"
+    )
+    return (
+        f"With confidence {100 * confidence:g} % over the draw of the calibration questions, "
+        f"{whom}; for independent questions from this traffic, under this decoding and this cap."
+    )
+
+
+def policy_content(
+    source: Source,
+    choice: Basis,
+    calibration: Calibration,
+    profile: Profile,
+    look: Look,
+    *,
+    alpha: float,
+) -> dict[str, Any]:
+    """Fields of the frozen policy, ready for `policy.build_policy`.
+
+    Parameters
+    ----------
+    source : Source
+    choice : Choice or transfer.Basis
+    calibration : Calibration
+        With a rule: kind ``stop``; without: kind ``full-budget``.
+    profile : Profile
+        Of the fit questions.
+    look : Look
+    alpha : float
+    """
+    rule = calibration.rule
+    manifest = source.manifest
+    table = source.table
+    fields: dict[str, Any] = {
+        "kind": "stop" if rule else "full-budget",
+        "on_stop": table.on_stop,
+        "markers": {"phrases": list(MARKERS), "rule": RULE},
+        "normalizer": NORMALIZER,
+        "grader": GRADER,
+        "entropy_source": table.entropy_source,
+        "serving": choice.settings.serving,
+        "profile": {
+            name: {"count": s.count, "share": s.share, "ci95": list(s.ci95)}
+            for name, s in profile.shares.items()
+        },
+        "workload_sha256": source.workload_sha256,
+        "versions": _versions(),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "split": _split(source),
+    }
+    fields |= _rule_fields(rule, source)
+    tasks = set(table.tasks)
+    fields["task"] = tasks.pop() if len(tasks) == 1 else MIXED_TASKS
+    fields |= _bound_to(source)
+    if rule is None:
+        return fields | {"certificate": None, "expected": None, "calibration_features": None}
+    certificate = rule.certificate
+    confidence = look.confidence
+    conditional = choice.settings.conditional
+    fields["certificate"] = {
+        "alpha": alpha,
+        "delta": look.delta,
+        "confidence": confidence,
+        "bound": certificate.bound,
+        "multiplicity": certificate.multiplicity,
+        "n": certificate.n,
+        "losses": certificate.losses,
+        "upper": certificate.upper,
+        "reference": table.reference,
+        "looks": look.number,
+        "looks_elsewhere": look.elsewhere,
+        "planned_looks": look.planned,
+        "chain_delta": certificate.delta,
+        "conditional": conditional,
+        # A conditional risk is a share of the full-correct questions already.
+        "alpha_over_full_accuracy": alpha if conditional else alpha / choice.full_accuracy,
+        "truncated_share": calibration.truncated_share,
+        "max_think": None if manifest is None else manifest["plan"]["max_think"],
+        "claim": claim(alpha, confidence, conditional=conditional)
+        + (" The probes are simulated: it holds for the simulator alone." * source.simulated),
+    }
+    if table.on_stop == "answer" and manifest is not None:
+        cap = manifest["plan"]["answer_cap"]
+        fields["certificate"] |= {"on_stop": "answer", "answer_cap": cap}
+    stored = question_features(calibration.entered, rule.scorer.schedule)
+    # Evenly spaced: the first ones of a sorted workload would look like drift.
+    spaced = np.linspace(0, len(stored) - 1, min(len(stored), _MOST_STORED)).astype(int)
+    fields["calibration_features"] = stored[spaced].tolist()
+    fields["expected"] = _expected(rule, test_outcome(rule, choice, source), choice.settings)
+    return fields
+
+
+def _rule_fields(rule: ExportedRule | None, source: Source) -> dict[str, Any]:
+    if rule is None:
+        return {
+            "family": None,
+            "threshold": None,
+            "decision_threshold": None,
+            "budgets": [],
+            "order": [],
+            **_no_model(),
+        }
+    scorer: Scorer = rule.scorer
+    fields: dict[str, Any] = {
+        "family": scorer.family,
+        "threshold": display_threshold(scorer.family, rule.threshold),
+        "decision_threshold": rule.threshold,
+        "budgets": source.table.budgets[list(scorer.schedule)].tolist(),
+        "order": rule.order.tolist(),
+        **_no_model(),
+    }
+    model = scorer.model
+    if isinstance(model, LinearModel):
+        fields |= {
+            "features": list(model.features),
+            "mean": list(model.mean),
+            "scale": list(model.scale),
+            "coef": list(model.coef),
+            "intercept": model.intercept,
+        }
+    elif isinstance(model, BoostedModel):
+        fields |= {
+            "features": list(model.features),
+            "intercept": model.intercept,
+            "trees": [
+                {
+                    "feature": list(tree.feature),
+                    "threshold": list(tree.threshold),
+                    "left": list(tree.left),
+                    "right": list(tree.right),
+                    "value": list(tree.value),
+                }
+                for tree in model.trees
+            ],
+        }
+    return fields
+
+
+def _no_model() -> dict[str, Any]:
+    return {"features": [], "mean": [], "scale": [], "coef": [], "intercept": None}
+
+
+def _bound_to(source: Source) -> dict[str, Any]:
+    """What the policy is bound to; archives and simulations name no model."""
+    manifest = source.manifest
+    if manifest is None:
+        nothing = dict.fromkeys(("dtype", "quantization", "attention", "device"))
+        simulator = {"name": SIMULATED, "version": __version__, **nothing}
+        return {
+            "model": None,
+            "engine": simulator if source.simulated else None,
+            "probe": {
+                "closer": {"text": "", "ids": None},
+                "cue": {"text": "", "ids": None},
+                "cap": PROBE_CAP,
+                "stop_ids": None,
+            },
+            "prompt_template": None,
+            "chat_template_kwargs": {},
+            "sampling": {},
+            "max_think": None,
+        }
+    engine, plan = manifest["engine"], manifest["plan"]
+    return {
+        "model": None
+        if source.simulated
+        else {
+            "name": engine["model"],
+            "revision": engine.get("model_revision"),
+            "tokenizer_sha256": engine.get("tokenizer_sha256"),
+            "template_sha256": engine.get("template_sha256"),
+        },
+        "engine": {
+            "name": engine["engine"],
+            "version": engine.get("engine_version"),
+            "dtype": engine.get("dtype"),
+            "quantization": engine.get("quantization"),
+            "attention": engine.get("attention"),
+            "device": engine.get("device"),
+        },
+        "probe": {
+            "closer": engine.get("think_close") or {"text": "", "ids": None},
+            "cue": {"text": plan["cue"], "ids": manifest.get("cue_ids")},
+            "cap": plan["cap"],
+            "stop_ids": engine.get("stop_ids"),
+        },
+        "prompt_template": manifest["prompt_template"] or manifest["prompt_templates"],
+        "chat_template_kwargs": engine.get("chat_template_kwargs") or {},
+        "sampling": {
+            "greedy": plan["greedy"],
+            "temperature": plan["temperature"],
+            "seed": plan["seed"],
+        },
+        "max_think": plan["max_think"],
+    }
+
+
+def _split(source: Source) -> dict[str, Any]:
+    """Which questions, and which groups, were in each part; `verify` refuses both."""
+    ids: dict[str, list[str]] = {}
+    for i, name in enumerate(PARTS):
+        part = source.table.take(source.parts == i)
+        ids[name] = sorted({*part.keys, *part.group_ids})
+    return {"seed": source.seed, "fractions": list(source.fractions), **ids}
+
+
+def _versions() -> dict[str, str]:
+    versions = {"stopadvisor": __version__}
+    for name in ("numpy", "scipy", "scikit-learn", "torch", "transformers"):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions

@@ -1,0 +1,359 @@
+"""Transfer of a frozen policy to another workload or model, and what it is worth there.
+
+Three ways to come by a rule on a target: the source's rule with its threshold (zero-shot), the
+source's rule with a threshold certified on the target (target-calibrated), and a rule chosen and
+certified on the target alone (target-trained).  Knows no files and no ledger of looks.
+
+References
+----------
+Paper, Section "Transfer, Robustness, and Cross-Family Checks" and Appendix "Transfer Protocols".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from stopadvisor.assessment.choice import Choice, Settings
+from stopadvisor.certification.calibration import Calibration, recalibrate
+from stopadvisor.certification.export import policy_content
+from stopadvisor.certification.verification import Verdict, questions_met, scorer_of, verdict_on
+from stopadvisor.errors import PolicyError
+from stopadvisor.probes.grouping import calibration_rows
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.trajectories import profile, trajectory
+from stopadvisor.rules.families import display_threshold
+from stopadvisor.rules.outcomes import Outcome, measure_rule
+from stopadvisor.rules.scorer import Scorer
+from stopadvisor.runs.ledger import Look
+from stopadvisor.runs.sources import Source
+from stopadvisor.stats.bootstrap import Interval
+from stopadvisor.stats.intervals import exact_interval
+from stopadvisor.workload.questions import PARTS
+
+__all__ = [
+    "TARGET_CALIBRATED",
+    "Basis",
+    "Comparison",
+    "TransferRow",
+    "calibrate_transfer",
+    "check_comparison",
+    "check_transfer",
+    "compare",
+    "target_view",
+    "transferred_content",
+]
+
+TARGET_CALIBRATED = "target-calibrated"
+_CALIBRATION, _TEST = PARTS.index("calibration"), PARTS.index("test")
+
+Protocol = Literal["zero-shot", "target-calibrated", "target-trained"]
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What a transferred policy rests on, in the place of a choice made on fit questions."""
+
+    settings: Settings
+    full_accuracy: float
+    """Full-thinking accuracy on the target's calibration questions."""
+
+
+@dataclass(frozen=True)
+class TransferRow:
+    """One way to come by a rule, and what the rule did on the target's test questions."""
+
+    protocol: Protocol
+    family: str | None
+    """None: nothing was certified, so that nothing is stopped."""
+    budgets: tuple[int, ...]
+    threshold: float | None
+    """As people know it."""
+    labels_used: int
+    """Target questions whose labels made the rule or its certificate."""
+    certified: bool
+    """On the target."""
+    reason: str | None
+    """Why there is no certificate on the target."""
+    verdict: Verdict | None
+    """What the test questions say about a risk of alpha; for the rule without a certificate."""
+    outcome: Outcome
+    risk_ci95: tuple[float, float]
+    """Exact, for this row alone."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The three protocols at equal total labels, on the same test questions."""
+
+    rows: tuple[TransferRow, ...]
+    labels: int
+    """Target questions outside the test part, one per group: what each protocol may use."""
+    n_test: int
+    n_met: int
+    """Test traces left out because the source policy had met their questions."""
+
+
+# --- Target-calibrated ----------------------------------------------------------------------------
+
+
+def check_transfer(content: Mapping[str, Any], target: Source) -> Scorer:
+    """Say whether a policy can be calibrated on a target; looks at no outcome.
+
+    Parameters
+    ----------
+    content : mapping
+        Of the source policy.
+    target : Source
+
+    Returns
+    -------
+    Scorer
+        The source's, over the target's columns.
+
+    Raises
+    ------
+    PolicyError
+        It never stops, holds no testing order, was not probed for, or was fitted or calibrated on
+        questions of the target: their labels would be used twice.
+    """
+    table = target.table
+    scorer = scorer_of(content, table)
+    if not content["order"]:
+        raise PolicyError(
+            "the policy holds no testing order of its thresholds, so that it cannot be calibrated "
+            "anew"
+        )
+    if table.reference == "last-checkpoint" and scorer.schedule[-1] != table.n_checkpoints - 1:
+        raise PolicyError(
+            f"under the last-checkpoint reference the policy must probe at the target's last "
+            f"budget, {int(table.budgets[-1])}; its budgets are {content['budgets']}"
+        )
+    # The source's calibration decided which of its chains was exported, so it counts as fitting.
+    shared = questions_met(content, table, workload_sha256=target.workload_sha256)
+    if shared:
+        raise PolicyError(
+            f"{len(shared)} questions of {target.folder} fitted or calibrated this policy, e.g. "
+            f"{min(shared)!r}: calibrate it on other questions"
+        )
+    return scorer
+
+
+def target_view(target: Source) -> Source:
+    """The target with everything outside the test part for calibration: nothing is fitted."""
+    parts = np.where(target.parts == _TEST, _TEST, _CALIBRATION).astype(np.int8)
+    return replace(target, parts=parts)
+
+
+def calibrate_transfer(
+    content: Mapping[str, Any], target: Source, settings: Settings
+) -> Calibration:
+    """Certify a threshold of the source's rule on every target question outside the test part.
+
+    Parameters
+    ----------
+    content : mapping
+        Of the source policy: its scorer, its checkpoints, its thresholds in testing order.
+    target : Source
+    settings : Settings
+        One chain is tested, at the whole of delta.
+
+    Raises
+    ------
+    PolicyError, CalibrationError
+        As `check_transfer` and `calibration.entering_rows`.
+    """
+    scorer = check_transfer(content, target)
+    order = np.array(content["order"], dtype=np.float64)
+    return recalibrate(scorer, order, target_view(target).part("calibration"), settings)
+
+
+def transferred_content(
+    content: Mapping[str, Any],
+    target: Source,
+    calibration: Calibration,
+    settings: Settings,
+    look: Look,
+) -> dict[str, Any]:
+    """Fields of the transferred policy, ready for `policy.build_policy`.
+
+    The rule is the source's, with the target's threshold; everything that it is bound to, and all
+    that was shown about it, is the target's.  As fit questions it names those of the source, so
+    that they can never confirm it.
+
+    Parameters
+    ----------
+    content : mapping
+        Of the source policy, built (its digest goes into the certificate).
+    target : Source
+    calibration : Calibration
+        From `calibrate_transfer`.
+    settings : Settings
+    look : Look
+    """
+    entered = calibration.entered
+    shape = profile(trajectory(entered), rng=np.random.default_rng(target.seed))
+    basis = Basis(settings, float(entered.full_correct.mean()))
+    fields = policy_content(
+        target_view(target), basis, calibration, shape, look, alpha=settings.alpha
+    )
+    source_model = content["model"]
+    # Rows of another archive are no names: they would be taken for rows of this one.
+    named = source_model is not None or content["workload_sha256"] == target.workload_sha256
+    if named and content["split"] is not None:
+        met = {*content["split"]["fit"], *content["split"]["calibration"]}
+        fields["split"]["fit"] = sorted(met)
+    if fields["certificate"] is not None:
+        fields["certificate"] |= {
+            "transfer": TARGET_CALIBRATED,
+            "source_digest": content["digest"],
+            "source_model": None if source_model is None else source_model["name"],
+        }
+    return fields
+
+
+# --- The comparison -------------------------------------------------------------------------------
+
+
+def check_comparison(content: Mapping[str, Any], target: Source) -> tuple[ProbeTable, int]:
+    """Test questions on which the protocols can be compared; looks at no outcome.
+
+    Returns
+    -------
+    table : ProbeTable
+        One trace per group, none that the source policy has met.
+    n_met : int
+        Traces left out because it has.
+
+    Raises
+    ------
+    PolicyError
+        There is no such question.
+    """
+    table = target.part("test")
+    met = questions_met(content, table, workload_sha256=target.workload_sha256)
+    groups = {g for g, k in zip(table.groups, table.keys, strict=True) if k in met}
+    fresh = np.array([g not in groups for g in table.groups], dtype=bool)
+    if not fresh.any():
+        raise PolicyError(
+            "a comparison needs test questions that the source policy has not met: "
+            f"{target.folder} holds {table.n_questions} test traces, none of them fresh"
+        )
+    test = table.take(fresh)
+    return test.take(calibration_rows(test)), int((~fresh).sum())
+
+
+def compare(
+    content: Mapping[str, Any],
+    target: Source,
+    transferred: Calibration,
+    choice: Choice,
+    trained: Calibration,
+) -> Comparison:
+    """Put the three protocols side by side on the target's test questions.
+
+    Parameters
+    ----------
+    content : mapping
+        Of the source policy.
+    target : Source
+    transferred : Calibration
+        From `calibrate_transfer`: all labels outside the test part calibrate.
+    choice : Choice
+        On the target's fit questions.
+    trained : Calibration
+        Of that choice, on the target's calibration questions.
+
+    Raises
+    ------
+    PolicyError
+        As `check_comparison`.
+
+    Notes
+    -----
+    Departs from the paper, which compares the gain at equal *test* data but lets the protocols use
+    different numbers of labels: here all may use the same ones, and the table says what they used.
+    """
+    settings = choice.settings
+    test, n_met = check_comparison(content, target)
+    seed = target.seed
+    zero_shot = _row(
+        "zero-shot",
+        (scorer_of(content, test), content["decision_threshold"]),
+        test,
+        settings,
+        labels_used=0,
+        reason="its certificate is about the source's questions and model, not about these",
+        seed=seed,
+    )
+    labels = transferred.rows.size
+    rows = [zero_shot]
+    found: tuple[tuple[Protocol, Calibration, int], ...] = (
+        ("target-calibrated", transferred, labels),
+        ("target-trained", trained, _groups(target.part("fit")) + trained.rows.size),
+    )
+    for name, calibration, used in found:
+        rule = calibration.rule
+        rows.append(
+            _row(
+                name,
+                None if rule is None else (rule.scorer, rule.threshold),
+                test,
+                settings,
+                labels_used=used,
+                reason=None if calibration.refusal is None else calibration.refusal.reason,
+                seed=seed,
+            )
+        )
+    return Comparison(tuple(rows), labels, test.n_questions, n_met)
+
+
+def _row(
+    protocol: Protocol,
+    rule: tuple[Scorer, float] | None,
+    test: ProbeTable,
+    settings: Settings,
+    *,
+    labels_used: int,
+    reason: str | None,
+    seed: int,
+) -> TransferRow:
+    if rule is None:
+        right = int(test.full_correct.sum())
+        outcome = Outcome(test.n_questions, 0, right, right, 0.0, 0.0, Interval(0.0, 0.0, 0.0))
+        family, budgets, threshold = None, (), None
+    else:
+        scorer, linear = rule
+        outcome = measure_rule(
+            scorer,
+            linear,
+            test,
+            serving=settings.serving,
+            weights=settings.weights,
+            cache_block=settings.cache_block,
+            rng=np.random.default_rng(seed),
+        )
+        family, threshold = scorer.family, display_threshold(scorer.family, linear)
+        budgets = tuple(test.budgets[list(scorer.schedule)].tolist())
+    n = outcome.full_correct if settings.conditional else outcome.n
+    return TransferRow(
+        protocol,
+        family,
+        budgets,
+        threshold,
+        labels_used,
+        reason is None,
+        reason,
+        verdict_on(outcome.losses, n, settings.alpha, settings.delta)
+        if protocol == "zero-shot" and n
+        else None,
+        outcome,
+        exact_interval(outcome.losses, outcome.n),
+    )
+
+
+def _groups(table: ProbeTable) -> int:
+    return len(set(table.groups))

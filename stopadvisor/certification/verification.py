@@ -1,0 +1,372 @@
+"""Verifying a frozen policy on fresh labelled probes.
+
+The policy is given, so nothing is chosen and every limit is what it says.  Questions that served to
+fit or to calibrate it are left out: they cannot confirm it.  Knows no files; whether the probes
+come from the model that the policy is bound to is for the caller to check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from scipy import stats
+
+from stopadvisor.arrays import BoolArray, IntArray
+from stopadvisor.errors import PolicyError
+from stopadvisor.policy.schema import reads_logprobs
+from stopadvisor.probes.grouping import calibration_rows
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.rules.boosting import BoostedModel, Tree
+from stopadvisor.rules.costs import (
+    DEFAULT_CACHE_BLOCK,
+    PAPER_WEIGHTS,
+    Serving,
+    Weights,
+    full_counts,
+    stopped_counts,
+)
+from stopadvisor.rules.drift import Drift, feature_drift, question_features
+from stopadvisor.rules.features import TEXT_FEATURES
+from stopadvisor.rules.outcomes import Outcome, measure
+from stopadvisor.rules.scorer import Scorer
+from stopadvisor.rules.scores import LinearModel
+from stopadvisor.stats.bounds import max_losses, power, upper_limit
+from stopadvisor.stats.intervals import exact_interval, paired_difference
+
+__all__ = [
+    "CategoryRisk",
+    "Fresh",
+    "Verdict",
+    "Verification",
+    "costing",
+    "fresh_questions",
+    "questions_met",
+    "scorer_of",
+    "verdict_on",
+    "verify",
+]
+
+Verdict = Literal["confirmed", "contradicted", "silent"]
+
+_LIKELY = 0.8
+"""Chance of a contradiction at the risk that is called detectable."""
+
+
+@dataclass(frozen=True)
+class CategoryRisk:
+    """Lost-correct risk within one category; the certificate itself is about all questions."""
+
+    category: str | None
+    n: int
+    losses: int
+    ci95: tuple[float, float]
+    """Exact, simultaneous over categories (Bonferroni)."""
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """Which traces of a table may speak about a policy."""
+
+    rows: IntArray
+    """One trace per question, of questions that the policy has never met."""
+    n_met: int
+    """Traces of questions (or of their groups) that fitted or calibrated the policy."""
+    n_repeated: int
+    """Further traces of a question or group that is counted already."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What fresh probes say about a certificate."""
+
+    verdict: Verdict
+    alpha: float
+    delta: float
+    """Error probability of each of the two limits."""
+    conditional: bool
+    """The risk is of questions that full thinking gets right, and `n` counts those alone."""
+    fresh: Fresh
+    n: int
+    losses: int
+    lower: float
+    """One-sided exact limit at level 1 - delta."""
+    upper: float
+    expected_risk: float
+    """What the policy expects of itself."""
+    power_to_confirm: float
+    """Chance to confirm at the expected risk."""
+    detectable_risk: float | None
+    """Risk that would be contradicted four times in five; None: too few questions for any."""
+    outcome: Outcome
+    accuracy_difference: float
+    """Stopped minus full thinking, over the same questions."""
+    accuracy_difference_ci95: tuple[float, float]
+    """Score interval of the paired difference."""
+    truncated_share: float
+    categories: tuple[CategoryRisk, ...]
+    drift: tuple[Drift, ...]
+    """Features against the calibration questions; empty where the policy stores none."""
+
+
+def scorer_of(content: Mapping[str, Any], table: ProbeTable) -> Scorer:
+    """The vectorised twin of a policy's stepper, over a table's columns.
+
+    Raises
+    ------
+    PolicyError
+        The policy never stops, or one of its budgets was not probed.
+    """
+    if content["kind"] != "stop":
+        raise PolicyError("a full-budget policy never stops: it has no rule to look at")
+    budgets = table.budgets.tolist()
+    missing = [b for b in content["budgets"] if b not in budgets]
+    if missing:
+        raise PolicyError(
+            f"the policy probes at {content['budgets']} thinking tokens, the run did not probe at "
+            f"{missing[0]}; its budgets are {budgets}"
+        )
+    return Scorer(
+        content["family"], tuple(budgets.index(b) for b in content["budgets"]), _model_of(content)
+    )
+
+
+def _model_of(content: Mapping[str, Any]) -> LinearModel | BoostedModel | None:
+    if not content["family"].startswith("learned"):
+        return None
+    features = tuple(content["features"])
+    if content["family"] == "learned-boosted":
+        trees = tuple(
+            Tree(**{key: tuple(tree[key]) for key in Tree.__dataclass_fields__})
+            for tree in content["trees"]
+        )
+        return BoostedModel(features, content["intercept"], trees)
+    return LinearModel(
+        features,
+        tuple(content["mean"]),
+        tuple(content["scale"]),
+        tuple(content["coef"]),
+        content["intercept"],
+    )
+
+
+def questions_met(
+    content: Mapping[str, Any], table: ProbeTable, *, workload_sha256: str | None = None
+) -> frozenset[str]:
+    """Keys of the table's questions that fitted or calibrated the policy.
+
+    Parameters
+    ----------
+    content : mapping
+    table : ProbeTable
+    workload_sha256 : str, optional
+        Of the table's origin.  An archive names its questions by their row, which says nothing
+        about another archive.
+    """
+    split = content["split"]
+    if split is None:
+        return frozenset()
+    elsewhere = workload_sha256 not in (None, content["workload_sha256"])
+    if content["model"] is None and elsewhere:
+        return frozenset()
+    used = {*split["fit"], *split["calibration"]}
+    named = zip(table.keys, table.group_ids, strict=True)
+    return frozenset(key for key, group in named if key in used or group in used)
+
+
+def fresh_questions(
+    content: Mapping[str, Any], table: ProbeTable, *, workload_sha256: str | None = None
+) -> Fresh:
+    """Choose the traces that may confirm or contradict a policy; looks at no outcome.
+
+    Raises
+    ------
+    PolicyError
+        The policy holds no certificate, no fresh question is left, or the visible answers that the
+        certificate is about were not collected.
+    """
+    if content["kind"] != "stop" or content["certificate"] is None:
+        raise PolicyError("a full-budget policy has no certificate to verify")
+    if content["on_stop"] == "answer" and table.on_stop != "answer":
+        raise PolicyError(
+            "the policy's certificate is about visible answers (on-stop answer), these probes hold "
+            "none: probe with --on-stop answer"
+        )
+    met = questions_met(content, table, workload_sha256=workload_sha256)
+    groups = {g for g, k in zip(table.groups, table.keys, strict=True) if k in met}
+    unmet = np.flatnonzero(np.array([g not in groups for g in table.groups], dtype=bool))
+    rows = unmet[calibration_rows(table.take(unmet))] if unmet.size else unmet
+    if not rows.size:
+        raise PolicyError(
+            f"all {table.n_questions} traces belong to questions that fitted or calibrated this "
+            "policy; fresh ones are required"
+        )
+    return Fresh(rows, table.n_questions - unmet.size, unmet.size - rows.size)
+
+
+def verify(
+    content: Mapping[str, Any],
+    table: ProbeTable,
+    *,
+    serving: Serving | None = None,
+    weights: Weights | None = None,
+    cache_block: int | None = None,
+    workload_sha256: str | None = None,
+    rng: np.random.Generator,
+) -> Verification:
+    """Hold a policy's certificate against fresh labelled probes.
+
+    Parameters
+    ----------
+    content : mapping
+        Content of a policy of kind ``stop``.
+    table : ProbeTable
+        Fresh probes, graded; at the policy's budgets among others.
+    serving, weights, cache_block : optional
+        How the saving is counted; as for the policy's own expectation by default.
+    workload_sha256 : str, optional
+        See `questions_met`.
+    rng : numpy.random.Generator
+
+    Raises
+    ------
+    PolicyError
+        The policy never stops, no fresh question is left, or budgets differ.
+    ProbeError
+        The certificate's full reference needs natural answers and the probes hold none.
+
+    Notes
+    -----
+    One trace per question enters, chosen as for a certificate.  ``contradicted`` and ``confirmed``
+    are exact one-sided binomial tests at delta each: at a risk of exactly alpha either is said
+    with a chance of at most delta.  A policy that was contradicted is not made right by looking
+    again.
+    """
+    fresh = fresh_questions(content, table, workload_sha256=workload_sha256)
+    certificate = content["certificate"]
+    scorer_of(content, table)  # complains of budgets that were not probed
+    probed = _at_budgets(table.take(fresh.rows), content["budgets"])
+    probed = probed.with_on_stop(content["on_stop"])
+    if probed.reference != certificate["reference"]:
+        probed = probed.with_reference(certificate["reference"])
+    scorer = scorer_of(content, probed)
+    stops = scorer.curve(probed, np.array([content["decision_threshold"]])).stops(0)
+    prices, block = costing(content)
+    weights = weights or prices
+    counts = stopped_counts(
+        probed,
+        scorer.schedule,
+        serving or content["serving"],
+        cache_block=cache_block or block,
+    )
+    full_cost = full_counts(probed).weighed(weights)
+    outcome = measure(scorer, probed, stops, counts.weighed(weights), full_cost, rng=rng)
+    lost = np.take_along_axis(scorer.losses(probed), stops[:, None], axis=1)[:, 0]
+    conditional = bool(certificate.get("conditional"))
+    counted = probed.full_correct if conditional else np.ones(probed.n_questions, dtype=bool)
+    n, losses = int(counted.sum()), int(lost.sum())
+    if n == 0:
+        raise PolicyError("no fresh question is right with full thinking: nothing can be lost")
+    alpha, delta = certificate["alpha"], certificate["delta"]
+    lower, upper = _lower_limit(losses, n, delta), upper_limit(losses, n, delta)
+    expected = _expected_risk(content)
+    gains = outcome.correct - outcome.full_correct + outcome.losses
+    return Verification(
+        verdict_on(losses, n, alpha, delta),
+        alpha,
+        delta,
+        conditional,
+        fresh,
+        n,
+        losses,
+        lower,
+        upper,
+        expected,
+        power(n, alpha, delta, expected),
+        _detectable_risk(n, alpha, delta),
+        outcome,
+        (gains - outcome.losses) / outcome.n,
+        paired_difference(gains, outcome.losses, outcome.n),
+        float(probed.truncated.mean()),
+        _categories(probed, lost, counted),
+        _drift(content, probed, scorer, rng),
+    )
+
+
+def costing(content: Mapping[str, Any]) -> tuple[Weights, int]:
+    """Weights and cache block in which a policy's expected saving is told."""
+    told = content["expected"] or {}
+    weights = Weights(**told["weights"]) if "weights" in told else PAPER_WEIGHTS
+    return weights, told.get("cache_block", DEFAULT_CACHE_BLOCK)
+
+
+def verdict_on(losses: int, n: int, alpha: float, delta: float) -> Verdict:
+    """What `losses` among `n` fresh questions say about a risk of alpha.
+
+    Two exact one-sided tests: at a risk of exactly alpha, either is wrong with chance <= delta.
+    """
+    if _lower_limit(losses, n, delta) > alpha:
+        return "contradicted"
+    return "confirmed" if losses <= max_losses(n, alpha, delta) else "silent"
+
+
+def _at_budgets(table: ProbeTable, budgets: list[int]) -> ProbeTable:
+    """The table at the policy's own checkpoints, the last of which may be the reference."""
+    columns = [table.budgets.tolist().index(b) for b in budgets]
+    matrix = ["correct", "answer_codes", "mean_logprob", "mean_entropy", "markers", "probe_tokens"]
+    if table.on_stop == "answer":
+        matrix += ["visible_correct", "visible_tokens"]
+    changes: dict[str, Any] = {name: getattr(table, name)[:, columns] for name in matrix}
+    return replace(table, budgets=table.budgets[columns], **changes)
+
+
+def _lower_limit(losses: int, n: int, delta: float) -> float:
+    return float(stats.beta.ppf(delta, losses, n - losses + 1)) if losses else 0.0
+
+
+def _detectable_risk(n: int, alpha: float, delta: float) -> float | None:
+    """Risk at which the chance of a contradiction is four in five."""
+    first = int(stats.binom.isf(delta, n, alpha)) + 1  # fewest losses that contradict
+    return float(stats.beta.ppf(_LIKELY, first, n - first + 1)) if first <= n else None
+
+
+def _expected_risk(content: Mapping[str, Any]) -> float:
+    """Out-of-fold risk on fit questions; where there is none, the share lost in calibration."""
+    certificate = content["certificate"]
+    told = (content["expected"] or {}).get("fit_risk")
+    if told is None or certificate.get("conditional"):
+        return float(certificate["losses"] / certificate["n"])
+    return min(float(told), 1.0)
+
+
+def _categories(table: ProbeTable, lost: BoolArray, counted: BoolArray) -> tuple[CategoryRisk, ...]:
+    if all(category is None for category in table.categories):
+        return ()
+    tally: dict[str | None, list[int]] = {}
+    rows = zip(table.categories, lost.tolist(), counted.tolist(), strict=True)
+    for category, is_lost, counts in rows:
+        if counts:
+            sums = tally.setdefault(category, [0, 0])
+            sums[0] += 1
+            sums[1] += is_lost
+    level = 1 - 0.05 / len(tally)
+    return tuple(
+        CategoryRisk(name, n, losses, exact_interval(losses, n, level))
+        for name, (n, losses) in sorted(tally.items(), key=lambda row: (row[0] is None, row[0]))
+    )
+
+
+def _drift(
+    content: Mapping[str, Any], table: ProbeTable, scorer: Scorer, rng: np.random.Generator
+) -> tuple[Drift, ...]:
+    stored = content.get("calibration_features")
+    if not stored:
+        return ()
+    before = np.array(stored, dtype=np.float64)
+    found = feature_drift(before, question_features(table, scorer.schedule), rng=rng)
+    if table.entropy_source == content["entropy_source"] or reads_logprobs(content):
+        return found
+    # Measured otherwise, what the policy does not read differs without any drift.
+    return tuple(row for row in found if row.feature in TEXT_FEATURES)

@@ -1,0 +1,9 @@
+"""From a workload to graded probes: pilot, preflight, probing in batches, labels."""
+
+__all__ = [
+    "collect",
+    "cues",
+    "labels",
+    "pilot",
+    "preflight",
+]

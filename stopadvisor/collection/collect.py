@@ -1,0 +1,427 @@
+"""The probing loop: ask the engine batch by batch, grade, append.
+
+Batches are cut from the workload's order alone, so that a resumed run asks in the same company as
+an uninterrupted one and, in float32, writes the same bytes.  This module knows no particular
+engine and no command line; it reports through the small `Progress` that it declares.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from stopadvisor.answers.grading import GRADING
+from stopadvisor.collection.labels import Grades, grade_traces
+from stopadvisor.engines import OutOfMemory
+from stopadvisor.errors import EngineError, ProbeError
+from stopadvisor.probes.plan import Engine, ProbePlan, Prompt, RawTrace
+from stopadvisor.probes.records import ProbeRecord
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.manifest import describe_workload
+from stopadvisor.workload.questions import Question, Workload, render_messages
+
+__all__ = [
+    "Collected",
+    "Progress",
+    "Quiet",
+    "ask_all",
+    "collect",
+    "make_prompts",
+    "show_remarks",
+]
+
+
+class Progress(Protocol):
+    """What the loop tells whoever watches."""
+
+    def begin(self, title: str, total: int, done: int = 0) -> None:
+        """A stage of `total` traces starts, `done` of them from an earlier run."""
+        ...
+
+    def advance(self, traces: int, tokens: int) -> None:
+        """So many traces were finished, and so many tokens decoded, since the last call."""
+        ...
+
+    def note(self, text: str) -> None:
+        """What to show beside the rate of tokens from now on."""
+        ...
+
+    def remark(self, text: str) -> None:
+        """Something the user should know, in one line."""
+        ...
+
+
+class Quiet:
+    """A `Progress` that shows nothing."""
+
+    def begin(self, title: str, total: int, done: int = 0) -> None:
+        """Pass over a stage."""
+
+    def advance(self, traces: int, tokens: int) -> None:
+        """Pass over finished traces."""
+
+    def note(self, text: str) -> None:
+        """Pass over a note."""
+
+    def remark(self, text: str) -> None:
+        """Pass over a remark."""
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What one call of `collect` did."""
+
+    n_traces: int
+    """Traces the run holds of those asked for."""
+    n_new: int
+    """Those of them that this call added."""
+    seconds: float
+    batch_size: int
+    """The size it ended with: smaller than it began where memory ran out."""
+
+
+# --- Asking the engine ----------------------------------------------------------------------------
+
+
+def make_prompts(
+    questions: Sequence[Question], template: str | None, sample: int = 0
+) -> list[Prompt]:
+    """The questions as the engine sees them, prompt template applied."""
+    return [Prompt(q.key, tuple(render_messages(q, template)), sample) for q in questions]
+
+
+@runtime_checkable
+class _Telling(Protocol):
+    """An engine that tells of its tokens while it draws a batch, which may take minutes."""
+
+    on_tokens: Callable[[int], None] | None
+
+
+@runtime_checkable
+class _Streaming(Protocol):
+    """An engine that works on many questions at once and hands each out as it is finished."""
+
+    def probe_each(
+        self, prompts: Sequence[Prompt], plan: ProbePlan
+    ) -> Iterator[tuple[int, RawTrace]]:
+        """Number of the prompt and its trace, in the order in which they are finished."""
+        ...
+
+    def status(self) -> str:
+        """How it goes, in a few words."""
+        ...
+
+
+def _probe_each(
+    engine: _Streaming, prompts: Sequence[Prompt], plan: ProbePlan, progress: Progress
+) -> Iterator[tuple[int, RawTrace]]:
+    """Ask everything at once and report tokens as traces come."""
+    open_questions = set(range(len(prompts)))
+    for number, trace in engine.probe_each(prompts, plan):
+        progress.advance(0, _decoded_tokens([trace]))
+        progress.note(engine.status())
+        open_questions.discard(number)
+        yield number, trace
+    if open_questions:
+        raise EngineError(
+            f"the engine must answer {len(prompts)} prompts, got "
+            f"{len(prompts) - len(open_questions)} traces"
+        )
+
+
+def _probe(
+    engine: Engine, prompts: Sequence[Prompt], plan: ProbePlan, progress: Progress
+) -> list[RawTrace]:
+    """Ask one batch and report its tokens: as they come, where the engine tells."""
+    told = 0
+
+    def tell(tokens: int) -> None:
+        nonlocal told
+        told += tokens
+        progress.advance(0, tokens)
+
+    if isinstance(engine, _Telling):
+        engine.on_tokens = tell
+    try:
+        traces = engine.probe(prompts, plan)
+    finally:
+        if isinstance(engine, _Telling):
+            engine.on_tokens = None
+    progress.advance(0, max(0, _decoded_tokens(traces) - told))
+    if len(traces) != len(prompts):
+        raise EngineError(
+            f"the engine must answer {len(prompts)} prompts, got {len(traces)} traces"
+        )
+    return traces
+
+
+def ask_all(
+    engine: Engine,
+    prompts: Sequence[Prompt],
+    plan: ProbePlan,
+    *,
+    batch_size: int,
+    progress: Progress,
+) -> list[RawTrace]:
+    """Ask a few questions, batch by batch, keeping the traces; pilot and preflight do so.
+
+    Batches are halved when memory runs out.
+
+    Raises
+    ------
+    EngineError
+        The engine failed, or did not answer every prompt.
+    """
+    if isinstance(engine, _Streaming):
+        found: dict[int, RawTrace] = {}
+        for number, trace in _probe_each(engine, prompts, plan, progress):
+            found[number] = trace
+            progress.advance(1, 0)
+        return [found[number] for number in range(len(prompts))]
+    traces: list[RawTrace] = []
+    while len(traces) < len(prompts):
+        batch = prompts[len(traces) : len(traces) + batch_size]
+        try:
+            answered = _probe(engine, batch, plan, progress)
+        except OutOfMemory as error:
+            batch_size = _halve(batch_size, error, progress)
+            continue
+        traces += answered
+        progress.advance(len(answered), 0)
+    return traces
+
+
+def _check_probes(
+    questions: Sequence[Question], traces: Sequence[RawTrace], plan: ProbePlan
+) -> None:
+    """Hold the engine to its contract before anything is written."""
+    for question, trace in zip(questions, traces, strict=True):
+        budgets = tuple(p.budget for p in trace.probes)
+        if budgets != plan.budgets:
+            raise EngineError(
+                f"the engine must probe at budgets {list(plan.budgets)}, got {list(budgets)} "
+                f"for question {question.id!r}"
+            )
+        for probe in trace.probes:
+            for name in ("mean_logprob", "mean_entropy"):
+                value = getattr(probe, name)
+                if not math.isfinite(value):
+                    raise EngineError(
+                        f"{name} must be finite, got {value!r} for question {question.id!r} "
+                        f"at budget {probe.budget}"
+                    )
+            if plan.on_stop == "answer" and not probe.ended and probe.visible_text is None:
+                raise EngineError(
+                    f"the engine must write a visible answer at budget {probe.budget} for "
+                    f"--on-stop answer, got none for question {question.id!r}"
+                )
+
+
+def _decoded_tokens(traces: Sequence[RawTrace]) -> int:
+    return sum(
+        t.trace_tokens + t.natural_tokens + sum(p.probe_tokens + p.visible_tokens for p in t.probes)
+        for t in traces
+    )
+
+
+def _halve(batch_size: int, error: OutOfMemory, progress: Progress) -> int:
+    if batch_size == 1:
+        raise error
+    smaller = batch_size // 2
+    progress.remark(f"out of memory with {batch_size} questions at once; going on with {smaller}")
+    return smaller
+
+
+# --- Collecting -----------------------------------------------------------------------------------
+
+
+def collect(
+    engine: Engine,
+    workload: Workload,
+    plan: ProbePlan,
+    run: RunDirectory,
+    *,
+    batch_size: int,
+    grader: Grades,
+    template: str | None = None,
+    limit: int | None = None,
+    samples: int = 1,
+    shrink: bool = True,
+    progress: Progress | None = None,
+) -> Collected:
+    """Probe what the run does not hold yet; the caller holds the run's lock.
+
+    Batch k of a sample is questions [k·b, (k+1)·b) of the workload.  One of which some members
+    are done is asked again whole, and only the missing lines are appended.  An interrupt keeps
+    every batch that was finished.  An engine that works on all questions at once is asked for the
+    missing ones alone, and they are appended in the order in which they are finished.
+
+    Parameters
+    ----------
+    plan
+        With the frozen budgets, as in the run's manifest.
+    limit
+        Probe the first so many questions; None for all.
+    samples
+        Traces per question.
+    shrink
+        Halve the batch when the engine runs out of memory, instead of giving up.
+
+    Raises
+    ------
+    ProbeError
+        The run holds probes of another workload, or was graded by other rules.
+    EngineError
+        The engine failed or broke its contract.
+    OutputError
+        The probes cannot be written.
+    """
+    started = time.monotonic()
+    progress = progress or Quiet()
+    questions = workload.questions[:limit]
+    if note := run.repair():
+        progress.remark(note)
+    done = _finished(run, workload, progress)
+    wanted = {(q.id, sample) for sample in range(samples) for q in questions}
+    already = len(wanted & done)
+    if done and already < len(wanted) and run.manifest["grading"] != GRADING:
+        raise ProbeError(
+            f"{run.path} was graded with {_versions(run.manifest['grading'])}, this installation "
+            f"grades with {_versions(GRADING)}: use --regrade to grade all its answers alike"
+        )
+    if not done:
+        run.annotate(grading=GRADING)
+    run.annotate(workload=describe_workload(workload), batch_size=batch_size)
+    progress.begin("probing", len(wanted), already)
+    job = _Job(run, plan, grader, template, progress)
+    if isinstance(engine, _Streaming):
+        asked = [(q, sample) for sample in range(samples) for q in questions]
+        job.each(engine, [(q, sample) for q, sample in asked if (q.id, sample) not in done])
+    else:
+        for sample in range(samples):
+            batch_size = job.batches(engine, questions, sample, done, batch_size, shrink=shrink)
+    return Collected(
+        n_traces=len(wanted),
+        n_new=len(wanted) - already,
+        seconds=time.monotonic() - started,
+        batch_size=batch_size,
+    )
+
+
+@dataclass(frozen=True)
+class _Job:
+    """Where the traces of one `collect` go."""
+
+    run: RunDirectory
+    plan: ProbePlan
+    grader: Grades
+    template: str | None
+    progress: Progress
+
+    def batches(
+        self,
+        engine: Engine,
+        questions: Sequence[Question],
+        sample: int,
+        done: set[tuple[str, int]],
+        batch_size: int,
+        *,
+        shrink: bool,
+    ) -> int:
+        """Ask one sample of the questions, batch by batch; returns the size it ended with."""
+        start = 0  # always a multiple of batch_size
+        while start < len(questions):
+            members = questions[start : start + batch_size]
+            if all((q.id, sample) in done for q in members):
+                start += batch_size
+                continue
+            try:
+                prompts = make_prompts(members, self.template, sample)
+                traces = _probe(engine, prompts, self.plan, self.progress)
+            except OutOfMemory as error:
+                if not shrink:
+                    raise
+                batch_size = _halve(batch_size, error, self.progress)
+                self.run.annotate(batch_size=batch_size)
+                start -= start % batch_size
+                continue
+            graded = self._grade(members, traces, sample)
+            fresh = [record for record in graded if (record.id, sample) not in done]
+            self._keep(fresh)
+            done.update((record.id, sample) for record in fresh)
+            start += batch_size
+        return batch_size
+
+    def each(self, engine: _Streaming, asked: Sequence[tuple[Question, int]]) -> None:
+        """Ask questions all at once, and keep each sample's trace as soon as it is there."""
+        prompts = [make_prompts([q], self.template, sample)[0] for q, sample in asked]
+        for number, trace in _probe_each(engine, prompts, self.plan, self.progress):
+            question, sample = asked[number]
+            # One by one: grading mathematics may lag far behind the server, and what is graded
+            # shall not be lost with what is not.
+            self._keep(self._grade([question], [trace], sample))
+
+    def _grade(
+        self, questions: Sequence[Question], traces: Sequence[RawTrace], sample: int
+    ) -> list[ProbeRecord]:
+        _check_probes(questions, traces, self.plan)
+        return grade_traces(
+            questions, traces, self.grader, entropy=self.plan.entropy, sample=sample
+        )
+
+    def _keep(self, records: Sequence[ProbeRecord]) -> None:
+        self.run.append(records)
+        self.progress.advance(len(records), 0)
+
+
+def _finished(run: RunDirectory, workload: Workload, progress: Progress) -> set[tuple[str, int]]:
+    """What the run holds already, after checking that it is about these questions."""
+    records = run.records()
+    asked = {q.id: q for q in workload.questions}
+    groups = {q.key: q.group for q in workload.questions}
+    strangers = relabelled = 0
+    for record in records:
+        if record.group != groups.get(record.key, record.group):
+            raise ProbeError(
+                f"{run.path} was split with group {record.group!r} for question {record.id!r}, got "
+                f"{groups[record.key]!r} in {workload.path}: a split is never drawn again; choose "
+                "another --out"
+            )
+        question = asked.get(record.id)
+        if question is None:
+            strangers += 1
+        elif question.key != record.key:
+            raise ProbeError(
+                f"{run.path} holds another question under the id {record.id!r} than "
+                f"{workload.path}: ids must keep their questions; choose another --out"
+            )
+        else:
+            relabelled += question.gold != record.gold
+    if records and strangers == len(records):
+        raise ProbeError(
+            f"{run.path} holds probes of another workload, it has no question in common with "
+            f"{workload.path}; choose another --out"
+        )
+    if strangers:
+        progress.remark(f"{strangers} probed questions are not in {workload.path}; they are kept")
+    if relabelled:
+        progress.remark(
+            f"gold of {relabelled} probed questions has changed since; the run keeps the old "
+            "labels until it is graded again (--regrade)"
+        )
+    return {(r.id, r.sample) for r in records}
+
+
+def _versions(grading: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in sorted(grading.items()))
+
+
+def show_remarks(engine: Engine, progress: Progress, said: set[str]) -> None:
+    """Pass on what an engine wants known, unless it was `said` already."""
+    for remark in getattr(engine, "remarks", ()):
+        if remark not in said:
+            said.add(remark)
+            progress.remark(remark)

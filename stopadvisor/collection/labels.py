@@ -1,0 +1,144 @@
+"""From raw traces to labelled records, and the same again without the model.
+
+Labels come from the raw texts alone, by versioned rules, so that a run can be graded again when the
+rules or the gold change.  This module knows no engine, no batches, and not how
+two answers are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from stopadvisor.answers.grading import GRADING
+from stopadvisor.answers.normal_form import (
+    extract_natural,
+    normalize,
+)
+from stopadvisor.errors import WorkloadError
+from stopadvisor.probes.plan import RawTrace
+from stopadvisor.probes.records import Checkpoint, ProbeRecord
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.workload.questions import Question, Workload
+
+__all__ = ["Grades", "grade_traces", "regrade"]
+
+
+class Grades(Protocol):
+    """The part of `answers.Grader` that labels need."""
+
+    def grade_many(self, items: Sequence[tuple[str, str, str | None]]) -> list[bool]:
+        """Say of each (task, gold, answer) whether it is right."""
+        ...
+
+
+def grade_traces(
+    questions: Sequence[Question],
+    traces: Sequence[RawTrace],
+    grader: Grades,
+    *,
+    entropy: str,
+    sample: int = 0,
+) -> list[ProbeRecord]:
+    """Turn raw traces into the records of ``probes.jsonl``, answers graded against gold."""
+    records = []
+    for question, trace in zip(questions, traces, strict=True):
+        if question.gold is None:
+            raise WorkloadError(f"question {question.id!r}: field 'gold' is required, got None")
+        records.append(
+            ProbeRecord(
+                id=question.id,
+                key=question.key,
+                group=question.group,
+                sample=sample,
+                task=question.task,
+                category=question.category,
+                gold=question.gold,
+                prompt_tokens=trace.prompt_tokens,
+                suffix_tokens=trace.suffix_tokens,
+                trace_tokens=trace.trace_tokens,
+                finish=trace.finish,
+                natural_answer=trace.natural_text,
+                natural_correct=False,
+                natural_answer_tokens=trace.natural_tokens,
+                checkpoints=tuple(
+                    Checkpoint(
+                        budget=p.budget,
+                        answer=p.text,
+                        normalized="",
+                        correct=False,
+                        mean_logprob=p.mean_logprob,
+                        mean_entropy=p.mean_entropy,
+                        entropy_source=entropy,
+                        probe_tokens=p.probe_tokens,
+                        markers=p.markers,
+                        ended=p.ended,
+                        visible_answer=p.visible_text,
+                        visible_tokens=None if p.visible_text is None else p.visible_tokens,
+                        tail_mass=p.tail_mass,
+                    )
+                    for p in trace.probes
+                ),
+            )
+        )
+    return _label(records, grader)
+
+
+def _label(records: Sequence[ProbeRecord], grader: Grades) -> list[ProbeRecord]:
+    """Fill in `normalized` and `correct` from the raw texts; the same for new and old records."""
+    items: list[tuple[str, str, str | None]] = []
+    for record in records:
+        written = [record.natural_answer, *_visible(record)]
+        answers = [None if w is None else extract_natural(record.task, w) for w in written]
+        answers += [c.answer for c in record.checkpoints]
+        items += [(record.task, record.gold, answer) for answer in answers]
+    verdicts = iter(grader.grade_many(items))
+    labelled = []
+    for record in records:
+        natural = next(verdicts)
+        visible = [None if c.visible_answer is None else next(verdicts) for c in record.checkpoints]
+        checkpoints = tuple(
+            replace(
+                c,
+                normalized=normalize(record.task, c.answer),
+                correct=next(verdicts),
+                visible_correct=right,
+            )
+            for c, right in zip(record.checkpoints, visible, strict=True)
+        )
+        labelled.append(replace(record, natural_correct=natural, checkpoints=checkpoints))
+    return labelled
+
+
+def _visible(record: ProbeRecord) -> list[str]:
+    """The visible answers that were collected."""
+    return [c.visible_answer for c in record.checkpoints if c.visible_answer is not None]
+
+
+def regrade(run: RunDirectory, grader: Grades, workload: Workload | None = None) -> int:
+    """Grade the recorded answers again, without the model; the caller holds the run's lock.
+
+    Parameters
+    ----------
+    workload
+        Where to take gold and task from; None keeps the recorded ones.
+
+    Returns
+    -------
+    int
+        How many questions changed.
+    """
+    run.repair()
+    old = run.records()
+    asked = {q.key: q for q in workload.questions} if workload else {}
+    relabelled = []
+    for record in old:
+        question = asked.get(record.key)
+        if question is not None and question.gold is not None:
+            record = replace(record, gold=question.gold, task=question.task)
+        relabelled.append(record)
+    new = _label(relabelled, grader)
+    run.rewrite(new)
+    run.annotate(grading=GRADING)
+    return sum(a != b for a, b in zip(old, new, strict=True))

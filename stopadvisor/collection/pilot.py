@@ -1,0 +1,135 @@
+"""What is settled before the first probe: where thinking is cut, and at which budgets to probe.
+
+Both may be left to the model: its context bounds the one, the traces of a few fit questions scale
+the other.  Knows no particular engine, no files and no outcome of any question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from stopadvisor.collection.collect import Progress, Quiet, ask_all, make_prompts
+from stopadvisor.constants import PAPER_BUDGETS
+from stopadvisor.errors import ModelError, ProbeError
+from stopadvisor.probes.plan import Engine, ProbePlan
+from stopadvisor.workload.questions import Question
+
+__all__ = ["PILOT_QUESTIONS", "auto_budgets", "cue_ids", "pilot_budgets", "thinking_cap"]
+
+PILOT_QUESTIONS = 32
+PILOT_QUANTILE = 0.9
+CAP_STEP = 64
+"""An `auto` cap below the usual one is a multiple of this, to leave room for longer questions."""
+
+
+def thinking_cap(
+    engine: Engine,
+    questions: Sequence[Question],
+    plan: ProbePlan,
+    *,
+    template: str | None = None,
+    auto: bool = False,
+) -> int:
+    """Say where thinking is cut, such that no question's thinking is cut earlier.
+
+    An engine may offer ``longest_thinking(prompts, plan)``: the thinking tokens that its context
+    leaves beside each of these prompts and an answer, or None without a limit.
+
+    Parameters
+    ----------
+    questions
+        All that will be asked.
+    auto
+        Lower the plan's cap to what the context leaves, instead of refusing it.
+
+    Raises
+    ------
+    ModelError
+        The plan's cap does not fit the context, or its budgets go beyond the cap.
+    """
+    measure = getattr(engine, "longest_thinking", None)
+    room = measure(make_prompts(questions, template), plan) if measure else None
+    cap = plan.max_think
+    if room is not None and room < cap:
+        if not auto:
+            raise ModelError(
+                f"--max-think must be at most {room}, got {cap}: the model's context leaves no "
+                "more for thinking beside the longest prompt"
+            )
+        cap = room - room % CAP_STEP or room
+    if plan.budgets and plan.budgets[-1] > cap:
+        raise ModelError(
+            f"--budgets must end at --max-think {cap} or before, got {plan.budgets[-1]}"
+        )
+    return cap
+
+
+def cue_ids(engine: Engine, cue: str) -> list[int] | None:
+    """Tokens of the cue behind the closer, where the engine offers ``suffix_ids(cue)``."""
+    suffix = getattr(engine, "suffix_ids", None)
+    if suffix is None:
+        return None
+    closer = engine.identity()["think_close"]["ids"]
+    return [int(i) for i in suffix(cue)[len(closer) :]]
+
+
+def auto_budgets(trace_lengths: Sequence[int]) -> tuple[int, ...]:
+    """Scale the paper's grid to a model's own traces.
+
+    Parameters
+    ----------
+    trace_lengths
+        Thinking tokens of the pilot's traces.
+
+    Returns
+    -------
+    tuple of int
+        The shape of `PAPER_BUDGETS`, its last budget at the 90th percentile of the lengths,
+        rounded to whole tokens; starts at 0, strictly increasing, so shorter than the paper's
+        where traces are a few tokens long.
+
+    Raises
+    ------
+    ProbeError
+        The model hardly thinks: no budget lies above 0.
+
+    Examples
+    --------
+    >>> auto_budgets([120] * 8)
+    (0, 10, 15, 20, 30, 40, 50, 60, 80, 120)
+    """
+    last = float(np.quantile(trace_lengths, PILOT_QUANTILE)) if len(trace_lengths) else 0.0
+    scaled = np.rint(np.array(PAPER_BUDGETS) * (last / PAPER_BUDGETS[-1])).astype(int)
+    budgets = tuple(sorted({int(b) for b in scaled}))
+    if len(budgets) < 2:
+        raise ProbeError(
+            f"the pilot's {len(trace_lengths)} traces must hold thinking to choose budgets from, "
+            f"got a 90th percentile of {last:g} tokens; give --budgets, or check that thinking "
+            "is switched on (--chat-template-kwargs) and --think-open, --think-close"
+        )
+    return budgets
+
+
+def pilot_budgets(
+    engine: Engine,
+    questions: Sequence[Question],
+    plan: ProbePlan,
+    *,
+    batch_size: int,
+    template: str | None = None,
+    progress: Progress | None = None,
+) -> tuple[int, ...]:
+    """Draw a few traces, without probes, and choose the budgets from their lengths.
+
+    `questions` are fit questions; the first 32 are asked.
+    """
+    progress = progress or Quiet()
+    asked = make_prompts(questions[:PILOT_QUESTIONS], template)
+    progress.begin("pilot", len(asked))
+    traces = ask_all(
+        engine, asked, replace(plan, budgets=()), batch_size=batch_size, progress=progress
+    )
+    return auto_budgets([t.trace_tokens for t in traces])

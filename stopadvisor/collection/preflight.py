@@ -1,0 +1,358 @@
+"""Proof, before anything is measured, that the engine does what probing needs.
+
+Sixteen fit questions are thought through, probed at no thinking, after a few tokens and at the
+end, and thought through again under a small cap.  A budget that is silently ignored, a marker
+that is not the model's or a brittle cue then shows as a failed check instead of as a result.
+This module knows no files and no particular engine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from stopadvisor.answers.normal_form import normalize
+from stopadvisor.collection.collect import Progress, Quiet, ask_all, make_prompts
+from stopadvisor.collection.cues import Agreement, Example, Status, agreement, below
+from stopadvisor.collection.labels import Grades
+from stopadvisor.constants import TRUNCATED_WARN
+from stopadvisor.engines.chat import Chat
+from stopadvisor.errors import EngineError, PreflightError
+from stopadvisor.probes.plan import Engine, ProbePlan, Prompt, RawProbe, RawTrace
+from stopadvisor.workload.questions import Question
+
+__all__ = [
+    "PREFLIGHT_QUESTIONS",
+    "Check",
+    "PreflightReport",
+    "run_preflight",
+]
+
+PREFLIGHT_QUESTIONS = 16
+PREFIX_BUDGET = 32
+"""Thinking tokens of the middle probe, and the cap of the second round."""
+
+CUE_FAIL, CUE_WARN = 0.5, 0.9
+CAP_WARN = 0.1
+"""Share of forced answers that may run into the cap."""
+EXAMPLES = 3
+TOLERANCE = 1e-4
+"""Rounding above a log-probability of 0, or below an entropy of 0, that half precision may show."""
+
+_SEVERITY: tuple[Status, ...] = ("pass", "warn", "fail")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was tried."""
+
+    name: str
+    status: Status
+    detail: str
+    """What was seen."""
+    advice: str = ""
+    """What to do about it; empty when it passed."""
+
+
+@dataclass(frozen=True)
+class PreflightReport:
+    """All checks on one engine, plan and workload."""
+
+    checks: tuple[Check, ...]
+    agreement: float | None
+    """Share of finished traces whose forced and natural answers agree; None without any."""
+    examples: tuple[Example, ...]
+    n_questions: int
+
+    @property
+    def status(self) -> Status:
+        """The worst of the checks."""
+        return max((c.status for c in self.checks), key=_SEVERITY.index)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of ``preflight.json``."""
+        return {"schema": 1, "status": self.status, **asdict(self)}
+
+    def raise_on_failure(self) -> None:
+        """Refuse to go on with an engine that failed.
+
+        Raises
+        ------
+        PreflightError
+            A check failed; the message carries all that did, with what to do.
+        """
+        failed = [f"{c.name}: {c.detail}; {c.advice}" for c in self.checks if c.status == "fail"]
+        if failed:
+            raise PreflightError("preflight failed: " + " | ".join(failed))
+
+
+def run_preflight(
+    engine: Engine,
+    questions: Sequence[Question],
+    plan: ProbePlan,
+    *,
+    grader: Grades,
+    template: str | None = None,
+    batch_size: int = PREFLIGHT_QUESTIONS,
+    progress: Progress | None = None,
+) -> PreflightReport:
+    """Try the engine, the thinking markers and the cue.
+
+    An engine may show its tokenizer and chat template (`chat`) and the size of its distribution
+    (`vocabulary`), and try things of its own (`findings`); what it does not show is not checked.
+
+    Parameters
+    ----------
+    questions
+        Fit questions, never others; the first 16 are asked.
+    plan
+        The plan to be used; its budgets are replaced by 0, 32 and its `max_think`.
+    grader
+        Decides whether two answers are equivalent where their texts differ.
+    batch_size
+        Most questions at once; halved when memory runs out.
+
+    Returns
+    -------
+    PreflightReport
+        Every check, passed or not; failing is a result here, not an exception.
+
+    Raises
+    ------
+    EngineError
+        There is no question to ask, or the engine answers for fewer than it was asked.
+    """
+    questions = questions[:PREFLIGHT_QUESTIONS]
+    if not questions:
+        raise EngineError("preflight needs at least one fit question, got none")
+    prompts = make_prompts(questions, template)
+    prefix = min(PREFIX_BUDGET, plan.max_think)
+    plan = replace(plan, on_stop="probe")  # the natural answers show visible ones already
+    full = replace(plan, budgets=tuple(sorted({0, prefix, plan.max_think})))
+    short = replace(plan, budgets=(), max_think=prefix)
+    progress = progress or Quiet()
+    progress.begin("preflight", 2 * len(prompts))
+    traces = ask_all(engine, prompts, full, batch_size=batch_size, progress=progress)
+    capped = ask_all(engine, prompts, short, batch_size=batch_size, progress=progress)
+    final = [trace.probes[-1] for trace in traces]
+    agreed = agreement(questions, traces, final, grader)
+    chat: Chat | None = getattr(engine, "chat", None)
+    own = getattr(engine, "findings", None)
+    return PreflightReport(
+        checks=(
+            _markers(traces, plan),
+            *([_marker_ids(chat), _template(chat, prompts)] if chat else []),
+            _truncation(traces, plan),
+            _budgets(traces, full),
+            _think_cap(traces, capped, prefix),
+            _cue(questions, final),
+            _answer_cap([p for t in traces for p in t.probes], plan),
+            _agreement(agreed),
+            _numbers(traces, plan, getattr(engine, "vocabulary", None)),
+            *(Check(**asdict(found)) for found in (own(prompts[0], plan) if own else ())),
+        ),
+        agreement=agreed.share,
+        examples=agreed.examples[:EXAMPLES],
+        n_questions=len(questions),
+    )
+
+
+def _check(name: str, status: Status, detail: str, advice: str) -> Check:
+    return Check(name, status, detail, "" if status == "pass" else advice)
+
+
+def _markers(traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
+    """The model thinks at all, and its own closer is seen to end that."""
+    thinking = sum(t.trace_tokens > 0 for t in traces)
+    closed = sum(t.finish == "stop" for t in traces)
+    detail = f"{thinking}/{len(traces)} traces hold thinking, {closed} of all close it"
+    if closed == 0:
+        return Check(
+            "markers",
+            "fail",
+            f"{detail} within {plan.max_think} tokens",
+            "check --think-close against the model's chat template, or raise --max-think",
+        )
+    return _check(
+        "markers",
+        below(thinking / len(traces), fail=0.5, warn=0.9),
+        detail,
+        "switch thinking on (--chat-template-kwargs), or check --think-open and --think-close",
+    )
+
+
+def _marker_ids(chat: Chat) -> Check:
+    """The markers, one token or several, are the same ids after a way through their text."""
+    seen, changed = [], []
+    for name, marker in (("opener", chat.opener), ("closer", chat.closer)):
+        ids = list(marker.ids)
+        again = chat.encode(chat.decode(ids, special=True))
+        seen.append(f"{name} {marker.text!r} is {len(ids)} token{'s' * (len(ids) > 1)}")
+        if again != ids:
+            changed.append(f"{name} {ids} comes back as {again}")
+    return _check(
+        "marker-ids",
+        "warn" if changed else "pass",
+        ", ".join(seen) + ("; " + ", ".join(changed) if changed else ", unchanged through text"),
+        "probe and serve on token ids, never on joined text",
+    )
+
+
+def _template(chat: Chat, prompts: Sequence[Prompt]) -> Check:
+    """Who opens the thinking: the chat template, or we."""
+    opens = 0
+    for prompt in prompts:
+        plain = chat.rendered(prompt.messages).ids
+        opens += list(plain) == chat.prompt_ids(prompt.messages)
+    tail = chat.render(prompts[0].messages)[-20:]
+    if opens in (0, len(prompts)):
+        how = (
+            "the chat template opens thinking itself"
+            if opens
+            else f"the chat template leaves thinking unopened, {chat.opener.text!r} is appended"
+        )
+        return Check("template", "pass", f"{how}; it ends in {tail!r}")
+    return Check(
+        "template",
+        "warn",
+        f"the chat template opens thinking itself for {opens}/{len(prompts)} questions only",
+        "production must render alike: see that --chat-template-kwargs suit all questions",
+    )
+
+
+def _truncation(traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
+    cut = sum(t.finish == "length" for t in traces)
+    return _check(
+        "truncation",
+        "warn" if cut / len(traces) > TRUNCATED_WARN else "pass",
+        f"{cut}/{len(traces)} traces are cut at {plan.max_think} tokens",
+        "raise --max-think to production's cap: calibrate refuses more than 10 % cut traces",
+    )
+
+
+def _budgets(traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
+    """Every probe stands on exactly the prefix that was asked for."""
+    for number, trace in enumerate(traces, start=1):
+        found = [p.think_tokens for p in trace.probes]
+        wanted = [min(b, trace.trace_tokens) for b in plan.budgets]
+        if found != wanted or [p.budget for p in trace.probes] != list(plan.budgets):
+            return Check(
+                "budgets",
+                "fail",
+                f"trace {number} of {trace.trace_tokens} tokens: budgets {list(plan.budgets)} "
+                f"must give prefixes of {wanted} tokens, got {found}",
+                "the engine ignores thinking budgets: use another engine or version",
+            )
+    return Check("budgets", "pass", f"probes at {list(plan.budgets)} stand on the asked prefixes")
+
+
+def _think_cap(traces: Sequence[RawTrace], capped: Sequence[RawTrace], cap: int) -> Check:
+    """The same questions under a small cap give the same thinking, cut there."""
+    longest = max(t.trace_tokens for t in capped)
+    if longest > cap:
+        return Check(
+            "think-cap",
+            "fail",
+            f"under --max-think {cap} a trace has {longest} tokens",
+            "the engine ignores the cap on thinking: use another engine or version",
+        )
+    same = sum(
+        short.trace_tokens == min(cap, long.trace_tokens)
+        # The cut may fall inside a character, which decodes to a replacement mark.
+        and long.thinking.startswith(short.thinking.rstrip("\N{REPLACEMENT CHARACTER}"))
+        for short, long in zip(capped, traces, strict=True)
+    )
+    return _check(
+        "think-cap",
+        "pass" if same == len(traces) else "warn",
+        f"{same}/{len(traces)} traces repeat when drawn again and cut at {cap} tokens",
+        "traces are not reproducible: expect a resumed run to differ, and use --dtype float32 "
+        "where they must not",
+    )
+
+
+def _cue(questions: Sequence[Question], final: Sequence[RawProbe]) -> Check:
+    """After the cue an answer of the task's form follows."""
+    unlike = [
+        p.text for q, p in zip(questions, final, strict=True) if not normalize(q.task, p.text)
+    ]
+    parsed = len(final) - len(unlike)
+    seen = f", not for example {unlike[0][:60]!r}" if unlike else ""
+    return _check(
+        "cue",
+        below(parsed / len(final), fail=CUE_FAIL, warn=CUE_WARN),
+        f"{parsed}/{len(final)} forced answers parse{seen}",
+        "choose another --cue, by `stopadvisor preflight --compare-cues`",
+    )
+
+
+def _answer_cap(probes: Sequence[RawProbe], plan: ProbePlan) -> Check:
+    over = max(p.probe_tokens for p in probes)
+    if over > plan.cap:
+        return Check(
+            "answer-cap",
+            "fail",
+            f"a forced answer has {over} tokens under --cap {plan.cap}",
+            "the engine ignores the cap on answers: use another engine or version",
+        )
+    full = sum(p.probe_tokens == plan.cap for p in probes)
+    return _check(
+        "answer-cap",
+        "warn" if full / len(probes) > CAP_WARN else "pass",
+        f"{full}/{len(probes)} forced answers run into the cap of {plan.cap} tokens",
+        "raise --cap, or choose a --cue that the model answers briefly",
+    )
+
+
+def _agreement(agreed: Agreement) -> Check:
+    if agreed.share is None:
+        return Check(
+            "agreement",
+            agreed.status,
+            "no trace ends with a visible answer to compare with",
+            "raise --max-think, or check --think-close",
+        )
+    shown = "; ".join(
+        f"{e.id}: forced {e.forced[:40]!r}, natural {e.natural[:40]!r}"
+        for e in agreed.examples[:EXAMPLES]
+    )
+    return _check(
+        "agreement",
+        agreed.status,
+        f"{agreed.share:.0%} of forced answers at the end of thinking are the natural ones"
+        + (f" ({shown})" if shown else ""),
+        "the cue changes what the model answers: choose another --cue, by `stopadvisor preflight "
+        "--compare-cues`, or another --prompt-template",
+    )
+
+
+def _numbers(traces: Sequence[RawTrace], plan: ProbePlan, vocabulary: int | None) -> Check:
+    """Log-probabilities and entropies are those of one normalised distribution."""
+    if plan.entropy == "none":
+        return Check("numbers", "pass", "no log-probabilities, so families that read texts alone")
+    _, _, k = plan.entropy.partition(":")
+    # Over the k likeliest, the rest counts as one more outcome at most.
+    outcomes = int(k) + 1 if k else vocabulary
+    most = math.log(outcomes) if outcomes else math.inf
+    for probe in (p for t in traces for p in t.probes):
+        limits = {
+            "mean_entropy": (0.0, most),
+            # Greedy: the likeliest of a distribution with entropy H has at least exp(-H).
+            "mean_logprob": (-math.inf if k else 0.0 - probe.mean_entropy, 0.0),
+        }
+        if probe.tail_mass is not None:
+            limits["tail_mass"] = (0.0, 1.0)
+        for name, (low, high) in limits.items():
+            value = getattr(probe, name)
+            if not (math.isfinite(value) and low - TOLERANCE <= value <= high + TOLERANCE):
+                return Check(
+                    "numbers",
+                    "fail",
+                    f"{name} of a probe at budget {probe.budget} must be between {low:.4g} and "
+                    f"{high:.4g}, got {value!r}",
+                    "try --dtype float32; if it stays, use another engine or version",
+                )
+    bound = f"0 to {most:.3g}" if outcomes else "at least 0"
+    return Check("numbers", "pass", f"log-probabilities are finite and <= 0, entropies {bound}")

@@ -1,0 +1,476 @@
+"""Completions over HTTP: one asynchronous client for one or several equal servers.
+
+Asks ``/v1/completions`` on token ids, survives what servers do under load (429, 5xx, hangs, closed
+connections, JSON that breaks off) by asking again with growing pauses, and keeps the key to
+itself.  Knows requests and answers; nothing of thinking, probes or runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import httpx2
+from tenacity import AsyncRetrying, retry_if_exception_type
+
+from stopadvisor.engines.http.completion import (
+    Completion,
+    Reader,
+    StreamReader,
+    Take,
+    Unfinished,
+    read_completion,
+    read_events,
+)
+from stopadvisor.engines.http.key import Key
+from stopadvisor.engines.http.retries import PassingError, Waiting
+from stopadvisor.engines.http.servers import Server, Servers
+from stopadvisor.errors import EngineError
+
+__all__ = [
+    "FINAL",
+    "PATIENCE",
+    "REQUEST_TIMEOUT",
+    "Client",
+    "Completion",
+    "Key",
+    "Refused",
+    "Traffic",
+]
+
+PATIENCE = 300.0
+"""Seconds that a request goes on failing before the run gives up."""
+REQUEST_TIMEOUT = 600.0
+"""Seconds that a server may take over one answer."""
+CONNECT_TIMEOUT = 10.0
+KEEP_ALIVE = 4.0
+"""Seconds an idle connection is kept: less than the 5 after which uvicorn closes it."""
+
+_MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError)
+"""What reading an answer that does not look like one raises."""
+FINAL = {401, 402, 403}
+"""Statuses of a key, or an account, with which nothing can be asked."""
+_PASSING = {408, 425, 429, 500, 502, 503, 504, 529}
+"""Statuses that another attempt may change."""
+_SHOWN = 200
+"""Characters of a server's message that are passed on."""
+
+
+_Receive = Callable[[httpx2.Response, float], Awaitable[Any]]
+"""Reads an answer that has begun, asked for at that time."""
+
+
+class Refused(EngineError):
+    """The server understood the request and will not do it, or not to its end.
+
+    Asking again is no use.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass
+class Traffic:
+    """What was answered so far; attempts that failed count as `failed` only."""
+
+    requests: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+
+
+class Client:
+    """Completions from one or several servers that serve the same model.
+
+    Parameters
+    ----------
+    base_urls : sequence of str
+        Such as ``http://host:8000/v1``.  With several, each question has a home among them (see
+        `home`), so that its prefix is cached where it is asked for again.
+    model : str
+        Name of the model as the servers know it.
+    key : Key, optional
+        Sent to these servers only, through the proxies that the environment names.
+    request_timeout : float
+        Seconds for one answer.
+    patience : float
+        Seconds for which a request may go on failing before `EngineError` is raised: a server that
+        dies and comes back within them costs time, and nothing else.
+
+    Notes
+    -----
+    Use it as an asynchronous context manager, within one event loop.
+
+    Examples
+    --------
+    ::
+
+        async with Client(["http://127.0.0.1:8000/v1"], "Qwen/Qwen3-8B") as client:
+            answer = await client.complete(ids, max_tokens=48, logprobs=20)
+    """
+
+    def __init__(
+        self,
+        base_urls: Sequence[str],
+        model: str,
+        *,
+        key: Key | None = None,
+        request_timeout: float = REQUEST_TIMEOUT,
+        patience: float = PATIENCE,
+    ) -> None:
+        self.model = model
+        self.patience = patience
+        self.traffic = Traffic()
+        self._key = key
+        self._request_timeout = request_timeout
+        self._servers = Servers(base_urls)
+        self._http = httpx2.AsyncClient(
+            auth=key,
+            timeout=httpx2.Timeout(request_timeout, connect=CONNECT_TIMEOUT, pool=None),
+            limits=httpx2.Limits(
+                max_connections=None, max_keepalive_connections=None, keepalive_expiry=KEEP_ALIVE
+            ),
+        )
+
+    def twin(self) -> Client:
+        """Return a client of the same servers and limits, for another event loop."""
+        return Client(
+            self.urls,
+            self.model,
+            key=self._key,
+            request_timeout=self._request_timeout,
+            patience=self.patience,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Base URLs of the servers."""
+        return self._servers.urls
+
+    def home(self) -> int:
+        """Give a question its server, by number: the one that was given the fewest so far."""
+        return self._servers.home()
+
+    async def complete(
+        self,
+        prompt: Sequence[int] | str,
+        *,
+        max_tokens: int,
+        temperature: float | None = 0.0,
+        seed: int | None = None,
+        stop_token_ids: Sequence[int] = (),
+        logprobs: int | None = None,
+        home: int | None = None,
+        patience: float | None = None,
+        **fields: Any,
+    ) -> Completion:
+        """Continue token ids, or a text.
+
+        Parameters
+        ----------
+        prompt : sequence of int, or str
+            The whole prefix; of ids nothing is added to it, and ids come back where the server
+            gives them.
+        max_tokens : int
+            Most tokens to decode.
+        temperature : float
+            0 takes the likeliest token; None leaves it to the server.
+        seed : int, optional
+            Seeds the sampling, where the server obeys it.
+        stop_token_ids : sequence of int
+            End the answer, beside the model's own.
+        logprobs : int, optional
+            Return log-probabilities of the decoded tokens and of so many likeliest ones.
+        home : int, optional
+            The question's server; another is asked while that one is down.
+        patience : float, optional
+            Instead of the client's own.
+        **fields
+            Further fields of the request, such as ``top_p``.
+
+        Raises
+        ------
+        Refused
+            The server will not do this.
+        EngineError
+            It went on failing for longer than `patience`.
+        """
+        options: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature}
+        options |= {"seed": seed, "logprobs": logprobs}
+        options |= {"stop_token_ids": list(stop_token_ids) or None}
+        body = self._body(prompt, fields | options)
+        completion: Completion = await self._patiently(
+            "POST", "/completions", body, home, patience, _whole(read_completion)
+        )
+        self._count(completion)
+        return completion
+
+    async def stream(
+        self,
+        prompt: Sequence[int],
+        take: Take,
+        *,
+        stop_token_ids: Sequence[int] = (),
+        home: int | None = None,
+        patience: float | None = None,
+        **fields: Any,
+    ) -> Completion:
+        """Continue token ids and hand the tokens on as they are decoded.
+
+        Parameters
+        ----------
+        take : function
+            Is given new tokens; when it wants no more the connection is closed, and so it is when
+            this call is cancelled: the server then gives the request up.
+        **fields
+            Further fields of the request, ``max_tokens`` among them; the rest is as in `complete`.
+
+        Returns
+        -------
+        Completion
+            All tokens that `take` was given.  A stream that breaks off after its first token is
+            returned as ``broken``, to be gone on with from there; one that never began is asked
+            for again, as any request.
+
+        Raises
+        ------
+        Refused, EngineError
+            As in `complete`.
+        """
+        # Without the running counts a stream that is closed early says nothing of its prompt.
+        usage = {"include_usage": True, "continuous_usage_stats": True}
+        asked: dict[str, Any] = {"stream": True, "stream_options": usage}
+        asked |= {"stop_token_ids": list(stop_token_ids) or None}
+        body = self._body(prompt, fields | asked)
+        return await self.read_stream(
+            "/completions", body, lambda: StreamReader(take), home=home, patience=patience
+        )
+
+    async def read_stream(
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        make_reader: Callable[[], Reader],
+        *,
+        home: int | None = None,
+        patience: float | None = None,
+    ) -> Completion:
+        """Send a request whose answer is streamed, and have a reader put it together.
+
+        Parameters
+        ----------
+        make_reader : function
+            Gives each attempt its reader.  One that has handed nothing on when the stream breaks
+            off is not asked for what it has: there is another attempt.
+
+        Raises
+        ------
+        Refused, EngineError
+            As in `complete`.
+        """
+
+        async def receive(response: httpx2.Response, began: float) -> Completion:
+            reader = make_reader()
+            try:
+                async with aclosing(read_events(response.aiter_bytes())) as events:
+                    async for event in events:
+                        if not reader.read(event):
+                            break
+                return reader.result(time.monotonic() - began)
+            except (httpx2.HTTPError, *_MALFORMED):
+                if not reader.begun:
+                    raise
+                self.traffic.failed += 1
+                return reader.result(time.monotonic() - began, broken=True)
+
+        completion: Completion = await self._patiently("POST", path, body, home, patience, receive)
+        self._count(completion)
+        return completion
+
+    def _body(self, prompt: Sequence[int] | str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the request of a completion; options without a value are left out."""
+        body: dict[str, Any] = {
+            "model": self.model,
+            "prompt": prompt if isinstance(prompt, str) else list(prompt),
+        }
+        if not isinstance(prompt, str):
+            body |= {"return_token_ids": True, "return_tokens_as_token_ids": True}
+        return body | {name: value for name, value in options.items() if value is not None}
+
+    def _count(self, completion: Completion) -> None:
+        self.traffic.prompt_tokens += completion.prompt_tokens
+        self.traffic.cached_tokens += completion.cached_tokens or 0
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        home: int | None = None,
+        patience: float | None = None,
+    ) -> dict[str, Any]:
+        """Send any request and return the JSON object it is answered with.
+
+        Parameters
+        ----------
+        path : str
+            Behind the base URL; one that begins with ``//`` stands behind the base URL without its
+            ``/v1``, as in ``//version``.
+
+        Raises
+        ------
+        Refused, EngineError
+            As in `complete`.
+        """
+        found: dict[str, Any] = await self._patiently(
+            method, path, body, home, patience, _whole(lambda data, seconds: data)
+        )
+        return found
+
+    async def _patiently(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        home: int | None,
+        patience: float | None,
+        receive: _Receive,
+    ) -> Any:
+        """Ask until it works, or for as long as patience lasts."""
+        limit = Waiting(self.patience if patience is None else patience)
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(PassingError),
+            stop=limit.stop,
+            wait=limit.wait,
+            sleep=asyncio.sleep,
+            reraise=True,
+        )
+        content = None if body is None else json.dumps(body).encode()
+        try:
+            return await retrying(self._once, method, path, content, home, receive)
+        except PassingError as error:
+            tried = f"for {limit.seconds:.0f} s " if limit.seconds >= 1 else ""
+            raise EngineError(f"no answer {tried}from {error}") from error
+
+    async def _once(
+        self, method: str, path: str, content: bytes | None, home: int | None, receive: _Receive
+    ) -> Any:
+        server = self._servers.pick(home)
+        url = server.url.removesuffix("/v1") + path[1:] if path[:2] == "//" else server.url + path
+        headers = {} if content is None else {"Content-Type": "application/json"}
+        server.in_flight += 1
+        began = time.monotonic()
+        try:
+            async with self._http.stream(method, url, content=content, headers=headers) as response:
+                if not response.is_success:
+                    await response.aread()
+                    self._raise_for(server, response)
+                result = await receive(response, began)
+        except httpx2.HTTPError as error:
+            self.traffic.failed += 1
+            server.rest()
+            raise PassingError(f"{server.url}: {self._hide(_reason(error))}") from error
+        except PassingError:
+            self.traffic.failed += 1
+            raise
+        except Unfinished as error:
+            said = self._hide(str(error))
+            raise Refused(f"{server.url} {said}", response.status_code) from None
+        except _MALFORMED as error:
+            self.traffic.failed += 1
+            server.rest()
+            # The error may quote what was sent; `from None` keeps it out of tracebacks as well.
+            reason = self._hide(f"malformed answer ({type(error).__name__}: {error})")
+            raise PassingError(f"{server.url}: {reason}") from None
+        finally:
+            server.in_flight -= 1
+        server.resting_until = 0.0
+        self.traffic.requests += 1
+        return result
+
+    def _raise_for(self, server: Server, response: httpx2.Response) -> None:
+        """Say what a status means: ask again, after a pause perhaps, or give up."""
+        if response.status_code not in _PASSING:
+            raise self._refused(server, response)
+        pause = _retry_after(response)
+        server.rest(pause)
+        if self._servers.any_well():
+            pause = 0.0  # the next attempt goes to another
+        said = self._said(response)
+        raise PassingError(f"{server.url}: {response.status_code} {said}", pause)
+
+    def _refused(self, server: Server, response: httpx2.Response) -> Refused:
+        status, said = response.status_code, self._said(response)
+        if status in (401, 403):
+            key = f"the key in {self._key.name}" if self._key else "a request without a key"
+            return Refused(f"{server.url} does not accept {key} ({status} {said})", status)
+        return Refused(f"{server.url} refuses the request: {status} {said}", status)
+
+    def _said(self, response: httpx2.Response) -> str:
+        """What the server says is wrong, in one short line and without the key."""
+        try:
+            data = response.json()
+        except ValueError:
+            data = response.text
+        for name in ("error", "message", "detail"):
+            if isinstance(data, dict) and data.get(name):
+                data = data[name]
+        # Hidden before it is cut: of half a key nothing would be recognised.
+        text = self._hide(" ".join(str(data).split()))
+        return text[:_SHOWN] or response.reason_phrase
+
+    def _hide(self, text: str) -> str:
+        return self._key.hide(text) if self._key else text
+
+
+def _whole(parse: Callable[[Any, float], Any]) -> _Receive:
+    """Make a receiver of what reads a whole JSON object, and the seconds that it took."""
+
+    async def receive(response: httpx2.Response, began: float) -> Any:
+        await response.aread()
+        seconds = time.monotonic() - began
+        data = response.json()
+        if not isinstance(data, dict):
+            raise TypeError(f"expected an object, got {type(data).__name__}")
+        return parse(data, seconds)
+
+    return receive
+
+
+def _reason(error: httpx2.HTTPError) -> str:
+    """Name a failure of the connection; some of the library's errors have no text."""
+    if isinstance(error, httpx2.ReadTimeout):
+        return "no answer within --request-timeout"
+    if isinstance(error, httpx2.TimeoutException):
+        return f"timed out ({type(error).__name__})"
+    return str(error) or type(error).__name__
+
+
+def _retry_after(response: httpx2.Response) -> float:
+    """Seconds the server asks to be left alone; 0 where it does not, or gives a date."""
+    text = response.headers.get("Retry-After", "")
+    return float(text) if text.isdecimal() else 0.0

@@ -1,0 +1,97 @@
+"""A model's tokenizer and generation settings, without its weights and without torch.
+
+For engines that run the model elsewhere.  Importing this module imports transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import transformers
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+
+from stopadvisor.engines.hub import require_hub
+from stopadvisor.errors import ModelError
+
+__all__ = ["LoadedTokenizer", "load_tokenizer", "stop_ids"]
+
+
+@dataclass(frozen=True)
+class LoadedTokenizer:
+    """What can be known of a model without its weights."""
+
+    tokenizer: Any
+    """A transformers tokenizer."""
+    generation: Any
+    """The model's generation settings, a transformers ``GenerationConfig``."""
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Every id that ends a generation."""
+        return stop_ids(self.generation, self.tokenizer)
+
+
+def load_tokenizer(model: str) -> LoadedTokenizer:
+    """Load a tokenizer with the model's generation settings.
+
+    Parameters
+    ----------
+    model : str
+        A local folder, or a name on the Hugging Face Hub.
+
+    Raises
+    ------
+    ModelError
+        There is no such model here or there, or it has no tokenizer.
+    """
+    if not Path(model).is_dir():
+        require_hub(model)
+    with _quiet():
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(model)
+        except Exception as error:  # the hub, its client and the parsers raise many
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise ModelError(f"cannot load the tokenizer of model {model!r}: {reason}") from error
+        return LoadedTokenizer(tokenizer, _generation(model))
+
+
+def _generation(model: str) -> Any:
+    """Read the generation settings; a model without them has those of its configuration."""
+    with suppress(OSError):
+        return GenerationConfig.from_pretrained(model)
+    with suppress(OSError, ValueError):  # as transformers itself does for such a model
+        return GenerationConfig.from_model_config(AutoConfig.from_pretrained(model))
+    return GenerationConfig()  # a folder with nothing but a tokenizer
+
+
+def stop_ids(generation: Any, tokenizer: Any) -> tuple[int, ...]:
+    """Return every id that ends a generation, the model's and the tokenizer's.
+
+    Raises
+    ------
+    ModelError
+        There is none.
+    """
+    ids = getattr(generation, "eos_token_id", None)
+    found = {int(i) for i in (ids if isinstance(ids, list) else [ids]) if i is not None}
+    if tokenizer.eos_token_id is not None:
+        found.add(int(tokenizer.eos_token_id))
+    if not found:
+        raise ModelError("neither the model nor its tokenizer names a token that ends an answer")
+    return tuple(sorted(found))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep transformers' advice to itself."""
+    log: Any = transformers.utils.logging
+    verbosity = log.get_verbosity()
+    log.set_verbosity_error()
+    try:
+        yield
+    finally:
+        log.set_verbosity(verbosity)

@@ -1,0 +1,381 @@
+"""A chat endpoint as a wire: it thinks in a stream, and answers behind thinking given to it.
+
+Nothing resumes a chat's reasoning; some endpoints complete a message that holds reasoning and the
+begin of an answer, which is what a probe needs.  Which form of asking works is found out by what
+it changes.  Knows the tokenizer; nothing of probes or policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from stopadvisor.engines.chat import Chat
+from stopadvisor.engines.http.client import FINAL, Client, Refused
+from stopadvisor.engines.http.completion import Completion, Take
+from stopadvisor.engines.openai.backend import ClientWire
+from stopadvisor.engines.openai.chat_stream import ChatReader, ChatText
+from stopadvisor.engines.openai.drawing import telling
+from stopadvisor.engines.openai.prefix import Prefix
+from stopadvisor.errors import EngineError, ModelError
+
+__all__ = [
+    "FORMS",
+    "ChatWire",
+    "Form",
+    "OtherTrace",
+    "shows_reasoning",
+]
+
+
+class OtherTrace(EngineError):
+    """A stream broke off, and asked for again the server thinks something else."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a server is asked to complete a message that has begun."""
+
+    name: str
+    """The field that asks for it."""
+    message: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the last message."""
+    request: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the request."""
+
+
+FORMS = (
+    Form(
+        "continue_final_message",
+        request={"continue_final_message": True, "add_generation_prompt": False},
+    ),
+    Form("prefix", message={"prefix": True}),
+)
+"""Those of vLLM and of DeepSeek."""
+
+_QUESTION = ({"role": "user", "content": "What is 17 + 25?"},)
+_REASONING = "17 + 25 = 42.\n"
+_NOTHING = "\n"
+_TIMES = 8
+_CUE = "\n\nFinal answer:"
+_CUES = 4
+_NEARLY = 0.15
+"""Counts may differ by so much of what was added: the server may trim, and cut a join anew."""
+_SAID = 40
+"""Characters of an answer that are waited for where reasoning would come first."""
+
+
+@dataclass(frozen=True)
+class ChatWire(ClientWire):
+    """A chat endpoint; made by `ChatWire.of`, which finds out what it can do.
+
+    Notes
+    -----
+    Thinking is cut into tokens here, word by word, the same way in probing and in serving; the
+    server's own tokens are not seen, so no log-probabilities are asked for.
+    """
+
+    form: Form
+    from_nothing: bool = True
+    """It answers behind no thinking at all, too: behind a newline, as templates leave empty
+    reasoning out."""
+
+    @classmethod
+    async def of(cls, client: Client, chat: Chat, *, patience: float) -> ChatWire:
+        """Find the form in which every server answers behind given reasoning.
+
+        Raises
+        ------
+        ModelError
+            There is none.
+        """
+        found: list[str] = []
+        for form in FORMS if await _in_a_field(client, patience, found) else ():
+            wire = cls(client, chat, form)
+            for number in range(len(client.urls)):
+                wrong = await wire._wrong(number, patience)
+                if wrong:
+                    found.append(f"{form.name}: {wrong}")
+                    break
+            else:
+                return replace(wire, from_nothing=await wire._starts_from_nothing(patience))
+        raise ModelError(
+            f"{client.urls[0]}: the endpoint shows its reasoning in a chat stream and cannot "
+            "resume it (visible-stream), nor answer behind reasoning that is given to it "
+            f"({'; '.join(found)}): it cannot be probed; what remains is the full budget and the "
+            "provider's own effort setting"
+        )
+
+    async def _wrong(self, number: int, patience: float) -> str | None:
+        """Say why the form does not work; None where it does."""
+        try:
+            short, wrong = await self._try(_REASONING, _CUE, self.form, number, patience)
+            long, _ = await self._try(_REASONING * _TIMES, _CUE, self.form, number, patience)
+            cues, _ = await self._try(_REASONING, _CUE * _CUES, self.form, number, patience)
+        except EngineError as error:
+            return str(error)
+        if wrong:
+            return wrong
+        if not short:
+            return "it does not say how many tokens its prompt has"
+        if not self._near(long - short, _REASONING * _TIMES, _REASONING):
+            return f"the prompt grows by {long - short} tokens with the reasoning that is added"
+        if not self._near(cues - short, _CUE * _CUES, _CUE):
+            return f"the prompt grows by {cues - short} tokens with the answer's begin"
+        try:
+            closed, _ = await self._try(_REASONING, _CUE, Form("none"), number, patience)
+        except EngineError:
+            return None  # so it is the form that makes it acceptable
+        # A message that is over has its end, and another message's begin, behind it.
+        return None if closed != short else "it has no effect"
+
+    async def _starts_from_nothing(self, patience: float) -> bool:
+        """Whether no thinking is closed as some is."""
+        try:
+            for number in range(len(self.client.urls)):
+                none, wrong = await self._try(_NOTHING, _CUE, self.form, number, patience)
+                some, _ = await self._try(_REASONING, _CUE, self.form, number, patience)
+                if wrong or not self._near(some - none, _REASONING, _NOTHING):
+                    return False
+        except EngineError:
+            return False
+        return True
+
+    async def _try(
+        self, reasoning: str, content: str, form: Form, number: int, patience: float
+    ) -> tuple[int, str]:
+        """Return the prompt's tokens, and what is wrong with the answer."""
+        readers: list[ChatReader] = []
+
+        def make() -> ChatReader:
+            readers.append(ChatReader(lambda reasoning, text: True))
+            return readers[-1]
+
+        answer = await self.client.read_stream(
+            "/chat/completions",
+            self._behind(_QUESTION, reasoning, content, form) | {"max_tokens": 4},
+            make,
+            home=number,
+            patience=patience,
+        )
+        said = readers[-1]
+        begins = said.reasoning or said.text.lstrip().startswith(self.chat.opener.text)
+        return answer.prompt_tokens, "it begins a new reasoning" if begins else ""
+
+    def _near(self, counted: int, text: str, less: str) -> bool:
+        """Whether a server counts nearly as many tokens as one text has more than another."""
+        tokens = len(self.chat.encode(text)) - len(self.chat.encode(less))
+        return abs(counted - tokens) <= max(2, _NEARLY * tokens)
+
+    async def complete(
+        self,
+        prompt: Sequence[int],
+        *,
+        home: int | None = None,
+        patience: float | None = None,
+        stop: Sequence[str] = (),
+        **options: Any,
+    ) -> Completion:
+        """Think and answer, or answer behind given thinking; see `Client.complete`.
+
+        Raises
+        ------
+        EngineError
+            As there; or the server thinks anew where it was to answer.
+        """
+        prefix = _known(prompt)
+        if not prefix.after:
+            came: list[int] = []
+
+            def take(new: Sequence[int]) -> bool:
+                came.extend(new)
+                return True
+
+            answer = await self._think(prefix, take, home, patience, options, hands_on=False)
+            return replace(answer, token_ids=tuple(came))
+        answer = await self._answer(prefix, home, patience, options, stop)
+        if stop and answer.finish_reason == "stop" and not answer.text.strip():
+            # Ended by a newline before any content, or by the model: only without a stop it shows.
+            answer = await self._answer(prefix, home, patience, options, ())
+        return replace(answer, token_ids=tuple(self.chat.encode(answer.text)))
+
+    async def stream(
+        self,
+        prompt: Sequence[int],
+        take: Take,
+        *,
+        home: int | None = None,
+        patience: float | None = None,
+        **options: Any,
+    ) -> Completion:
+        """Think and answer, and hand the tokens on as they come; see `Client.stream`.
+
+        Notes
+        -----
+        A chat cannot be gone on with: where thinking stands behind the prompt, all of it is asked
+        for again, and what is known already is left out.
+
+        Raises
+        ------
+        OtherTrace
+            It is not what came the first time.
+        """
+        prefix = _known(prompt)
+        known, seen = prefix.thinking, 0
+        given: list[int] = []
+
+        def give(new: Sequence[int]) -> bool:
+            nonlocal seen
+            again = known[seen : seen + len(new)]
+            if tuple(new[: len(again)]) != again:
+                raise OtherTrace("the stream broke off, and asked again the server differs")
+            seen += len(new)
+            rest = new[len(again) :]
+            given.extend(rest)
+            return take(rest) if rest else True
+
+        answer = await self._think(prefix, give, home, patience, options, hands_on=True)
+        return replace(answer, token_ids=tuple(given))
+
+    async def _think(
+        self,
+        prefix: Prefix,
+        take: Take,
+        home: int | None,
+        patience: float | None,
+        options: Mapping[str, Any],
+        *,
+        hands_on: bool,
+    ) -> Completion:
+        """Stream a whole trace; attempts that hand nothing on give ids when one is whole."""
+        text = ChatText(self.chat)
+
+        def make() -> ChatReader:
+            nonlocal text
+            text = ChatText(self.chat)
+            if not hands_on:
+                return ChatReader(text.keep)
+            return ChatReader(lambda reasoning, said: _given(text.cut(reasoning, said)), True)
+
+        def _given(ids: Sequence[int]) -> bool:
+            return take(ids) if ids else True
+
+        body = self._body(prefix.messages, options)
+        answer = await self.client.read_stream(
+            "/chat/completions", body, make, home=home, patience=patience
+        )
+        if answer.finish_reason in ("stop", "length"):
+            _given([*text.ids, *text.finish()])
+        return answer
+
+    async def _answer(
+        self,
+        prefix: Prefix,
+        home: int | None,
+        patience: float | None,
+        options: Mapping[str, Any],
+        stop: Sequence[str],
+    ) -> Completion:
+        """Answer behind thinking."""
+        if not (prefix.thinking or self.from_nothing):
+            raise ModelError(
+                "this chat cannot be made to answer without any thinking: leave 0 out of --budgets"
+            )
+        begin = prefix.after[len(self.chat.closer.ids) :]
+        body = self._behind(
+            prefix.messages,
+            self.chat.decode(prefix.thinking) or _NOTHING,
+            self.chat.decode(begin),
+            self.form,
+            **options,
+        )
+        if stop:
+            body["stop"] = list(stop)
+        readers: list[ChatReader] = []
+
+        def make() -> ChatReader:
+            readers.append(ChatReader(lambda reasoning, text: True))
+            return readers[-1]
+
+        answer = await self.client.read_stream(
+            "/chat/completions", body, make, home=home, patience=patience
+        )
+        if readers[-1].reasoning.strip():
+            raise EngineError("the server thinks anew where it was given thinking to answer behind")
+        return answer
+
+    def _behind(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        reasoning: str,
+        begin: str,
+        form: Form,
+        **options: Any,
+    ) -> dict[str, Any]:
+        """Return a request to go on with an answer that has begun behind reasoning."""
+        last = {"role": "assistant", "reasoning_content": reasoning, "content": begin}
+        return {**self._body([*messages, {**last, **form.message}], options), **form.request}
+
+    def _body(
+        self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return a request with those options that say something; unknown ones are refused."""
+        body: dict[str, Any] = {
+            "model": self.client.model,
+            "messages": list(messages),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "temperature": 0.0,
+        }
+        if self.chat.template_kwargs:
+            body["chat_template_kwargs"] = dict(self.chat.template_kwargs)
+        return body | telling(options)
+
+
+def _known(prompt: Sequence[int]) -> Prefix:
+    if isinstance(prompt, Prefix) and prompt.messages:
+        return prompt
+    raise ModelError("a chat endpoint takes no token ids: this cannot be asked of it")
+
+
+async def _in_a_field(client: Client, patience: float, wrong: list[str]) -> bool:
+    """Whether every server gives reasoning in a field of its own."""
+    for number in range(len(client.urls)):
+        if not await shows_reasoning(client, number, patience=patience):
+            wrong.append("reasoning among the answer's text: vLLM wants a --reasoning-parser")
+            return False
+    return True
+
+
+async def shows_reasoning(client: Client, number: int, *, patience: float) -> bool | None:
+    """Whether a chat stream shows reasoning in a field of its own; None: among the answer's text.
+
+    Raises
+    ------
+    Refused, EngineError
+        There is no chat.
+    """
+    said = ChatReader(lambda reasoning, text: True)
+
+    def make() -> ChatReader:
+        nonlocal said
+        said = ChatReader(lambda reasoning, text: not said.reasoning and len(said.text) < _SAID)
+        return said
+
+    inline = False
+    # Drawn by chance an answer may come without any; not every provider takes a temperature.
+    for options in ({"temperature": 0.0}, {}):
+        body = {"model": client.model, "messages": list(_QUESTION), "stream": True, **options}
+        try:
+            await client.read_stream(
+                "/chat/completions", body, make, home=number, patience=patience
+            )
+        except Refused as error:
+            if error.status in FINAL or not options:
+                raise
+            continue
+        if said.reasoning:
+            return True
+        inline = inline or said.text.lstrip().startswith("<think>")
+    return None if inline else False

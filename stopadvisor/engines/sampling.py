@@ -1,0 +1,111 @@
+"""What a plan and a model's own settings ask of an engine: how to draw, what to measure.
+
+The same reading for every engine.  Knows no model, no tokenizer and no server.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from stopadvisor.errors import ModelError, ProbeError
+from stopadvisor.probes.plan import ProbePlan
+
+__all__ = ["Sampling", "entropy_top_k"]
+
+_UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "num_beams": (None, 1),
+    "typical_p": (None, 1, 1.0),
+    "top_h": (None,),
+    "epsilon_cutoff": (None, 0, 0.0),
+    "eta_cutoff": (None, 0, 0.0),
+    "no_repeat_ngram_size": (None, 0),
+    "encoder_repetition_penalty": (None, 1, 1.0),
+    "bad_words_ids": (None,),
+    "suppress_tokens": (None, []),
+    "begin_suppress_tokens": (None, []),
+    "sequence_bias": (None,),
+    "exponential_decay_length_penalty": (None,),
+    "guidance_scale": (None, 1, 1.0),
+    "penalty_alpha": (None, 0, 0.0),
+    "min_length": (None, 0),
+    "min_new_tokens": (None, 0),
+    "stop_strings": (None, []),
+    "watermarking_config": (None,),
+}
+"""Generation settings that change what is drawn and are not applied here, with the values that
+switch each of them off."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token of a trace is drawn."""
+
+    temperature: float
+    """0 takes the likeliest token."""
+    top_k: int = 0
+    """Draw among the likeliest k tokens; 0 for all."""
+    top_p: float = 1.0
+    """Draw among the likeliest tokens that together hold this probability."""
+    min_p: float = 0.0
+    """Draw among tokens at least this likely, relative to the likeliest."""
+    repetition_penalty: float = 1.0
+    """Divides positive and multiplies negative logits of tokens that stand in the sequence."""
+
+    @classmethod
+    def of(cls, generation_config: Any, plan: ProbePlan) -> Sampling:
+        """Take the settings of a model, under a plan.
+
+        A setting that the model does not give is off, as servers have it; transformers' own
+        ``generate`` would cut at the 50 likeliest tokens there.
+
+        Raises
+        ------
+        ModelError
+            The model's generation settings ask for something that is not applied here.
+        """
+        if plan.greedy:
+            return cls(temperature=0.0)
+        for name, neutral in _UNSUPPORTED.items():
+            value = getattr(generation_config, name, None)
+            if value not in neutral:
+                raise ModelError(
+                    f"the model's generation settings ask for {name}={value!r}, which is not "
+                    "applied here; use --greedy"
+                )
+
+        def setting(name: str, default: float) -> float:
+            value = getattr(generation_config, name, None)
+            return default if value is None else float(value)
+
+        temperature = plan.temperature
+        if temperature is None:
+            drawn = bool(getattr(generation_config, "do_sample", False))
+            temperature = setting("temperature", 1.0) if drawn else 0.0
+        return cls(
+            temperature=temperature,
+            top_k=int(setting("top_k", 0)),
+            top_p=setting("top_p", 1.0),
+            min_p=setting("min_p", 0.0),
+            repetition_penalty=setting("repetition_penalty", 1.0),
+        )
+
+    def to_json(self) -> dict[str, float]:
+        """Return the settings as plain values."""
+        return asdict(self)
+
+
+def entropy_top_k(entropy: str) -> int | None:
+    """Read ``full`` or ``top-k:K``; None stands for the full vocabulary.
+
+    Raises
+    ------
+    ProbeError
+        Neither of the two.
+    """
+    if entropy == "full":
+        return None
+    kind, _, k = entropy.partition(":")
+    if kind == "top-k" and k.isdecimal() and int(k) > 0:
+        return int(k)
+    raise ProbeError(f"entropy must be 'full' or 'top-k:K' with K >= 1, got {entropy!r}")

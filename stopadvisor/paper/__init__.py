@@ -1,0 +1,14 @@
+"""The paper's own protocol, whole: its costs, thresholds, peaks, bootstraps and settings."""
+
+__all__ = [
+    "assess",
+    "cases",
+    "classifiers",
+    "gain_bootstrap",
+    "map",
+    "peaks",
+    "protocol",
+    "proxies",
+    "recommendation",
+    "transfer_gains",
+]

@@ -1,0 +1,86 @@
+"""Assessing a source under the paper's protocol, over all of its questions.
+
+Every outcome is opened; who may do that is for the caller to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stopadvisor.assessment.assess import Assessment, check_labels, marked
+from stopadvisor.constants import PAPER_ALPHAS
+from stopadvisor.errors import CalibrationError
+from stopadvisor.paper.protocol import PaperResult, run_paper
+from stopadvisor.paper.recommendation import recommend_paper
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.trajectories import profile, trajectory
+from stopadvisor.runs.sources import Source
+
+__all__ = ["PaperAssessment", "assess_paper"]
+
+
+@dataclass(frozen=True)
+class PaperAssessment(Assessment):
+    """What `assess_paper` found, before anything is formatted; there is no `choice`."""
+
+    paper: PaperResult
+
+
+def assess_paper(
+    source: Source,
+    *,
+    alpha: float,
+    delta: float,
+    serving: str = "kv-fork",
+    alphas: Sequence[float] = PAPER_ALPHAS,
+) -> PaperAssessment:
+    """Assess under the paper's protocol, over all questions.
+
+    Raises
+    ------
+    CalibrationError
+        Too few questions, labels of one class only, or a regime that the paper does not have.
+
+    References
+    ----------
+    Paper, Section "Discussion and Limitations".
+    """
+    if serving not in ("kv-fork", "prefix-cache", "black-box"):
+        raise CalibrationError(
+            f"the paper's serving regimes are kv-fork, prefix-cache and black-box, got {serving!r}"
+        )
+    table = _first_traces(source.table).with_reference("last-checkpoint")
+    check_labels(table)
+    levels = sorted({*alphas, alpha})
+    result = run_paper(table, alphas=levels, delta=delta)
+    row = next(r for r in result.matched_risk if r.alpha == alpha)
+    shape = profile(trajectory(table), rng=np.random.default_rng(source.seed))
+    advice = recommend_paper(shape, row, result.serving, serving)
+    if advice.family is not None:
+        # The paper probes at every checkpoint.
+        advice = replace(advice, schedule=tuple(table.budgets.tolist()))
+    advice = marked(advice, source)
+    return PaperAssessment(
+        "paper",
+        source,
+        alpha,
+        delta,
+        table.n_questions,
+        table.reference,
+        float(table.truncated.mean()),
+        {"fit": 0, "calibration": result.n_calibration, "test": result.n_test},
+        shape,
+        "all",
+        float(table.full_correct.mean()),
+        advice,
+        None,
+        result,
+    )
+
+
+def _first_traces(table: ProbeTable) -> ProbeTable:
+    """One trace per question, where several were drawn: exact intervals need independent rows."""
+    return table.take(table.samples == 0)

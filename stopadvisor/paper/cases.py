@@ -1,0 +1,77 @@
+"""Questions on which two stopping rules differ, or where one fails, sorted into named cases.
+
+From stops, correctness and costs alone.  Knows no scores, no texts and no files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stopadvisor.arrays import BoolArray, FloatArray, IntArray
+
+__all__ = ["CASES", "Case", "Duel", "find_cases"]
+
+CASES = ("lost-correct", "scalar lost-correct", "overhead failure", "learned wins", "scalar wins")
+"""In the order in which they are listed."""
+
+
+@dataclass(frozen=True)
+class Duel:
+    """A learned and a scalar rule on the same questions."""
+
+    learned_stop: IntArray  # (n_questions,)
+    """Probed checkpoint at which it stops; the number of checkpoints for never."""
+    scalar_stop: IntArray  # (n_questions,)
+    learned_correct: BoolArray  # (n_questions,)
+    scalar_correct: BoolArray  # (n_questions,)
+    full_correct: BoolArray  # (n_questions,)
+    learned_cost: FloatArray  # (n_questions,)
+    """Of the whole request, probes included."""
+    scalar_cost: FloatArray  # (n_questions,)
+    full_cost: FloatArray  # (n_questions,)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Questions of one kind, the clearest first."""
+
+    name: str
+    rows: IntArray
+
+
+def find_cases(duel: Duel) -> tuple[Case, ...]:
+    """Sort questions into cases; one question may be of several.
+
+    Returns
+    -------
+    tuple of Case
+        ``lost-correct``: full thinking right, the learned rule wrong; ``scalar lost-correct``: the
+        scalar rule wrong where the learned one is right; ``overhead failure``: the learned rule is
+        right and costs more than full thinking; ``learned wins`` and ``scalar wins``: all three
+        right, and that rule cheaper than the other.  Within a case, the largest difference in cost
+        comes first.
+
+    References
+    ----------
+    Paper, Appendix, "Failure cases", which lists such questions and leaves the rules by which they
+    are sorted to their names.
+    """
+    full, learned, scalar = duel.full_correct, duel.learned_correct, duel.scalar_correct
+    both = full & learned & scalar
+    saved = duel.full_cost - duel.learned_cost
+    ahead = duel.scalar_cost - duel.learned_cost
+    kinds: tuple[tuple[BoolArray, NDArray[np.float64]], ...] = (
+        (full & ~learned, saved),
+        (full & learned & ~scalar, duel.full_cost - duel.scalar_cost),
+        (learned & (saved < 0), -saved),
+        (both & (duel.learned_stop < duel.scalar_stop) & (ahead > 0), ahead),
+        (both & (duel.scalar_stop < duel.learned_stop) & (ahead < 0), -ahead),
+    )
+    found = []
+    for name, (mask, size) in zip(CASES, kinds, strict=True):
+        rows = np.flatnonzero(mask)
+        found.append(Case(name, rows[np.argsort(-size[rows], kind="stable")].astype(np.int64)))
+    return tuple(found)

@@ -1,0 +1,152 @@
+"""Peak gain: a rule's highest point above fixed budgets, under the paper's accounting.
+
+A summary after the fact: the threshold is chosen on the very questions it is measured on.  Takes
+scores, costs and correctness as arrays; knows no sources and certifies nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stopadvisor.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.assessment.frontier import (
+    Frontier,
+    Interpolation,
+    fixed_budget_frontier,
+    gains,
+    grid_frontier,
+)
+from stopadvisor.constants import PAPER_OPERATING_GRID, PAPER_PEAK_POINTS
+from stopadvisor.paper.protocol import PaperSetting, first_stops
+from stopadvisor.paper.proxies import TWO_CONDITION_FAMILIES, RulePeak, pair_peak
+from stopadvisor.probes.table import ProbeTable
+
+__all__ = [
+    "Peak",
+    "find_peak",
+    "fixed_budgets",
+    "gain_at",
+    "learned_peak",
+    "peak",
+    "peak_thresholds",
+]
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The threshold of highest gain."""
+
+    threshold: float
+    gain: float
+    """Accuracy above fixed budgets at the same mean thinking tokens."""
+    accuracy: float
+    cost: float
+    """Mean thinking tokens per question."""
+
+
+def peak_thresholds(family: str, scores: FloatArray) -> FloatArray:
+    """Thresholds among which the paper's published scripts seek a peak, ascending.
+
+    Learned probabilities have the grid of its serving table, run lengths every length there is;
+    other scores, which have no common scale, evenly spaced ones from the lowest to the highest.
+    """
+    if family.startswith(("learned", "terminator")):
+        start, stop, number = PAPER_OPERATING_GRID
+        return np.linspace(start, stop, number).round(3)
+    if family == "run-stability":
+        return np.arange(1.0, scores.shape[1] + 1)
+    return np.unique(np.linspace(scores.min(), scores.max(), PAPER_PEAK_POINTS).round(4))
+
+
+def fixed_budgets(setting: PaperSetting, rows: IntArray | None = None) -> Frontier:
+    """Frontier of fixed budgets, in mean thinking tokens; of some questions where `rows` says.
+
+    Its points are numbered by checkpoint.
+    """
+    chosen = slice(None) if rows is None else rows
+    cost = setting.costs.thinking[chosen]
+    return fixed_budget_frontier(
+        cost, setting.correct[chosen], np.arange(cost.shape[1], dtype=np.float64)
+    )
+
+
+def peak(
+    scores: FloatArray,
+    thinking: FloatArray,
+    correct: BoolArray,
+    thresholds: FloatArray,
+    fixed: Frontier,
+    how: Interpolation = "linear",
+) -> Peak:
+    """The threshold of highest gain; of equals the first.
+
+    Parameters
+    ----------
+    scores, thinking, correct : ndarray, shape (n_questions, n_checkpoints)
+    thresholds : ndarray of float, shape (n_thresholds,)
+    fixed : Frontier
+        Of fixed budgets, against which the gain is read.
+    how : {"linear", "nearest", "floor", "ceiling"}
+
+    References
+    ----------
+    Paper, Section "Training and Metrics", Eq. for G(tau) and the peak gain.
+    """
+    rule = grid_frontier(scores, thinking, correct, thresholds)
+    above = gains(rule, fixed, how)
+    k = int(np.argmax(above))
+    return Peak(float(rule.at[k]), float(above[k]), float(rule.accuracy[k]), float(rule.cost[k]))
+
+
+def gain_at(
+    scores: FloatArray,
+    thinking: FloatArray,
+    correct: BoolArray,
+    threshold: float,
+    fixed: Frontier,
+) -> float:
+    """Gain of one threshold that was chosen elsewhere."""
+    return peak(scores, thinking, correct, np.array([threshold]), fixed).gain
+
+
+def learned_peak(setting: PaperSetting) -> Peak:
+    """Peak gain of the learned rule over all questions.
+
+    References
+    ----------
+    Paper, Appendix "Full In-Distribution Frontier Summary" (LS8 Peak Gain).
+    """
+    scores = setting.scores["learned"]
+    thresholds = peak_thresholds("learned", scores)
+    fixed = fixed_budgets(setting)
+    return peak(scores, setting.costs.thinking, setting.correct, thresholds, fixed)
+
+
+def find_peak(
+    family: str,
+    table: ProbeTable,
+    setting: PaperSetting,
+    fixed: Frontier,
+    how: Interpolation = "linear",
+) -> RulePeak:
+    """Peak of a family as the published scripts seek it.
+
+    Parameters
+    ----------
+    family : str
+        One of the setting's.
+    table : ProbeTable
+    setting : PaperSetting
+        Of that table.
+    fixed : Frontier
+        Of its fixed budgets.
+    how : {"linear", "nearest", "floor", "ceiling"}
+    """
+    if family in TWO_CONDITION_FAMILIES:
+        return pair_peak(family, table, setting, fixed, how)
+    scores, thresholds = setting.scores[family], peak_thresholds(family, setting.scores[family])
+    found = peak(scores, setting.costs.thinking, setting.correct, thresholds, fixed, how)
+    stops = first_stops(scores, found.threshold)
+    return RulePeak((found.threshold,), found.gain, found.accuracy, found.cost, stops)

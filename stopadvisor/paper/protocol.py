@@ -1,0 +1,385 @@
+"""The paper's protocol, whole: what ``--protocol paper`` prints.
+
+Out-of-fold scores over all questions, a 40/60 split, a threshold grid per family, Hoeffding with a
+union bound, the cheapest feasible candidate, and a paired bootstrap with frozen thresholds.  It is
+here to reproduce the paper; `choice` and `calibration` are what a deployer should act on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from stopadvisor.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.constants import (
+    DEFAULT_DELTA,
+    PAPER_ALPHAS,
+    PAPER_BOOTSTRAP_RESAMPLES,
+    PAPER_BOOTSTRAP_SEED,
+    PAPER_CALIBRATION_SHARE,
+    PAPER_OPERATING_GRID,
+    PAPER_SPLIT_SEED,
+    PROBE_CAP,
+)
+from stopadvisor.errors import CalibrationError
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.rules.costs import PaperCosts, paper_costs
+from stopadvisor.rules.families import SCALAR_FAMILIES
+from stopadvisor.rules.features import feature_array
+from stopadvisor.rules.scores import out_of_fold, paper_folds, scalar_scores
+from stopadvisor.stats.bootstrap import Interval, block_sums, interval, resample_counts
+from stopadvisor.stats.bounds import lost_correct
+
+__all__ = [
+    "MatchedRisk",
+    "OperatingPoint",
+    "PaperResult",
+    "PaperServing",
+    "PaperSetting",
+    "first_stops",
+    "match_risk",
+    "operating_points",
+    "paper_split",
+    "peak_serving",
+    "run_paper",
+    "threshold_grid",
+]
+
+_GRID_QUANTILES = np.unique(np.concatenate([[0, 0.005], np.arange(1, 100) / 100, [0.995, 1.0]]))
+_MOST_UNIQUE_SCORES = 500
+"""Up to this many distinct scores, all of them join the grid."""
+
+
+@dataclass(frozen=True)
+class OperatingPoint:
+    """A family and threshold chosen on calibration questions, measured on test questions."""
+
+    feasible: bool
+    family: str
+    threshold: float
+    candidates: int
+    """K of the union bound."""
+    test_risk: float
+    test_accuracy: float
+    test_total: float
+    """Mean capped tokens."""
+    think_saving_pct: float
+    total_saving_pct: float
+
+
+@dataclass(frozen=True)
+class MatchedRisk:
+    """Learned against best scalar at one risk target."""
+
+    alpha: float
+    learned: OperatingPoint
+    scalar: OperatingPoint
+    delta_saving_pp: Interval
+    """As the published scripts print it, even where a side is not feasible and never stops."""
+    verdict: str
+
+    @property
+    def difference(self) -> Interval | None:
+        """`delta_saving_pp` where both sides are feasible; else there is none to take."""
+        both = self.learned.feasible and self.scalar.feasible
+        return self.delta_saving_pp if both else None
+
+
+@dataclass(frozen=True)
+class PaperServing:
+    """The learned policy at its peak-gain threshold under the three serving regimes."""
+
+    threshold: float
+    peak_gain: float
+    saving_pct: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class PaperResult:
+    """Everything the paper's analysis says about one workload."""
+
+    n_calibration: int
+    n_test: int
+    grid_sizes: Mapping[str, int]
+    matched_risk: tuple[MatchedRisk, ...]
+    serving: PaperServing
+
+
+@dataclass(frozen=True)
+class PaperSetting:
+    """Arrays that every step of the protocol reads."""
+
+    correct: BoolArray  # (n_questions, n_checkpoints)
+    loss: BoolArray  # (n_questions, n_checkpoints)
+    costs: PaperCosts
+    scores: Mapping[str, FloatArray]  # family -> (n_questions, n_checkpoints)
+    """As people know them: probabilities and confidences, not their logarithms."""
+
+    @classmethod
+    def build(cls, table: ProbeTable, *, cap: int = PROBE_CAP) -> PaperSetting:
+        """Scores and costs of all questions; the learned score is out of fold.
+
+        Parameters
+        ----------
+        table : ProbeTable
+            Read under the ``last-checkpoint`` reference, whatever its own.
+        cap : int
+            Tokens that each probe is charged.
+
+        Raises
+        ------
+        CalibrationError
+            Fewer than 10 questions, or one class of labels only.
+        """
+        n = table.n_questions
+        if n < 10:
+            raise CalibrationError(f"the paper protocol needs at least 10 questions, got {n}")
+        correct = table.correct
+        folds = paper_folds(n)
+        learned = expit(out_of_fold(feature_array(table), correct, folds, solver="lbfgs"))
+        scores: dict[str, FloatArray] = {"learned": learned}
+        for family in SCALAR_FAMILIES:
+            scores[family] = scalar_scores(family, table)
+        scores["confidence"] = np.exp(scores["confidence"])
+        loss = lost_correct(correct, correct[:, -1])[:, :-1]
+        return cls(correct, loss, paper_costs(table, cap=cap), scores)
+
+
+def first_stops(scores: FloatArray, threshold: float) -> IntArray:
+    """First checkpoint whose score reaches the threshold; the last one where none does.
+
+    Returns
+    -------
+    ndarray of int, shape (n_questions,)
+    """
+    hit = scores >= threshold
+    hit[:, -1] = True
+    return np.asarray(hit.argmax(axis=1), dtype=np.int64)
+
+
+def threshold_grid(scores: FloatArray) -> FloatArray:
+    """Candidate thresholds of one family, ascending; the last one never stops."""
+    distinct = np.unique(scores)
+    parts = [np.quantile(scores, _GRID_QUANTILES), [distinct[-1] + 1]]
+    if distinct.size <= _MOST_UNIQUE_SCORES:
+        parts.append(distinct)
+    return np.unique(np.concatenate(parts))
+
+
+def _at(values: NDArray[np.generic], stops: IntArray) -> FloatArray:
+    return np.take_along_axis(values, stops[:, None], axis=1)[:, 0].astype(np.float64)
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """Calibration risk and cost of one family's thresholds."""
+
+    family: str
+    grid: FloatArray
+    risk: FloatArray
+    cost: FloatArray
+
+
+def _candidates(setting: PaperSetting, family: str, rows: IntArray) -> _Candidates:
+    scores = setting.scores[family][rows]
+    grid = threshold_grid(scores)
+    stops = [first_stops(scores, t) for t in grid.tolist()]
+    risk = np.array([_at(setting.loss[rows], s).mean() for s in stops])
+    cost = np.array([_at(setting.costs.total[rows], s).mean() for s in stops])
+    return _Candidates(family, grid, risk, cost)
+
+
+def _choose(
+    setting: PaperSetting,
+    families: Sequence[_Candidates],
+    n_calibration: int,
+    test: IntArray,
+    alpha: float,
+    delta: float,
+) -> tuple[OperatingPoint, FloatArray]:
+    """Cheapest feasible candidate, and its stopped total per test question."""
+    k = sum(len(c.grid) for c in families)
+    slack = math.sqrt(math.log(k / delta) / (2 * n_calibration))
+    best: tuple[float, str, float] | None = None
+    for c in families:
+        feasible = np.flatnonzero(c.risk + slack <= alpha)
+        if feasible.size:
+            i = feasible[np.argmin(c.cost[feasible])]
+            if best is None or c.cost[i] < best[0]:
+                best = (float(c.cost[i]), c.family, float(c.grid[i]))
+    _, family, threshold = best or (math.inf, families[0].family, float(families[0].grid[-1]))
+    stops = first_stops(setting.scores[family][test], threshold)
+    total = _at(setting.costs.total[test], stops)
+    thinking = _at(setting.costs.thinking[test], stops)
+    point = OperatingPoint(
+        best is not None,
+        family,
+        threshold,
+        k,
+        float(_at(setting.loss[test], stops).mean()),
+        float(_at(setting.correct[test], stops).mean()),
+        float(total.mean()),
+        float(100 * (1 - thinking.mean() / setting.costs.full_thinking[test].mean())),
+        float(100 * (1 - total.mean() / setting.costs.full_total[test].mean())),
+    )
+    return point, total
+
+
+def _verdict(learned: OperatingPoint, scalar: OperatingPoint, delta: Interval) -> str:
+    if not (learned.feasible and scalar.feasible):
+        return "inconclusive"
+    if delta.low > 0:
+        return "learned better"
+    return "scalar better" if delta.high < 0 else "comparable"
+
+
+def peak_serving(setting: PaperSetting) -> PaperServing:
+    """Savings at the learned threshold of highest gain over the fixed-budget frontier.
+
+    References
+    ----------
+    Paper, Section "Training and Metrics", Eq. for G(tau); Appendix "Cost and Serving Profiles".
+    """
+    costs = setting.costs
+    fixed_cost = costs.thinking.mean(axis=0)
+    fixed_accuracy = setting.correct.mean(axis=0)
+    start, stop, number = PAPER_OPERATING_GRID
+    best: tuple[float, float, IntArray] | None = None
+    for threshold in np.linspace(start, stop, number).round(3).tolist():
+        stops = first_stops(setting.scores["learned"], threshold)
+        at_cost = _at(costs.thinking, stops).mean()
+        gain = float(
+            _at(setting.correct, stops).mean() - np.interp(at_cost, fixed_cost, fixed_accuracy)
+        )
+        if best is None or gain > best[0]:
+            best = (gain, threshold, stops)
+    assert best is not None  # the grid is not empty
+    gain, threshold, stops = best
+    full = costs.full_total.mean()
+    by_regime = {
+        "kv-fork": costs.total,
+        "prefix-cache": costs.prefix_cache,
+        "black-box": costs.black_box,
+    }
+    saving = {
+        name: float(100 * (1 - _at(values, stops).mean() / full))
+        for name, values in by_regime.items()
+    }
+    return PaperServing(threshold, gain, saving)
+
+
+def paper_split(n_questions: int, seed: int = PAPER_SPLIT_SEED) -> tuple[IntArray, IntArray]:
+    """Rows of the 40 % calibration and the 60 % test questions."""
+    order = np.random.default_rng(seed).permutation(n_questions)
+    n_calibration = int(PAPER_CALIBRATION_SHARE * n_questions)
+    return order[:n_calibration], order[n_calibration:]
+
+
+def operating_points(
+    setting: PaperSetting, calibration: IntArray, test: IntArray, *, alpha: float, delta: float
+) -> tuple[OperatingPoint, OperatingPoint]:
+    """The learned and the best scalar rule at one risk target, without their comparison."""
+    sides = [("learned",), SCALAR_FAMILIES]
+    found = [[_candidates(setting, family, calibration) for family in side] for side in sides]
+    learned, scalar = (
+        _choose(setting, side, calibration.size, test, alpha, delta)[0] for side in found
+    )
+    return learned, scalar
+
+
+def match_risk(
+    setting: PaperSetting,
+    calibration: IntArray,
+    test: IntArray,
+    *,
+    alphas: Sequence[float],
+    delta: float,
+    rivals: Sequence[str] = SCALAR_FAMILIES,
+    n_resamples: int = PAPER_BOOTSTRAP_RESAMPLES,
+) -> tuple[MatchedRisk, ...]:
+    """Learned against best scalar at equal risk, for each risk target.
+
+    Parameters
+    ----------
+    setting : PaperSetting
+    calibration, test : ndarray of int
+        Rows on which thresholds are chosen, and on which they are measured.
+    alphas : sequence of float
+    delta : float
+    rivals : sequence of str
+        Families of which the cheapest feasible threshold stands against the learned rule; all of
+        them are candidates of one union bound.
+    n_resamples : int
+        Of the paired bootstrap, thresholds frozen.
+
+    References
+    ----------
+    Paper, Section "Lost-Correct Risk Calibration" and Appendix "Reproducibility Manifest".
+    """
+    learned = [_candidates(setting, "learned", calibration)]
+    others = [_candidates(setting, family, calibration) for family in rivals]
+    n = calibration.size
+    chosen = [
+        (
+            alpha,
+            _choose(setting, learned, n, test, alpha, delta),
+            _choose(setting, others, n, test, alpha, delta),
+        )
+        for alpha in alphas
+    ]
+    # The same resamples serve every alpha: one product for all of them.
+    rng = np.random.default_rng(PAPER_BOOTSTRAP_SEED)
+    difference = np.stack([scalar[1] - point[1] for _, point, scalar in chosen], axis=1)
+    full = setting.costs.full_total[test]
+    blocks = block_sums(np.column_stack([difference, full]))
+    counts = resample_counts(len(blocks), n_resamples, rng=rng)
+    sums = counts @ blocks.astype(np.float32)
+    deltas = 100 * sums[:, :-1].astype(np.float64) / sums[:, -1:]  # (n_resamples, n_alphas)
+
+    rows = []
+    for k, (alpha, (point, _), (scalar, _)) in enumerate(chosen):
+        spread = interval(deltas[:, k])
+        rows.append(MatchedRisk(alpha, point, scalar, spread, _verdict(point, scalar, spread)))
+    return tuple(rows)
+
+
+def run_paper(
+    table: ProbeTable,
+    *,
+    alphas: Sequence[float] = PAPER_ALPHAS,
+    delta: float = DEFAULT_DELTA,
+    split_seed: int = PAPER_SPLIT_SEED,
+) -> PaperResult:
+    """Reproduce the paper's matched-risk comparison and serving table.
+
+    Parameters
+    ----------
+    table : ProbeTable
+        Read under the ``last-checkpoint`` reference, whatever its own.
+    alphas : sequence of float
+    delta : float
+    split_seed : int
+
+    Raises
+    ------
+    CalibrationError
+        Fewer than 10 questions, or one class of labels only.
+
+    References
+    ----------
+    Paper, Section "Lost-Correct Risk Calibration" and Appendix "Reproducibility Manifest".
+    """
+    setting = PaperSetting.build(table)
+    calibration, test = paper_split(table.n_questions, split_seed)
+    return PaperResult(
+        int(calibration.size),
+        int(test.size),
+        {f: len(threshold_grid(scores[calibration])) for f, scores in setting.scores.items()},
+        match_risk(setting, calibration, test, alphas=alphas, delta=delta),
+        peak_serving(setting),
+    )

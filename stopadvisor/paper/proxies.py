@@ -1,0 +1,207 @@
+"""Audit-only rules: output-level proxies of published early exits, and rules of two conditions.
+
+DEER, EAT, PUMA and TERMINATOR as the paper's scripts imitate them on recorded probes, and the
+learned rule with the two audit features.  They are compared, never exported.  The systems
+themselves read more than a forced answer; these proxies do not stand for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from scipy.special import expit
+
+from stopadvisor.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.assessment.frontier import Frontier, Interpolation, gains
+from stopadvisor.constants import (
+    PAPER_DEER_GRID,
+    PAPER_EAT_GRID,
+    PAPER_EAT_WINDOW,
+    PAPER_LEAP_GRID,
+    PAPER_PUMA_DENSITIES,
+)
+from stopadvisor.paper.protocol import PaperSetting
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.rules.features import AUDIT_FEATURES, FEATURES, feature_array, run_lengths
+from stopadvisor.rules.scores import out_of_fold, paper_folds
+
+__all__ = [
+    "AUDIT_FAMILIES",
+    "PROXY_FAMILIES",
+    "TWO_CONDITION_FAMILIES",
+    "RulePeak",
+    "audit_setting",
+    "pair_peak",
+    "proxy_scores",
+]
+
+Proxy = Literal["deer", "eat", "puma", "terminator-light"]
+PROXY_FAMILIES: tuple[Proxy, ...] = ("deer", "eat", "puma", "terminator-light")
+AUDIT_FAMILIES = (*PROXY_FAMILIES, "learned-10")
+TWO_CONDITION_FAMILIES = ("confidence-leap", "deer", "eat", "puma")
+"""Their peak is sought over two numbers; at matched risk each is one score."""
+
+_NO_VARIANCE = 999.0
+"""Of a window that is not full yet: larger than any variance of entropies."""
+
+
+# --- One score, for matched risk ------------------------------------------------------------------
+
+
+def proxy_scores(family: Proxy, table: ProbeTable) -> FloatArray:
+    """Score of a proxy at every checkpoint; higher means stop sooner.
+
+    Parameters
+    ----------
+    family : {"deer", "eat", "puma", "terminator-light"}
+    table : ProbeTable
+
+    Returns
+    -------
+    ndarray of float, shape (n_questions, n_checkpoints)
+        ``deer``: confidence times marker density, for confidence at a transition of the reasoning.
+        ``eat``: minus the variance of the last three entropies.  ``puma``: run length times one
+        minus the marker density over its largest.  ``terminator-light``: out-of-fold probability,
+        by the eight features, that a right answer has been seen by now.
+
+    References
+    ----------
+    Paper, Appendix "Extended Baselines" and "Matched-Risk Audit of Output-Level Recent-Method
+    Proxies"; the formulas are those of its published scripts.  The methods: Yang et al. (DEER),
+    Wang et al. 2025 (EAT), Min et al. (PUMA), Nagle et al. (TERMINATOR).
+    """
+    if family == "deer":
+        return np.asarray(np.exp(table.mean_logprob) * _density(table), dtype=np.float64)
+    if family == "eat":
+        return -_entropy_variance(table, PAPER_EAT_WINDOW)
+    if family == "puma":
+        density = _density(table)
+        share = density / max(float(density.max()), 1e-9)
+        return np.asarray(run_lengths(table.answer_codes) * (1 - share), dtype=np.float64)
+    reached = np.maximum.accumulate(table.correct, axis=1)
+    return _probability(table, reached, FEATURES)
+
+
+def audit_setting(table: ProbeTable, setting: PaperSetting) -> PaperSetting:
+    """The paper's setting of a table with the audit-only families beside its own."""
+    scores = dict(setting.scores)
+    scores |= {family: proxy_scores(family, table) for family in PROXY_FAMILIES}
+    # In the archives' order, on which the last digits of lbfgs depend.
+    names = (*FEATURES, *reversed(AUDIT_FEATURES))
+    scores["learned-10"] = _probability(table, table.correct, names)
+    return replace(setting, scores=scores)
+
+
+def _probability(table: ProbeTable, labels: BoolArray, names: tuple[str, ...]) -> FloatArray:
+    features = feature_array(table, names=names)
+    folds = paper_folds(table.n_questions)
+    z = out_of_fold(features, labels, folds, names=names, solver="lbfgs")
+    return np.asarray(expit(z), dtype=np.float64)
+
+
+def _density(table: ProbeTable) -> FloatArray:
+    return feature_array(table, names=("marker_density",))[..., 0]
+
+
+def _entropy_variance(table: ProbeTable, window: int) -> FloatArray:
+    variance = np.full(table.mean_entropy.shape, _NO_VARIANCE)
+    if table.n_checkpoints >= window:
+        runs = np.lib.stride_tricks.sliding_window_view(table.mean_entropy, window, axis=1)
+        variance[:, window - 1 :] = runs.var(axis=-1)
+    return variance
+
+
+# --- Two conditions, for the peak -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RulePeak:
+    """The point of highest gain of a rule, and where it stops each question."""
+
+    settings: tuple[float, ...]
+    """Its threshold, or both numbers of a rule of two conditions."""
+    gain: float
+    accuracy: float
+    cost: float
+    """Mean thinking tokens per question."""
+    stops: IntArray  # (n_questions,)
+
+
+def pair_peak(
+    family: str,
+    table: ProbeTable,
+    setting: PaperSetting,
+    fixed: Frontier,
+    how: Interpolation = "linear",
+) -> RulePeak:
+    """Peak gain of a rule that stops where two conditions hold; of equals the first.
+
+    Parameters
+    ----------
+    family : {"confidence-leap", "deer", "eat", "puma"}
+        Least leap and least confidence; least confidence and least marker density; checkpoints and
+        largest variance of their entropies; least run length and largest marker density.
+    table : ProbeTable
+    setting : PaperSetting
+        Of the same questions.
+    fixed : Frontier
+        Of fixed budgets, in mean thinking tokens.
+    how : {"linear", "nearest", "floor", "ceiling"}
+
+    References
+    ----------
+    Paper, Appendix "Extended Baselines" and "Risk-Controlled Scalar Comparisons" (the original
+    two-dimensional sweep of confidence-leap); the grids are those of the published scripts.
+    """
+    thinking, correct = setting.costs.thinking, setting.correct
+    pairs, stops = [], []
+    for pair, hit in _hits(family, table):
+        hit[:, -1] = True  # where nothing fires, the last checkpoint answers
+        pairs.append(pair)
+        stops.append(hit.argmax(axis=1))
+    at = np.stack(stops, axis=1)  # (n_questions, n_pairs)
+    cost = np.take_along_axis(thinking, at, axis=1).mean(axis=0)
+    accuracy = np.take_along_axis(correct, at, axis=1).mean(axis=0)
+    rule = Frontier(np.arange(len(pairs), dtype=np.float64), cost, accuracy)
+    above = gains(rule, fixed, how)
+    k = int(np.argmax(above))
+    return RulePeak(pairs[k], float(above[k]), float(accuracy[k]), float(cost[k]), at[:, k])
+
+
+def _hits(family: str, table: ProbeTable) -> Iterator[tuple[tuple[float, float], BoolArray]]:
+    """Each pair of numbers with where both conditions hold."""
+    confidence = np.exp(table.mean_logprob)
+    if family == "confidence-leap":
+        leap = np.zeros_like(confidence)
+        leap[:, 1:] = confidence[:, 1:] - confidence[:, :-1]
+        leaps, levels = (_even(*grid, 3) for grid in PAPER_LEAP_GRID)
+        for least in leaps:
+            for level in levels:
+                yield (least, level), (leap >= least) & (confidence >= level)
+    elif family == "deer":
+        density = _density(table)
+        grid, number = PAPER_DEER_GRID
+        for level in _even(*grid, 3):
+            for least in _even(0.0, float(density.max()), number, 4):
+                yield (level, least), (confidence >= level) & (density >= least)
+    elif family == "eat":
+        windows, grid = PAPER_EAT_GRID
+        for window in windows:
+            variance = _entropy_variance(table, window)
+            for most in _even(*grid, 4):
+                yield (float(window), most), variance <= most
+    elif family == "puma":
+        runs, density = run_lengths(table.answer_codes), _density(table)
+        for length in range(1, table.n_checkpoints + 1):
+            for most in _even(0.0, float(density.max()), PAPER_PUMA_DENSITIES, 4):
+                yield (float(length), most), (runs >= length) & (density <= most)
+    else:
+        raise ValueError(f"a rule of two conditions is among {TWO_CONDITION_FAMILIES}: {family!r}")
+
+
+def _even(start: float, stop: float, number: int, digits: int) -> list[float]:
+    found: list[float] = np.linspace(start, stop, number).round(digits).tolist()
+    return found

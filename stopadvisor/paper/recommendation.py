@@ -1,0 +1,50 @@
+"""The recommendation under the paper's protocol, from the paper's own figures.
+
+Takes finished results and computes nothing but the choice between them.
+"""
+
+from __future__ import annotations
+
+from stopadvisor.assessment.recommendation import PolicyKind, Recommendation, profile_reason
+from stopadvisor.paper.protocol import MatchedRisk, PaperServing
+from stopadvisor.probes.trajectories import Profile
+
+__all__ = ["recommend_paper"]
+
+
+def recommend_paper(
+    profile: Profile, row: MatchedRisk, serving: PaperServing, regime: str
+) -> Recommendation:
+    """Recommendation under the paper's protocol, from its own figures.
+
+    Parameters
+    ----------
+    profile : Profile
+        Of all questions.
+    row : MatchedRisk
+        At the risk target asked for.
+    serving : PaperServing
+    regime : str
+        Serving regime, one of the paper's three.
+    """
+    reasons = [profile_reason(profile)]
+    spread = row.delta_saving_pp
+    reasons.append(
+        f"Evidence: {row.verdict} at alpha = {row.alpha:g} on test questions (learned minus "
+        f"scalar {spread.median:+.1f} pp, 95 % [{spread.low:+.1f}, {spread.high:+.1f}]); the "
+        "paper's intervals keep thresholds frozen and tell equal families apart too often."
+    )
+    point = row.learned if row.verdict == "learned better" else row.scalar
+    if row.verdict == "inconclusive" and row.learned.feasible:
+        point = row.learned
+    if not point.feasible:
+        reasons.append("Certificate: the bound admits no threshold, so full thinking stays.")
+        return Recommendation("full-budget", None, None, regime, tuple(reasons))
+    saving = serving.saving_pct[regime]
+    reasons.append(
+        f"Serving: at the learned policy's peak-gain threshold {regime} saves {saving:.1f} %."
+    )
+    if saving <= 0 or point.total_saving_pct <= 0:
+        return Recommendation("full-budget", None, None, regime, tuple(reasons))
+    side: PolicyKind = "learned" if point.family == "learned" else "scalar"
+    return Recommendation(side, point.family, None, regime, tuple(reasons))

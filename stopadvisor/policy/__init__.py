@@ -1,0 +1,13 @@
+"""The frozen policy: its file, read with distrust, and the stepper that decides; numpy at most."""
+
+__all__ = [
+    "file",
+    "frozen",
+    "golden",
+    "opcodes",
+    "requests",
+    "schema",
+    "source",
+    "stepper",
+    "values",
+]

@@ -1,0 +1,185 @@
+"""Policy files as bytes: decoded with distrust, encoded plainly, replaced atomically.
+
+A policy file is a pickle (what `joblib.dump` writes, uncompressed) or JSON, and holds plain values
+only.  Sizes are checked before anything of that size is read or made.  This module knows no field
+of a policy.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from stopadvisor.errors import OutputError, PolicyError
+from stopadvisor.policy.opcodes import decode_pickle
+from stopadvisor.policy.values import MAX_BYTES, MAX_DEPTH, MAX_ELEMENTS, shown
+
+__all__ = ["Format", "decode", "encode", "read_bytes", "replace_file"]
+
+Format = Literal["joblib", "json"]
+
+_PICKLE_PROTOCOL = 4  # pinned, so that every Python writes the same bytes
+
+_COMPRESSED = {
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\x00": "xz",
+    b"\x5d\x00\x00": "lzma",
+    b"\x04\x22\x4d\x18": "lz4",
+    b"\x28\xb5\x2f\xfd": "zstandard",
+    b"PK\x03\x04": "zip",
+    b"ZF": "joblib's old zlib format",
+    b"\x78\x01": "zlib",
+    b"\x78\x5e": "zlib",
+    b"\x78\x9c": "zlib",
+    b"\x78\xda": "zlib",
+}
+
+
+# --- Reading --------------------------------------------------------------------------------------
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a regular file of at most `MAX_BYTES`; a larger one is not read at all.
+
+    Raises
+    ------
+    PolicyError
+        No such file, not a regular file, too large, or unreadable.
+    """
+    try:
+        # Without O_NONBLOCK a named pipe would make the open wait for ever.
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        handle = os.open(path, flags)
+        try:
+            found = os.fstat(handle)
+            if not stat.S_ISREG(found.st_mode):
+                raise PolicyError("a policy must be a regular file")
+            if found.st_size > MAX_BYTES:
+                raise PolicyError(
+                    f"a policy has at most {MAX_BYTES} bytes, this file has {found.st_size}"
+                )
+            with open(handle, "rb", closefd=False) as file:
+                return file.read(found.st_size)  # one that grows meanwhile is read cut off
+        finally:
+            os.close(handle)
+    except FileNotFoundError as error:
+        raise PolicyError("no such policy file") from error
+    except OSError as error:
+        raise PolicyError(f"cannot read the policy: {error.strerror}") from error
+    except ValueError as error:  # a null byte in the path
+        raise PolicyError(f"cannot read the policy: {error}") from error
+
+
+def decode(data: bytes) -> dict[str, Any]:
+    """Turn a file's bytes into one dict of plain values, or refuse them.
+
+    The values still have to pass `check_plain`.
+
+    Raises
+    ------
+    PolicyError
+        Compressed, damaged, of another format, or holding anything but one dict of plain values.
+    """
+    if data[:1] == b"\x80":
+        content = decode_pickle(data)
+    elif data.lstrip(b" \t\r\n")[:1] == b"{":
+        content = _decode_json(data)
+    else:
+        for magic, name in _COMPRESSED.items():
+            if data.startswith(magic):
+                raise PolicyError(f"the file is compressed ({name}); a policy is not")
+        raise PolicyError(
+            f"not a policy: neither an uncompressed joblib file nor JSON, starts with {data[:8]!r}"
+        )
+    if type(content) is not dict:
+        raise PolicyError(f"a policy is one dict, got {type(content).__name__}")
+    return content
+
+
+def _decode_json(data: bytes) -> Any:
+    # An upper limit on the values, taken before any is made.
+    if sum(data.count(mark) for mark in (b",", b"[", b"{")) > MAX_ELEMENTS:
+        raise PolicyError(f"a policy holds at most {MAX_ELEMENTS} values, this one more")
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                raise PolicyError(f"key {shown(key)} appears twice")
+            found[key] = value
+        return found
+
+    def refuse(constant: str) -> None:
+        raise PolicyError(f"numbers must be finite, got {constant}")
+
+    try:
+        return json.loads(data.decode("utf-8"), object_pairs_hook=unique, parse_constant=refuse)
+    except RecursionError as error:
+        raise PolicyError(f"a policy may nest at most {MAX_DEPTH} levels deep") from error
+    except ValueError as error:  # bad UTF-8, bad JSON, integers of thousands of digits
+        raise PolicyError(f"damaged JSON: {shown(str(error))}") from error
+
+
+# --- Writing --------------------------------------------------------------------------------------
+
+
+def encode(content: Mapping[str, Any], format: Format) -> bytes:
+    """Give the bytes of a policy file: a joblib file without compression, or JSON."""
+    if format == "json":
+        text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+        return (text + "\n").encode()
+    if format != "joblib":
+        raise PolicyError(f"format must be 'joblib' or 'json', got {format!r}")
+    import joblib
+
+    buffer = io.BytesIO()
+    joblib.dump(dict(content), buffer, compress=0, protocol=_PICKLE_PROTOCOL)
+    return buffer.getvalue()
+
+
+def replace_file(path: Path, data: bytes, check: Callable[[Path], object]) -> None:
+    """Write a file so that at any moment the old one or the whole new one stands there.
+
+    Parameters
+    ----------
+    check : callable
+        Reads the written file back before it takes its place, and raises if it is unusable.
+
+    Raises
+    ------
+    OutputError
+        The file cannot be written.
+    """
+    if not path.name:
+        raise OutputError(f"cannot write the policy: {str(path)!r} names no file")
+    # Not tempfile: its files are private to the writer, while a policy is read by other users.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            check(temporary)
+            os.replace(temporary, path)
+            _sync_directory(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot write the policy: {error.strerror}") from error
+
+
+def _sync_directory(folder: Path) -> None:
+    """Make the renaming durable too, where directories can be opened (not on Windows)."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,317 @@
+"""The frozen policy: build it, save it, load it with distrust, check what it is bound to.
+
+The public door to everything about policies.  Loading trusts nothing: size, bytes, schema, digest
+and the golden decisions are checked in this order, and what does not fit is refused with one line
+that names the file.  This module knows no model, no probes' files and no statistics; numpy and the
+standard library are all that loading and stepping need.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stopadvisor.answers.normal_form import NORMALIZER
+from stopadvisor.errors import PolicyError
+from stopadvisor.policy.file import Format, decode, encode, read_bytes, replace_file
+from stopadvisor.policy.golden import make_golden, replay_golden
+from stopadvisor.policy.schema import (
+    FIELDS,
+    MIXED_TASKS,
+    POLICY_SCHEMA,
+    check_fields,
+    check_schema,
+    reads_logprobs,
+)
+from stopadvisor.policy.source import check_source, policy_source
+from stopadvisor.policy.stepper import Decision, Stepper, StopRule
+from stopadvisor.policy.values import MAX_BYTES, canonical_digest, check_plain, plain
+from stopadvisor.rules.families import FAMILIES
+
+__all__ = [
+    "FAMILIES",
+    "MIXED_TASKS",
+    "POLICY_SCHEMA",
+    "Decision",
+    "Policy",
+    "Stepper",
+    "build_policy",
+    "load_policy",
+    "policy_source",
+    "save_policy",
+]
+
+_MADE_HERE = ("schema", "golden", "digest")
+_REALS = ("mean", "scale", "coef", "intercept", "threshold", "decision_threshold")
+
+
+class Policy:
+    """A checked policy.  Made by `load_policy`, or by ``Policy(content)`` from a built content.
+
+    Raises
+    ------
+    PolicyError
+        The content does not pass every check that loading makes.
+    """
+
+    def __init__(self, content: Mapping[str, Any]) -> None:
+        checked = dict(content)
+        check_plain(checked)
+        check_schema(checked)
+        _check_digest(checked)
+        check_fields(checked)
+        if checked["normalizer"] != NORMALIZER:
+            raise PolicyError(
+                f"calibrated with answer normaliser {checked['normalizer']!r}; this version of "
+                f"StopAdvisor has {NORMALIZER!r} and would compare answers otherwise"
+            )
+        self._rule = StopRule.from_content(checked)
+        replay_golden(self._rule, checked["golden"])
+        self._content = copy.deepcopy(checked)
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """A copy of the whole content."""
+        return copy.deepcopy(self._content)
+
+    @property
+    def kind(self) -> str:
+        """``stop``, or ``full-budget``: no probes, the natural end."""
+        return str(self._content["kind"])
+
+    @property
+    def family(self) -> str | None:
+        """Which score decides; None for ``full-budget``."""
+        return self._rule.family
+
+    @property
+    def budgets(self) -> tuple[int, ...]:
+        """Thinking tokens at which to probe; empty for ``full-budget``."""
+        return self._rule.budgets
+
+    @property
+    def on_stop(self) -> str:
+        """What a stopped request gets: the ``probe``'s answer, or a visible ``answer``."""
+        return str(self._content["on_stop"])
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 over the content: names the policy in logs."""
+        return str(self._content["digest"])
+
+    def __repr__(self) -> str:
+        return f"Policy(kind={self.kind!r}, family={self.family!r}, digest={self.digest[:8]!r})"
+
+    @property
+    def reads_logprobs(self) -> bool:
+        """Whether the rule reads log-probability or entropy, and not answers alone."""
+        return reads_logprobs(self._content)
+
+    def start(self, task: str | None = None) -> Stepper:
+        """Give a stepper for one question.
+
+        Parameters
+        ----------
+        task : str, optional
+            The question's task; needed where the policy's own is ``mixed`` and raw answers are
+            observed.
+
+        Raises
+        ------
+        PolicyError
+            Another task than the policy's.
+        """
+        return Stepper(self._rule, task)
+
+    def summary(self) -> dict[str, Any]:
+        """Sum the policy up in a few fields; a copy, plain values."""
+        names = (
+            *("kind", "family", "features", "threshold", "decision_threshold", "budgets"),
+            *("on_stop", "task", "serving", "entropy_source", "max_think", "model", "engine"),
+            *("certificate", "profile", "expected", "versions", "created", "digest"),
+        )
+        summary = {name: copy.deepcopy(self._content[name]) for name in names}
+        split = self._content["split"]
+        summary["n_questions"] = split and {
+            part: len(split[part]) for part in ("fit", "calibration", "test")
+        }
+        return summary
+
+    def check_source(
+        self,
+        identity: Mapping[str, Any],
+        entropy_source: str,
+        *,
+        cue: str | None = None,
+        cap: int | None = None,
+        max_think: int | None = None,
+        prompt_template: str | Mapping[str, str] | None = None,
+        sampling: Mapping[str, Any] | None = None,
+        answer_cap: int | None = None,
+    ) -> list[str]:
+        """Hold the policy against the engine and the plan it is about to meet.
+
+        Parameters
+        ----------
+        identity : mapping
+            ``Engine.identity()``, or the same from a run's manifest.
+        entropy_source : str
+            ``full``, ``top-k:K`` or ``none``.
+        cue, cap, max_think, prompt_template, sampling, answer_cap : optional
+            Of the plan; what is None is not compared.
+
+        Returns
+        -------
+        list of str
+            Remarks: differences under which the policy may serve, but asks for a passing
+            ``verify`` first, because its certificate was not shown for them.
+
+        Raises
+        ------
+        PolicyError
+            Another model, tokenizer, chat template, closer, cue, answer cap, thinking cap, prompt
+            template, sampling or entropy source: the policy says nothing about these.  The
+            entropy source is compared where the rule reads log-probability or entropy; one that
+            reads answers alone decides the same under any.
+        """
+        return check_source(
+            self._content,
+            identity,
+            entropy_source,
+            cue=cue,
+            cap=cap,
+            max_think=max_think,
+            prompt_template=prompt_template,
+            sampling=sampling,
+            answer_cap=answer_cap,
+        )
+
+
+def build_policy(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Complete and check a policy's content.
+
+    Parameters
+    ----------
+    content : mapping
+        Every field of ``policy_schema.FIELDS`` but ``schema``, ``golden`` and ``digest``, which
+        are made here (and replaced, where given); ``trees`` too for ``learned-boosted``.  Tuples
+        and numpy values are turned into plain ones.
+
+    Returns
+    -------
+    dict
+        The content, fields in their fixed order, ready for `save_policy` or `Policy`.
+
+    Raises
+    ------
+    PolicyError
+        A field is missing, unknown, of the wrong type, or at odds with another.
+    """
+    given = plain({key: value for key, value in content.items() if key not in _MADE_HERE})
+    for key in _REALS:
+        if key in given:
+            given[key] = _as_floats(given[key])
+    trees = given.get("trees")
+    for tree in trees if isinstance(trees, list) else ():
+        for key in ("threshold", "value"):
+            if isinstance(tree, dict) and key in tree:
+                tree[key] = _as_floats(tree[key])
+    given |= {"schema": POLICY_SCHEMA, "golden": _PLACEHOLDER, "digest": "0" * 64}
+    if given.get("kind") == "full-budget":
+        given["golden"] = []
+    check_plain(given)
+    check_fields(given)
+    order = list(FIELDS)
+    order.insert(order.index("intercept") + 1, "trees")
+    built = {key: given[key] for key in order if key in given}
+    built["golden"] = make_golden(StopRule.from_content(built))
+    built["digest"] = canonical_digest(built)
+    built = plain(built)
+    Policy(built)
+    return dict(built)
+
+
+# Lets the other fields be checked before there is a rule to make golden decisions with.
+_PLACEHOLDER = [
+    {
+        "task": "exact",
+        "steps": [
+            {
+                "answer": "",
+                "normalized": "",
+                "mean_logprob": 0.0,
+                "mean_entropy": 0.0,
+                "markers": 0.0,
+                "think_tokens": 0,
+            }
+        ],
+        "decisions": [{"stop": False, "score": 0.0}],
+    }
+]
+
+
+def _as_floats(value: Any) -> Any:
+    if type(value) is list:
+        return [_as_floats(item) for item in value]
+    return float(value) if type(value) is int else value
+
+
+def save_policy(
+    content: Mapping[str, Any], path: str | os.PathLike[str], *, format: Format = "joblib"
+) -> None:
+    """Write a built policy; at any moment the old file or the whole new one stands there.
+
+    Parameters
+    ----------
+    content : mapping
+        From `build_policy`.
+    format : {"joblib", "json"}
+        A joblib file without compression, which ``joblib.load`` reads anywhere, or the same dict
+        as JSON.
+
+    Raises
+    ------
+    PolicyError
+        The content is no built policy, or too large to be loaded again.
+    OutputError
+        The file cannot be written.
+    """
+    target = Path(path)
+    expected = Policy(content)
+    data = encode(plain(content), format)
+    if len(data) > MAX_BYTES:
+        raise PolicyError(
+            f"{target}: a policy has at most {MAX_BYTES} bytes, this one would have {len(data)}"
+        )
+
+    def check(written: Path) -> None:
+        if load_policy(written).digest != expected.digest:
+            raise PolicyError(f"{target}: the policy reads back otherwise than it was written")
+
+    replace_file(target, data, check)
+
+
+def load_policy(path: str | os.PathLike[str]) -> Policy:
+    """Load a policy file, joblib or JSON, trusting nothing in it.
+
+    Raises
+    ------
+    PolicyError
+        The file is refused, in one line that names it; nothing in it was executed.
+    """
+    try:
+        return Policy(decode(read_bytes(Path(path))))
+    except PolicyError as error:
+        raise PolicyError(f"{path}: {error}") from error
+
+
+def _check_digest(content: Mapping[str, Any]) -> None:
+    expected = content.get("digest")
+    if expected != canonical_digest(content):
+        raise PolicyError(
+            "the digest does not match the content: the policy was changed or damaged "
+            "after it was built"
+        )

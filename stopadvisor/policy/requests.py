@@ -1,0 +1,205 @@
+"""What it takes to serve with a frozen policy: requests in, replies out, in plain values.
+
+A policy fixes prompt template, sampling, caps and cue; here they become the plan and the requests
+of an engine.  Knows no engine, no file and no gold answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, get_args
+
+from stopadvisor.errors import PolicyError
+from stopadvisor.policy.frozen import MIXED_TASKS, Policy
+from stopadvisor.policy.stepper import Decision
+from stopadvisor.probes.plan import OnStop, ProbePlan, Prompt
+from stopadvisor.workload.questions import Question, content_key, render_messages
+
+__all__ = [
+    "DRAWS",
+    "Draws",
+    "OnStop",
+    "PromptLike",
+    "Reply",
+    "Request",
+    "Rule",
+    "Steps",
+    "make_requests",
+    "policy_plan",
+]
+
+PromptLike = str | Sequence[Mapping[str, str]] | Question
+"""A question's text, chat messages that are sent as they stand, or a line of a workload."""
+
+Draws = Literal["resume", "overlap"]
+"""How a server's thinking is drawn: resumed after each probe, or streaming on while one runs."""
+DRAWS: tuple[Draws, ...] = get_args(Draws)
+
+
+class Steps(Protocol):
+    """One question's way through the checkpoints, as `stepper.Stepper` goes it."""
+
+    def observe(
+        self,
+        *,
+        think_tokens: int,
+        answer: str,
+        mean_logprob: float,
+        mean_entropy: float,
+        markers: float,
+    ) -> Decision:
+        """Decide on the forced answer at the next checkpoint."""
+        ...
+
+
+class Rule(Protocol):
+    """What serving needs of a policy: where to probe, and whom to ask then."""
+
+    @property
+    def budgets(self) -> tuple[int, ...]:
+        """Thinking tokens at which to probe."""
+        ...
+
+    def start(self, task: str | None = None) -> Steps:
+        """Begin a question."""
+        ...
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt with what serving it needs."""
+
+    prompt: Prompt
+    task: str
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What one prompt got."""
+
+    text: str | None
+    """The reply as decoded: the forced answer, or the visible one; None if thinking was never
+    closed."""
+    answer: str | None
+    """The short answer taken out of `text`; None where none can be read."""
+    stopped_at: int | None
+    """Checkpoint at which the policy stopped; None for the model's own end."""
+    budget: int | None
+    """Thinking tokens at that checkpoint, on which the answer rests."""
+    prompt_tokens: int
+    think_tokens: int
+    """Thinking tokens decoded; of a stopped trace also those, as many as the closer has, that show
+    whether the trace has just ended by itself, and with overlap all that came while the probe ran,
+    an answer included that the model had begun by itself."""
+    probe_tokens: int
+    """Decoded by all probes of this prompt.  Attempts that a chat made void, by breaking off and
+    then thinking something else, count here and in the other figures too."""
+    visible_tokens: int
+    """Decoded for the visible answer, closer and ending token included."""
+    n_probes: int
+    seconds: float
+    """Wall time from the prompt's start, its prefill included, to its end."""
+    finish: Literal["stopped", "stop", "length"]
+    """The policy stopped it; it ended by itself; its thinking was cut at the cap."""
+    thinking: str
+    """The thinking as text, up to `budget` where it was stopped."""
+
+    @property
+    def decoded_tokens(self) -> int:
+        """Everything that was decoded for this prompt."""
+        return self.think_tokens + self.probe_tokens + self.visible_tokens
+
+
+def policy_plan(
+    policy: Policy, *, answer_cap: int | None = None, at_server: bool = False
+) -> ProbePlan:
+    """Return the plan that a policy was calibrated under, over its own checkpoints.
+
+    Parameters
+    ----------
+    policy : Policy
+    answer_cap : int, optional
+        By default the certificate's, or the usual one where it names none: then no visible answer
+        was certified.
+    at_server : bool
+        Ask for no log-probabilities where the policy reads none: a server may not give them.
+
+    Raises
+    ------
+    PolicyError
+        The policy comes from an archive, which records no cue, cap or sampling.
+    """
+    content = policy.content
+    if content["model"] is None:
+        raise PolicyError(
+            "the policy is bound to no model: it comes from an archive or a simulation, which "
+            "records no cue, cap or sampling to run with; calibrate a run of your own"
+        )
+    sampling, source = content["sampling"], content["entropy_source"]
+    if at_server and not policy.reads_logprobs:
+        source = "none"
+    elif source == "none":
+        source = "full"  # the model here has no other way, and the policy does not care
+    certified = (content["certificate"] or {}).get("answer_cap")
+    try:
+        return ProbePlan(
+            budgets=policy.budgets,
+            cue=content["probe"]["cue"]["text"],
+            cap=content["probe"]["cap"],
+            max_think=content["max_think"],
+            answer_cap=answer_cap or certified or ProbePlan.answer_cap,
+            greedy=sampling["greedy"],
+            temperature=sampling["temperature"],
+            entropy=source,
+            seed=sampling["seed"],
+        )
+    except KeyError as error:
+        raise PolicyError(f"field 'sampling': expected {error}, got {sampling!r}") from error
+
+
+def make_requests(
+    prompts: Sequence[PromptLike], policy: Policy, *, task: str | None = None
+) -> list[Request]:
+    """Put prompts into the form that the policy was calibrated with.
+
+    Parameters
+    ----------
+    prompts : sequence of str, of messages or of Question
+        Texts, and questions given as text, go through the policy's prompt template.
+    task : str, optional
+        Task of what is no `Question`; needed where the policy's is ``mixed``.
+
+    Raises
+    ------
+    PolicyError
+        A task is not the policy's, or the policy is for several and none is named.
+    """
+    content = policy.content
+    own, template = content["task"], content["prompt_template"]
+    requests = []
+    for prompt in prompts:
+        question = prompt if isinstance(prompt, Question) else _question(prompt, task or own)
+        if own not in (question.task, MIXED_TASKS) or question.task == MIXED_TASKS:
+            wanted = "a task for each prompt" if own == MIXED_TASKS else f"task {own!r}"
+            raise PolicyError(f"the policy needs {wanted}, got {question.task!r}")
+        if isinstance(template, Mapping) and question.templated and question.task not in template:
+            raise PolicyError(
+                f"the policy has prompt templates for {', '.join(sorted(template))}, got a "
+                f"question of task {question.task!r}"
+            )
+        text = template.get(question.task) if isinstance(template, Mapping) else template
+        messages = tuple(render_messages(question, text))
+        requests.append(Request(Prompt(question.key, messages), question.task))
+    return requests
+
+
+def _question(prompt: str | Sequence[Mapping[str, str]], task: str) -> Question:
+    templated = isinstance(prompt, str)
+    messages = (
+        ({"role": "user", "content": prompt},)
+        if isinstance(prompt, str)
+        else tuple(dict(message) for message in prompt)
+    )
+    key = content_key(messages)
+    return Question(key[:12], key, messages, None, task, templated=templated)

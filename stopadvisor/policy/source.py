@@ -1,0 +1,181 @@
+"""What a policy is bound to: the model, its texts, the plan and the engine it was calibrated with.
+
+Compares names, hashes and settings; knows no rule and no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stopadvisor.errors import PolicyError
+from stopadvisor.policy.schema import reads_logprobs
+from stopadvisor.policy.values import plain, shown
+
+__all__ = ["AS_SERVED", "check_source", "policy_source"]
+
+AS_SERVED = "as-served:"
+"""In front of hashes over what a server shows, which no hash of a local tokenizer can equal."""
+
+
+def policy_source(identity: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Take the fields ``model`` and ``engine`` of a policy out of ``Engine.identity()``."""
+    return {
+        "model": {
+            "name": identity.get("model"),
+            "revision": identity.get("model_revision"),
+            "tokenizer_sha256": identity.get("tokenizer_sha256"),
+            "template_sha256": identity.get("template_sha256"),
+        },
+        "engine": {
+            "name": identity.get("engine"),
+            "version": identity.get("engine_version"),
+            "dtype": identity.get("dtype"),
+            "quantization": identity.get("quantization"),
+            "attention": identity.get("attention"),
+            "device": identity.get("device"),
+        },
+    }
+
+
+def check_source(
+    content: Mapping[str, Any],
+    identity: Mapping[str, Any],
+    entropy_source: str,
+    *,
+    cue: str | None = None,
+    cap: int | None = None,
+    max_think: int | None = None,
+    prompt_template: str | Mapping[str, str] | None = None,
+    sampling: Mapping[str, Any] | None = None,
+    answer_cap: int | None = None,
+) -> list[str]:
+    """Do the work of ``Policy.check_source``, where parameters and errors are described."""
+    remarks: list[str] = []
+    probes = content["kind"] == "stop"  # full budget asks nothing: how it would ask is no matter
+    if reads_logprobs(content):
+        _must_agree("entropy source", content["entropy_source"], entropy_source)
+    here = policy_source(identity)
+    if content["model"] is None:
+        remarks.append(
+            f"the policy is bound to no model (it comes from {_origin(content)}): nothing shows "
+            "that it suits this one; asks for a passing verify"
+        )
+    else:
+        remarks += _check_model(content["model"], here["model"])
+    if probes and content["probe"] is not None:
+        _check_closer(content["probe"]["closer"], identity.get("think_close"))
+        if cue is not None:
+            _must_agree("answer cue", content["probe"]["cue"]["text"], cue)
+        if cap is not None:
+            _must_agree("answer cap", content["probe"]["cap"], cap)
+        remarks += _check_stop_ids(content["probe"]["stop_ids"], identity.get("stop_ids"))
+    if max_think is not None and content["max_think"] is not None:
+        _must_agree("thinking cap (max_think)", content["max_think"], max_think)
+    if prompt_template is not None and content["prompt_template"] is not None:
+        _must_agree("prompt template", content["prompt_template"], plain(prompt_template))
+    if sampling is not None and content["sampling"]:
+        for key in ("greedy", "temperature"):  # another seed is the same decoding
+            _must_agree(f"sampling ({key})", content["sampling"].get(key), sampling.get(key))
+    written = (content["certificate"] or {}).get("answer_cap")
+    if answer_cap is not None and written is not None:
+        _must_agree("cap of visible answers (answer_cap)", written, answer_cap)
+    if content["model"] is not None:
+        kwargs = plain(identity.get("chat_template_kwargs") or {})
+        _must_agree("chat_template_kwargs", content["chat_template_kwargs"], kwargs)
+    remarks += [
+        f"{name} is {shown(here['engine'][key])} here, was {shown(expected)} at calibration; "
+        "asks for a passing verify"
+        for key, name, expected in _engine_fields(content["engine"])
+        if here["engine"][key] != expected
+    ]
+    return remarks
+
+
+def _origin(content: Mapping[str, Any]) -> str:
+    """Where a policy that names no model comes from; archives name no engine either."""
+    return "an archive" if content["engine"] is None else f"{content['engine']['name']} probes"
+
+
+def _must_agree(name: str, expected: Any, found: Any) -> None:
+    if found != expected:
+        raise PolicyError(
+            f"the policy was calibrated with {name} {shown(expected)}, got {shown(found)}"
+        )
+
+
+def _check_model(expected: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    remarks = []
+    revision, found = expected["revision"], here["revision"]
+    if revision is None or found is None:
+        remarks.append("the model's revision is unknown on one side; asks for a passing verify")
+        _must_agree("model", expected["name"], here["name"])
+    else:
+        _must_agree("model revision", revision, found)
+        # A hash over the content says more than the name of the folder it lies in.
+        if not revision.startswith("sha256:"):
+            _must_agree("model", expected["name"], here["name"])
+        elif expected["name"] != here["name"]:
+            remarks.append(
+                f"the model is called {shown(here['name'])} here, {shown(expected['name'])} at "
+                "calibration; its content is the same"
+            )
+    for key, name in (("tokenizer_sha256", "tokenizer"), ("template_sha256", "chat template")):
+        if expected[key] is not None and here[key] is not None:
+            _check_same_side(expected[key], here[key])
+            _must_agree(f"{name} hash", expected[key], here[key])
+        elif expected[key] != here[key]:
+            remarks.append(f"the {name}'s hash is unknown on one side; asks for a passing verify")
+    return remarks
+
+
+def _check_same_side(expected: str, here: str) -> None:
+    """Refuse to compare a tokenizer that was loaded with one that a server was asked for."""
+    if expected.startswith(AS_SERVED) and not here.startswith(AS_SERVED):
+        raise PolicyError(
+            "the policy was calibrated with the tokenizer as the server shows it, here one was "
+            "loaded: they cannot be compared; use --engine openai with --tokenizer server, or "
+            "calibrate with --tokenizer NAME|FOLDER"
+        )
+    if here.startswith(AS_SERVED) and not expected.startswith(AS_SERVED):
+        raise PolicyError(
+            "the policy was calibrated with a tokenizer that was loaded, here it is the server's "
+            "own: they cannot be compared; name the model's with --tokenizer NAME|FOLDER, or "
+            "calibrate with --tokenizer server"
+        )
+
+
+def _check_closer(expected: Mapping[str, Any], here: Any) -> None:
+    """Compare ids where both sides know them: they are what the model sees."""
+    if here is None:
+        return
+    if isinstance(here, Mapping):
+        text, ids = here.get("text"), here.get("ids")
+    else:
+        text, ids = here, None
+    if expected["ids"] is not None and ids is not None:
+        _must_agree("thinking closer (ids)", expected["ids"], plain(ids))
+    else:
+        _must_agree("thinking closer", expected["text"], text)
+
+
+def _check_stop_ids(expected: Sequence[int] | None, here: Sequence[int] | None) -> list[str]:
+    """Remark on other tokens that end an answer; a server may show fewer than a model's folder."""
+    if expected is None or here is None or set(expected) == set(here):
+        return []
+    return [
+        f"answers end at the tokens {shown(sorted(here))} here, at {shown(sorted(expected))} at "
+        "calibration; asks for a passing verify"
+    ]
+
+
+def _engine_fields(engine: Mapping[str, Any] | None) -> list[tuple[str, str, Any]]:
+    names = {
+        "name": "the engine",
+        "version": "the engine's version",
+        "dtype": "dtype",
+        "quantization": "quantisation",
+        "attention": "the attention implementation",
+        "device": "the device",
+    }
+    return [] if engine is None else [(key, name, engine[key]) for key, name in names.items()]

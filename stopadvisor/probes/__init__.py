@@ -1,0 +1,11 @@
+"""Records of probes, the table over all questions, and what a trajectory is."""
+
+__all__ = [
+    "grouping",
+    "markers",
+    "plan",
+    "records",
+    "simulation",
+    "table",
+    "trajectories",
+]

@@ -1,0 +1,38 @@
+"""Which rows of a table belong together, and which one of each group enters a bound.
+
+Looks at identities alone, never at an outcome.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stopadvisor.arrays import IntArray
+from stopadvisor.probes.table import ProbeTable
+
+__all__ = ["calibration_rows", "group_numbers"]
+
+
+def group_numbers(table: ProbeTable) -> IntArray:
+    """Number of each question's group, in order of first appearance; shape (n_questions,)."""
+    seen: dict[str, int] = {}
+    return np.array([seen.setdefault(g, len(seen)) for g in table.groups], dtype=np.int64)
+
+
+def calibration_rows(table: ProbeTable) -> IntArray:
+    """The questions that may enter a bound: one trace per group, chosen beforehand.
+
+    Returns
+    -------
+    ndarray of int
+        Ascending; of each group the first sample of the question whose content hash comes first.
+        The order of rows must not choose: an engine that finishes short traces first would fill
+        the bound with them.
+    """
+    groups = group_numbers(table)
+    first = np.flatnonzero(table.samples == 0)
+    if len(np.unique(groups[first])) < first.size:
+        by_content = sorted(first.tolist(), key=lambda row: (table.keys[row], table.ids[row]))
+        first = np.array(by_content, dtype=np.int64)
+        first = first[np.unique(groups[first], return_index=True)[1]]
+    return np.sort(first).astype(np.int64)

@@ -1,0 +1,140 @@
+"""What an engine is asked for, and what it gives back: prompts, a plan, raw traces.
+
+This module knows no model and grades nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Protocol
+
+from stopadvisor.constants import PROBE_CAP
+from stopadvisor.errors import ProbeError
+
+__all__ = ["Engine", "OnStop", "ProbePlan", "Prompt", "RawProbe", "RawTrace"]
+
+OnStop = Literal["probe", "answer"]
+"""What a stopped request gets: the forced answer, or a visible one after the closed thinking."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One question as the engine sees it."""
+
+    key: str
+    """Content hash of the question; with the plan's seed and `sample` it seeds the sampling."""
+    messages: tuple[Mapping[str, str], ...]
+    """Chat messages, prompt template already applied."""
+    sample: int = 0
+    """Number of the trace, when several are drawn per question."""
+
+
+@dataclass(frozen=True)
+class ProbePlan:
+    """How traces are drawn and probed; part of the manifest."""
+
+    budgets: tuple[int, ...]
+    """Thinking tokens at which to probe, strictly increasing; empty to draw traces only."""
+    cue: str
+    """Text written after the closed thinking, before the forced answer."""
+    cap: int = PROBE_CAP
+    """Most tokens of a forced answer."""
+    max_think: int = 8192
+    """Thinking is cut here; production must use the same cap."""
+    answer_cap: int = 512
+    """Most tokens of the natural, visible answer."""
+    greedy: bool = False
+    """Take the likeliest token; otherwise the model's own generation settings rule."""
+    temperature: float | None = None
+    """Overrides the temperature of the model's own generation settings."""
+    entropy: str = "full"
+    """`full`, or `top-k:K` to measure as a server that returns K log-probabilities would."""
+    seed: int = 0
+    on_stop: OnStop = "probe"
+    """``answer``: the visible answer after every live prefix is decoded too, up to `answer_cap`."""
+
+    def __post_init__(self) -> None:
+        if any(b < 0 for b in self.budgets) or any(
+            b <= a for a, b in zip(self.budgets, self.budgets[1:], strict=False)
+        ):
+            raise ProbeError(
+                f"budgets must be >= 0 and strictly increasing, got {list(self.budgets)!r}"
+            )
+        if self.cap < 1 or self.max_think < 1 or self.answer_cap < 1:
+            raise ProbeError(
+                "cap, max_think and answer_cap must be >= 1, "
+                f"got {self.cap!r}, {self.max_think!r} and {self.answer_cap!r}"
+            )
+        if self.on_stop not in ("probe", "answer"):
+            raise ProbeError(f"on_stop must be 'probe' or 'answer', got {self.on_stop!r}")
+        if self.temperature is not None and not self.temperature > 0:
+            raise ProbeError(
+                f"temperature must be > 0 (use greedy for 0), got {self.temperature!r}"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for the manifest; `on_stop` is there only where it is ``answer``."""
+        plan = asdict(self)
+        if self.on_stop == "probe":
+            del plan["on_stop"]  # runs were named without it
+        return plan
+
+
+@dataclass(frozen=True)
+class RawProbe:
+    """One forced answer, ungraded."""
+
+    budget: int
+    think_tokens: int
+    """Thinking tokens really in the prefix: min(budget, trace length)."""
+    text: str
+    """Decoded answer without the tokens that ended it."""
+    mean_logprob: float
+    """Mean log-probability (nats) of the answer's tokens, the ending token left out."""
+    mean_entropy: float
+    """Mean entropy (nats) of the answer's next-token distributions, the ending one left out."""
+    probe_tokens: int
+    """Decoded tokens, the ending one included."""
+    markers: int
+    """Backtracking markers in the prefix's text."""
+    ended: bool
+    """The trace was over before this budget (trace length <= budget)."""
+    tail_mass: float | None = None
+    """Mean probability outside the top k; None when the entropy is over the full vocabulary."""
+    visible_text: str | None = None
+    """Visible answer after thinking closed here; None when not asked, or the trace is over."""
+    visible_tokens: int = 0
+    """Its tokens, closer and ending token included, as `RawTrace.natural_tokens`; 0 if none."""
+
+
+@dataclass(frozen=True)
+class RawTrace:
+    """One trace with its probes, ungraded."""
+
+    prompt_tokens: int
+    """Prompt tokens including the thinking opener."""
+    suffix_tokens: int
+    """Tokens of closer + cue that each probe adds to its prefix."""
+    trace_tokens: int
+    """Thinking tokens up to the model's own closer, or the cap."""
+    finish: Literal["stop", "length"]
+    thinking: str
+    """The thinking as text."""
+    natural_text: str | None
+    """Visible answer after the closed thinking; None when the thinking was never closed."""
+    natural_tokens: int
+    """Decoded tokens of the visible answer, closer and ending token included; 0 if none."""
+    probes: tuple[RawProbe, ...]
+
+
+class Engine(Protocol):
+    """What probing needs of a model, wherever it runs."""
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the outcome: model, tokenizer, template, engine, dtype, markers (JSON)."""
+        ...
+
+    def probe(self, prompts: Sequence[Prompt], plan: ProbePlan) -> list[RawTrace]:
+        """Draw one trace per prompt and probe it at every budget; same order as `prompts`."""
+        ...

@@ -1,0 +1,8 @@
+"""Results as JSON documents, texts, pictures and one page; formats, and never computes."""
+
+__all__ = [
+    "documents",
+    "figures",
+    "html",
+    "text",
+]

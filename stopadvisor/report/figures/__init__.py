@@ -1,0 +1,9 @@
+"""The numbers behind each picture of the page."""
+
+__all__ = [
+    "data",
+    "deploy",
+    "load",
+    "paper",
+    "signals",
+]

@@ -1,0 +1,211 @@
+"""What the report's pictures show: plain arrays, under either protocol in the same shapes.
+
+An exhibit holds numbers and the names of what they are; `deploy` and `paper` fill them, `charts`
+draws them and `captions` puts them into words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from stopadvisor.arrays import FloatArray, IntArray
+from stopadvisor.assessment.frontier import Frontier, fixed_accuracy
+from stopadvisor.stats.reliability import Reliability
+
+__all__ = [
+    "AlphaExhibit",
+    "CheckpointExhibit",
+    "Curve",
+    "Example",
+    "Exhibits",
+    "FrontierExhibit",
+    "ReliabilityExhibit",
+    "RiskExhibit",
+    "SignalExhibit",
+    "Spread",
+    "Step",
+    "fixed_at",
+]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A frontier for the eye: thresholds or budgets with their cost and accuracy."""
+
+    name: str
+    at: FloatArray  # (n_points,)
+    """Thresholds as people know them, or budgets in tokens."""
+    cost: FloatArray  # (n_points,)
+    """Percent of what full thinking costs."""
+    accuracy: FloatArray  # (n_points,)
+    """Share in 0–1."""
+
+
+def fixed_at(fixed: Curve, chosen: tuple[str, float, float] | None) -> float | None:
+    """Accuracy of fixed budgets at the cost of the chosen point.
+
+    None without a point, outside the budgets' range, or where their costs are out of order.
+    """
+    if chosen is None or np.any(np.diff(fixed.cost) < 0):
+        return None
+    if not fixed.cost[0] <= chosen[1] <= fixed.cost[-1]:
+        return None
+    budgets = Frontier(fixed.at, fixed.cost, fixed.accuracy)
+    return float(fixed_accuracy(budgets, np.array([chosen[1]]))[0])
+
+
+@dataclass(frozen=True)
+class FrontierExhibit:
+    """Accuracy against cost."""
+
+    rules: tuple[Curve, ...]
+    """The learned rule first, where there is one."""
+    fixed: Curve
+    chosen: tuple[str, float, float] | None
+    """Rule, cost in percent and accuracy of that point; None: full thinking."""
+    chosen_name: str
+    """``advised point`` or ``exported point``."""
+    fixed_at_chosen: float | None
+    """Accuracy of fixed budgets at the chosen point's cost; None without one."""
+    full_accuracy: float
+    cost_of: str
+    """What the cost counts."""
+    basis: str
+    """Whose questions these are."""
+
+
+@dataclass(frozen=True)
+class RiskExhibit:
+    """Lost-correct risk along the thresholds of one rule, careful ones first."""
+
+    family: str
+    thresholds: FloatArray  # (n_thresholds,)
+    """As people know them."""
+    expected: FloatArray | None  # (n_thresholds,)
+    """On fit questions, out of fold; None where the rule was fitted elsewhere."""
+    observed: FloatArray | None  # (n_thresholds,)
+    """On calibration questions; None until a look has opened them."""
+    upper: FloatArray | None  # (n_thresholds,)
+    """Upper limit of the observed risk."""
+    upper_name: str
+    """For which thresholds together it holds."""
+    alpha: float
+    limit: float | None
+    """Highest share lost that passes the test; None where the bound is in `upper` already."""
+    limit_name: str
+    position: int | None
+    """Index of the threshold that is advised, or exported; None where nothing is."""
+    position_name: str
+    n: int
+    """Questions that the shares are of."""
+    basis: str
+
+
+@dataclass(frozen=True)
+class AlphaExhibit:
+    """Net saving that each risk target allows; None where no threshold does."""
+
+    alphas: tuple[float, ...]
+    savings: Mapping[str, tuple[float | None, ...]]
+    """Side (its rule in words) to percent."""
+    chances: tuple[float, ...] | None
+    """Chance to certify a saving with the calibration questions there are; deploy protocol only."""
+    alpha: float
+    """The target asked for."""
+    basis: str
+
+
+@dataclass(frozen=True)
+class ReliabilityExhibit:
+    """Scores read as probabilities, against what came true."""
+
+    scores: Mapping[str, Reliability]
+    basis: str
+
+
+@dataclass(frozen=True)
+class CheckpointExhibit:
+    """Accuracy of stopping everything at a checkpoint, and who is still thinking there."""
+
+    budgets: IntArray  # (n_checkpoints,)
+    accuracy: FloatArray  # (n_checkpoints,)
+    thinking: FloatArray  # (n_checkpoints,)
+    """Share of the traces that are not over yet."""
+    full_accuracy: float
+    basis: str
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Deciles of one signal at each checkpoint; NaN where too few answers are of the class."""
+
+    low: FloatArray  # (n_checkpoints,) 10 %
+    middle: FloatArray  # (n_checkpoints,) median
+    high: FloatArray  # (n_checkpoints,) 90 %
+
+
+@dataclass(frozen=True)
+class SignalExhibit:
+    """One signal at each checkpoint, for right and for wrong forced answers."""
+
+    name: str
+    budgets: IntArray  # (n_checkpoints,)
+    right: Spread
+    wrong: Spread
+    auroc: float | None
+    """Over all live checkpoints, in the direction in which the signal speaks for right answers."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One checkpoint of an example."""
+
+    budget: int
+    answer: str | None
+    """As it was forced; None where the probes hold no texts."""
+    correct: bool
+    confidence: float | None
+    """None where the server returned no log-probabilities."""
+    score: float | None
+    """Of the advised rule, as people know it; None where it does not probe here."""
+    ended: bool
+    """The trace was over by then: online nothing is asked here."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One question on its way through the checkpoints."""
+
+    kind: str
+    """``win``, ``loss`` or ``oscillation``."""
+    id: str
+    question: str | None
+    """None where the file is gone, or never was."""
+    gold: str | None
+    natural: str | None
+    """Visible answer of full thinking."""
+    full_correct: bool
+    trace_tokens: int
+    steps: tuple[Step, ...]
+    stop: int | None
+    """Index of the step at which the rule stops; None: never, or no rule is advised."""
+    threshold: float | None
+    family: str | None
+
+
+@dataclass(frozen=True)
+class Exhibits:
+    """Everything that one report shows as pictures; None where the data do not allow it."""
+
+    frontier: FrontierExhibit
+    risk: RiskExhibit | None
+    alpha: AlphaExhibit
+    reliability: ReliabilityExhibit | None
+    checkpoints: CheckpointExhibit
+    signals: tuple[SignalExhibit, ...]
+    signals_basis: str
+    examples: tuple[Example, ...]
+    examples_basis: str

@@ -1,0 +1,187 @@
+"""From a source and its documents to all that a report shows: what may be shown, and the texts.
+
+Reads the run's files and never the model.  Calibration outcomes are taken up only where a
+``calibration.json`` and its look in the ledger say that they are open.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stopadvisor.assessment.assess import Assessment
+from stopadvisor.errors import PolicyError, ProbeError, WorkloadError
+from stopadvisor.paper.assess import PaperAssessment
+from stopadvisor.policy.frozen import load_policy
+from stopadvisor.report.figures.data import Exhibits
+from stopadvisor.report.figures.deploy import OpenedRisk, deploy_exhibits, opened_risk
+from stopadvisor.report.figures.paper import paper_exhibits
+from stopadvisor.report.figures.signals import Texts
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.ledger import CALIBRATION, Look, read_ledger
+from stopadvisor.runs.sources import Source
+from stopadvisor.workload.questions import read_workload
+
+__all__ = ["Material", "agrees", "gather"]
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Material:
+    """All that goes onto a page."""
+
+    document: Document
+    """An ``assessment.json``."""
+    calibration: Document | None
+    exhibits: Exhibits
+    remarks: tuple[str, ...]
+    """What could not be shown, and why."""
+
+
+def gather(assessment: Assessment, document: Document) -> Material:
+    """Collect what a report on an assessment shows.
+
+    Parameters
+    ----------
+    assessment : Assessment
+    document : mapping
+        Its document.
+
+    Raises
+    ------
+    ProbeError
+        ``calibration.json`` or the ledger is damaged.
+    """
+    source = assessment.source
+    texts = _texts(source)
+    calibration = _calibration(source.folder)
+    remarks: list[str] = []
+    if isinstance(assessment, PaperAssessment):
+        exhibits = paper_exhibits(assessment, texts)
+    else:
+        assert assessment.choice is not None  # the deploy protocol makes one
+        opened = None
+        if calibration is not None:
+            try:
+                opened = _opened(assessment, calibration)
+            except (KeyError, TypeError, IndexError) as error:
+                raise ProbeError(
+                    f"{source.folder / CALIBRATION}: damaged ({error!r}); calibrate again"
+                ) from error
+            except PolicyError as error:
+                remarks.append(f"The risk picture shows fit questions only: {error}.")
+        exhibits = deploy_exhibits(assessment.choice, opened, texts)
+        if calibration is not None and calibration["alpha"] != assessment.alpha:
+            remarks.append(
+                f"Assessed at alpha = {assessment.alpha:g}, calibrated at "
+                f"{calibration['alpha']:g}: first screen and risk picture follow the calibration."
+            )
+    if source.simulated:
+        remarks.append("Simulated probes have no texts: examples show no question.")
+    elif texts is None:
+        remarks.append("A published archive holds no texts: examples show no question or answer.")
+    elif not texts.questions:
+        remarks.append("The workload file is gone, so that examples show no question.")
+    return Material(document, calibration, exhibits, tuple(remarks))
+
+
+def agrees(stored: Any, fresh: Any) -> bool:
+    """Whether a stored document says what a fresh one says, up to another machine's rounding.
+
+    Fields that only the stored one has are not looked at.
+    """
+    if isinstance(fresh, Mapping):
+        return isinstance(stored, Mapping) and all(
+            key in stored and agrees(stored[key], value) for key, value in fresh.items()
+        )
+    if isinstance(fresh, list):
+        return (
+            isinstance(stored, list)
+            and len(stored) == len(fresh)
+            and all(map(agrees, stored, fresh))
+        )
+    if isinstance(fresh, float) and isinstance(stored, int | float):
+        return math.isclose(stored, fresh, rel_tol=1e-6, abs_tol=1e-9)
+    return bool(stored == fresh)
+
+
+# --- What calibrate left --------------------------------------------------------------------------
+
+
+def _calibration(folder: Path) -> Document | None:
+    file = folder / CALIBRATION
+    try:
+        content = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ProbeError(f"{file}: cannot read: {error}; calibrate again") from error
+    if not isinstance(content, dict):
+        raise ProbeError(f"{file}: not a calibration; calibrate again")
+    return content
+
+
+def _opened(assessment: Assessment, calibration: Document) -> OpenedRisk | None:
+    """Risk on the opened questions.
+
+    Raises
+    ------
+    PolicyError
+        It cannot be shown; the message says why.
+    """
+    source = assessment.source
+    assert assessment.choice is not None  # the deploy protocol makes one
+    certificate = calibration["certificate"]
+    content: Mapping[str, Any] = {}
+    if calibration["certified"]:
+        written = Path(calibration["policy"])
+        beside = source.folder / written.name
+        content = load_policy(beside if beside.exists() else written).content
+        if content["certificate"] != certificate:
+            raise PolicyError(f"{written} holds another certificate than {CALIBRATION}")
+    looks = _looks(source.folder, calibration)
+    if not looks:
+        raise PolicyError("the ledger holds no look of that calibration")
+    for look in looks:
+        keys = set(look.questions)
+        table = source.table.take(np.array([key in keys for key in source.table.keys]))
+        found = opened_risk(assessment.choice, calibration, content, table)
+        if found is None or found.position is None:
+            return found
+        lost = int(found.losses[found.position])
+        if (lost, found.n) == (certificate["losses"], certificate["n"]):
+            return found
+    raise PolicyError("the labels have changed since calibration")
+
+
+def _looks(folder: Path, calibration: Document) -> list[Look]:
+    """Looks that may be this calibration's, the last one first; --fresh counts from one again."""
+    wanted = (calibration["look"]["number"], calibration["delta"], calibration["alpha"])
+    return [
+        look
+        for look in reversed(read_ledger(folder))
+        if (look.number, look.delta, look.request.get("alpha")) == wanted
+    ]
+
+
+# --- Texts ----------------------------------------------------------------------------------------
+
+
+def _texts(source: Source) -> Texts | None:
+    """Questions and forced answers of a run; None for an archive."""
+    if source.manifest is None:
+        return None
+    records = {r.id: r for r in RunDirectory.load(source.folder).records() if r.sample == 0}
+    try:
+        workload = read_workload(source.manifest["workload"]["path"], require_gold=False)
+    except WorkloadError:
+        return Texts(records, {})
+    asked = {q.key: "\n\n".join(m["content"] for m in q.messages) for q in workload.questions}
+    return Texts(records, {i: asked[r.key] for i, r in records.items() if r.key in asked})

@@ -1,0 +1,9 @@
+"""The page: one HTML file with its pictures and sentences."""
+
+__all__ = [
+    "captions",
+    "charts",
+    "page",
+    "summary",
+    "theme",
+]

@@ -1,0 +1,433 @@
+"""What stands beside each picture: its title, a sentence, and its numbers as a table.
+
+Takes documents and exhibits, returns words and `Table` values as computed; formats no page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stopadvisor.report.documents import matched_points
+from stopadvisor.report.figures.data import (
+    AlphaExhibit,
+    CheckpointExhibit,
+    Curve,
+    FrontierExhibit,
+    ReliabilityExhibit,
+    RiskExhibit,
+    SignalExhibit,
+    Spread,
+)
+from stopadvisor.rules.families import rule_name
+from stopadvisor.studies.study import Cell, Column, Table
+
+__all__ = [
+    "Caption",
+    "alpha_caption",
+    "checkpoint_caption",
+    "frontier_caption",
+    "matched_risk_table",
+    "percent",
+    "profile_caption",
+    "reliability_caption",
+    "risk_caption",
+    "serving_caption",
+    "share",
+    "signal_caption",
+]
+
+Document = Mapping[str, Any]
+NOT_REGIMES = ("operating_point",)
+
+
+@dataclass(frozen=True)
+class Caption:
+    """The words of one picture."""
+
+    name: str
+    """Its id in the page and the name of its CSV file."""
+    title: str
+    sentence: str
+    """What one sees, with its numbers: also the text alternative of the picture."""
+    basis: str
+    """Whose questions these are."""
+    table: Table
+
+
+def share(value: float) -> str:
+    """A share in 0–1 as a percentage."""
+    return f"{100 * value:.1f}%"
+
+
+def percent(value: float) -> str:
+    """A percentage that is one already."""
+    return f"{value:.1f}%"
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
+
+
+def _numbers(values: Iterable[float]) -> list[Cell]:
+    return [None if not np.isfinite(v) else float(v) for v in values]
+
+
+# --- From documents -------------------------------------------------------------------------------
+
+
+def profile_caption(document: Document) -> Caption:
+    """The five-way profile."""
+    regime, profile = document["regime"], document["profile"]
+    total = sum(row["count"] for row in profile.values())
+    whose = "all" if regime["basis"] == "all" else "fit"
+    shares = {name: share(row["share"]) for name, row in profile.items()}
+    return Caption(
+        "profile",
+        "How questions behave along their thinking",
+        f"{shares['early_solved']} are right at the first checkpoint and at the end, "
+        f"{shares['beneficial']} become right once and stay so, {shares['oscillating']} change "
+        f"sides again and again, {shares['harmful']} were right somewhere and end wrong, "
+        f"{shares['unsolved']} are never right. Such a profile predicts: {regime['predicted']} "
+        f"(so in {share(regime['stability'])} of posterior draws).",
+        f"{whose} {total} questions" if whose == "all" else f"{total} {whose} questions",
+        Table(
+            "profile",
+            "Trajectory profile",
+            (
+                Column("kind", "kind"),
+                Column("count", "count"),
+                Column("share", "share", "share"),
+                Column("ci95_low", "95% from", "share"),
+                Column("ci95_high", "to", "share"),
+            ),
+            tuple(
+                (name.replace("_", " "), row["count"], row["share"], *row["ci95"])
+                for name, row in profile.items()
+            ),
+        ),
+    )
+
+
+def serving_caption(document: Document) -> Caption | None:
+    """Net saving by serving regime; None where no rule is priced."""
+    serving, asked = document["serving"], document["recommendation"]["serving"]
+    rows = {name: row for name, row in serving.items() if name not in NOT_REGIMES}
+    if serving["operating_point"] is None:
+        return None
+    savings = [f"{percent(row['saving_pct'])} under {name}" for name, row in rows.items()]
+    columns = [Column("serving", "serving"), Column("saving_pct", "net saving", "%")]
+    details = document["protocol"] == "deploy"
+    if details:
+        columns += [
+            Column("decoded", "decoded", "tokens"),
+            Column("cached", "cached", "tokens"),
+            Column("prefilled", "prefilled", "tokens"),
+            Column("probes", "probes"),
+            Column("break_even_probes", "gone at probes"),
+            Column("break_even_cached_price", "gone at cached price"),
+        ]
+    whose, chosen = "At its peak-gain threshold, which is not the advised one, the learned rule", ""
+    if details:
+        whose = "The rule that assess advised"
+        chosen = (
+            f" It was chosen for {asked}; for another stack another rule may save more (assess "
+            "with `--serving`)."
+        )
+    table = []
+    for name, row in rows.items():
+        cells: list[Cell] = [name, row["saving_pct"]]
+        if details:
+            cells += [row["tokens"][kind] for kind in ("decoded", "cached", "prefilled")]
+            cells += [row["probes"], row["break_even_probes"], row["break_even_cached_price"]]
+        table.append(tuple(cells))
+    return Caption(
+        "serving",
+        "What the same rule saves on other serving stacks",
+        f"{whose} saves {_listed(savings)}: what a probe costs decides.{chosen}",
+        str(serving["operating_point"]),
+        Table("serving", "Net saving by serving stack", tuple(columns), tuple(table)),
+    )
+
+
+def matched_risk_table(document: Document) -> Table:
+    """Learned against scalar at equal risk, as the document has it."""
+    basis = "test" if document["protocol"] == "paper" else "fit"
+    rows = [tuple(point.values()) for point in matched_points(document)]
+    verdicts = [
+        f"alpha {row['alpha']:g}: {row['verdict']}, {_difference(row)}"
+        for row in document["matched_risk"]
+        if row["delta_saving_pp"] is not None
+    ]
+    return Table(
+        "matched-risk",
+        f"Learned against scalar rules at equal risk ({basis} questions)",
+        (
+            Column("alpha", "alpha"),
+            Column("side", "side"),
+            Column("family", "rule"),
+            Column("feasible", "feasible"),
+            Column("threshold", "threshold"),
+            Column("risk", "lost", "share"),
+            Column("accuracy", "accuracy", "share"),
+            Column("think_saving_pct", "thinking saved", "%"),
+            Column("total_saving_pct", "net saving", "%"),
+        ),
+        tuple(rows),
+        "; ".join(verdicts) + "." if verdicts else "",
+    )
+
+
+def _difference(row: Document) -> str:
+    """Learned minus scalar; a rule that is not feasible never stops, so there is none to take."""
+    feasible = [side for side in ("learned", "scalar") if row[side]["feasible"]]
+    if len(feasible) < 2:
+        return f"only the {feasible[0]} side is feasible" if feasible else "neither is feasible"
+    low, high = row["delta_saving_pp"]["ci95"]
+    return (
+        f"learned minus scalar {row['delta_saving_pp']['median']:+.1f} pp, "
+        f"95% [{low:+.1f}, {high:+.1f}]"
+    )
+
+
+# --- From exhibits --------------------------------------------------------------------------------
+
+
+def frontier_caption(exhibit: FrontierExhibit) -> Caption:
+    """Accuracy against cost."""
+    full = share(exhibit.full_accuracy)
+    if exhibit.chosen is None:
+        sentence = f"No point is advised: full thinking is right on {full} at 100% of the cost."
+    else:
+        name, cost, accuracy = exhibit.chosen
+        sentence = (
+            f"At the {exhibit.chosen_name} ({name}) {percent(cost)} of the cost gives an accuracy "
+            f"of {share(accuracy)}; full thinking gives {full}"
+        )
+        if exhibit.fixed_at_chosen is not None:
+            sentence += f", one fixed budget at the same cost {share(exhibit.fixed_at_chosen)}"
+        sentence += "."
+    curves = (*exhibit.rules, exhibit.fixed)
+    return Caption(
+        "frontier",
+        "Accuracy against cost",
+        sentence + " Higher and further left is better.",
+        exhibit.basis,
+        Table(
+            "frontier",
+            f"Accuracy against {exhibit.cost_of}",
+            (
+                Column("rule", "rule"),
+                Column("at", "threshold or budget"),
+                Column("cost_pct", "cost", "%"),
+                Column("accuracy", "accuracy", "share"),
+            ),
+            tuple(row for curve in curves for row in _curve_rows(curve)),
+        ),
+    )
+
+
+def _curve_rows(curve: Curve) -> list[tuple[Cell, ...]]:
+    """The points that lie a whole percent from the one before, in cost or in accuracy."""
+    rows: list[tuple[Cell, ...]] = []
+    last: tuple[int, int] | None = None
+    for at, cost, accuracy in zip(curve.at, curve.cost, curve.accuracy, strict=True):
+        here = (round(float(cost)), round(100 * float(accuracy)))
+        if here != last:
+            rows.append((curve.name, float(at), float(cost), float(accuracy)))
+        last = here
+    return rows
+
+
+def risk_caption(exhibit: RiskExhibit) -> Caption:
+    """Lost-correct risk along the thresholds."""
+    parts = []
+    shown = exhibit.observed if exhibit.observed is not None else exhibit.expected
+    if exhibit.position is not None and shown is not None:
+        at = exhibit.thresholds[exhibit.position]
+        lost = float(shown[exhibit.position])
+        parts.append(
+            f"At the {exhibit.position_name} threshold of {at:.4g}, {share(lost)} were lost "
+            f"({round(lost * exhibit.n)} of {exhibit.n})"
+        )
+        if exhibit.upper is not None:
+            upper = float(exhibit.upper[exhibit.position])
+            parts[-1] += f", with an upper limit of {share(upper)} {exhibit.upper_name}"
+    else:
+        parts.append("No threshold is advised or exported")
+    parts.append(f"alpha allows {share(exhibit.alpha)}")
+    if exhibit.limit is not None:
+        parts.append(f"{share(exhibit.limit)} is the {exhibit.limit_name}")
+    empty = np.full(exhibit.thresholds.size, np.nan)
+    columns = [
+        exhibit.thresholds,
+        *(empty if v is None else v for v in (exhibit.expected, exhibit.observed, exhibit.upper)),
+    ]
+    return Caption(
+        "risk",
+        "What a lower threshold loses",
+        "; ".join(parts) + ". Lost means: full thinking is right, the stopped answer is wrong.",
+        exhibit.basis,
+        Table(
+            "risk",
+            f"Risk along the thresholds of {exhibit.family}, careful ones first",
+            (
+                Column("threshold", "threshold"),
+                Column("fit_risk", "lost, fit", "share"),
+                Column("calibration_risk", "lost, calibration", "share"),
+                Column("upper_limit", "upper limit", "share"),
+            ),
+            tuple(zip(*(_numbers(column) for column in columns), strict=True)),
+        ),
+    )
+
+
+def alpha_caption(exhibit: AlphaExhibit) -> Caption:
+    """Saving by risk target."""
+    at = exhibit.alphas.index(exhibit.alpha)
+    found = []
+    for name, savings in exhibit.savings.items():
+        here = savings[at]
+        first = next(
+            (a for a, s in zip(exhibit.alphas, savings, strict=True) if s is not None and s > 0),
+            None,
+        )
+        text = f"{rule_name(name)} saves {'nothing' if here is None else percent(here)}"
+        if first is not None and first < exhibit.alpha:
+            text += f" (the first saving comes at {share(first)})"
+        found.append(text)
+    columns = [Column("alpha", "alpha")]
+    columns += [
+        Column(f"{n.replace(' ', '_')}_saving_pct", f"{n}, saving", "%") for n in exhibit.savings
+    ]
+    rows: list[list[Cell]] = [[a] for a in exhibit.alphas]
+    for savings in exhibit.savings.values():
+        for row, saving in zip(rows, savings, strict=True):
+            row.append(saving)
+    sentence = f"At alpha = {share(exhibit.alpha)}, {'; '.join(found)}."
+    if exhibit.chances is not None:
+        columns.append(Column("chance", "chance to certify", "chance"))
+        for row, chance in zip(rows, exhibit.chances, strict=True):
+            row.append(chance)
+        sentence += (
+            " Rules and checkpoints are those chosen for that alpha; the threshold is the last "
+            "that the calibration questions could still certify."
+        )
+    return Caption(
+        "alpha",
+        "What a stricter promise costs",
+        sentence,
+        exhibit.basis,
+        Table(
+            "alpha", "Net saving by risk target", tuple(columns), tuple(tuple(row) for row in rows)
+        ),
+    )
+
+
+def reliability_caption(exhibit: ReliabilityExhibit) -> Caption:
+    """Scores as probabilities."""
+    found = [f"{name} {r.ece:.3f} and {r.brier:.3f}" for name, r in exhibit.scores.items()]
+    rows: list[tuple[Cell, ...]] = []
+    for name, r in exhibit.scores.items():
+        columns = (r.low, r.high, r.count, r.predicted, r.observed)
+        for low, high, count, predicted, observed in zip(*columns, strict=True):
+            rows.append(
+                (name, float(low), float(high), int(count), float(predicted), float(observed))
+            )
+    return Caption(
+        "reliability",
+        "Can the score be read as a chance?",
+        f"ECE and Brier score: {'; '.join(found)}. On the diagonal a score says how often it is "
+        "right; the certificate holds whether it does or not.",
+        f"{exhibit.basis}; forced answers while the trace goes on",
+        Table(
+            "reliability",
+            "Reliability by bins of the score",
+            (
+                Column("score", "score"),
+                Column("from", "from"),
+                Column("to", "to"),
+                Column("answers", "answers"),
+                Column("predicted", "score says", "share"),
+                Column("observed", "really right", "share"),
+            ),
+            tuple(rows),
+        ),
+    )
+
+
+def checkpoint_caption(exhibit: CheckpointExhibit) -> Caption:
+    """Accuracy by checkpoint."""
+    middle = exhibit.budgets.size // 2
+    return Caption(
+        "checkpoints",
+        "Accuracy at each checkpoint",
+        f"Stopping everything at {exhibit.budgets[0]} thinking tokens is right on "
+        f"{share(exhibit.accuracy[0])}, at {exhibit.budgets[middle]} on "
+        f"{share(exhibit.accuracy[middle])}, at {exhibit.budgets[-1]} on "
+        f"{share(exhibit.accuracy[-1])}; full thinking on {share(exhibit.full_accuracy)}. At "
+        f"{exhibit.budgets[middle]} tokens {share(exhibit.thinking[middle])} are still thinking.",
+        exhibit.basis,
+        Table(
+            "checkpoints",
+            "Accuracy and traces by checkpoint",
+            (
+                Column("budget", "budget", "tokens"),
+                Column("accuracy", "right if stopped", "share"),
+                Column("thinking", "still thinking", "share"),
+            ),
+            tuple(
+                zip(
+                    exhibit.budgets.tolist(),
+                    _numbers(exhibit.accuracy),
+                    _numbers(exhibit.thinking),
+                    strict=True,
+                )
+            ),
+        ),
+    )
+
+
+def signal_caption(exhibits: Sequence[SignalExhibit], basis: str) -> Caption:
+    """Signals of right and wrong answers."""
+    known = [(e.auroc, e.name) for e in exhibits if e.auroc is not None]
+    order = sorted(known, reverse=True)
+    words = [f"{name} {value:.3f}" for value, name in order]
+    sentence = (
+        f"How often a right answer looks better than a wrong one (AUROC): {_listed(words)}. "
+        if words
+        else ""
+    )
+    rows = []
+    for exhibit in exhibits:
+        columns = [exhibit.budgets, *_parts(exhibit.right), *_parts(exhibit.wrong)]
+        for budget, *deciles in zip(*columns, strict=True):
+            rows.append((exhibit.name, int(budget), *_numbers(deciles)))
+    return Caption(
+        "signals",
+        "What a right answer looks like before the end",
+        sentence + "Lines are medians, bands reach from the first to the last decile.",
+        f"{basis}; forced answers while the trace goes on",
+        Table(
+            "signals",
+            "Deciles of each signal by checkpoint",
+            (
+                Column("signal", "signal"),
+                Column("budget", "budget", "tokens"),
+                Column("right_10", "right, 10%"),
+                Column("right_50", "median"),
+                Column("right_90", "90%"),
+                Column("wrong_10", "wrong, 10%"),
+                Column("wrong_50", "median"),
+                Column("wrong_90", "90%"),
+            ),
+            tuple(rows),
+        ),
+    )
+
+
+def _parts(spread: Spread) -> tuple[Any, Any, Any]:
+    return spread.low, spread.middle, spread.high

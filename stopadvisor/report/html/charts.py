@@ -1,0 +1,412 @@
+"""The report's pictures, drawn from exhibits with matplotlib.
+
+One function a picture; each returns a figure and knows neither the page nor what is said beside
+it.  Drawn without pyplot: no state is shared, and no screen is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from stopadvisor.report.figures.data import (
+    AlphaExhibit,
+    CheckpointExhibit,
+    Example,
+    FrontierExhibit,
+    ReliabilityExhibit,
+    RiskExhibit,
+    SignalExhibit,
+)
+from stopadvisor.report.html.theme import COLOURS, DASHES, SERIES, blank, framed
+
+__all__ = [
+    "draw_alphas",
+    "draw_checkpoints",
+    "draw_example",
+    "draw_frontier",
+    "draw_profile",
+    "draw_reliability",
+    "draw_risk",
+    "draw_serving",
+    "draw_signals",
+]
+
+INK, MUTED, SURFACE = COLOURS["ink"], COLOURS["muted"], COLOURS["surface"]
+GOOD, BAD = COLOURS["good"], COLOURS["bad"]
+_WIDEST_COST = 160.0
+"""Percent of full thinking up to which costs are drawn; dearer ones stand in the table."""
+_SHORT_ANSWER = 6
+"""Characters of a forced answer that fit above its mark."""
+
+
+def _percent_axis(axes: Axes, which: str, *, whole: float = 1.0) -> None:
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value / whole:.4g}%"))
+    axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+
+
+def _legend_below(axes: Axes, columns: int = 3) -> None:
+    axes.figure.legend(
+        *axes.get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=columns,
+        columnspacing=1.1,
+        handletextpad=0.6,
+    )
+
+
+def draw_profile(profile: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """Shares of the five kinds of trajectory with their exact intervals."""
+    figure, axes = framed(2.7)
+    names = list(profile)
+    shares = np.array([profile[name]["share"] for name in names])
+    low, high = np.array([profile[name]["ci95"] for name in names]).T
+    rows = np.arange(len(names))[::-1]
+    axes.barh(rows, shares, color=COLOURS["series-1"], height=0.62)
+    axes.errorbar(
+        shares,
+        rows,
+        xerr=[shares - low, high - shares],
+        fmt="none",
+        color=INK,
+        elinewidth=1.2,
+        capsize=3,
+    )
+    for row, share, edge in zip(rows, shares, high, strict=True):
+        axes.annotate(
+            f"{100 * share:.1f}%",
+            (edge, row),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+        )
+    axes.set_yticks(rows, [name.replace("_", " ") for name in names], color=INK)
+    axes.set_xlim(0, max(0.2, float(high.max()) * 1.18))
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    _percent_axis(axes, "x")
+    axes.set_xlabel("share of questions, with 95% interval")
+    return figure
+
+
+def draw_frontier(exhibit: FrontierExhibit) -> Figure:
+    """Accuracy against cost of every rule, of fixed budgets, and the chosen point."""
+    figure, axes = framed(4.2)
+    for k, rule in enumerate(exhibit.rules):
+        order = np.argsort(rule.cost, kind="stable")
+        axes.plot(
+            rule.cost[order],
+            rule.accuracy[order],
+            color=COLOURS[SERIES[k % len(SERIES)]],
+            linestyle=DASHES[k % len(DASHES)],
+            linewidth=2.4 if k == 0 else 1.4,
+            marker="o" if rule.cost.size < 8 else None,
+            markersize=3.5,
+            label=rule.name,
+            zorder=4 if k == 0 else 3,
+        )
+    axes.plot(
+        exhibit.fixed.cost,
+        exhibit.fixed.accuracy,
+        color=MUTED,
+        marker="s",
+        markersize=3.5,
+        linewidth=1.2,
+        label="fixed budget",
+    )
+    axes.plot(
+        [100],
+        [exhibit.full_accuracy],
+        marker="D",
+        color=INK,
+        linestyle="none",
+        label="full thinking",
+    )
+    costs = [c.cost for c in (*exhibit.rules, exhibit.fixed)]
+    if exhibit.chosen is not None:
+        _, cost, accuracy = exhibit.chosen
+        axes.plot(
+            [cost],
+            [accuracy],
+            marker="o",
+            markersize=12,
+            markerfacecolor="none",
+            markeredgecolor=BAD,
+            markeredgewidth=2.2,
+            linestyle="none",
+            label=exhibit.chosen_name,
+            zorder=5,
+        )
+        costs.append(np.array([cost]))
+    right = min(float(max(c.max() for c in costs)), _WIDEST_COST)
+    axes.set_xlim(float(min(c.min() for c in costs)) - 4, max(right, 100) + 4)
+    _percent_axis(axes, "x", whole=100)
+    _percent_axis(axes, "y")
+    axes.set_xlabel(f"{exhibit.cost_of}, % of full thinking")
+    axes.set_ylabel("accuracy")
+    _legend_below(axes)
+    return figure
+
+
+def draw_risk(exhibit: RiskExhibit) -> Figure:
+    """Share lost along the thresholds, careful ones to the left."""
+    figure, axes = framed(4.0)
+    x = exhibit.thresholds
+    if exhibit.expected is not None:
+        axes.step(
+            x,
+            exhibit.expected,
+            where="post",
+            color=COLOURS["series-1"],
+            linestyle="solid" if exhibit.observed is None else DASHES[2],
+            label="fit questions",
+        )
+    if exhibit.observed is not None:
+        axes.step(x, exhibit.observed, where="post", color=COLOURS["series-1"], label="calibration")
+    if exhibit.upper is not None and exhibit.observed is not None:
+        axes.fill_between(
+            x,
+            exhibit.observed,
+            exhibit.upper,
+            step="post",
+            color=COLOURS["series-1"],
+            alpha=0.16,
+            linewidth=0,
+            label="up to its upper limit",
+        )
+    axes.axhline(exhibit.alpha, color=BAD, linewidth=1.6, label=f"alpha = {exhibit.alpha:g}")
+    if exhibit.limit is not None:
+        axes.axhline(
+            exhibit.limit, color=BAD, linewidth=1.4, linestyle=DASHES[1], label="passes the test"
+        )
+    shown = exhibit.observed if exhibit.observed is not None else exhibit.expected
+    if exhibit.position is not None and shown is not None:
+        axes.plot(
+            [x[exhibit.position]],
+            [shown[exhibit.position]],
+            marker="o",
+            markersize=10,
+            markerfacecolor=SURFACE,
+            markeredgecolor=INK,
+            markeredgewidth=2,
+            linestyle="none",
+            label=f"{exhibit.position_name} threshold",
+            zorder=5,
+        )
+    values = [v for v in (exhibit.expected, exhibit.observed, exhibit.upper) if v is not None]
+    top = max(float(v.max()) for v in values)
+    axes.set_ylim(0, min(max(2.2 * exhibit.alpha, 0.02), max(top, exhibit.alpha) * 1.1))
+    axes.margins(x=0.03)
+    axes.invert_xaxis()
+    axes.set_xlabel(f"{exhibit.family} threshold: careful to aggressive")
+    axes.set_ylabel("share of questions lost")
+    _percent_axis(axes, "y")
+    _legend_below(axes, 2)
+    return figure
+
+
+def draw_serving(savings: Mapping[str, float], asked: str) -> Figure:
+    """Net saving of the rule under each serving stack."""
+    figure, axes = framed(0.9 + 0.5 * len(savings))
+    names = list(savings)
+    values = np.array([savings[name] for name in names])
+    rows = np.arange(len(names))[::-1]
+    colours = [COLOURS["series-1"] if n == asked else COLOURS["series-6"] for n in names]
+    axes.barh(rows, values, color=colours, height=0.6)
+    axes.axvline(0, color=INK, linewidth=1)
+    for row, value in zip(rows, values, strict=True):
+        # A loss is written right of the zero line, where its bar leaves room.
+        axes.annotate(
+            f"{value:+.1f}%",
+            (max(value, 0.0), row),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+        )
+    span = max(float(np.ptp([0.0, *values])), 1.0)
+    axes.set_xlim(min(0.0, 1.04 * float(values.min())), max(0.0, float(values.max())) + 0.3 * span)
+    labels = [f"{name} (asked for)" if name == asked else name for name in names]
+    axes.set_yticks(rows, labels, color=INK)
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    _percent_axis(axes, "x", whole=100)
+    axes.set_xlabel("net saving against full thinking")
+    return figure
+
+
+def draw_alphas(exhibit: AlphaExhibit) -> Figure:
+    """Net saving by risk target, for each side."""
+    figure, axes = framed(3.7)
+    for k, (name, savings) in enumerate(exhibit.savings.items()):
+        values = np.array([np.nan if s is None else s for s in savings])
+        axes.plot(
+            exhibit.alphas,
+            values,
+            color=COLOURS[SERIES[k]],
+            linestyle=DASHES[k],
+            marker="o",
+            markersize=4,
+            label=name,
+        )
+    axes.axvline(exhibit.alpha, color=BAD, linewidth=1.4, linestyle=DASHES[2], label="asked for")
+    axes.axhline(0, color=MUTED, linewidth=1)
+    axes.set_xlim(0, max(exhibit.alphas) * 1.04)
+    _percent_axis(axes, "x")
+    _percent_axis(axes, "y", whole=100)
+    axes.set_xlabel("alpha: most questions that may be lost")
+    axes.set_ylabel("net saving")
+    _legend_below(axes)
+    return figure
+
+
+def draw_reliability(exhibit: ReliabilityExhibit) -> Figure:
+    """Predicted chance of being right against the share that was; area by number of answers."""
+    figure, axes = framed(4.4)
+    axes.plot([0, 1], [0, 1], color=MUTED, linewidth=1.2, linestyle=DASHES[2], label="calibrated")
+    for k, (name, found) in enumerate(exhibit.scores.items()):
+        colour = COLOURS[SERIES[k]]
+        axes.plot(found.predicted, found.observed, color=colour, linestyle=DASHES[k], linewidth=1.4)
+        axes.scatter(
+            found.predicted,
+            found.observed,
+            s=18 + 220 * found.count / found.count.max(),
+            marker="o" if k == 0 else "s",
+            facecolor=colour,
+            edgecolor=SURFACE,
+            alpha=0.85,
+            label=name,
+        )
+    axes.set_xlim(-0.03, 1.03)
+    axes.set_ylim(-0.03, 1.03)
+    axes.set_aspect("equal")
+    _percent_axis(axes, "x")
+    _percent_axis(axes, "y")
+    axes.set_xlabel("the score says")
+    axes.set_ylabel("share really right")
+    handles, labels = axes.get_legend_handles_labels()
+    legend = figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    for handle in legend.legend_handles:
+        if handle is not None and hasattr(handle, "set_sizes"):
+            handle.set_sizes([40])
+    return figure
+
+
+def draw_checkpoints(exhibit: CheckpointExhibit) -> Figure:
+    """Accuracy of stopping everything at each checkpoint, and the share still thinking."""
+    figure, axes = framed(3.5)
+    x = np.arange(exhibit.budgets.size)
+    axes.bar(
+        x, exhibit.thinking, color=COLOURS["grid"], width=0.72, label="still thinking", zorder=1
+    )
+    axes.plot(x, exhibit.accuracy, color=COLOURS["series-1"], marker="o", label="right if stopped")
+    axes.axhline(
+        exhibit.full_accuracy, color=INK, linewidth=1.4, linestyle=DASHES[1], label="full thinking"
+    )
+    axes.set_xticks(x, [str(b) for b in exhibit.budgets])
+    axes.set_ylim(0, 1.02)
+    _percent_axis(axes, "y")
+    axes.grid(visible=False, axis="x")
+    axes.set_xlabel("thinking tokens at the checkpoint")
+    axes.set_ylabel("share of questions")
+    _legend_below(axes)
+    return figure
+
+
+def draw_signals(exhibits: Sequence[SignalExhibit]) -> Figure:
+    """Median and deciles of each signal at each checkpoint, for right and wrong answers."""
+    rows = (len(exhibits) + 1) // 2
+    figure = blank(0.6 + 2.1 * rows)
+    grid = figure.subplots(rows, 2, squeeze=False)
+    panels: list[Axes] = list(grid.flat)
+    for axes, exhibit in zip(panels, exhibits, strict=False):
+        axes.patch.set_visible(False)
+        x = np.arange(exhibit.budgets.size)
+        for spread, colour, mark, label in (
+            (exhibit.right, GOOD, "o", "right"),
+            (exhibit.wrong, BAD, "X", "wrong"),
+        ):
+            axes.fill_between(x, spread.low, spread.high, color=colour, alpha=0.16, linewidth=0)
+            axes.plot(
+                x,
+                spread.middle,
+                color=colour,
+                marker=mark,
+                markersize=4,
+                linewidth=1.4,
+                label=label,
+            )
+        axes.set_title(exhibit.name, fontsize=11, color=INK)
+        step = max(1, -(-exhibit.budgets.size // 5))
+        axes.set_xticks(x[::step], [str(b) for b in exhibit.budgets[::step]])
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+    for axes in grid[-1]:
+        axes.set_xlabel("thinking tokens")
+    for axes in panels[len(exhibits) :]:
+        axes.set_visible(False)
+    _legend_below(panels[0], 2)
+    return figure
+
+
+def draw_example(example: Example) -> Figure:
+    """One question: its forced answers in a row, and the rule's score against its threshold."""
+    scored = [
+        (k, step.score)
+        for k, step in enumerate(example.steps)
+        if step.score is not None and not step.ended
+    ]
+    figure = blank(3.3 if scored else 1.9)
+    answers: Axes
+    if scored:
+        answers, axes = figure.subplots(2, 1, sharex=True, height_ratios=(1, 2.4))
+        axes.patch.set_visible(False)
+        axes.plot(*zip(*scored, strict=True), color=COLOURS["series-1"], marker="s", label="score")
+        if example.threshold is not None:
+            axes.axhline(
+                example.threshold, color=INK, linewidth=1.3, linestyle=DASHES[1], label="threshold"
+            )
+        axes.margins(y=0.2)
+        axes.set_ylabel(f"{example.family}")
+    else:
+        answers = axes = figure.subplots()
+    answers.patch.set_visible(False)
+    for right, colour, mark, label in ((True, GOOD, "o", "right"), (False, BAD, "X", "wrong")):
+        mine = [k for k, s in enumerate(example.steps) if s.correct == right and not s.ended]
+        answers.plot(
+            mine, [0] * len(mine), color=colour, marker=mark, markersize=8, linestyle="none",
+            label=label,
+        )  # fmt: skip
+    for k, step in enumerate(example.steps):
+        if step.answer and len(step.answer) <= _SHORT_ANSWER and not step.ended:
+            answers.annotate(
+                step.answer, (k, 0), xytext=(0, 8), textcoords="offset points", ha="center"
+            )
+    if example.stop is not None:
+        for panel in figure.axes:
+            panel.axvline(
+                example.stop,
+                ymax=0.2 if panel is answers else 1.0,  # below the answers' texts
+                color=BAD,
+                linewidth=1.6,
+                linestyle=DASHES[2],
+                label="stop" if panel is axes else None,
+                zorder=1,
+            )
+    answers.set_ylim(-0.5, 1)
+    answers.set_yticks([])
+    answers.spines["left"].set_visible(False)
+    if scored:
+        answers.spines["bottom"].set_visible(False)
+        answers.tick_params(axis="x", length=0)
+    answers.grid(visible=False)
+    axes.set_xlim(-0.5, len(example.steps) - 0.5)
+    axes.set_xticks(range(len(example.steps)), [str(step.budget) for step in example.steps])
+    axes.set_xlabel("thinking tokens")
+    handles = [h for panel in figure.axes for h in panel.get_legend_handles_labels()[0]]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, columnspacing=1.2)
+    return figure

@@ -1,0 +1,339 @@
+"""The page itself: one HTML file with its style, script and pictures inside.
+
+Puts words, tables and pictures into the template; chooses and computes nothing.  The drawing and
+template libraries are imported when a page is made, since they are an extra.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from stopadvisor.assessment.assess import Assessment
+from stopadvisor.assessment.recommendation import chance_words
+from stopadvisor.errors import OutputError
+from stopadvisor.report.figures.data import Example
+from stopadvisor.report.figures.load import Material, gather
+from stopadvisor.report.html import captions
+from stopadvisor.report.html.captions import Caption, percent, share
+from stopadvisor.report.html.summary import summarise
+from stopadvisor.runs.archives import SIMULATED
+from stopadvisor.runs.sources import REPORT
+from stopadvisor.runs.storage import encode, replace_file
+from stopadvisor.studies.study import Cell, Column, Table
+from stopadvisor.studies.write import table_csv
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Written", "missing_packages", "render", "write_report"]
+
+_HERE = Path(__file__).parent
+_NEEDED = ("matplotlib", "jinja2")
+_KINDS = {
+    "win": "A win: stopped early, and right",
+    "loss": "A loss: stopped early, and wrong",
+    "oscillation": "An oscillation: the answer changes sides",
+}
+_DIGITS = 4
+
+
+@dataclass(frozen=True)
+class Written:
+    """A report on disk."""
+
+    path: Path
+    size: int
+    """Bytes."""
+    material: Material
+    """What it shows."""
+
+
+@dataclass(frozen=True)
+class _Picture:
+    caption: Caption
+    svg: str
+
+
+def missing_packages() -> tuple[str, ...]:
+    """What of the extra `report` is not installed; imports none of it."""
+    return tuple(name for name in _NEEDED if find_spec(name) is None)
+
+
+def write_report(
+    assessment: Assessment, document: Mapping[str, Any], target: Path | None = None
+) -> Written:
+    """Write the report on an assessed source.
+
+    Parameters
+    ----------
+    assessment : Assessment
+    document : mapping
+        Its document, as written to ``assessment.json``.
+    target : Path, optional
+        The file; ``report.html`` in the folder of the source where none is given.
+
+    Raises
+    ------
+    OutputError
+        The extra `report` is not installed, or the file cannot be written.
+    ProbeError
+        What `calibrate` left is damaged.
+    """
+    if missing := missing_packages():
+        raise OutputError(
+            f"the report needs {' and '.join(missing)}, not installed here: "
+            "pip install 'stopadvisor[report]'"
+        )
+    path = target or assessment.source.folder / REPORT
+    material = gather(assessment, document)
+    page = encode(render(material))
+    replace_file(path, page)
+    return Written(path, len(page), material)
+
+
+def render(material: Material) -> str:
+    """Write the page.
+
+    Returns
+    -------
+    str
+        HTML that refers to nothing outside itself, the same for the same material.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    document = material.document
+    environment = Environment(
+        loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {"sheet": _sheet, "words": _words}
+    style = (_HERE / "page.css").read_text(encoding="utf-8")
+    script = (_HERE / "page.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return environment.get_template("page.html").render(
+        summary=summarise(document, material.calibration),
+        document=document,
+        origin=_origin(document),
+        provenance=_provenance(document),
+        matched=captions.matched_risk_table(document),
+        pictures=[
+            {"caption": p.caption, "svg": Markup(p.svg)} for p in _pictures(material)
+        ],
+        examples=[
+            {"example": e, "title": _KINDS[e.kind], "svg": Markup(svg), "table": table}
+            for e, svg, table in _examples(material.exhibits.examples)
+        ],
+        examples_basis=material.exhibits.examples_basis,
+        remarks=[*document["remarks"], *material.remarks],
+        style=Markup(style),
+        script=Markup(script),
+        script_digest=digest,
+    )  # fmt: skip
+
+
+# --- Pictures -------------------------------------------------------------------------------------
+
+
+def _pictures(material: Material) -> list[_Picture]:
+    from stopadvisor.report.html import charts
+
+    document, exhibits = material.document, material.exhibits
+    frontier = captions.frontier_caption(exhibits.frontier)
+    found = [
+        _drawn(captions.profile_caption(document), charts.draw_profile, document["profile"]),
+        _drawn(frontier, charts.draw_frontier, exhibits.frontier),
+    ]
+    if exhibits.risk is not None:
+        found.append(_drawn(captions.risk_caption(exhibits.risk), charts.draw_risk, exhibits.risk))
+    serving = captions.serving_caption(document)
+    if serving is not None:
+        savings = {str(row[0]): row[1] for row in serving.table.rows}
+        asked = document["recommendation"]["serving"]
+        found.append(_drawn(serving, charts.draw_serving, savings, asked))
+    signals = captions.signal_caption(exhibits.signals, exhibits.signals_basis)
+    alpha, checkpoints = exhibits.alpha, exhibits.checkpoints
+    found.append(_drawn(captions.alpha_caption(alpha), charts.draw_alphas, alpha))
+    if exhibits.reliability is not None:
+        caption = captions.reliability_caption(exhibits.reliability)
+        found.append(_drawn(caption, charts.draw_reliability, exhibits.reliability))
+    found += [
+        _drawn(captions.checkpoint_caption(checkpoints), charts.draw_checkpoints, checkpoints),
+        _drawn(signals, charts.draw_signals, exhibits.signals),
+    ]
+    return found
+
+
+def _drawn(caption: Caption, draw: Callable[..., Figure], *given: Any) -> _Picture:
+    from stopadvisor.report.html.theme import inline_svg, style
+
+    with style(caption.name):
+        svg = inline_svg(
+            draw(*given), caption.name, caption.title, caption.sentence.replace("`", "")
+        )
+    return _Picture(caption, svg)
+
+
+def _examples(examples: Sequence[Example]) -> list[tuple[Example, str, Table]]:
+    from stopadvisor.report.html.charts import draw_example
+    from stopadvisor.report.html.theme import inline_svg, style
+
+    found = []
+    for example in examples:
+        name = f"example-{example.kind}"
+        with style(name):
+            svg = inline_svg(draw_example(example), name, _KINDS[example.kind], _told(example))
+        found.append((example, svg, _steps(example)))
+    return found
+
+
+def _told(example: Example) -> str:
+    """An example in words."""
+    live = [step for step in example.steps if not step.ended]
+    words = ", ".join(f"{s.budget}: {'right' if s.correct else 'wrong'}" for s in live)
+    end = "right" if example.full_correct else "wrong"
+    stop = (
+        "the rule never stops it"
+        if example.stop is None
+        else f"the rule stops at {example.steps[example.stop].budget}"
+    )
+    rule = "" if example.family is None else f"; {stop}"
+    return (
+        f"Forced answers by thinking tokens: {words or 'none'}{rule}; full thinking takes "
+        f"{example.trace_tokens} tokens and is {end}."
+    )
+
+
+def _steps(example: Example) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for k, step in enumerate(example.steps):
+        if step.ended:
+            break
+        verdict = "right" if step.correct else "wrong"
+        stop = "stops here" if k == example.stop else None
+        rows.append((step.budget, step.answer, verdict, step.confidence, step.score, stop))
+    return Table(
+        f"example-{example.kind}",
+        "Its forced answers",
+        (
+            Column("budget", "thinking", "tokens"),
+            Column("answer", "forced answer"),
+            Column("verdict", "is"),
+            Column("confidence", "confidence", "share"),
+            Column("score", "score"),
+            Column("stop", "rule"),
+        ),
+        tuple(rows),
+    )
+
+
+# --- Cells ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Sheet:
+    """A table as the template writes it: texts, and whether a column is of numbers."""
+
+    name: str
+    head: list[tuple[str, bool]]
+    rows: list[list[tuple[str, bool]]]
+    csv: str
+    """Address that holds the table whole, values as computed."""
+
+
+def _sheet(table: Table) -> _Sheet:
+    columns: list[Sequence[Cell]] = [
+        [row[k] for row in table.rows] for k in range(len(table.columns))
+    ]
+    numeric = [any(map(_is_number, column)) for column in columns]
+    titles = [column.title for column in table.columns]
+    return _Sheet(
+        table.name,
+        list(zip(titles, numeric, strict=True)),
+        [
+            [(_cell(v, c), n) for v, c, n in zip(row, table.columns, numeric, strict=True)]
+            for row in table.rows
+        ],
+        "data:text/csv;charset=utf-8," + quote(table_csv(table)),
+    )
+
+
+def _is_number(value: Cell) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _words(text: str) -> str:
+    """Our own texts for the page: commands between backticks as code, no sign torn from its number.
+
+    Everything in them is escaped.
+    """
+    from markupsafe import Markup, escape
+
+    parts = [escape(part) for part in text.replace(" %", "%").replace("> ", ">\u00a0").split("`")]
+    return Markup("").join(
+        Markup("<code>{}</code>").format(p) if k % 2 else p for k, p in enumerate(parts)
+    )
+
+
+def _cell(value: Cell, column: Column) -> str:
+    """A value as people read it."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
+    if column.unit == "share":
+        return share(value)
+    if column.unit == "chance":
+        return chance_words(value).replace(" %", "%")
+    if column.unit == "%":
+        return percent(value)
+    if isinstance(value, int):
+        return str(value)
+    return f"{value:.1f}" if column.unit == "tokens" else f"{value:.{_DIGITS}g}"
+
+
+def _origin(document: Mapping[str, Any]) -> str:
+    """Whose probes these are, in words."""
+    workload = document["workload"]
+    if workload["engine"] == SIMULATED:
+        return "simulated probes"
+    return str(workload["model"] or "published archive")
+
+
+def _provenance(document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    workload, split = document["workload"], document["split"]
+    rows = [
+        ("Run", document["run"]),
+        ("Model", workload["model"] or f"none: {_origin(document)}"),
+        ("Engine", workload["engine"] or "none"),
+        ("Workload", f"{workload['n_questions']} questions, SHA-256 {workload['sha256'][:16]}…"),
+        ("Split", ", ".join(f"{count} {part}" for part, count in split.items())),
+        ("Checkpoints", ", ".join(map(str, workload["budgets"])) + " thinking tokens"),
+        ("Full thinking", f"{workload['full_reference']} reference"),
+        ("Cut off", f"{share(workload['truncated_share'])} of the traces"),
+        ("Protocol", document["protocol"]),
+        ("Promise", f"alpha {document['alpha']:g}, delta {document['delta']:g}"),
+    ]
+    if "server" in document:
+        rows.append(("Server", document["server"]["reason"]))
+    if "settings" in document:
+        settings = document["settings"]
+        weights = settings["weights"]
+        rows += [
+            ("Test", f"{settings['bound']}, {settings['multiplicity']}"),
+            (
+                "Cost of a token",
+                f"prefilled {weights['prefilled']:g}, cached {weights['cached']:g}, decoded "
+                f"{weights['decoded']:g} ({weights['unit']})",
+            ),
+        ]
+    return [(name, str(value)) for name, value in rows]

@@ -1,0 +1,10 @@
+"""What a command prints for people."""
+
+__all__ = [
+    "assess",
+    "calibrate",
+    "run",
+    "screen",
+    "study",
+    "verify",
+]

@@ -1,0 +1,269 @@
+"""An assessment for people: what to do first, then the tables it rests on.
+
+Reads the document that ``assessment.json`` holds, so that screen and file say the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from stopadvisor.assessment.recommendation import LABELS, chance_words, deciding_reason
+from stopadvisor.report.documents import matched_points
+from stopadvisor.report.text.screen import (
+    Screen,
+    in_unit,
+    interval,
+    number,
+    number_list,
+    percent,
+    place,
+    plural,
+    share,
+)
+from stopadvisor.rules.families import rule_name
+
+__all__ = ["PAPER_FLAW", "show_assessment"]
+
+Document = Mapping[str, Any]
+
+PAPER_FLAW = (
+    "Paper protocol: it reproduces the published analysis and is flawed as advice. Its intervals "
+    "keep thresholds frozen, which tells two equal families apart far more often than the 5 % "
+    "they stand for, and its profile opens every question. Act on --protocol deploy."
+)
+_ORDER = ("early_solved", "beneficial", "harmful", "unsolved", "oscillating")
+
+
+def show_assessment(document: Document, out: TextIO) -> None:
+    """Print what `assess` found."""
+    screen = Screen(out)
+    paper = document["protocol"] == "paper"
+    advice = document["recommendation"]
+    stops = advice["policy"] != "full-budget"
+    screen.headline(_headline(advice), "good" if stops else "doubtful")
+    screen.facts(_paper_facts(document) if paper else _facts(document))
+    run = place(document["run"])
+    if paper:
+        screen.command(f"stopadvisor assess {run} --alpha {document['alpha']:g}")
+    elif stops:
+        screen.command(f"stopadvisor calibrate {run} --alpha {document['alpha']:g}")
+    if paper:
+        screen.items("Read this first", [PAPER_FLAW])
+    _profile(screen, document)
+    _matched_risk(screen, document)
+    _serving(screen, document)
+    screen.items("Why", advice["reasons"])
+
+
+def _headline(advice: Document) -> str:
+    if advice["policy"] == "full-budget":
+        return "Keep the full thinking budget: do not stop early."
+    rule = rule_name(advice["family"])
+    if advice["schedule"] is None:  # the paper's rules look at every checkpoint
+        return f"Stop early by {rule}."
+    return f"Stop early by {rule}, at {plural(len(advice['schedule']), 'checkpoint')}."
+
+
+def _point(document: Document) -> Document | None:
+    """The row of the comparison that the advice rests on."""
+    for row in document["matched_risk"]:
+        if row["alpha"] == document["alpha"]:
+            for side in (row["learned"], row["scalar"]):
+                if side and side["family"] == document["recommendation"]["family"]:
+                    found: Document = side
+                    return found
+    return None
+
+
+def _why(advice: Document) -> str:
+    return deciding_reason(advice["policy"], advice["reasons"]).partition(": ")[2]
+
+
+def _facts(document: Document) -> list[tuple[str, str]]:
+    advice, split = document["recommendation"], document["split"]
+    point = _point(document)
+    rows = [("why", _why(advice))]
+    if point is not None:
+        rows += [
+            ("probe at", f"{number_list(advice['schedule'])} thinking tokens"),
+            (
+                "saves",
+                f"{percent(point['fit_total_saving_pct'])} of the cost under {advice['serving']}"
+                f"{in_unit(document['settings']['weights'])} "
+                f"(at least {percent(document['fit_saving_lower_pct'])}, one-sided 95 %); "
+                f"{percent(point['fit_think_saving_pct'])} of the thinking",
+            ),
+            (
+                "may lose",
+                f"{share(point['fit_risk'])} of all questions by this estimate; accuracy "
+                f"{share(document['fit_full_accuracy'])} -> {share(point['fit_accuracy'])}",
+            ),
+        ]
+        rows.append(
+            (
+                "certain",
+                f"not yet: calibrate is to certify at most {share(document['alpha'])} lost; "
+                f"chance {chance_words(document['chance_to_certify'])} by this estimate",
+            )
+        )
+    else:
+        rows.append(("saves", "nothing, and loses nothing: serve without probes, as you do now"))
+    rows += [
+        ("labels", reason.removeprefix(LABELS))
+        for reason in advice["reasons"]
+        if reason.startswith(LABELS)
+    ]
+    if document["workload"].get("on_stop") == "answer":
+        text = "thinking is closed and the model writes its visible answer"
+        if point is not None and point["feasible"]:
+            text += f"; {percent(point['fit_answer_saving_pct'])} of its tokens saved"
+        rows.append(("on stop", text))
+    if server := document.get("server"):
+        regime = server["regime"] or "serving regime not told"
+        rows.append(("server", f"{regime}, as measured: {server['reason']}"))
+    rows.append(
+        (
+            "based on",
+            f"{split['fit']} fit questions of {document['workload']['n_questions']}; "
+            f"{split['calibration']} for calibration and {split['test']} for test stay closed",
+        )
+    )
+    return rows
+
+
+def _paper_facts(document: Document) -> list[tuple[str, str]]:
+    advice, split = document["recommendation"], document["split"]
+    point = _point(document)
+    rows = [("why", _why(advice))]
+    if point is not None:
+        rows += [
+            (
+                "saves",
+                f"{percent(point['total_saving_pct'])} of all tokens, "
+                f"{percent(point['think_saving_pct'])} of the thinking (test questions)",
+            ),
+            (
+                "may lose",
+                f"{share(point['test_risk'])} of test questions were lost; accuracy "
+                f"{share(point['test_accuracy'])}, full thinking "
+                f"{share(document['full_accuracy'])} of all questions",
+            ),
+        ]
+    rows.append(
+        ("based on", f"{split['calibration']} calibration and {split['test']} test questions")
+    )
+    return rows
+
+
+# --- Tables ---------------------------------------------------------------------------------------
+
+
+def _profile(screen: Screen, document: Document) -> None:
+    regime, profile = document["regime"], document["profile"]
+    total = sum(row["count"] for row in profile.values())
+    screen.table(
+        f"Profile of {total} {'' if regime['basis'] == 'all' else 'fit '}questions: "
+        f"{regime['predicted']} (stable in {share(regime['stability'])} of draws)",
+        ("", "count", "share", "95 % interval", ""),
+        [
+            (
+                name.replace("_", " "),
+                str(profile[name]["count"]),
+                share(profile[name]["share"]),
+                interval(profile[name]["ci95"], 100),
+                screen.bar(profile[name]["share"]),
+            )
+            for name in _ORDER
+        ],
+    )
+
+
+def _matched_risk(screen: Screen, document: Document) -> None:
+    basis = "test" if document["protocol"] == "paper" else "fit"
+    rows = [
+        (
+            f"{point['alpha']:g}",
+            point["side"],
+            point["family"],
+            number(point["threshold"]),
+            share(point["risk"]) if point["feasible"] else "not feasible",
+            share(point["accuracy"]),
+            percent(point["total_saving_pct"]),
+        )
+        for point in matched_points(document)
+    ]
+    screen.table(
+        f"Learned against scalar at matched risk ({basis} questions)",
+        ("alpha", "side", "rule", "threshold", "risk", "accuracy", "saving"),
+        rows,
+        left=3,
+    )
+    for row in document["matched_risk"]:
+        if row["delta_saving_pp"] is not None:
+            screen.text(f"alpha {row['alpha']:g}: {row['verdict']}, {_difference(row)}")
+
+
+def _difference(row: Document) -> str:
+    """Learned minus scalar; a rule that is not feasible never stops, so there is none to take."""
+    feasible = [side for side in ("learned", "scalar") if row[side]["feasible"]]
+    if len(feasible) < 2:
+        return f"only the {feasible[0]} side is feasible" if feasible else "neither is feasible"
+    spread = row["delta_saving_pp"]
+    return f"learned minus scalar {spread['median']:+.1f} pp, 95 % {interval(spread['ci95'])}"
+
+
+def _serving(screen: Screen, document: Document) -> None:
+    serving, asked = document["serving"], document["recommendation"]["serving"]
+    if serving["operating_point"] is None:
+        return
+    named = {name: row for name, row in serving.items() if name != "operating_point"}
+    if document["protocol"] == "paper":
+        screen.table(
+            "Net saving by serving stack",
+            ("", "saving", ""),
+            [
+                (name, percent(row["saving_pct"]), "asked for" if name == asked else "")
+                for name, row in named.items()
+            ],
+        )
+        screen.text(serving["operating_point"])
+        return
+    priced = any(row["money_per_1000"] for row in named.values())
+    screen.table(
+        f"Net saving of the rule chosen for {asked} (*), on each serving stack",
+        (
+            "",
+            "saving",
+            *(("per 1000",) if priced else ()),
+            "probes",
+            "break-even\nprobes",
+            "break-even\ncached",
+        ),
+        [
+            (
+                f"{name} *" if name == asked else name,
+                percent(row["saving_pct"]),
+                *((number(row["money_per_1000"]["policy"]),) if priced else ()),
+                f"{row['probes']:.2f}",
+                _decimals(row["break_even_probes"], 2),
+                _decimals(row["break_even_cached_price"], 3),
+            )
+            for name, row in named.items()
+        ],
+    )
+    screen.text(serving["operating_point"])
+    unit = document["settings"]["weights"]["unit"]
+    others = number_list([name for name in named if name != asked])
+    screen.text(
+        f"For {others} another rule may save more: assess with --serving. The saving is gone at "
+        "the break-even: so many probes a request, each as dear as now, or that price of a "
+        f"cached token ({unit})."
+    )
+    if priced:
+        full = next(row["money_per_1000"]["full"] for row in named.values())
+        screen.text(f"Full thinking costs {full:.4g} per 1000 requests.")
+
+
+def _decimals(value: float | None, places: int) -> str:
+    return "-" if value is None else f"{value:.{places}f}"

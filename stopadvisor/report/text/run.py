@@ -1,0 +1,101 @@
+"""The summary of `run` on the screen.  Formats a finished document and computes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TextIO
+
+from stopadvisor.report.text.screen import Screen, interval, percent, plural, share
+
+__all__ = ["show_summary"]
+
+Document = Mapping[str, Any]
+_SERVING = {
+    "resume": "thinking was resumed after each probe",
+    "overlap": "overlap: thinking streamed on while a probe ran, and was broken off at a stop",
+}
+
+
+def show_summary(document: Document, out: TextIO) -> None:
+    """Print what `run` did, from its document."""
+    screen = Screen(out)
+    count = plural(document["questions"], "question")
+    if document["kind"] == "full-budget":
+        screen.headline(f"Answered {count} with the full budget: this policy never stops.")
+    else:
+        screen.headline(
+            f"Answered {count}, {share(document['stopped_share'])} of them stopped early."
+        )
+    screen.facts(_facts(document))
+    if document["full"]:
+        screen.title("Against full thinking, in the same run")
+        screen.facts(_against_full(document))
+    if document["against"]:
+        screen.title(f"Against the recorded probes of {document['against']['run']}")
+        screen.facts(_against_run(document["against"]))
+
+
+def _facts(document: Document) -> Iterator[tuple[str, str]]:
+    mean = document["mean_tokens"]
+    if document["questions"]:
+        yield (
+            "tokens",
+            f"{mean['think']:.1f} thinking, {mean['probe']:.1f} probing and "
+            f"{mean['visible']:.1f} visible answer per question",
+        )
+    if document["new"]:
+        yield "time", f"{document['seconds']:.1f} s for {plural(document['new'], 'new question')}"
+    else:
+        yield "new", "none: all of them had been answered before"
+    if document["serving"] and document["kind"] == "stop":
+        yield "serving", _SERVING[document["serving"]]
+    if document["labelled"]:
+        yield "accuracy", f"{share(document['accuracy'])} of {document['labelled']} with gold"
+    if not document["certified"] and document["kind"] == "stop":
+        yield "certificate", "does not cover these answers"
+    yield "answers", document["out"]
+
+
+def _against_full(document: Document) -> Iterator[tuple[str, str]]:
+    full = document["full"]
+    yield (
+        "tokens",
+        f"{_saved(full['token_saving_pct'], 'fewer')} decoded, probes included; "
+        f"{_saved(full['think_saving_pct'], 'fewer')} of thinking",
+    )
+    if full["time_saving_pct"] is not None:
+        yield (
+            "time",
+            f"{_saved(full['time_saving_pct'], 'less')}: {full['seconds']:.1f} s instead of "
+            f"{full['full_seconds']:.1f} s for {plural(full['timed_questions'], 'question')}",
+        )
+    if full["labelled"]:
+        yield "accuracy", f"{share(full['full_accuracy'])} -> {share(full['accuracy'])}"
+        yield "lost", _lost(full)
+    unmet = full["unmet"]
+    if unmet["labelled"] and unmet["labelled"] != full["labelled"]:
+        yield "never met", f"{_lost(unmet)}, which neither fitted nor calibrated the policy"
+    if document["certified"] and full["labelled"]:
+        yield "certified", f"at most {share(document['alpha'])} lost"
+
+
+def _saved(saving: float, word: str) -> str:
+    return f"{percent(saving)} {word}" if saving >= 0 else f"{percent(-saving)} more"
+
+
+def _lost(figures: Document) -> str:
+    return (
+        f"{share(figures['risk'])} {interval(figures['risk_ci95'], 100)} of "
+        f"{figures['labelled']} questions"
+    )
+
+
+def _against_run(against: Document) -> Iterator[tuple[str, str]]:
+    yield (
+        "stops",
+        f"{against['differing_stops']} of {against['questions']} differ "
+        f"({share(against['differing_stops_share'])})",
+    )
+    yield "answers", f"{against['differing_answers']} differ"
+    if against["examples"]:
+        yield "such as", ", ".join(against["examples"])

@@ -1,0 +1,247 @@
+"""What the commands' summaries share: a console, a headline with its facts, tables, percentages.
+
+Eighty columns wherever the width is not known, no colour where nobody can see it, and plain ASCII
+where the locale or the stream has nothing else.  Knows shapes of output, and no command.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, Literal, TextIO
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.measure import Measurement
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from stopadvisor.rules.costs import PAPER_WEIGHTS
+
+__all__ = [
+    "LocaleConsole",
+    "Screen",
+    "Tone",
+    "in_unit",
+    "interval",
+    "number",
+    "number_list",
+    "percent",
+    "place",
+    "plural",
+    "share",
+]
+
+WIDTH = 80
+WIDEST = 120
+_INDENT = 2
+_BAR = 20
+_LONGEST_WORD = 24
+"""Words of a table up to this length are never torn."""
+_HEAD = box.SIMPLE_HEAD
+_ASCII_HEAD = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
+"""The same, drawn with hyphens."""
+_PLAIN = str.maketrans(
+    {
+        "…": "...", "–": "-", "—": "-", "−": "-", "→": "->", "≥": ">=", "≤": "<=", "×": "x",
+        "α": "alpha", "δ": "delta", "µ": "u",
+    }
+)  # fmt: skip
+"""What our own texts may hold beside ASCII."""
+
+Tone = Literal["good", "doubtful", "bad"]
+_TONES = {"good": "bold green", "doubtful": "bold yellow", "bad": "bold red", None: "bold"}
+
+
+class LocaleConsole(Console):
+    """A console that keeps to ASCII where the locale does, whatever the stream could encode."""
+
+    @property
+    def encoding(self) -> str:
+        """Name of the stream's encoding, or ``ascii``."""
+        return super().encoding if _knows_unicode(self.file) else "ascii"
+
+
+class Screen:
+    """Where a command's summary is printed."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._console = LocaleConsole(file=out, highlight=False, markup=False, emoji=False)
+        self._ascii = self._console.options.ascii_only
+        known = out.isatty() or os.environ.get("COLUMNS", "").isdecimal()
+        self._console.width = min(self._console.width if known else WIDTH, WIDEST)
+        self._names = 0
+
+    def headline(self, text: str, tone: Tone | None = None) -> None:
+        """The result, first of all."""
+        self._print(_styled(text, _TONES[tone]))
+
+    def facts(self, rows: Iterable[tuple[str, str]]) -> None:
+        """Name and value, one a line, values wrapped beside their names."""
+        rows = list(rows)
+        self._names = max((len(name) for name, _ in rows), default=0)
+        table = Table.grid(padding=(0, 2, 0, 0))
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, value in rows:
+            table.add_row(_styled(name, "dim"), _styled(value))
+        self._indented(table)
+
+    def command(self, text: str) -> None:
+        """A command to copy, below the facts: one line, or on a terminal lines that shells join."""
+        name = f"  {'next':{self._names}}  "
+        lines = [text]
+        if self._console.is_terminal:
+            lines = _shell_lines(text, self._console.width - len(name))
+        for k, line in enumerate(lines):
+            start = (name if k == 0 else " " * len(name), "dim")
+            self._print(Text.assemble(start, (line, "bold cyan")), soft_wrap=True)
+
+    def text(self, text: str) -> None:
+        """A paragraph."""
+        self._indented(_styled(text))
+
+    def items(self, title: str, texts: Iterable[str]) -> None:
+        """A title and its paragraphs."""
+        self.title(title)
+        for text in texts:
+            self.text(text)
+
+    def title(self, text: str) -> None:
+        """The name of what follows, after an empty line."""
+        self._print(Text())
+        self._print(_styled(text, "bold"))
+
+    def table(
+        self, title: str, header: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1
+    ) -> None:
+        """A table: the first columns to the left, as many as `left` says, the others to the right.
+
+        A last column without a name is to the left too.
+        """
+        self.title(title)
+        table = Table(
+            box=_ASCII_HEAD if self._ascii else _HEAD,
+            pad_edge=False,
+            show_edge=False,
+            padding=(0, 2, 0, 0),
+        )
+        rows = list(rows)
+        for k, name in enumerate(header):
+            lines = [*name.splitlines(), *(row[k] for row in rows)]
+            longest = max((len(word) for line in lines for word in line.split()), default=0)
+            table.add_column(
+                _styled(name),
+                justify="right" if k >= left and name else "left",
+                overflow="fold",
+                # Where a table is too wide, rich narrows the widest columns, words or no words.
+                no_wrap=max(map(len, lines), default=0) == longest <= _LONGEST_WORD,
+                min_width=min(longest, _LONGEST_WORD),
+            )
+        for row in rows:
+            table.add_row(*(_styled(cell) for cell in row))
+        wide = self._console.options.update(max_width=1000)
+        needed = Measurement.get(self._console, wide, table).minimum + _INDENT
+        # Where there is less room lines run over: a figure cut short would read as another one.
+        width, self._console.width = self._console.width, max(self._console.width, needed)
+        self._indented(table)
+        self._console.width = width
+
+    def bar(self, share: float) -> str:
+        """A share as a bar, in characters that the output can show."""
+        return ("#" if self._ascii else "█") * round(_BAR * share)
+
+    def _indented(self, what: Table | Text) -> None:
+        self._print(Padding(what, (0, 0, 0, _INDENT), expand=False))
+
+    def _print(self, what: RenderableType, *, soft_wrap: bool = False) -> None:
+        """Write lines without rich's padding, in characters that the output can take."""
+        with self._console.capture() as captured:
+            self._console.print(what, soft_wrap=soft_wrap)
+        text = "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+        if self._ascii:
+            text = text.translate(_PLAIN)
+            encoding = getattr(self._out, "encoding", None) or "utf-8"
+            text = text.encode(encoding, "backslashreplace").decode(encoding)
+        self._out.write(text)
+
+
+def _knows_unicode(out: IO[str]) -> bool:
+    """Whether more than ASCII may be written.
+
+    Python writes UTF-8 under the C locale too, and to that end sets LC_CTYPE itself: what the
+    terminal shows is told by what the user has set.
+    """
+    if not (getattr(out, "encoding", None) or "utf-8").lower().startswith("utf"):
+        return False
+    whole, general, ctype = (os.environ.get(n, "") for n in ("LC_ALL", "LANG", "LC_CTYPE"))
+    if whole or ctype not in ("", "C.UTF-8", "C.utf8", "UTF-8"):
+        return (whole or ctype) not in ("C", "POSIX")
+    return general not in ("C", "POSIX")
+
+
+def _shell_lines(command: str, width: int) -> list[str]:
+    """A command in lines of at most that width where its words allow, joined by backslashes."""
+    lines: list[str] = []
+    for word in map(shlex.quote, shlex.split(command)):
+        if lines and len(f"{lines[-1]} {word} \\") <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word if not lines else f"  {word}")
+    return [f"{line} \\" for line in lines[:-1]] + lines[-1:]
+
+
+def _styled(text: str, style: str = "") -> Text:
+    """Text whose percentages cannot be torn from their signs at a line's end."""
+    return Text(text.replace(" %", "%"), style=style)
+
+
+# --- Values as words ------------------------------------------------------------------------------
+
+
+def share(value: float | None) -> str:
+    """A share in 0–1 as a percentage."""
+    return "-" if value is None else f"{100 * value:.1f}%"
+
+
+def percent(value: float | None) -> str:
+    """A percentage that is one already."""
+    return "-" if value is None else f"{value:.1f}%"
+
+
+def in_unit(weights: Mapping[str, Any] | None) -> str:
+    """What a cost is told in, where that is not the paper's."""
+    unit = None if weights is None else weights["unit"]
+    return "" if unit in (None, PAPER_WEIGHTS.unit) else f" ({unit})"
+
+
+def number(value: float | None) -> str:
+    """A threshold."""
+    return "-" if value is None else f"{value:.4g}"
+
+
+def interval(values: Sequence[float] | None, scale: float = 1.0) -> str:
+    """The 95 % interval of percentages; of shares with scale 100."""
+    if values is None:
+        return ""
+    return f"[{scale * values[0]:.1f}, {scale * values[1]:.1f}]"
+
+
+def number_list(values: Sequence[int] | Sequence[str]) -> str:
+    """Numbers, or names, with commas and an "and"."""
+    words = [str(value) for value in values]
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
+
+
+def plural(count: int, noun: str) -> str:
+    """A count with its noun."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def place(path: str | Path) -> str:
+    """A path as a word of a shell command."""
+    return shlex.quote(str(path))

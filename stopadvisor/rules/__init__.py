@@ -1,0 +1,13 @@
+"""Rules for stopping: their scores, where they stop, what is lost and what it costs."""
+
+__all__ = [
+    "boosting",
+    "costs",
+    "drift",
+    "families",
+    "features",
+    "outcomes",
+    "scorer",
+    "scores",
+    "serving_profile",
+]

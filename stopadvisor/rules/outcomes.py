@@ -1,0 +1,177 @@
+"""What one exact rule did on some questions: losses, accuracy, savings.
+
+The rule is given; nothing is chosen here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stopadvisor.arrays import FloatArray, IntArray
+from stopadvisor.probes.grouping import group_numbers
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.rules.costs import Serving, Weights, full_counts, stopped_counts
+from stopadvisor.rules.scorer import Scorer
+from stopadvisor.stats.bootstrap import Interval, interval, resample_counts
+
+__all__ = ["BlindStopping", "Outcome", "blind_stopping", "measure", "measure_rule"]
+
+_RESAMPLES = 1000
+_MOST_BLOCKS = 1000
+_SHUFFLES = 999
+_SIGNIFICANT = 0.05
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one rule did on some questions."""
+
+    n: int
+    losses: int
+    correct: int
+    full_correct: int
+    think_saving_pct: float
+    total_saving_pct: float
+    saving_interval: Interval | None = None
+    answer_saving_pct: float | None = None
+    """Saving in tokens of the visible answer; None where a stop gives the forced one."""
+
+    @property
+    def risk(self) -> float:
+        """Share of the questions that were lost."""
+        return self.losses / self.n
+
+    @property
+    def accuracy(self) -> float:
+        """Share answered right when stopped by the rule."""
+        return self.correct / self.n
+
+
+def measure(
+    scorer: Scorer,
+    table: ProbeTable,
+    stops: IntArray,
+    costs: FloatArray,
+    full_cost: FloatArray,
+    *,
+    rng: np.random.Generator | None = None,
+) -> Outcome:
+    """Risk, accuracy and saving of one rule.
+
+    Parameters
+    ----------
+    scorer : Scorer
+    table : ProbeTable
+    stops : ndarray of int, shape (n_questions,)
+        Position in the scorer's schedule; its length means never.
+    costs : ndarray of float, shape (n_questions, n_scheduled + 1)
+    full_cost : ndarray of float, shape (n_questions,)
+    rng : numpy.random.Generator, optional
+        Adds a bootstrap interval of the net saving.
+    """
+    columns = np.asarray(scorer.schedule)
+
+    def at(values: NDArray[np.generic]) -> FloatArray:
+        return np.take_along_axis(values, stops[:, None], axis=1)[:, 0].astype(np.float64)
+
+    full_correct = table.full_correct
+    correct = np.column_stack([table.correct_online[:, columns], full_correct])
+    last = (
+        table.trace_tokens
+        if table.reference == "natural"
+        else np.minimum(table.trace_tokens, table.budgets[-1])
+    ).astype(np.float64)
+    thinking = np.column_stack([table.think_tokens[:, columns], last])
+    answer_saving = None
+    if table.visible_tokens is not None and table.natural_tokens is not None:
+        written = np.column_stack([table.visible_tokens[:, columns], table.natural_tokens])
+        whole = float(table.natural_tokens.sum())
+        answer_saving = float(100 * (1 - at(written).sum() / whole)) if whole else 0.0
+    stopped = at(costs)
+    spread = None
+    if rng is not None:
+        blocks = group_numbers(table) % _MOST_BLOCKS
+        n_blocks = int(blocks.max()) + 1
+        counts = resample_counts(n_blocks, _RESAMPLES, rng=rng).astype(np.float64)
+        sums = [counts @ np.bincount(blocks, v, n_blocks) for v in (stopped, full_cost)]
+        spread = interval(100 * (1 - sums[0] / sums[1]))
+    return Outcome(
+        table.n_questions,
+        int(at(scorer.losses(table)).sum()),
+        int(at(correct).sum()),
+        int(full_correct.sum()),
+        float(100 * (1 - at(thinking).sum() / last.sum())) if last.sum() else 0.0,
+        float(100 * (1 - stopped.sum() / full_cost.sum())),
+        spread,
+        answer_saving,
+    )
+
+
+def measure_rule(
+    scorer: Scorer,
+    threshold: float,
+    table: ProbeTable,
+    *,
+    serving: Serving,
+    weights: Weights,
+    cache_block: int,
+    rng: np.random.Generator | None = None,
+) -> Outcome:
+    """Measure a rule at one threshold (linear scale); see `measure` and `costs.stopped_counts`."""
+    counts = stopped_counts(table, scorer.schedule, serving, cache_block=cache_block)
+    return measure(
+        scorer,
+        table,
+        scorer.curve(table, np.array([threshold])).stops(0),
+        counts.weighed(weights),
+        full_counts(table).weighed(weights),
+        rng=rng,
+    )
+
+
+@dataclass(frozen=True)
+class BlindStopping:
+    """A rule beside one that stops as many questions at the same places, but at random."""
+
+    losses: int
+    """Of the rule."""
+    blind_losses: float
+    """Expected when the places of stopping are dealt out anew among the questions."""
+    p_value: float
+    """One-sided: share of the deals that lose no more than the rule."""
+
+    @property
+    def informed(self) -> bool:
+        """Whether the rule loses fewer than chance explains, so that it knows where to stop."""
+        return self.p_value <= _SIGNIFICANT
+
+
+def blind_stopping(
+    scorer: Scorer, table: ProbeTable, stops: IntArray, *, rng: np.random.Generator
+) -> BlindStopping:
+    """Compare a rule with giving up blindly, by a permutation test.
+
+    A rule that stops at random keeps a risk limit too, as long as full thinking is mostly wrong:
+    what was never solved cannot be lost.
+
+    Parameters
+    ----------
+    scorer : Scorer
+    table : ProbeTable
+        Questions on which the scores are out of fold.
+    stops : ndarray of int, shape (n_questions,)
+        Position in the scorer's schedule; its length means never.
+    rng : numpy.random.Generator
+        For the permutations.
+    """
+    lost = scorer.losses(table)  # (n_questions, n_scheduled + 1)
+    rows = np.arange(table.n_questions)
+    found = int(lost[rows, stops].sum())
+    shuffled = [int(lost[rows, rng.permutation(stops)].sum()) for _ in range(_SHUFFLES)]
+    places = np.bincount(stops, minlength=lost.shape[1])
+    expected = float(lost.sum(axis=0) @ places) / table.n_questions
+    as_few = sum(losses <= found for losses in shuffled)
+    return BlindStopping(found, expected, (1 + as_few) / (1 + _SHUFFLES))

@@ -1,0 +1,223 @@
+"""Stopping scores: one number per question and checkpoint; higher means stop sooner.
+
+Scalar families read one signal; learned ones fit a small model on labelled checkpoints.  All
+scores are on the *linear* scale (log-odds, mean log-probability), on which decisions are taken;
+`families.display_threshold` turns a threshold into the number people know.
+
+The order of summation is fixed and uses plain float64 operations, so that the online stepper,
+which walks one checkpoint at a time in pure Python, gets bit-identical scores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+
+from stopadvisor.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.constants import LOGISTIC_C, LOGISTIC_MAX_ITER, N_FOLDS
+from stopadvisor.errors import CalibrationError
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.rules.families import SCALAR_FAMILIES
+from stopadvisor.rules.features import FEATURES, run_lengths
+
+__all__ = [
+    "LinearModel",
+    "fit_logistic",
+    "out_of_fold",
+    "paper_folds",
+    "scalar_scores",
+]
+
+_NEWTON_STEPS = 50
+_NEWTON_TOLERANCE = 1e-14
+_SMALLEST_STEP = 1e-10
+
+# numpy's vectorised exp may differ from the C library's in the last bit; the stepper uses the
+# latter, and a threshold may fall between the two.
+_exp = np.frompyfunc(math.exp, 1, 1)
+
+
+def scalar_scores(
+    family: str, table: ProbeTable, schedule: Sequence[int] | None = None
+) -> FloatArray:
+    """Linear score of a scalar family over a schedule.
+
+    Returns
+    -------
+    ndarray of float, shape (n_questions, n_scheduled)
+        ``confidence``: mean log-probability; ``entropy``: minus the mean entropy (nats);
+        ``run-stability``: run length of the answer; ``confidence-leap``: max(0, c_j - c_{j-1}) c_j
+        with c the confidence, 0 at the first checkpoint (paper, Appendix "Risk-Controlled Scalar
+        Comparisons").
+    """
+    columns = np.arange(table.n_checkpoints) if schedule is None else np.asarray(schedule)
+    if family == "confidence":
+        return table.mean_logprob[:, columns]
+    if family == "entropy":
+        return -table.mean_entropy[:, columns]
+    if family == "run-stability":
+        return run_lengths(table.answer_codes[:, columns]).astype(np.float64)
+    if family == "confidence-leap":
+        confidence = np.asarray(_exp(table.mean_logprob[:, columns]), dtype=np.float64)
+        leap = np.zeros_like(confidence)
+        leap[:, 1:] = np.maximum(0.0, confidence[:, 1:] - confidence[:, :-1]) * confidence[:, 1:]
+        return leap
+    raise CalibrationError(f"scalar family must be one of {SCALAR_FAMILIES}, got {family!r}")
+
+
+@dataclass(frozen=True)
+class LinearModel:
+    """Standardisation and logistic regression as plain numbers."""
+
+    features: tuple[str, ...]
+    mean: tuple[float, ...]
+    scale: tuple[float, ...]
+    coef: tuple[float, ...]
+    intercept: float
+
+    def scores(self, features: NDArray[np.float64]) -> FloatArray:
+        """Log-odds of being right.
+
+        Parameters
+        ----------
+        features : ndarray of float, shape (..., n_features)
+
+        Returns
+        -------
+        ndarray of float, shape (...)
+        """
+        z = np.full(features.shape[:-1], self.intercept)
+        for k, (mean, scale, coef) in enumerate(zip(self.mean, self.scale, self.coef, strict=True)):
+            z = z + coef * ((features[..., k] - mean) / scale)
+        return z
+
+
+def fit_logistic(
+    features: FloatArray,
+    correct: BoolArray,
+    names: Sequence[str] = FEATURES,
+    *,
+    solver: Literal["newton", "lbfgs"] = "newton",
+) -> LinearModel:
+    """Fit LearnStop: standardise, then logistic regression of correctness.
+
+    Parameters
+    ----------
+    features : ndarray of float, shape (n_rows, n_features)
+    correct : ndarray of bool, shape (n_rows,)
+    names : sequence of str, length n_features
+    solver : {"newton", "lbfgs"}
+        ``lbfgs`` is scikit-learn's, stopped where the paper's scripts stop; ``newton`` goes to the
+        optimum of the same objective, in a few steps and without scikit-learn.
+
+    Raises
+    ------
+    CalibrationError
+        All labels are the same: there is nothing to learn.
+
+    References
+    ----------
+    Paper, Appendix "Reproducibility Manifest", Training: StandardScaler, C=1.0, lbfgs,
+    max_iter=1000.
+    """
+    if correct.size == 0 or correct.all() or not correct.any():
+        found = "no rows" if correct.size == 0 else f"{int(correct[0])} only"
+        raise CalibrationError(
+            f"a learned stopper needs both right and wrong forced answers, got {found}"
+        )
+    mean = features.mean(axis=0)
+    scale = features.std(axis=0)
+    # A constant column has a spread of rounding errors, which grow with the rows; the bound is
+    # scikit-learn's.
+    rounding = len(features) * np.finfo(float).eps
+    scale[scale**2 <= rounding * scale**2 + (rounding * mean) ** 2] = 1.0
+    standardised = (features - mean) / scale
+    coef, intercept = (_newton if solver == "newton" else _lbfgs)(standardised, correct)
+    return LinearModel(
+        tuple(names), tuple(mean.tolist()), tuple(scale.tolist()), tuple(coef.tolist()), intercept
+    )
+
+
+def _lbfgs(x: FloatArray, y: BoolArray) -> tuple[FloatArray, float]:
+    from sklearn.linear_model import LogisticRegression
+
+    model = LogisticRegression(C=LOGISTIC_C, max_iter=LOGISTIC_MAX_ITER, solver="lbfgs").fit(x, y)
+    return model.coef_[0], float(model.intercept_[0])
+
+
+def _newton(x: FloatArray, y: BoolArray) -> tuple[FloatArray, float]:
+    """Minimise sum(log-loss) + |coef|² / (2C), the intercept free, by damped Newton steps."""
+    design = np.column_stack([x, np.ones(len(x))])
+    penalty = np.full(design.shape[1], 1 / LOGISTIC_C)
+    penalty[-1] = 0.0
+    sign = np.where(y, 1.0, -1.0)
+
+    def objective(beta: FloatArray) -> float:
+        margin = sign * (design @ beta)
+        return float(np.logaddexp(0, -margin).sum() + 0.5 * (penalty * beta**2).sum())
+
+    beta = np.zeros(design.shape[1])
+    value = objective(beta)
+    for _ in range(_NEWTON_STEPS):
+        chance = expit(design @ beta)
+        gradient = design.T @ (chance - y) + penalty * beta
+        hessian = (design * (chance * (1 - chance))[:, None]).T @ design + np.diag(penalty)
+        step = np.linalg.solve(hessian, gradient)
+        # The objective is convex; a full step overshoots only where classes nearly separate.
+        size = 1.0
+        while (new := objective(beta - size * step)) > value and size > _SMALLEST_STEP:
+            size /= 2
+        beta, gained, value = beta - size * step, value - new, new
+        if gained <= _NEWTON_TOLERANCE * max(abs(value), 1.0):
+            break
+    return beta[:-1], float(beta[-1])
+
+
+def paper_folds(n_questions: int) -> IntArray:
+    """Fold of each question under the paper protocol: (N - 1 - i) mod 5.
+
+    That is what scikit-learn's GroupKFold (1.9 and later) gives for one group per question in
+    order; earlier releases order equal groups otherwise.
+    """
+    return (n_questions - 1 - np.arange(n_questions)) % N_FOLDS
+
+
+def out_of_fold(
+    features: NDArray[np.float64],
+    correct: BoolArray,
+    folds: IntArray,
+    *,
+    usable: BoolArray | None = None,
+    names: Sequence[str] = FEATURES,
+    solver: Literal["newton", "lbfgs"] = "newton",
+) -> FloatArray:
+    """Scores of each question by a model that never saw it.
+
+    Parameters
+    ----------
+    features : ndarray of float, shape (n_questions, n_checkpoints, n_features)
+    correct : ndarray of bool, shape (n_questions, n_checkpoints)
+    folds : ndarray of int, shape (n_questions,)
+        All checkpoints of a question, and all questions of a group, share a fold.
+    usable : ndarray of bool, shape (n_questions, n_checkpoints), optional
+        Rows that may train; all by default.
+
+    Returns
+    -------
+    ndarray of float, shape (n_questions, n_checkpoints)
+        Log-odds.
+    """
+    scores = np.empty(correct.shape)
+    rows = np.ones(correct.shape, dtype=bool) if usable is None else usable
+    for fold in np.unique(folds):
+        held = folds == fold
+        train = rows & ~held[:, None]
+        model = fit_logistic(features[train], correct[train], names, solver=solver)
+        scores[held] = model.scores(features[held])
+    return scores

@@ -1,0 +1,13 @@
+"""Files of a run, and who may see which outcome."""
+
+__all__ = [
+    "access",
+    "archives",
+    "compatibility",
+    "directory",
+    "ledger",
+    "manifest",
+    "simulated",
+    "sources",
+    "storage",
+]

@@ -1,0 +1,138 @@
+"""Published archives: the paper's own ``raw.npz`` as a probe table.
+
+Knows the layout that the paper's scripts write, and no run directory.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+
+from stopadvisor.constants import PROBE_CAP
+from stopadvisor.errors import ProbeError
+from stopadvisor.probes.table import ProbeTable, answer_codes
+
+__all__ = ["SIMULATED", "is_simulated", "read_archive"]
+
+SIMULATED = "simulated"
+"""Name of the array that marks an archive as simulated, and of the engine of a simulated run."""
+
+_ARCHIVE_ARRAYS = ("budgets", "correct", "think_lens", "conf_lp", "conf_ent", "mkr", "ans")
+
+
+def read_archive(path: Path) -> ProbeTable:
+    """Read a ``raw.npz`` in the layout of the paper's own scripts.
+
+    Such archives hold no natural answers, so the full reference is the last checkpoint; they log
+    no probe lengths, so each probe counts ``ans_tokens`` of the ``meta.json`` beside it, or the
+    paper's cap.
+
+    Raises
+    ------
+    ProbeError
+        The file is not such an archive, or an array is missing, mis-shaped or not finite.
+    """
+    try:
+        # Opened here, because np.load leaves a damaged file open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
+            arrays = {name: data[name] for name in data.files}
+    except OSError as error:
+        raise ProbeError(f"{path}: cannot read the archive: {error}") from error
+    except Exception as error:  # np.load raises several kinds for damaged zip members
+        raise ProbeError(f"{path}: not a readable .npz archive: {error}") from error
+    for name in _ARCHIVE_ARRAYS:
+        if name not in arrays:
+            raise ProbeError(f"{path}: array {name!r} is missing, found {sorted(arrays)}")
+    correct = arrays["correct"]
+    if correct.ndim != 2 or not correct.size:
+        raise ProbeError(f"{path}: array 'correct' must have shape (N, m), got {correct.shape}")
+    n, m = correct.shape
+    shapes: dict[str, tuple[int, ...]] = {"budgets": (m,), "think_lens": (n,)}
+    shapes |= dict.fromkeys(("conf_lp", "conf_ent", "mkr", "ans"), (n, m))
+    for name, shape in shapes.items():
+        if arrays[name].shape != shape:
+            raise ProbeError(
+                f"{path}: array {name!r} must have shape {shape}, got {arrays[name].shape}"
+            )
+    for name in ("budgets", "correct", "think_lens", "conf_lp", "conf_ent", "mkr"):
+        try:
+            finite = bool(np.isfinite(arrays[name].astype(np.float64)).all())
+        except (TypeError, ValueError):
+            finite = False
+        if not finite:
+            raise ProbeError(f"{path}: array {name!r} must hold finite numbers only")
+    if not np.isin(correct, (0, 1)).all():
+        raise ProbeError(f"{path}: array 'correct' must hold 0 and 1 only")
+    if len(np.unique(correct)) < 2:
+        raise ProbeError(
+            f"{path}: array 'correct' holds one class of labels only ({int(correct.flat[0])}); "
+            "both right and wrong answers are required"
+        )
+    budgets = arrays["budgets"].astype(np.int64)
+    trace_tokens = arrays["think_lens"].astype(np.int64)
+    keys = tuple(f"row-{i}" for i in range(n))
+    prefix = np.minimum(trace_tokens[:, None], budgets)
+    return ProbeTable(
+        ids=keys,
+        keys=keys,
+        groups=keys,
+        samples=np.zeros(n, dtype=np.int64),
+        tasks=("exact",) * n,
+        categories=(None,) * n,
+        budgets=budgets,
+        correct=correct.astype(np.bool_),
+        answer_codes=answer_codes(arrays["ans"]),
+        mean_logprob=arrays["conf_lp"].astype(np.float64),
+        mean_entropy=arrays["conf_ent"].astype(np.float64),
+        # The scripts stored the density; the table holds the count, as a probe does.
+        markers=arrays["mkr"].astype(np.float64) * prefix,
+        probe_tokens=np.full((n, m), _answer_tokens(path), dtype=np.float64),
+        trace_tokens=trace_tokens,
+        prompt_tokens=np.zeros(n, dtype=np.int64),
+        natural_correct=None,
+        natural_tokens=None,
+        truncated=np.zeros(n, dtype=np.bool_),
+        suffix_tokens=0,
+        entropy_source="full",
+        reference="last-checkpoint",
+    )
+
+
+def is_simulated(path: Path) -> bool:
+    """Whether a readable archive says of itself that `simulate` made it."""
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
+        return SIMULATED in data.files
+
+
+def read_answers(path: Path) -> list[list[str]]:
+    """Forced answers as texts, a list a question, of an archive that `read_archive` accepts.
+
+    Raises
+    ------
+    ProbeError
+        The file cannot be read.
+    """
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
+            answers = data["ans"].astype(str)
+    except OSError as error:
+        raise ProbeError(f"{path}: cannot read the archive: {error}") from error
+    found: list[list[str]] = answers.tolist()
+    return found
+
+
+def _answer_tokens(path: Path) -> float:
+    meta = path.with_name("meta.json")
+    if not meta.exists():
+        return float(PROBE_CAP)
+    try:
+        content = json.loads(meta.read_text(encoding="utf-8"))
+        value = float(content.get("ans_tokens", PROBE_CAP))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise ProbeError(f"{meta}: cannot read 'ans_tokens': {error}") from error
+    if not (math.isfinite(value) and value > 0):
+        raise ProbeError(f"{meta}: field 'ans_tokens' must be a positive number, got {value!r}")
+    return value

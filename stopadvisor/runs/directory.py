@@ -1,0 +1,252 @@
+"""Run directories: a manifest and the graded probes that belong to it.
+
+A run is one model, one plan and one split; its questions may grow.  ``probes.jsonl`` is only ever
+appended to, a whole batch at a time, so that what was finished survives an interrupt, a kill and
+a full disk.  This module knows no engine, no grading and no statistics.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stopadvisor.errors import OutputError, ProbeError
+from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.probes.records import ProbeRecord
+from stopadvisor.probes.table import ProbeTable, Reference
+from stopadvisor.runs.manifest import SCHEMA, differences, identity_of, run_id, short
+from stopadvisor.runs.storage import (
+    append,
+    encode,
+    lock_directory,
+    replace_file,
+    write_json_atomically,
+)
+from stopadvisor.workload.questions import assign_parts
+
+__all__ = [
+    "MANIFEST",
+    "PROBES",
+    "RunDirectory",
+    "lock_directory",
+    "write_json_atomically",
+]
+
+MANIFEST = "manifest.json"
+PROBES = "probes.jsonl"
+PARTIAL = "probes.partial"
+"""Where the half-written last line of a killed run is moved; nothing reads it."""
+
+
+class RunDirectory:
+    """One run on disk.
+
+    Readers need no lock.  Whoever appends or rewrites holds `lock_directory(run.path)`.
+    """
+
+    def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
+        self.path = path
+        self.manifest = manifest
+
+    def __repr__(self) -> str:
+        return f"RunDirectory({str(self.path)!r})"
+
+    @classmethod
+    def create(cls, path: Path, manifest: Mapping[str, Any]) -> RunDirectory:
+        """Start a run in a folder that holds none."""
+        if (path / PROBES).exists():
+            raise ProbeError(f"{path}: holds {PROBES} but no {MANIFEST}; choose another --out")
+        write_json_atomically(path / MANIFEST, manifest)
+        return cls(path, manifest)
+
+    @classmethod
+    def load(cls, path: Path) -> RunDirectory:
+        """Open a run for reading.
+
+        Raises
+        ------
+        ProbeError
+            There is no run at `path`, or its manifest is damaged or was edited.
+        """
+        file = path / MANIFEST
+        try:
+            manifest = json.loads(file.read_bytes())
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ProbeError(f"{path}: not a run directory, it holds no {MANIFEST}") from error
+        except OSError as error:
+            raise ProbeError(f"cannot read {file}: {error.strerror or error}") from error
+        except ValueError as error:
+            raise ProbeError(f"{file}: not JSON: {error}") from error
+        if not isinstance(manifest, dict) or manifest.get("schema") != SCHEMA:
+            found = manifest.get("schema") if isinstance(manifest, dict) else manifest
+            raise ProbeError(f"{file}: field 'schema' must be {SCHEMA}, got {short(found)}")
+        try:
+            expected = run_id(manifest)
+            cls(path, manifest).plan  # noqa: B018  the constructor checks every field
+        except (KeyError, TypeError) as error:
+            raise ProbeError(f"{file}: field {error} is missing or malformed") from error
+        if manifest.get("id") != expected:
+            raise ProbeError(
+                f"{file}: its content gives the id {expected!r}, got {manifest.get('id')!r}; "
+                "it was changed after probing started, and the split with it is no longer valid"
+            )
+        return cls(path, manifest)
+
+    @classmethod
+    def resume(cls, path: Path, manifest: Mapping[str, Any]) -> RunDirectory | None:
+        """Open the run at `path` for more probes; None if there is none yet.
+
+        Raises
+        ------
+        ProbeError
+            The folder holds a run with another manifest; the message names the fields.
+        """
+        if not (path / MANIFEST).exists():
+            return None
+        run = cls.load(path)
+        found = list(differences(identity_of(manifest), identity_of(run.manifest)))
+        if found:
+            more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
+            raise ProbeError(
+                f"{path} holds another run: {'; '.join(found[:3])}{more}; choose another --out"
+            )
+        return run
+
+    @property
+    def plan(self) -> ProbePlan:
+        """The plan with its frozen budgets."""
+        plan = dict(self.manifest["plan"])
+        return ProbePlan(**{**plan, "budgets": tuple(plan["budgets"])})
+
+    @property
+    def probes_path(self) -> Path:
+        """Where the records stand."""
+        return self.path / PROBES
+
+    def annotate(self, **fields: Any) -> None:
+        """Change manifest fields that are not part of the id."""
+        manifest = {**self.manifest, **fields}
+        if manifest == self.manifest:
+            return
+        if run_id(manifest) != self.manifest["id"]:
+            raise ValueError(f"{sorted(fields)} would change the identity of {self.path}")
+        write_json_atomically(self.path / MANIFEST, manifest)
+        self.manifest = manifest
+
+    # --- probes.jsonl ---
+
+    def records(self) -> list[ProbeRecord]:
+        """Every finished question, in the order of the file.
+
+        A half-written last line, as a kill leaves it, counts as not finished.
+
+        Raises
+        ------
+        ProbeError
+            Any other line is broken, or a question stands there twice.
+        """
+        records: list[ProbeRecord] = []
+        lines: dict[tuple[str, int], int] = {}
+        whole, tail = self._read()
+        for number, line in enumerate([*whole, tail] if _is_object(tail) else whole, start=1):
+            where = f"{self.probes_path}:{number}"
+            try:
+                data = json.loads(line)
+            except ValueError as error:
+                raise ProbeError(f"{where}: not a line of JSON: {error}") from error
+            if not isinstance(data, dict):
+                raise ProbeError(f"{where}: expected an object, got {short(data)}")
+            record = ProbeRecord.from_dict(data, where)
+            first = lines.setdefault((record.id, record.sample), number)
+            if first != number:
+                raise ProbeError(
+                    f"{where}: question {record.id!r} (sample {record.sample}) "
+                    f"already stands on line {first}"
+                )
+            records.append(record)
+        return records
+
+    def repair(self) -> str | None:
+        """Make the file end with a whole line, before anything is appended to it.
+
+        Returns
+        -------
+        str or None
+            What was done, for the user; None if the file was in order.
+        """
+        whole, tail = self._read()
+        if not tail:
+            return None
+        if _is_object(tail):  # only the line feed is missing
+            append(self.probes_path, b"\n")
+            return None
+        try:
+            with open(self.path / PARTIAL, "ab") as aside:
+                aside.write(tail + b"\n")
+            os.truncate(self.probes_path, sum(len(line) + 1 for line in whole))
+        except OSError as error:
+            raise OutputError(
+                f"cannot repair {self.probes_path}: {error.strerror or error}"
+            ) from error
+        return (
+            f"{self.probes_path}: line {len(whole) + 1} was half-written; "
+            f"moved to {PARTIAL}, its question is asked again"
+        )
+
+    def append(self, records: Sequence[ProbeRecord]) -> None:
+        """Add finished questions: all of them are on disk when this returns.
+
+        Raises
+        ------
+        OutputError
+            The disk is full or the file not writable; the file is as it was before.
+        """
+        if records:
+            append(self.probes_path, encode("".join(f"{record.to_json()}\n" for record in records)))
+
+    def rewrite(self, records: Sequence[ProbeRecord]) -> None:
+        """Replace the whole file at once (regrading; probing never does this)."""
+        replace_file(self.probes_path, encode("".join(f"{r.to_json()}\n" for r in records)))
+
+    def _read(self) -> tuple[list[bytes], bytes]:
+        """Split into the finished lines and what follows the last line feed."""
+        try:
+            data = self.probes_path.read_bytes()
+        except FileNotFoundError:
+            return [], b""
+        except OSError as error:
+            raise ProbeError(
+                f"cannot read {self.probes_path}: {error.strerror or error}"
+            ) from error
+        *whole, tail = data.split(b"\n")  # not splitlines: answers may hold other line ends
+        return whole, tail
+
+    # --- What analyses read ---
+
+    def table(self, reference: Reference = "natural") -> ProbeTable:
+        """All finished questions as arrays, in the order of the file."""
+        try:
+            on_stop = self.plan.on_stop if reference == "natural" else "probe"
+            return ProbeTable.from_records(self.records(), reference, on_stop)
+        except ProbeError as error:
+            raise ProbeError(f"{self.path}: {error}") from error
+
+    def parts(self, table: ProbeTable) -> NDArray[np.int8]:
+        """Give the part of each row: 0 fit, 1 calibration, 2 test; drawn when the run began."""
+        split = self.manifest["split"]
+        first, second, third = split["fractions"]
+        return assign_parts(table.groups, seed=split["seed"], fractions=(first, second, third))
+
+
+def _is_object(tail: bytes) -> bool:
+    """Whether an unterminated line is a whole record, cut just before its line feed."""
+    try:
+        return isinstance(json.loads(tail), dict)
+    except ValueError:
+        return False

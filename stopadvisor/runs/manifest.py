@@ -1,0 +1,156 @@
+"""The manifest: what decides a run's outcome, put down before the first question is asked.
+
+Two runs with the same id would write the same probes.  The questions are not part of it, so that a
+workload can grow; nor are the numbers that ``auto`` stood for: they follow from model and workload
+when the run begins, and are frozen in it from then on.  Versions, dates and batch sizes are noted
+beside it.  This module knows no files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from stopadvisor._version import __version__
+from stopadvisor.constants import PROMPT_TEMPLATES
+from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.workload.questions import Workload
+
+__all__ = [
+    "SCHEMA",
+    "build_manifest",
+    "describe_workload",
+    "differences",
+    "identity_of",
+    "run_id",
+    "run_path",
+    "short",
+]
+
+SCHEMA = 1
+_IDENTITY = ("engine", "plan", "prompt_templates", "split")
+_PACKAGES = ("numpy", "torch", "transformers", "scikit-learn", "math-verify")
+
+
+def build_manifest(
+    engine: Mapping[str, Any],
+    plan: ProbePlan,
+    workload: Workload,
+    *,
+    fractions: Sequence[float],
+    auto_budgets: bool = False,
+    auto_max_think: bool = False,
+    cue_ids: Sequence[int] | None = None,
+    template: str | None = None,
+    grading: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Put down everything that decides a run's outcome, before the first question is asked.
+
+    Parameters
+    ----------
+    engine
+        The engine's `identity()`.
+    plan
+        How to probe; with `auto_budgets` its budgets are those that the pilot froze.
+    workload
+        The questions; named for the reader, not part of the run's id.
+    fractions
+        Shares of the fit, calibration and test parts; the split is seeded by the plan's seed.
+    auto_budgets
+        The grid was chosen by a pilot, so the id holds ``"auto"`` instead of the numbers.
+    auto_max_think
+        The cap on thinking is what the model's context leaves; again the id holds ``"auto"``.
+    cue_ids
+        Tokens of the cue behind the closer, where the engine says them; noted for the policy.
+    template
+        The user's prompt template; None for the task's own.
+    grading
+        Versions of the normaliser and the grader.
+
+    Returns
+    -------
+    dict
+        The content of ``manifest.json``, JSON values only.
+    """
+    versions = {"stopadvisor": __version__, "python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue  # an engine that was not installed did not take part
+    texts = PROMPT_TEMPLATES if template is None else dict.fromkeys(PROMPT_TEMPLATES, template)
+    manifest = {
+        "schema": SCHEMA,
+        "workload": describe_workload(workload),
+        "engine": dict(engine),
+        "plan": plan.to_dict(),
+        "requested_budgets": "auto" if auto_budgets else list(plan.budgets),
+        "requested_max_think": "auto" if auto_max_think else plan.max_think,
+        "cue_ids": None if cue_ids is None else list(cue_ids),
+        "prompt_template": template,
+        "prompt_templates": texts,
+        "split": {"seed": plan.seed, "fractions": list(fractions)},
+        "full_reference": "natural",
+        "grading": dict(grading or {}),
+        "versions": versions,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    manifest["id"] = run_id(manifest)
+    plain: dict[str, Any] = json.loads(json.dumps(manifest, allow_nan=False))  # tuples become lists
+    return plain
+
+
+def describe_workload(workload: Workload) -> dict[str, Any]:
+    """The workload as the manifest names it."""
+    return {
+        "name": workload.name,
+        "path": str(workload.path),
+        "sha256": workload.sha256,
+        "n_questions": len(workload.questions),
+    }
+
+
+def run_id(manifest: Mapping[str, Any]) -> str:
+    """Eight hex digits over what decides the outcome; more questions leave them alone."""
+    text = json.dumps(identity_of(manifest), sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def identity_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Pick out what decides the outcome; what was auto counts as "auto", not as its numbers."""
+    identity = {name: manifest[name] for name in _IDENTITY}
+    identity["plan"] = {
+        **identity["plan"],
+        "budgets": manifest["requested_budgets"],
+        "max_think": manifest["requested_max_think"],
+    }
+    return identity
+
+
+def run_path(root: Path, manifest: Mapping[str, Any]) -> Path:
+    """Say where a run lives when the user names no folder: ``<root>/<workload>-<model>-<id>``."""
+    model = str(manifest["engine"].get("model", "model")).rstrip("/").rpartition("/")[2]
+    name = f"{manifest['workload']['name']}-{model}-{manifest['id']}"
+    return root / re.sub(r"[^\w.+-]+", "_", name)
+
+
+def differences(ours: Any, theirs: Any, name: str = "") -> Iterator[str]:
+    """Name each field in which two manifests differ, dotted, with both values."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        for key in sorted(ours.keys() | theirs.keys()):
+            yield from differences(ours.get(key), theirs.get(key), f"{name}.{key}".lstrip("."))
+    elif ours != theirs:
+        yield f"{name}: {short(theirs)} there, {short(ours)} now"
+
+
+def short(value: Any) -> str:
+    """Show a JSON value in a message."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 40 else f"{text[:37]}..."

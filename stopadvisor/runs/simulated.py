@@ -1,0 +1,171 @@
+"""Simulated probes as files: a run directory, or an archive in the layout of the paper's scripts.
+
+Both say of themselves that they are simulated, and how they can be made again: the run by an
+engine of that name in its manifest, the archive by an array of that name.  Knows the files, and
+nothing of how probes are drawn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stopadvisor._version import __version__
+from stopadvisor.answers.grading import GRADING
+from stopadvisor.constants import PROBE_CAP
+from stopadvisor.errors import OutputError
+from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.probes.records import Checkpoint, ProbeRecord
+from stopadvisor.probes.simulation import Law
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.runs.archives import SIMULATED
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.manifest import build_manifest
+from stopadvisor.workload.questions import Question, Workload, content_key
+
+__all__ = ["write_archive", "write_run"]
+
+_FRACTIONS = (0.4, 0.4, 0.2)
+_MAX_THINK = 8192
+"""Where the simulator cuts the longest traces."""
+
+
+def write_archive(path: Path, law: Law, n_questions: int, seed: int) -> None:
+    """Draw questions and write them as a ``.npz`` archive; full thinking is the last checkpoint.
+
+    Raises
+    ------
+    OutputError
+        The file exists already or cannot be written.
+    """
+    _check_free(path)
+    table = law.draw(n_questions, np.random.default_rng(seed), reference="last-checkpoint")
+    seen = np.minimum(table.trace_tokens[:, None], table.budgets)
+    gold = _golds(n_questions)
+    arrays: dict[str, NDArray[Any]] = {
+        "budgets": table.budgets,
+        "correct": table.correct.astype(np.int8),
+        "think_lens": table.trace_tokens,
+        # Half the digits take half the room, and no decision hangs on them.
+        "conf_lp": table.mean_logprob.astype(np.float32),
+        "conf_ent": table.mean_entropy.astype(np.float32),
+        "mkr": (table.markers / np.maximum(seen, 1)).astype(np.float32),
+        "ans": (gold[:, None] + table.answer_codes).astype(str),
+        "gold": gold.astype(str),
+        SIMULATED: np.array(json.dumps(_recipe(law, n_questions, seed))),
+    }
+    _make_folder(path.parent)
+    try:
+        with path.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def write_run(path: Path, law: Law, n_questions: int, seed: int) -> None:
+    """Draw questions and write them as a run directory, natural answers included.
+
+    Raises
+    ------
+    OutputError
+        The folder exists already or cannot be written.
+    """
+    _check_free(path)
+    table = law.draw(n_questions, np.random.default_rng(seed))
+    recipe = _recipe(law, n_questions, seed)
+    questions = tuple(_question(i, gold, seed) for i, gold in enumerate(_golds(n_questions)))
+    digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
+    engine = {"engine": SIMULATED, "engine_version": __version__, "model": None, **recipe}
+    plan = ProbePlan(law.budgets, cue="", cap=PROBE_CAP, max_think=_MAX_THINK, seed=seed)
+    manifest = build_manifest(
+        engine,
+        plan,
+        Workload(path.with_suffix(".jsonl"), questions, digest, {}),
+        fractions=_FRACTIONS,
+        grading=GRADING,
+    )
+    _make_folder(path)
+    RunDirectory.create(path, manifest).append(_records(table, questions))
+
+
+def _check_free(path: Path) -> None:
+    if path.exists():
+        raise OutputError(f"{path}: exists already; choose another --out")
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot make {path}: {error.strerror or error}") from error
+
+
+def _recipe(law: Law, n_questions: int, seed: int) -> dict[str, Any]:
+    """All that `simulate` needs to draw the same again."""
+    return {"law": asdict(law), "questions": n_questions, "seed": seed}
+
+
+def _golds(n_questions: int) -> NDArray[np.int64]:
+    """Right answers: some number for each question; wrong ones are a little more."""
+    return 100 + 7 * (np.arange(n_questions) % 100)
+
+
+def _question(row: int, gold: int, seed: int) -> Question:
+    text = f"Simulated question {row}, seed {seed}: there is nothing to answer."
+    messages = ({"role": "user", "content": text},)
+    return Question(
+        f"simulated-{seed}-{row:04d}", content_key(messages), messages, str(gold), "numeric"
+    )
+
+
+def _records(table: ProbeTable, questions: Sequence[Question]) -> list[ProbeRecord]:
+    assert table.natural_tokens is not None  # drawn with natural answers
+    golds = _golds(table.n_questions)
+    ended = table.ended
+    # What thinking ends with: the right answer, or the wrong one that stands behind its end.
+    last = np.maximum(table.answer_codes.max(axis=1), 1)
+    natural = golds + np.where(table.full_correct, 0, last)
+    records = []
+    for i, question in enumerate(questions):
+        answers = [str(code + golds[i]) for code in table.answer_codes[i].tolist()]
+        records.append(
+            ProbeRecord(
+                id=question.id,
+                key=question.key,
+                group=None,
+                sample=0,
+                task=question.task,
+                category=None,
+                gold=str(golds[i]),
+                prompt_tokens=int(table.prompt_tokens[i]),
+                suffix_tokens=table.suffix_tokens,
+                trace_tokens=int(table.trace_tokens[i]),
+                finish="stop",
+                natural_answer=f"Final answer: {natural[i]}",
+                natural_correct=bool(table.full_correct[i]),
+                natural_answer_tokens=int(table.natural_tokens[i]),
+                checkpoints=tuple(
+                    Checkpoint(
+                        budget=int(budget),
+                        answer=answers[j],
+                        normalized=answers[j],
+                        correct=bool(table.correct[i, j]),
+                        mean_logprob=float(table.mean_logprob[i, j]),
+                        mean_entropy=float(table.mean_entropy[i, j]),
+                        entropy_source=table.entropy_source,
+                        probe_tokens=int(table.probe_tokens[i, j]),
+                        markers=int(table.markers[i, j]),
+                        ended=bool(ended[i, j]),
+                    )
+                    for j, budget in enumerate(table.budgets.tolist())
+                ),
+            )
+        )
+    return records

@@ -1,0 +1,259 @@
+"""Where probes come from: a run directory, or a published archive with a folder for its results.
+
+A source is a table of probes, its split, and what is known of model and workload.  It hands out
+the parts of the split and keeps them apart; it computes nothing from them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stopadvisor.errors import OutputError, ProbeError
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.runs.archives import SIMULATED, is_simulated, read_archive
+from stopadvisor.runs.directory import MANIFEST, RunDirectory, write_json_atomically
+from stopadvisor.runs.ledger import LEDGER, looks_at
+from stopadvisor.workload.questions import PARTS, assign_parts
+
+__all__ = ["ARCHIVE", "ASSESSMENT", "REPORT", "Part", "Source", "newest_source", "open_source"]
+
+ARCHIVE = "archive.json"
+"""In the results folder of an archive: which file it is about."""
+ASSESSMENT = "assessment.json"
+REPORT = "report.html"
+"""Its page, and that of the calibration."""
+
+_FRACTIONS = (0.4, 0.4, 0.2)
+
+Part = Literal["fit", "calibration", "test"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Probes with their split and origin."""
+
+    folder: Path
+    """Where results go: the run directory, or the archive's own folder under ``runs/``."""
+    table: ProbeTable
+    parts: NDArray[np.int8]  # (n_questions,) index into workload.PARTS
+    seed: int
+    fractions: tuple[float, float, float]
+    manifest: Mapping[str, Any] | None
+    """None for archives, which are bound to no model."""
+    workload_sha256: str
+    simulated: bool = False
+    """Whether no model was ever asked: the probes are those of `simulate`."""
+
+    def part(self, name: Part) -> ProbeTable:
+        """The questions of one part of the split."""
+        return self.table.take(self.parts == PARTS.index(name))
+
+    def fingerprint(self) -> str:
+        """Hash of all that is recorded of fit and calibration questions; shows no outcome."""
+        table = self.table.take(self.parts != PARTS.index("test"))
+        digest = hashlib.sha256()
+        for field in fields(table):
+            value = getattr(table, field.name)
+            if value is None and field.name.startswith("visible_"):
+                continue  # not collected; ledgers name data without these fields
+            data = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
+            digest.update(b"%s %d " % (field.name.encode(), len(data)) + data)
+        return digest.hexdigest()
+
+    def counts(self) -> dict[str, int]:
+        """Questions in each part; several traces of one question count once."""
+        parts = self.parts[self.table.samples == 0]
+        return {name: int((parts == k).sum()) for k, name in enumerate(PARTS)}
+
+    @property
+    def is_archive(self) -> bool:
+        """Whether this is a published archive, whose outcomes are open to all."""
+        return self.manifest is None
+
+    @property
+    def model(self) -> str | None:
+        """Name of the model, None for archives."""
+        return None if self.manifest is None else self.manifest["engine"].get("model")
+
+    @property
+    def engine(self) -> str | None:
+        """Name of the engine, None for archives; ``simulated`` where there was none."""
+        if self.simulated:
+            return SIMULATED
+        return None if self.manifest is None else self.manifest["engine"].get("engine")
+
+
+def open_source(
+    path: Path,
+    *,
+    root: Path = Path("runs"),
+    seed: int | None = None,
+    fractions: tuple[float, float, float] | None = None,
+    folder: Path | None = None,
+    keep: bool = True,
+) -> Source:
+    """Open a run directory, a published ``.npz`` archive, or the results folder of one.
+
+    Parameters
+    ----------
+    path : Path
+    root : Path
+        Where the results folder of an archive is made.
+    seed, fractions
+        Split of an archive, drawn when it is first opened; 0 and 40/40/20 where nothing is asked.
+        A run has its own, drawn when probing started.
+    folder : Path, optional
+        Results folder of an archive, instead of one under `root`.
+    keep : bool
+        Make an archive's results folder, with a note of its split; not for callers that leave
+        nothing there.
+
+    Raises
+    ------
+    ProbeError
+        Neither of the three, damaged, or an archive whose results have another split.
+    OutputError
+        The results folder of an archive cannot be made.
+    """
+    if path.is_dir():
+        if (path / MANIFEST).exists():
+            return _of_run(RunDirectory.load(path))
+        if (path / ARCHIVE).exists():
+            return _of_results_folder(path)
+        raise ProbeError(f"{path}: not a run directory: it holds no {MANIFEST}")
+    if not path.exists():
+        raise ProbeError(f"{path}: no such file or directory")
+    if path.suffix != ".npz":
+        raise ProbeError(
+            f"{path}: expected a run directory or a raw.npz archive; `stopadvisor probe` makes a "
+            "run out of a workload"
+        )
+    digest = _sha256(path)
+    folder = folder or root / f"{path.stem}-archive-{digest[:8]}"
+    note = folder / ARCHIVE
+    content = {
+        "schema": 1,
+        "path": str(path.resolve()),
+        "sha256": digest,
+        "split": {"seed": seed or 0, "fractions": list(fractions or _FRACTIONS)},
+    }
+    if note.exists():
+        found = _of_results_folder(folder)
+        if found.workload_sha256 != digest:
+            raise ProbeError(
+                f"{folder}: holds the results of another archive; choose another --out"
+            )
+        if seed not in (None, found.seed) or fractions not in (None, found.fractions):
+            shares = "/".join(f"{100 * f:g}" for f in found.fractions)
+            raise ProbeError(
+                f"{folder}: its split was drawn as {shares} with seed {found.seed} and is never "
+                "drawn again"
+            )
+        return found
+    table = read_archive(path)
+    if keep:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"cannot make {folder}: {error.strerror or error}") from error
+        write_json_atomically(note, content)
+    return _of_archive(folder, path, table, content)
+
+
+def newest_source(root: Path = Path("runs")) -> Source:
+    """The run or archive under `root` that was assessed last.
+
+    Raises
+    ------
+    ProbeError
+        There is none.
+    """
+    found = sorted(root.glob(f"*/{ASSESSMENT}"), key=lambda file: file.stat().st_mtime)
+    if not found:
+        raise ProbeError(
+            f"no assessed run under {root}/: run `stopadvisor assess WORKLOAD` first, or name a "
+            "run directory"
+        )
+    return open_source(found[-1].parent, root=root)
+
+
+def looks_elsewhere(source: Source, questions: Sequence[str]) -> int:
+    """Looks at these questions that are recorded beside a run: other settings, another split.
+
+    Raises
+    ------
+    ProbeError
+        A ledger is damaged.
+    """
+    folder = source.folder.resolve()
+    found = 0
+    for ledger in sorted(folder.parent.glob(f"*/{LEDGER}")):
+        # Archives name their questions by row, which says nothing about another archive.
+        if ledger.parent != folder and _archive_of(ledger.parent) == _archive_of(folder):
+            found += len(looks_at(ledger.parent, questions))
+    return found
+
+
+def _archive_of(folder: Path) -> str | None:
+    note = folder / ARCHIVE
+    return json.loads(note.read_bytes())["sha256"] if note.exists() else None
+
+
+def _of_run(run: RunDirectory) -> Source:
+    table = run.table()
+    split = run.manifest["split"]
+    first, second, third = split["fractions"]
+    return Source(
+        run.path,
+        table,
+        run.parts(table),
+        split["seed"],
+        (first, second, third),
+        run.manifest,
+        run.manifest["workload"]["sha256"],
+        run.manifest["engine"].get("engine") == SIMULATED,
+    )
+
+
+def _of_results_folder(folder: Path) -> Source:
+    note = folder / ARCHIVE
+    try:
+        content = json.loads(note.read_text(encoding="utf-8"))
+        path, digest = Path(content["path"]), content["sha256"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ProbeError(f"{note}: not readable as the note of an archive: {error}") from error
+    if not path.exists() or _sha256(path) != digest:
+        raise ProbeError(f"{path}: the archive of {folder} is gone or has changed")
+    return _of_archive(folder, path, read_archive(path), content)
+
+
+def _of_archive(folder: Path, path: Path, table: ProbeTable, content: Mapping[str, Any]) -> Source:
+    split = content["split"]
+    first, second, third = split["fractions"]
+    fractions = (float(first), float(second), float(third))
+    parts = assign_parts(table.groups, seed=split["seed"], fractions=fractions)
+    return Source(
+        folder,
+        table,
+        parts,
+        split["seed"],
+        fractions,
+        None,
+        content["sha256"],
+        is_simulated(path),
+    )
+
+
+def _sha256(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ProbeError(f"{path}: cannot read: {error.strerror or error}") from error

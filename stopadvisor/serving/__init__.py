@@ -1,0 +1,7 @@
+"""Answering questions with a policy, in batches and live."""
+
+__all__ = [
+    "agreement",
+    "answering",
+    "answers",
+]

@@ -1,0 +1,110 @@
+"""Real stops held against those that recorded probes give.
+
+In float32 with the same company they do, up to scores that rounding carries over the threshold;
+elsewhere the share that differs is what a certificate from recorded probes may be off by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stopadvisor.answers.normal_form import extract_natural, normalize
+from stopadvisor.errors import ProbeError
+from stopadvisor.policy.frozen import MIXED_TASKS, Policy
+from stopadvisor.probes.records import ProbeRecord
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.serving.answers import Answered
+
+__all__ = ["Agreement", "agree", "recorded_stop"]
+
+_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Real stops beside recorded ones."""
+
+    questions: int
+    """That stand in both."""
+    differing_stops: int
+    differing_answers: int
+    """Normal forms of the replies that differ."""
+    examples: tuple[str, ...]
+    """Ids of the first questions that stop elsewhere."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        n = self.questions
+        return {
+            "questions": n,
+            "differing_stops": self.differing_stops,
+            "differing_stops_share": self.differing_stops / n if n else None,
+            "differing_answers": self.differing_answers,
+            "examples": list(self.examples),
+        }
+
+
+def recorded_stop(policy: Policy, record: ProbeRecord) -> int | None:
+    """Replay recorded probes; returns the checkpoint of the stop, None for the natural end.
+
+    Raises
+    ------
+    ProbeError
+        One of the policy's budgets was not probed.
+    """
+    if policy.kind != "stop":
+        return None
+    probed = {c.budget: c for c in record.checkpoints}
+    task = record.task if policy.content["task"] == MIXED_TASKS else None
+    stepper = policy.start(task)
+    for budget in policy.budgets:
+        row = probed.get(budget)
+        if row is None:
+            raise ProbeError(
+                f"the policy probes at {budget} thinking tokens, the run did not; its budgets are "
+                f"{sorted(probed)}"
+            )
+        if row.ended:
+            return None
+        decision = stepper.observe(
+            normalized=row.normalized,
+            mean_logprob=row.mean_logprob,
+            mean_entropy=row.mean_entropy,
+            markers=row.markers,
+            think_tokens=budget,
+        )
+        if decision.stop:
+            return decision.checkpoint
+    return None
+
+
+def agree(policy: Policy, lines: Sequence[Answered], run: RunDirectory) -> Agreement:
+    """Hold real stops against those of a run's recorded probes, its first traces.
+
+    Raises
+    ------
+    ProbeError
+        The run has no question in common, or did not probe where the policy does.
+    """
+    records = {record.key: record for record in run.records() if record.sample == 0}
+    both = [(line, records[line.key]) for line in lines if line.key in records]
+    if not both:
+        raise ProbeError(f"{run.path}: has none of these questions: nothing to compare with")
+    moved, answers = [], 0
+    for line, record in both:
+        stop = recorded_stop(policy, record)
+        if stop != line.checkpoint:
+            moved.append(line.id)
+        if stop is not None and line.checkpoint is not None:
+            budget = policy.budgets[stop]
+            row = next(c for c in record.checkpoints if c.budget == budget)
+            recorded = row.normalized
+            if line.visible_tokens and row.visible_answer is not None:
+                visible = extract_natural(record.task, row.visible_answer)
+                recorded = normalize(record.task, visible or "")
+            answers += recorded != line.normalized
+        else:
+            answers += stop != line.checkpoint
+    return Agreement(len(both), len(moved), answers, tuple(moved[:_SHOWN]))

@@ -1,0 +1,297 @@
+"""The answers of `run` as lines of a file, and what they add up to.
+
+One line a question, on disk before the next; a file that was left in the middle is gone on with,
+and one of another policy or model is refused.  Knows no engine and no screen.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from stopadvisor.answers.normal_form import normalize
+from stopadvisor.errors import OutputError
+from stopadvisor.policy.requests import Reply
+from stopadvisor.runs.storage import append, encode
+from stopadvisor.stats.intervals import exact_interval
+from stopadvisor.workload.questions import Question
+
+__all__ = ["AnswerFile", "Answered", "Comparison", "Full", "compare"]
+
+
+@dataclass(frozen=True)
+class Full:
+    """The same question without stopping."""
+
+    answer: str | None
+    normalized: str
+    finish: str
+    think_tokens: int
+    visible_tokens: int
+    seconds: float
+    correct: bool | None
+
+    @property
+    def decoded_tokens(self) -> int:
+        """Thinking and visible answer."""
+        return self.think_tokens + self.visible_tokens
+
+
+@dataclass(frozen=True)
+class Answered:
+    """One line: a question and what it got."""
+
+    id: str
+    key: str
+    """Content hash of the question."""
+    setting: str
+    """Short hash over policy, model, engine and `on_stop`."""
+    answer: str | None
+    """The reply as decoded."""
+    normalized: str
+    stopped: bool
+    checkpoint: int | None
+    budget: int | None
+    finish: str
+    think_tokens: int
+    probe_tokens: int
+    visible_tokens: int
+    prompt_tokens: int
+    seconds: float
+    correct: bool | None
+    """None where there is no gold; the line then leaves it out."""
+    full: Full | None = None
+    """With ``--compare-full``; the line leaves it out otherwise."""
+
+    @classmethod
+    def of(
+        cls,
+        question: Question,
+        setting: str,
+        reply: Reply,
+        correct: bool | None,
+        full: Full | None = None,
+    ) -> Answered:
+        """Put a reply into a line."""
+        return cls(
+            id=question.id,
+            key=question.key,
+            setting=setting,
+            answer=reply.text,
+            normalized=normal_form(question, reply),
+            stopped=reply.stopped_at is not None,
+            checkpoint=reply.stopped_at,
+            budget=reply.budget,
+            finish=reply.finish,
+            think_tokens=reply.think_tokens,
+            probe_tokens=reply.probe_tokens,
+            visible_tokens=reply.visible_tokens,
+            prompt_tokens=reply.prompt_tokens,
+            seconds=round(reply.seconds, 6),
+            correct=correct,
+            full=full,
+        )
+
+    @property
+    def decoded_tokens(self) -> int:
+        """Thinking, probes and visible answer."""
+        return self.think_tokens + self.probe_tokens + self.visible_tokens
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        data = asdict(self)
+        if self.correct is None:
+            del data["correct"]
+        if self.full is None:
+            del data["full"]
+        elif self.full.correct is None:
+            del data["full"]["correct"]
+        return json.dumps(data, ensure_ascii=False, allow_nan=False)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], where: str) -> Answered:
+        """Read a line back; `where` names file and line for the error message."""
+        values = {"correct": None, "full": None} | dict(data)
+        names = [f.name for f in fields(cls)]
+        missing = [name for name in names if name not in values]
+        if missing:
+            raise OutputError(f"{where}: field {missing[0]!r} is missing: not a file of `run`")
+        try:
+            if values["full"] is not None:
+                values["full"] = Full(**({"correct": None} | values["full"]))
+            return cls(**{name: values[name] for name in names})
+        except TypeError as error:
+            raise OutputError(f"{where}: field 'full': {error}") from error
+
+
+def normal_form(question: Question, reply: Reply) -> str:
+    """Normal form of a reply: of a forced answer's whole text, as the policy sees it."""
+    if reply.text is None:
+        return ""
+    forced = reply.finish == "stopped" and not reply.visible_tokens
+    return normalize(question.task, reply.text if forced else reply.answer or "")
+
+
+# --- The file -------------------------------------------------------------------------------------
+
+
+class AnswerFile:
+    """Lines that are appended one by one; made by `AnswerFile.open`, which also locks it."""
+
+    def __init__(self, path: Path, setting: str, lines: Sequence[Answered]) -> None:
+        self.path = path
+        self.setting = setting
+        self.lines = list(lines)
+        """In the order of the file."""
+
+    @classmethod
+    @contextmanager
+    def open(cls, path: Path, setting: str) -> Iterator[AnswerFile]:
+        """Open or begin the file and hold it alone for writing; released even by a kill.
+
+        A half-written last line, as a kill leaves it, is cut off.
+
+        Raises
+        ------
+        OutputError
+            The file cannot be written, another process writes it, a line is broken, or it holds
+            the answers of another policy or model.
+        """
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = open(path, "ab+")  # noqa: SIM115  closed below
+        except OSError as error:
+            raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise OutputError(
+                    f"{path}: another process is writing it; wait for it or choose another --out"
+                ) from error
+            file.seek(0)
+            whole, _, tail = file.read().rpartition(b"\n")
+            lines = [_read(line, f"{path}:{i}") for i, line in enumerate(whole.split(b"\n"), 1)]
+            found = [line for line in lines if line is not None]
+            if tail:
+                os.truncate(path, len(whole) + (1 if whole else 0))
+            others = [line for line in found if line.setting != setting]
+            if others:
+                raise OutputError(
+                    f"{path} holds answers under other settings ({others[0].setting}, now "
+                    f"{setting}): of another policy, model, dtype or --on-stop; choose another "
+                    "--out"
+                )
+            yield cls(path, setting, found)
+
+    def uncompared(self, questions: Sequence[Question]) -> int:
+        """Number of these questions that were answered without full thinking beside it."""
+        wanted = {question.id for question in questions}
+        return sum(line.full is None for line in self.lines if line.id in wanted)
+
+    def done(self, questions: Sequence[Question]) -> set[str]:
+        """Ids of these questions that the file answers already.
+
+        Raises
+        ------
+        OutputError
+            It answers another question under one of these ids.
+        """
+        keys = {line.id: line.key for line in self.lines}
+        for question in questions:
+            if keys.get(question.id, question.key) != question.key:
+                raise OutputError(
+                    f"{self.path} answers another question under the id {question.id!r}: ids must "
+                    "keep their questions; choose another --out"
+                )
+        return {question.id for question in questions if question.id in keys}
+
+    def add(self, line: Answered) -> None:
+        """Append a line: it is on disk when this returns."""
+        append(self.path, encode(line.to_json() + "\n"))
+        self.lines.append(line)
+
+
+def _read(line: bytes, where: str) -> Answered | None:
+    if not line:
+        return None
+    try:
+        data = json.loads(line)
+    except ValueError as error:
+        raise OutputError(f"{where}: not a line of JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise OutputError(f"{where}: expected an object, got {data!r}")
+    return Answered.from_dict(data, where)
+
+
+# --- Stopped against full -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Stopping against full thinking, over the same questions."""
+
+    questions: int
+    decoded_tokens: int
+    full_decoded_tokens: int
+    think_tokens: int
+    full_think_tokens: int
+    labelled: int
+    """Questions with gold; the figures below are about these."""
+    correct: int
+    full_correct: int
+    lost: int
+    """Full thinking is right, the reply is wrong."""
+
+    @property
+    def token_saving_pct(self) -> float:
+        """Decoded tokens saved, those of the probes paid."""
+        return _saving(self.decoded_tokens, self.full_decoded_tokens)
+
+    @property
+    def think_saving_pct(self) -> float:
+        """Thinking tokens saved."""
+        return _saving(self.think_tokens, self.full_think_tokens)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; None where there is nothing to count."""
+        n = self.labelled
+        return asdict(self) | {
+            "token_saving_pct": self.token_saving_pct if self.questions else None,
+            "think_saving_pct": self.think_saving_pct if self.questions else None,
+            "accuracy": self.correct / n if n else None,
+            "full_accuracy": self.full_correct / n if n else None,
+            "risk": self.lost / n if n else None,
+            "risk_ci95": list(exact_interval(self.lost, n)) if n else None,
+        }
+
+
+def compare(lines: Sequence[Answered]) -> Comparison:
+    """Compare those lines that hold the full answer too."""
+    pairs = [(line, line.full) for line in lines if line.full is not None]
+    graded = [
+        (bool(line.correct), bool(full.correct))
+        for line, full in pairs
+        if line.correct is not None and full.correct is not None
+    ]
+    return Comparison(
+        questions=len(pairs),
+        decoded_tokens=sum(line.decoded_tokens for line, _ in pairs),
+        full_decoded_tokens=sum(full.decoded_tokens for _, full in pairs),
+        think_tokens=sum(line.think_tokens for line, _ in pairs),
+        full_think_tokens=sum(full.think_tokens for _, full in pairs),
+        labelled=len(graded),
+        correct=sum(right for right, _ in graded),
+        full_correct=sum(full for _, full in graded),
+        lost=sum(full and not right for right, full in graded),
+    )
+
+
+def _saving(spent: float, full: float) -> float:
+    return 100 * (1 - spent / full) if full else 0.0

@@ -1,0 +1,8 @@
+"""Statistics: arrays in, numbers out; no files and no questions."""
+
+__all__ = [
+    "bootstrap",
+    "bounds",
+    "intervals",
+    "reliability",
+]

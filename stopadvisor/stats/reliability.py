@@ -1,0 +1,105 @@
+"""How far a score can be read as a probability: reliability bins, ECE and Brier score.
+
+Takes chances and outcomes as arrays; where they come from, and what is done about a bad one, is
+not known here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stopadvisor.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.errors import CalibrationError
+
+__all__ = ["Reliability", "auroc", "reliability"]
+
+_BINS = 10
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """Predicted chance against what came true, in bins of equal width; empty bins are left out."""
+
+    low: FloatArray  # (n_bins,) lower edge
+    high: FloatArray  # (n_bins,) upper edge
+    count: IntArray  # (n_bins,) predictions
+    predicted: FloatArray  # (n_bins,) their mean
+    observed: FloatArray  # (n_bins,) share that came true
+    ece: float
+    """Expected calibration error: mean distance of the two, weighed by `count`."""
+    brier: float
+    """Mean squared distance of prediction and outcome."""
+
+
+def reliability(chance: FloatArray, outcome: BoolArray, *, n_bins: int = _BINS) -> Reliability:
+    """Sort predictions into bins and hold them against outcomes.
+
+    Parameters
+    ----------
+    chance : ndarray of float
+        Predicted chances in 0–1, of any shape.
+    outcome : ndarray of bool, shape of `chance`
+    n_bins : int
+
+    Raises
+    ------
+    CalibrationError
+        No prediction, or one outside 0–1.
+
+    References
+    ----------
+    Brier (1950); Naeini, Cooper and Hauskrecht (2015), "Obtaining well calibrated probabilities
+    using Bayesian binning".  Paper, Appendix, calibration diagnostics.
+    """
+    values, hits = np.ravel(chance).astype(np.float64), np.ravel(outcome).astype(np.float64)
+    if not values.size or values.min() < 0 or values.max() > 1 or np.isnan(values).any():
+        raise CalibrationError(
+            f"reliability needs chances in 0 … 1, got {values.size} from "
+            f"{values.min() if values.size else None} to {values.max() if values.size else None}"
+        )
+    edges = np.linspace(0.0, 1.0, n_bins + 1)
+    index = np.minimum((values * n_bins).astype(np.int64), n_bins - 1)
+    count = np.bincount(index, minlength=n_bins)
+    used = np.flatnonzero(count)
+    predicted = np.bincount(index, values, n_bins)[used] / count[used]
+    observed = np.bincount(index, hits, n_bins)[used] / count[used]
+    weight = count[used] / values.size
+    return Reliability(
+        edges[used],
+        edges[used + 1],
+        count[used].astype(np.int64),
+        predicted,
+        observed,
+        float((weight * np.abs(predicted - observed)).sum()),
+        float(((values - hits) ** 2).mean()),
+    )
+
+
+def auroc(score: FloatArray, outcome: BoolArray) -> float | None:
+    """Chance that a right answer scores higher than a wrong one, ties counted half.
+
+    Parameters
+    ----------
+    score : ndarray of float
+    outcome : ndarray of bool, shape of `score`
+
+    Returns
+    -------
+    float or None
+        None where only one class was seen.
+
+    References
+    ----------
+    Mann and Whitney (1947): the area under the ROC curve is their U over the number of pairs.
+    """
+    values, hits = np.ravel(score), np.ravel(outcome)
+    n_right = int(hits.sum())
+    n_wrong = hits.size - n_right
+    if n_right == 0 or n_wrong == 0:
+        return None
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]  # mean rank of ties
+    u = ranks[hits].sum() - n_right * (n_right + 1) / 2
+    return float(u / (n_right * n_wrong))

@@ -1,0 +1,7 @@
+"""Labelled questions: read, checked, identified by content and split."""
+
+__all__ = [
+    "converters",
+    "lines",
+    "questions",
+]

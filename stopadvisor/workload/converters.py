@@ -1,0 +1,291 @@
+"""The paper's benchmarks as workloads, through the ``datasets`` library.
+
+Sources, splits and gold rules are those of the paper's table "Benchmark sources and experimental
+splits".  A part of a benchmark is drawn by the hash of seed and question: a larger part holds every
+smaller one, so that a run can grow.  Knows no model and no probe.
+
+References
+----------
+Paper, Appendix "Dataset sources", Table "Benchmark sources and experimental splits".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stopadvisor.answers.normal_form import check_gold
+from stopadvisor.errors import WorkloadError
+
+__all__ = ["BENCHMARKS", "Benchmark", "Converted", "convert", "load_rows"]
+
+Row = Mapping[str, Any]
+_BUILDERS = {".json": "json", ".jsonl": "json", ".parquet": "parquet", ".csv": "csv"}
+_NOT_AN_OPTION = "N/A"
+"""How MMLU-Pro fills up its lists of options."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a workload, before its id."""
+
+    question: str
+    gold: str
+    category: str | None
+    name: str | None
+    """The data set's own name of the question; None where it has none."""
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Where a benchmark comes from, and how one of its rows is read."""
+
+    repository: str
+    """On the Hugging Face hub."""
+    config: str | None
+    split: str
+    task: str
+    columns: tuple[str, ...]
+    """Those that are read."""
+    size: int
+    """Questions that the paper used."""
+    read: Callable[[Row, int], Line]
+    """Of a row and the seed; ValueError where the row holds no gold."""
+
+
+@dataclass(frozen=True)
+class Converted:
+    """Lines of a workload, and what was left out."""
+
+    lines: tuple[dict[str, str], ...]
+    available: int
+    """Questions that could have been drawn."""
+    left_out: tuple[str, ...]
+    """One sentence for each row that cannot be asked."""
+
+
+# --- Rows -----------------------------------------------------------------------------------------
+
+
+def _gsm8k(row: Row, seed: int) -> Line:
+    """The answer stands behind ``####``, its thousands set off by commas."""
+    _, mark, gold = row["answer"].rpartition("####")
+    if not mark:
+        raise ValueError("expected an answer behind '####'")
+    return Line(row["question"], gold.strip().replace(",", ""), None, None)
+
+
+def _math(row: Row, seed: int) -> Line:
+    return Line(row["problem"], row["answer"], row.get("subject"), row.get("unique_id"))
+
+
+def _mmlu_pro(row: Row, seed: int) -> Line:
+    gold, options = row["answer"].strip(), row["options"]
+    if gold not in _letters(len(options)):
+        raise ValueError(f"expected the letter of one of {len(options)} options, got {gold!r}")
+    if options[_letters(len(options)).index(gold)] == _NOT_AN_OPTION:
+        raise ValueError(f"expected the letter of an option, got {gold!r}, which is a filler")
+    shown = _with_options(row["question"], options)
+    name = row.get("question_id")
+    return Line(shown, gold, row.get("category"), None if name is None else str(name))
+
+
+def _gpqa(row: Row, seed: int) -> Line:
+    """Options in the order of a hash of the seed and their text: no process's own randomness."""
+    question, right = row["Question"].strip(), row["Correct Answer"].strip()
+    options = [right, *(row[f"Incorrect Answer {k}"].strip() for k in (1, 2, 3))]
+    options.sort(key=lambda option: _hash(seed, question, option))
+    gold = _letters(len(options))[options.index(right)]
+    return Line(
+        _with_options(question, options), gold, row.get("High-level domain"), row.get("Record ID")
+    )
+
+
+_EXAM = re.compile(r"(\d{4})_AIME_(I+)_Problems")
+
+
+def _aime(row: Row, seed: int) -> Line:
+    exam = _EXAM.search(row.get("url") or "")
+    category = f"{exam[1]} AIME {exam[2]}" if exam else None
+    name = row.get("id")
+    return Line(
+        row["problem"], str(int(row["answer"])), category, None if name is None else str(name)
+    )
+
+
+def _with_options(question: str, options: Sequence[str]) -> str:
+    """The question with its options, a line each; fillers are left out, letters stay."""
+    rows = zip(_letters(len(options)), options, strict=True)
+    shown = [f"{letter}. {text.strip()}" for letter, text in rows if text != _NOT_AN_OPTION]
+    return "\n".join([question.strip(), "", *shown])
+
+
+def _letters(n: int) -> str:
+    return "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[:n]
+
+
+def _hash(seed: int, *texts: str) -> str:
+    return hashlib.sha256("\0".join([str(seed), *texts]).encode()).hexdigest()
+
+
+BENCHMARKS = {
+    "gsm8k": Benchmark(
+        "openai/gsm8k", "main", "test", "numeric", ("question", "answer"), 1000, _gsm8k
+    ),
+    "math500": Benchmark(
+        "HuggingFaceH4/MATH-500", None, "test", "math", ("problem", "answer"), 500, _math
+    ),
+    "mmlu-pro": Benchmark(
+        *("TIGER-Lab/MMLU-Pro", None, "test", "choice"),
+        ("question", "options", "answer"),
+        800,
+        _mmlu_pro,
+    ),
+    "gpqa-diamond": Benchmark(
+        *("Idavidrein/gpqa", "gpqa_diamond", "train", "choice"),
+        ("Question", "Correct Answer", *(f"Incorrect Answer {k}" for k in (1, 2, 3))),
+        198,
+        _gpqa,
+    ),
+    "aime": Benchmark(
+        *("AI-MO/aimo-validation-aime", None, "train", "numeric"),
+        ("problem", "answer"),
+        90,
+        _aime,
+    ),
+}
+"""The paper names no source of MATH-500: here it is the usual copy of Lightman et al.'s subset."""
+
+
+# --- Reading and drawing --------------------------------------------------------------------------
+
+
+def load_rows(name: str, source: Path | None = None, *, quiet: bool = False) -> list[Row]:
+    """Read all rows of a benchmark's split.
+
+    Parameters
+    ----------
+    name : str
+        One of `BENCHMARKS`.
+    source : Path, optional
+        A JSON, JSONL, Parquet or CSV file in the data set's own columns, or a folder as downloaded
+        from the hub; None for the hub itself.
+    quiet : bool
+        No progress of the download.
+
+    Raises
+    ------
+    WorkloadError
+        The library is not installed; hub, file or folder cannot be read; a column is missing.
+    """
+    benchmark = BENCHMARKS[name]
+    try:
+        import datasets
+    except ImportError as error:
+        raise WorkloadError(
+            "benchmarks are read by the datasets library: pip install 'stopadvisor[datasets]'"
+        ) from error
+    if quiet or source is not None:
+        datasets.disable_progress_bars()
+    where = benchmark.repository if source is None else str(source)
+    try:
+        if source is not None and source.is_file():
+            kind = _BUILDERS.get(source.suffix.lower())
+            if kind is None:
+                raise WorkloadError(
+                    f"{source}: expected a file named {', '.join(_BUILDERS)} or a folder"
+                )
+            # As one split, whatever the file's name says.
+            files = {benchmark.split: str(source)}
+            found = datasets.load_dataset(kind, data_files=files, split=benchmark.split)
+        elif source is not None and not source.exists():
+            raise WorkloadError(f"{source}: no such file or folder")
+        else:
+            # A hub's folder names its configurations in its README; another folder has none.
+            named = source is None or (source / "README.md").exists()
+            config = benchmark.config if named else None
+            found = datasets.load_dataset(where, config, split=benchmark.split)
+    except WorkloadError:
+        raise
+    except Exception as error:  # the library raises a dozen kinds of its own
+        reason = " ".join(f"{error}".split())[:300]
+        hint = "; with a copy of the data: --from FILE|FOLDER" if source is None else ""
+        raise WorkloadError(f"cannot load {where}: {reason}{hint}") from error
+    missing = [column for column in benchmark.columns if column not in found.column_names]
+    if missing:
+        raise WorkloadError(
+            f"{where}: column {missing[0]!r} is missing, found {', '.join(found.column_names)}"
+        )
+    return list(found)
+
+
+def convert(name: str, rows: Iterable[Row], n: int, *, seed: int) -> Converted:
+    """Draw questions of a benchmark and write them as lines of a workload.
+
+    Parameters
+    ----------
+    name : str
+        One of `BENCHMARKS`.
+    rows : iterable of mapping
+        All of its rows, in the data set's own columns.
+    n : int
+        How many to draw, at most; the lines keep the data set's order.
+    seed : int
+        Of the drawing, and of the order of GPQA's options.
+
+    Raises
+    ------
+    WorkloadError
+        No row can be asked.
+
+    Notes
+    -----
+    Departs from the paper, which does not say how its parts of GSM8K and MMLU-Pro were drawn.  A
+    row without gold, or a question that came before, is left out and named.
+    """
+    benchmark = BENCHMARKS[name]
+    read: dict[str, tuple[str, Line]] = {}
+    left_out = []
+    for index, row in enumerate(rows):
+        label = f"row {index}"
+        try:
+            line = benchmark.read(row, seed)
+            if not (line.question or "").strip():  # files hold empty cells, too
+                raise ValueError(f"expected a question, got {line.question!r}")
+            check_gold(benchmark.task, line.gold)
+        except (AttributeError, TypeError, ValueError) as error:
+            left_out.append(f"{label} cannot be asked: {error}")
+            continue
+        if line.question in read:
+            left_out.append(f"{label} asks the question of {read[line.question][0]} again")
+            continue
+        read[line.question] = (label, line)
+    if not read:
+        reason = left_out[0] if left_out else "it holds no row"
+        raise WorkloadError(f"{name}: no question can be asked: {reason}")
+    order = sorted(read, key=lambda question: _hash(seed, question))
+    drawn = set(order[:n])
+    return Converted(
+        tuple(
+            _as_line(name, benchmark.task, label, line)
+            for question, (label, line) in read.items()
+            if question in drawn
+        ),
+        len(read),
+        tuple(left_out),
+    )
+
+
+def _as_line(name: str, task: str, label: str, line: Line) -> dict[str, str]:
+    found = {
+        "id": f"{name}-{line.name or label.removeprefix('row ')}",
+        "question": line.question,
+        "gold": line.gold,
+        "task": task,
+        "category": line.category,
+    }
+    return {key: value for key, value in found.items() if value is not None}

@@ -1,0 +1,339 @@
+"""Labelled questions: read and check the file, fill in the prompt, split by question.
+
+A workload is a JSONL file, one question a line; a line that is not as it should be is an error that
+names file, line and field, and nothing is skipped in silence.  A question's identity is the hash of
+its content, so neither its label nor its place in the file moves it to another part of the split.
+This module knows no model, no probe and no random state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stopadvisor.answers.normal_form import TASKS, check_gold, guess_task, normalize
+from stopadvisor.constants import PROMPT_TEMPLATES
+from stopadvisor.errors import WorkloadError
+from stopadvisor.workload.lines import messages_field, read_rows, refuse, text_field
+
+__all__ = [
+    "PARTS",
+    "SMALLEST_PARTS",
+    "TASKS",
+    "Question",
+    "Workload",
+    "assign_parts",
+    "content_key",
+    "parse_split",
+    "read_workload",
+    "render_messages",
+]
+
+PARTS = ("fit", "calibration", "test")
+SMALLEST_PARTS = {"fit": 20, "calibration": 10, "test": 10}
+"""Fewest different questions that each part can do its work with."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question of a workload."""
+
+    id: str
+    """Name in the run's files; unique in the workload."""
+    key: str
+    """SHA-256 (hex) of the content, which is the messages alone: relabelling moves nothing."""
+    messages: tuple[Mapping[str, str], ...]
+    """Chat messages before the prompt template; a `question` is one user message."""
+    gold: str | None
+    """Right answer; None in workloads read without labels."""
+    task: str
+    """Kind of answer, one of `TASKS`."""
+    category: str | None = None
+    """For display only."""
+    group: str | None = None
+    """Questions of one group stay in one part of the split."""
+    templated: bool = True
+    """Given as `question`, so that the prompt template applies; False for `messages`."""
+
+    @property
+    def group_key(self) -> str:
+        """What stays together in the split: the group, or the content where there is none."""
+        return self.group or self.key
+
+
+@dataclass(frozen=True)
+class Workload:
+    """All questions of one file, in its order."""
+
+    path: Path
+    """File they were read from."""
+    questions: tuple[Question, ...]
+    """At least one."""
+    sha256: str
+    """SHA-256 (hex) of the file's bytes."""
+    guessed_tasks: Mapping[str, int]
+    """How many questions named no task, by the task that was guessed from their gold."""
+
+    @property
+    def name(self) -> str:
+        """Name of the file without its last suffix."""
+        return self.path.stem
+
+
+# --- Reading --------------------------------------------------------------------------------------
+
+
+def read_workload(
+    path: str | Path, *, require_gold: bool = True, default_task: str | None = None
+) -> Workload:
+    """Read and check a workload.
+
+    Fields of a line: `question` (text) or `messages` (chat messages, the last from the user), one
+    of them; `gold` or `answer` (text or number; where both are given `gold` is taken); optional
+    `id`, `task`, `category`, `group`.  ``null`` is the same as leaving a field out, and others are
+    not looked at.  Without `id` it is the first 12 digits of the key, further ones of the same
+    content ending in ``-2``, ``-3`` in the order of the file.
+
+    Parameters
+    ----------
+    path : str or Path
+        JSONL file, UTF-8 with or without a byte-order mark.
+    require_gold : bool
+        Whether a line without gold is an error.
+    default_task : {"math", "numeric", "choice", "exact"}, optional
+        Task of the lines that name none, instead of the guess from their gold.
+
+    Returns
+    -------
+    Workload
+        The questions in the file's order.
+
+    Raises
+    ------
+    WorkloadError
+        The file cannot be read or holds no question; or a line is no such question, repeats an
+        `id`, or repeats a question with another gold, task or group.  The message gives
+        ``FILE:LINE`` and the field.
+    """
+    path = Path(path)
+    data, rows = read_rows(path)
+    ids = _given_ids(rows)
+    first: dict[str, tuple[str, Question]] = {}
+    derived: Counter[str] = Counter()
+    guessed: Counter[str] = Counter()
+    questions = []
+    for where, row in rows:
+        messages, templated = messages_field(row, where)
+        key = content_key(messages)
+        name = text_field(row, "id", where) or _free_id(key[:12], ids, derived)
+        gold = _gold(row, where, required=require_gold)
+        task = _task(row, gold, default_task, where)
+        if row.get("task") is None and default_task is None:
+            guessed[task] += 1
+        if gold is not None:
+            try:
+                check_gold(task, gold)
+            except ValueError as error:
+                raise WorkloadError(f"{where}: field {_gold_field(row)!r}: {error}") from None
+        question = Question(
+            id=name,
+            key=key,
+            messages=messages,
+            gold=gold,
+            task=task,
+            category=text_field(row, "category", where),
+            group=text_field(row, "group", where),
+            templated=templated,
+        )
+        _check_same(question, where, *first.setdefault(key, (where, question)))
+        questions.append(question)
+    return Workload(path, tuple(questions), hashlib.sha256(data).hexdigest(), dict(guessed))
+
+
+def content_key(messages: Sequence[Mapping[str, str]]) -> str:
+    """Hash a question's messages, before any prompt template: its identity everywhere."""
+    content = json.dumps(messages, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def _given_ids(rows: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, str]:
+    """Where each given id stands; all are known before the first one is derived."""
+    ids: dict[str, str] = {}
+    for where, row in rows:
+        name = text_field(row, "id", where)
+        if name is None:
+            continue
+        if name in ids:
+            line = ids[name].rpartition(":")[2]
+            raise WorkloadError(
+                f"{where}: field 'id': expected one question per id, "
+                f"got {name!r}, which stands in line {line} too"
+            )
+        ids[name] = where
+    return ids
+
+
+def _free_id(stem: str, given: Mapping[str, str], derived: Counter[str]) -> str:
+    while True:
+        derived[stem] += 1
+        name = stem if derived[stem] == 1 else f"{stem}-{derived[stem]}"
+        if name not in given:
+            return name
+
+
+def _gold_field(row: Mapping[str, Any]) -> str:
+    return "answer" if row.get("gold") is None and row.get("answer") is not None else "gold"
+
+
+def _gold(row: dict[str, Any], where: str, *, required: bool) -> str | None:
+    gold = text_field(row, _gold_field(row), where, decimals=True)
+    if gold is None and required:
+        refuse(where, "gold", "the right answer in 'gold' or 'answer'", "neither", shown=True)
+    return gold.strip() if gold is not None else None
+
+
+def _task(row: dict[str, Any], gold: str | None, default: str | None, where: str) -> str:
+    task = row.get("task")
+    if task is None:
+        task = default or (guess_task(gold) if gold is not None else None)
+    if task is None:
+        expected = f"one of {', '.join(TASKS)}, where there is no gold to guess it from"
+        refuse(where, "task", expected, None)
+    if task not in TASKS:
+        refuse(where, "task", f"one of {', '.join(TASKS)}", task)
+    return str(task)
+
+
+def _check_same(question: Question, where: str, first_where: str, first: Question) -> None:
+    """Refuse one question with two labels, or in two groups that the split could part."""
+    fields = (
+        ("gold", _comparable(question), _comparable(first)),
+        ("task", question.task, first.task),
+        ("group", question.group, first.group),
+    )
+    for name, value, other in fields:
+        if value != other:
+            line = first_where.rpartition(":")[2]
+            raise WorkloadError(
+                f"{where}: field {name!r}: expected {getattr(first, name)!r} as for the same "
+                f"question in line {line}, got {getattr(question, name)!r}"
+            )
+
+
+def _comparable(question: Question) -> str | None:
+    return None if question.gold is None else normalize(question.task, question.gold)
+
+
+# --- Prompt ---------------------------------------------------------------------------------------
+
+
+def render_messages(question: Question, template: str | None) -> tuple[Mapping[str, str], ...]:
+    """Apply the prompt template to a question.
+
+    Parameters
+    ----------
+    question : Question
+        Given as `messages` it is returned as it is.
+    template : str or None
+        Text with ``{question}``; None for the default of the question's task.
+
+    Returns
+    -------
+    tuple of mappings
+        Chat messages for the model's own chat template.
+
+    Raises
+    ------
+    WorkloadError
+        The template lacks ``{question}``.
+    """
+    if template is not None and "{question}" not in template:
+        raise WorkloadError(f"prompt template: expected text with '{{question}}', got {template!r}")
+    if not question.templated:
+        return question.messages
+    # Replaced, not formatted: templates and questions are full of braces of their own.
+    text = (template if template is not None else PROMPT_TEMPLATES[question.task]).replace(
+        "{question}", question.messages[0]["content"]
+    )
+    return ({"role": "user", "content": text},)
+
+
+# --- Split ----------------------------------------------------------------------------------------
+
+
+def parse_split(text: str) -> tuple[float, float, float]:
+    """Read the shares of fit, calibration and test, ``40/40/20``, in percent.
+
+    Returns
+    -------
+    tuple of float
+        Shares that add up to 1; only the test share may be 0.
+
+    Raises
+    ------
+    WorkloadError
+        Not three such numbers.
+    """
+    message = (
+        "split: expected FIT/CALIBRATION/TEST in percent, adding up to 100, the first two above 0, "
+        f"as 40/40/20; got {text!r}"
+    )
+    try:
+        shares = [float(part) for part in text.split("/")]
+    except ValueError:
+        raise WorkloadError(message) from None
+    if len(shares) != 3 or not (shares[0] > 0 and shares[1] > 0 and shares[2] >= 0):
+        raise WorkloadError(message)
+    if not abs(sum(shares) - 100) < 1e-6:
+        raise WorkloadError(message)
+    return shares[0] / 100, shares[1] / 100, shares[2] / 100
+
+
+def assign_parts(
+    group_keys: Sequence[str], *, seed: int, fractions: tuple[float, float, float]
+) -> NDArray[np.int8]:
+    """Split questions by the hash of their group key.
+
+    A pure function of key and seed: more questions move none that are there, and equal keys share
+    a part.  So the parts have the asked sizes only on average.
+
+    Parameters
+    ----------
+    group_keys : sequence of str
+        `Question.group_key` of each question.
+    seed : int
+        Another seed is another split.
+    fractions : tuple of float
+        Shares of fit, calibration and test; they add up to 1.
+
+    Returns
+    -------
+    ndarray of int8, shape (n_questions,)
+        Index into `PARTS`.
+
+    Raises
+    ------
+    WorkloadError
+        Fractions that are negative or do not add up to 1.
+    """
+    if min(fractions) < 0 or not abs(sum(fractions) - 1) < 1e-9:
+        raise WorkloadError(
+            f"fractions: expected three shares >= 0 that add up to 1, got {fractions!r}"
+        )
+    draws = np.array([_uniform(f"{seed}:{key}") for key in group_keys], dtype=np.float64)
+    # Where the last shares are 0 rounding must not hand them a question.
+    edges = [float(x) if x < 1 - 1e-9 else 1.0 for x in np.cumsum(fractions)[:2]]
+    return np.searchsorted(edges, draws, side="right").astype(np.int8)
+
+
+def _uniform(text: str) -> float:
+    """Map a text to [0, 1) with the 53 bits that a float holds."""
+    return (int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) >> 11) * 2.0**-53

@@ -1,0 +1,237 @@
+"""Grading against gold: the verdicts, and what happens to comparisons that hang or crash."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stopadvisor.answers import grading
+from stopadvisor.answers.grading import Grader
+from stopadvisor.answers.normal_form import normalize
+from stopadvisor.errors import StopAdvisorError
+
+
+@pytest.fixture(scope="module")
+def grader() -> Iterator[Grader]:
+    """One grader for all verdicts: its process takes two seconds to start."""
+    with Grader() as shared:
+        yield shared
+
+
+@pytest.mark.parametrize(
+    ("task", "gold", "answer", "right"),
+    [
+        ("numeric", "42", " 42.0\n", True),
+        ("numeric", "1,000", "\\$1000", True),
+        ("numeric", "0.5", "\\frac{1}{2}", True),
+        ("numeric", "0.1", "0.10000000000000001", False),
+        ("numeric", "50", "50%", True),
+        ("numeric", "42", "43", False),
+        ("numeric", "42", "unknown", False),
+        ("choice", "(B)", "The answer is B) foo", True),
+        ("choice", "B", "(C)", False),
+        ("exact", "New York", " **new  york**.", True),
+        ("exact", "Paris", "London", False),
+        ("math", "42", "43", False),
+        ("math", "\\frac{1}{2}", "0.5", True),
+        ("math", "(1,2)", "(1,2)", True),
+        ("math", "(1,2)", "\\left( 1, 2 \\right)", True),
+        ("math", "(1,2)", "(2,1)", False),
+        ("math", "(1,2)", "[1,2]", False),
+        ("math", "(2,1)", "$(2,1)$", True),
+        ("math", "x^2+1", "1 + x^2", True),
+        ("math", "$x^2+1$", "\\boxed{1 + x^2}", True),
+        ("math", "5", "3x+5", False),
+        ("math", "\\text{Tuesday}", "tuesday", True),
+        ("math", "5", "$x=5$", True),
+        ("math", "\\sqrt{8}", "2\\sqrt{2}", True),
+        ("math", "2.5", "2 1/2", True),
+        ("math", "10.5", "2 1/2", False),
+        ("math", "42", "exactly 42 apples", True),
+        ("math", "\\frac{1}{", "1", False),
+    ],
+)
+def test_verdicts(grader: Grader, task: str, gold: str, answer: str, right: bool) -> None:
+    assert grader.grade(task, gold, answer) is right
+    assert grader.timeouts == 0
+
+
+@pytest.mark.parametrize("task", ["math", "numeric", "choice", "exact"])
+@pytest.mark.parametrize("answer", [None, "", " \n", "$$", "Final answer:"])
+def test_no_answer_is_wrong(grader: Grader, task: str, answer: str | None) -> None:
+    assert not grader.grade(task, "B" if task == "choice" else "1", answer)
+
+
+@given(value=st.fractions(), letter=st.sampled_from("ABCDEFG"), word=st.text(min_size=1))
+def test_gold_is_right(value: object, letter: str, word: str) -> None:
+    with Grader() as grader:
+        items = [("numeric", str(value)), ("math", str(value)), ("choice", letter), ("exact", word)]
+        verdicts = grader.grade_many([(task, gold, gold) for task, gold in items])
+        assert verdicts[:3] == [True] * 3
+        assert verdicts[3] is bool(normalize("exact", word))
+
+
+def test_order_and_repeats(grader: Grader) -> None:
+    items = [
+        ("math", "\\frac{1}{3}", "\\frac{2}{6}"),
+        ("numeric", "1", "2"),
+        ("math", "\\frac{1}{3}", "\\frac{2}{7}"),
+        ("math", "\\frac{1}{3}", "\\frac{2}{6}"),
+    ]
+    assert grader.grade_many(items) == [True, False, False, True]
+    assert grader.grade_many([]) == []
+
+
+def no_process(*_: object, **__: object) -> None:
+    raise AssertionError("a process was started")
+
+
+def test_no_process_without_mathematics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "Popen", no_process)
+    with Grader() as grader:
+        items = [("numeric", "1", "2"), ("choice", "A", "B"), ("exact", "a", "b")]
+        same_forms = [("math", "2003^{2002^{2001}}", "$2003^{2002^{2001}}$"), ("math", "1", "2")]
+        assert grader.grade_many(items) == [False] * 3
+        assert grader.grade_many(same_forms) == [True, False]
+
+
+def test_identical_items_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def same(_: object, gold: str, answer: str) -> bool:
+        asked.append((gold, answer))
+        return True
+
+    monkeypatch.setattr(grading._Worker, "same", same)
+    with Grader() as grader:
+        item = ("math", "x+1", "1+x")
+        assert grader.grade_many([item] * 3) == [True] * 3
+        assert grader.grade(*item)
+    assert asked == [("x+1", "1+x")]
+
+
+@pytest.mark.slow
+def test_hanging_answers_are_killed_and_counted() -> None:
+    items = [
+        ("math", "5", "2003^{2002^{2001}}"),
+        ("math", "5", "\\sum_{n=1}^{10^{12}} \\sqrt{n^3+1}"),
+        ("math", "(1,2)", "(1, 2)"),
+        ("math", "\\frac{1}{2}", "\\frac{3}{6}"),
+    ]
+    with Grader(timeout_s=0.5) as grader:
+        assert grader.grade_many(items) == [False, False, True, True]
+        assert grader.timeouts == 2
+        start = time.monotonic()
+        assert grader.grade_many(items[:2]) == [False, False]  # remembered
+        assert time.monotonic() - start < 0.5  # what one comparison may take
+        assert grader.timeouts == 2
+
+
+@pytest.mark.slow
+def test_several_workers_give_the_same_verdicts() -> None:
+    items = [("math", f"\\frac{{{n}}}{{7}}", f"\\frac{{{2 * (n % 5)}}}{{14}}") for n in range(12)]
+    with Grader(workers=2) as grader:
+        assert grader.grade_many(items) == [n < 5 for n in range(12)]
+
+
+def test_crashed_process_is_replaced() -> None:
+    with Grader() as grader:
+        assert grader.grade("math", "x+1", "1+x")
+        process = grader._workers[0]._process
+        assert process is not None
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert grader.grade("math", "x+2", "2+x")
+        assert grader.timeouts == 0
+
+
+def test_works_outside_the_main_thread_and_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("raise ImportError")  # not to be taken from here
+    monkeypatch.chdir(tmp_path)
+    verdicts: list[bool] = []
+    with Grader() as grader:
+        thread = threading.Thread(
+            target=lambda: verdicts.append(grader.grade("math", "x+1", "1+x"))
+        )
+        thread.start()
+        thread.join()
+    assert verdicts == [True]
+
+
+def test_works_in_a_script_without_a_main_guard(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\n"
+        f"sys.path.insert(0, {str(Path(grading.__file__).parents[2])!r})\n"
+        "from stopadvisor.answers.grading import Grader\n"
+        "grader = Grader()\n"
+        "print(grader.grade('math', 'x+1', '1+x'))\n"
+        "print('torch' in sys.modules, 'sympy' in sys.modules)\n"  # and no close: it ends at exit
+    )
+    command = [sys.executable, "-W", "error", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.split() == ["True", "False", "False"]
+    assert done.stderr == ""
+
+
+def test_forgotten_grader_leaves_no_process() -> None:
+    grader = Grader()
+    grader.grade("math", "x+1", "1+x")
+    process = grader._workers[0]._process
+    assert process is not None
+    del grader
+    gc.collect()
+    assert process.poll() is not None
+
+
+def test_interrupted_comparison_leaves_no_late_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = grading._read
+
+    def interrupted(process: subprocess.Popen[bytes], seconds: float) -> bytes:
+        if seconds == grading._START_SECONDS:
+            return read(process, seconds)
+        raise KeyboardInterrupt
+
+    with Grader() as grader:
+        monkeypatch.setattr(grading, "_read", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            grader.grade("math", "x+1", "1+x")
+        monkeypatch.undo()
+        assert not grader.grade("math", "x+1", "2+x")
+
+
+def test_missing_math_verify_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = subprocess.Popen
+
+    def without_packages(command: list[str], **options: object) -> subprocess.Popen[bytes]:
+        return start([command[0], "-S", *command[1:]], **options)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(subprocess, "Popen", without_packages)
+    with Grader() as grader, pytest.raises(StopAdvisorError, match=r"needs math-verify 0\.9"):
+        grader.grade("math", "x+1", "1+x")
+
+
+@pytest.mark.parametrize(
+    "options", [{"workers": 0}, {"timeout_s": 0.0}, {"timeout_s": float("nan")}]
+)
+def test_bad_options(options: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        Grader(**options)  # type: ignore[arg-type]
+
+
+def test_unknown_task(grader: Grader) -> None:
+    with pytest.raises(ValueError, match="task must be one of"):
+        grader.grade("poetry", "1", "1")

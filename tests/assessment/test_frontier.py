@@ -1,0 +1,137 @@
+"""Frontiers: reference values by hand, and agreement with what a single rule is measured to do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stopadvisor.assessment.choice import Settings
+from stopadvisor.assessment.frontier import (
+    Frontier,
+    chain_frontier,
+    fixed_accuracy,
+    fixed_budget_frontier,
+    gains,
+    grid_frontier,
+    served_budget_frontier,
+)
+from stopadvisor.assessment.sequences import FitData, build_chain
+from stopadvisor.errors import CalibrationError
+from stopadvisor.paper.protocol import first_stops
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.rules.outcomes import measure
+from stopadvisor.runs.sources import open_source
+from tests.material import make_run
+
+FIXED = Frontier(
+    np.array([0.0, 10.0, 20.0]), np.array([5.0, 15.0, 35.0]), np.array([0.2, 0.6, 0.7])
+)
+
+
+@pytest.mark.parametrize(
+    ("how", "accuracy"),
+    # Costs below the range, on a point, between two points (nearer the first), beyond the range.
+    [
+        pytest.param("linear", [0.2, 0.6, 0.63, 0.7], id="linear"),
+        pytest.param("nearest", [0.2, 0.6, 0.6, 0.7], id="nearest"),
+        pytest.param("floor", [0.2, 0.6, 0.6, 0.7], id="floor"),
+        pytest.param("ceiling", [0.2, 0.6, 0.7, 0.7], id="ceiling"),
+    ],
+)
+def test_accuracy_of_fixed_budgets_at_a_cost(how: str, accuracy: list[float]) -> None:
+    found = fixed_accuracy(FIXED, np.array([1.0, 15.0, 21.0, 99.0]), how)  # type: ignore[arg-type]
+    np.testing.assert_allclose(found, accuracy)
+
+
+def test_gain_is_the_height_above_fixed_budgets() -> None:
+    rule = Frontier(np.array([0.9, 0.5]), np.array([25.0, 10.0]), np.array([0.8, 0.3]))
+    np.testing.assert_allclose(gains(rule, FIXED), [0.8 - 0.65, 0.3 - 0.4])
+
+
+def test_a_nonsense_question_is_refused() -> None:
+    with pytest.raises(CalibrationError, match="interpolation must be one of"):
+        fixed_accuracy(FIXED, np.array([1.0]), "cubic")  # type: ignore[arg-type]
+    backwards = Frontier(FIXED.at, FIXED.cost[::-1], FIXED.accuracy)
+    with pytest.raises(CalibrationError, match="must not descend"):
+        fixed_accuracy(backwards, np.array([1.0]))
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_grid_frontier_is_what_each_threshold_stops(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    scores = rng.random((30, 4)).round(1)
+    cost, correct = np.cumsum(rng.random((30, 4)), axis=1), rng.random((30, 4)) < 0.5
+    thresholds = np.unique(rng.random(6).round(1))
+    found = grid_frontier(scores, cost, correct, thresholds)
+    for k, threshold in enumerate(thresholds):
+        stops = first_stops(scores, threshold)[:, None]
+        assert found.cost[k] == pytest.approx(np.take_along_axis(cost, stops, 1).mean())
+        assert found.accuracy[k] == pytest.approx(np.take_along_axis(correct, stops, 1).mean())
+
+
+def test_fixed_budgets_are_column_means() -> None:
+    cost, correct = np.array([[1.0, 2.0], [3.0, 6.0]]), np.array([[True, True], [False, True]])
+    found = fixed_budget_frontier(cost, correct, np.array([0, 8]))
+    assert found.at.tolist() == [0, 8]
+    assert found.cost.tolist() == [2, 4]
+    assert found.accuracy.tolist() == [0.5, 1]
+
+
+# --- As served ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> ProbeTable:
+    return open_source(make_run(tmp_path_factory.mktemp("frontier") / "run", 200)).table
+
+
+def _fit(table: ProbeTable) -> FitData:
+    own = Settings()
+    return FitData.build(
+        table,
+        serving="kv-fork",
+        weights=own.weights,
+        cache_block=own.cache_block,
+        most_blocks=1000,
+    )
+
+
+@pytest.mark.parametrize("reference", ["natural", "last-checkpoint"])
+@pytest.mark.parametrize("family", ["learned", "entropy"])
+def test_chain_frontier_is_what_each_rule_is_measured_to_do(
+    table: ProbeTable, reference: str, family: str
+) -> None:
+    fit = _fit(table.with_reference(reference))  # type: ignore[arg-type]
+    chain = build_chain(fit, family, (0, 3, table.n_checkpoints - 1))
+    assert chain is not None
+    found = chain_frontier(fit, chain)
+    costs = fit.counts(chain.scorer.schedule).weighed(fit.weights)
+    for k in (0, chain.thresholds.size // 2, chain.thresholds.size - 1):
+        outcome = measure(chain.scorer, fit.table, chain.curve.stops(k), costs, fit.full_cost)
+        assert found.accuracy[k] == pytest.approx(outcome.accuracy)
+        saving = 100 * (1 - found.cost[k] / fit.full_cost.mean())
+        assert saving == pytest.approx(outcome.total_saving_pct)
+
+
+def test_a_fixed_budget_asks_once_and_lets_short_traces_end(table: ProbeTable) -> None:
+    fit = _fit(table)
+    found = served_budget_frontier(fit)
+    assert table.natural_tokens is not None
+    for column, budget in enumerate(table.budgets):
+        stopped = budget + table.probe_tokens[:, column] + table.suffix_tokens
+        ended = table.trace_tokens + table.natural_tokens
+        over = table.trace_tokens <= budget
+        assert found.cost[column] == pytest.approx(
+            (table.prompt_tokens + np.where(over, ended, stopped)).mean()
+        )
+        assert found.accuracy[column] == pytest.approx(table.correct_online[:, column].mean())
+
+
+def test_the_last_budget_of_an_archive_is_full_thinking(table: ProbeTable) -> None:
+    fit = _fit(table.with_reference("last-checkpoint"))
+    found = served_budget_frontier(fit)
+    assert found.accuracy[-1] == pytest.approx(fit.table.full_correct.mean())
+    suffix = fit.table.suffix_tokens * (~fit.table.ended[:, -1]).mean()
+    assert found.cost[-1] == pytest.approx(fit.full_cost.mean() + suffix)

@@ -1,0 +1,241 @@
+"""Certifying on calibration questions what was chosen on fit questions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stopadvisor.assessment.choice import Choice, Settings, choose
+from stopadvisor.certification.calibration import (
+    calibrate,
+    check_questions,
+    entering_rows,
+    recalibrate,
+)
+from stopadvisor.errors import CalibrationError
+from stopadvisor.probes.grouping import calibration_rows
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.stats.bounds import Certified, NotCertified, max_losses, upper_limit
+from tests.populations import POPULATIONS, renamed
+from tests.replay import stops
+
+MIXED = POPULATIONS[0]
+
+
+def draw(n: int, seed: int, prefix: str = "c") -> ProbeTable:
+    return renamed(MIXED.draw(n, np.random.default_rng(seed)), prefix)
+
+
+@pytest.fixture(scope="module")
+def choice() -> Choice:
+    return choose(draw(160, 0, "f"), 160, Settings(alpha=0.15))
+
+
+def lost_by_replay(choice: Choice, table: ProbeTable, chain: Any, threshold: float) -> int:
+    """Losses of the frozen rule, one probe at a time through the stepper."""
+    scorer = chain.scorer
+    found = stops(table, scorer.family, scorer.schedule, scorer.model, threshold)
+    lost = 0
+    for i, stop in enumerate(found):
+        if stop < len(scorer.schedule):
+            lost += table.full_correct[i] and not table.correct[i, scorer.schedule[stop]]
+    return int(lost)
+
+
+def test_the_certificate_is_about_the_rule_that_is_exported(choice: Choice) -> None:
+    table = draw(160, 1)
+    found = calibrate(choice, table)
+    assert found.rule is not None
+    assert found.refusal is None
+    certificate = found.rule.certificate
+    chain = next(c for c in choice.chains if c.scorer is found.rule.scorer)
+    assert found.rule.threshold == chain.thresholds[certificate.position]
+    assert np.array_equal(found.rule.order, chain.thresholds)
+    lost = lost_by_replay(choice, table, chain, found.rule.threshold)
+    assert (certificate.losses, certificate.n) == (lost, 160)
+    assert certificate.delta == 0.025  # two chains share delta
+    assert certificate.upper == upper_limit(lost, 160, 0.025)
+    assert lost <= max_losses(160, 0.15, 0.025)
+
+
+def test_every_chain_is_tested_in_its_order(choice: Choice) -> None:
+    table = draw(160, 2)
+    found = calibrate(choice, table)
+    most = max_losses(160, 0.15, 0.025)
+    for chain, (family, result) in zip(choice.chains, found.tested, strict=True):
+        assert family == chain.scorer.family
+        assert isinstance(result, Certified)
+        thresholds = chain.thresholds.tolist()
+        walk = [lost_by_replay(choice, table, chain, t) for t in thresholds[: result.position + 2]]
+        assert max(walk[:-1]) <= most < walk[-1]
+
+
+def test_calibration_changes_nothing_that_was_chosen(choice: Choice) -> None:
+    one, other = calibrate(choice, draw(160, 3)), calibrate(choice, draw(160, 4))
+    for found in (one, other):
+        assert found.rule is not None
+        assert any(found.rule.scorer is c.scorer for c in choice.chains)
+        chain = next(c for c in choice.chains if c.scorer is found.rule.scorer)
+        assert found.rule.threshold in chain.thresholds
+
+
+def test_fit_and_calibration_questions_never_meet(choice: Choice) -> None:
+    table = draw(20, 5)
+    shared = replace(table, groups=(choice.fit.table.groups[7], *table.groups[1:]))
+    for ask in (calibrate, check_questions):
+        with pytest.raises(CalibrationError, match="1 calibration questions were used for fitting"):
+            ask(choice, shared)
+    again = replace(table, keys=(choice.fit.table.keys[7], *table.keys[1:]))
+    with pytest.raises(CalibrationError, match="1 calibration questions were used for fitting"):
+        check_questions(choice, again)
+
+
+def test_one_trace_per_group_enters_the_bound_whatever_it_shows() -> None:
+    table = draw(12, 6)
+    table = replace(
+        table,
+        groups=("a", "a", "b", "b", "c", "c", "d", "d", "e", "e", "f", "f"),
+        samples=np.array([0, 1, 1, 0, 0, 0, 1, 2, 0, 1, 0, 1]),
+    )
+    # First of the first samples; group d has no first sample and stays out.
+    assert calibration_rows(table).tolist() == [0, 3, 4, 8, 10]
+    flipped = replace(table, correct=~table.correct, natural_correct=~table.full_correct)
+    assert calibration_rows(flipped).tolist() == [0, 3, 4, 8, 10]
+
+
+def test_the_order_of_rows_does_not_choose_what_enters() -> None:
+    """An engine that finishes short traces first writes them first."""
+    table = draw(40, 7)
+    table = replace(table, groups=tuple(f"g{row // 4}" for row in range(40)))
+    shuffled = table.take(np.random.default_rng(0).permutation(40))
+    entered = table.take(calibration_rows(table)).keys
+    assert len(entered) == 10
+    assert sorted(entered) == sorted(shuffled.take(calibration_rows(shuffled)).keys)
+
+
+def test_no_calibration_question_is_refused(choice: Choice) -> None:
+    with pytest.raises(CalibrationError, match="no calibration questions"):
+        calibrate(choice, draw(3, 7).take(np.zeros(3, dtype=bool)))
+
+
+def test_many_truncated_traces_need_to_be_allowed(choice: Choice) -> None:
+    table = draw(100, 8)
+    cut = replace(table, truncated=np.arange(100) < 11)
+    with pytest.raises(CalibrationError, match=r"11.0% of the traces were cut off"):
+        calibrate(choice, cut)
+    few = replace(table, truncated=np.arange(100) < 10)
+    assert calibrate(choice, few).truncated_share == pytest.approx(0.10)
+    allowed = replace(choice, settings=replace(choice.settings, allow_truncated=True))
+    assert calibrate(allowed, cut).truncated_share == pytest.approx(0.11)
+
+
+def test_too_few_questions_are_a_typed_result(choice: Choice) -> None:
+    found = calibrate(choice, draw(15, 9))
+    assert found.rule is None
+    assert isinstance(found.refusal, NotCertified)
+    assert "15 calibration questions cannot exclude" in found.refusal.reason
+    assert found.refusal.labels_needed is not None
+    assert found.refusal.labels_needed > 15
+
+
+@pytest.mark.parametrize("conditional", [False, True])
+def test_a_refusal_asks_for_more_labels_than_were_there(conditional: bool) -> None:
+    # Every confident answer is wrong here: the first thresholds lose more than fit promised.
+    chosen = choose(draw(160, 20, "f"), 100, Settings(alpha=0.1, conditional=conditional))
+    table = draw(100, 21)
+    worse = replace(table, correct=table.correct & (table.mean_logprob < -0.3))
+    found = calibrate(chosen, worse)
+    assert found.refusal is not None
+    assert found.refusal.labels_needed is None or found.refusal.labels_needed > 100
+    few = calibrate(chosen, draw(20, 22))
+    assert few.refusal is not None
+    assert few.refusal.labels_needed is not None
+    # The bound counts full-correct questions alone; a deployer labels all of them.
+    plain = 36 if not conditional else 36 / float(draw(20, 22).full_correct.mean())
+    assert few.refusal.labels_needed >= plain
+
+
+def test_a_certified_threshold_that_saves_nothing_is_no_rule() -> None:
+    dear = draw(160, 10, "f")
+    dear = replace(dear, probe_tokens=np.full(dear.probe_tokens.shape, 4000.0))
+    found = calibrate(choose(dear, 160, Settings(alpha=0.15)), draw(160, 11))
+    assert found.rule is None
+    assert found.refusal is not None
+    assert "its probes eat the saving" in found.refusal.reason
+
+
+def test_a_refusal_for_costs_names_no_number_of_labels() -> None:
+    dear = draw(160, 10, "f")
+    dear = replace(dear, probe_tokens=np.full(dear.probe_tokens.shape, 4000.0))
+    # Neither can alpha be shown with so few questions, nor would more of them make probes cheap.
+    found = calibrate(choose(dear, 15, Settings(alpha=0.1)), draw(15, 11))
+    assert found.refusal is not None
+    assert "its probes eat the saving" in found.refusal.reason
+    assert found.refusal.labels_needed is None
+    assert all(isinstance(r, NotCertified) and r.labels_needed is None for _, r in found.tested)
+
+
+def test_the_conditional_certificate_counts_full_correct_questions_only() -> None:
+    conditional = Settings(alpha=0.2, conditional=True)
+    chosen = choose(draw(160, 12, "f"), 160, conditional)
+    table = draw(160, 13)
+    found = calibrate(chosen, table)
+    assert found.rule is not None
+    assert found.rule.certificate.n == int(table.full_correct.sum())
+    wrong = replace(
+        table, natural_correct=np.zeros(160, dtype=bool), correct=np.zeros_like(table.correct)
+    )
+    nothing = calibrate(chosen, wrong)
+    assert nothing.refusal is not None
+    assert "right with full thinking" in nothing.refusal.reason
+
+
+@pytest.mark.parametrize("bound", ["bentkus", "hoeffding"])
+@pytest.mark.parametrize("multiplicity", ["fixed-sequence", "finite-grid"])
+def test_no_other_bound_goes_further_than_the_exact_fixed_sequence(
+    choice: Choice, bound: Any, multiplicity: Any
+) -> None:
+    table = draw(160, 14)
+    changed = replace(
+        choice, settings=replace(choice.settings, bound=bound, multiplicity=multiplicity)
+    )
+    for (_, ours), (_, other) in zip(
+        calibrate(choice, table).tested, calibrate(changed, table).tested, strict=True
+    ):
+        assert isinstance(ours, Certified)
+        if isinstance(other, Certified) and multiplicity == "fixed-sequence":
+            assert other.position <= ours.position
+
+
+def test_a_rule_from_elsewhere_is_one_chain_at_the_whole_of_delta(choice: Choice) -> None:
+    table = draw(160, 15)
+    chain = choice.chains[0]
+    found = recalibrate(chain.scorer, chain.thresholds, table, choice.settings)
+    assert found.rule is not None
+    certificate = found.rule.certificate
+    assert certificate.delta == 0.05
+    assert certificate.losses == lost_by_replay(choice, table, chain, found.rule.threshold)
+    assert certificate.losses <= max_losses(160, 0.15, 0.05)
+    few = recalibrate(chain.scorer, chain.thresholds, draw(10, 16), choice.settings)
+    assert few.rule is None
+    assert few.refusal is not None
+
+
+def test_a_rule_from_elsewhere_that_saves_nothing_here_is_withheld(choice: Choice) -> None:
+    table = draw(160, 17)
+    dear = replace(table, probe_tokens=np.full(table.probe_tokens.shape, 4000.0))
+    chain = choice.chains[0]
+    found = recalibrate(chain.scorer, chain.thresholds, dear, choice.settings)
+    assert found.rule is None
+    assert found.refusal is not None
+    assert "eat the saving" in found.refusal.reason
+
+
+def test_what_enters_is_decided_without_outcomes(choice: Choice) -> None:
+    table = draw(50, 18)
+    flipped = replace(table, correct=~table.correct, natural_correct=~table.full_correct)
+    settings = choice.settings
+    assert np.array_equal(entering_rows(table, settings), entering_rows(flipped, settings))

@@ -1,0 +1,304 @@
+"""Transfer: what may be calibrated where, how often the certificate is false, the comparison."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stopadvisor.assessment.choice import Choice, Settings, choose
+from stopadvisor.certification.calibration import Calibration, calibrate, recalibrate
+from stopadvisor.certification.transfer import (
+    Comparison,
+    calibrate_transfer,
+    check_transfer,
+    compare,
+    target_view,
+    transferred_content,
+)
+from stopadvisor.certification.verification import scorer_of, verdict_on, verify
+from stopadvisor.errors import PolicyError
+from stopadvisor.policy.frozen import build_policy
+from stopadvisor.runs.sources import Source
+from stopadvisor.stats.intervals import exact_interval
+from tests.frozen import MODEL, drawn_source, frozen, look_of, with_groups
+from tests.policy_content import full_budget_content
+from tests.populations import POPULATIONS
+
+LAWS = {law.name: law for law in POPULATIONS}
+MIXED, EARLY, HARD = LAWS["mixed"], LAWS["early-solved"], LAWS["unsolved-heavy"]
+ADVERSARIAL = LAWS["adversarial, one chain"]
+SETTINGS = Settings(alpha=0.15, families=("learned", "confidence"))
+
+
+@pytest.fixture(scope="module")
+def policy() -> dict[str, Any]:
+    content = frozen(drawn_source(EARLY, 500, "source"), SETTINGS)
+    assert content["kind"] == "stop"
+    return content
+
+
+@pytest.fixture(scope="module")
+def target() -> Source:
+    return drawn_source(MIXED, 500, "target", seed=1)
+
+
+@pytest.fixture(scope="module")
+def calibration(policy: dict[str, Any], target: Source) -> Calibration:
+    found = calibrate_transfer(policy, target, SETTINGS)
+    assert found.rule is not None
+    return found
+
+
+# --- Target-calibrated ----------------------------------------------------------------------------
+
+
+def test_every_label_outside_the_test_part_calibrates(
+    calibration: Calibration, target: Source
+) -> None:
+    counts = target.counts()
+    rule = calibration.rule
+    assert rule is not None
+    assert rule.certificate.n == counts["fit"] + counts["calibration"]
+    assert rule.certificate.delta == SETTINGS.delta  # one chain has the whole of it
+    assert set(calibration.entered.keys).isdisjoint(target.part("test").keys)
+
+
+def test_the_rule_is_the_sources_and_the_threshold_one_of_its_own(
+    calibration: Calibration, policy: dict[str, Any]
+) -> None:
+    rule = calibration.rule
+    assert rule is not None
+    assert rule.scorer.family == policy["family"]
+    assert rule.order.tolist() == policy["order"]
+    assert rule.threshold in policy["order"]
+
+
+def test_labels_of_the_test_part_change_nothing(
+    calibration: Calibration, policy: dict[str, Any], target: Source
+) -> None:
+    test = target.parts == 2
+    table = target.table
+    flipped = replace(
+        table,
+        correct=table.correct ^ test[:, None],
+        natural_correct=table.full_correct ^ test,
+    )
+    again = calibrate_transfer(policy, replace(target, table=flipped), SETTINGS)
+    assert again.rule is not None
+    assert calibration.rule is not None
+    assert again.rule.certificate == calibration.rule.certificate
+
+
+def test_one_question_per_group_calibrates(policy: dict[str, Any], target: Source) -> None:
+    table = with_groups(target.table, 5)
+    grouped = replace(target, table=table, parts=np.repeat(target.parts[::5], 5))
+    found = calibrate_transfer(policy, grouped, SETTINGS)
+    assert len(found.rows) == len(set(target_view(grouped).part("calibration").groups))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (full_budget_content(), "never stops"),
+        ({"order": []}, "holds no testing order"),
+        ({"budgets": [7]}, "did not probe at 7"),
+    ],
+    ids=["full-budget", "order", "budgets"],
+)
+def test_policies_that_cannot_be_transferred(
+    policy: dict[str, Any], target: Source, change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(PolicyError, match=message):
+        check_transfer(policy | change, target)
+
+
+@pytest.mark.parametrize("part", ["fit", "calibration"])
+def test_questions_that_made_the_policy_are_refused(
+    policy: dict[str, Any], target: Source, part: str
+) -> None:
+    # The calibration decided which of the source's chains was exported.
+    shared = target.table.keys[3]
+    split = policy["split"] | {part: [*policy["split"][part], shared]}
+    with pytest.raises(PolicyError, match=f"1 questions of target fitted or .*{shared}"):
+        check_transfer(policy | {"split": split}, target)
+
+
+def test_the_last_checkpoint_must_be_probed(policy: dict[str, Any], target: Source) -> None:
+    table = replace(
+        target.table, natural_correct=None, natural_tokens=None, reference="last-checkpoint"
+    )
+    archive = replace(target, table=table)
+    inner = policy | {"budgets": [0, 256, 640]}
+    with pytest.raises(PolicyError, match="last budget, 1536"):
+        check_transfer(inner, archive)
+
+
+def test_an_alpha_that_never_being_right_would_meet_is_refused(policy: dict[str, Any]) -> None:
+    target = drawn_source(HARD, 300, "hard", seed=2)
+    wrong = replace(target.table, natural_correct=np.arange(300) % 10 == 0)
+    found = calibrate_transfer(policy, replace(target, table=wrong), SETTINGS)
+    assert found.rule is None
+    assert found.refusal is not None
+    assert "below the full-thinking accuracy" in found.refusal.reason
+
+
+def test_advice_on_labels_knows_the_targets_risk(policy: dict[str, Any]) -> None:
+    target = drawn_source(MIXED, 50, "few", seed=3)
+    few = calibrate_transfer(policy, target, replace(SETTINGS, alpha=0.02))
+    assert few.refusal is not None
+    lost = few.entered.n_questions
+    assert few.refusal.labels_needed is None or few.refusal.labels_needed > lost
+
+
+# --- The policy that is written -------------------------------------------------------------------
+
+
+def test_the_transferred_policy(
+    calibration: Calibration, policy: dict[str, Any], target: Source
+) -> None:
+    look = look_of(SETTINGS)
+    content = build_policy(transferred_content(policy, target, calibration, SETTINGS, look) | MODEL)
+    for name in ("family", "features", "mean", "scale", "coef", "intercept", "order", "budgets"):
+        assert content[name] == policy[name]
+    certificate = content["certificate"]
+    assert certificate["transfer"] == "target-calibrated"
+    assert certificate["source_digest"] == policy["digest"]
+    assert certificate["source_model"] == policy["model"]["name"]
+    assert certificate["n"] == len(calibration.rows)
+    assert content["workload_sha256"] == target.workload_sha256
+    split = content["split"]
+    made = {*policy["split"]["fit"], *policy["split"]["calibration"]}
+    assert set(split["fit"]) == made
+    assert set(split["calibration"]) == set(target_view(target).part("calibration").keys)
+    assert set(split["test"]) == set(target.part("test").keys)
+    # Verifying it on the target leaves the test part alone.
+    found = verify(content, target.table, rng=np.random.default_rng(0))
+    assert found.n == target.counts()["test"]
+    assert found.outcome.losses == round(content["expected"]["test_risk"] * found.n)
+
+
+def test_nothing_certified_gives_a_full_budget_policy(
+    policy: dict[str, Any], target: Source
+) -> None:
+    settings = replace(SETTINGS, alpha=0.001)
+    refused = calibrate_transfer(policy, target, settings)
+    assert refused.rule is None
+    fields = transferred_content(policy, target, refused, settings, look_of(settings))
+    content = build_policy(fields)
+    assert (content["kind"], content["certificate"]) == ("full-budget", None)
+
+
+def test_rows_of_a_source_archive_are_no_names_here(target: Source) -> None:
+    archive = frozen(drawn_source(EARLY, 500, "source"), SETTINGS, bound=False)
+    found = calibrate_transfer(archive, target, SETTINGS)
+    fields = transferred_content(archive, target, found, SETTINGS, look_of(SETTINGS))
+    assert fields["split"]["fit"] == []
+    assert fields["certificate"]["source_model"] is None
+
+
+# --- How often the certificate is false -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.1])
+def test_the_certificate_is_false_with_at_most_delta(
+    alpha: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """500 targets of a law that is just above alpha where it matters, for one frozen source."""
+    # Advice on more labels takes most of the time, and is not asked for here.
+    monkeypatch.setattr("stopadvisor.stats.bounds.labels_needed", lambda *_, **__: None)
+    rng = np.random.default_rng(5)
+    settings = Settings(alpha=alpha, families=("confidence",))
+    source = drawn_source(EARLY, 400, "source", seed=4)
+    policy = frozen(source, replace(settings, alpha=0.15))
+    truth = ADVERSARIAL.draw(100_000, rng, alpha=alpha)
+    order = np.array(policy["order"])
+    scorer = scorer_of(policy, truth)
+    risks = scorer.curve(truth, order).totals(scorer.losses(truth))[0] / 100_000
+    assert risks.max() > alpha  # the law does tempt
+    false = 0
+    for _ in range(500):
+        table = ADVERSARIAL.draw(150, rng, alpha=alpha)
+        rule = recalibrate(scorer, order, table, settings).rule
+        false += rule is not None and risks[rule.certificate.position] > alpha
+    assert false / 500 <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 500)
+
+
+# --- The comparison -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def choice(target: Source) -> Choice:
+    return choose(target.part("fit"), target.counts()["calibration"], SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def comparison(
+    policy: dict[str, Any], target: Source, calibration: Calibration, choice: Choice
+) -> Comparison:
+    trained = calibrate(choice, target.part("calibration"))
+    return compare(policy, target, calibration, choice, trained)
+
+
+def test_protocols_are_compared_at_equal_labels_on_equal_questions(
+    comparison: Comparison, target: Source
+) -> None:
+    counts = target.counts()
+    labels = counts["fit"] + counts["calibration"]
+    assert [row.protocol for row in comparison.rows] == [
+        "zero-shot", "target-calibrated", "target-trained",
+    ]  # fmt: skip
+    assert [row.labels_used for row in comparison.rows] == [0, labels, labels]
+    assert comparison.labels == labels
+    assert comparison.n_test == counts["test"]
+    assert {row.outcome.n for row in comparison.rows} == {counts["test"]}
+    assert len({row.outcome.full_correct for row in comparison.rows}) == 1
+
+
+def test_rows_say_what_was_shown_of_each_rule(
+    comparison: Comparison, policy: dict[str, Any], target: Source, calibration: Calibration
+) -> None:
+    zero, transferred, _ = comparison.rows
+    assert not zero.certified
+    assert zero.threshold == pytest.approx(policy["threshold"])
+    assert zero.verdict == verdict_on(zero.outcome.losses, zero.outcome.n, 0.15, 0.05)
+    assert transferred.certified
+    assert transferred.reason is None
+    assert transferred.verdict is None
+    for row in comparison.rows:
+        assert row.risk_ci95 == exact_interval(row.outcome.losses, row.outcome.n)
+        assert row.outcome.saving_interval is not None
+    expected = transferred_content(policy, target, calibration, SETTINGS, look_of(SETTINGS))
+    assert transferred.outcome.risk == expected["expected"]["test_risk"]
+    assert transferred.outcome.total_saving_pct == pytest.approx(
+        expected["expected"]["test_total_saving_pct"]
+    )
+
+
+def test_a_protocol_without_certificate_serves_the_full_budget(
+    policy: dict[str, Any], target: Source, calibration: Calibration, choice: Choice
+) -> None:
+    trained = calibrate(
+        replace(choice, settings=replace(choice.settings, alpha=0.001)), target.part("calibration")
+    )
+    row = compare(policy, target, calibration, choice, trained).rows[2]
+    assert (row.certified, row.family, row.threshold) == (False, None, None)
+    assert row.reason is not None
+    assert (row.outcome.losses, row.outcome.total_saving_pct) == (0, 0.0)
+    assert row.outcome.correct == row.outcome.full_correct
+
+
+def test_test_questions_that_the_source_met_are_left_out(
+    policy: dict[str, Any], target: Source, calibration: Calibration, choice: Choice
+) -> None:
+    split = policy["split"]
+    met = list(target.part("test").keys[:4])
+    source = policy | {"split": split | {"calibration": [*split["calibration"], *met]}}
+    trained = calibrate(choice, target.part("calibration"))
+    found = compare(source, target, calibration, choice, trained)
+    assert (found.n_met, found.n_test) == (4, target.counts()["test"] - 4)
+    everything = policy | {"split": split | {"calibration": list(target.table.keys)}}
+    with pytest.raises(PolicyError, match="none of them fresh"):
+        compare(everything, target, calibration, choice, trained)

@@ -1,0 +1,336 @@
+"""Verifying a frozen policy: which questions may speak, what they say, how often it is wrong."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from stopadvisor.assessment.choice import Settings
+from stopadvisor.certification.verification import (
+    Verification,
+    fresh_questions,
+    questions_met,
+    scorer_of,
+    verdict_on,
+    verify,
+)
+from stopadvisor.errors import PolicyError, ProbeError
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.rules.costs import Weights
+from stopadvisor.rules.outcomes import Outcome
+from stopadvisor.runs.sources import Source
+from stopadvisor.stats.intervals import exact_interval, paired_difference
+from stopadvisor.workload.questions import assign_parts
+from tests.frozen import MODEL, drawn_source, frozen, with_groups
+from tests.policy_content import family_content, full_budget_content
+from tests.populations import POPULATIONS, renamed
+from tests.replay import stops
+
+MIXED = POPULATIONS[0]
+SETTINGS = Settings(alpha=0.15, families=("learned", "confidence"))
+
+
+def check(content: Any, table: ProbeTable, **changes: Any) -> Verification:
+    return verify(content, table, rng=np.random.default_rng(0), **changes)
+
+
+@pytest.fixture(scope="module")
+def source() -> Source:
+    return drawn_source(MIXED, 400, "source")
+
+
+@pytest.fixture(scope="module")
+def policy(source: Source) -> dict[str, Any]:
+    content = frozen(source, SETTINGS)
+    assert content["kind"] == "stop"
+    return content
+
+
+def fresh_table(n: int, seed: int, prefix: str = "fresh-") -> ProbeTable:
+    return renamed(MIXED.draw(n, np.random.default_rng(seed)), prefix)
+
+
+# --- Which questions may speak --------------------------------------------------------------------
+
+
+def test_questions_that_made_the_policy_are_left_out_and_counted(
+    source: Source, policy: dict[str, Any]
+) -> None:
+    found = check(policy, source.table)
+    assert found.n == source.counts()["test"]
+    assert found.fresh.n_met == source.counts()["fit"] + source.counts()["calibration"]
+    assert found.fresh.n_repeated == 0
+    keys = {source.table.keys[row] for row in found.fresh.rows.tolist()}
+    assert keys == set(source.part("test").keys)
+
+
+@pytest.mark.parametrize("part", ["fit", "calibration"])
+def test_without_a_fresh_question_it_is_refused(
+    source: Source, policy: dict[str, Any], part: Any
+) -> None:
+    with pytest.raises(PolicyError, match="fresh ones are required") as caught:
+        check(policy, source.part(part))
+    assert caught.value.exit_code == 2
+
+
+def test_labels_of_questions_left_out_change_nothing(
+    source: Source, policy: dict[str, Any]
+) -> None:
+    table = source.table
+    closed = source.parts != 2
+    flipped = replace(
+        table,
+        correct=table.correct ^ closed[:, None],
+        natural_correct=table.full_correct ^ closed,
+    )
+    assert check(policy, flipped).outcome == check(policy, table).outcome
+
+
+def test_one_trace_per_question_and_group_enters(policy: dict[str, Any]) -> None:
+    table = fresh_table(60, 1)
+    rows = np.repeat(np.arange(60), 3)
+    thrice = replace(table.take(rows), samples=np.tile([0, 1, 2], 60))
+    found = check(policy, thrice)
+    assert (found.n, found.fresh.n_repeated) == (60, 120)
+    assert found.losses == check(policy, table).losses
+    assert check(policy, with_groups(table, 4)).n == 15
+
+
+def test_a_group_that_was_met_is_met_whole(source: Source, policy: dict[str, Any]) -> None:
+    fresh, old = fresh_table(20, 2), source.part("calibration").take(np.arange(1))
+    rows = [*fresh.keys[:3], *old.keys]
+    both = replace(
+        fresh.take(np.array([0, 1, 2, 3])), keys=tuple(rows), groups=("a", "b", "a", "a")
+    )
+    found = fresh_questions(policy, both)
+    assert found.rows.tolist() == [1]
+    assert (found.n_met, found.n_repeated) == (3, 0)
+
+
+def test_a_group_is_met_elsewhere_too(source: Source) -> None:
+    """Other questions of a passage that served for calibration are not fresh."""
+    table = with_groups(source.table, 4)
+    parts = assign_parts(table.groups, seed=source.seed, fractions=source.fractions)
+    grouped = replace(source, table=table, parts=parts)
+    used = grouped.part("calibration").groups[0]
+    fresh = fresh_table(24, 3)
+    fresh = replace(fresh, groups=(*(used,) * 4, *fresh.groups[4:]))
+    assert fresh_questions(frozen(grouped, SETTINGS), fresh).n_met == 4
+
+
+def test_rows_of_archives_name_questions_of_that_archive_only(source: Source) -> None:
+    archive = frozen(source, SETTINGS, bound=False)
+    assert archive["model"] is None
+    table, sha = source.table, source.workload_sha256
+    assert len(questions_met(archive, table)) == 400 - source.counts()["test"]
+    assert questions_met(archive, table, workload_sha256=sha) == questions_met(archive, table)
+    assert not questions_met(archive, table, workload_sha256="another")
+    bound = archive | MODEL  # content hashes name a question everywhere
+    assert questions_met(bound, table, workload_sha256="another")
+    assert not questions_met(archive | {"split": None}, table)
+
+
+# --- What is counted ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["learned", "learned-boosted", "learned-text", "confidence"])
+def test_stops_are_those_of_the_stepper(family: str) -> None:
+    content = family_content(family) | {"budgets": [0, 256, 640, 1024]}
+    table = fresh_table(80, 3)
+    scorer = scorer_of(content, table)
+    assert scorer.schedule == (0, 3, 6, 8)
+    threshold = content["decision_threshold"]
+    online = stops(table, family, scorer.schedule, scorer.model, threshold)
+    right = [
+        table.full_correct[i] if j == 4 else table.correct_online[i, scorer.schedule[j]]
+        for i, j in enumerate(online)
+    ]
+    found = check(content, table)
+    assert found.outcome.correct == sum(right)
+    assert found.losses == sum(table.full_correct[i] and not right[i] for i in range(80))
+
+
+def test_limits_power_and_accuracy_by_hand(policy: dict[str, Any]) -> None:
+    found = check(policy, fresh_table(150, 4))
+    n, k = found.n, found.losses
+    assert n == 150
+    assert 0 < k < n
+    assert stats.binom.sf(k - 1, n, found.lower) == pytest.approx(0.05)
+    assert stats.binom.cdf(k, n, found.upper) == pytest.approx(0.05)
+    confirming = max(j for j in range(n) if stats.binom.cdf(j, n, 0.15) <= 0.05)
+    assert found.expected_risk == policy["expected"]["fit_risk"]
+    assert found.power_to_confirm == pytest.approx(
+        stats.binom.cdf(confirming, n, found.expected_risk)
+    )
+    contradicting = min(j for j in range(n) if stats.binom.sf(j - 1, n, 0.15) < 0.05)
+    assert found.detectable_risk is not None
+    assert stats.binom.sf(contradicting - 1, n, found.detectable_risk) == pytest.approx(0.8)
+    outcome = found.outcome
+    gains = outcome.correct - (outcome.full_correct - k)
+    assert found.accuracy_difference == pytest.approx(
+        outcome.accuracy - outcome.full_correct / outcome.n
+    )
+    assert found.accuracy_difference_ci95 == paired_difference(gains, k, n)
+
+
+def test_few_questions_can_contradict_nothing(policy: dict[str, Any]) -> None:
+    found = check(policy, fresh_table(1, 5))
+    assert (found.verdict, found.detectable_risk, found.power_to_confirm) == ("silent", None, 0.0)
+
+
+def test_saving_follows_serving_and_weights(policy: dict[str, Any]) -> None:
+    table = fresh_table(100, 6)
+    usual = check(policy, table)
+    assert usual.outcome == check(policy, table, serving="kv-fork").outcome
+    dear = check(policy, table, serving="black-box")
+    assert dear.outcome.total_saving_pct < usual.outcome.total_saving_pct
+    assert dear.losses == usual.losses
+    decoded = check(policy, table, weights=Weights(0.0, 0.0, 1.0, "decoded tokens"))
+    assert decoded.outcome.total_saving_pct > usual.outcome.total_saving_pct
+    told = policy["expected"] | {"weights": asdict(Weights(0.0, 0.0, 1.0, "decoded tokens"))}
+    assert check(policy | {"expected": told}, table).outcome == decoded.outcome
+    spread = usual.outcome.saving_interval
+    assert spread is not None
+    assert spread.low < usual.outcome.total_saving_pct < spread.high
+
+
+def test_the_conditional_risk_counts_questions_that_full_thinking_gets_right(
+    policy: dict[str, Any],
+) -> None:
+    conditional = {**policy, "certificate": {**policy["certificate"], "conditional": True}}
+    table = fresh_table(120, 7)
+    found = check(conditional, table)
+    assert found.conditional
+    assert found.n == int(table.full_correct.sum())
+    assert found.losses == check(policy, table).losses
+    assert found.expected_risk == policy["certificate"]["losses"] / policy["certificate"]["n"]
+    with pytest.raises(PolicyError, match="nothing can be lost"):
+        check(conditional, replace(table, natural_correct=np.zeros(120, dtype=bool)))
+
+
+def test_the_reference_is_the_certificates(policy: dict[str, Any]) -> None:
+    """Under last-checkpoint, the last one of the policy, whatever else was probed."""
+    content = family_content("confidence") | {"budgets": [0, 256, 640]}
+    content["certificate"] = {**content["certificate"], "reference": "last-checkpoint"}
+    table = fresh_table(50, 8)
+    found = check(content, table)
+    assert found.outcome.full_correct == int(table.correct[:, 6].sum())
+    archive = replace(table, natural_correct=None, natural_tokens=None, reference="last-checkpoint")
+    with pytest.raises(ProbeError, match="needs natural answers"):
+        check(policy, archive)
+
+
+def test_category_risks_are_simultaneous_and_complete(policy: dict[str, Any]) -> None:
+    table = fresh_table(120, 9)
+    assert check(policy, table).categories == ()
+    names = tuple(["algebra", "words", None][i % 3] for i in range(120))
+    found = check(policy, replace(table, categories=names))
+    assert [c.category for c in found.categories] == ["algebra", "words", None]
+    assert [c.n for c in found.categories] == [40, 40, 40]
+    assert sum(c.losses for c in found.categories) == found.losses
+    for row in found.categories:
+        assert row.ci95 == exact_interval(row.losses, row.n, 1 - 0.05 / 3)
+
+
+def test_drift_is_measured_where_features_are_stored(
+    source: Source, policy: dict[str, Any]
+) -> None:
+    assert len(policy["calibration_features"]) == source.counts()["calibration"]
+    same = check(policy, fresh_table(150, 10))
+    assert min(row.adjusted_p for row in same.drift) > 0.05
+    table = fresh_table(150, 11)
+    moved = check(policy, replace(table, mean_entropy=table.mean_entropy + 1.0))
+    assert {row.feature for row in moved.drift if row.adjusted_p < 0.05} == {"answer_entropy"}
+    assert check(policy | {"calibration_features": None}, table).drift == ()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (full_budget_content(), "full-budget policy has no certificate"),
+        (family_content("entropy"), r"did not probe at 16; its budgets are \[0, 128"),
+    ],
+    ids=["full-budget", "budgets"],
+)
+def test_policies_that_cannot_be_verified(content: dict[str, Any], message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        check(content, fresh_table(10, 12))
+
+
+# --- How often it is wrong ------------------------------------------------------------------------
+
+
+@given(
+    st.integers(1, 600),
+    st.floats(0.01, 0.5),
+    st.sampled_from([0.01, 0.05, 0.1]),
+    st.integers(0, 1000),
+)
+def test_either_verdict_is_wrong_with_at_most_delta(
+    n: int, alpha: float, delta: float, thousandths: int
+) -> None:
+    """Exactly, over all outcomes, at and on the right side of alpha."""
+    place = thousandths / 1000
+    losses = np.arange(n + 1)
+    verdicts = np.array([verdict_on(int(k), n, alpha, delta) for k in losses])
+    at_most = stats.binom.pmf(losses, n, alpha * place)
+    at_least = stats.binom.pmf(losses, n, alpha + (1 - alpha) * place)
+    for p in (at_most, stats.binom.pmf(losses, n, alpha)):
+        assert p[verdicts == "contradicted"].sum() <= delta + 1e-9
+    for p in (at_least, stats.binom.pmf(losses, n, alpha)):
+        assert p[verdicts == "confirmed"].sum() <= delta + 1e-9
+    order = ["confirmed", "silent", "contradicted"]
+    assert (np.diff([order.index(v) for v in verdicts]) >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("risk", "verdict", "low", "high"),
+    [
+        (0.15, "contradicted", 0.0, 0.05),
+        (0.15, "confirmed", 0.0, 0.05),
+        (0.30, "contradicted", 0.9, 1.0),
+        (0.05, "confirmed", 0.85, 1.0),
+    ],
+)
+def test_verdicts_by_simulation(risk: float, verdict: str, low: float, high: float) -> None:
+    """The whole of `verify`, 250 times on 120 questions of a risk that is known."""
+    rng = np.random.default_rng(13)
+    content = family_content("confidence", -40.0) | {
+        "budgets": [128, 1024],
+        "calibration_features": None,
+    }
+    table = replace(
+        fresh_table(120, 14),
+        natural_correct=np.ones(120, dtype=bool),
+        trace_tokens=np.full(120, 4000),
+    )
+    said = 0
+    for _ in range(250):
+        wrong = rng.random(120) < risk  # everything stops at the first checkpoint
+        labelled = replace(table, correct=np.repeat(~wrong[:, None], 10, axis=1))
+        said += check(content, labelled).verdict == verdict
+    room = 3 * np.sqrt(0.05 * 0.95 / 250)
+    assert low - room <= said / 250 <= high + room
+
+
+def test_the_saving_interval_covers(policy: dict[str, Any]) -> None:
+    """95 % intervals of the net saving over 100 fresh samples of 80 questions."""
+    truth = check(policy, fresh_table(20_000, 15)).outcome.total_saving_pct
+    quick = policy | {"calibration_features": None}
+    held = 0
+    for seed in range(100):
+        spread = check(quick, fresh_table(80, 100 + seed)).outcome.saving_interval
+        assert spread is not None
+        held += spread.low <= truth <= spread.high
+    assert held >= 88
+
+
+def test_outcome_shares_are_of_all_questions() -> None:
+    outcome = Outcome(10, 1, 7, 8, 30.0, 20.0)
+    assert (outcome.risk, outcome.accuracy) == (0.1, 0.7)

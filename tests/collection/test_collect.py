@@ -1,0 +1,431 @@
+"""The probing loop: batches, resuming, interrupts, memory, budgets and grading again."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stopadvisor.answers.grading import GRADING, Grader
+from stopadvisor.collection.collect import Collected, collect
+from stopadvisor.collection.labels import grade_traces, regrade
+from stopadvisor.engines import OutOfMemory
+from stopadvisor.errors import EngineError, OutputError, ProbeError
+from stopadvisor.probes.plan import ProbePlan, RawTrace
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.manifest import build_manifest
+from stopadvisor.workload.questions import Workload, read_workload
+from tests.scripted import ScriptedEngine, write_sums
+
+PLAN = ProbePlan(budgets=(0, 16, 32, 64), cue="\n\nFinal answer:", max_think=256)
+ROOT = Path(__file__).parent.parent.parent
+
+
+class Remarks:
+    """A `Progress` that remembers."""
+
+    def __init__(self) -> None:
+        self.stages: list[tuple[str, int, int]] = []
+        self.traces = self.tokens = 0
+        self.lines: list[str] = []
+        self.notes: list[str] = []
+
+    def begin(self, title: str, total: int, done: int = 0) -> None:
+        self.stages.append((title, total, done))
+
+    def advance(self, traces: int, tokens: int) -> None:
+        self.traces += traces
+        self.tokens += tokens
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def remark(self, text: str) -> None:
+        self.lines.append(text)
+
+
+class Bench:
+    """A workload and a run, to collect on again and again."""
+
+    def __init__(self, folder: Path, n: int = 30) -> None:
+        folder.mkdir(exist_ok=True)
+        self.file = write_sums(folder / "sums.jsonl", n)
+        self.path = folder / "run"
+        self.progress = Remarks()
+
+    @property
+    def workload(self) -> Workload:
+        return read_workload(self.file)
+
+    @property
+    def run(self) -> RunDirectory:
+        self.path.mkdir(exist_ok=True)
+        manifest = build_manifest(
+            ScriptedEngine().identity(), PLAN, self.workload,
+            fractions=(0.4, 0.4, 0.2), grading=GRADING,
+        )  # fmt: skip
+        return RunDirectory.resume(self.path, manifest) or RunDirectory.create(self.path, manifest)
+
+    @property
+    def probes(self) -> bytes:
+        return self.run.probes_path.read_bytes()
+
+    def collect(self, engine: Any = None, **options: Any) -> Collected:
+        options.setdefault("batch_size", 4)
+        with Grader() as grader:
+            return collect(
+                engine or ScriptedEngine(), self.workload, PLAN, self.run,
+                grader=grader, progress=self.progress, **options,
+            )  # fmt: skip
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path / "bench")
+
+
+@pytest.fixture
+def uninterrupted(tmp_path: Path) -> Callable[[int], bytes]:
+    def probes(n: int) -> bytes:
+        whole = Bench(tmp_path / "whole", n)
+        whole.collect()
+        return whole.probes
+
+    return probes
+
+
+# --- Collecting -----------------------------------------------------------------------------------
+
+
+def test_collect_grades_every_question_once(bench: Bench) -> None:
+    done = bench.collect()
+    records = bench.run.records()
+    assert (done.n_traces, done.n_new) == (30, 30)
+    assert [r.id for r in records] == [f"q{i}" for i in range(30)]
+    assert bench.progress.stages == [("probing", 30, 0)]
+    assert bench.progress.traces == 30
+    assert bench.progress.tokens == sum(
+        r.trace_tokens + r.natural_answer_tokens + sum(c.probe_tokens for c in r.checkpoints)
+        for r in records
+    )
+    for r in records:
+        assert r.natural_answer is not None
+        assert r.natural_correct == r.natural_answer.endswith(f": {r.gold}")
+        assert [c.budget for c in r.checkpoints] == [0, 16, 32, 64]
+        for c in r.checkpoints:
+            assert c.normalized == c.answer.strip()
+            assert c.correct == (c.normalized == r.gold)
+            assert c.ended == (r.trace_tokens <= c.budget)
+    table = bench.run.table()
+    assert table.correct.any()
+    assert not table.correct.all()
+
+
+def test_unclosed_thinking_is_no_answer(bench: Bench) -> None:
+    bench.collect(ScriptedEngine(faults=frozenset({"never-closes"})))
+    for r in bench.run.records():
+        assert (r.finish, r.natural_answer, r.natural_correct) == ("length", None, False)
+
+
+def test_samples_are_distinct_traces_of_the_same_question(bench: Bench) -> None:
+    bench.collect(samples=2, limit=5)
+    records = bench.run.records()
+    assert [(r.id, r.sample) for r in records] == [(f"q{i}", s) for s in (0, 1) for i in range(5)]
+    assert [r.trace_tokens for r in records[:5]] != [r.trace_tokens for r in records[5:]]
+
+
+@pytest.mark.parametrize("stop_after", [0, 1, 5])
+def test_an_interrupt_keeps_what_was_finished(
+    bench: Bench, uninterrupted: Callable[[int], bytes], stop_after: int
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        bench.collect(ScriptedEngine(stop_after=stop_after))
+    assert len(bench.run.records()) == 4 * stop_after
+    assert bench.collect().n_new == 30 - 4 * stop_after
+    assert bench.probes == uninterrupted(30)
+
+
+def test_a_finished_run_asks_nothing(bench: Bench) -> None:
+    bench.collect()
+    before = bench.probes
+    engine = ScriptedEngine()
+    assert bench.collect(engine).n_new == 0
+    assert engine.calls == []
+    assert bench.probes == before
+
+
+def test_more_questions_and_a_higher_limit_continue_the_run(
+    bench: Bench, uninterrupted: Callable[[int], bytes]
+) -> None:
+    bench.collect(limit=10)
+    bench.collect(limit=22)
+    bench.collect()
+    write_sums(bench.file, 50)
+    assert bench.collect().n_new == 20
+    assert bench.probes == uninterrupted(50)
+    assert bench.run.manifest["workload"]["n_questions"] == 50
+
+
+def test_a_batch_with_finished_members_is_asked_again_whole(
+    bench: Bench, uninterrupted: Callable[[int], bytes]
+) -> None:
+    bench.collect()
+    lines = bench.probes.splitlines(keepends=True)
+    bench.run.probes_path.write_bytes(b"".join(lines[:9]) + lines[9][:20])
+    engine = ScriptedEngine()
+    bench.collect(engine)
+    keys = [q.key for q in bench.workload.questions]
+    assert engine.calls[0][0] == tuple(keys[8:12])
+    assert bench.probes == uninterrupted(30)
+    assert any("half-written" in line for line in bench.progress.lines)
+
+
+def test_killed_processes_resume_byte_for_byte(
+    tmp_path: Path, uninterrupted: Callable[[int], bytes]
+) -> None:
+    file, out = write_sums(tmp_path / "sums.jsonl", 60), tmp_path / "killed"
+    command = [sys.executable, "-m", "tests.slow_probe", str(file), str(out)]
+    for finished in (1, 20):
+        process = subprocess.Popen([*command, "0.1"], cwd=ROOT, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while _lines(out) < finished:
+            assert time.monotonic() < deadline, "the run never got that far"
+            assert process.poll() is None, "the run ended before it could be killed"
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert _lines(out) < 60
+    done = subprocess.run([*command, "0"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (out / "probes.jsonl").read_bytes() == uninterrupted(60)
+
+
+def _lines(out: Path) -> int:
+    file = out / "probes.jsonl"
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
+def test_a_full_disk_keeps_what_was_finished(
+    bench: Bench, uninterrupted: Callable[[int], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.collect(limit=8)
+
+    def full(descriptor: int, data: memoryview) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(OutputError, match=r"No space left on device") as caught:
+            bench.collect()
+    assert caught.value.exit_code == 2
+    assert len(bench.run.records()) == 8
+    bench.collect()
+    assert bench.probes == uninterrupted(30)
+
+
+class Bare:
+    """An engine with no more than the protocol asks."""
+
+    def identity(self) -> dict[str, Any]:
+        return {}
+
+    def probe(self, prompts: Any, plan: ProbePlan) -> list[RawTrace]:
+        return ScriptedEngine().probe(prompts, plan)
+
+
+def test_tokens_are_told_while_they_come(bench: Bench) -> None:
+    engine = ScriptedEngine()
+    told: list[int] = []
+
+    class Watching(Remarks):
+        def advance(self, traces: int, tokens: int) -> None:
+            told.append(tokens if engine.on_tokens else 0)
+            super().advance(traces, tokens)
+
+    bench.progress = Watching()
+    bench.collect(engine)
+    records = bench.run.records()
+    assert [tokens for tokens in told if tokens] == [r.trace_tokens for r in records]
+    assert engine.on_tokens is None
+    told_at_once = bench.progress.tokens
+
+    bench.progress = Remarks()
+    bench.run.probes_path.unlink()
+    bench.collect(Bare())
+    assert bench.progress.tokens == told_at_once
+
+
+# --- Refusals -------------------------------------------------------------------------------------
+
+
+def test_probes_of_another_workload_are_refused(bench: Bench) -> None:
+    bench.collect(limit=4)
+    write_sums(bench.file, 30, start=100)
+    with pytest.raises(ProbeError, match="no question in common"):
+        bench.collect()
+
+
+def test_an_id_that_changed_its_question_is_refused(bench: Bench) -> None:
+    bench.collect()
+    text = bench.file.read_text()
+    bench.file.write_text(text.replace("What is 3 +", "What is 4 +"))
+    with pytest.raises(ProbeError, match="another question under the id 'q3'"):
+        bench.collect()
+
+
+def test_a_group_that_came_later_is_refused(bench: Bench) -> None:
+    """The split was drawn without it, so it may stand on both sides already."""
+    bench.collect()
+    rows = [json.loads(line) for line in bench.file.read_text().splitlines()]
+    bench.file.write_text("".join(json.dumps(row | {"group": "g"}) + "\n" for row in rows))
+    with pytest.raises(ProbeError, match="a split is never drawn again"):
+        bench.collect()
+
+
+def test_dropped_questions_are_kept_and_said(bench: Bench) -> None:
+    bench.collect()
+    write_sums(bench.file, 25)
+    assert bench.collect().n_new == 0
+    assert len(bench.run.records()) == 30
+    assert any("5 probed questions are not in" in line for line in bench.progress.lines)
+
+
+class Faulty(ScriptedEngine):
+    """Changes what the scripted engine answers."""
+
+    def __init__(self, change: Callable[[list[RawTrace]], list[RawTrace]]) -> None:
+        super().__init__()
+        self.change = change
+
+    def probe(self, prompts: Any, plan: ProbePlan) -> list[RawTrace]:
+        return self.change(super().probe(prompts, plan))
+
+
+def _with_nan(traces: list[RawTrace]) -> list[RawTrace]:
+    first = traces[0]
+    broken = replace(first.probes[1], mean_logprob=float("nan"))
+    return [replace(first, probes=(first.probes[0], broken, *first.probes[2:])), *traces[1:]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        pytest.param(lambda t: t[:-1], "must answer 4 prompts, got 3", id="too few"),
+        pytest.param(
+            lambda t: [replace(x, probes=x.probes[1:]) for x in t],
+            r"must probe at budgets \[0, 16, 32, 64\], got \[16, 32, 64\]",
+            id="other budgets",
+        ),
+        pytest.param(_with_nan, "mean_logprob must be finite, got nan", id="not a number"),
+    ],
+)
+def test_an_engine_that_breaks_its_contract_is_refused(
+    bench: Bench, change: Callable[[list[RawTrace]], list[RawTrace]], message: str
+) -> None:
+    with pytest.raises(EngineError, match=message):
+        bench.collect(Faulty(change))
+    assert bench.run.records() == []
+
+
+# --- All questions at once ------------------------------------------------------------------------
+
+
+class Streaming(ScriptedEngine):
+    """Has answered everything before the first answer is read."""
+
+    def probe_each(self, prompts: Any, plan: ProbePlan) -> Iterator[tuple[int, RawTrace]]:
+        yield from reversed(list(enumerate(super().probe(prompts, plan))))
+
+    def status(self) -> str:
+        return "fast"
+
+
+def test_what_is_graded_is_kept_when_grading_is_interrupted(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def impatient(questions: Any, *rest: Any, **options: Any) -> Any:
+        asked.extend(q.id for q in questions)
+        if len(asked) > 3:
+            raise KeyboardInterrupt
+        return grade_traces(questions, *rest, **options)
+
+    monkeypatch.setattr("stopadvisor.collection.collect.grade_traces", impatient)
+    with pytest.raises(KeyboardInterrupt):
+        bench.collect(Streaming())
+    assert [r.id for r in bench.run.records()] == ["q29", "q28", "q27"]
+    monkeypatch.undo()
+    assert bench.collect(Streaming()).n_new == 27
+    assert sorted(r.id for r in bench.run.records()) == sorted(f"q{i}" for i in range(30))
+
+
+# --- Memory ---------------------------------------------------------------------------------------
+
+
+def test_the_batch_halves_until_it_fits_and_the_run_remembers(
+    bench: Bench, uninterrupted: Callable[[int], bytes]
+) -> None:
+    engine = ScriptedEngine(memory=3)
+    done = bench.collect(engine, batch_size=13)
+    assert done.batch_size == 3
+    assert bench.run.manifest["batch_size"] == 3
+    assert bench.progress.lines[0] == "out of memory with 13 questions at once; going on with 6"
+    assert bench.probes == uninterrupted(30)
+
+
+def test_halving_in_the_middle_asks_every_question_once(bench: Bench) -> None:
+    bench.collect(batch_size=5, limit=10)
+    bench.collect(ScriptedEngine(memory=2), batch_size=5)
+    assert [r.id for r in bench.run.records()] == [f"q{i}" for i in range(30)]
+
+
+def test_one_question_that_does_not_fit_is_an_error(bench: Bench) -> None:
+    with pytest.raises(OutOfMemory):
+        bench.collect(ScriptedEngine(memory=0))
+
+
+def test_an_explicit_batch_size_is_kept(bench: Bench) -> None:
+    with pytest.raises(OutOfMemory):
+        bench.collect(ScriptedEngine(memory=2), batch_size=4, shrink=False)
+
+
+# --- Grading again --------------------------------------------------------------------------------
+
+
+def test_regrading_takes_new_gold_and_keeps_the_raw_texts(bench: Bench) -> None:
+    bench.collect()
+    before = bench.run.records()
+    bench.file.write_text(bench.file.read_text().replace('"gold": "0"', '"gold": "999"'))
+    assert bench.collect().n_new == 0  # relabelling moves no question to another run
+    assert any("gold of 1 probed questions has changed" in s for s in bench.progress.lines)
+    with Grader() as grader:
+        assert regrade(bench.run, grader) == 0
+        assert bench.run.records() == before
+        assert regrade(bench.run, grader, bench.workload) == 1
+    after = bench.run.records()
+    assert after[1:] == before[1:]
+    assert after[0].gold == "999"
+    assert not any(c.correct for c in after[0].checkpoints)
+    assert [c.answer for c in after[0].checkpoints] == [c.answer for c in before[0].checkpoints]
+
+
+def test_two_ways_of_grading_never_mix(bench: Bench) -> None:
+    bench.collect(limit=8)
+    bench.run.annotate(grading={"normalizer": "0", "grader": "old"})
+    with pytest.raises(ProbeError, match=r"graded with grader old, normalizer 0.*use --regrade"):
+        bench.collect()
+    assert bench.collect(limit=8).n_new == 0
+    with Grader() as grader:
+        regrade(bench.run, grader)
+    assert bench.collect().n_new == 22

@@ -1,0 +1,120 @@
+"""What is settled before probing: the cap on thinking, the cue's tokens and the budgets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stopadvisor.collection.pilot import auto_budgets, cue_ids, pilot_budgets, thinking_cap
+from stopadvisor.constants import PAPER_BUDGETS
+from stopadvisor.errors import ModelError, ProbeError
+from stopadvisor.probes.plan import ProbePlan, Prompt, RawTrace
+from stopadvisor.workload.questions import Question, Workload, read_workload
+from tests.scripted import ScriptedEngine, write_sums
+
+PLAN = ProbePlan(budgets=(0, 16, 32, 64), cue="\n\nFinal answer:", max_think=256)
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> tuple[Question, ...]:
+    return read_workload(write_sums(tmp_path / "sums.jsonl", 30)).questions
+
+
+# --- The cap on thinking, the cue -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("context", "asked", "cap"),
+    [
+        pytest.param(None, 8192, 8192, id="no limit"),
+        pytest.param(100_000, 8192, 8192, id="room enough"),
+        pytest.param(1024, 8192, 448, id="in steps, for questions a little longer"),
+        pytest.param(560, 8192, 26, id="less than a step"),
+        pytest.param(1024, 300, 300, id="what is asked fits"),
+    ],
+)
+def test_an_auto_cap_is_what_the_context_leaves(
+    questions: tuple[Question, ...], context: int | None, asked: int, cap: int
+) -> None:
+    engine, plan = ScriptedEngine(context=context), replace(PLAN, budgets=(0, 16), max_think=asked)
+    assert thinking_cap(engine, questions, plan, auto=True) == cap
+
+
+def test_a_cap_beyond_the_context_is_refused(questions: tuple[Question, ...]) -> None:
+    engine, plan = ScriptedEngine(context=1024), replace(PLAN, max_think=600)
+    late = replace(plan, budgets=(0, 500))
+    with pytest.raises(ModelError, match=r"^--max-think must be at most 490, got 600: .*leaves"):
+        thinking_cap(engine, questions, plan)
+    with pytest.raises(
+        ModelError, match=r"--budgets must end at --max-think 448 or before, got 500"
+    ):
+        thinking_cap(engine, questions, late, auto=True)
+    far = replace(PLAN, budgets=(0, 9000), max_think=8192)
+    with pytest.raises(ModelError, match=r"--budgets must end at --max-think 8192 or before"):
+        thinking_cap(ScriptedEngine(), questions, far, auto=True)
+
+
+class Bare:
+    """An engine with no more than the protocol asks."""
+
+    def identity(self) -> dict[str, Any]:
+        return {}
+
+    def probe(self, prompts: Any, plan: ProbePlan) -> list[RawTrace]:
+        raise AssertionError("not asked")
+
+
+def test_an_engine_need_not_know_its_context(questions: tuple[Question, ...]) -> None:
+    assert thinking_cap(Bare(), questions, PLAN) == PLAN.max_think
+    assert cue_ids(Bare(), PLAN.cue) is None
+
+
+def test_tokens_of_the_cue_come_without_the_closer() -> None:
+    engine = ScriptedEngine()
+    assert [2, *(cue_ids(engine, "ab") or [])] == engine.suffix_ids("ab")
+
+
+# --- Budgets --------------------------------------------------------------------------------------
+
+
+def test_auto_budgets_have_the_papers_shape() -> None:
+    assert auto_budgets([1536] * 5) == PAPER_BUDGETS
+    assert auto_budgets(range(201)) == (0, 15, 22, 30, 45, 60, 75, 90, 120, 180)
+
+
+@given(st.lists(st.integers(1, 40_000), min_size=1, max_size=32))
+def test_auto_budgets_rise_from_zero_to_the_ninetieth_percentile(lengths: list[int]) -> None:
+    budgets = auto_budgets(lengths)
+    assert budgets[0] == 0
+    assert budgets[-1] == round(np.quantile(lengths, 0.9))
+    assert all(a < b for a, b in pairwise(budgets))
+    assert len(budgets) <= len(PAPER_BUDGETS)
+
+
+@pytest.mark.parametrize("lengths", [[], [0, 0, 0]], ids=["no traces", "no thinking"])
+def test_auto_budgets_need_thinking(lengths: list[int]) -> None:
+    with pytest.raises(ProbeError, match="must hold thinking"):
+        auto_budgets(lengths)
+
+
+def test_the_pilot_draws_traces_only_of_at_most_32_questions(tmp_path: Path) -> None:
+    workload = read_workload(write_sums(tmp_path / "sums.jsonl", 80))
+    engine = ScriptedEngine(memory=8)
+    budgets = pilot_budgets(engine, workload.questions, PLAN, batch_size=16)
+    drawn = [key for keys, _ in engine.calls if len(keys) <= 8 for key in keys]
+    assert drawn == [q.key for q in workload.questions[:32]]
+    assert {plan.budgets for _, plan in engine.calls} == {()}
+    lengths = [t.trace_tokens for t in engine.probe(_prompts(workload, 8), PLAN)]
+    assert budgets[0] == 0
+    assert min(lengths) < budgets[-1] < 120
+
+
+def _prompts(workload: Workload, n: int) -> list[Prompt]:
+    return [Prompt(q.key, q.messages) for q in workload.questions[:n]]

@@ -1,0 +1,267 @@
+"""Preflight: a sound engine passes, and each fault is caught by the check made for it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stopadvisor.answers.grading import Grader
+from stopadvisor.collection.preflight import PreflightReport, run_preflight
+from stopadvisor.engines.chat import Chat
+from stopadvisor.errors import EngineError, PreflightError
+from stopadvisor.probes.plan import ProbePlan, Prompt, RawTrace
+from stopadvisor.workload.questions import Question, read_workload
+from tests.engines.tiny import TEMPLATE, byte_tokenizer
+from tests.scripted import ScriptedEngine, write_sums
+
+PLAN = ProbePlan(budgets=(0, 40, 90), cue="\n\nFinal answer:", max_think=256)
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> tuple[Question, ...]:
+    return read_workload(write_sums(tmp_path / "sums.jsonl", 20)).questions
+
+
+def check(
+    engine: Any, questions: tuple[Question, ...], plan: ProbePlan = PLAN
+) -> tuple[PreflightReport, dict[str, str]]:
+    with Grader() as grader:
+        report = run_preflight(engine, questions, plan, grader=grader)
+    return report, {c.name: c.status for c in report.checks}
+
+
+def test_a_sound_engine_passes_every_check(questions: tuple[Question, ...]) -> None:
+    engine = ScriptedEngine()
+    report, status = check(engine, questions)
+    assert set(status.values()) == {"pass"}
+    assert report.status == "pass"
+    assert report.agreement == 1.0
+    assert (report.examples, report.n_questions) == ((), 16)
+    assert all(not c.advice for c in report.checks)
+    assert {key for keys, _ in engine.calls for key in keys} == {q.key for q in questions[:16]}
+    assert engine.calls[0][1].budgets == (0, 32, 256)
+    report.raise_on_failure()
+
+
+@pytest.mark.parametrize(
+    ("fault", "name", "status", "detail"),
+    [
+        ("ignores-budgets", "budgets", "fail", "must give prefixes of [0, 32"),
+        ("ignores-cap", "think-cap", "fail", "under --max-think 32 a trace has"),
+        ("never-closes", "markers", "fail", "0 of all close it within 256 tokens"),
+        ("never-closes", "agreement", "fail", "no trace ends with a visible answer"),
+        ("never-closes", "truncation", "warn", "16/16 traces are cut"),
+        ("no-thinking", "markers", "fail", "0/16 traces hold thinking"),
+        ("brittle-cue", "cue", "fail", "0/16 forced answers parse, not for example 'I am not"),
+        ("disagrees", "agreement", "fail", "0% of forced answers"),
+        ("bad-numbers", "numbers", "fail", "mean_logprob of a probe at budget 0 must be between"),
+        ("unnormalised", "numbers", "fail", "must be between 0 and 6.908, got 50.0"),
+        ("two-distributions", "numbers", "fail", "must be between 0 and 0, got -"),
+        ("rambles", "answer-cap", "warn", "48/48 forced answers run into the cap"),
+        ("unseeded", "think-cap", "warn", "0/16 traces repeat"),
+    ],
+)
+def test_each_fault_is_caught(
+    questions: tuple[Question, ...], fault: str, name: str, status: str, detail: str
+) -> None:
+    report, _ = check(ScriptedEngine(faults=frozenset({fault})), questions)
+    found = next(c for c in report.checks if c.name == name)
+    assert found.status == status
+    assert detail in found.detail
+    assert found.advice
+    json.dumps(report.to_dict(), allow_nan=False)
+
+
+def test_a_failure_says_what_to_do(questions: tuple[Question, ...]) -> None:
+    report, _ = check(ScriptedEngine(faults=frozenset({"brittle-cue"})), questions)
+    with pytest.raises(PreflightError, match=r"cue: 0/16 forced .*choose another --cue") as caught:
+        report.raise_on_failure()
+    assert caught.value.exit_code == 5
+    assert "\n" not in str(caught.value)
+
+
+class Changing(ScriptedEngine):
+    """Answers otherwise at the end of thinking, in the first few questions."""
+
+    text = " 0"
+    wrong = 0
+
+    def probe(self, prompts: Any, plan: ProbePlan) -> list[RawTrace]:
+        traces = super().probe(prompts, plan)
+        for i in range(self.wrong if plan.budgets else 0):
+            last = replace(traces[i].probes[-1], text=self.text)
+            traces[i] = replace(traces[i], probes=(*traces[i].probes[:-1], last))
+        return traces
+
+
+@pytest.mark.parametrize(
+    ("wrong", "agreement", "status"),
+    [(1, "pass", "pass"), (2, "warn", "warn"), (8, "warn", "warn"), (9, "fail", "fail")],
+)
+def test_agreement_has_two_limits(
+    questions: tuple[Question, ...], wrong: int, agreement: str, status: str
+) -> None:
+    engine = Changing()
+    engine.wrong = wrong
+    report, found = check(engine, questions)
+    assert found["agreement"] == agreement
+    assert report.status == status
+    assert report.agreement == 1 - wrong / 16
+    assert len(report.examples) == min(3, wrong)
+    assert report.examples[0].forced == "0"
+    assert report.examples[0].id == questions[0].id
+
+
+@pytest.mark.parametrize(("wrong", "status"), [(1, "pass"), (2, "warn"), (9, "fail")])
+def test_cue_has_two_limits(questions: tuple[Question, ...], wrong: int, status: str) -> None:
+    engine = Changing()
+    engine.wrong, engine.text = wrong, " none"
+    assert check(engine, questions)[1]["cue"] == status
+
+
+def test_equal_values_in_unequal_spelling_agree(questions: tuple[Question, ...]) -> None:
+    class Spelled(ScriptedEngine):
+        def probe(self, prompts: Any, plan: ProbePlan) -> list[RawTrace]:
+            return [
+                replace(
+                    t,
+                    natural_text="Final answer: $(x+1)^2$",
+                    probes=tuple(replace(p, text=" $x^2+2x+1$") for p in t.probes),
+                )
+                for t in super().probe(prompts, plan)
+            ]
+
+    algebra = tuple(replace(q, task="math") for q in questions[:2])
+    assert check(Spelled(), algebra)[0].agreement == 1.0
+
+
+def test_a_cap_below_32_is_checked_as_it_is(questions: tuple[Question, ...]) -> None:
+    engine = ScriptedEngine()
+    report, status = check(engine, questions, replace(PLAN, max_think=8))
+    assert engine.calls[0][1].budgets == (0, 8)
+    assert status["budgets"] == "pass"
+    assert report.status == "fail"  # no trace closes within 8 tokens
+
+
+def test_an_engine_that_answers_too_few_is_an_error(questions: tuple[Question, ...]) -> None:
+    class Short(ScriptedEngine):
+        def probe(self, prompts: Any, plan: ProbePlan) -> list[RawTrace]:
+            return super().probe(prompts, plan)[1:]
+
+    with pytest.raises(EngineError, match="must answer 16 prompts, got 15 traces"):
+        check(Short(), questions)
+
+
+def test_preflight_needs_a_question() -> None:
+    with pytest.raises(EngineError, match="at least one fit question, got none"):
+        check(ScriptedEngine(), ())
+
+
+def test_a_cut_inside_a_character_is_no_difference(questions: tuple[Question, ...]) -> None:
+    class Cut(ScriptedEngine):
+        def _trace(self, prompt: Prompt, plan: ProbePlan) -> RawTrace:
+            trace = super()._trace(prompt, plan)
+            if plan.max_think > 32:
+                return trace
+            return replace(trace, thinking=trace.thinking + "\N{REPLACEMENT CHARACTER}")
+
+    assert check(Cut(), questions)[1]["think-cap"] == "pass"
+
+
+def test_batches_halve_when_memory_runs_out(questions: tuple[Question, ...]) -> None:
+    engine = ScriptedEngine(memory=3)
+    report, _ = check(engine, questions)
+    assert report.status == "pass"
+    answered = [keys for keys, _ in engine.calls if len(keys) <= 3]
+    assert [key for keys in answered for key in keys] == [q.key for q in questions[:16]] * 2
+
+
+# --- Numbers of one distribution ------------------------------------------------------------------
+
+
+def test_top_k_numbers_have_limits_of_their_own(questions: tuple[Question, ...]) -> None:
+    plan = replace(PLAN, entropy="top-k:5")
+    assert check(ScriptedEngine(), questions, plan)[1]["numbers"] == "pass"
+    report, _ = check(ScriptedEngine(faults=frozenset({"unnormalised"})), questions, plan)
+    assert "must be between 0 and 1.792, got 50.0" in report.checks[-1].detail  # ln 6
+    report, _ = check(ScriptedEngine(faults=frozenset({"heavy-tail"})), questions, plan)
+    assert "tail_mass of a probe at budget 0 must be between 0 and 1" in report.checks[-1].detail
+
+
+def test_an_engine_may_keep_its_vocabulary_to_itself(questions: tuple[Question, ...]) -> None:
+    engine = ScriptedEngine(vocabulary=None)
+    assert check(engine, questions)[0].checks[-1].detail.endswith("entropies at least 0")
+    engine = ScriptedEngine(vocabulary=None, faults=frozenset({"unnormalised"}))
+    assert check(engine, questions)[1]["numbers"] == "pass"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_what_is_not_finite_fails(questions: tuple[Question, ...], value: float) -> None:
+    class Broken(ScriptedEngine):
+        def probe(self, prompts: Any, plan: ProbePlan) -> list[RawTrace]:
+            return [
+                replace(t, probes=tuple(replace(p, mean_logprob=value) for p in t.probes))
+                for t in super().probe(prompts, plan)
+            ]
+
+    report, status = check(Broken(), questions)
+    assert status["numbers"] == "fail"
+    json.dumps(report.to_dict(), allow_nan=False)
+
+
+# --- Markers and template, where the engine shows its chat ----------------------------------------
+
+
+def with_chat(chat: Any) -> ScriptedEngine:
+    engine = ScriptedEngine()
+    engine.chat = chat  # type: ignore[attr-defined]
+    return engine
+
+
+def detail(report: PreflightReport, name: str) -> str:
+    return next(c.detail for c in report.checks if c.name == name)
+
+
+def test_markers_of_one_token_and_an_appended_opener(questions: tuple[Question, ...]) -> None:
+    report, status = check(with_chat(Chat.of(byte_tokenizer())), questions)
+    assert (status["marker-ids"], status["template"]) == ("pass", "pass")
+    assert detail(report, "marker-ids") == (
+        "opener '<think>' is 1 token, closer '</think>' is 1 token, unchanged through text"
+    )
+    assert "leaves thinking unopened, '<think>' is appended" in detail(report, "template")
+
+
+def test_markers_that_are_sequences(questions: tuple[Question, ...]) -> None:
+    chat = Chat.of(byte_tokenizer(think=False), think_open="<think>", think_close="</think>")
+    report, status = check(with_chat(chat), questions)
+    assert status["marker-ids"] == "pass"
+    assert "opener '<think>' is 7 tokens, closer '</think>' is 8" in detail(report, "marker-ids")
+
+
+def test_a_marker_that_its_text_does_not_give_back(questions: tuple[Question, ...]) -> None:
+    whole = Chat.of(byte_tokenizer())
+    pieces = Chat.of(byte_tokenizer(think=False), think_open="<think>", think_close="</think>")
+    engine = with_chat(replace(whole, closer=pieces.closer))
+    report, status = check(engine, questions)
+    assert status["marker-ids"] == "warn"
+    assert f"comes back as {list(whole.closer.ids)}" in detail(report, "marker-ids")
+
+
+def test_a_template_that_opens_thinking_itself(questions: tuple[Question, ...]) -> None:
+    chat = Chat.of(byte_tokenizer(), template_kwargs={"opens": True})
+    report, status = check(with_chat(chat), questions)
+    assert status["template"] == "pass"
+    assert detail(report, "template") == (
+        "the chat template opens thinking itself; it ends in 'swer:\".<bot><think>\\n'"
+    )
+
+
+def test_a_template_that_opens_thinking_for_some(questions: tuple[Question, ...]) -> None:
+    some = TEMPLATE.replace("opens is defined and opens", "'1 +' in messages[-1].content")
+    report, status = check(with_chat(Chat.of(byte_tokenizer(template=some))), questions)
+    assert status["template"] == "warn"
+    assert "opens thinking itself for 2/16 questions only" in detail(report, "template")

@@ -1,0 +1,160 @@
+"""The paper's protocol, its arithmetic step by step against loops."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stopadvisor.errors import CalibrationError
+from stopadvisor.paper import protocol as paper
+from stopadvisor.paper.protocol import (
+    PaperSetting,
+    first_stops,
+    match_risk,
+    paper_split,
+    run_paper,
+    threshold_grid,
+)
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.rules.families import SCALAR_FAMILIES
+from stopadvisor.rules.features import feature_array
+from stopadvisor.rules.scores import out_of_fold, paper_folds, scalar_scores
+from stopadvisor.stats import bootstrap
+from stopadvisor.stats.bootstrap import MOST_BLOCKS, Interval
+from tests.populations import POPULATIONS
+
+
+def table(n: int, seed: int) -> ProbeTable:
+    drawn = POPULATIONS[3].draw(n, np.random.default_rng(seed))
+    return drawn.with_reference("last-checkpoint")
+
+
+@given(st.lists(st.lists(st.integers(0, 5), min_size=4, max_size=4), min_size=1), st.integers(0, 6))
+def test_the_first_checkpoint_that_reaches_the_threshold_stops(
+    scores: list[list[int]], threshold: int
+) -> None:
+    found = first_stops(np.array(scores, dtype=float), threshold)
+    for row, stop in zip(scores, found.tolist(), strict=True):
+        reached = [j for j, s in enumerate(row) if s >= threshold]
+        assert stop == (reached[0] if reached else 3)
+
+
+def test_the_grid_is_quantiles_unique_scores_and_no_stop() -> None:
+    # Recipe, by hand: quantiles 0, .005, .01 … .98, .99, .995, 1; the scores if at most 500; max+1.
+    few = np.random.default_rng(0).standard_normal((40, 10))
+    q = [0, 0.005, *[k / 100 for k in range(1, 99)], 0.99, 0.995, 1.0]
+    expected = sorted({*np.quantile(few, q).tolist(), *few.ravel().tolist(), few.max() + 1})
+    assert threshold_grid(few).tolist() == pytest.approx(expected, abs=1e-12)
+    many = np.random.default_rng(1).standard_normal((60, 10))
+    assert threshold_grid(many).size == 104
+    assert threshold_grid(many)[-1] == many.max() + 1
+
+
+def test_the_whole_protocol_equals_a_plain_rewrite() -> None:
+    probes, alpha, delta = table(260, 3), 0.15, 0.05
+    n, m = probes.correct.shape
+    result = run_paper(probes, alphas=[alpha], delta=delta)
+    order = np.random.default_rng(123).permutation(n)
+    calibration, test = order[: int(0.4 * n)], order[int(0.4 * n) :]
+    assert (result.n_calibration, result.n_test) == (calibration.size, test.size)
+
+    z = out_of_fold(feature_array(probes), probes.correct, paper_folds(n), solver="lbfgs")
+    scores = {"learned": 1 / (1 + np.exp(-z))}
+    scores |= {f: scalar_scores(f, probes) for f in SCALAR_FAMILIES}
+    scores["confidence"] = np.exp(scores["confidence"])
+
+    def outcome(i: int, family: str, threshold: float) -> tuple[int, float, int]:
+        """Loss, capped tokens and stop of one question."""
+        stop = next((j for j in range(m) if scores[family][i, j] >= threshold), m - 1)
+        lost = bool(probes.correct[i, -1]) and not bool(probes.correct[i, stop])
+        tokens = min(int(probes.trace_tokens[i]), int(probes.budgets[stop])) + 48 * (stop + 1)
+        return int(lost), tokens, stop
+
+    row = result.matched_risk[0]
+    for point, families in ((row.learned, ["learned"]), (row.scalar, list(SCALAR_FAMILIES))):
+        grids = {f: threshold_grid(scores[f][calibration]).tolist() for f in families}
+        k = sum(map(len, grids.values()))
+        slack = math.sqrt(math.log(k / delta) / (2 * calibration.size))
+        best = None
+        for family in families:
+            for threshold in grids[family]:
+                got = [outcome(i, family, threshold) for i in calibration.tolist()]
+                risk = sum(g[0] for g in got) / len(got)
+                cost = sum(g[1] for g in got) / len(got)
+                if risk + slack <= alpha and (best is None or cost < best[0]):
+                    best = (cost, family, threshold)
+        assert point.candidates == k
+        assert point.feasible == (best is not None)
+        if best is None:
+            assert point.threshold == max(grids[families[0]])
+            continue
+        assert (point.family, point.threshold) == best[1:]
+        got = [outcome(i, best[1], best[2]) for i in test.tolist()]
+        full = np.mean([int(probes.trace_tokens[i]) + 48 for i in test.tolist()])
+        assert point.test_risk == pytest.approx(np.mean([g[0] for g in got]))
+        assert point.test_total == pytest.approx(np.mean([g[1] for g in got]))
+        assert point.total_saving_pct == pytest.approx(
+            100 * (1 - np.mean([g[1] for g in got]) / full)
+        )
+
+
+def test_the_bootstrap_is_paired_over_questions() -> None:
+    probes = table(400, 4)
+    row = run_paper(probes, alphas=[0.2]).matched_risk[0]
+    assert row.learned.feasible
+    assert row.scalar.feasible
+    gain = row.learned.total_saving_pct - row.scalar.total_saving_pct
+    assert row.delta_saving_pp.low <= gain <= row.delta_saving_pp.high
+    assert row.delta_saving_pp.median == pytest.approx(gain, abs=0.5)
+
+
+@pytest.mark.parametrize(
+    ("feasible", "low", "high", "verdict"),
+    [
+        ((True, True), 0.1, 1.0, "learned better"),
+        ((True, True), -1.0, -0.1, "scalar better"),
+        ((True, True), -0.1, 0.1, "comparable"),
+        ((False, True), 0.1, 1.0, "inconclusive"),
+        ((True, False), -1.0, -0.1, "inconclusive"),
+    ],
+)
+def test_verdicts(feasible: tuple[bool, bool], low: float, high: float, verdict: str) -> None:
+    points = [
+        paper.OperatingPoint(ok, "learned", 0.5, 100, 0.0, 1.0, 100.0, 10.0, 10.0)
+        for ok in feasible
+    ]
+    found = paper._verdict(points[0], points[1], Interval((low + high) / 2, low, high))
+    assert found == verdict
+
+
+def test_many_questions_are_resampled_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = POPULATIONS[3].draw(5000, np.random.default_rng(5))
+    setting = PaperSetting.build(table)
+    rows = paper_split(5000)
+    spreads = []
+    for most in (MOST_BLOCKS, 5000):
+        monkeypatch.setattr(bootstrap, "MOST_BLOCKS", most)
+        (found,) = match_risk(setting, *rows, alphas=[0.15], delta=0.05, n_resamples=4000)
+        spreads.append(found.delta_saving_pp)
+    blocked, plain = spreads
+    width = plain.high - plain.low
+    assert width > 0
+    assert blocked.high - blocked.low == pytest.approx(width, rel=0.1)
+    assert blocked.median == pytest.approx(plain.median, abs=0.1 * width)
+
+
+def test_nothing_feasible_is_no_stop_and_says_so() -> None:
+    row = run_paper(table(60, 5), alphas=[0.05]).matched_risk[0]
+    assert not row.learned.feasible
+    assert not row.scalar.feasible
+    assert row.verdict == "inconclusive"
+    assert row.learned.test_risk == 0
+
+
+def test_too_few_questions_are_refused() -> None:
+    with pytest.raises(CalibrationError, match="at least 10 questions"):
+        run_paper(table(9, 6))

@@ -1,0 +1,139 @@
+"""Proxies of published early exits, against their definitions in loops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GroupKFold
+from sklearn.preprocessing import StandardScaler
+
+from stopadvisor.paper.peaks import fixed_budgets
+from stopadvisor.paper.protocol import PaperSetting
+from stopadvisor.paper.proxies import (
+    AUDIT_FAMILIES,
+    TWO_CONDITION_FAMILIES,
+    audit_setting,
+    pair_peak,
+    proxy_scores,
+)
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.runs.archives import read_archive
+from tests.populations import POPULATIONS
+
+ARCHIVES = Path(__file__).resolve().parent.parent.parent.parent / "shared" / "paper-protocol"
+needs_archives = pytest.mark.skipif(
+    not ARCHIVES.exists(), reason="the shared archives are not beside this clone"
+)
+
+
+@pytest.fixture(scope="module")
+def table() -> ProbeTable:
+    drawn = POPULATIONS[3].draw(150, np.random.default_rng(4))
+    return drawn.with_reference("last-checkpoint")
+
+
+def runs_of(table: ProbeTable) -> list[list[int]]:
+    found = []
+    for codes in table.answer_codes.tolist():
+        row = [1]
+        for before, now in pairwise(codes):
+            row.append(row[-1] + 1 if before == now else 1)
+        found.append(row)
+    return found
+
+
+def density_of(table: ProbeTable) -> np.ndarray:
+    prefix = np.minimum(table.trace_tokens[:, None], table.budgets)
+    return np.where(prefix > 0, table.markers / np.maximum(prefix, 1), 0.0)
+
+
+def test_scalar_proxies_are_their_formulas(table: ProbeTable) -> None:
+    confidence, density = np.exp(table.mean_logprob), density_of(table)
+    assert proxy_scores("deer", table) == pytest.approx(confidence * density)
+    runs = np.array(runs_of(table))
+    puma = runs * (1 - density / max(density.max(), 1e-9))
+    assert proxy_scores("puma", table) == pytest.approx(puma)
+    eat = proxy_scores("eat", table)
+    for i, row in enumerate(table.mean_entropy.tolist()):
+        for j in range(table.n_checkpoints):
+            expected = -999.0 if j < 2 else -np.var(row[j - 2 : j + 1])
+            assert eat[i, j] == pytest.approx(expected)
+
+
+@needs_archives
+@pytest.mark.parametrize("name", ["mixed", "early"])
+def test_learned_proxies_equal_scikit_learn_on_the_archives_own_features(name: str) -> None:
+    data = np.load(ARCHIVES / f"{name}.npz")
+    features, correct = data["X"], data["correct"]
+    n, m = correct.shape
+    reached = np.maximum.accumulate(correct, axis=1)
+    table = read_archive(ARCHIVES / f"{name}.npz")
+    scores = audit_setting(table, PaperSetting.build(table)).scores
+    for family, columns, labels in (
+        ("learned-10", list(range(10)), correct),
+        ("terminator-light", list(range(8)), reached),
+    ):
+        x, y = features[:, columns], labels.ravel()
+        expected = np.zeros(n * m)
+        for train, held in GroupKFold(5).split(x, y, np.repeat(np.arange(n), m)):
+            scaler = StandardScaler().fit(x[train])
+            model = LogisticRegression(max_iter=1000).fit(scaler.transform(x[train]), y[train])
+            expected[held] = model.predict_proba(scaler.transform(x[held]))[:, 1]
+        assert scores[family] == pytest.approx(expected.reshape(n, m), abs=1e-9)
+
+
+@pytest.mark.parametrize("family", TWO_CONDITION_FAMILIES)
+def test_the_peak_of_two_conditions_is_the_best_of_all_pairs(
+    table: ProbeTable, family: str
+) -> None:
+    setting = audit_setting(table, PaperSetting.build(table))
+    fixed = fixed_budgets(setting)
+    found = pair_peak(family, table, setting, fixed)
+    confidence, density, runs = np.exp(table.mean_logprob), density_of(table), runs_of(table)
+    n, m = table.correct.shape
+
+    def fires(i: int, j: int, a: float, b: float) -> bool:
+        if family == "confidence-leap":
+            leap = confidence[i, j] - confidence[i, j - 1] if j else 0.0
+            return bool(leap >= a and confidence[i, j] >= b)
+        if family == "deer":
+            return bool(confidence[i, j] >= a and density[i, j] >= b)
+        if family == "eat":
+            k = int(a)
+            return bool(j >= k - 1 and np.var(table.mean_entropy[i, j - k + 1 : j + 1]) <= b)
+        return bool(runs[i][j] >= a and density[i, j] <= b)
+
+    top = float(density.max())
+    grids: dict[str, tuple[Iterable[float], Iterable[float]]] = {
+        "confidence-leap": (
+            np.linspace(0.01, 0.5, 12).round(3),
+            np.linspace(0.3, 0.95, 8).round(3),
+        ),
+        "deer": (np.linspace(0.3, 0.99, 15).round(3), np.linspace(0, top, 8).round(4)),
+        "eat": ([2, 3, 4], np.linspace(0.001, 1, 20).round(4)),
+        "puma": (range(1, m + 1), np.linspace(0, top, 10).round(4)),
+    }
+    best = -1.0
+    for a in grids[family][0]:
+        for b in grids[family][1]:
+            stops = [next((j for j in range(m) if fires(i, j, a, b)), m - 1) for i in range(n)]
+            cost = np.mean([setting.costs.thinking[i, j] for i, j in enumerate(stops)])
+            accuracy = np.mean([table.correct[i, j] for i, j in enumerate(stops)])
+            gain = accuracy - np.interp(cost, fixed.cost, fixed.accuracy)
+            if gain > best + 1e-12:
+                best, pair, at = gain, (float(a), float(b)), stops
+    assert found.gain == pytest.approx(best)
+    assert found.settings == pytest.approx(pair)
+    assert found.stops.tolist() == at
+
+
+def test_the_audit_has_all_families(table: ProbeTable) -> None:
+    setting = audit_setting(table, PaperSetting.build(table))
+    assert set(AUDIT_FAMILIES) <= set(setting.scores)
+    assert all(s.shape == table.correct.shape for s in setting.scores.values())
+    assert all(np.isfinite(s).all() for s in setting.scores.values())

@@ -1,0 +1,328 @@
+"""Policies as a whole: what they hold, that they survive a file, what they are bound to."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stopadvisor.errors import OutputError, PolicyError
+from stopadvisor.policy import file as policy_file
+from stopadvisor.policy.frozen import (
+    FAMILIES,
+    Policy,
+    build_policy,
+    load_policy,
+    save_policy,
+)
+from stopadvisor.policy.schema import FIELDS
+from stopadvisor.policy.values import canonical_digest
+from stopadvisor.rules.families import display_threshold
+from stopadvisor.rules.features import FEATURES, TEXT_FEATURES
+from tests.policy_content import (
+    example_content,
+    example_contents,
+    family_content,
+    full_budget_content,
+)
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+FORMATS: tuple[policy_file.Format, ...] = ("joblib", "json")
+SECTION_9 = re.findall(
+    r"\S+",
+    """
+schema kind family features mean scale coef intercept threshold decision_threshold budgets probe
+on_stop markers task normalizer grader entropy_source prompt_template chat_template_kwargs sampling
+max_think model engine serving certificate profile expected split workload_sha256 versions created
+order calibration_features
+golden digest
+""",
+)
+
+
+# --- Content --------------------------------------------------------------------------------------
+
+
+def test_the_keys_are_those_of_the_contract() -> None:
+    assert list(FIELDS) == SECTION_9
+    assert list(build_policy(example_content())) == SECTION_9
+    boosted = list(build_policy(family_content("learned-boosted")))
+    assert boosted == [*SECTION_9[:8], "trees", *SECTION_9[8:]]
+
+
+def test_probabilities_are_exact_in_both_tails() -> None:
+    assert display_threshold("learned", -60.0) == pytest.approx(math.exp(-60), rel=1e-14)
+    assert display_threshold("learned", -1e4) == 0.0
+    assert display_threshold("learned", 1e4) == 1.0
+
+
+@pytest.mark.parametrize("name", example_contents())
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_policy_survives_its_file(tmp_path: Path, name: str, format: Any) -> None:
+    content = build_policy(example_contents()[name])
+    path = tmp_path / f"policy.{format}"
+    save_policy(content, path, format=format)
+    policy = load_policy(str(path))
+    assert policy.content == content
+    assert json.dumps(policy.content) == json.dumps(content)  # types and order of keys too
+    assert os.listdir(tmp_path) == [path.name]
+    first = path.read_bytes()
+    save_policy(policy.content, path, format=format)
+    assert path.read_bytes() == first
+
+
+def test_anyone_can_read_the_file(tmp_path: Path) -> None:
+    content = build_policy(example_content())
+    path = tmp_path / "policy.joblib"
+    save_policy(content, path)
+    assert joblib.load(path) == content
+    assert pickle.loads(path.read_bytes()) == content
+    save_policy(content, path.with_suffix(".json"), format="json")
+    assert json.loads(path.with_suffix(".json").read_text(encoding="utf-8")) == content
+
+
+def test_building_is_deterministic_and_repeatable() -> None:
+    content = build_policy(example_content())
+    assert build_policy(example_content()) == content
+    assert build_policy(content) == content  # schema, golden and digest are made anew
+    assert content["digest"] == canonical_digest(content)
+
+
+def test_numpy_values_and_tuples_become_plain() -> None:
+    plain = build_policy(example_content())
+    content = example_content()
+    content["mean"] = np.array(content["mean"])
+    content["coef"] = tuple(np.float64(c) for c in content["coef"])
+    content["budgets"] = np.array(content["budgets"])
+    content["split"]["seed"] = np.int64(0)
+    content["sampling"]["greedy"] = np.bool_(False)
+    assert build_policy(content) == plain
+    whole = example_content(
+        intercept=1, decision_threshold=2, threshold=display_threshold("learned", 2)
+    )
+    assert build_policy(whole)["intercept"] == 1.0
+    assert type(build_policy(whole)["decision_threshold"]) is float
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.longdouble(1), np.zeros(2, dtype=complex), {1, 2}, b"x", 1j, Path("x"), math, object()],
+    ids=lambda value: type(value).__name__,
+)
+def test_other_objects_are_no_content(value: Any) -> None:
+    with pytest.raises(PolicyError, match=r"holds str, int|levels deep"):
+        build_policy(example_content(profile={"x": value}))
+
+
+# --- Random policies ------------------------------------------------------------------------------
+
+REALS = st.floats(-50, 50, allow_subnormal=False)
+
+
+@st.composite
+def valid_contents(draw: st.DrawFn) -> dict[str, Any]:
+    family = draw(st.sampled_from(FAMILIES))
+    low, high = {"confidence": (-5.0, -0.001), "entropy": (-5.0, 0.0)}.get(family, (-20.0, 20.0))
+    content = family_content(family, draw(st.floats(low, high)))
+    if family.startswith("learned"):
+        pool = TEXT_FEATURES if family == "learned-text" else FEATURES
+        features = draw(st.permutations(pool))[: draw(st.integers(1, len(pool)))]
+        content["features"] = features
+        content["intercept"] = draw(REALS)
+        n = len(features)
+        if family == "learned-boosted":
+            content["trees"] = [
+                {
+                    "feature": [draw(st.integers(0, n - 1)), -1, -1],
+                    "threshold": [draw(REALS), 0.0, 0.0],
+                    "left": [1, 0, 0],
+                    "right": [2, 0, 0],
+                    "value": [0.0, draw(REALS), draw(REALS)],
+                }
+                for _ in range(draw(st.integers(1, 4)))
+            ]
+        else:
+            numbers = st.lists(REALS, min_size=n, max_size=n)
+            content |= {"mean": draw(numbers), "coef": draw(numbers)}
+            content["scale"] = draw(st.lists(st.floats(1e-6, 1e6), min_size=n, max_size=n))
+    budgets = draw(st.sets(st.integers(0, 20_000), min_size=1, max_size=12))
+    text = st.text(st.characters(codec="utf-8"), max_size=8)
+    leaf = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | REALS | text
+    return content | {
+        "budgets": sorted(budgets),
+        "task": draw(st.sampled_from(["math", "numeric", "choice", "exact", "mixed"])),
+        "prompt_template": draw(text),
+        "profile": draw(
+            st.dictionaries(
+                text,
+                st.recursive(
+                    leaf,
+                    lambda inner: (
+                        st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3)
+                    ),
+                    max_leaves=6,
+                ),
+                max_size=3,
+            )
+        ),
+    }
+
+
+@settings(max_examples=40)
+@given(content=valid_contents())
+def test_random_policies_survive_their_files(
+    tmp_path_factory: pytest.TempPathFactory, content: dict[str, Any]
+) -> None:
+    built = build_policy(content)
+    folder = tmp_path_factory.mktemp("policies")
+    for format in FORMATS:
+        path = folder / f"policy.{format}"
+        save_policy(built, path, format=format)
+        assert json.dumps(load_policy(path).content) == json.dumps(built)
+    assert joblib.load(folder / "policy.joblib") == built
+
+
+# --- Golden decisions -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_golden_decisions_show_both_outcomes_and_the_edge(family: str) -> None:
+    content = build_policy(family_content(family))
+    decisions = [step for entry in content["golden"] for step in entry["decisions"]]
+    threshold = content["decision_threshold"]
+    assert {step["stop"] for step in decisions} == {True, False}
+    assert any("" in (step["answer"] for step in entry["steps"]) for entry in content["golden"])
+    for step in decisions:
+        assert step["stop"] == (step["score"] >= threshold)
+    if family in ("learned", "confidence", "entropy"):
+        assert any(step["score"] == threshold for step in decisions)
+        assert any(-1e-12 < step["score"] - threshold < 0 for step in decisions if not step["stop"])
+    if family == "confidence-leap":  # through exp: C libraries differ in the last bit
+        distance = min(abs(step["score"] - threshold) for step in decisions)
+        assert 1e-11 < distance < 1e-6
+
+
+def test_golden_decisions_of_mixed_tasks_cover_all_of_them() -> None:
+    content = build_policy(example_content(task="mixed"))
+    assert {entry["task"] for entry in content["golden"]} == {"math", "numeric", "choice", "exact"}
+
+
+def test_many_checkpoints_keep_golden_small(tmp_path: Path) -> None:
+    content = build_policy(
+        family_content("run-stability", 900.0) | {"budgets": list(range(0, 10_240, 10))}
+    )
+    assert sum(len(entry["steps"]) for entry in content["golden"]) <= 17 * 32
+    save_policy(content, tmp_path / "policy.joblib")
+
+
+# --- The class, and writing -----------------------------------------------------------------------
+
+
+def test_properties() -> None:
+    content = build_policy(example_content())
+    policy = Policy(content)
+    assert (policy.kind, policy.family) == ("stop", "learned")
+    assert policy.budgets == (0, 16, 32, 64, 96, 128)
+    assert policy.digest == content["digest"]
+    assert policy.digest[:8] in repr(policy)
+    assert policy.summary()["n_questions"] == {"fit": 8, "calibration": 8, "test": 4}
+    assert json.dumps(policy.summary())
+    policy.content["certificate"]["alpha"] = 0.5
+    assert policy.content["certificate"]["alpha"] == 0.15
+    content["certificate"]["alpha"] = 0.5
+    assert policy.content["certificate"]["alpha"] == 0.15
+
+
+def test_full_budget_observes_nothing() -> None:
+    policy = Policy(build_policy(full_budget_content()))
+    assert policy.budgets == ()
+    assert policy.family is None
+    assert policy.summary()["certificate"] is None
+    stepper = policy.start()
+    assert stepper.next_budget is None
+    with pytest.raises(PolicyError, match="full-budget"):
+        stepper.observe(answer="1", mean_logprob=-1.0, mean_entropy=1.0, markers=0, think_tokens=0)
+
+
+def test_only_built_policies_are_saved(tmp_path: Path) -> None:
+    path = tmp_path / "policy.joblib"
+    with pytest.raises(PolicyError, match="schema"):
+        save_policy(example_content(), path)
+    with pytest.raises(PolicyError, match="digest"):
+        save_policy(build_policy(example_content()) | {"on_stop": "answer"}, path)
+    with pytest.raises(PolicyError, match="'joblib' or 'json', got 'yaml'"):
+        save_policy(build_policy(example_content()), path, format="yaml")  # type: ignore[arg-type]
+    assert not path.exists()
+
+
+def test_a_failed_write_leaves_the_old_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "policy.joblib"
+    content = build_policy(example_content())
+    save_policy(content, path)
+    before = path.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OutputError, match="No space left on device"):
+        save_policy(build_policy(full_budget_content()), path)
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OutputError, match="No space left on device"):
+        save_policy(build_policy(full_budget_content()), path)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == [path.name]
+
+
+def test_places_that_cannot_be_written_are_named(tmp_path: Path) -> None:
+    content = build_policy(full_budget_content())
+    missing = tmp_path / "no" / "policy.joblib"
+    with pytest.raises(OutputError, match="No such file") as caught:
+        save_policy(content, missing)
+    assert str(missing) in str(caught.value)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OutputError, match="directory"):
+        save_policy(content, tmp_path / "folder")
+    with pytest.raises(OutputError, match="names no file"):
+        save_policy(content, "")
+
+
+def test_a_saved_policy_is_readable_by_others(tmp_path: Path) -> None:
+    previous = os.umask(0o022)
+    try:
+        save_policy(build_policy(full_budget_content()), tmp_path / "policy.joblib")
+    finally:
+        os.umask(previous)
+    assert (tmp_path / "policy.joblib").stat().st_mode & 0o777 == 0o644
+
+
+def test_loading_and_stepping_import_nothing_heavy(tmp_path: Path) -> None:
+    path = tmp_path / "policy.joblib"
+    save_policy(build_policy(example_content()), path)
+    program = (
+        "import sys; from stopadvisor.policy.frozen import load_policy\n"
+        f"stepper = load_policy({str(path)!r}).start()\n"
+        "stepper.observe(answer='1', mean_logprob=-1.0, mean_entropy=1.0, markers=0,"
+        " think_tokens=0)\n"
+        "heavy = 'torch transformers sklearn scipy joblib math_verify click rich'.split()\n"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"

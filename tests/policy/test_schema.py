@@ -1,0 +1,206 @@
+"""Every field of a policy held to its type and range, and the fields to each other."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stopadvisor.errors import PolicyError
+from stopadvisor.policy import file as policy_file
+from stopadvisor.policy.frozen import build_policy, load_policy
+from stopadvisor.policy.values import canonical_digest
+from stopadvisor.rules.features import FEATURES, TEXT_FEATURES
+from tests.policy_content import example_content, family_content, full_budget_content
+
+BAD_FIELDS: list[tuple[str, Any, str]] = [
+    ("kind", "go", "one of 'stop', 'full-budget'"),
+    ("kind", ["stop"], "one of"),
+    ("family", "deer", "one of 'learned'"),
+    ("family", None, "a value for kind 'stop'"),
+    ("features", "budget_fraction", "a list"),
+    ("features", [*FEATURES[:7], "ended"], "one of 'budget_fraction'"),
+    ("features", [*FEATURES[:7], FEATURES[0]], "at most once"),
+    ("features", [], "at least one"),
+    ("mean", [0.0] * 7, "8 numbers"),
+    ("mean", [0.0] * 7 + ["0"], "mean[7]': expected a float"),
+    ("mean", [0.0] * 7 + [math.nan], "finite"),
+    ("scale", [1.0] * 7 + [0.0], "a float > 0"),
+    ("scale", [1.0] * 7 + [-1.0], "a float > 0"),
+    ("scale", [1.0] * 7 + [math.inf], "finite"),
+    ("coef", [True] * 8, "a float"),
+    ("coef", [1.0] * 9, "8 numbers"),
+    ("intercept", None, "a float"),
+    ("intercept", "0", "a float"),
+    ("threshold", 0.7, "gives for decision_threshold 1.375"),
+    ("threshold", None, "a value for kind 'stop'"),
+    ("decision_threshold", 1.375001, "gives for decision_threshold"),
+    ("decision_threshold", -math.inf, "finite"),
+    ("budgets", [], "at least one budget"),
+    ("budgets", [0, 16, 16, 64], "strictly increasing"),
+    ("budgets", [16, 0], "strictly increasing"),
+    ("budgets", [-1, 16], "integer >= 0"),
+    ("budgets", [0.0, 16.0], "integer >= 0"),
+    ("budgets", [False, 16], "integer >= 0"),
+    ("budgets", list(range(2000)), "at most 1024"),
+    ("probe", None, "required when a model is named"),
+    ("probe", {"closer": "x"}, "probe.closer': expected a dict"),
+    ("probe", [], "a dict"),
+    ("on_stop", "stop", "one of 'probe', 'answer'"),
+    ("markers", {"phrases": ["wait"]}, "with key 'rule'"),
+    ("markers", {"phrases": ["wait"], "rule": "r", "x": 1}, "only the keys"),
+    ("task", "essay", "one of 'math'"),
+    ("normalizer", 1, "non-empty string"),
+    ("grader", "", "non-empty string"),
+    ("entropy_source", "top-k", "'top-k:K'"),
+    ("entropy_source", "top-k:0", "'top-k:K'"),
+    ("entropy_source", "none", "reads log-probabilities"),
+    ("prompt_template", 3, "a string, a dict"),
+    ("prompt_template", {"math": 3}, "a string"),
+    ("chat_template_kwargs", None, "a dict"),
+    ("sampling", "greedy", "a dict"),
+    ("max_think", 0, "integer >= 1"),
+    ("max_think", None, "required when a model is named"),
+    ("model", "Qwen", "a dict"),
+    ("model", {"name": "Qwen"}, "with key 'revision'"),
+    ("engine", None, "required when a model is named"),
+    ("engine", {"name": 1}, "non-empty string"),
+    ("serving", "cloud", "one of 'kv-fork'"),
+    ("certificate", None, "a value for kind 'stop'"),
+    ("certificate", {"alpha": 0.1}, "with key 'delta'"),
+    ("profile", [], "a dict"),
+    ("expected", 3, "a dict"),
+    ("split", None, "required when a model is named"),
+    ("split", {"seed": 0, "fit": [1], "calibration": [], "test": []}, "split.fit[0]"),
+    ("workload_sha256", "abc", "64 hex digits"),
+    ("versions", {"numpy": 2}, "a string"),
+    ("created", "yesterday", "ISO 8601"),
+]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    BAD_FIELDS,
+    ids=[f"{field}-{k}" for k, (field, _, _) in enumerate(BAD_FIELDS)],
+)
+def test_wrong_fields_are_named(tmp_path: Path, field: str, value: Any, expected: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        build_policy(example_content(**{field: value}))
+    message = str(caught.value)
+    assert field in message
+    assert expected in message
+    assert "\n" not in message
+    # A loader says the same of a file whose digest is right.
+    finite = not any(isinstance(v, float) and not math.isfinite(v) for v in np.atleast_1d(value))
+    if finite:
+        content = build_policy(example_content()) | {field: value}
+        content["digest"] = canonical_digest(content)
+        path = tmp_path / "policy.joblib"
+        path.write_bytes(policy_file.encode(content, "joblib"))
+        with pytest.raises(PolicyError) as loaded:
+            load_policy(path)
+        assert str(loaded.value) == f"{path}: {message}"
+
+
+def _change(**changes: Any) -> dict[str, Any]:
+    certificate = example_content()["certificate"] | changes
+    return example_content(certificate=certificate)
+
+
+def _tree(**changes: Any) -> dict[str, Any]:
+    content = family_content("learned-boosted")
+    content["trees"][0] |= changes
+    return content
+
+
+def _chain(n_nodes: int) -> dict[str, Any]:
+    """A tree as deep as it has inner nodes."""
+    content = family_content("learned-boosted")
+    inner = n_nodes - 2
+    content["trees"] = [
+        {
+            "feature": [0] * inner + [-1, -1],
+            "threshold": [0.0] * n_nodes,
+            "left": [*range(1, inner), n_nodes - 1, 0, 0],
+            "right": [n_nodes - 2] * inner + [0, 0],
+            "value": [0.0] * n_nodes,
+        }
+    ]
+    return content
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        pytest.param(example_content() | {"x": 1}, "'x' is unknown", id="unknown-key"),
+        pytest.param(
+            {k: v for k, v in example_content().items() if k != "serving"},
+            "'serving' is missing",
+            id="missing-key",
+        ),
+        pytest.param(example_content(trees=[]), "'trees' is unknown", id="trees-of-learned"),
+        pytest.param(_change(alpha=0.0), "strictly between", id="alpha-0"),
+        pytest.param(_change(delta=1), "strictly between", id="delta-1"),
+        pytest.param(_change(losses=81), "at most certificate.n", id="losses-above-n"),
+        pytest.param(_change(upper=1.5), "from 0 to 1", id="upper-above-1"),
+        pytest.param(_change(reference="gold"), "one of 'natural'", id="reference"),
+        pytest.param(_change(looks=0), "integer >= 1", id="looks-0"),
+        pytest.param(
+            family_content("confidence") | {"threshold": -0.105}, "gives", id="confidence-linear"
+        ),
+        pytest.param(
+            family_content("confidence") | {"decision_threshold": 1e6}, "inf", id="exp-overflow"
+        ),
+        pytest.param(family_content("entropy") | {"coef": [1.0]}, "empty list", id="scalar-coef"),
+        pytest.param(family_content("entropy") | {"intercept": 0.0}, "null", id="scalar-intercept"),
+        pytest.param(
+            family_content("learned-text") | {"features": ["answer_logprob", *TEXT_FEATURES[:5]]},
+            "only budget_fraction",
+            id="text-with-logprob",
+        ),
+        pytest.param(
+            family_content("confidence") | {"entropy_source": "none"}, "reads", id="no-entropy"
+        ),
+        pytest.param(full_budget_content() | {"budgets": [0]}, "empty list", id="full-budgets"),
+        pytest.param(full_budget_content() | {"threshold": 0.5}, "null", id="full-threshold"),
+        pytest.param(family_content("learned-boosted") | {"trees": []}, "at least", id="no-trees"),
+        pytest.param(family_content("learned-boosted") | {"trees": [1]}, "a dict", id="tree-1"),
+        pytest.param(family_content("learned-boosted") | {"trees": 1}, "a list", id="trees-1"),
+        pytest.param(family_content("learned-boosted") | {"mean": [0.0]}, "empty", id="tree-mean"),
+        pytest.param(_tree(feature=[8, 5, -1, -1, -1]), "below 8", id="tree-feature"),
+        pytest.param(_tree(feature=[-2, 5, -1, -1, -1]), ">= -1", id="tree-feature-2"),
+        pytest.param(_tree(left=[0, 2, 0, 0, 0]), "a child of node 0", id="tree-circle"),
+        pytest.param(_tree(right=[5, 3, 0, 0, 0]), "a child of node 0", id="tree-outside"),
+        pytest.param(_tree(value=[0.0]), "5 nodes", id="tree-lengths"),
+        pytest.param(
+            _tree(**{key: [] for key in ("feature", "threshold", "left", "right", "value")}),
+            "0 nodes",
+            id="tree-empty",
+        ),
+        pytest.param(_chain(40), "depth <= 32", id="tree-deep"),
+    ],
+)
+def test_fields_at_odds_are_refused(content: dict[str, Any], expected: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        build_policy(content)
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_deep_tree_within_the_limit_is_fine() -> None:
+    assert build_policy(_chain(33))["trees"]
+
+
+@pytest.mark.parametrize(
+    ("order", "message"),
+    [
+        pytest.param([1.0, 1.375], "strictly descending", id="ascending"),
+        pytest.param([2.0, 1.0], "to hold decision_threshold", id="threshold not among them"),
+    ],
+)
+def test_the_testing_order_holds_the_threshold(order: list[float], message: str) -> None:
+    with pytest.raises(PolicyError, match=message):
+        build_policy(example_content(order=order))

@@ -1,0 +1,30 @@
+"""The counting rule of backtracking markers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stopadvisor.constants import MARKERS
+from stopadvisor.probes.markers import count_markers
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        pytest.param("", 0, id="empty"),
+        pytest.param("Wait, wait. WAIT!", 3, id="any case"),
+        pytest.param("The waiter awaits; waiting, wait_for", 0, id="inside longer words"),
+        pytest.param("Hold on - I made an error, let me re-examine it.", 3, id="several words"),
+        pytest.param("hold  on, holdon", 0, id="other spacing"),
+        pytest.param("Alternatively,\nhold on\n", 2, id="across lines"),
+    ],
+)
+def test_counts(text: str, count: int) -> None:
+    assert count_markers(text) == count
+
+
+@given(st.lists(st.sampled_from([*MARKERS, "so", "7", "waiting"]), max_size=8))
+def test_words_count_one_each(words: list[str]) -> None:
+    assert count_markers(". ".join(words)) == sum(word in MARKERS for word in words)

@@ -1,0 +1,272 @@
+"""The probe table, its records and the published archives."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stopadvisor.constants import PROBE_CAP
+from stopadvisor.errors import ProbeError
+from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.probes.records import Checkpoint, ProbeRecord
+from stopadvisor.probes.table import ProbeTable, answer_codes
+from stopadvisor.runs.archives import read_archive
+from tests.populations import POPULATIONS, renamed
+
+
+def checkpoint(budget: int, **changes: Any) -> Checkpoint:
+    fields: dict[str, Any] = {
+        "budget": budget,
+        "answer": " 42.",
+        "normalized": "42",
+        "correct": True,
+        "mean_logprob": -0.25,
+        "mean_entropy": 0.5,
+        "entropy_source": "full",
+        "probe_tokens": 4,
+        "markers": 1.0,
+        "ended": False,
+    }
+    return Checkpoint(**{**fields, **changes})
+
+
+def record(name: str = "q1", **changes: Any) -> ProbeRecord:
+    fields: dict[str, Any] = {
+        "id": name,
+        "key": f"key-{name}",
+        "group": None,
+        "sample": 0,
+        "task": "numeric",
+        "category": None,
+        "gold": "42",
+        "prompt_tokens": 30,
+        "suffix_tokens": 5,
+        "trace_tokens": 90,
+        "finish": "stop",
+        "natural_answer": "42",
+        "natural_correct": True,
+        "natural_answer_tokens": 6,
+        "checkpoints": (checkpoint(0), checkpoint(64), checkpoint(128)),
+    }
+    return ProbeRecord(**{**fields, **changes})
+
+
+# --- Plan and records -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"budgets": (-1, 5)},
+        {"budgets": (5, 5)},
+        {"budgets": (8, 5)},
+        {"cap": 0},
+        {"max_think": 0},
+        {"answer_cap": 0},
+        {"temperature": 0.0},
+        {"temperature": -0.5},
+    ],
+)
+def test_impossible_plans_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ProbeError, match="got"):
+        ProbePlan(**{"budgets": (0, 5), "cue": "answer:", **change})
+
+
+def test_a_record_survives_its_line() -> None:
+    row = record(category="π", natural_answer=None, group="g")
+    line = row.to_json()
+    assert "\n" not in line
+    assert ProbeRecord.from_dict(json.loads(line), "f:1") == row
+
+
+def test_a_record_without_a_field_names_it_and_the_place() -> None:
+    data = json.loads(record().to_json())
+    del data["gold"]
+    with pytest.raises(ProbeError, match=r"probes\.jsonl:7: field 'gold' is missing"):
+        ProbeRecord.from_dict(data, "probes.jsonl:7")
+    data = json.loads(record().to_json())
+    data["checkpoints"][1].pop("budget")
+    with pytest.raises(ProbeError, match=r"probes\.jsonl:7: field 'checkpoints'"):
+        ProbeRecord.from_dict(data, "probes.jsonl:7")
+
+
+def test_no_number_that_is_none_is_written() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        record(checkpoints=(checkpoint(0, mean_logprob=float("nan")),)).to_json()
+
+
+# --- Table ----------------------------------------------------------------------------------------
+
+
+def test_records_become_arrays() -> None:
+    other = record(
+        "q2",
+        group="g",
+        trace_tokens=64,
+        finish="length",
+        natural_correct=False,
+        suffix_tokens=7,
+        checkpoints=(
+            checkpoint(0, normalized="", correct=False),
+            checkpoint(64, normalized="41", ended=True),
+            checkpoint(128, ended=True),
+        ),
+    )
+    table = ProbeTable.from_records([record(), other])
+    assert (table.n_questions, table.n_checkpoints) == (2, 3)
+    assert table.groups == ("key-q1", "g")
+    assert table.budgets.tolist() == [0, 64, 128]
+    assert table.ended.tolist() == [[False, False, True], [False, True, True]]  # T <= B
+    assert table.think_tokens.tolist() == [[0, 64, 90], [0, 64, 64]]
+    assert table.truncated.tolist() == [False, True]
+    assert table.suffix_tokens == 7
+    codes = table.answer_codes
+    assert codes[0, 0] == codes[0, 2] == codes[1, 2]
+    assert len({codes[1, 0], codes[1, 1], codes[1, 2]}) == 3
+
+
+def test_after_the_end_one_gets_the_references_answer() -> None:
+    wrong_end = record(natural_correct=False, trace_tokens=64)
+    table = ProbeTable.from_records([wrong_end])
+    assert table.correct_online.tolist() == [[True, False, False]]
+    assert table.full_correct.tolist() == [False]
+    paper = table.with_reference("last-checkpoint")
+    assert paper.full_correct.tolist() == [True]
+    assert paper.correct_online.tolist() == [[True, True, True]]
+
+
+def test_one_grid_and_one_entropy_source_are_required() -> None:
+    with pytest.raises(ProbeError, match="no finished question"):
+        ProbeTable.from_records([])
+    other = record("q2", checkpoints=(checkpoint(0), checkpoint(65), checkpoint(128)))
+    with pytest.raises(ProbeError, match="'q2' was probed at other budgets"):
+        ProbeTable.from_records([record(), other])
+    rows = (checkpoint(0), checkpoint(64), checkpoint(128, entropy_source="top-k:20"))
+    with pytest.raises(ProbeError, match="'q2' has entropy source 'top-k:20'"):
+        ProbeTable.from_records([record(), record("q2", checkpoints=rows)])
+
+
+def test_arrays_are_read_only() -> None:
+    table = POPULATIONS[0].draw(3, np.random.default_rng(0))
+    with pytest.raises(ValueError, match="read-only"):
+        table.correct[0, 0] = True
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"trace_tokens": np.zeros(4, dtype=int)}, r"trace_tokens must have shape \(3,\)"),
+        ({"markers": np.zeros((3, 9))}, r"markers must have shape \(3, 10\)"),
+        ({"budgets": np.zeros(10, dtype=int)}, "strictly increasing"),
+        ({"mean_logprob": np.full((3, 10), np.nan)}, "mean_logprob must be finite, got nan"),
+        ({"natural_correct": None}, "needs natural answers"),
+    ],
+)
+def test_impossible_tables_are_refused(change: dict[str, Any], message: str) -> None:
+    table = POPULATIONS[0].draw(3, np.random.default_rng(0))
+    with pytest.raises(ProbeError, match=message):
+        replace(table, **change)
+
+
+def test_taking_rows_takes_them_everywhere() -> None:
+    table = renamed(POPULATIONS[0].draw(6, np.random.default_rng(0)), "q")
+    by_number, by_mask = table.take(np.array([4, 1])), table.take(np.arange(6) % 2 == 0)
+    assert by_number.ids == ("q4", "q1")
+    assert by_mask.groups == ("q0", "q2", "q4")
+    assert np.array_equal(by_number.correct, table.correct[[4, 1]])
+    assert np.array_equal(by_number.budgets, table.budgets)
+    assert by_mask.natural_correct is not None
+    assert table.natural_correct is not None
+    assert np.array_equal(by_mask.natural_correct, table.natural_correct[::2])
+
+
+# --- Archives -------------------------------------------------------------------------------------
+
+
+def arrays(n: int = 6, m: int = 3) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    return {
+        "budgets": np.array([0, 100, 200]),
+        "correct": np.tile([0, 1, 1], (n, 1)),
+        "think_lens": np.array([50, 150, 300, 100, 250, 80]),
+        "conf_lp": -rng.random((n, m)),
+        "conf_ent": rng.random((n, m)),
+        "mkr": rng.random((n, m)) / 100,
+        "ans": np.array([["1", "2", "2"]] * n),
+        "gold": np.array(["2"] * n),
+    }
+
+
+def write(tmp_path: Path, **changes: Any) -> Path:
+    content = {k: v for k, v in {**arrays(), **changes}.items() if v is not None}
+    np.savez(tmp_path / "raw.npz", **content)
+    return tmp_path / "raw.npz"
+
+
+def test_an_archive_becomes_a_table(tmp_path: Path) -> None:
+    table = read_archive(write(tmp_path))
+    assert table.reference == "last-checkpoint"
+    assert table.natural_correct is None
+    assert table.correct.dtype == bool
+    assert (table.probe_tokens == PROBE_CAP).all()
+    # The scripts store the density; the table the count.
+    expected = arrays()["mkr"] * table.think_tokens
+    np.testing.assert_allclose(table.markers, expected)
+    assert table.answer_codes[0, 1] == table.answer_codes[0, 2] != table.answer_codes[0, 0]
+    with pytest.raises(ProbeError, match="needs natural answers"):
+        table.with_reference("natural")
+
+
+def test_the_meta_file_gives_the_length_of_an_answer(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    (tmp_path / "meta.json").write_text('{"ans_tokens": 7.5}', encoding="utf-8")
+    assert (read_archive(path).probe_tokens == 7.5).all()
+    for content in ('{"ans_tokens": -1}', '{"ans_tokens": "x"}', "[]", "{", '{"ans_tokens": NaN}'):
+        (tmp_path / "meta.json").write_text(content, encoding="utf-8")
+        with pytest.raises(ProbeError, match="ans_tokens"):
+            read_archive(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"conf_lp": None}, "array 'conf_lp' is missing"),
+        ({"correct": np.zeros(6)}, r"shape \(N, m\)"),
+        ({"correct": np.tile([0, 1, 2], (6, 1))}, "must hold 0 and 1 only"),
+        ({"correct": np.ones((6, 3))}, "one class of labels only"),
+        ({"conf_ent": np.zeros((6, 2))}, "'conf_ent' must have shape"),
+        ({"mkr": np.full((6, 3), np.inf)}, "'mkr' must hold finite numbers"),
+        ({"think_lens": np.array(["a"] * 6)}, "'think_lens' must hold finite numbers"),
+        ({"budgets": np.array([0, 100, 100])}, "strictly increasing"),
+        ({"ans": np.array([[{}] * 3] * 6)}, "not a readable .npz archive"),  # needs pickle
+    ],
+)
+def test_broken_archives_are_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ProbeError, match=message):
+        read_archive(write(tmp_path, **change))
+
+
+def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ProbeError, match="cannot read the archive"):
+        read_archive(tmp_path / "none.npz")
+    (tmp_path / "raw.npz").write_bytes(b"PK\x03\x04 but no more")
+    with pytest.raises(ProbeError, match=r"raw\.npz"):
+        read_archive(tmp_path / "raw.npz")
+
+
+def test_answers_are_compared_as_whole_strings() -> None:
+    codes = answer_codes(np.array([["a", "a\0", "a"]], dtype=object))
+    assert codes.tolist() == [[0, 1, 0]]
+
+
+def test_the_tail_of_a_top_k_entropy_is_kept() -> None:
+    whole = record()
+    assert "tail_mass" not in whole.to_json()
+    rows = tuple(replace(c, tail_mass=0.25) for c in whole.checkpoints)
+    kept = replace(whole, checkpoints=rows)
+    assert ProbeRecord.from_dict(json.loads(kept.to_json()), "here") == kept

@@ -1,0 +1,134 @@
+"""The JSON documents: plain values without NaN, named for what they are, whatever the result."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stopadvisor.assessment.assess import Assessment, assess
+from stopadvisor.assessment.choice import Settings
+from stopadvisor.certification.calibration import calibrate
+from stopadvisor.certification.export import policy_content
+from stopadvisor.paper.assess import assess_paper
+from stopadvisor.policy.frozen import Policy, build_policy
+from stopadvisor.report.documents import assessment_document, calibration_document, policy_document
+from stopadvisor.runs.ledger import Ask, take_looks
+from stopadvisor.runs.sources import Source, open_source
+from tests.material import make_run, write_archive
+from tests.policy_content import example_contents
+
+SCALARS = ("entropy", "confidence")
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    return open_source(make_run(tmp_path_factory.mktemp("report") / "run", 300))
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    folder = tmp_path_factory.mktemp("archive")
+    return open_source(write_archive(folder / "raw.npz"), root=folder)
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every plain value with its dotted path."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from leaves(item, f"{path}.{key}".lstrip("."))
+    elif isinstance(value, list):
+        for item in value:
+            yield from leaves(item, f"{path}[]")
+    else:
+        yield path, value
+
+
+def assert_plain(document: dict[str, Any]) -> None:
+    """JSON and nothing else: exact types, finite numbers, the same after a round trip."""
+    for path, value in leaves(document):
+        assert type(value) in (str, int, float, bool, type(None)), (path, type(value))
+        assert not isinstance(value, float) or math.isfinite(value), path
+    assert json.loads(json.dumps(document, allow_nan=False)) == document
+
+
+def deploy(source: Source, **settings: Any) -> Assessment:
+    return assess(source, Settings(**{"families": SCALARS, **settings}))
+
+
+@pytest.mark.parametrize("alpha", [0.001, 0.05, 0.3])
+@pytest.mark.parametrize("serving", ["kv-fork", "black-box", "overlap"])
+def test_assessments_are_plain_whatever_they_advise(
+    source: Source, alpha: float, serving: str
+) -> None:
+    document = assessment_document(deploy(source, alpha=alpha, serving=serving))
+    assert_plain(document)
+    advice = document["recommendation"]
+    assert (advice["policy"] == "full-budget") == (advice["family"] is None)
+    assert (advice["policy"] == "full-budget") == (advice["schedule"] is None)
+    assert advice["serving"] == serving
+
+
+def test_paper_assessments_are_plain(archive: Source) -> None:
+    document = assessment_document(assess_paper(archive, alpha=0.12, delta=0.05), ["a remark"])
+    assert_plain(document)
+    assert [row["alpha"] for row in document["matched_risk"]] == [0.05, 0.1, 0.12, 0.15, 0.2]
+    assert document["remarks"] == ["a remark"]
+    advice = document["recommendation"]
+    if advice["policy"] != "full-budget":
+        assert advice["schedule"] == document["workload"]["budgets"]
+
+
+def test_figures_are_named_for_the_questions_they_come_from(source: Source) -> None:
+    """Under deploy, a saving, risk or accuracy is `fit_…`; the cost table names its basis."""
+    document = assessment_document(deploy(source))
+    figures = ("saving_pct", "risk", "accuracy", "saving_lower_pct")
+    for path, _ in leaves(document):
+        name = path.rpartition(".")[2]
+        if name.endswith(figures) and not path.startswith("serving."):
+            assert name.startswith("fit_"), path
+    assert "fit questions" in document["serving"]["operating_point"]
+
+
+@pytest.mark.parametrize("alpha", [0.001, 0.15])
+def test_calibrations_are_plain(source: Source, tmp_path: Path, alpha: float) -> None:
+    assessment = deploy(source, alpha=alpha)
+    assert assessment.choice is not None
+    table = source.part("calibration")
+    calibration = calibrate(assessment.choice, table)
+    (look,) = take_looks(tmp_path, [Ask(table.keys, {}, 0.05)])
+    content = build_policy(
+        policy_content(
+            source, assessment.choice, calibration, assessment.profile, look, alpha=alpha
+        )
+    )
+    document = calibration_document(
+        assessment, calibration, look, content, tmp_path / "policy.joblib"
+    )
+    assert_plain(document)
+    assert document["certified"] == (document["certificate"] is not None)
+    assert document["certified"] == (document["refusal"] is None)
+    assert document["policy"] == str(tmp_path / "policy.joblib")
+    assert [row["family"] for row in document["tested"]] == [
+        chain.scorer.family for chain in assessment.choice.chains
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(example_contents()))
+def test_policies_are_plain(name: str) -> None:
+    policy = Policy(build_policy(example_contents()[name]))
+    document = policy_document(policy, Path("p.joblib"))
+    assert_plain(document)
+    assert document["digest"] == policy.digest
+    assert {row["name"] for row in document["features"]} == set(policy.content["features"])
+
+
+def test_boosted_features_are_weighed_by_their_splits() -> None:
+    content = build_policy(example_contents()["learned-boosted"])
+    document = policy_document(Policy(content), Path("p.joblib"))
+    splits = sum(k >= 0 for tree in content["trees"] for k in tree["feature"])
+    assert sum(row["splits"] for row in document["features"]) == splits > 0

@@ -1,0 +1,519 @@
+"""The page: its numbers are those of the documents, and nothing closed is on it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stopadvisor.assessment.assess import assess
+from stopadvisor.assessment.choice import Settings
+from stopadvisor.cli.main import main
+from stopadvisor.errors import ProbeError
+from stopadvisor.paper.assess import assess_paper
+from stopadvisor.report.documents import assessment_document
+from stopadvisor.report.figures.load import Material, agrees, gather
+from stopadvisor.report.html import page
+from stopadvisor.report.html.captions import matched_risk_table, percent, share
+from stopadvisor.report.html.page import render
+from stopadvisor.report.html.summary import summarise
+from stopadvisor.rules.costs import Weights
+from stopadvisor.runs.sources import open_source
+from stopadvisor.stats.bounds import upper_limit
+from tests.material import edit_records, flip_calibration, make_run, write_archive
+from tests.pages import HOSTILE, Page, hostile_run, material_of
+
+PICTURES = (
+    *("profile", "frontier", "risk", "serving", "alpha", "reliability", "checkpoints", "signals"),
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("html") / "run", 500)
+
+
+@pytest.fixture(scope="module")
+def before(run: Path) -> Material:
+    return material_of(run)
+
+
+@pytest.fixture(scope="module")
+def html(before: Material) -> str:
+    return render(before)
+
+
+# --- Numbers --------------------------------------------------------------------------------------
+
+
+def test_first_screen_repeats_the_assessment(before: Material, html: str) -> None:
+    document = before.document
+    (row,) = document["matched_risk"]
+    point = row["learned"] if document["recommendation"]["policy"] == "learned" else row["scalar"]
+    text = Page(html).text
+    for words in (
+        f"Saves {percent(point['fit_total_saving_pct'])}",
+        f"May lose {share(point['fit_risk'])}",
+        f"at least {percent(document['fit_saving_lower_pct'])} (one-sided 95%)",
+        f"Accuracy {share(point['fit_accuracy'])} with full thinking "
+        f"{share(document['fit_full_accuracy'])}",
+        f"Serving {document['recommendation']['serving']}",
+        "Not yet certified",
+        f"{document['split']['calibration']} calibration questions, which nobody has seen",
+    ):
+        assert words in text
+
+
+def test_tables_repeat_the_assessment(before: Material, html: str) -> None:
+    document, shown = before.document, Page(html)
+    for row in shown.table("profile"):
+        found = document["profile"][row["kind"].replace(" ", "_")]
+        assert (int(row["count"]), float(row["share"])) == (found["count"], found["share"])
+        assert [float(row["ci95_low"]), float(row["ci95_high"])] == found["ci95"]
+    for row in shown.table("serving"):
+        assert float(row["saving_pct"]) == document["serving"][row["serving"]]["saving_pct"]
+    sides = {row["side"]: row for row in shown.table("matched-risk")}
+    for side, row in sides.items():
+        found = document["matched_risk"][0][side]
+        assert float(row["total_saving_pct"]) == found["fit_total_saving_pct"]
+        assert float(row["risk"]) == found["fit_risk"]
+
+
+def test_pictures_agree_with_the_assessment(before: Material) -> None:
+    document, exhibits = before.document, before.exhibits
+    (row,) = document["matched_risk"]
+    advised = document["recommendation"]["family"]
+    point = next(p for p in (row["learned"], row["scalar"]) if p["family"] == advised)
+    frontier, risk, alpha = exhibits.frontier, exhibits.risk, exhibits.alpha
+    assert frontier.chosen is not None
+    name, cost, accuracy = frontier.chosen
+    assert name == advised
+    assert cost == pytest.approx(100 - point["fit_total_saving_pct"])
+    assert accuracy == pytest.approx(point["fit_accuracy"])
+    assert frontier.full_accuracy == document["fit_full_accuracy"]
+    assert risk is not None
+    assert risk.expected is not None
+    assert risk.position is not None
+    assert risk.thresholds[risk.position] == pytest.approx(point["threshold"])
+    assert risk.expected[risk.position] == pytest.approx(point["fit_risk"])
+    at = alpha.alphas.index(document["alpha"])
+    for side in ("learned", "scalar"):
+        found = row[side]
+        saving = alpha.savings[found["family"]][at]
+        assert saving == pytest.approx(found["fit_total_saving_pct"])
+    assert alpha.chances is not None
+    assert alpha.chances[at] == pytest.approx(document["chance_to_certify"])
+    accuracies = exhibits.checkpoints
+    assert accuracies.full_accuracy == document["fit_full_accuracy"]
+
+
+def test_savings_and_chances_never_fall_with_alpha(before: Material) -> None:
+    alpha = before.exhibits.alpha
+    for savings in alpha.savings.values():
+        known = [s for s in savings if s is not None]
+        assert known == sorted(known)
+    assert alpha.chances is not None
+    assert list(alpha.chances) == sorted(alpha.chances)
+
+
+def test_the_certificate_is_the_calibration_s(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = make_run(tmp_path / "run", 500)
+    assert main(["assess", str(path), "--no-report"]) == 0
+    assert main(["calibrate", str(path), "--alpha", "0.15"]) == 0
+    capsys.readouterr()
+    calibration = json.loads((path / "calibration.json").read_text(encoding="utf-8"))
+    material = material_of(path)
+    assert material.calibration == calibration
+    text = Page(render(material)).text
+    certificate, expected = calibration["certificate"], calibration["expected"]
+    for words in (
+        certificate["claim"].replace(" %", "%"),
+        f"{certificate['losses']} of {certificate['n']} calibration questions were lost",
+        f"Saves {percent(expected['test_total_saving_pct'])}",
+        f"Loses {share(expected['test_risk'])}",
+        f"with full thinking {share(expected['test_full_accuracy'])}",
+    ):
+        assert words in text
+    risk, frontier = material.exhibits.risk, material.exhibits.frontier
+    assert risk is not None
+    assert risk.observed is not None
+    assert risk.upper is not None
+    assert risk.position is not None
+    assert round(risk.observed[risk.position] * risk.n) == certificate["losses"]
+    assert risk.upper[risk.position] == pytest.approx(certificate["upper"])
+    assert risk.thresholds[risk.position] == pytest.approx(calibration["threshold"])
+    assert frontier.chosen is not None
+    assert frontier.chosen_name == "exported point"
+    assert frontier.chosen[1] == pytest.approx(100 - expected["fit_total_saving_pct"])
+
+
+def test_the_reason_of_a_certified_page_is_that_of_its_rule(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = make_run(tmp_path / "run", 500)
+    assert main(["assess", str(path), "--no-report"]) == 0
+    assert main(["calibrate", str(path), "--alpha", "0.15"]) == 0
+    capsys.readouterr()
+    document = json.loads((path / "assessment.json").read_bytes())
+    calibration = json.loads((path / "calibration.json").read_bytes())
+    evidence = summarise(document, None).why
+    advised = {name: calibration[name] for name in ("family", "schedule")}
+    same = calibration | {f"advised_{name}": value for name, value in advised.items()}
+    assert summarise(document, same).why == evidence
+    other = same | {"advised_family": "entropy", "advised_schedule": [0, 64]}
+    assert summarise(document, other).why.endswith(
+        "assess had advised entropy alone at 0, 64 thinking tokens."
+    )
+    none = same | {"advised_family": None, "advised_schedule": None}
+    assert summarise(document, none).why.endswith("assess had advised the full budget.")
+    moved = same | {"transfer": {"from": "old.joblib"}}
+    assert summarise(document, moved).why.startswith("The rule is that of old.joblib;")
+    of_right = same | {"certificate": calibration["certificate"] | {"conditional": True}}
+    assert "calibration questions that full thinking gets right were lost" in (
+        summarise(document, of_right).evidence
+    )
+
+
+def test_no_difference_is_taken_from_a_rule_that_is_not_feasible(before: Material) -> None:
+    (row,) = before.document["matched_risk"]
+    learned, scalar = row["learned"], row["scalar"]
+    for sides, words in (
+        ((True, True), "learned minus scalar "),
+        ((True, False), "only the learned side is feasible"),
+        ((False, True), "only the scalar side is feasible"),
+        ((False, False), "neither is feasible"),
+    ):
+        found = row | {
+            "learned": learned | {"feasible": sides[0]},
+            "scalar": scalar | {"feasible": sides[1]},
+        }
+        note = matched_risk_table({**before.document, "matched_risk": [found]}).note
+        assert words in note
+        assert ("pp" in note) == all(sides)
+
+
+def test_a_refusal_is_said_with_its_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = make_run(tmp_path / "run", 300)
+    assert main(["assess", str(path), "--no-report"]) == 0
+    assert main(["calibrate", str(path), "--alpha", "0.002", "--looks", "5"]) == 3
+    capsys.readouterr()
+    material = material_of(path)
+    assert material.calibration is not None
+    text = Page(render(material)).text
+    assert "Keep the full thinking budget." in text
+    assert f"full thinking, {material.document['split']['fit']} fit questions" in text
+    assert f"Not certified at alpha = 0.2%: {material.calibration['refusal']['reason']}" in text
+    assert "Assessed at alpha = 0.15, calibrated at 0.002" in text
+    risk = material.exhibits.risk
+    assert risk is not None
+    assert risk.observed is not None
+    assert risk.upper is not None
+    assert risk.position is None
+    n = material.calibration["tested"][0]["n"]
+    losses = [round(share * n) for share in risk.observed.tolist()]
+    # The look's own delta, a fifth of 0.05, shared by two chains.
+    assert risk.upper.tolist() == [upper_limit(k, n, 0.05 / 5 / 2, "exact") for k in losses]
+
+
+def test_labels_changed_after_calibration_are_not_passed_off(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = make_run(tmp_path / "run", 500)
+    assert main(["assess", str(path), "--no-report"]) == 0
+    assert main(["calibrate", str(path)]) == 0
+    capsys.readouterr()
+    edit_records(path, flip_calibration)
+    material = material_of(path)
+    assert any("labels have changed" in remark for remark in material.remarks)
+    assert material.exhibits.risk is not None
+    assert material.exhibits.risk.observed is None
+
+
+def test_of_several_looks_the_calibration_s_own_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = make_run(tmp_path / "run", 500)
+    assert main(["assess", str(path), "--no-report"]) == 0
+    assert main(["calibrate", str(path)]) == 0
+    kept = {name: (path / name).read_bytes() for name in ("calibration.json", "policy.joblib")}
+    make_run(path, 1000)
+    assert main(["assess", str(path), "--no-report"]) == 0
+    assert main(["calibrate", str(path), "--fresh"]) == 0
+    capsys.readouterr()
+    sizes = set()
+    for step in range(2):
+        certificate = json.loads((path / "calibration.json").read_bytes())["certificate"]
+        risk = material_of(path).exhibits.risk
+        assert risk is not None
+        assert risk.observed is not None
+        assert risk.position is not None
+        assert round(risk.observed[risk.position] * risk.n) == certificate["losses"]
+        sizes.add(risk.n)
+        if step == 0:
+            for name, data in kept.items():
+                (path / name).write_bytes(data)
+    assert len(sizes) == 2
+
+
+def test_a_transferred_rule_is_shown_on_what_it_was_calibrated_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = make_run(tmp_path / "old", 300), make_run(tmp_path / "new", 600)
+    edit_records(second, lambda row, part: row.update(key=f"new-{row['key']}"))
+    assert main(["assess", str(first), "--no-report"]) == 0
+    assert main(["calibrate", str(first)]) == 0
+    assert main(["assess", str(second), "--no-report"]) == 0
+    policy = str(first / "policy.joblib")
+    assert main(["calibrate", str(second), "--from", policy]) in (0, 3)
+    capsys.readouterr()
+    material = material_of(second)
+    risk, calibration = material.exhibits.risk, material.calibration
+    assert calibration is not None
+    assert risk is not None
+    assert calibration["certified"]
+    assert risk.expected is None
+    assert risk.observed is not None
+    assert risk.position is not None
+    assert round(risk.observed[risk.position] * risk.n) == calibration["certificate"]["losses"]
+
+
+def test_the_paper_s_figures_are_the_document_s(tmp_path: Path) -> None:
+    source = open_source(write_archive(tmp_path / "raw.npz"), root=tmp_path / "runs")
+    assessment = assess_paper(source, alpha=0.2, delta=0.05)
+    material = gather(assessment, json.loads(json.dumps(assessment_document(assessment))))
+    shown = Page(render(material))
+    rows = material.document["matched_risk"]
+    for row in shown.table("alpha"):
+        (found,) = (r for r in rows if r["alpha"] == float(row["alpha"]))
+        for side, column in (("learned", "learned"), ("scalar", "best_scalar")):
+            saving = found[side]["total_saving_pct"] if found[side]["feasible"] else None
+            assert (row[f"{column}_saving_pct"] or None) == (
+                None if saving is None else str(saving)
+            )
+    for row in shown.table("serving"):
+        saving = material.document["serving"][row["serving"]]["saving_pct"]
+        assert float(row["saving_pct"]) == saving
+    risk = material.exhibits.risk
+    assert risk is not None
+    assert risk.upper is not None
+    assert risk.observed is not None
+    if risk.position is not None:
+        assert risk.upper[risk.position] <= 0.2
+    slack = risk.upper - risk.observed
+    np.testing.assert_allclose(slack[risk.upper < 1], slack[0])
+    assert "certifies nothing that is exported" in shown.text
+
+
+@pytest.mark.parametrize("protocol", ["deploy", "paper"])
+def test_an_archive_has_no_texts(tmp_path: Path, protocol: str) -> None:
+    source = open_source(write_archive(tmp_path / "raw.npz"), root=tmp_path / "runs")
+    assessment = (
+        assess(source, Settings())
+        if protocol == "deploy"
+        else assess_paper(source, alpha=0.15, delta=0.05)
+    )
+    material = gather(assessment, json.loads(json.dumps(assessment_document(assessment))))
+    assert material.exhibits.examples
+    for example in material.exhibits.examples:
+        assert example.question is None
+        assert {step.answer for step in example.steps} == {None}
+    assert "holds no texts" in Page(render(material)).text
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param(Settings(families=("learned",)), id="learned only"),
+        pytest.param(Settings(families=("entropy", "confidence")), id="scalar only"),
+        pytest.param(Settings(alpha=0.001), id="nothing to certify"),
+        pytest.param(Settings(serving="black-box"), id="black-box"),
+        pytest.param(Settings(serving="overlap"), id="overlap"),
+        pytest.param(
+            Settings(weights=Weights(1.0, 0.1, 4.0, "money per million tokens")), id="money"
+        ),
+        pytest.param(Settings(conditional=True, alpha=0.2), id="conditional"),
+    ],
+)
+def test_every_kind_of_assessment_has_its_page(run: Path, settings: Settings) -> None:
+    material = material_of(run, settings)
+    shown = Page(render(material))
+    pictures = {a["id"] for t, a in shown.tags if t == "article" and "id" in a}
+    expected = {f"part-{name}" for name in PICTURES}
+    if material.document["serving"]["operating_point"] is None:
+        expected -= {"part-serving"}
+    assert pictures == expected
+    assert material.document["recommendation"]["serving"] in shown.text
+    if material.document["recommendation"]["policy"] == "full-budget":
+        assert "Keep the full thinking budget." in shown.text
+
+
+@pytest.mark.parametrize("name", ["run", "raw.npz"])
+def test_simulated_probes_are_called_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    target = tmp_path / name
+    words = ("--profile", "free-form", "--questions", "300", "-o", str(target))
+    assert main(["simulate", *words]) == 0
+    capsys.readouterr()
+    assessment = assess(open_source(target, root=tmp_path / "runs"), Settings())
+    material = gather(assessment, json.loads(json.dumps(assessment_document(assessment))))
+    text = Page(render(material)).text
+    assert "StopAdvisor report · simulated probes · 300 questions" in text
+    assert "Simulated probes have no texts" in text
+    assert "published archive" not in text
+
+
+@pytest.mark.parametrize("families", [Settings().families, ("run-stability",)], ids=["all", "one"])
+def test_without_log_probabilities_none_are_shown(
+    tmp_path: Path, families: tuple[str, ...]
+) -> None:
+    path = make_run(tmp_path / "run", 300)
+
+    def blind(row: dict[str, Any], part: str) -> None:
+        for checkpoint in row["checkpoints"]:
+            checkpoint.update(entropy_source="none", mean_logprob=0.0, mean_entropy=0.0)
+
+    edit_records(path, blind)
+    material = material_of(path, Settings(families=families))
+    exhibits = material.exhibits
+    learned = [] if len(families) == 1 else ["learned-text"]
+    assert [rule.name for rule in exhibits.frontier.rules] == [*learned, "run-stability"]
+    known = exhibits.reliability
+    assert ([] if known is None else list(known.scores)) == learned
+    assert not {"confidence", "entropy (nats)"} & {signal.name for signal in exhibits.signals}
+    assert {step.confidence for e in exhibits.examples for step in e.steps} == {None}
+    assert ("part-reliability" in Page(render(material)).ids) == bool(learned)
+
+
+# --- What may be shown ----------------------------------------------------------------------------
+
+
+def test_before_a_look_no_calibration_outcome_is_on_the_page(tmp_path: Path, html: str) -> None:
+    path = make_run(tmp_path / "run", 500)
+    edit_records(path, flip_calibration)
+    assessment = assess(open_source(path), Settings())
+    document = json.loads(json.dumps(assessment_document(assessment)))
+    flipped = render(gather(assessment, document))
+    folders = re.compile(r"[^\s<>\"]*/run\b")
+    assert folders.sub("", flipped) == folders.sub("", html)
+
+
+def test_examples_are_fit_questions(run: Path, before: Material) -> None:
+    source = open_source(run)
+    fit = set(source.part("fit").ids)
+    examples = before.exhibits.examples
+    assert {example.kind for example in examples} == {"win", "loss", "oscillation"}
+    assert {example.id for example in examples} <= fit
+    for example in examples:
+        assert example.question is not None
+        assert example.question.startswith("What is ")
+        if example.kind == "oscillation":
+            continue
+        assert example.stop is not None
+        assert example.full_correct
+        assert example.steps[example.stop].correct == (example.kind == "win")
+        score = example.steps[example.stop].score
+        assert score is not None
+        assert example.threshold is not None
+        assert score >= example.threshold
+
+
+# --- The page as a file ---------------------------------------------------------------------------
+
+
+def test_the_same_results_give_the_same_page(before: Material, html: str) -> None:
+    assert render(before) == html
+
+
+def test_the_page_refers_to_nothing_outside_itself(html: str) -> None:
+    shown = Page(html)
+    for tag, attributes in shown.tags:
+        for name in ("src", "href", "xlink:href", "action", "srcset", "data"):
+            value = attributes.get(name)
+            assert value is None or value.startswith(("#", "data:")), (tag, name, value)
+    assert "@import" not in html
+    assert not re.search(r"url\((?!#)", html)
+
+
+def test_ids_are_unique_and_pictures_have_their_text(html: str) -> None:
+    shown = Page(html)
+    assert len(shown.ids) == len(set(shown.ids))
+    pictures = [attributes for tag, attributes in shown.tags if tag == "svg"]
+    assert len(pictures) == len(PICTURES) + 3
+    for picture in pictures:
+        assert picture["role"] == "img"
+        assert picture["aria-labelledby"] in shown.ids
+        assert picture["aria-describedby"] in shown.ids
+    for name in PICTURES:
+        description = re.search(rf'<desc id="{name}-desc">([^<]+)</desc>', html)
+        assert description is not None
+        assert re.search(r"\d", description[1])
+
+
+def test_no_colour_of_a_picture_escapes_the_theme(html: str) -> None:
+    for svg in re.findall(r"<svg.*?</svg>", html, re.DOTALL):
+        assert not re.search(r"#[0-9a-f]{6}\b", svg)
+        assert "<text" in svg  # text is text, not outlines
+
+
+def test_texts_of_questions_stay_text(tmp_path: Path) -> None:
+    material = material_of(hostile_run(tmp_path / "run"))
+    spoilt = replace(material, remarks=(HOSTILE,), document={**material.document, "run": HOSTILE})
+    for found in (material, spoilt):
+        text = render(found)
+        assert "alert(1)</script>" not in text
+        assert "<img" not in text
+        shown = Page(text)
+        asked = {example.question for example in found.exhibits.examples}
+        assert len(asked) == 3
+        assert all(question in shown.texts for question in asked)
+
+
+def test_without_the_workload_s_file_examples_show_no_question(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run", 300)
+    (tmp_path / "run-sums.jsonl").unlink()
+    material = material_of(path)
+    assert all(example.question is None for example in material.exhibits.examples)
+    assert any("workload file is gone" in remark for remark in material.remarks)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"{", b"[]", b'{"alpha": 0.15}'],
+    ids=["not JSON", "no object", "fields missing"],
+)
+def test_a_damaged_calibration_is_an_error(run: Path, tmp_path: Path, content: bytes) -> None:
+    path = make_run(tmp_path / "run", 300)
+    (path / "calibration.json").write_bytes(content)
+    with pytest.raises(ProbeError, match=r"calibration\.json.*calibrate again"):
+        material_of(path)
+
+
+def test_documents_agree_up_to_rounding() -> None:
+    stored = {"a": [1, 2.0], "b": {"c": 0.1}, "more": 1}
+    assert agrees(stored, {"a": [1, 2.0 + 1e-9], "b": {"c": 0.1}})
+    assert not agrees(stored, {"a": [1, 2.1]})
+    assert not agrees(stored, {"a": [1]})
+    assert not agrees(stored, {"z": 1})
+    assert not agrees({"a": None}, {"a": 1.0})
+
+
+def test_cells_are_words() -> None:
+    from stopadvisor.studies.study import Column
+
+    cases: list[tuple[Any, str, str]] = [
+        (None, "", "–"), (True, "", "yes"), (0.123456, "share", "12.3%"), (12.34, "%", "12.3%"),
+        (1.0, "chance", "> 99.9%"),
+        (66.328, "tokens", "66.3"), (7, "tokens", "7"), (0.523149, "", "0.5231"), ("x", "", "x"),
+    ]  # fmt: skip
+    for value, unit, words in cases:
+        assert page._cell(value, Column("c", "c", unit)) == words

@@ -1,0 +1,317 @@
+"""What people see, held by golden files: 80 and 120 columns, pipes, terminals, ASCII, no colour."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import shlex
+import shutil
+import struct
+import subprocess
+import sys
+import termios
+from io import StringIO, TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stopadvisor.cli.main import main
+from stopadvisor.report.text.run import show_summary
+from stopadvisor.report.text.screen import LocaleConsole, Screen
+from stopadvisor.runs.directory import RunDirectory
+from tests.material import archive_arrays, make_run, write_archive
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+GOLDENS = ROOT / "tests" / "testdata" / "screens"
+REGENERATE = "STOPADVISOR_GOLDENS=write python -m pytest tests/report/test_screens.py"
+WIDTHS = (80, 120)
+ASSESS = ["assess", "--no-report"]
+SCREENS = {
+    "assess": [*ASSESS, "runs/sums"],
+    "assess-black-box": [*ASSESS, "runs/sums", "--serving", "black-box", "--price", "1/0.1/4"],
+    "assess-paper": [*ASSESS, "raw.npz", "--protocol", "paper"],
+    "assess-unlikely": [*ASSESS, "runs/sums", "--alpha", "0.01"],
+    "calibrate": ["calibrate", "runs/sums", "--alpha", "0.15"],
+    "calibrate-refused": ["calibrate", "runs/sums", "--alpha", "0.001"],
+    "calibrate-refused-conditional": [
+        "calibrate",
+        "runs/sums",
+        "--alpha",
+        "0.001",
+        "--conditional",
+    ],
+    "calibrate-from": ["calibrate", "runs/fresh", "--from", "policy.joblib", "--alpha", "0.15"],
+    "calibrate-compare": [
+        "calibrate",
+        "runs/fresh",
+        "--from",
+        "policy.joblib",
+        "--alpha",
+        "0.15",
+        "--compare",
+    ],
+    "inspect": ["inspect", "policy.joblib"],
+    "verify": ["verify", "policy.joblib", "runs/fresh"],
+    "plan": ["plan", "--alpha", "0.05"],
+}
+FIGURES: dict[str, Any] = {
+    "labelled": 900, "full_accuracy": 0.921, "accuracy": 0.84, "risk": 0.103,
+    "risk_ci95": [0.084, 0.125],
+}  # fmt: skip
+SERVED: dict[str, Any] = {
+    "questions": 900, "new": 900, "kind": "stop", "serving": None, "stopped_share": 0.482,
+    "seconds": 16.1,
+    "mean_tokens": {"think": 47.4, "probe": 7.1, "visible": 3.2}, "labelled": 900,
+    "accuracy": 0.84, "certified": True, "alpha": 0.15, "out": "runs/sums-6c815c28.jsonl",
+    "full": {
+        **FIGURES, "token_saving_pct": 34.2, "think_saving_pct": 40.1, "time_saving_pct": 11.0,
+        "seconds": 16.1, "full_seconds": 18.1, "timed_questions": 900,
+        "unmet": {**FIGURES, "labelled": 194, "risk_ci95": [0.064, 0.155]},
+    },
+    "against": {
+        "run": "runs/sums", "questions": 900, "differing_stops": 2,
+        "differing_stops_share": 0.0022, "differing_answers": 1, "examples": ["sums-17"],
+    },
+}  # fmt: skip
+"""A document of `run`, whose engine is too real for a scripted one."""
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs, the second of questions that came after, an archive and a policy."""
+    root = tmp_path_factory.mktemp("screens")
+    make_run(root / "runs" / "sums", 300)
+    fresh = RunDirectory.load(make_run(root / "runs" / "fresh", 600))
+    fresh.rewrite(fresh.records()[300:])
+    write_archive(root / "raw.npz", **archive_arrays(600))
+    words = ["--alpha", "0.15", "--out", str(root / "policy.joblib"), "--quiet"]
+    assert main(["calibrate", str(root / "runs" / "sums"), *words]) == 0
+    for file in ("ledger.json", "calibration.json"):
+        (root / "runs" / "sums" / file).unlink(missing_ok=True)
+    return root
+
+
+@pytest.fixture
+def folder(tmp_path: Path, material: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the material, to be in."""
+    shutil.copytree(material, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LC_ALL", "LC_CTYPE", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def shown(name: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """A screen as text, without what differs from one time to the next."""
+    capsys.readouterr()
+    if name == "run":
+        show_summary(SERVED, sys.stdout)
+    else:
+        assert main(SCREENS[name]) in (0, 3)
+    text = capsys.readouterr().out
+    text = re.sub(r"\b[0-9a-f]{16}\.\.\.", "0123456789abcdef...", text)
+    text = re.sub(r"archive-[0-9a-f]{8}\b", "archive-01234567", text)
+    text = re.sub(r"digest [0-9a-f]{8}\b", "digest 01234567", text)
+    return re.sub(r"\d{4}-\d\d-\d\dT[\d:]{8}\+00:00", "2026-01-02T03:04:05+00:00", text)
+
+
+def golden(name: str, width: int) -> str:
+    return (GOLDENS / f"{name}-{width}.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", [*SCREENS, "run"])
+def test_the_screen_is_the_golden_one(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    width: int,
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = shown(name, capsys)
+    if os.environ.get("STOPADVISOR_GOLDENS") == "write":
+        (GOLDENS / f"{name}-{width}.txt").write_text(text, encoding="utf-8")
+    assert text == golden(name, width), f"if the change is meant: {REGENERATE}"
+    commands = [line for line in text.splitlines() if line.lstrip().startswith("next ")]
+    lines = [line for line in text.splitlines() if line not in commands]
+    assert max(map(len, lines)) <= width
+    assert not [line for line in lines if line != line.rstrip()]
+
+
+def test_a_narrow_terminal_cuts_no_figure_short(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    wide = [line.split() for line in shown("assess", capsys).splitlines()]
+    monkeypatch.setenv("COLUMNS", "40")
+    narrow = [line.split() for line in shown("assess", capsys).splitlines()]
+    rows = [row for row in wide if row[:1] in (["0.15"], ["prefix-cache"], ["black-box"])]
+    assert len(rows) == 4
+    for row in rows:
+        assert row in narrow
+
+
+def test_there_is_no_golden_file_without_its_screen() -> None:
+    wanted = {f"{name}-{width}.txt" for name in [*SCREENS, "run"] for width in WIDTHS}
+    assert {path.name for path in GOLDENS.iterdir()} == wanted
+
+
+# --- Where it is read -----------------------------------------------------------------------------
+
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+PLAIN = str.maketrans("─█", "-#")
+
+
+class Terminal(StringIO):
+    """A terminal to write to."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def summary(out: StringIO | TextIOWrapper) -> None:
+    show_summary(SERVED, out)
+    screen = Screen(out)
+    screen.table("Models", ("name", "share"), [("Qwen/Qwen3-8B", screen.bar(0.5))])
+
+
+def test_a_terminal_gets_colour_and_the_same_text(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "80")
+    plain, coloured = StringIO(), Terminal()
+    summary(plain)
+    summary(coloured)
+    assert "\x1b[2m" in coloured.getvalue()
+    assert ANSI.sub("", coloured.getvalue()) == plain.getvalue()
+    Screen(hue := Terminal()).headline("Certified.", "good")
+    assert hue.getvalue() == "\x1b[1;32mCertified.\x1b[0m\n"
+    monkeypatch.setenv("NO_COLOR", "1")
+    Screen(bare := Terminal()).headline("Certified.", "good")
+    assert bare.getvalue() == "\x1b[1mCertified.\x1b[0m\n"
+    monkeypatch.setenv("TERM", "dumb")
+    summary(dumb := Terminal())
+    assert "\x1b" not in dumb.getvalue()
+
+
+def test_a_long_command_is_broken_on_a_terminal_alone_and_where_shells_join_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "60")
+    command = "stopadvisor calibrate 'runs/with space-tiny-reasoner-eacc8152' --alpha 0.15"
+    for out in (StringIO(), Terminal()):
+        screen = Screen(out)
+        screen.facts([("why", "not")])
+        screen.command(command)
+        text = ANSI.sub("", out.getvalue()).partition("next  ")[2]
+        assert (len(text.splitlines()) > 1) == out.isatty()
+        assert max(map(len, text.splitlines())) <= (60 if out.isatty() else 100)
+        echoed = subprocess.run(
+            ["bash", "-c", f"printf '%s|' {text}"], capture_output=True, text=True, check=True
+        )
+        assert echoed.stdout.split("|")[:-1] == shlex.split(command)
+
+
+@pytest.mark.parametrize(
+    ("locale", "is_ascii"),
+    [
+        ({"LANG": "C"}, True),
+        ({"LANG": "C", "LC_CTYPE": "C.UTF-8"}, True),  # as Python itself leaves it behind
+        ({"LC_ALL": "POSIX", "LANG": "en_US.UTF-8"}, True),
+        ({"LC_CTYPE": "C", "LANG": "en_US.UTF-8"}, True),
+        ({"LANG": "C.UTF-8"}, False),
+        ({"LANG": "C", "LC_CTYPE": "de_DE.UTF-8"}, False),
+        ({"LANG": "C", "LC_ALL": "en_US.UTF-8"}, False),
+        ({}, False),  # containers say nothing, and their terminals know UTF-8
+    ],
+)
+def test_the_locale_decides_between_unicode_and_ascii(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, locale: dict[str, str], is_ascii: bool
+) -> None:
+    summary(whole := StringIO())
+    for name, value in locale.items():
+        monkeypatch.setenv(name, value)
+    summary(out := StringIO())
+    wanted = whole.getvalue().translate(PLAIN) if is_ascii else whole.getvalue()
+    assert out.getvalue() == wanted
+    assert wanted.isascii() == is_ascii
+    assert LocaleConsole(file=StringIO()).options.ascii_only == is_ascii
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_what_a_stream_cannot_encode_is_escaped(folder: Path, encoding: str) -> None:
+    with TextIOWrapper((folder / "out").open("wb"), encoding=encoding) as out:
+        screen = Screen(out)
+        screen.facts([("model", "modèle-数"), ("rule", "α ≥ 0.1 → stop … 2 – 3")])
+        screen.command("stopadvisor assess 数")
+    text = (folder / "out").read_text(encoding=encoding)
+    model = "mod\\xe8le" if encoding == "ascii" else "modèle"
+    assert text == (
+        f"  model  {model}-\\u6570\n  rule   alpha >= 0.1 -> stop ... 2 - 3\n"
+        "  next   stopadvisor assess \\u6570\n"
+    )
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Of a process that knows nothing of ours but the package."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+    return {**kept, "PYTHONPATH": str(ROOT), **more}
+
+
+INSPECT = [sys.executable, "-m", "stopadvisor", "inspect", "policy.joblib"]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("more", "is_ascii"),
+    [({"LANG": "C.UTF-8"}, False), ({"LC_ALL": "C"}, True), ({"PYTHONIOENCODING": "ascii"}, True)],
+    ids=["UTF-8", "LC_ALL=C", "ASCII stream"],
+)
+def test_a_log_file_holds_the_golden_text(
+    folder: Path, more: dict[str, str], is_ascii: bool
+) -> None:
+    with Path("log").open("wb") as log:
+        subprocess.run(INSPECT, stdout=log, check=True, env=environment(**more))
+    found = Path("log").read_text(encoding="utf-8").splitlines()
+    wanted = golden("inspect", 80).splitlines()
+    assert "\x1b" not in "".join(found)
+    shown = [line for line in wanted if not re.match(r"  (digest|created) ", line)]
+    shown = [line.translate(PLAIN) if is_ascii else line for line in shown]
+    assert [line for line in found if not re.match(r"  (digest|created) ", line)] == shown
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_real_terminal_shows_the_golden_text_in_its_width(folder: Path, width: int) -> None:
+    control, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
+    process = subprocess.Popen(
+        INSPECT, stdout=terminal, stdin=terminal, stderr=terminal,
+        env=environment(TERM="xterm-256color", LANG="C.UTF-8"),
+    )  # fmt: skip
+    os.close(terminal)
+    text = b""
+    while chunk := _read(control):
+        text += chunk
+    assert process.wait() == 0
+    lines = ANSI.sub("", text.decode()).replace("\r\n", "\n").splitlines()
+    wanted = golden("inspect", width).splitlines()
+    unstable = re.compile(r"  (digest|created) ")
+    assert [x for x in lines if not unstable.match(x)] == [
+        x for x in wanted if not unstable.match(x)
+    ]
+    assert b"\x1b[1m" in text
+
+
+def _read(control: int) -> bytes:
+    """What the terminal was sent; nothing more once its last writer has gone."""
+    try:
+        return os.read(control, 65536)
+    except OSError:
+        return b""

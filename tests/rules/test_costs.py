@@ -1,0 +1,271 @@
+"""Serving costs against a server that is walked through request by request."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stopadvisor.errors import CalibrationError
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.rules.costs import (
+    PAPER_WEIGHTS,
+    REGIMES,
+    Serving,
+    Weights,
+    full_counts,
+    paper_costs,
+    stopped_counts,
+)
+from tests.populations import make_table
+
+Counts = tuple[float, float, float]  # decoded, read from cache, prefilled
+
+
+def serve(
+    table: ProbeTable, i: int, schedule: list[int], stop: int, serving: Serving, block: int
+) -> Counts:
+    """Tokens of one question, one engine request after the other.
+
+    `stop` is a position in the schedule; its length means never.  Written from the table of
+    serving costs, not from the code: a server holds the keys and values of everything it has been
+    sent and has decoded, but for the last decoded token; only whole blocks of a prefix are found
+    again, and at least the last token of a request is computed.
+    """
+    prompt, suffix = int(table.prompt_tokens[i]), table.suffix_tokens
+    length = int(table.trace_tokens[i])
+    natural = table.reference == "natural"
+    last = length if natural else min(length, int(table.budgets[-1]))
+    reuses = serving in ("prefix-cache", "overlap")
+    decoded = cached = prefilled = 0.0
+
+    def send(tokens: int, standing: int) -> None:
+        nonlocal cached, prefilled
+        found = max(0, min(standing, tokens - 1)) // block * block if reuses else 0
+        cached += found
+        prefilled += tokens - found
+
+    position = 0  # thinking tokens written
+    started = False  # whether the thinking request has been sent
+    for k, column in enumerate(schedule):
+        budget = int(table.budgets[column])
+        if budget >= length:
+            break  # the trace ends by itself before this probe
+        if not started and (serving in ("kv-fork", "overlap") or budget > 0):
+            send(prompt, 0)
+            started = True
+        decoded += budget - position
+        position = budget
+        here = prompt + budget
+        answer = float(table.probe_tokens[i, column])
+        if serving == "kv-fork":
+            prefilled += suffix  # a fork shares everything; only closer and cue are new
+        else:
+            send(here + suffix, here - 1 if started else 0)
+        decoded += answer
+        if k == stop:
+            if serving == "overlap":
+                decoded += min(answer, last - budget)  # thinking ran on meanwhile
+            if table.visible_tokens is not None:
+                if serving != "kv-fork":
+                    send(here, here - 1)
+                decoded += float(table.visible_tokens[i, column])
+            return decoded, cached, prefilled
+        is_reply = not natural and k == len(schedule) - 1
+        if is_reply:
+            return decoded, cached, prefilled
+        if serving in ("prefix-cache", "black-box"):
+            send(here, here - 1)
+            started = True
+    if not started:
+        send(prompt, 0)
+    decoded += last - position
+    if natural:
+        assert table.natural_tokens is not None
+        decoded += float(table.natural_tokens[i])
+    else:
+        decoded += float(table.probe_tokens[i, -1])
+    return decoded, cached, prefilled
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[ProbeTable, list[int]]:
+    """A few questions on a small grid, with every way of ending; and a schedule."""
+    first = draw(st.sampled_from([0, 5]))
+    budgets = np.cumsum([first, *draw(st.lists(st.integers(1, 20), min_size=1, max_size=4))])
+    n, m = draw(st.integers(1, 4)), budgets.size
+    natural = draw(st.booleans())
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    zeros: Any = np.zeros((n, m))
+    table = make_table(
+        budgets,
+        correct=rng.random((n, m)) < 0.5,
+        codes=zeros.astype(int),
+        logprob=zeros - 1,
+        entropy=zeros,
+        markers=zeros,
+        probe_tokens=rng.integers(1, 9, (n, m)).astype(float),
+        trace=rng.integers(0, int(budgets[-1]) + 12, n),
+        prompt=rng.integers(0, 40, n),
+        natural_correct=np.ones(n, dtype=bool) if natural else None,
+        natural_tokens=rng.integers(1, 20, n).astype(float) if natural else None,
+        suffix_tokens=draw(st.integers(0, 6)),
+    )
+    if natural and draw(st.booleans()):  # on-stop answer
+        table = replace(
+            table,
+            visible_correct=rng.random((n, m)) < 0.5,
+            visible_tokens=rng.integers(1, 20, (n, m)).astype(float),
+        )
+    columns = draw(st.sets(st.integers(0, m - 1), min_size=1))
+    if not natural:
+        columns = columns | {m - 1}
+    return table, sorted(columns)
+
+
+@pytest.mark.parametrize("serving", REGIMES)
+@settings(max_examples=120)
+@given(case=cases(), block=st.sampled_from([1, 4, 16]))
+def test_equals_the_server_walked_through(
+    serving: Serving, case: tuple[ProbeTable, list[int]], block: int
+) -> None:
+    table, schedule = case
+    found = stopped_counts(table, schedule, serving, cache_block=block)
+    live = ~table.ended[:, schedule]
+    for i in range(table.n_questions):
+        places = [*np.flatnonzero(live[i]).tolist(), len(schedule)]
+        for stop in places:
+            got = tuple(float(a[i, stop]) for a in (found.decoded, found.cached, found.prefilled))
+            assert got == serve(table, i, schedule, stop, serving, block), (i, stop)
+
+
+def one_question(**changes: Any) -> ProbeTable:
+    """P = 100, s = 4, budgets 0/50/80, T = 120, probes of 3/5/7 tokens, natural answer of 20."""
+    table = make_table(
+        np.array([0, 50, 80]),
+        correct=np.array([[False, True, True]]),
+        codes=np.array([[0, 1, 1]]),
+        logprob=np.full((1, 3), -0.1),
+        entropy=np.full((1, 3), 0.1),
+        markers=np.zeros((1, 3)),
+        probe_tokens=np.array([[3.0, 5.0, 7.0]]),
+        trace=np.array([120]),
+        prompt=np.array([100]),
+        natural_correct=np.array([True]),
+        natural_tokens=np.array([20.0]),
+        suffix_tokens=4,
+    )
+    return replace(table, **changes)
+
+
+@pytest.mark.parametrize(
+    ("serving", "stopped", "never"),
+    [
+        # Stopped at the second probe, and never stopped: decoded, cached, prefilled, by hand.
+        ("kv-fork", (50 + 8, 0, 100 + 8), (140 + 15, 0, 100 + 12)),
+        # Blocks of 16: 99 -> 96 of the prompt, 149 -> 144 and 179 -> 176 stand in the cache.
+        ("prefix-cache", (58, 96 + 144, 104 + 4 + 10), (155, 96 + 288 + 352, 118 + 6 + 8 + 4)),
+        ("black-box", (58, 0, 104 + 100 + 154), (155, 0, 104 + 100 + 154 + 150 + 184 + 180)),
+        # Five tokens of thinking were written while the second probe decoded.
+        ("overlap", (58 + 5, 96 + 144, 100 + 8 + 10), (155, 96 + 144 + 176, 100 + 8 + 10 + 8)),
+    ],
+)
+def test_one_question_by_hand(serving: Serving, stopped: Counts, never: Counts) -> None:
+    found = stopped_counts(one_question(), [0, 1, 2], serving)
+    arrays = (found.decoded, found.cached, found.prefilled)
+    assert tuple(float(a[0, 1]) for a in arrays) == stopped
+    assert tuple(float(a[0, 3]) for a in arrays) == never
+
+
+@pytest.mark.parametrize(
+    ("serving", "stopped"),
+    [
+        # As above, and a visible answer of 9 tokens behind the 150 of prompt and thinking.
+        ("kv-fork", (58 + 9, 0, 108)),
+        ("prefix-cache", (58 + 9, 240 + 144, 118 + 6)),
+        ("black-box", (58 + 9, 0, 358 + 150)),
+        ("overlap", (63 + 9, 240 + 144, 118 + 6)),
+    ],
+)
+def test_a_visible_answer_is_one_request_more(serving: Serving, stopped: Counts) -> None:
+    bare = one_question()
+    table = replace(
+        bare,
+        visible_correct=np.array([[False, True, True]]),
+        visible_tokens=np.array([[8.0, 9.0, 10.0]]),
+    )
+    found, without = (stopped_counts(t, [0, 1, 2], serving) for t in (table, bare))
+    arrays = (found.decoded, found.cached, found.prefilled)
+    assert tuple(float(a[0, 1]) for a in arrays) == stopped
+    never = (without.decoded, without.cached, without.prefilled)
+    assert [float(a[0, 3]) for a in arrays] == [float(a[0, 3]) for a in never]
+
+
+def test_a_question_that_ends_at_once_still_pays_for_its_prompt() -> None:
+    table = one_question(trace_tokens=np.array([0]))
+    for serving in REGIMES:
+        found = stopped_counts(table, [0, 1, 2], serving)
+        assert float(found.prefilled[0, -1]) == 100
+        assert float(found.decoded[0, -1]) == 20
+
+
+def test_full_thinking_has_no_probe() -> None:
+    natural = full_counts(one_question())
+    assert (natural.decoded[0], natural.cached[0], natural.prefilled[0]) == (140, 0, 100)
+    cut = one_question(natural_correct=None, natural_tokens=None, reference="last-checkpoint")
+    paper = full_counts(cut)
+    assert (paper.decoded[0], paper.prefilled[0]) == (80 + 7, 100)  # being cut off saves nothing
+
+
+def test_under_the_last_checkpoint_never_stopping_is_stopping_at_the_last() -> None:
+    cut = one_question(natural_correct=None, natural_tokens=None, reference="last-checkpoint")
+    for serving in REGIMES:
+        found = stopped_counts(cut, [0, 1, 2], serving)
+        for array in (found.decoded, found.cached, found.prefilled):
+            assert array[0, 2] == array[0, 3]
+
+
+def test_weights_are_prices() -> None:
+    counts = stopped_counts(one_question(), [0, 1, 2], "prefix-cache")
+    money = Weights(3.0, 0.3, 15.0, "money per million tokens")
+    assert counts.weighed(money)[0, 1] == pytest.approx(15 * 58 + 0.3 * 240 + 3 * 118)
+    assert counts.weighed(PAPER_WEIGHTS)[0, 1] == pytest.approx(58 + 0.1 * 240 + 118)
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_more_probes_never_cost_less(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    table = one_question(trace_tokens=rng.integers(1, 150, 1))
+    for serving in REGIMES:
+        few = stopped_counts(table, [1], serving).weighed(PAPER_WEIGHTS)[0, -1]
+        many = stopped_counts(table, [1, 2], serving).weighed(PAPER_WEIGHTS)[0, -1]
+        assert many >= few
+        assert few >= full_counts(table).weighed(PAPER_WEIGHTS)[0]
+
+
+def test_impossible_requests_are_refused() -> None:
+    with pytest.raises(CalibrationError, match="serving must be one of"):
+        stopped_counts(one_question(), [0], "telepathy")  # type: ignore[arg-type]
+    with pytest.raises(CalibrationError, match="cache block"):
+        stopped_counts(one_question(), [0], "prefix-cache", cache_block=0)
+    cut = one_question(natural_correct=None, natural_tokens=None, reference="last-checkpoint")
+    with pytest.raises(CalibrationError, match="must end with the last checkpoint"):
+        stopped_counts(cut, [0, 1], "kv-fork")
+    for values in ((-1.0, 0.0, 1.0), (0.0, 0.0, 0.0), (float("nan"), 0.0, 1.0)):
+        with pytest.raises(CalibrationError, match="weights must be finite"):
+            Weights(*values, unit="x")
+
+
+def test_the_papers_accounting_by_hand() -> None:
+    # Recipe: min(T, B_j) + 48 (j + 1); prefix-cache adds 0.1 B_j (j + 1), black-box the sum of
+    # the prefixes probed so far; full is T + 48.
+    found = paper_costs(one_question(trace_tokens=np.array([60])))
+    assert found.thinking.tolist() == [[0, 50, 60]]
+    assert found.total.tolist() == [[48, 146, 204]]
+    assert found.prefix_cache.tolist() == [[48, 146 + 0.1 * 50 * 2, 204 + 0.1 * 80 * 3]]
+    assert found.black_box.tolist() == [[48, 146 + 50, 204 + 130]]
+    assert found.full_total.tolist() == [108]

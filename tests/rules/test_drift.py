@@ -1,0 +1,111 @@
+"""Drift: distances against scipy, Holm by hand, familywise false alarms, power."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from stopadvisor.errors import ProbeError
+from stopadvisor.rules.drift import feature_drift, holm, question_features
+from stopadvisor.rules.features import FEATURES, feature_array
+from tests.populations import POPULATIONS
+
+MIXED = POPULATIONS[0]
+SCHEDULE = (0, 3, 6, 9)
+
+
+def sample(n: int, rng: np.random.Generator) -> np.ndarray:
+    return question_features(MIXED.draw(n, rng), SCHEDULE)
+
+
+def test_distances_are_scipys(rng: np.random.Generator) -> None:
+    before, after = sample(60, rng), sample(45, rng)  # with ties: votes, runs, positions
+    found = feature_drift(before, after, permutations=1, rng=rng)
+    for k, row in enumerate(found):
+        assert row.feature == FEATURES[k]
+        expected = stats.ks_2samp(before[:, k].round(12), after[:, k].round(12)).statistic
+        assert row.distance == pytest.approx(expected)
+
+
+def test_p_values_are_those_of_a_permutation_test(rng: np.random.Generator) -> None:
+    before, after = sample(30, rng), sample(25, rng) + 0.05
+    found = feature_drift(before, after, permutations=2000, rng=rng)
+    pooled = np.concatenate([before, after])
+    k = FEATURES.index("answer_entropy")
+
+    def distance(rows: np.ndarray) -> float:
+        return float(stats.ks_2samp(pooled[rows[:30], k], pooled[rows[30:], k]).statistic)
+
+    observed = distance(np.arange(55))
+    drawn = [distance(rng.permutation(55)) >= observed - 1e-9 for _ in range(1000)]
+    assert found[k].p_value == pytest.approx(np.mean(drawn), abs=0.05)
+
+
+def test_features_are_means_over_live_checkpoints(rng: np.random.Generator) -> None:
+    table = MIXED.draw(40, rng)
+    ends_at_once = replace(table, trace_tokens=np.where(np.arange(40) == 7, 0, table.trace_tokens))
+    found = question_features(ends_at_once, SCHEDULE)
+    assert found.shape == (39, len(FEATURES))
+    whole = feature_array(table, SCHEDULE)
+    live = [j for j, column in enumerate(SCHEDULE) if not table.ended[3, column]]
+    assert found[3] == pytest.approx(whole[3, live].mean(axis=0))
+
+
+def test_holm_by_hand() -> None:
+    # Recipe: sorted 0.01, 0.02, 0.03, 0.5 times 4, 3, 2, 1; never falling; at most 1.
+    assert holm(np.array([0.02, 0.5, 0.01, 0.03])).tolist() == [0.06, 0.5, 0.04, 0.06]
+    assert holm(np.array([0.9, 0.8])).tolist() == [1.0, 1.0]
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=9))
+def test_holm_lies_between_nothing_and_bonferroni(values: list[float]) -> None:
+    p = np.array(values)
+    adjusted = holm(p)
+    assert (adjusted >= p).all()
+    assert (adjusted <= np.minimum(1, p * len(p)) + 1e-12).all()
+    order = np.argsort(p, kind="stable")
+    assert (np.diff(adjusted[order]) >= 0).all()
+
+
+def test_without_drift_alarms_are_rare(rng: np.random.Generator) -> None:
+    """300 pairs: familywise at 5 %, with three standard errors of room."""
+    alarms = 0
+    for _ in range(300):
+        found = feature_drift(sample(50, rng), sample(40, rng), permutations=199, rng=rng)
+        alarms += min(row.adjusted_p for row in found) < 0.05
+    assert alarms / 300 <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 300)
+
+
+@pytest.mark.parametrize("feature", ["answer_entropy", "marker_density", "vote_share"])
+def test_a_real_shift_is_seen_where_it_is(feature: str, rng: np.random.Generator) -> None:
+    before, after = sample(200, rng), sample(150, rng)
+    k = FEATURES.index(feature)
+    after[:, k] += 0.8 * before[:, k].std()
+    found = feature_drift(before, after, rng=rng)
+    assert found[k].adjusted_p < 0.05
+    others = [row for row in found if row.feature != feature]
+    assert min(row.adjusted_p for row in others) >= 0.05
+
+
+def test_large_samples_are_drawn_from(rng: np.random.Generator) -> None:
+    before, after = sample(2100, rng), sample(50, rng)
+    found = feature_drift(before, after, permutations=20, rng=rng)
+    # A distance of two empirical distributions is a multiple of 1 / lcm(2000, 50).
+    assert all(abs(row.distance * 2000 - round(row.distance * 2000)) < 1e-6 for row in found)
+
+
+def test_nothing_to_compare(rng: np.random.Generator) -> None:
+    rows = sample(5, rng)
+    assert feature_drift(rows, rows[:0], rng=rng) == ()
+    with pytest.raises(ProbeError, match="8 features"):
+        feature_drift(rows[:, :3], rows, rng=rng)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(20)

@@ -1,0 +1,311 @@
+"""On-stop `answer`, end to end: the visible answer is what is graded, costed and certified."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stopadvisor.answers.grading import GRADING, Grader
+from stopadvisor.answers.normal_form import extract_natural, normalize
+from stopadvisor.assessment.assess import assess
+from stopadvisor.assessment.choice import Settings
+from stopadvisor.cli import probe as probe_module
+from stopadvisor.cli.main import main
+from stopadvisor.collection.collect import collect
+from stopadvisor.collection.labels import regrade
+from stopadvisor.errors import EngineError, ProbeError
+from stopadvisor.policy.frozen import load_policy
+from stopadvisor.probes.plan import ProbePlan, Prompt, RawTrace
+from stopadvisor.probes.records import Checkpoint
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.trajectories import trajectory
+from stopadvisor.report.documents import assessment_document
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.manifest import build_manifest
+from stopadvisor.runs.sources import open_source
+from stopadvisor.serving.agreement import agree, recorded_stop
+from stopadvisor.workload.questions import PARTS, read_workload
+from tests.material import PLAN, edit_records, make_run
+from tests.scripted import ScriptedEngine, write_sums
+
+ANSWER = replace(PLAN, on_stop="answer")
+FAST = ("--families", "entropy,confidence", "--price", "0/0/1")
+VISIBLE = {"visible_answer", "visible_correct", "visible_tokens"}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The same questions, probed either way."""
+    folder = tmp_path_factory.mktemp("on-stop")
+    return {
+        name: make_run(folder / name, 500, plan=plan)
+        for name, plan in (("answer", ANSWER), ("probe", PLAN))
+    }
+
+
+def call(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
+    found = main([*words, "--json"])
+    text = capsys.readouterr()
+    assert found == code, text.out + text.err
+    document: dict[str, Any] = json.loads(text.out)
+    return document
+
+
+def lines(run: Path) -> list[dict[str, Any]]:
+    text = (run / "probes.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+# --- What is recorded -----------------------------------------------------------------------------
+
+
+def test_visible_answers_stand_beside_the_forced_ones_while_the_trace_goes_on(
+    runs: dict[str, Path],
+) -> None:
+    for row, plain in zip(lines(runs["answer"]), lines(runs["probe"]), strict=True):
+        for c in row["checkpoints"]:
+            assert set(c) & VISIBLE == (set() if c["ended"] else VISIBLE)
+            for name in VISIBLE & set(c):
+                del c[name]
+        assert row == plain  # everything else is as it is without them
+
+
+def test_a_run_without_them_is_what_it_was(runs: dict[str, Path]) -> None:
+    plain, other = (RunDirectory.load(runs[name]) for name in ("probe", "answer"))
+    assert "on_stop" not in plain.manifest["plan"]
+    assert other.manifest["plan"]["on_stop"] == "answer"
+    assert plain.manifest["id"] != other.manifest["id"]
+    assert (plain.plan, other.plan) == (PLAN, ANSWER)
+    assert plain.table().visible_correct is None
+    with pytest.raises(ProbeError, match=r"holds another run: plan.on_stop"):
+        RunDirectory.resume(plain.path, other.manifest)
+    with pytest.raises(ProbeError, match="on_stop must be 'probe' or 'answer', got 'stop'"):
+        ProbePlan(budgets=(), cue="", on_stop="stop")  # type: ignore[arg-type]
+
+
+def test_the_table_is_right_where_the_visible_answer_is(runs: dict[str, Path]) -> None:
+    table = RunDirectory.load(runs["answer"]).table()
+    assert table.on_stop == "answer"
+    assert table.visible_tokens is not None
+    for i, row in enumerate(lines(runs["answer"])):
+        for j, c in enumerate(row["checkpoints"]):
+            own = row["natural_correct"] if c["ended"] else c["visible_correct"]
+            tokens = row["natural_answer_tokens"] if c["ended"] else c["visible_tokens"]
+            assert table.stop_correct[i, j] == table.correct_online[i, j] == own
+            assert table.visible_tokens[i, j] == tokens
+            assert table.correct[i, j] == c["correct"]
+    assert (table.correct_online != table.with_on_stop("probe").correct_online).any()
+    np.testing.assert_array_equal(trajectory(table)[:, :-1], table.correct_online)
+    part = table.take(np.arange(7)[::-1])
+    assert part.visible_correct is not None
+    np.testing.assert_array_equal(part.visible_correct, table.stop_correct[:7][::-1])
+    assert table.with_reference("last-checkpoint").on_stop == "probe"  # the paper's are forced
+    with pytest.raises(ProbeError, match="probe with --on-stop answer"):
+        RunDirectory.load(runs["probe"]).table().with_on_stop("answer")
+    with pytest.raises(ProbeError, match="visible answers need the natural reference"):
+        replace(table, reference="last-checkpoint")
+
+
+def test_a_missing_visible_answer_is_named(runs: dict[str, Path]) -> None:
+    records = RunDirectory.load(runs["answer"]).records()
+    first = records[0]
+    assert not first.checkpoints[0].ended
+    rows: tuple[Checkpoint, ...] = (
+        replace(
+            first.checkpoints[0], visible_answer=None, visible_correct=None, visible_tokens=None
+        ),
+        *first.checkpoints[1:],
+    )
+    broken = [replace(first, checkpoints=rows), *records[1:]]
+    with pytest.raises(
+        ProbeError, match=f"question '{first.id}' has no visible answer at budget 0"
+    ):
+        ProbeTable.from_records(broken, on_stop="answer")
+    assert ProbeTable.from_records(broken).on_stop == "probe"
+
+
+def test_grading_again_grades_the_visible_answers(tmp_path: Path) -> None:
+    path = make_run(tmp_path / "run", 40, plan=ANSWER)
+    before = (path / "probes.jsonl").read_bytes()
+
+    def wrong(row: dict[str, Any], part: str) -> None:
+        for c in row["checkpoints"]:
+            if "visible_correct" in c:
+                c["visible_correct"] = not c["visible_correct"]
+
+    edit_records(path, wrong)
+    with Grader() as grader:
+        assert regrade(RunDirectory.load(path), grader) == 40
+    assert (path / "probes.jsonl").read_bytes() == before
+
+
+class Mute(ScriptedEngine):
+    """Knows nothing of visible answers at checkpoints."""
+
+    def probe(self, prompts: Any, plan: ProbePlan) -> list[RawTrace]:
+        asked: list[Prompt] = list(prompts)
+        return super().probe(asked, replace(plan, on_stop="probe"))
+
+
+def test_an_engine_that_writes_none_is_refused(tmp_path: Path) -> None:
+    workload = read_workload(write_sums(tmp_path / "sums.jsonl", 30))
+    engine = Mute()
+    manifest = build_manifest(
+        engine.identity(), ANSWER, workload, fractions=(0.4, 0.4, 0.2), grading=GRADING
+    )
+    folder = tmp_path / "run"
+    folder.mkdir()
+    run = RunDirectory.create(folder, manifest)
+    with Grader() as grader, pytest.raises(EngineError, match="must write a visible answer"):
+        collect(engine, workload, ANSWER, run, batch_size=8, grader=grader)
+
+
+# --- What is decided ------------------------------------------------------------------------------
+
+
+def test_the_forced_answers_of_such_a_run_are_those_of_any_other(runs: dict[str, Path]) -> None:
+    documents = []
+    for name in ("answer", "probe"):
+        source = open_source(runs[name])
+        source = replace(source, table=source.table.with_on_stop("probe"), folder=Path("run"))
+        document = assessment_document(assess(source, Settings(families=("learned", "entropy"))))
+        document["workload"]["sha256"] = None
+        documents.append(json.dumps(document))
+    assert documents[0] == documents[1]
+
+
+def test_classifiers_learn_the_visible_answer(runs: dict[str, Path]) -> None:
+    source = open_source(runs["answer"])
+    table = source.table
+    opposite = replace(table, correct=~table.correct)  # the label of the forced answer is unused
+    settings = Settings(families=("learned",))
+    choices = [assess(replace(source, table=own), settings).choice for own in (table, opposite)]
+    assert choices[0] is not None
+    assert choices[1] is not None
+    assert choices[0].chains[0].scorer == choices[1].chains[0].scorer
+
+
+def test_the_certificate_is_about_the_visible_answers(
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = runs["answer"]
+    assessment = call(capsys, "assess", str(run), *FAST, "--alpha", "0.2")
+    assert assessment["workload"]["on_stop"] == "answer"
+    point = assessment["matched_risk"][0]["scalar"]
+    assert list(point)[-1] == "fit_answer_saving_pct"
+    found = call(
+        capsys, "calibrate", str(run), "--alpha", "0.2", "--out", str(tmp_path / "p.joblib")
+    )
+    assert (found["certified"], found["on_stop"]) == (True, "answer")
+    assert found["certificate"]["on_stop"] == "answer"
+    assert found["certificate"]["answer_cap"] == ANSWER.answer_cap
+    policy = load_policy(found["policy"])
+    assert policy.content["on_stop"] == "answer"
+
+    directory = RunDirectory.load(run)
+    parts = directory.parts(directory.table()).tolist()
+    tally = {name: np.zeros(4) for name in PARTS}  # questions, lost, visible tokens, full ones
+    for record, part in zip(directory.records(), parts, strict=True):
+        stepper, right, tokens = (
+            policy.start(),
+            record.natural_correct,
+            record.natural_answer_tokens,
+        )
+        for c in record.checkpoints:
+            if c.ended:
+                break
+            if c.budget not in policy.budgets:
+                continue
+            decision = stepper.observe(
+                answer=c.answer,
+                mean_logprob=c.mean_logprob,
+                mean_entropy=c.mean_entropy,
+                markers=c.markers,
+                think_tokens=c.budget,
+            )
+            if decision.stop:
+                assert c.visible_correct is not None
+                assert c.visible_tokens is not None
+                right, tokens = c.visible_correct, c.visible_tokens
+                break
+        is_lost = record.natural_correct and not right
+        tally[PARTS[part]] += (1, is_lost, tokens, record.natural_answer_tokens)
+    n, lost, _, _ = tally["calibration"].tolist()
+    assert (n, lost) == (found["certificate"]["n"], found["certificate"]["losses"])
+    n, lost, written, full = tally["test"].tolist()
+    assert found["expected"]["test_risk"] == lost / n
+    assert found["expected"]["test_answer_saving_pct"] == pytest.approx(100 * (1 - written / full))
+    assert written != full
+
+    checked = call(capsys, "verify", found["policy"], str(run), "--test-only")
+    assert (checked["losses"], checked["n"]) == (lost, n)
+    assert checked["answer_saving_pct"] == pytest.approx(
+        found["expected"]["test_answer_saving_pct"]
+    )
+    assert main(["verify", found["policy"], str(runs["probe"]), "--test-only"]) == 2
+    assert "probe with --on-stop answer" in capsys.readouterr().err
+
+
+def test_served_visible_answers_are_held_against_recorded_visible_ones(
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "p.joblib")
+    call(capsys, "calibrate", str(runs["answer"]), *FAST, "--alpha", "0.2", "--out", out)
+    policy, run = load_policy(out), RunDirectory.load(runs["answer"])
+    served: list[Any] = []
+    for record in run.records():
+        stop = recorded_stop(policy, record)
+        if stop is None:
+            continue
+        (c,) = [c for c in record.checkpoints if c.budget == policy.budgets[stop]]
+        assert c.visible_answer is not None
+        form = normalize(record.task, extract_natural(record.task, c.visible_answer) or "")
+        line = SimpleNamespace(
+            id=record.id, key=record.key, checkpoint=stop, normalized=form, visible_tokens=8
+        )
+        served.append(line)
+    found = agree(policy, served, run)
+    assert (found.questions, found.differing_stops, found.differing_answers) == (len(served), 0, 0)
+    served[0].normalized = "another"
+    assert agree(policy, served, run).differing_answers == 1
+
+
+def test_a_policy_of_forced_answers_is_verified_on_either_run(
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "p.joblib")
+    found = call(capsys, "calibrate", str(runs["probe"]), *FAST, "--alpha", "0.2", "--out", out)
+    assert "on_stop" not in found
+    assert "on_stop" not in found["certificate"]
+    assert load_policy(out).content["on_stop"] == "probe"
+    documents = []
+    for name in ("probe", "answer"):
+        document = call(capsys, "verify", out, str(runs[name]), "--test-only")
+        assert "answer_saving_pct" not in document
+        documents.append({**document, "run": None})
+    assert documents[0] == documents[1]
+
+
+def test_the_command_line_says_what_a_stop_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(probe_module, "load_engine", lambda options: ScriptedEngine())
+    file = write_sums(tmp_path / "sums.jsonl", 300)
+    words = ["--on-stop", "answer", "--max-think", "256", *FAST, "--alpha", "0.25"]
+    assert main(["assess", str(file), *words]) == 0
+    screen = " ".join(capsys.readouterr().out.split())
+    assert "on stop thinking is closed and the model writes its visible answer" in screen
+    assert main(["calibrate"]) == 0
+    screen = " ".join(capsys.readouterr().out.split())
+    assert "on stop thinking is closed and the model writes its visible answer" in screen
+    assert "of its tokens saved (test questions)" in screen
+    (run,) = Path("runs").iterdir()
+    assert main(["assess", str(run), "--on-stop", "answer"]) == 2
+    assert "is probed already, so these mean nothing: --on-stop" in capsys.readouterr().err

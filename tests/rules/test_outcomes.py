@@ -1,0 +1,66 @@
+"""A rule beside one that stops at random: exact expectation, honest p-values, power."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from stopadvisor.probes.simulation import PRESETS
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.rules.outcomes import BlindStopping, blind_stopping
+from stopadvisor.rules.scorer import Scorer
+
+UNSOLVED = PRESETS["unsolved"]
+COLUMNS = (0, 3, 6)
+SCORER = Scorer("confidence", COLUMNS, None)
+
+
+def drawn(n: int, seed: int) -> ProbeTable:
+    return UNSOLVED.draw(n, np.random.default_rng(seed))
+
+
+def by_confidence(table: ProbeTable, threshold: float) -> np.ndarray:
+    thresholds = np.array([threshold])
+    return np.asarray(SCORER.curve(table, thresholds).stops(0))
+
+
+def test_the_expectation_is_that_over_all_deals() -> None:
+    table = drawn(7, seed=2)
+    stops = np.array([0, 0, 1, 2, 3, 3, 3])
+    lost = SCORER.losses(table)
+    every = [sum(lost[i, s] for i, s in enumerate(deal)) for deal in permutations(stops.tolist())]
+    found = blind_stopping(SCORER, table, stops, rng=np.random.default_rng(0))
+    assert lost.any()
+    assert found.blind_losses == pytest.approx(np.mean(every))
+    assert found.losses == lost[np.arange(7), stops].sum()
+    exact = np.mean([losses <= found.losses for losses in every])
+    assert found.p_value == pytest.approx(exact, abs=0.05)
+
+
+def test_blind_rules_are_seldom_taken_for_informed_ones() -> None:
+    rng = np.random.default_rng(3)
+    runs, informed = 300, 0
+    for seed in range(runs):
+        stops = rng.choice(len(COLUMNS) + 1, size=120, p=[0.1, 0.1, 0.1, 0.7])
+        found = blind_stopping(SCORER, drawn(120, seed=seed), stops, rng=rng)
+        informed += found.informed
+    assert informed / runs <= 0.05 + 3 * (0.05 * 0.95 / runs) ** 0.5
+
+
+def test_a_rule_with_a_signal_is_told_from_chance() -> None:
+    table = drawn(2000, seed=4)
+    stops = by_confidence(table, -0.4)
+    assert 0.1 < (stops < len(COLUMNS)).mean() < 0.9
+    found = blind_stopping(SCORER, table, stops, rng=np.random.default_rng(0))
+    assert found.losses < found.blind_losses
+    assert found.informed
+
+
+def test_never_stopping_knows_nothing() -> None:
+    table = drawn(50, seed=5)
+    stops = np.full(50, len(COLUMNS))
+    found = blind_stopping(SCORER, table, stops, rng=np.random.default_rng(0))
+    assert found == BlindStopping(0, 0.0, 1.0)
+    assert not found.informed

@@ -1,0 +1,115 @@
+"""One rule under every regime: tokens, money and break-evens against a walk over requests."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.rules.costs import (
+    MONEY,
+    PAPER_WEIGHTS,
+    REGIMES,
+    Weights,
+    full_counts,
+    serving_costs,
+)
+from tests.rules.test_costs import cases, one_question, serve
+
+PRICES = Weights(0.5, 0.05, 2.0, MONEY)
+
+
+def some_stops(table: ProbeTable, schedule: list[int], seed: int) -> np.ndarray:
+    """A live checkpoint, or never, for each question."""
+    rng = np.random.default_rng(seed)
+    live = ~table.ended[:, schedule]
+    places = [[*np.flatnonzero(row).tolist(), len(schedule)] for row in live]
+    return np.array([rng.choice(row) for row in places])
+
+
+@given(cases(), st.integers(0, 2**32 - 1), st.sampled_from([1, 4, 16]))
+def test_means_are_those_of_the_server_walked_through(
+    case: tuple[ProbeTable, list[int]], seed: int, block: int
+) -> None:
+    table, schedule = case
+    stops = some_stops(table, schedule, seed)
+    probes = sum(
+        sum(table.budgets[c] < table.trace_tokens[i] for c in schedule[: stops[i] + 1])
+        for i in range(table.n_questions)
+    )
+    full = float(full_counts(table).weighed(PRICES).mean())
+    found = serving_costs(table, schedule, stops, PRICES, cache_block=block)
+    assert [row.serving for row in found] == list(REGIMES)
+    for row in found:
+        walked = np.mean(
+            [
+                serve(table, i, schedule, int(stop), row.serving, block)
+                for i, stop in enumerate(stops)
+            ],
+            axis=0,
+        )
+        assert (row.decoded, row.cached, row.prefilled) == pytest.approx(tuple(walked))
+        cost = 2 * walked[0] + 0.05 * walked[1] + 0.5 * walked[2]
+        assert row.cost == pytest.approx(cost)
+        assert row.full_cost == pytest.approx(full)
+        assert row.saving_pct == pytest.approx(100 * (1 - cost / full))
+        assert row.probes == pytest.approx(probes / table.n_questions)
+        assert row.money_per_1000 == pytest.approx(cost * 1000 / 1e6)
+        assert row.full_money_per_1000 == pytest.approx(full * 1000 / 1e6)
+
+
+@given(cases(), st.integers(0, 2**32 - 1))
+def test_at_break_even_nothing_is_saved(case: tuple[ProbeTable, list[int]], seed: int) -> None:
+    table, schedule = case
+    stops = some_stops(table, schedule, seed)
+    # The same stops if nobody had to ask: thinking up to them, and the visible answer if never.
+    bare = 0.0
+    for i, stop in enumerate(stops):
+        bare += 0.5 * table.prompt_tokens[i]
+        if stop < len(schedule):
+            bare += 2 * table.budgets[schedule[stop]]
+            if table.visible_tokens is not None:
+                bare += 2 * table.visible_tokens[i, schedule[stop]]
+        else:
+            bare += 2 * full_counts(table).decoded[i]
+    bare /= table.n_questions
+    for row in serving_costs(table, schedule, stops, PRICES):
+        if row.break_even_cached is None:
+            assert row.cached == 0 or row.cost - 0.05 * row.cached >= row.full_cost
+        else:
+            dearer = replace(PRICES, cached=row.break_even_cached)
+            again = next(
+                r for r in serving_costs(table, schedule, stops, dearer) if r.serving == row.serving
+            )
+            assert again.saving_pct == pytest.approx(0, abs=1e-6)
+            assert (row.break_even_cached > 0.05) == (row.saving_pct > 0)
+        if row.break_even_probes is None:
+            assert row.cost <= bare + 1e-9 or row.full_cost <= bare + 1e-9
+        else:
+            price_of_one = (row.cost - bare) / row.probes
+            assert bare + row.break_even_probes * price_of_one == pytest.approx(row.full_cost)
+            if abs(row.saving_pct) > 1e-6:
+                assert (row.break_even_probes > row.probes) == (row.saving_pct > 0)
+
+
+def test_by_hand() -> None:
+    # P = 100, s = 4, budgets 0/50/80, T = 120, probes of 3/5/7 tokens, natural answer of 20,
+    # stopped at 50: thinking alone costs 100 + 50, full 100 + 140, two probes 3 + 5 + 2 · 4.
+    (row, *_) = serving_costs(one_question(), [0, 1, 2], np.array([1]), PAPER_WEIGHTS)
+    assert (row.cost, row.full_cost, row.probes) == (166, 240, 2)
+    assert row.break_even_probes == pytest.approx(2 * 90 / 16)
+    assert (row.break_even_cached, row.money_per_1000) == (None, None)
+    # From the prefix cache: 240 read, 58 decoded, 118 computed anew.
+    cached = serving_costs(one_question(), [0, 1, 2], np.array([1]), PAPER_WEIGHTS)[1]
+    assert cached.break_even_cached == pytest.approx((240 - 58 - 118) / 240)
+
+
+def test_full_thinking_throughout_has_no_break_even() -> None:
+    short = one_question(trace_tokens=np.array([0]))
+    for row in serving_costs(short, [0, 1, 2], np.array([3]), PRICES):
+        assert (row.probes, row.break_even_probes, row.break_even_cached) == (0, None, None)
+        assert row.saving_pct == pytest.approx(0)

@@ -1,0 +1,344 @@
+"""The run directory: its id, its records, its lock, and what it survives."""
+
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stopadvisor.errors import OutputError, ProbeError
+from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.probes.records import ProbeRecord
+from stopadvisor.runs.directory import (
+    RunDirectory,
+    lock_directory,
+    write_json_atomically,
+)
+from stopadvisor.runs.manifest import build_manifest, run_id, run_path
+from stopadvisor.workload.questions import PARTS, read_workload
+from tests.scripted import ScriptedEngine, write_sums
+
+PLAN = ProbePlan(budgets=(0, 16, 64), cue="\n\nFinal answer:", max_think=256)
+
+
+def make_manifest(tmp_path: Path, n: int = 40, plan: ProbePlan = PLAN, **changes: Any) -> Any:
+    engine = ScriptedEngine(revision=changes.pop("revision", "r1"))
+    workload = read_workload(write_sums(tmp_path / "sums.jsonl", n))
+    changes.setdefault("fractions", (0.4, 0.4, 0.2))
+    return build_manifest(engine.identity(), plan, workload, **changes)
+
+
+def record(name: str, sample: int = 0, **changes: Any) -> ProbeRecord:
+    fields: dict[str, Any] = {
+        "id": name,
+        "key": name * 4,
+        "group": None,
+        "sample": sample,
+        "task": "numeric",
+        "category": None,
+        "gold": "1",
+        "prompt_tokens": 3,
+        "suffix_tokens": 2,
+        "trace_tokens": 30,
+        "finish": "stop",
+        "natural_answer": "1",
+        "natural_correct": True,
+        "natural_answer_tokens": 2,
+        "checkpoints": (),
+    }
+    return ProbeRecord(**{**fields, **changes})
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    path = tmp_path / "run"
+    path.mkdir()
+    return RunDirectory.create(path, make_manifest(tmp_path))
+
+
+# --- The id ---------------------------------------------------------------------------------------
+
+
+def test_manifest_holds_what_decides_the_outcome(tmp_path: Path) -> None:
+    manifest = make_manifest(tmp_path)
+    assert manifest["engine"]["model_revision"] == "r1"
+    assert manifest["engine"].keys() >= {"tokenizer_sha256", "template_sha256", "dtype", "device"}
+    assert manifest["plan"].keys() >= {"budgets", "cue", "cap", "max_think", "greedy", "seed"}
+    assert manifest["split"] == {"seed": 0, "fractions": [0.4, 0.4, 0.2]}
+    assert set(manifest["prompt_templates"]) == {"math", "numeric", "choice", "exact"}
+    assert manifest["versions"].keys() >= {"stopadvisor", "python", "numpy"}
+    assert manifest["workload"]["n_questions"] == 40
+    assert len(manifest["id"]) == 8
+    assert int(manifest["id"], 16) >= 0
+    json.dumps(manifest, allow_nan=False)
+
+
+def test_more_questions_and_other_versions_keep_the_id(tmp_path: Path) -> None:
+    manifest = make_manifest(tmp_path)
+    assert make_manifest(tmp_path, n=50)["id"] == manifest["id"]
+    assert (
+        run_id({**manifest, "versions": {}, "created": "then", "batch_size": 3}) == manifest["id"]
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"revision": "r2"}, id="model content"),
+        pytest.param({"plan": replace(PLAN, cap=32)}, id="cap"),
+        pytest.param({"plan": replace(PLAN, cue="\n\nThe answer is")}, id="cue"),
+        pytest.param({"plan": replace(PLAN, greedy=True)}, id="sampling"),
+        pytest.param({"plan": replace(PLAN, seed=1)}, id="seed"),
+        pytest.param({"plan": replace(PLAN, budgets=(0, 16))}, id="budgets"),
+        pytest.param({"auto_budgets": True}, id="auto budgets"),
+        pytest.param({"plan": replace(PLAN, max_think=128)}, id="max-think"),
+        pytest.param({"auto_max_think": True}, id="auto max-think"),
+        pytest.param({"fractions": (0.4, 0.6, 0.0)}, id="split"),
+        pytest.param({"template": "Q: {question}"}, id="prompt template"),
+    ],
+)
+def test_what_decides_the_outcome_changes_the_id(tmp_path: Path, changes: dict[str, Any]) -> None:
+    assert make_manifest(tmp_path, **changes)["id"] != make_manifest(tmp_path)["id"]
+
+
+def test_a_settled_cap_leaves_the_id_of_an_auto_run_alone(tmp_path: Path) -> None:
+    settled = [
+        make_manifest(tmp_path, auto_max_think=True, plan=replace(PLAN, max_think=cap))
+        for cap in (8192, 128)
+    ]
+    assert settled[0]["id"] == settled[1]["id"]
+    assert [m["plan"]["max_think"] for m in settled] == [8192, 128]
+    assert settled[0]["requested_max_think"] == "auto"
+
+
+def test_tokens_of_the_cue_are_noted_beside_the_id(tmp_path: Path) -> None:
+    noted = make_manifest(tmp_path, cue_ids=[5, 6])
+    assert noted["cue_ids"] == [5, 6]
+    assert noted["id"] == make_manifest(tmp_path)["id"]
+    assert make_manifest(tmp_path)["cue_ids"] is None
+
+
+def test_frozen_budgets_leave_the_id_of_an_auto_run_alone(tmp_path: Path) -> None:
+    asked = make_manifest(tmp_path, auto_budgets=True, plan=replace(PLAN, budgets=()))
+    frozen = make_manifest(tmp_path, auto_budgets=True, plan=PLAN)
+    assert asked["id"] == frozen["id"]
+
+
+def test_run_path_names_workload_model_and_id(tmp_path: Path) -> None:
+    manifest = make_manifest(tmp_path)
+    assert run_path(Path("runs"), manifest) == Path(f"runs/sums-scripted-{manifest['id']}")
+
+
+# --- Opening --------------------------------------------------------------------------------------
+
+
+def test_load_gives_back_manifest_and_plan(run: RunDirectory) -> None:
+    loaded = RunDirectory.load(run.path)
+    assert loaded.manifest == run.manifest
+    assert loaded.plan == PLAN
+
+
+def test_another_manifest_in_the_same_folder_names_the_fields(
+    run: RunDirectory, tmp_path: Path
+) -> None:
+    other = make_manifest(tmp_path, plan=replace(PLAN, cap=32))
+    with pytest.raises(ProbeError, match=r"plan\.cap: 48 there, 32 now; choose another --out"):
+        RunDirectory.resume(run.path, other)
+
+
+def test_resume_finds_its_own_run_or_none(run: RunDirectory, tmp_path: Path) -> None:
+    assert RunDirectory.resume(tmp_path / "empty", run.manifest) is None
+    found = RunDirectory.resume(run.path, make_manifest(tmp_path, n=60))
+    assert found is not None
+    assert found.path == run.path
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        pytest.param("{", "not JSON", id="damaged"),
+        pytest.param("[]", "'schema' must be 1", id="no object"),
+        pytest.param('{"schema": 2}', "'schema' must be 1, got 2", id="newer schema"),
+        pytest.param('{"schema": 1}', "missing or malformed", id="no fields"),
+    ],
+)
+def test_load_refuses_a_damaged_manifest(run: RunDirectory, content: str, message: str) -> None:
+    (run.path / "manifest.json").write_text(content)
+    with pytest.raises(ProbeError, match=message):
+        RunDirectory.load(run.path)
+
+
+def test_load_refuses_a_redrawn_split(run: RunDirectory) -> None:
+    edited = {**run.manifest, "split": {"seed": 7, "fractions": [0.4, 0.4, 0.2]}}
+    write_json_atomically(run.path / "manifest.json", edited)
+    with pytest.raises(ProbeError, match="was changed after probing started"):
+        RunDirectory.load(run.path)
+
+
+def test_load_names_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(ProbeError, match=r"not a run directory, it holds no manifest\.json"):
+        RunDirectory.load(tmp_path)
+
+
+def test_create_refuses_probes_without_a_manifest(tmp_path: Path) -> None:
+    (tmp_path / "probes.jsonl").write_text("")
+    with pytest.raises(ProbeError, match="choose another --out"):
+        RunDirectory.create(tmp_path, make_manifest(tmp_path))
+
+
+def test_annotate_keeps_the_id_and_refuses_to_change_it(run: RunDirectory) -> None:
+    run.annotate(batch_size=4)
+    assert RunDirectory.load(run.path).manifest["batch_size"] == 4
+    with pytest.raises(ValueError, match="would change the identity"):
+        run.annotate(split={"seed": 1, "fractions": [1, 0, 0]})
+
+
+# --- Records --------------------------------------------------------------------------------------
+
+
+def test_records_come_back_as_they_were_appended(run: RunDirectory) -> None:
+    odd = record("c", gold="\u2028 \x85 \ud800 é", natural_answer=None)
+    run.append([record("a"), record("b")])
+    run.append([odd, record("a", sample=1)])
+    assert run.records() == [record("a"), record("b"), odd, record("a", sample=1)]
+
+
+def test_appending_nothing_makes_no_file(run: RunDirectory) -> None:
+    run.append([])
+    assert not run.probes_path.exists()
+    assert run.records() == []
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        pytest.param(b'{"id": "b", "tra', id="cut inside a line"),
+        pytest.param(b"\0" * 40, id="zeros after a power cut"),
+        pytest.param('{"id": "é'.encode()[:-1], id="cut inside a character"),
+    ],
+)
+def test_a_half_written_last_line_is_moved_aside(run: RunDirectory, tail: bytes) -> None:
+    run.append([record("a")])
+    whole = run.probes_path.read_bytes()
+    with open(run.probes_path, "ab") as file:
+        file.write(tail)
+    assert run.records() == [record("a")]  # a reader changes nothing
+    assert run.probes_path.read_bytes() == whole + tail
+    assert "line 2 was half-written" in (run.repair() or "")
+    assert run.probes_path.read_bytes() == whole
+    assert tail in (run.path / "probes.partial").read_bytes()
+    assert run.repair() is None
+
+
+def test_a_whole_last_line_without_its_line_feed_counts(run: RunDirectory) -> None:
+    run.append([record("a"), record("b")])
+    whole = run.probes_path.read_bytes()
+    run.probes_path.write_bytes(whole[:-1])
+    assert run.records() == [record("a"), record("b")]
+    assert run.repair() is None
+    assert run.probes_path.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        pytest.param("{]", r"probes\.jsonl:2: not a line of JSON", id="no JSON"),
+        pytest.param("", r"probes\.jsonl:2: not a line of JSON", id="empty line"),
+        pytest.param("[1]", r"probes\.jsonl:2: expected an object, got \[1\]", id="no object"),
+        pytest.param('{"id": "b"}', r"probes\.jsonl:2: field '\w+' is missing", id="no fields"),
+        pytest.param(record("a").to_json(), r":2: question 'a' .* already .* line 1", id="twice"),
+    ],
+)
+def test_any_other_broken_line_is_named(run: RunDirectory, line: str, message: str) -> None:
+    text = "\n".join([record("a").to_json(), line, record("c").to_json()]) + "\n"
+    run.probes_path.write_text(text)
+    with pytest.raises(ProbeError, match=message):
+        run.records()
+
+
+def test_a_full_disk_loses_nothing(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    run.append([record("a")])
+    before = run.probes_path.read_bytes()
+    write = os.write
+
+    def full_after_half(descriptor: int, data: memoryview) -> int:
+        if len(data) < 100:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data[: len(data) // 2])
+
+    monkeypatch.setattr(os, "write", full_after_half)
+    with pytest.raises(OutputError, match=r"probes\.jsonl: No space left on device"):
+        run.append([record("b")])
+    with pytest.raises(OutputError, match=r"manifest\.json: No space left on device"):
+        run.annotate(batch_size=2)
+    monkeypatch.undo()
+    assert run.probes_path.read_bytes() == before
+    assert RunDirectory.load(run.path).records() == [record("a")]
+    assert {file.name for file in run.path.iterdir()} == {"manifest.json", "probes.jsonl"}
+
+
+def test_an_atomic_write_refuses_what_json_has_no_value_for(tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    write_json_atomically(file, {"a": 1})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json_atomically(file, {"a": float("nan")})
+    assert json.loads(file.read_text()) == {"a": 1}
+
+
+# --- What analyses read ---------------------------------------------------------------------------
+
+
+def test_parts_are_drawn_by_group_and_never_move(run: RunDirectory) -> None:
+    records = [record(f"q{i}", group=f"g{i // 2}") for i in range(200)]
+    run.append(records[:120])
+    before = run.parts(run.table())
+    run.append(records[120:])
+    after = run.parts(run.table())
+    assert after[:120].tolist() == before.tolist()
+    assert after[::2].tolist() == after[1::2].tolist()
+    assert set(after.tolist()) == set(range(len(PARTS)))
+
+
+def test_a_table_of_nothing_is_an_error_that_names_the_run(run: RunDirectory) -> None:
+    with pytest.raises(ProbeError, match=f"{run.path}: no probes"):
+        run.table()
+
+
+# --- The lock -------------------------------------------------------------------------------------
+
+
+def _hold(path: Path, held: Any) -> None:
+    with lock_directory(path):
+        held.set()
+        time.sleep(60)
+
+
+def test_two_processes_never_write_one_run_and_a_kill_frees_it(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    held = context.Event()
+    holder = context.Process(target=_hold, args=(tmp_path, held))
+    holder.start()
+    try:
+        assert held.wait(30)
+        message = rf"\(pid {holder.pid}\) is writing this run"
+        with pytest.raises(ProbeError, match=message), lock_directory(tmp_path):
+            pytest.fail("the lock was given twice")
+    finally:
+        holder.kill()
+        holder.join()
+    with lock_directory(tmp_path):
+        assert (tmp_path / ".lock").exists()
+
+
+def test_a_place_that_cannot_be_a_folder_is_an_output_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    run = tmp_path / "file" / "run"
+    with pytest.raises(OutputError, match="cannot write to"), lock_directory(run):
+        pytest.fail("there is no such folder")

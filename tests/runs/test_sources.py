@@ -1,0 +1,170 @@
+"""Sources of probes: runs, archives, and the split that nothing redraws."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stopadvisor.errors import OutputError, ProbeError
+from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.manifest import build_manifest
+from stopadvisor.runs.sources import ARCHIVE, ASSESSMENT, newest_source, open_source
+from stopadvisor.workload.questions import read_workload
+from tests.probes.test_records import arrays, checkpoint, record
+from tests.scripted import ScriptedEngine, write_sums
+
+
+def archive(folder: Path, n: int = 40, seed: int = 0) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(seed)
+    content = arrays(n)
+    content["think_lens"] = rng.integers(20, 400, n)
+    content["correct"] = rng.integers(0, 2, (n, 3))
+    np.savez(folder / "raw.npz", **content)
+    return folder / "raw.npz"
+
+
+def run_directory(path: Path, n: int = 30) -> RunDirectory:
+    path.mkdir(parents=True)
+    plan = ProbePlan(budgets=(0, 64, 128), cue="\n\nFinal answer:", max_think=256)
+    workload = read_workload(write_sums(path.parent / "sums.jsonl", n))
+    manifest = build_manifest(
+        ScriptedEngine(revision="r1").identity(), plan, workload, fractions=(0.4, 0.4, 0.2)
+    )
+    run = RunDirectory.create(path, manifest)
+    rows = tuple(checkpoint(b) for b in plan.budgets)
+    run.append([record(f"q{i}", checkpoints=rows) for i in range(n)])
+    return run
+
+
+# --- Archives -------------------------------------------------------------------------------------
+
+
+def test_an_archive_is_opened_and_its_split_noted(tmp_path: Path) -> None:
+    path = archive(tmp_path / "data")
+    found = open_source(path, root=tmp_path / "runs")
+    assert found.is_archive
+    assert (found.model, found.engine) == (None, None)
+    assert found.folder.parent == tmp_path / "runs"
+    note = json.loads((found.folder / ARCHIVE).read_text(encoding="utf-8"))
+    assert note["split"] == {"seed": 0, "fractions": [0.4, 0.4, 0.2]}
+    assert sum(found.counts().values()) == 40
+
+
+def test_the_split_is_a_pure_function_and_never_drawn_again(tmp_path: Path) -> None:
+    path = archive(tmp_path / "data")
+    first = open_source(path, root=tmp_path / "runs", seed=3, fractions=(0.5, 0.5, 0.0))
+    again = open_source(path, root=tmp_path / "runs")
+    by_folder = open_source(first.folder)
+    for other in (again, by_folder):
+        assert np.array_equal(first.parts, other.parts)
+        assert (other.seed, other.fractions) == (3, (0.5, 0.5, 0.0))
+    for change in ({"seed": 4}, {"fractions": (0.4, 0.4, 0.2)}):
+        with pytest.raises(ProbeError, match="never drawn again"):
+            open_source(path, root=tmp_path / "runs", **change)
+
+
+def test_parts_are_disjoint_and_complete(tmp_path: Path) -> None:
+    found = open_source(archive(tmp_path / "data"), root=tmp_path / "runs")
+    parts = {name: set(found.part(name).ids) for name in ("fit", "calibration", "test")}
+    assert not parts["fit"] & parts["calibration"]
+    assert not parts["fit"] & parts["test"]
+    assert not parts["calibration"] & parts["test"]
+    assert set.union(*parts.values()) == set(found.table.ids)
+    assert {name: len(ids) for name, ids in parts.items()} == found.counts()
+
+
+def test_a_changed_archive_is_not_the_same_one(tmp_path: Path) -> None:
+    path = archive(tmp_path / "data")
+    found = open_source(path, root=tmp_path / "runs")
+    archive(tmp_path / "data", seed=1)
+    with pytest.raises(ProbeError, match="gone or has changed"):
+        open_source(found.folder)
+    other = open_source(path, root=tmp_path / "runs")
+    assert other.folder != found.folder
+    with pytest.raises(ProbeError, match="gone or has changed"):
+        open_source(path, folder=found.folder)
+
+
+def test_the_fingerprint_tells_labels_apart_but_not_those_of_test(tmp_path: Path) -> None:
+    found = open_source(archive(tmp_path / "data"), root=tmp_path / "runs")
+
+    def flipped(part: int) -> Any:
+        rows = (found.parts == part)[:, None]
+        correct = np.where(rows, ~found.table.correct, found.table.correct)
+        return replace(found, table=replace(found.table, correct=correct))
+
+    assert flipped(0).fingerprint() != found.fingerprint()
+    assert flipped(1).fingerprint() != found.fingerprint()
+    assert flipped(2).fingerprint() == found.fingerprint()
+    again = open_source(found.folder)
+    assert again.fingerprint() == found.fingerprint()
+
+
+# --- Runs -----------------------------------------------------------------------------------------
+
+
+def test_a_run_is_opened_with_the_split_of_its_manifest(tmp_path: Path) -> None:
+    run = run_directory(tmp_path / "runs" / "one")
+    found = open_source(run.path)
+    assert not found.is_archive
+    assert found.engine == run.manifest["engine"]["engine"]
+    assert found.model == run.manifest["engine"]["model"]
+    assert np.array_equal(found.parts, run.parts(found.table))
+    assert found.table.reference == "natural"
+
+
+def test_added_questions_move_no_old_one(tmp_path: Path) -> None:
+    run = run_directory(tmp_path / "runs" / "one")
+    before = open_source(run.path)
+    rows = tuple(checkpoint(b) for b in (0, 64, 128))
+    run.append([record(f"new{i}", checkpoints=rows) for i in range(15)])
+    after = open_source(run.path)
+    assert after.table.ids[:30] == before.table.ids
+    assert np.array_equal(after.parts[:30], before.parts)
+
+
+def test_the_newest_assessed_run_is_taken(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    with pytest.raises(ProbeError, match="no assessed run under"):
+        newest_source(root)
+    old, new, never = (run_directory(root / name) for name in ("old", "new", "never"))
+    for k, run in enumerate((old, new)):
+        (run.path / ASSESSMENT).write_text("{}", encoding="utf-8")
+        os.utime(run.path / ASSESSMENT, (1000 + k, 1000 + k))
+    assert never.path.exists()
+    assert newest_source(root).folder == new.path
+
+
+# --- What is refused ------------------------------------------------------------------------------
+
+
+def test_what_is_no_source_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ProbeError, match="no such file or directory"):
+        open_source(tmp_path / "none")
+    with pytest.raises(ProbeError, match="not a run directory"):
+        open_source(tmp_path)
+    (tmp_path / "x.npz").write_text("no archive", encoding="utf-8")
+    with pytest.raises(ProbeError, match="not a readable"):
+        open_source(tmp_path / "x.npz", root=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()  # nothing was noted of it
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"path": 3}', '{"path": "x"}'])
+def test_a_damaged_note_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / ARCHIVE).write_text(content, encoding="utf-8")
+    with pytest.raises(ProbeError, match="not readable as the note of an archive"):
+        open_source(tmp_path)
+
+
+def test_a_results_folder_that_cannot_be_made_is_an_output_error(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file", encoding="utf-8")
+    with pytest.raises(OutputError, match="cannot make"):
+        open_source(archive(tmp_path / "data"), root=tmp_path / "runs")

@@ -1,0 +1,384 @@
+"""Losses, bounds, multiplicity and sample sizes: against scipy, MAPIE and brute force."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from stopadvisor.errors import CalibrationError
+from stopadvisor.stats.bounds import (
+    BOUNDS,
+    Bound,
+    Certified,
+    NotCertified,
+    StopCurve,
+    certify,
+    labels_needed,
+    lost_correct,
+    max_losses,
+    p_values,
+    power,
+    upper_limit,
+)
+
+# --- Losses ---------------------------------------------------------------------------------------
+
+
+def test_lost_correct_needs_full_thinking_right_and_the_stop_wrong() -> None:
+    correct = np.array([[True, False], [False, False], [False, True]])
+    full = np.array([True, True, False])
+    assert lost_correct(correct, full).tolist() == [
+        [False, True, False],
+        [True, True, False],
+        [False, False, False],  # full thinking is wrong: nothing can be lost
+    ]
+
+
+# --- The stop curve -------------------------------------------------------------------------------
+
+
+@st.composite
+def curves(draw: st.DrawFn) -> tuple[Any, Any, Any]:
+    """Scores with many ties, live rows that end anywhere, thresholds on and off the scores."""
+    n = draw(st.integers(1, 8))
+    m = draw(st.integers(1, 5))
+    levels = st.integers(-3, 3).map(float)
+    scores = np.array(draw(st.lists(levels, min_size=n * m, max_size=n * m))).reshape(n, m)
+    length = np.array(draw(st.lists(st.integers(0, m), min_size=n, max_size=n)))
+    live = np.arange(m) < length[:, None]
+    points = draw(st.lists(st.integers(-8, 8).map(lambda x: x / 2), min_size=1, unique=True))
+    return scores, live, np.sort(np.array(points))[::-1]
+
+
+def brute_stop(scores: Any, live: Any, threshold: float) -> int:
+    """First live checkpoint whose score reaches the threshold, by a loop."""
+    for j, score in enumerate(scores.tolist()):
+        if live[j] and score >= threshold:
+            return j
+    return len(scores)
+
+
+@given(curves())
+def test_stops_are_those_of_a_loop(case: tuple[Any, Any, Any]) -> None:
+    scores, live, thresholds = case
+    curve = StopCurve.build(scores, live, thresholds)
+    for position, threshold in enumerate(thresholds.tolist()):
+        expected = [brute_stop(s, a, threshold) for s, a in zip(scores, live, strict=True)]
+        assert curve.stops(position).tolist() == expected
+
+
+@given(curves(), st.integers(0, 2**32 - 1))
+def test_totals_are_sums_over_the_stops(case: tuple[Any, Any, Any], seed: int) -> None:
+    scores, live, thresholds = case
+    rng = np.random.default_rng(seed)
+    curve = StopCurve.build(scores, live, thresholds)
+    values = rng.integers(0, 100, (scores.shape[0], scores.shape[1] + 1))
+    blocks = rng.integers(0, 3, len(values))
+    total = curve.totals(values)
+    by_block = curve.totals(values, blocks, 3)
+    assert total.shape == (1, thresholds.size)
+    assert by_block.shape == (3, thresholds.size)
+    for position in range(thresholds.size):
+        stopped = values[np.arange(len(values)), curve.stops(position)]
+        assert total[0, position] == stopped.sum()
+        for block in range(3):
+            assert by_block[block, position] == stopped[blocks == block].sum()
+
+
+def test_where_the_trace_is_over_no_score_stops_not_even_nan() -> None:
+    curve = StopCurve.build(
+        np.array([[0.1, np.nan], [5.0, 9.0]]),
+        np.array([[True, False], [False, False]]),
+        np.array([7.0, 0.0]),
+    )
+    assert curve.stops(0).tolist() == [2, 2]
+    assert curve.stops(1).tolist() == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("scores", "thresholds", "message"),
+    [
+        (np.array([[np.nan]]), np.array([0.0]), "finite"),
+        (np.array([[np.inf]]), np.array([0.0]), "finite"),
+        (np.array([[0.0]]), np.array([0.0, 0.0]), "strictly descending"),
+        (np.array([[0.0]]), np.array([0.0, 1.0]), "strictly descending"),
+    ],
+    ids=["nan", "infinite", "repeated", "ascending"],
+)
+def test_impossible_curves_are_refused(scores: Any, thresholds: Any, message: str) -> None:
+    with pytest.raises(CalibrationError, match=message):
+        StopCurve.build(scores, np.ones(scores.shape, dtype=bool), thresholds)
+
+
+# --- p-values -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("k", "n", "alpha"), [(0, 59, 0.05), (3, 100, 0.1), (7, 40, 0.15)])
+def test_exact_p_values_are_scipys_binomial_test(k: int, n: int, alpha: float) -> None:
+    # Recipe: scipy.stats.binomtest(k, n, alpha, alternative="less").pvalue
+    reference = stats.binomtest(k, n, alpha, alternative="less").pvalue
+    assert float(p_values(k, n, alpha)) == pytest.approx(reference, rel=1e-12)
+
+
+def test_the_other_p_values_are_mapies() -> None:
+    # Recipe: mapie.risk_control.methods.compute_hoeffding_bentkus_p_value(rates, n, alpha), which
+    # is min(Hoeffding-Kullback-Leibler, e times the binomial tail), capped at 1.  It rounds
+    # n · rate up, and so counts a loss too many where k / n · n exceeds k by rounding: hence the
+    # nudge.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        methods = pytest.importorskip("mapie.risk_control.methods")
+        found = {}
+        for n, alpha in ((50, 0.1), (237, 0.05), (400, 0.15)):
+            rates = np.maximum(np.arange(0, n // 2) / n - 1e-13, 0)
+            reference = methods.compute_hoeffding_bentkus_p_value(rates, n, alpha)
+            found[n, alpha] = np.ravel(reference)
+    for (n, alpha), reference in found.items():
+        ours = p_values(np.arange(0, n // 2), n, alpha, "bentkus")
+        np.testing.assert_allclose(ours, np.minimum(reference, 1), rtol=1e-8)
+
+
+def test_hoeffding_is_its_formula() -> None:
+    # Recipe: exp(-2 n (alpha - rate)_+^2), rate 0.05 at n = 200, alpha 0.15: exp(-4).
+    assert float(p_values(10, 200, 0.15, "hoeffding")) == pytest.approx(math.exp(-4), rel=1e-12)
+    assert float(p_values(60, 200, 0.15, "hoeffding")) == 1.0
+
+
+@given(st.integers(1, 400), st.floats(0.001, 0.6), st.sampled_from(BOUNDS))
+def test_p_values_grow_with_losses_and_dominate_the_exact_one(
+    n: int, alpha: float, bound: Bound
+) -> None:
+    counts = np.arange(n + 1)
+    found = p_values(counts, n, alpha, bound)
+    exact = p_values(counts, n, alpha)
+    assert ((found >= 0) & (found <= 1)).all()
+    assert (np.diff(found) >= -1e-12).all()
+    # The exact tail is the smallest valid one at a boundary risk.
+    assert (found >= exact - 1e-9).all()
+
+
+@given(st.integers(1, 120), st.floats(0.01, 0.5), st.floats(0.005, 0.4), st.sampled_from(BOUNDS))
+def test_p_values_are_valid(n: int, alpha: float, delta: float, bound: Bound) -> None:
+    # At a risk of exactly alpha, P(p <= delta) <= delta: computed from the law, not simulated.
+    counts = np.arange(n + 1)
+    rejected = p_values(counts, n, alpha, bound) <= delta
+    assert stats.binom.pmf(counts, n, alpha)[rejected].sum() <= delta + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("losses", "n", "alpha", "message"),
+    [
+        (0.5, 10, 0.1, "integer counts"),
+        (11, 10, 0.1, "0 … n"),
+        (-1, 10, 0.1, "0 … n"),
+        (0, 0, 0.1, "n >= 1"),
+        (0, 10, 0.0, "alpha"),
+        (0, 10, 1.0, "alpha"),
+    ],
+)
+def test_impossible_counts_are_refused(losses: Any, n: int, alpha: float, message: str) -> None:
+    with pytest.raises(CalibrationError, match=message):
+        p_values(losses, n, alpha)
+
+
+# --- Limits ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("k", "n"), [(0, 30), (2, 59), (11, 200), (30, 30)])
+def test_the_exact_limit_is_clopper_pearsons(k: int, n: int) -> None:
+    # Recipe: binomtest(k, n, alternative="less").proportion_ci(0.95, method="exact").high
+    reference = stats.binomtest(k, n, alternative="less").proportion_ci(0.95, method="exact").high
+    assert upper_limit(k, n, 0.05) == pytest.approx(reference, rel=1e-9)
+
+
+@given(st.integers(1, 300), st.data(), st.floats(0.001, 0.5), st.sampled_from(BOUNDS))
+def test_limits_invert_p_values(n: int, data: st.DataObject, delta: float, bound: Bound) -> None:
+    k = data.draw(st.integers(0, n - 1))
+    limit = upper_limit(k, n, delta, bound)
+    assert k / n <= limit <= 1
+    if limit < 0.999:
+        assert float(p_values(k, n, min(limit * 1.001 + 1e-9, 0.9999), bound)) <= delta + 1e-9
+    if k / n < limit * 0.999:
+        assert float(p_values(k, n, limit * 0.999, bound)) >= delta - 1e-9
+
+
+@given(st.integers(1, 400), st.floats(0.005, 0.6), st.floats(1e-6, 0.4), st.sampled_from(BOUNDS))
+def test_most_losses_is_the_last_that_passes(
+    n: int, alpha: float, delta: float, bound: Bound
+) -> None:
+    passing = np.flatnonzero(p_values(np.arange(n + 1), n, alpha, bound) <= delta)
+    assert max_losses(n, alpha, delta, bound) == (int(passing[-1]) if passing.size else -1)
+
+
+def test_no_question_certifies_nothing() -> None:
+    assert max_losses(0, 0.1, 0.05) == -1
+
+
+# --- Certification --------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.integers(0, 20), max_size=12),
+    st.sampled_from(BOUNDS),
+    st.sampled_from([0.1, 0.2, 0.4]),
+)
+def test_the_fixed_sequence_stops_at_the_first_failure(
+    losses: list[int], bound: Bound, alpha: float
+) -> None:
+    n = 50
+    found = certify(np.array(losses, dtype=int), n, alpha=alpha, delta=0.05, bound=bound)
+    last = -1
+    for position, count in enumerate(losses):
+        if float(p_values(count, n, alpha, bound)) > 0.05:
+            break
+        last = position
+    if last < 0:
+        assert isinstance(found, NotCertified)
+    else:
+        assert isinstance(found, Certified)
+        assert (found.position, found.losses) == (last, losses[last])
+        assert found.upper == upper_limit(losses[last], n, 0.05, bound)
+        assert found.upper <= alpha + 1e-9
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=12))
+def test_the_grid_takes_the_last_that_passes_at_its_share(losses: list[int]) -> None:
+    n, alpha = 60, 0.2
+    found = certify(
+        np.array(losses), n, alpha=alpha, delta=0.05, multiplicity="finite-grid", bound="exact"
+    )
+    passed = [k for k, c in enumerate(losses) if float(p_values(c, n, alpha)) <= 0.05 / len(losses)]
+    if passed:
+        assert isinstance(found, Certified)
+        assert found.position == passed[-1]
+    else:
+        assert isinstance(found, NotCertified)
+
+
+def test_a_fixed_sequence_never_jumps_over_a_failure_that_a_grid_ignores() -> None:
+    losses = np.array([0, 9, 0])
+    careful = certify(losses, 59, alpha=0.1, delta=0.05)
+    grid = certify(losses, 59, alpha=0.1, delta=0.05, multiplicity="finite-grid")
+    assert isinstance(careful, Certified)
+    assert isinstance(grid, Certified)
+    assert (careful.position, grid.position) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("losses", "n", "reason", "labels"),
+    [
+        ([0], 20, "cannot exclude a risk above 0.05 at confidence 0.95 by the exact test", 59),
+        ([9, 9], 100, "the most careful threshold already loses 9 of 100", 286),
+        ([], 100, "there is no threshold to test", 286),
+    ],
+    ids=["too few", "too many losses", "nothing to test"],
+)
+def test_a_refusal_says_why_and_how_many_labels_it_takes(
+    losses: list[int], n: int, reason: str, labels: int
+) -> None:
+    found = certify(np.array(losses, dtype=int), n, alpha=0.05, delta=0.05, expected_risk=0.02)
+    assert isinstance(found, NotCertified)
+    assert reason in found.reason
+    assert found.labels_needed == labels
+    hopeless = certify(np.array(losses, dtype=int), n, alpha=0.05, delta=0.05, expected_risk=0.05)
+    assert isinstance(hopeless, NotCertified)
+    assert hopeless.labels_needed == (labels if n == 20 else None)
+
+
+@pytest.mark.parametrize("change", [{"alpha": 0.0}, {"delta": 1.0}, {"multiplicity": "none"}])
+def test_impossible_requests_are_refused(change: dict[str, Any]) -> None:
+    request: dict[str, Any] = {"alpha": 0.1, "delta": 0.05} | change
+    with pytest.raises(CalibrationError, match=next(iter(change))):
+        certify(np.array([0]), 50, **request)
+
+
+# --- Sample size ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("alpha", "n"), [(0.05, 59), (0.10, 29), (0.15, 19)])
+def test_with_no_loss_expected_it_is_the_rule_of_three(alpha: float, n: int) -> None:
+    # Recipe: smallest n with (1 - alpha)^n <= 0.05.
+    assert labels_needed(alpha, 0.05, expected_risk=0.0) == n
+    assert (1 - alpha) ** n <= 0.05 < (1 - alpha) ** (n - 1)
+
+
+def test_power_is_a_sawtooth_and_the_last_tooth_counts() -> None:
+    # Measured beforehand: alpha .05 at risk .02 reaches 80 % at 234, but not for good until 286.
+    assert power(234, 0.05, 0.05, 0.02) >= 0.8 > power(233, 0.05, 0.05, 0.02)
+    assert power(285, 0.05, 0.05, 0.02) < 0.8
+    assert labels_needed(0.05, 0.05, expected_risk=0.02) == 286
+
+
+@pytest.mark.parametrize("bound", BOUNDS)
+@pytest.mark.parametrize(
+    ("alpha", "delta", "risk", "wanted"),
+    [(0.05, 0.05, 0.02, 0.8), (0.1, 0.025, 0.05, 0.9), (0.15, 0.05, 0.01, 0.5), (0.2, 0.2, 0, 0.8)],
+)
+def test_all_larger_samples_reach_the_power(
+    alpha: float, delta: float, risk: float, wanted: float, bound: Bound
+) -> None:
+    n = labels_needed(alpha, delta, expected_risk=risk, power_wanted=wanted, bound=bound)
+    assert n is not None
+    sizes = range(1, 2 * n + 60)
+    reached = [power(k, alpha, delta, risk, bound) >= wanted for k in sizes]
+    assert all(reached[n - 1 :])
+    assert n == 1 or not reached[n - 2]
+
+
+@settings(max_examples=25)
+@given(st.floats(0.03, 0.4), st.floats(0.01, 0.2), st.floats(0, 0.6), st.floats(0.3, 0.95))
+def test_the_smallest_such_sample_is_found(
+    alpha: float, delta: float, ratio: float, wanted: float
+) -> None:
+    risk = ratio * alpha
+    n = labels_needed(alpha, delta, expected_risk=risk, power_wanted=wanted)
+    assert n is not None
+    sizes = np.arange(1, 3 * n + 100)
+    # The smallest k with cdf >= delta fails unless it hits delta exactly.
+    most = stats.binom.ppf(delta, sizes, alpha)
+    most -= stats.binom.cdf(most, sizes, alpha) > delta
+    reached = stats.binom.cdf(most, sizes, risk) >= wanted
+    assert reached[n - 1 :].all()
+    assert n == 1 or not reached[n - 2]
+
+
+@pytest.mark.parametrize("risk", [0.1, 0.3])
+def test_no_sample_certifies_a_risk_that_is_not_below_alpha(risk: float) -> None:
+    assert labels_needed(0.1, 0.05, expected_risk=risk) is None
+
+
+def test_more_than_a_million_is_no_number() -> None:
+    assert labels_needed(0.1, 0.05, expected_risk=0.0999) is None
+
+
+def test_sizes_up_to_a_million_are_found() -> None:
+    found = labels_needed(0.05, 0.025, expected_risk=0.0493)
+    assert found is not None
+    assert power(found, 0.05, 0.025, 0.0493) >= 0.8 > power(found - 1, 0.05, 0.025, 0.0493)
+
+
+def test_teeth_beyond_the_first_generous_size_are_seen() -> None:
+    assert labels_needed(0.02, 0.3, expected_risk=0.01, power_wanted=0.5) == 180
+    assert power(179, 0.02, 0.3, 0.01) < 0.5
+
+
+def test_too_few_labels_are_told_what_no_loss_takes() -> None:
+    found = certify(np.array([0, 3]), 20, alpha=0.1, delta=0.05, expected_risk=0.09)
+    assert isinstance(found, NotCertified)
+    assert (found.labels_needed, found.assumed_risk) == (29, 0.0)
+    assert "by the exact test, not even with no loss" in found.reason
+    enough = certify(np.array([30]), 200, alpha=0.1, delta=0.05, expected_risk=0.05)
+    assert isinstance(enough, NotCertified)
+    assert enough.assumed_risk == 0.05
+
+
+def test_impossible_risks_are_refused() -> None:
+    with pytest.raises(CalibrationError, match="expected risk"):
+        labels_needed(0.1, 0.05, expected_risk=-0.1)

@@ -1,0 +1,421 @@
+"""Reading a workload: what is accepted, what is refused and with which words, and the split."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stopadvisor.errors import WorkloadError
+from stopadvisor.workload.questions import (
+    PARTS,
+    Question,
+    assign_parts,
+    parse_split,
+    read_workload,
+    render_messages,
+)
+
+USER = {"role": "user", "content": "What is 1+1?"}
+
+
+def write(folder: Path, *rows: Any, name: str = "work.jsonl", ending: str = "\n") -> Path:
+    """Write rows, objects as JSON and text as it is."""
+    path = folder / name
+    lines = [row if isinstance(row, str) else json.dumps(row, ensure_ascii=False) for row in rows]
+    path.write_text(ending.join(lines) + ending, encoding="utf-8", newline="")
+    return path
+
+
+def q(text: str = "What is 1+1?", gold: Any = "2", **fields: Any) -> dict[str, Any]:
+    return {"question": text, "gold": gold, **fields}
+
+
+def test_reads_all_fields(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        q(id="a", task="math", category="algebra", group="g", more={"ignored": [1]}),
+        {"messages": [{"role": "system", "content": "Be brief."}, USER], "answer": 2, "id": 7},
+    )
+    workload = read_workload(path)
+    assert workload.name == "work"
+    assert workload.path == path
+    assert workload.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert workload.guessed_tasks == {"numeric": 1}
+    first, second = workload.questions
+    key = hashlib.sha256(b'[{"content":"What is 1+1?","role":"user"}]').hexdigest()
+    assert first == Question("a", key, (USER,), "2", "math", "algebra", "g", True)
+    assert (first.group_key, second.group_key) == ("g", second.key)
+    assert (second.id, second.gold, second.templated) == ("7", "2", False)
+    assert second.messages == ({"role": "system", "content": "Be brief."}, USER)
+
+
+def test_null_is_absent(tmp_path: Path) -> None:
+    row = q(id=None, task=None, category=None, group=None, messages=None, answer=None)
+    question = read_workload(write(tmp_path, row)).questions[0]
+    assert (question.id, question.task, question.category, question.group) == (
+        question.key[:12],
+        "numeric",
+        None,
+        None,
+    )
+
+
+def test_gold_is_taken_before_answer(tmp_path: Path) -> None:
+    row = q(gold="2", answer="One and one is two.")
+    assert read_workload(write(tmp_path, row)).questions[0].gold == "2"
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"], ids=["unix", "dos"])
+@pytest.mark.parametrize("head", [b"", b"\xef\xbb\xbf"], ids=["plain", "bom"])
+@pytest.mark.parametrize("tail", [b"", b"\n\n"], ids=["newline", "blank lines at the end"])
+def test_file_forms(tmp_path: Path, ending: str, head: bytes, tail: bytes) -> None:
+    path = write(tmp_path, q("a"), q("b\u2028c"), ending=ending)
+    path.write_bytes(head + path.read_bytes() + tail)
+    assert [p.messages[0]["content"] for p in read_workload(path).questions] == ["a", "b\u2028c"]
+
+
+def test_no_newline_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "work.jsonl"
+    path.write_text(json.dumps(q()), encoding="utf-8")
+    assert len(read_workload(path).questions) == 1
+
+
+@pytest.mark.parametrize(
+    ("literal", "text"),
+    [("42", "42"), ("-0.50", "-0.50"), ("1e2", "1E+2"), ("12345678901234567890.5",) * 2],
+    ids=["integer", "decimal", "exponent", "more digits than a float holds"],
+)
+def test_gold_numbers_keep_their_digits(tmp_path: Path, literal: str, text: str) -> None:
+    question = read_workload(write(tmp_path, f'{{"question": "a", "gold": {literal}}}'))
+    assert question.questions[0].gold == text
+    assert question.guessed_tasks == {"numeric": 1}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("{nonsense", "expected one JSON object, got broken JSON (Expecting property name"),
+        ('{"question": "a", "gold": "b"', "got broken JSON"),
+        ("[1]", "expected one JSON object, got [1]"),
+        ('"text"', 'expected one JSON object, got "text"'),
+        ("", "expected a question, got a blank line"),
+        ("[" * 100_000, "expected one JSON object, got"),
+        ('{"question": "a", "gold": ' + "1" * 5000 + "}", "expected one JSON object, got"),
+        ('{"gold": 1, "question": "a", "gold": 2}', "field 'gold': expected once, got twice"),
+        ({"gold": "1"}, "field 'question': expected 'question' or 'messages', got neither"),
+        (q(messages=[USER]), "field 'messages': expected only one of 'question' and 'messages'"),
+        (q(""), "field 'question': expected text that is not empty, got \"\""),
+        (q(" \n"), "field 'question': expected text that is not empty"),
+        (q(["a"]), "field 'question': expected text that is not empty, got [\"a\"]"),  # type: ignore[arg-type]
+        ('{"question": "\\ud800", "gold": 1}', "field 'question': expected Unicode text"),
+        ({"question": "a"}, "field 'gold': expected the right answer in 'gold' or 'answer'"),
+        (q(gold=[2]), "field 'gold': expected text that is not empty, or a number, got [2]"),
+        (q(gold={"a": 1}), "field 'gold': expected text that is not empty, or a number"),
+        (q(gold=True), "field 'gold': expected text that is not empty, or a number, got true"),
+        (q(gold=float("nan")), "field 'gold': expected text that is not empty, or a number, got N"),
+        (q(gold=" "), "field 'gold': expected text that is not empty"),
+        ({"question": "a", "answer": []}, "field 'answer': expected text that is not empty"),
+        (q(task="poetry"), "field 'task': expected one of math, numeric, choice, exact, got"),
+        (q(task=["math"]), "field 'task': expected one of"),
+        (q(task="choice", gold="Paris"), "field 'gold': expected an option letter for task"),
+        (q(task="numeric", gold="two"), "field 'gold': expected a number for task 'numeric'"),
+        (q(task="numeric", gold="12,34"), "field 'gold': expected a number for task 'numeric'"),
+        (q(id=["x"]), "field 'id': expected text that is not empty, or a whole number"),
+        (q(id=1.5), "field 'id': expected"),
+        (q(id=""), "field 'id': expected"),
+        (q(category={"a": 1}), "field 'category': expected"),
+        (q(category=True), "field 'category': expected"),
+        (q(group=[1]), "field 'group': expected"),
+        (q(group=""), "field 'group': expected"),
+        ({"messages": [], "gold": 1}, "field 'messages': expected a list of chat messages"),
+        ({"messages": "hi", "gold": 1}, "field 'messages': expected a list of chat messages"),
+        ({"messages": ["hi"], "gold": 1}, "field 'messages[0]': expected an object"),
+        (
+            {"messages": [{"role": "robot", "content": "a"}], "gold": 1},
+            "field 'messages[0].role': expected one of system",
+        ),
+        ({"messages": [{"role": "user"}], "gold": 1}, "field 'messages[0].content': expected"),
+        (
+            {"messages": [{**USER, "content": [{"type": "text"}]}], "gold": 1},
+            "field 'messages[0].content': expected text",
+        ),
+        ({"messages": [{**USER, "name": 3}], "gold": 1}, "field 'messages[0].name': expected text"),
+        (
+            {"messages": [USER, {"role": "assistant", "content": "2"}], "gold": 1},
+            "field 'messages[1].role': expected 'user', got \"assistant\"",
+        ),
+    ],
+)
+def test_bad_lines_are_refused(tmp_path: Path, row: Any, message: str) -> None:
+    path = write(tmp_path, q("one"), q("two"), row, q("three"))
+    with pytest.raises(WorkloadError) as caught:
+        read_workload(path)
+    assert str(caught.value).startswith(f"{path}:3: ")
+    assert message in str(caught.value)
+    assert len(str(caught.value)) < 400 + len(str(path))
+
+
+def test_json_array_is_explained(tmp_path: Path) -> None:
+    path = write(tmp_path, json.dumps([q()], indent=1))
+    with pytest.raises(WorkloadError, match=r"work.jsonl:1: .*a JSON array becomes JSONL"):
+        read_workload(path)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(WorkloadError, match=r"none\.jsonl: expected a JSONL file, found none"):
+        read_workload(tmp_path / "none.jsonl")
+
+
+def test_directory(tmp_path: Path) -> None:
+    with pytest.raises(WorkloadError, match="expected a JSONL file, got a directory"):
+        read_workload(tmp_path)
+
+
+def test_impossible_name() -> None:
+    with pytest.raises(WorkloadError, match="expected a readable JSONL file"):
+        read_workload("a\0b")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_unreadable_file(tmp_path: Path) -> None:
+    path = write(tmp_path, q())
+    path.chmod(0)
+    with pytest.raises(WorkloadError, match="expected a readable JSONL file"):
+        read_workload(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n", b"\xef\xbb\xbf"])
+def test_empty_file(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "work.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(WorkloadError, match="expected at least one question, got an empty file"):
+        read_workload(path)
+
+
+def test_not_utf8_names_the_line(tmp_path: Path) -> None:
+    path = write(tmp_path, q("one"), q("two"))
+    path.write_bytes(path.read_bytes() + b'{"question": "caf\xe9", "gold": 1}\n')
+    with pytest.raises(
+        WorkloadError, match=r"work.jsonl:3: expected UTF-8 text, got the byte 0xe9"
+    ):
+        read_workload(path)
+
+
+def test_one_id_for_two_questions(tmp_path: Path) -> None:
+    path = write(tmp_path, q("one", id="x"), q("two", id="y"), q("three", id="x"))
+    with pytest.raises(WorkloadError, match=r"work.jsonl:3: field 'id': .*'x'.* line 1 too"):
+        read_workload(path)
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (q(gold="3"), "field 'gold': expected '2' as for the same question in line 1, got '3'"),
+        (q(gold="C"), "field 'gold': expected '2' as for the same question in line 1, got 'C'"),
+        (q(task="exact"), "field 'task': expected 'numeric' as for the same question in line 1"),
+        (q(group="g"), "field 'group': expected None as for the same question in line 1, got 'g'"),
+    ],
+    ids=["gold", "gold and task", "task", "group"],
+)
+def test_one_question_with_two_labels(tmp_path: Path, second: Any, message: str) -> None:
+    path = write(tmp_path, q(), q("other"), second)
+    with pytest.raises(WorkloadError) as caught:
+        read_workload(path)
+    assert f"{path}:3: {message}" in str(caught.value)
+
+
+def test_duplicates_share_their_key(tmp_path: Path) -> None:
+    rows = [q(), q(gold="2.0"), {"messages": [USER], "gold": "2"}, q(id="mine")]
+    questions = read_workload(write(tmp_path, *rows)).questions
+    assert len({question.key for question in questions}) == 1
+    stem = questions[0].key[:12]
+    assert [question.id for question in questions] == [stem, f"{stem}-2", f"{stem}-3", "mine"]
+
+
+def test_derived_ids_avoid_given_ones(tmp_path: Path) -> None:
+    stem = read_workload(write(tmp_path, q())).questions[0].id
+    rows = [q(), q(), q("other", id=f"{stem}-2"), q("third", id=stem)]
+    ids = [question.id for question in read_workload(write(tmp_path, *rows)).questions]
+    assert ids == [f"{stem}-3", f"{stem}-4", f"{stem}-2", stem]
+
+
+def test_relabelling_moves_nothing(tmp_path: Path) -> None:
+    before = read_workload(write(tmp_path, q(gold="2"))).questions[0]
+    after = read_workload(write(tmp_path, q(gold="B", task="choice", category="x"))).questions[0]
+    assert (before.id, before.key) == (after.id, after.key)
+
+
+@pytest.mark.parametrize(
+    ("gold", "task"),
+    [
+        ("C", "choice"),
+        ("(C)", "choice"),
+        ("42", "numeric"),
+        ("-1,234.5", "numeric"),
+        ("3/4", "numeric"),
+        ("$5", "numeric"),
+        ("50%", "numeric"),
+        (r"\frac{1}{2}", "math"),
+        ("x^2", "math"),
+        ("a_{1}", "math"),
+        ("$x+1$", "math"),
+        ("(1, 2)", "math"),
+        ("Paris", "exact"),
+        ("x", "exact"),
+        ("(see above, please)", "exact"),
+        ("4 May 2024", "exact"),
+    ],
+)
+def test_task_is_guessed_from_gold(tmp_path: Path, gold: str, task: str) -> None:
+    workload = read_workload(write(tmp_path, q(gold=gold)))
+    assert workload.questions[0].task == task
+    assert workload.guessed_tasks == {task: 1}
+
+
+def test_default_task_replaces_the_guess(tmp_path: Path) -> None:
+    workload = read_workload(write(tmp_path, q(), q("b", task="exact")), default_task="math")
+    assert [question.task for question in workload.questions] == ["math", "exact"]
+    assert workload.guessed_tasks == {}
+
+
+def test_without_gold(tmp_path: Path) -> None:
+    path = write(tmp_path, {"question": "a", "task": "exact"}, {"question": "b"})
+    questions = read_workload(path, require_gold=False, default_task="choice").questions
+    assert [(question.gold, question.task) for question in questions] == [
+        (None, "exact"),
+        (None, "choice"),
+    ]
+    with pytest.raises(WorkloadError, match=r":2: field 'task': .*no gold to guess it from"):
+        read_workload(path, require_gold=False)
+
+
+def test_hundred_thousand_lines(tmp_path: Path) -> None:
+    lines = [json.dumps(q(f"What is {i}+1?", gold=i + 1)) for i in range(99_000)]
+    path = write(tmp_path, *lines, *[json.dumps(q("again and again"))] * 1000)
+    start = time.process_time()
+    workload = read_workload(path)
+    assert len(workload.questions) == 100_000
+    assert len({question.id for question in workload.questions}) == 100_000
+    assert time.process_time() - start < 20  # about 2 s; quadratic work would take minutes
+
+
+# --- Prompt ---------------------------------------------------------------------------------------
+
+
+def test_default_prompt_asks_for_the_answer_form(tmp_path: Path) -> None:
+    question = read_workload(write(tmp_path, q("{x} in {question}?", task="choice", gold="B")))
+    (message,) = render_messages(question.questions[0], None)
+    assert message["role"] == "user"
+    assert message["content"].startswith("{x} in {question}?\n\n")
+    assert "letter" in message["content"]
+
+
+def test_prompt_template_is_replaced_not_formatted(tmp_path: Path) -> None:
+    question = read_workload(write(tmp_path, q(r"\frac{1}{2}{}", gold="0.5"))).questions[0]
+    (message,) = render_messages(question, "{json: {question}} %s")
+    assert message["content"] == r"{json: \frac{1}{2}{}} %s"
+
+
+def test_messages_stay_as_they_are(tmp_path: Path) -> None:
+    row = {"messages": [USER], "gold": "2"}
+    question = read_workload(write(tmp_path, row)).questions[0]
+    assert render_messages(question, None) == (USER,)
+    assert render_messages(question, "Please: {question}") == (USER,)
+
+
+def test_prompt_template_needs_its_place(tmp_path: Path) -> None:
+    question = read_workload(write(tmp_path, q())).questions[0]
+    with pytest.raises(WorkloadError, match=r"expected text with '\{question\}', got 'Hello'"):
+        render_messages(question, "Hello")
+
+
+# --- Split ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "shares"),
+    [
+        ("40/40/20", (0.4, 0.4, 0.2)),
+        ("40/60/0", (0.4, 0.6, 0.0)),
+        ("33.3/33.3/33.4", (0.333, 0.333, 0.334)),
+    ],
+)
+def test_parse_split(text: str, shares: tuple[float, float, float]) -> None:
+    assert parse_split(text) == pytest.approx(shares)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "40/60",
+        "40/40/30",
+        "0/80/20",
+        "80/0/20",
+        "60/60/-20",
+        "a/b/c",
+        "nan/50/50",
+        "inf/-inf/1",
+    ],
+)
+def test_bad_split(text: str) -> None:
+    with pytest.raises(WorkloadError, match="split: expected FIT/CALIBRATION/TEST"):
+        parse_split(text)
+
+
+def test_assign_parts_is_pinned() -> None:
+    """A run's recorded split must come out the same in every version."""
+    parts = assign_parts([f"k{i}" for i in range(12)], seed=7, fractions=(0.4, 0.4, 0.2))
+    assert parts.dtype == np.int8
+    draws = [
+        int(hashlib.sha256(f"7:k{i}".encode()).hexdigest()[:16], 16) / 2**64 for i in range(12)
+    ]
+    assert parts.tolist() == [0 if u < 0.4 else 1 if u < 0.8 else 2 for u in draws]
+    assert PARTS == ("fit", "calibration", "test")
+
+
+@settings(deadline=None)
+@given(
+    keys=st.lists(st.text(max_size=5), min_size=1, max_size=30),
+    more=st.lists(st.text(max_size=5), max_size=10),
+    seed=st.integers(0, 2**32),
+)
+def test_added_questions_move_no_old_one(keys: list[str], more: list[str], seed: int) -> None:
+    fractions = (0.5, 0.3, 0.2)
+    before = assign_parts(keys, seed=seed, fractions=fractions)
+    after = assign_parts(more + keys, seed=seed, fractions=fractions)
+    assert after[len(more) :].tolist() == before.tolist()
+    assert len({(key, part) for key, part in zip(keys, before, strict=True)}) == len(set(keys))
+
+
+@pytest.mark.parametrize("fractions", [(0.4, 0.4, 0.2), (0.4, 0.6, 0.0), (0.1, 0.2, 0.7)])
+def test_parts_have_their_sizes(fractions: tuple[float, float, float]) -> None:
+    parts = assign_parts([str(i) for i in range(20_000)], seed=1, fractions=fractions)
+    shares = np.bincount(parts, minlength=3) / len(parts)
+    assert shares == pytest.approx(fractions, abs=0.015)  # four standard errors
+    assert (shares[2] == 0) == (fractions[2] == 0)
+
+
+def test_seeds_give_unlike_splits() -> None:
+    keys = [str(i) for i in range(1000)]
+    one, two = (assign_parts(keys, seed=s, fractions=(0.5, 0.5, 0.0)) for s in (1, 2))
+    assert 0.4 < float(np.mean(one == two)) < 0.6
+
+
+def test_no_questions() -> None:
+    assert assign_parts([], seed=0, fractions=(0.4, 0.4, 0.2)).shape == (0,)
+
+
+@pytest.mark.parametrize("fractions", [(0.5, 0.5, 0.5), (-0.2, 1.0, 0.2)])
+def test_bad_fractions(fractions: tuple[float, float, float]) -> None:
+    with pytest.raises(WorkloadError, match="fractions: expected three shares"):
+        assign_parts(["a"], seed=0, fractions=fractions)
