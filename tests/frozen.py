@@ -19,7 +19,7 @@ from stopadvisor.runs.ledger import Look
 from stopadvisor.runs.sources import Source
 from stopadvisor.workload.questions import assign_parts
 from tests.policy_content import example_content
-from tests.populations import Population, renamed
+from tests.populations import KnownPopulation, renamed
 
 FRACTIONS = (0.4, 0.4, 0.2)
 MODEL = {key: example_content()[key] for key in ("model", "engine", "probe", "max_think")}
@@ -32,7 +32,7 @@ def source_of(table: ProbeTable, name: str, *, seed: int = 0) -> Source:
     return Source(Path(name), table, parts, seed, FRACTIONS, None, digest)
 
 
-def drawn_source(law: Population, n: int, name: str, *, seed: int = 0) -> Source:
+def drawn_source(law: KnownPopulation, n: int, name: str, *, seed: int = 0) -> Source:
     """`n` fresh questions of a law, named after the source."""
     table = law.draw(n, np.random.default_rng(seed))
     return source_of(renamed(table, f"{name}-"), name, seed=seed)

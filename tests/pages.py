@@ -14,7 +14,7 @@ from stopadvisor.assessment.assess import assess
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.collection.collect import collect
 from stopadvisor.report.documents import assessment_document
-from stopadvisor.report.figures.load import Material, gather
+from stopadvisor.report.figures.load import ReportData, gather
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.runs.sources import open_source
@@ -59,7 +59,7 @@ class Page(HTMLParser):
         return list(csv.DictReader(io.StringIO(unquote(str(link).partition(",")[2]))))
 
 
-def material_of(path: Path, settings: Settings | None = None) -> Material:
+def material_of(path: Path, settings: Settings | None = None) -> ReportData:
     assessment = assess(open_source(path), settings or Settings())
     return gather(assessment, json.loads(json.dumps(assessment_document(assessment))))
 

@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stopadvisor.probes.simulation import PRESETS, Law, make_table
+from stopadvisor.probes.simulation import PRESETS, Population, make_table
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.probes.trajectories import TYPES
 
-__all__ = ["FREE_FORM", "POPULATIONS", "Population", "make_table", "renamed"]
+__all__ = ["FREE_FORM", "POPULATIONS", "KnownPopulation", "make_table", "renamed"]
 
 Shares = tuple[float, ...]
 
 
 @dataclass(frozen=True)
-class Population:
+class KnownPopulation:
     """A law of questions, and the sample sizes at which it is tried."""
 
     name: str
@@ -27,7 +27,7 @@ class Population:
     """early, beneficial, harmful, unsolved, oscillating."""
     n_fit: int
     n_calibration: int
-    signal: float = Law.signal
+    signal: float = Population.signal
     """How far confidence tells right from wrong, in units of its noise."""
     trap_over_alpha: float = 0.0
     """Traps and relapses together are this many alphas of all questions."""
@@ -35,13 +35,13 @@ class Population:
     """Of them, how many are relapses."""
     families: tuple[str, ...] | None = None
     """Families that `choose` may use; None for the default."""
-    budgets: tuple[int, ...] = Law.budgets
-    median_trace: float = Law.median_trace
-    prompt: int = Law.prompt
+    budgets: tuple[int, ...] = Population.budgets
+    median_trace: float = Population.median_trace
+    prompt: int = Population.prompt
     papers_costs: bool = False
     """Every answer counts the paper's cap of 48 tokens, prompts count nothing: its accounting."""
 
-    def law(self, alpha: float) -> Law:
+    def law(self, alpha: float) -> Population:
         """The law at an alpha, which places the traps of an adversarial one."""
         bad = self.trap_over_alpha * alpha
         total = sum(self.shares)
@@ -49,7 +49,7 @@ class Population:
             name: share / total * (1 - bad) for name, share in zip(TYPES, self.shares, strict=True)
         }
         shares |= {"trap": bad * (1 - self.relapse_share), "relapse": bad * self.relapse_share}
-        return Law(
+        return Population(
             shares, self.signal, self.budgets, self.median_trace, self.prompt, self.papers_costs
         )
 
@@ -68,23 +68,23 @@ def _shares(preset: str) -> Shares:
     return tuple(PRESETS[preset].shares.values())
 
 
-FREE_FORM = Population("oscillating", _shares("free-form"), 400, 400)
+FREE_FORM = KnownPopulation("oscillating", _shares("free-form"), 400, 400)
 """Profile and AUROC of the confidence (.85) as measured on the tiny model's free-form questions."""
 
 POPULATIONS = (
-    Population("mixed", (0.45, 0.25, 0.08, 0.17, 0.05), 160, 160),
-    Population(
+    KnownPopulation("mixed", (0.45, 0.25, 0.08, 0.17, 0.05), 160, 160),
+    KnownPopulation(
         "early-solved",
         _shares("early-solved"),
         320,
         320,
         signal=PRESETS["early-solved"].signal,
     ),
-    Population("unsolved-heavy", _shares("unsolved"), 200, 200),
+    KnownPopulation("unsolved-heavy", _shares("unsolved"), 200, 200),
     FREE_FORM,
-    Population("tiny", (0.50, 0.28, 0.05, 0.12, 0.05), 36, 36),
-    Population("small", (0.50, 0.28, 0.05, 0.12, 0.05), 79, 79),
-    Population(
+    KnownPopulation("tiny", (0.50, 0.28, 0.05, 0.12, 0.05), 36, 36),
+    KnownPopulation("small", (0.50, 0.28, 0.05, 0.12, 0.05), 79, 79),
+    KnownPopulation(
         "adversarial",
         (0.60, 0.05, 0.05, 0.30, 0.0),
         200,
@@ -93,7 +93,7 @@ POPULATIONS = (
         trap_over_alpha=1.05,
         relapse_share=0.25,
     ),
-    Population(
+    KnownPopulation(
         "adversarial, one chain",
         (0.60, 0.05, 0.05, 0.30, 0.0),
         200,

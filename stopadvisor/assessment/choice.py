@@ -15,8 +15,8 @@ import numpy as np
 from stopadvisor.arrays import FloatArray
 from stopadvisor.assessment.sequences import (
     MOST_THRESHOLDS,
-    Chain,
     FitData,
+    ThresholdSequence,
     build_chain,
     candidate_schedules,
 )
@@ -142,14 +142,14 @@ class Choice:
     n_calibration: int
     full_accuracy: float
     """Full-thinking accuracy on fit questions."""
-    chains: tuple[Chain, ...]
+    chains: tuple[ThresholdSequence, ...]
     """The chains that calibration will test, learned first: at most one per side."""
     learned: FitPoint | None
     scalar: FitPoint | None
     verdict: str
     delta_saving_pp: Interval | None
     """Learned minus scalar, paired over questions, every choice made anew in each resample."""
-    advised: Chain | None
+    advised: ThresholdSequence | None
     """The chain that the evidence favours; None: neither is expected to be certifiable."""
     advised_position: int
     saving_lower: float | None
@@ -236,7 +236,7 @@ def choose(fit_table: ProbeTable, n_calibration: int, settings: Settings) -> Cho
 
     points = {c.scorer.is_learned: _fit_point(fit, c, c.position(limit)) for c in best}
     feasible = [c for c in best if c.position(limit) >= 0]
-    advised: Chain | None = None
+    advised: ThresholdSequence | None = None
     if feasible:
         advised = feasible[-1]  # scalar, where both stand: the simpler rule
         if verdict == "learned better":
@@ -297,9 +297,9 @@ def _readable(families: tuple[str, ...], entropy_source: str) -> tuple[str, ...]
     return tuple(texts)
 
 
-def _candidates(fit: FitData, settings: Settings, limit: float) -> list[Chain]:
+def _candidates(fit: FitData, settings: Settings, limit: float) -> list[ThresholdSequence]:
     schedules = candidate_schedules(fit.table)
-    chains: list[Chain] = []
+    chains: list[ThresholdSequence] = []
     for family in settings.families:
         tried: Sequence[tuple[int, ...]] = schedules
         if family == "learned-boosted":
@@ -316,12 +316,12 @@ def _candidates(fit: FitData, settings: Settings, limit: float) -> list[Chain]:
     return chains
 
 
-def _cost_at(chain: Chain, limit: float) -> float:
+def _cost_at(chain: ThresholdSequence, limit: float) -> float:
     position = chain.position(limit)
     return float(chain.costs[position]) if position >= 0 else float("inf")
 
 
-def _cheapest(side: list[Chain], limit: float) -> Chain:
+def _cheapest(side: list[ThresholdSequence], limit: float) -> ThresholdSequence:
     """The cheapest chain; of equals the one with the fewest checkpoints.
 
     Where none is feasible, the one that begins with the fewest losses.
@@ -330,7 +330,7 @@ def _cheapest(side: list[Chain], limit: float) -> Chain:
 
 
 def _compare(
-    fit: FitData, learned: list[Chain], scalar: list[Chain], limit: float
+    fit: FitData, learned: list[ThresholdSequence], scalar: list[ThresholdSequence], limit: float
 ) -> tuple[dict[bool, FloatArray], str, Interval | None]:
     """Resampled net saving of each side (percent), verdict, and the paired difference."""
     rng = np.random.default_rng(fit.table.n_questions)
@@ -363,7 +363,7 @@ def _compare(
 
 
 def certification_chance(
-    fit: FitData, chain: Chain, n_calibration: int, settings: Settings
+    fit: FitData, chain: ThresholdSequence, n_calibration: int, settings: Settings
 ) -> float:
     """Chance that calibration certifies some saving by a chain, at its fit risk."""
     risk = first_useful_risk(fit, chain)
@@ -376,7 +376,7 @@ def certification_chance(
     return power(n, settings.alpha, delta, min(risk, 1.0), settings.bound)
 
 
-def first_useful_risk(fit: FitData, chain: Chain) -> float | None:
+def first_useful_risk(fit: FitData, chain: ThresholdSequence) -> float | None:
     """Fit risk at the most careful threshold that saves anything."""
     useful = np.flatnonzero(chain.costs < fit.full_cost.sum())
     return float(chain.losses[useful[0]]) / fit.table.n_questions if useful.size else None
@@ -393,7 +393,7 @@ def fewest_labels(choice: Choice) -> int:
     return math.ceil(needed / choice.full_accuracy) if settings.conditional else needed
 
 
-def _fit_point(fit: FitData, chain: Chain, position: int) -> FitPoint:
+def _fit_point(fit: FitData, chain: ThresholdSequence, position: int) -> FitPoint:
     schedule = tuple(int(b) for b in fit.table.budgets[list(chain.scorer.schedule)])
     if position < 0:
         return FitPoint(

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stopadvisor.arrays import BoolArray, FloatArray, IntArray
-from stopadvisor.assessment.sequences import Chain, FitData
+from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.costs import stopped_counts
@@ -159,7 +159,7 @@ def gains(rule: Frontier, fixed: Frontier, how: Interpolation = "linear") -> NDA
 # --- From fit questions, as served: costs of the deployer's own regime ----------------------------
 
 
-def chain_frontier(fit: FitData, chain: Chain) -> Frontier:
+def chain_frontier(fit: FitData, chain: ThresholdSequence) -> Frontier:
     """Frontier of a chain on fit questions, out of fold; thresholds on the linear scale."""
     table = fit.table
     columns = list(chain.scorer.schedule)

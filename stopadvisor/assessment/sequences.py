@@ -32,8 +32,8 @@ from stopadvisor.stats.bounds import StopCurve
 
 __all__ = [
     "MOST_THRESHOLDS",
-    "Chain",
     "FitData",
+    "ThresholdSequence",
     "build_chain",
     "candidate_schedules",
     "chain_of",
@@ -124,7 +124,7 @@ class FitData:
 
 
 @dataclass(frozen=True)
-class Chain:
+class ThresholdSequence:
     """A family over a schedule, its thresholds in testing order, measured on fit questions."""
 
     scorer: Scorer
@@ -144,7 +144,7 @@ class Chain:
         over = np.flatnonzero(self.losses > limit)
         return (int(over[0]) if over.size else self.losses.size) - 1
 
-    def upto(self, most_losses: float) -> Chain:
+    def upto(self, most_losses: float) -> ThresholdSequence:
         """Without the thresholds beyond the last whose fit losses are at most `most_losses`.
 
         Fit data alone say that those lie above the risk asked for: a lucky calibration must not
@@ -154,7 +154,7 @@ class Chain:
         n = int(within[-1]) + 1 if within.size else 1
         thresholds = self.thresholds[:n]
         curve = StopCurve(thresholds, np.minimum(self.curve.low, n), np.minimum(self.curve.high, n))
-        return Chain(
+        return ThresholdSequence(
             self.scorer,
             thresholds,
             curve,
@@ -258,13 +258,13 @@ def score_out_of_fold(
     return Scorer(family, schedule, _fit(family, features, correct, live)), scores
 
 
-def build_chain(fit: FitData, family: str, schedule: tuple[int, ...]) -> Chain | None:
+def build_chain(fit: FitData, family: str, schedule: tuple[int, ...]) -> ThresholdSequence | None:
     """Measure one candidate on fit questions; None as `score_out_of_fold`."""
     found = score_out_of_fold(fit, family, schedule)
     return None if found is None else chain_of(fit, *found)
 
 
-def chain_of(fit: FitData, scorer: Scorer, scores: FloatArray) -> Chain:
+def chain_of(fit: FitData, scorer: Scorer, scores: FloatArray) -> ThresholdSequence:
     """Order the thresholds of scored fit questions and measure them.
 
     Parameters
@@ -281,7 +281,7 @@ def chain_of(fit: FitData, scorer: Scorer, scores: FloatArray) -> Chain:
     costs = fit.counts(schedule).weighed(fit.weights)
     block_losses = curve.totals(scorer.losses(table), fit.blocks, fit.n_blocks)
     block_costs = curve.totals(costs, fit.blocks, fit.n_blocks)
-    return Chain(
+    return ThresholdSequence(
         scorer,
         thresholds,
         curve,

@@ -14,7 +14,7 @@ import numpy as np
 
 from stopadvisor.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.assessment.choice import Choice, Settings, first_useful_risk
-from stopadvisor.assessment.sequences import Chain
+from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.table import ProbeTable
@@ -142,7 +142,7 @@ def calibrate(choice: Choice, calibration_table: ProbeTable) -> Calibration:
     truncated = float(table.truncated.mean())
     counted = _counted(table, choice.settings)
     tested: list[tuple[str, Certified | NotCertified]] = []
-    certified: list[tuple[Chain, Certified]] = []
+    certified: list[tuple[ThresholdSequence, Certified]] = []
     wanted: list[NotCertified | None] = []
     for chain in choice.chains:
         result, labels = _certify_chain(choice, chain, table)
@@ -275,7 +275,7 @@ def _certify_losses(
 
 
 def _certify_chain(
-    choice: Choice, chain: Chain, table: ProbeTable
+    choice: Choice, chain: ThresholdSequence, table: ProbeTable
 ) -> tuple[Certified | NotCertified, NotCertified | None]:
     """Outcome of one chain, and what a certified saving is expected to take."""
     settings = choice.settings
@@ -298,7 +298,7 @@ def _certify_chain(
     return result, NotCertified(_NO_SAVING, wanted, expected)
 
 
-def _saving(choice: Choice, chain: Chain, position: int) -> float:
+def _saving(choice: Choice, chain: ThresholdSequence, position: int) -> float:
     """Net saving on fit, out of fold (percent)."""
     return float(100 * (1 - chain.costs[position] / choice.fit.full_cost.sum()))
 
@@ -321,7 +321,9 @@ def _refusal(
     return replace(least, reason=reason)
 
 
-def _pick(choice: Choice, certified: list[tuple[Chain, Certified]]) -> tuple[Chain, Certified]:
+def _pick(
+    choice: Choice, certified: list[tuple[ThresholdSequence, Certified]]
+) -> tuple[ThresholdSequence, Certified]:
     """The cheaper on fit; the simpler one where their paired interval holds zero."""
     if len(certified) == 1:
         return certified[0]

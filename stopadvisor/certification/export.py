@@ -37,10 +37,10 @@ from stopadvisor.workload.questions import PARTS
 _MOST_STORED = 2000
 """Calibration questions whose features go into the file, for drift to be measured against."""
 
-__all__ = ["Basis", "claim", "policy_content", "test_outcome"]
+__all__ = ["RuleBasis", "claim", "policy_content", "test_outcome"]
 
 
-class Basis(Protocol):
+class RuleBasis(Protocol):
     """What of a `choice.Choice`, or of a transfer, goes into a policy."""
 
     @property
@@ -54,7 +54,7 @@ class Basis(Protocol):
         ...
 
 
-def test_outcome(rule: ExportedRule, choice: Basis, source: Source) -> Outcome | None:
+def test_outcome(rule: ExportedRule, choice: RuleBasis, source: Source) -> Outcome | None:
     """What the exported rule did on the test part, which nothing has touched before.
 
     Returns
@@ -122,7 +122,7 @@ def claim(alpha: float, confidence: float, *, conditional: bool) -> str:
 
 def policy_content(
     source: Source,
-    choice: Basis,
+    choice: RuleBasis,
     calibration: Calibration,
     profile: Profile,
     look: Look,
@@ -134,7 +134,7 @@ def policy_content(
     Parameters
     ----------
     source : Source
-    choice : Choice or transfer.Basis
+    choice : Choice or transfer.RuleBasis
     calibration : Calibration
         With a rule: kind ``stop``; without: kind ``full-budget``.
     profile : Profile

@@ -36,8 +36,8 @@ from stopadvisor.workload.questions import PARTS
 
 __all__ = [
     "TARGET_CALIBRATED",
-    "Basis",
-    "Comparison",
+    "TransferBasis",
+    "TransferComparison",
     "TransferRow",
     "calibrate_transfer",
     "check_comparison",
@@ -54,7 +54,7 @@ Protocol = Literal["zero-shot", "target-calibrated", "target-trained"]
 
 
 @dataclass(frozen=True)
-class Basis:
+class TransferBasis:
     """What a transferred policy rests on, in the place of a choice made on fit questions."""
 
     settings: Settings
@@ -86,7 +86,7 @@ class TransferRow:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class TransferComparison:
     """The three protocols at equal total labels, on the same test questions."""
 
     rows: tuple[TransferRow, ...]
@@ -196,7 +196,7 @@ def transferred_content(
     """
     entered = calibration.entered
     shape = profile(trajectory(entered), rng=np.random.default_rng(target.seed))
-    basis = Basis(settings, float(entered.full_correct.mean()))
+    basis = TransferBasis(settings, float(entered.full_correct.mean()))
     fields = policy_content(
         target_view(target), basis, calibration, shape, look, alpha=settings.alpha
     )
@@ -252,7 +252,7 @@ def compare(
     transferred: Calibration,
     choice: Choice,
     trained: Calibration,
-) -> Comparison:
+) -> TransferComparison:
     """Put the three protocols side by side on the target's test questions.
 
     Parameters
@@ -308,7 +308,7 @@ def compare(
                 seed=seed,
             )
         )
-    return Comparison(tuple(rows), labels, test.n_questions, n_met)
+    return TransferComparison(tuple(rows), labels, test.n_questions, n_met)
 
 
 def _row(

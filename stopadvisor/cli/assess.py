@@ -21,11 +21,11 @@ from stopadvisor.answers.grading import Grader
 from stopadvisor.assessment.assess import SIMULATED_PROBES, Assessment, assess, split_hint
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.cli.options import ProbeOptions, probe_options
-from stopadvisor.cli.page import Page
+from stopadvisor.cli.page import Command
 from stopadvisor.cli.probe import probe_workload
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.server import ServerOptions
-from stopadvisor.cli.settings import Asked, alpha_remark, setting_options
+from stopadvisor.cli.settings import SettingsOverrides, alpha_remark, setting_options
 from stopadvisor.collection.labels import regrade
 from stopadvisor.constants import TRUNCATED_WARN
 from stopadvisor.engines.openai.regime import RegimeMeasure, read_regime
@@ -73,7 +73,7 @@ class AssessOptions:
 
 @click.command(
     "assess",
-    cls=Page,
+    cls=Command,
     reads="WORKLOAD: JSONL with `question` and `gold`, a question a line. Or a run "
     "directory, or a published raw.npz archive.",
     writes="assessment.json, and report.html where the extra `report` is installed, into "
@@ -115,7 +115,7 @@ def command(ctx: click.Context, /, target: Path, protocol: str, **params: Any) -
     raw.npz archive is assessed as it is.  The advice is provisional: `calibrate` decides.
     """
     asked = _asked_options(ctx)
-    settings = Asked.take(params).settings()
+    settings = SettingsOverrides.take(params).settings()
     open_calibration, report = params.pop("open_calibration"), params.pop("report")
     if open_calibration and protocol != "paper":
         raise click.UsageError("--open-calibration belongs to --protocol paper")

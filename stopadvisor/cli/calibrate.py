@@ -25,9 +25,9 @@ from stopadvisor.certification.export import policy_content
 from stopadvisor.certification.transfer import check_comparison, compare, target_view
 from stopadvisor.certification.verification import costing
 from stopadvisor.cli.options import OutputOptions, output_options
-from stopadvisor.cli.page import Page
+from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.cli.settings import Asked, alpha_remark, setting_options
+from stopadvisor.cli.settings import SettingsOverrides, alpha_remark, setting_options
 from stopadvisor.cli.transfer import Transfer, comparison_document, show_transfer
 from stopadvisor.errors import CalibrationError, OutputError, ProbeError
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
@@ -35,7 +35,14 @@ from stopadvisor.probes.table import ProbeTable
 from stopadvisor.report.documents import calibration_document, look_remarks
 from stopadvisor.report.text.calibrate import show_calibration
 from stopadvisor.report.text.screen import place
-from stopadvisor.runs.ledger import CALIBRATION, Ask, Look, looks_at, read_ledger, take_looks
+from stopadvisor.runs.ledger import (
+    CALIBRATION,
+    Look,
+    LookRequest,
+    looks_at,
+    read_ledger,
+    take_looks,
+)
 from stopadvisor.runs.sources import (
     ASSESSMENT,
     REPORT,
@@ -60,7 +67,7 @@ class CalibrateOptions:
 
     path: Path | None = None
     """Run directory or archive; None for the one assessed last."""
-    asked: Asked = field(default_factory=Asked)
+    asked: SettingsOverrides = field(default_factory=SettingsOverrides)
     conditional: bool = False
     allow_truncated: bool = False
     looks: int | None = None
@@ -75,7 +82,7 @@ class CalibrateOptions:
 
 @click.command(
     "calibrate",
-    cls=Page,
+    cls=Command,
     reads="A run directory or a raw.npz archive; settings that are not given come from "
     "its assessment.json.",
     writes="The policy (--out, else policy.joblib in the run directory), calibration.json "
@@ -137,7 +144,7 @@ def command(path: Path | None, **params: Any) -> int:
     recorded; a second, different one leaves less confidence.  Exit code 3: nothing was certified,
     and the policy written never stops.
     """
-    asked = Asked.take(params)
+    asked = SettingsOverrides.take(params)
     output = OutputOptions.take(params)
     if params["compare"] and params["source_policy"] is None:
         raise click.UsageError("--compare belongs to --from POLICY")
@@ -228,10 +235,10 @@ def _asked(
     return asked, options.looks or (earlier[0].planned if earlier else None), len(earlier)
 
 
-def _ask(source: Source, chosen: _Chosen) -> Ask:
+def _ask(source: Source, chosen: _Chosen) -> LookRequest:
     keys = chosen.table.keys
     elsewhere = looks_elsewhere(source, keys)
-    return Ask(keys, chosen.request, chosen.asked.delta, chosen.planned, elsewhere)
+    return LookRequest(keys, chosen.request, chosen.asked.delta, chosen.planned, elsewhere)
 
 
 def _calibrate(source: Source, options: CalibrateOptions, target: Path) -> dict[str, Any]:

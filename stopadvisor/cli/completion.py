@@ -14,7 +14,7 @@ from typing import Any, TextIO
 import click
 
 from stopadvisor.cli.options import OutputOptions, output_options
-from stopadvisor.cli.page import Page
+from stopadvisor.cli.page import Command
 
 __all__ = ["CompletionOptions", "command", "run"]
 
@@ -33,7 +33,7 @@ class CompletionOptions:
 
 @click.command(
     "completion",
-    cls=Page,
+    cls=Command,
     examples=[
         'eval "$(stopadvisor completion bash)"  # in ~/.bashrc',
         'eval "$(stopadvisor completion zsh)"  # in ~/.zshrc, after compinit',

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 import click
 
 from stopadvisor.cli.options import OutputOptions, output_options
-from stopadvisor.cli.page import Page
+from stopadvisor.cli.page import Command
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.report.documents import policy_document
 from stopadvisor.report.text.calibrate import evidence, expectation
@@ -47,7 +47,7 @@ class InspectOptions:
 
 @click.command(
     "inspect",
-    cls=Page,
+    cls=Command,
     reads="POLICY: a file that `calibrate` wrote.",
     examples=[
         "stopadvisor inspect policies/arithmetic.joblib",

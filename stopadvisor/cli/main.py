@@ -25,14 +25,14 @@ from stopadvisor.errors import StopAdvisorError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = ["COMMANDS", "LIBRARIES", "Entry", "cli", "main"]
+__all__ = ["COMMANDS", "LIBRARIES", "CommandEntry", "cli", "main"]
 
 INTERRUPTED = 130
 """128 + SIGINT, as shells report it."""
 
 
 @dataclass(frozen=True)
-class Entry:
+class CommandEntry:
     """One line of the command table."""
 
     module: str
@@ -41,37 +41,43 @@ class Entry:
 
 
 COMMANDS = {
-    "assess": Entry(
+    "assess": CommandEntry(
         "stopadvisor.cli.assess",
         "Advise whether to stop early, with which rule, and what it saves.",
     ),
-    "calibrate": Entry(
+    "calibrate": CommandEntry(
         "stopadvisor.cli.calibrate", "Certify the lost-correct risk and write the frozen policy."
     ),
-    "report": Entry("stopadvisor.cli.report", "Write a run's results as one page with pictures."),
-    "probe": Entry(
+    "report": CommandEntry(
+        "stopadvisor.cli.report", "Write a run's results as one page with pictures."
+    ),
+    "probe": CommandEntry(
         "stopadvisor.cli.probe", "Collect forced answers along each question's thinking."
     ),
-    "preflight": Entry(
+    "preflight": CommandEntry(
         "stopadvisor.cli.preflight", "Prove that the model obeys budgets, markers and answer cue."
     ),
-    "inspect": Entry("stopadvisor.cli.inspect", "Show what a frozen policy does and promises."),
-    "verify": Entry(
+    "inspect": CommandEntry(
+        "stopadvisor.cli.inspect", "Show what a frozen policy does and promises."
+    ),
+    "verify": CommandEntry(
         "stopadvisor.cli.verify", "Hold a frozen policy against fresh labelled probes."
     ),
-    "run": Entry(
+    "run": CommandEntry(
         "stopadvisor.cli.run", "Answer questions, stopping early as a frozen policy says."
     ),
-    "profile-serving": Entry(
+    "profile-serving": CommandEntry(
         "stopadvisor.cli.profile_serving", "Measure what probing and tokens cost in seconds here."
     ),
-    "plan": Entry("stopadvisor.cli.plan", "Say how many labelled questions a certificate takes."),
-    "simulate": Entry(
+    "plan": CommandEntry(
+        "stopadvisor.cli.plan", "Say how many labelled questions a certificate takes."
+    ),
+    "simulate": CommandEntry(
         "stopadvisor.cli.simulate", "Draw probes of a made-up model, to plan or to try."
     ),
-    "workload": Entry("stopadvisor.cli.workload", "Write a public benchmark as a workload."),
-    "study": Entry("stopadvisor.cli.study", "Repeat the paper's studies on finished runs."),
-    "completion": Entry(
+    "workload": CommandEntry("stopadvisor.cli.workload", "Write a public benchmark as a workload."),
+    "study": CommandEntry("stopadvisor.cli.study", "Repeat the paper's studies on finished runs."),
+    "completion": CommandEntry(
         "stopadvisor.cli.completion", "Print the script for completion in bash, zsh or fish."
     ),
 }

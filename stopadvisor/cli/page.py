@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-__all__ = ["EXIT_CODES", "SECTIONS", "Page"]
+__all__ = ["EXIT_CODES", "SECTIONS", "Command"]
 
 EXIT_CODES = {
     0: "ok",
@@ -45,7 +45,7 @@ _LONG = 20
 """Options from which on a list is shown in sections."""
 
 
-class Page(click.Command):
+class Command(click.Command):
     """A command whose help ends with files, examples and exit codes.
 
     Parameters

@@ -16,7 +16,7 @@ import click
 
 from stopadvisor.assessment.recommendation import chance_words
 from stopadvisor.cli.options import OutputOptions, output_options
-from stopadvisor.cli.page import Page
+from stopadvisor.cli.page import Command
 from stopadvisor.constants import DEFAULT_ALPHA, DEFAULT_DELTA
 from stopadvisor.report.text.screen import Screen, plural, share
 from stopadvisor.stats.bounds import Bound, labels_needed, power
@@ -45,7 +45,7 @@ _OPEN_SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 @click.command(
     "plan",
-    cls=Page,
+    cls=Command,
     examples=[
         "stopadvisor plan --alpha 0.05 --expected-risk 0.01",
         "stopadvisor plan --alpha 0.15 --power 0.95 --split 40/60/0",

@@ -12,7 +12,7 @@ import click
 
 from stopadvisor.answers.grading import Grader
 from stopadvisor.cli.options import ProbeOptions, in_use, load_engine, probe_options
-from stopadvisor.cli.page import Page
+from stopadvisor.cli.page import Command
 from stopadvisor.cli.probe import choose_batch_size, fit_questions, settle_cap
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.collection.collect import Progress, show_remarks
@@ -29,7 +29,7 @@ __all__ = ["command", "run", "show_cues", "show_report"]
 
 @click.command(
     "preflight",
-    cls=Page,
+    cls=Command,
     reads="WORKLOAD: JSONL with `question` and `gold`, a question a line.",
     examples=[
         "stopadvisor preflight samples/arithmetic.jsonl --model samples/tiny-reasoner",

@@ -19,7 +19,7 @@ import numpy as np
 from stopadvisor.answers.grading import GRADING, Grader
 from stopadvisor.cli.like import like_policy
 from stopadvisor.cli.options import ProbeOptions, in_use, load_engine, probe_options
-from stopadvisor.cli.page import Page
+from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.collection.collect import Progress, collect, show_remarks
 from stopadvisor.collection.labels import regrade
@@ -44,14 +44,14 @@ from stopadvisor.workload.questions import (
 if TYPE_CHECKING:
     from stopadvisor.engines.openai.engine import OpenAiEngine
 
-__all__ = ["Probed", "command", "fit_questions", "probe", "probe_workload", "run"]
+__all__ = ["ProbeSummary", "command", "fit_questions", "probe", "probe_workload", "run"]
 
 DEFAULT_BATCH = 8
 """For engines that give no size of their own."""
 
 
 @dataclass(frozen=True)
-class Probed:
+class ProbeSummary:
     """What `probe` leaves behind."""
 
     run: RunDirectory
@@ -84,7 +84,7 @@ class Probed:
 
 @click.command(
     "probe",
-    cls=Page,
+    cls=Command,
     reads="WORKLOAD: JSONL with `question` and `gold`, a question a line.",
     writes="A run directory (--out, else one under runs/): manifest.json, which says how "
     "it was probed, probes.jsonl, a question a line as each batch ends, and "
@@ -142,7 +142,7 @@ def probe_workload(options: ProbeOptions, err: TextIO, *, whole: bool = False) -
     return probe(options, err, whole=whole).run
 
 
-def probe(options: ProbeOptions, err: TextIO, *, whole: bool = False) -> Probed:
+def probe(options: ProbeOptions, err: TextIO, *, whole: bool = False) -> ProbeSummary:
     """Probe what is missing of a workload, with everything that has to come before.
 
     In this order: the workload is read and its split checked, the model loaded, the run opened or
@@ -190,7 +190,7 @@ def probe(options: ProbeOptions, err: TextIO, *, whole: bool = False) -> Probed:
 
 def _probe_with(
     engine: Engine, options: ProbeOptions, workload: Workload, progress: Progress
-) -> Probed:
+) -> ProbeSummary:
     """Open or begin the run of this engine and workload, and probe."""
     _check_samples(engine, options, progress)
     manifest = build_manifest(
@@ -221,7 +221,7 @@ class _Probing:
     said: set[str] = field(default_factory=set)
     """Remarks of the engine that were shown."""
 
-    def go(self, path: Path, manifest: dict[str, Any]) -> Probed:
+    def go(self, path: Path, manifest: dict[str, Any]) -> ProbeSummary:
         fit = fit_questions(self.workload, self.options)
         show_remarks(self.engine, self.progress, self.said)
         found = RunDirectory.resume(path, manifest)
@@ -276,7 +276,7 @@ class _Probing:
                 f"{truncated:.1%} of traces are cut at {run.plan.max_think} thinking tokens: "
                 "calibrate refuses more than 10%; --max-think should be production's cap"
             )
-        return Probed(
+        return ProbeSummary(
             run=run,
             n_questions=int(first.sum()),
             n_traces=table.n_questions,

@@ -23,7 +23,7 @@ from stopadvisor.cli.options import (
     model_options,
     output_options,
 )
-from stopadvisor.cli.page import Page
+from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.collection.collect import Progress, make_prompts
 from stopadvisor.collection.pilot import CAP_STEP, PILOT_QUANTILE
@@ -77,7 +77,7 @@ class _Counts(click.ParamType[Any]):
 
 @click.command(
     "profile-serving",
-    cls=Page,
+    cls=Command,
     writes="The profile, JSON: --out. `assess --serving-profile` counts in its seconds.",
     examples=[
         "stopadvisor profile-serving --model samples/tiny-reasoner --out profile.json",

@@ -22,9 +22,9 @@ LINE_EVERY_S = 10.0
 def progress_on(err: TextIO, *, quiet: bool = False) -> Iterator[Progress]:
     """What a command reports its progress to, while it runs."""
     if quiet:
-        from stopadvisor.collection.collect import Quiet
+        from stopadvisor.collection.collect import NullProgress
 
-        yield Quiet()
+        yield NullProgress()
     elif err.isatty():
         bar = _BarProgress(err)
         try:

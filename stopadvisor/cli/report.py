@@ -18,14 +18,14 @@ import click
 
 from stopadvisor.assessment.assess import Assessment, assess
 from stopadvisor.cli.options import OutputOptions, output_options
-from stopadvisor.cli.page import Page
+from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.cli.settings import Asked
+from stopadvisor.cli.settings import SettingsOverrides
 from stopadvisor.errors import OutputError, ProbeError
 from stopadvisor.paper.assess import assess_paper
 from stopadvisor.report.documents import assessment_document
 from stopadvisor.report.figures.load import agrees
-from stopadvisor.report.html.page import Written, write_report
+from stopadvisor.report.html.page import WrittenPage, write_report
 from stopadvisor.report.text.screen import Screen, place
 from stopadvisor.runs.access import is_opened
 from stopadvisor.runs.sources import ASSESSMENT, Source, newest_source, open_source
@@ -49,7 +49,7 @@ class ReportOptions:
 
 @click.command(
     "report",
-    cls=Page,
+    cls=Command,
     reads="A run directory, or a raw.npz archive that was assessed: assessment.json, "
     "calibration.json where there is one, and the probes; never the model.",
     writes="report.html: --out, else in the run directory.",
@@ -118,7 +118,7 @@ def _assessed(source: Source) -> dict[str, Any]:
 
 
 def _assess_again(source: Source, document: Mapping[str, Any]) -> Assessment:
-    settings = Asked().settings(document)
+    settings = SettingsOverrides().settings(document)
     if document["protocol"] == "deploy":
         return assess(source, settings)
     if not is_opened(source):
@@ -132,7 +132,7 @@ def _assess_again(source: Source, document: Mapping[str, Any]) -> Assessment:
     )
 
 
-def _document(source: Source, written: Written) -> dict[str, Any]:
+def _document(source: Source, written: WrittenPage) -> dict[str, Any]:
     calibration = written.material.calibration
     return {
         "schema": 1,

@@ -21,7 +21,7 @@ import click
 from stopadvisor.answers.grading import Grader
 from stopadvisor.cli.like import check_budgets
 from stopadvisor.cli.options import OutputOptions, in_use, model_options, output_options
-from stopadvisor.cli.page import Page
+from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.server import ServerOptions, server_options
 from stopadvisor.errors import EngineError, ModelError
@@ -39,7 +39,7 @@ from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from stopadvisor.serving.agreement import agree
 from stopadvisor.serving.answering import Answering
-from stopadvisor.serving.answers import Answered, AnswerFile, compare
+from stopadvisor.serving.answers import AnswerFile, AnswerRecord, compare
 from stopadvisor.workload.questions import Workload, read_workload
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class RunOptions:
 
 @click.command(
     "run",
-    cls=Page,
+    cls=Command,
     reads="POLICY, and WORKLOAD: JSONL with `question`, a question a line; `gold` where "
     "there is any.",
     writes="The answers, JSONL, a line as each question ends: --out, else a file under "
@@ -357,7 +357,7 @@ def _document(
     }
 
 
-def _full(work: Answering, lines: Sequence[Answered]) -> dict[str, Any]:
+def _full(work: Answering, lines: Sequence[AnswerRecord]) -> dict[str, Any]:
     """Stopping against not stopping: all questions, and those the policy has never met."""
     split = work.policy.content["split"] or {"fit": [], "calibration": []}
     met = {*split["fit"], *split["calibration"]}

@@ -19,13 +19,13 @@ from stopadvisor.rules.costs import MONEY, REGIMES, Weights
 from stopadvisor.rules.serving_profile import read_serving_profile
 from stopadvisor.stats.bounds import Bound, Multiplicity
 
-__all__ = ["PRICE", "Asked", "alpha_remark", "setting_options"]
+__all__ = ["PRICE", "SettingsOverrides", "alpha_remark", "setting_options"]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
-class Asked:
+class SettingsOverrides:
     """What the command line gave; None where it gave nothing."""
 
     alpha: float | None = None
@@ -38,7 +38,7 @@ class Asked:
     families: tuple[str, ...] | None = None
 
     @classmethod
-    def take(cls, params: dict[str, Any]) -> Asked:
+    def take(cls, params: dict[str, Any]) -> SettingsOverrides:
         """Take this class's fields out of click's parameters."""
         profile = params.pop("serving_profile")
         params["weights"] = params.pop("price")
@@ -148,7 +148,7 @@ _HELPS = {
 
 
 def setting_options(*, defaults: bool) -> Callable[[_Function], _Function]:
-    """Add the options of `Asked`; without defaults they say that the assessment rules."""
+    """Add the options of `SettingsOverrides`; without defaults, help points to the assessment."""
     own = Settings()
     values: dict[str, Any] = {
         "alpha": own.alpha,

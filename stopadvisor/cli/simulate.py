@@ -14,7 +14,7 @@ from typing import Any, TextIO
 import click
 
 from stopadvisor.cli.options import OutputOptions, output_options
-from stopadvisor.cli.page import Page
+from stopadvisor.cli.page import Command
 from stopadvisor.constants import PAPER_BUDGETS
 from stopadvisor.report.text.screen import Screen, number_list, place, plural, share
 
@@ -38,7 +38,7 @@ class SimulateOptions:
 
 @click.command(
     "simulate",
-    cls=Page,
+    cls=Command,
     writes="A run directory, or an archive: --out.",
     examples=[
         "stopadvisor simulate --profile early-solved -n 400 -o /tmp/plan",

@@ -22,7 +22,7 @@ import click
 
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.cli.options import OutputOptions, output_options
-from stopadvisor.cli.page import Page
+from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on, time_left
 from stopadvisor.constants import (
     DEFAULT_ALPHA,
@@ -75,7 +75,7 @@ _OPEN_SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 @click.command(
     "study",
-    cls=Page,
+    cls=Command,
     reads="Run directories and raw.npz archives; never a model.",
     writes="studies/NAME.json and its tables as CSV, in the first run's directory.",
     examples=[

@@ -16,7 +16,7 @@ from stopadvisor.assessment.choice import Settings
 from stopadvisor.certification.calibration import Calibration, entering_rows
 from stopadvisor.certification.transfer import (
     TARGET_CALIBRATED,
-    Comparison,
+    TransferComparison,
     TransferRow,
     calibrate_transfer,
     check_transfer,
@@ -27,7 +27,7 @@ from stopadvisor.cli.like import check_budgets
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.report.documents import certification_document, look_remarks
 from stopadvisor.report.text.screen import Screen, interval, number, percent, share
-from stopadvisor.runs.ledger import Ask, Look
+from stopadvisor.runs.ledger import Look, LookRequest
 from stopadvisor.runs.sources import ASSESSMENT, Source, looks_elsewhere
 
 __all__ = ["Transfer", "comparison_document", "show_transfer"]
@@ -58,7 +58,7 @@ class Transfer:
         entering_rows(target_view(target).part("calibration"), settings)
         return cls(policy, path, target, asked, settings, planned)
 
-    def ask(self) -> Ask:
+    def ask(self) -> LookRequest:
         """The look at every question outside the test part."""
         given = asdict(self.asked)
         for name in ("delta", "families"):
@@ -72,7 +72,7 @@ class Transfer:
         }
         keys = target_view(self.target).part("calibration").keys
         elsewhere = looks_elsewhere(self.target, keys)
-        return Ask(keys, request, self.asked.delta, self.planned, elsewhere)
+        return LookRequest(keys, request, self.asked.delta, self.planned, elsewhere)
 
     def calibrate(self) -> Calibration:
         """Certify; the first that opens an outcome."""
@@ -145,7 +145,7 @@ class Transfer:
 # --- The comparison -------------------------------------------------------------------------------
 
 
-def comparison_document(comparison: Comparison, second: Look) -> dict[str, Any]:
+def comparison_document(comparison: TransferComparison, second: Look) -> dict[str, Any]:
     """The comparison as JSON; `second` is the look that the target-trained rule took."""
     return {
         "n_test": comparison.n_test,

@@ -25,7 +25,7 @@ from stopadvisor.certification.verification import (
 )
 from stopadvisor.cli.like import check_budgets
 from stopadvisor.cli.options import OutputOptions, output_options
-from stopadvisor.cli.page import Page
+from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.settings import PRICE
 from stopadvisor.constants import DEFAULT_DELTA, TRUNCATED_WARN
@@ -63,7 +63,7 @@ class VerifyOptions:
 
 @click.command(
     "verify",
-    cls=Page,
+    cls=Command,
     reads="POLICY, and a run directory or raw.npz archive with probes at the policy's "
     "budgets (`probe --like POLICY` makes them).",
     writes="Nothing, but for a look in the run's ledger.json where its calibration "

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 import click
 
 from stopadvisor.cli.options import OutputOptions, output_options
-from stopadvisor.cli.page import Page
+from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.report.text.screen import Screen, place, plural
 from stopadvisor.runs.storage import encode, replace_file
@@ -40,7 +40,7 @@ class WorkloadOptions:
 
 @click.command(
     "workload",
-    cls=Page,
+    cls=Command,
     reads="The data set: from the Hugging Face hub, or a copy of it (--from).",
     writes="The workload, JSONL: --out.",
     examples=[

@@ -25,8 +25,8 @@ from stopadvisor.workload.questions import Question, Workload, render_messages
 
 __all__ = [
     "Collected",
+    "NullProgress",
     "Progress",
-    "Quiet",
     "ask_all",
     "collect",
     "make_prompts",
@@ -54,7 +54,7 @@ class Progress(Protocol):
         ...
 
 
-class Quiet:
+class NullProgress:
     """A `Progress` that shows nothing."""
 
     def begin(self, title: str, total: int, done: int = 0) -> None:
@@ -280,7 +280,7 @@ def collect(
         The probes cannot be written.
     """
     started = time.monotonic()
-    progress = progress or Quiet()
+    progress = progress or NullProgress()
     questions = workload.questions[:limit]
     if note := run.repair():
         progress.remark(note)

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from stopadvisor.answers.normal_form import extract_forced, extract_natural, normalize
-from stopadvisor.collection.collect import Progress, Quiet, ask_all, make_prompts
+from stopadvisor.collection.collect import NullProgress, Progress, ask_all, make_prompts
 from stopadvisor.collection.labels import Grades, grade_traces
 from stopadvisor.errors import EngineError
 from stopadvisor.probes.plan import Engine, ProbePlan, RawProbe, RawTrace
@@ -20,10 +20,10 @@ from stopadvisor.workload.questions import Question
 
 __all__ = [
     "CUE_QUESTIONS",
-    "Agreement",
+    "CueAgreement",
     "CueComparison",
+    "CueExample",
     "CueRow",
-    "Example",
     "Status",
     "agreement",
     "below",
@@ -37,7 +37,7 @@ Status = Literal["pass", "warn", "fail"]
 
 
 @dataclass(frozen=True)
-class Example:
+class CueExample:
     """A question whose forced answer at the end of its thinking is not its natural one."""
 
     id: str
@@ -46,12 +46,12 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Agreement:
+class CueAgreement:
     """Forced answers at the end of thinking against what the model says by itself."""
 
     share: float | None
     """Of finished traces, those whose two answers agree; None without any."""
-    examples: tuple[Example, ...] = ()
+    examples: tuple[CueExample, ...] = ()
     """Where they do not."""
 
     @property
@@ -72,7 +72,7 @@ def agreement(
     traces: Sequence[RawTrace],
     final: Sequence[RawProbe],
     grader: Grades,
-) -> Agreement:
+) -> CueAgreement:
     """Compare what is forced at the end of thinking with what the model says by itself.
 
     Parameters
@@ -88,7 +88,7 @@ def agreement(
             natural = extract_natural(question.task, trace.natural_text) or ""
             pairs.append((question, natural, extract_forced(question.task, probe.text)))
     if not pairs:
-        return Agreement(None)
+        return CueAgreement(None)
     same = [bool(a) and normalize(q.task, a) == normalize(q.task, b) for q, a, b in pairs]
     # Equal values in unequal spelling exist in math alone; there the grader decides.
     unsure = [i for i, (q, a, _) in enumerate(pairs) if not same[i] and a and q.task == "math"]
@@ -96,9 +96,9 @@ def agreement(
     for i, equivalent in zip(unsure, verdicts, strict=True):
         same[i] = equivalent
     examples = tuple(
-        Example(q.id, a, b) for (q, a, b), equal in zip(pairs, same, strict=True) if not equal
+        CueExample(q.id, a, b) for (q, a, b), equal in zip(pairs, same, strict=True) if not equal
     )
-    return Agreement(sum(same) / len(same), examples)
+    return CueAgreement(sum(same) / len(same), examples)
 
 
 # --- Several cues on the same traces --------------------------------------------------------------
@@ -178,7 +178,7 @@ def compare_cues(
     if not questions:
         raise EngineError("comparing cues needs at least one fit question, got none")
     prompts = make_prompts(questions, template)
-    progress = progress or Quiet()
+    progress = progress or NullProgress()
     progress.begin("comparing cues", len(cues) * len(prompts))
     rows: list[CueRow] = []
     drawn: list[str] = []

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from stopadvisor.collection.collect import Progress, Quiet, ask_all, make_prompts
+from stopadvisor.collection.collect import NullProgress, Progress, ask_all, make_prompts
 from stopadvisor.constants import PAPER_BUDGETS
 from stopadvisor.errors import ModelError, ProbeError
 from stopadvisor.probes.plan import Engine, ProbePlan
@@ -126,7 +126,7 @@ def pilot_budgets(
 
     `questions` are fit questions; the first 32 are asked.
     """
-    progress = progress or Quiet()
+    progress = progress or NullProgress()
     asked = make_prompts(questions[:PILOT_QUESTIONS], template)
     progress.begin("pilot", len(asked))
     traces = ask_all(

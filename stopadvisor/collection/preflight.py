@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from stopadvisor.answers.normal_form import normalize
-from stopadvisor.collection.collect import Progress, Quiet, ask_all, make_prompts
-from stopadvisor.collection.cues import Agreement, Example, Status, agreement, below
+from stopadvisor.collection.collect import NullProgress, Progress, ask_all, make_prompts
+from stopadvisor.collection.cues import CueAgreement, CueExample, Status, agreement, below
 from stopadvisor.collection.labels import Grades
 from stopadvisor.constants import TRUNCATED_WARN
 from stopadvisor.engines.chat import Chat
@@ -63,7 +63,7 @@ class PreflightReport:
     checks: tuple[Check, ...]
     agreement: float | None
     """Share of finished traces whose forced and natural answers agree; None without any."""
-    examples: tuple[Example, ...]
+    examples: tuple[CueExample, ...]
     n_questions: int
 
     @property
@@ -132,7 +132,7 @@ def run_preflight(
     plan = replace(plan, on_stop="probe")  # the natural answers show visible ones already
     full = replace(plan, budgets=tuple(sorted({0, prefix, plan.max_think})))
     short = replace(plan, budgets=(), max_think=prefix)
-    progress = progress or Quiet()
+    progress = progress or NullProgress()
     progress.begin("preflight", 2 * len(prompts))
     traces = ask_all(engine, prompts, full, batch_size=batch_size, progress=progress)
     capped = ask_all(engine, prompts, short, batch_size=batch_size, progress=progress)
@@ -306,7 +306,7 @@ def _answer_cap(probes: Sequence[RawProbe], plan: ProbePlan) -> Check:
     )
 
 
-def _agreement(agreed: Agreement) -> Check:
+def _agreement(agreed: CueAgreement) -> Check:
     if agreed.share is None:
         return Check(
             "agreement",

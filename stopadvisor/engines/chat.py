@@ -1,7 +1,7 @@
 """The tokenizer's side of probing: rendered prompts, thinking markers and suffixes.
 
-Works on token ids throughout: text joined at a cut changes its tokenisation there.  Asks `Words`
-for them, so that a tokenizer may be here or at a server; knows no model.
+Works on token ids throughout: text joined at a cut changes its tokenisation there.  Asks a
+`Tokenizer` for them, so that a tokenizer may be here or at a server; knows no model.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stopadvisor.engines.tokenizer import LocalWords, Rendered, Words
+from stopadvisor.engines.tokenizer import LocalTokenizer, Rendered, Tokenizer
 from stopadvisor.errors import ModelError
 
 __all__ = ["KNOWN_MARKERS", "Chat", "Marker", "find_markers"]
@@ -42,13 +42,13 @@ class Marker:
 
 
 def find_markers(
-    words: Words, think_open: str | None = None, think_close: str | None = None
+    words: Tokenizer, think_open: str | None = None, think_close: str | None = None
 ) -> tuple[Marker, Marker]:
     """Find the model's thinking markers as sequences of token ids.
 
     Parameters
     ----------
-    words : Words
+    words : Tokenizer
         With a chat template.
     think_open, think_close : str, optional
         The markers as text; both or neither.  Without them the known pairs are tried: a pair is
@@ -85,7 +85,7 @@ def find_markers(
     )
 
 
-def _is_token(words: Words, text: str) -> bool:
+def _is_token(words: Tokenizer, text: str) -> bool:
     """Whether a marker, or each of the tags it consists of, is a token of its own.
 
     A marker such as ``<think>`` is one tag; those of gpt-oss have words between their tags.
@@ -94,7 +94,7 @@ def _is_token(words: Words, text: str) -> bool:
     return words.has_token(text) or (bool(tags) and all(words.has_token(tag) for tag in tags))
 
 
-def _marker(words: Words, text: str) -> Marker:
+def _marker(words: Tokenizer, text: str) -> Marker:
     ids = tuple(words.encode(text))
     back = words.decode(ids, special=True)
     if not ids or back.strip() != text.strip():
@@ -109,7 +109,7 @@ def _marker(words: Words, text: str) -> Marker:
 class Chat:
     """A tokenizer with its chat template and thinking markers."""
 
-    words: Words
+    words: Tokenizer
     opener: Marker
     closer: Marker
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -136,7 +136,7 @@ class Chat:
             No chat template, no markers, or a template that fails or keeps thinking off.
         """
         if not hasattr(words, "has_token"):
-            words = LocalWords(words)
+            words = LocalTokenizer(words)
         if words.written is None:
             raise ModelError(
                 f"{words.name} has no chat template: a reasoning "
@@ -156,7 +156,7 @@ class Chat:
         ModelError
             There is none.
         """
-        if not isinstance(self.words, LocalWords):
+        if not isinstance(self.words, LocalTokenizer):
             raise ModelError(f"the tokenizer of {self.words.name} is not here")
         return self.words.tokenizer
 

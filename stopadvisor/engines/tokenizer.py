@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from stopadvisor.errors import ModelError
 
-__all__ = ["SPECIMEN", "LocalWords", "Rendered", "Words", "json_sha256"]
+__all__ = ["SPECIMEN", "LocalTokenizer", "Rendered", "Tokenizer", "json_sha256"]
 
 SPECIMEN = (
     "Wait, 3.14159 + 2,718 = f(x)^2;\n\n\tdef naïve(): return '\\\\boxed{½}'  # ok\r\n"
@@ -33,7 +33,7 @@ class Rendered:
     """What the template writes to open the model's turn; all of it where that cannot be told."""
 
 
-class Words(Protocol):
+class Tokenizer(Protocol):
     """Text to token ids and back, and the chat template."""
 
     @property
@@ -83,7 +83,7 @@ class Words(Protocol):
 
 
 @dataclass(frozen=True)
-class LocalWords:
+class LocalTokenizer:
     """Those of a transformers tokenizer."""
 
     tokenizer: Any

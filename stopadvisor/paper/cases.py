@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from stopadvisor.arrays import BoolArray, FloatArray, IntArray
 
-__all__ = ["CASES", "Case", "Duel", "find_cases"]
+__all__ = ["CASES", "Case", "RulePair", "find_cases"]
 
 CASES = ("lost-correct", "scalar lost-correct", "overhead failure", "learned wins", "scalar wins")
 """In the order in which they are listed."""
 
 
 @dataclass(frozen=True)
-class Duel:
+class RulePair:
     """A learned and a scalar rule on the same questions."""
 
     learned_stop: IntArray  # (n_questions,)
@@ -42,7 +42,7 @@ class Case:
     rows: IntArray
 
 
-def find_cases(duel: Duel) -> tuple[Case, ...]:
+def find_cases(duel: RulePair) -> tuple[Case, ...]:
     """Sort questions into cases; one question may be of several.
 
     Returns

@@ -11,8 +11,8 @@ or of two more that are hard on certificates:
   it, an aggressive one does not, so the risk is not monotone in the threshold.
 
 Lengths of traces are log-normal, shorter for what is solved early, longer for what is never
-solved.  The confidence is a logistic of: right or wrong times `Law.signal`, plus a level of the
-question's own, plus a drift along the thinking, plus noise; the entropy follows another, correlated
+solved.  The confidence is a logistic of: right or wrong times `Population.signal`, plus a level
+of the question's own, plus a drift along the thinking, plus noise; the entropy follows another, correlated
 draw of that noise.  Nothing here was measured on a model.  This module knows no files.
 """
 
@@ -29,7 +29,7 @@ from stopadvisor.errors import WorkloadError
 from stopadvisor.probes.table import ProbeTable, Reference
 from stopadvisor.probes.trajectories import TYPES
 
-__all__ = ["KINDS", "PRESETS", "Law", "checkpoint_grid", "make_table", "parse_profile"]
+__all__ = ["KINDS", "PRESETS", "Population", "checkpoint_grid", "make_table", "parse_profile"]
 
 KINDS = (*TYPES, "trap", "relapse")
 """What a question can be; a law gives each its share."""
@@ -39,7 +39,7 @@ _FEWEST_TO_OSCILLATE = 4
 
 
 @dataclass(frozen=True)
-class Law:
+class Population:
     """A law of questions and of what probing them shows."""
 
     shares: Mapping[str, float] = field(default_factory=dict)
@@ -228,14 +228,14 @@ def _of_types(*shares: float) -> dict[str, float]:
 
 
 PRESETS = {
-    "free-form": Law(_of_types(0.30, 0.36, 0.14, 0.02, 0.18)),
-    "early-solved": Law(_of_types(0.72, 0.14, 0.03, 0.08, 0.03), signal=2.2),
-    "unsolved": Law(_of_types(0.12, 0.16, 0.06, 0.58, 0.08)),
+    "free-form": Population(_of_types(0.30, 0.36, 0.14, 0.02, 0.18)),
+    "early-solved": Population(_of_types(0.72, 0.14, 0.03, 0.08, 0.03), signal=2.2),
+    "unsolved": Population(_of_types(0.12, 0.16, 0.06, 0.58, 0.08)),
 }
 """One law for each of the three regimes that the paper finds."""
 
 
-def parse_profile(text: str) -> Law:
+def parse_profile(text: str) -> Population:
     """Read a law's name, or shares such as ``early_solved=0.5,unsolved=0.5``.
 
     ``early`` is short for ``early_solved``.
@@ -263,7 +263,7 @@ def parse_profile(text: str) -> Law:
         if name in shares:
             raise WorkloadError(f"profile: expected each kind once, got {name!r} twice")
         shares[name] = share
-    return Law(shares)
+    return Population(shares)
 
 
 def checkpoint_grid(n_checkpoints: int) -> tuple[int, ...]:

@@ -19,8 +19,8 @@ from stopadvisor.runs.directory import write_json_atomically
 __all__ = [
     "CALIBRATION",
     "LEDGER",
-    "Ask",
     "Look",
+    "LookRequest",
     "looks_at",
     "open_outcomes",
     "read_ledger",
@@ -98,7 +98,7 @@ def looks_at(folder: Path, questions: Sequence[str]) -> list[Look]:
 
 
 @dataclass(frozen=True)
-class Ask:
+class LookRequest:
     """A look that is about to be taken."""
 
     questions: Sequence[str]
@@ -112,7 +112,7 @@ class Ask:
     """Looks at these questions that neighbouring runs recorded."""
 
 
-def take_looks(folder: Path, asks: Sequence[Ask]) -> list[Look]:
+def take_looks(folder: Path, asks: Sequence[LookRequest]) -> list[Look]:
     """Record looks, all of them or none, and return what each may claim.
 
     The same request on the same questions is the same look: its outcome is known already.  The
@@ -156,11 +156,11 @@ def open_outcomes(
     earlier = looks_at(folder, questions)
     planned = earlier[0].planned if earlier else None
     delta = earlier[0].delta if planned else delta
-    (look,) = take_looks(folder, [Ask(questions, request, delta, planned)])
+    (look,) = take_looks(folder, [LookRequest(questions, request, delta, planned)])
     return look not in earlier
 
 
-def _next_look(looks: Sequence[Look], ask: Ask) -> Look:
+def _next_look(looks: Sequence[Look], ask: LookRequest) -> Look:
     """The look that was taken already, or the next one."""
     keys = tuple(sorted(set(ask.questions)))
     earlier = _at(looks, keys)

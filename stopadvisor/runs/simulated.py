@@ -23,7 +23,7 @@ from stopadvisor.constants import PROBE_CAP
 from stopadvisor.errors import OutputError
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.probes.records import Checkpoint, ProbeRecord
-from stopadvisor.probes.simulation import Law
+from stopadvisor.probes.simulation import Population
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.runs.archives import SIMULATED
 from stopadvisor.runs.directory import RunDirectory
@@ -37,7 +37,7 @@ _MAX_THINK = 8192
 """Where the simulator cuts the longest traces."""
 
 
-def write_archive(path: Path, law: Law, n_questions: int, seed: int) -> None:
+def write_archive(path: Path, law: Population, n_questions: int, seed: int) -> None:
     """Draw questions and write them as a ``.npz`` archive; full thinking is the last checkpoint.
 
     Raises
@@ -69,7 +69,7 @@ def write_archive(path: Path, law: Law, n_questions: int, seed: int) -> None:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def write_run(path: Path, law: Law, n_questions: int, seed: int) -> None:
+def write_run(path: Path, law: Population, n_questions: int, seed: int) -> None:
     """Draw questions and write them as a run directory, natural answers included.
 
     Raises
@@ -107,7 +107,7 @@ def _make_folder(path: Path) -> None:
         raise OutputError(f"cannot make {path}: {error.strerror or error}") from error
 
 
-def _recipe(law: Law, n_questions: int, seed: int) -> dict[str, Any]:
+def _recipe(law: Population, n_questions: int, seed: int) -> dict[str, Any]:
     """All that `simulate` needs to draw the same again."""
     return {"law": asdict(law), "questions": n_questions, "seed": seed}
 

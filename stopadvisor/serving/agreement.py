@@ -15,7 +15,7 @@ from stopadvisor.errors import ProbeError
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.runs.directory import RunDirectory
-from stopadvisor.serving.answers import Answered
+from stopadvisor.serving.answers import AnswerRecord
 
 __all__ = ["Agreement", "agree", "recorded_stop"]
 
@@ -80,7 +80,7 @@ def recorded_stop(policy: Policy, record: ProbeRecord) -> int | None:
     return None
 
 
-def agree(policy: Policy, lines: Sequence[Answered], run: RunDirectory) -> Agreement:
+def agree(policy: Policy, lines: Sequence[AnswerRecord], run: RunDirectory) -> Agreement:
     """Hold real stops against those of a run's recorded probes, its first traces.
 
     Raises

@@ -19,7 +19,7 @@ from stopadvisor.engines import OutOfMemory
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Draws, OnStop, Reply, Request, Rule, make_requests
 from stopadvisor.probes.plan import ProbePlan
-from stopadvisor.serving.answers import Answered, AnswerFile, Full, normal_form
+from stopadvisor.serving.answers import AnswerFile, AnswerRecord, Full, normal_form
 from stopadvisor.workload.questions import Question
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class Answering:
                 seconds=round(full.seconds, 6),
                 correct=correct[1],
             )
-        self.file.add(Answered.of(question, self.file.setting, reply, correct[0], whole))
+        self.file.add(AnswerRecord.of(question, self.file.setting, reply, correct[0], whole))
         self.new += 1
         decoded = sum(r.decoded_tokens for r in graded)
         self.progress.advance(1, decoded)

@@ -22,7 +22,7 @@ from stopadvisor.runs.storage import append, encode
 from stopadvisor.stats.intervals import exact_interval
 from stopadvisor.workload.questions import Question
 
-__all__ = ["AnswerFile", "Answered", "Comparison", "Full", "compare"]
+__all__ = ["AnswerFile", "AnswerRecord", "Full", "FullComparison", "compare"]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Full:
 
 
 @dataclass(frozen=True)
-class Answered:
+class AnswerRecord:
     """One line: a question and what it got."""
 
     id: str
@@ -77,7 +77,7 @@ class Answered:
         reply: Reply,
         correct: bool | None,
         full: Full | None = None,
-    ) -> Answered:
+    ) -> AnswerRecord:
         """Put a reply into a line."""
         return cls(
             id=question.id,
@@ -115,7 +115,7 @@ class Answered:
         return json.dumps(data, ensure_ascii=False, allow_nan=False)
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any], where: str) -> Answered:
+    def from_dict(cls, data: Mapping[str, Any], where: str) -> AnswerRecord:
         """Read a line back; `where` names file and line for the error message."""
         values = {"correct": None, "full": None} | dict(data)
         names = [f.name for f in fields(cls)]
@@ -144,7 +144,7 @@ def normal_form(question: Question, reply: Reply) -> str:
 class AnswerFile:
     """Lines that are appended one by one; made by `AnswerFile.open`, which also locks it."""
 
-    def __init__(self, path: Path, setting: str, lines: Sequence[Answered]) -> None:
+    def __init__(self, path: Path, setting: str, lines: Sequence[AnswerRecord]) -> None:
         self.path = path
         self.setting = setting
         self.lines = list(lines)
@@ -212,13 +212,13 @@ class AnswerFile:
                 )
         return {question.id for question in questions if question.id in keys}
 
-    def add(self, line: Answered) -> None:
+    def add(self, line: AnswerRecord) -> None:
         """Append a line: it is on disk when this returns."""
         append(self.path, encode(line.to_json() + "\n"))
         self.lines.append(line)
 
 
-def _read(line: bytes, where: str) -> Answered | None:
+def _read(line: bytes, where: str) -> AnswerRecord | None:
     if not line:
         return None
     try:
@@ -227,14 +227,14 @@ def _read(line: bytes, where: str) -> Answered | None:
         raise OutputError(f"{where}: not a line of JSON: {error}") from error
     if not isinstance(data, dict):
         raise OutputError(f"{where}: expected an object, got {data!r}")
-    return Answered.from_dict(data, where)
+    return AnswerRecord.from_dict(data, where)
 
 
 # --- Stopped against full -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Comparison:
+class FullComparison:
     """Stopping against full thinking, over the same questions."""
 
     questions: int
@@ -272,7 +272,7 @@ class Comparison:
         }
 
 
-def compare(lines: Sequence[Answered]) -> Comparison:
+def compare(lines: Sequence[AnswerRecord]) -> FullComparison:
     """Compare those lines that hold the full answer too."""
     pairs = [(line, line.full) for line in lines if line.full is not None]
     graded = [
@@ -280,7 +280,7 @@ def compare(lines: Sequence[Answered]) -> Comparison:
         for line, full in pairs
         if line.correct is not None and full.correct is not None
     ]
-    return Comparison(
+    return FullComparison(
         questions=len(pairs),
         decoded_tokens=sum(line.decoded_tokens for line, _ in pairs),
         full_decoded_tokens=sum(full.decoded_tokens for _, full in pairs),

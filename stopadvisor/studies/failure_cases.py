@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from stopadvisor.arrays import FloatArray, IntArray
-from stopadvisor.assessment.sequences import Chain, score_out_of_fold
+from stopadvisor.assessment.sequences import ThresholdSequence, score_out_of_fold
 from stopadvisor.errors import StudyError, WorkloadError
-from stopadvisor.paper.cases import Duel, find_cases
+from stopadvisor.paper.cases import RulePair, find_cases
 from stopadvisor.paper.protocol import first_stops, operating_points, paper_split
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.families import SCALAR_FAMILIES
@@ -95,7 +95,7 @@ class _Side:
     protocol: str
     families: tuple[str, str]
     table: ProbeTable
-    duel: Duel
+    duel: RulePair
     learned_scores: FloatArray  # (n_questions, n_checkpoints); NaN where not probed
     scalar_scores: FloatArray  # (n_questions, n_checkpoints)
 
@@ -202,7 +202,7 @@ def _paper_side(view: View, options: StudyOptions) -> _Side:
     stops = [first_stops(setting.scores[p.family][test], p.threshold) for p in points]
     correct = [_at(setting.correct[test], s).astype(bool) for s in stops]
     costs = [_at(setting.costs.total[test], s).astype(np.float64) for s in stops]
-    duel = Duel(
+    duel = RulePair(
         stops[0],
         stops[1],
         correct[0],
@@ -237,7 +237,7 @@ def _deploy_side(side: FitSide) -> _Side | None:
     (stops, others), (right, too), (cost, price) = (
         [values[rows] for values in pair] for pair in zip(*outcomes, strict=True)
     )
-    duel = Duel(
+    duel = RulePair(
         stops, others, right, too, table.full_correct, cost, price, side.fit.full_cost[rows]
     )
     families = (learned.scorer.family, scalar.scorer.family)
@@ -245,7 +245,9 @@ def _deploy_side(side: FitSide) -> _Side | None:
     return _Side(side.label, "deploy", families, table, duel, *scores)
 
 
-def _chain_outcome(side: FitSide, chain: Chain) -> tuple[IntArray, NDArray[np.bool_], FloatArray]:
+def _chain_outcome(
+    side: FitSide, chain: ThresholdSequence
+) -> tuple[IntArray, NDArray[np.bool_], FloatArray]:
     """Stop as a probed checkpoint, correctness and cost of each fit question."""
     table = side.fit.table
     columns = np.array(chain.scorer.schedule)
@@ -256,7 +258,7 @@ def _chain_outcome(side: FitSide, chain: Chain) -> tuple[IntArray, NDArray[np.bo
     return probed, _at(right, stops).astype(np.bool_), _at(cost, stops).astype(np.float64)
 
 
-def _scores(side: FitSide, chain: Chain) -> FloatArray:
+def _scores(side: FitSide, chain: ThresholdSequence) -> FloatArray:
     """Out-of-fold scores at every probed checkpoint; NaN where the rule does not probe."""
     found = score_out_of_fold(side.fit, chain.scorer.family, chain.scorer.schedule)
     assert found is not None  # the chain exists

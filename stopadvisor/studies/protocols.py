@@ -10,7 +10,12 @@ from dataclasses import dataclass, replace
 
 from stopadvisor.assessment.assess import calibration_size
 from stopadvisor.assessment.choice import Settings, fit_limit
-from stopadvisor.assessment.sequences import Chain, FitData, build_chain, candidate_schedules
+from stopadvisor.assessment.sequences import (
+    FitData,
+    ThresholdSequence,
+    build_chain,
+    candidate_schedules,
+)
 from stopadvisor.errors import CalibrationError, StudyError
 from stopadvisor.paper.protocol import PaperSetting
 from stopadvisor.rules.families import SCALAR_FAMILIES
@@ -100,22 +105,26 @@ class FitSide:
     limit: float
     """Most fit losses that calibration could still certify; negative if nothing."""
 
-    def chains(self, schedule: tuple[int, ...]) -> list[Chain]:
+    def chains(self, schedule: tuple[int, ...]) -> list[ThresholdSequence]:
         """One chain a family over a schedule, the learned one first."""
         built = (build_chain(self.fit, family, schedule) for family in self.settings.families)
         return [chain for chain in built if chain is not None]
 
-    def all_chains(self) -> list[Chain]:
+    def all_chains(self) -> list[ThresholdSequence]:
         """Every family over every schedule that `assess` tries."""
         return [c for s in candidate_schedules(self.fit.table) for c in self.chains(s)]
 
-    def cheapest(self, chains: Sequence[Chain], limit: float | None = None) -> Chain | None:
+    def cheapest(
+        self, chains: Sequence[ThresholdSequence], limit: float | None = None
+    ) -> ThresholdSequence | None:
         """The chain that saves most within the limit; None if none may stop."""
         most = self.limit if limit is None else limit
         feasible = [c for c in chains if c.position(most) >= 0]
         return min(feasible, key=lambda c: float(c.costs[c.position(most)]), default=None)
 
-    def expected(self, chains: Sequence[Chain], limit: float | None = None) -> tuple[Cell, ...]:
+    def expected(
+        self, chains: Sequence[ThresholdSequence], limit: float | None = None
+    ) -> tuple[Cell, ...]:
         """Cells of `EXPECTED` for the cheapest chain; empty where none may stop."""
         most = self.limit if limit is None else limit
         chain = self.cheapest(chains, most)
@@ -125,7 +134,7 @@ class FitSide:
         schedule = chain.scorer.schedule
         return (chain.scorer.family, len(schedule), risk, self.saving(chain, most))
 
-    def saving(self, chain: Chain, limit: float | None = None) -> float:
+    def saving(self, chain: ThresholdSequence, limit: float | None = None) -> float:
         """Net saving on fit questions at the limit (percent), out of fold."""
         cost = float(chain.costs[chain.position(self.limit if limit is None else limit)])
         return 100 * (1 - cost / float(self.fit.full_cost.sum()))

@@ -14,11 +14,11 @@ from stopadvisor.errors import StudyError
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.study import Study, StudyOptions, StudyResult
 
-__all__ = ["STUDIES", "Entry", "run_study"]
+__all__ = ["STUDIES", "StudyEntry", "run_study"]
 
 
 @dataclass(frozen=True)
-class Entry:
+class StudyEntry:
     """One line of the table of studies."""
 
     help: str
@@ -30,55 +30,55 @@ class Entry:
     """Begun first where all are run."""
 
 
-STUDIES: Mapping[str, Entry] = {
-    "frontier": Entry(
+STUDIES: Mapping[str, StudyEntry] = {
+    "frontier": StudyEntry(
         "Peak gain over fixed budgets, under four interpolations.",
     ),
-    "validation-selected": Entry(
+    "validation-selected": StudyEntry(
         "Thresholds chosen on validation questions, measured on the others.",
     ),
-    "alpha-grid": Entry("Learned against scalar rules at four risk targets."),
-    "split-sensitivity": Entry(
+    "alpha-grid": StudyEntry("Learned against scalar rules at four risk targets."),
+    "split-sensitivity": StudyEntry(
         "The matched-risk comparison under five calibration splits.",
     ),
-    "proxies": Entry(
+    "proxies": StudyEntry(
         "DEER-, EAT-, PUMA-style and TERMINATOR-light rules, at peak and at matched risk.",
     ),
-    "ablation": Entry("Peak gain of subsets of the features."),
-    "classifiers": Entry(
+    "ablation": StudyEntry("Peak gain of subsets of the features."),
+    "classifiers": StudyEntry(
         "Logistic regression against forest, boosting and a neural network.",
         slow=True,
     ),
-    "schedules": Entry(
+    "schedules": StudyEntry(
         "What fewer and other checkpoints keep of the gain, and what they cost.",
     ),
-    "probe-cap": Entry("Savings if probes were capped at other lengths."),
-    "calibration": Entry(
+    "probe-cap": StudyEntry("Savings if probes were capped at other lengths."),
+    "calibration": StudyEntry(
         "Calibration of the scores as probabilities: ECE, Brier score, reliability.",
     ),
-    "calibration-size": Entry("What is certified with fewer calibration questions."),
-    "transfer": Entry(
+    "calibration-size": StudyEntry("What is certified with fewer calibration questions."),
+    "transfer": StudyEntry(
         "A rule of one run on another: zero-shot, target-calibrated, target-trained.",
         2,
         "two runs or more",
     ),
-    "cues": Entry(
+    "cues": StudyEntry(
         "Answer cues compared.",
         2,
         "two runs or more that differ in their cue only",
     ),
-    "temperature": Entry(
+    "temperature": StudyEntry(
         "Sampling temperatures and repeated samples compared.",
         needs="one run with several samples, or runs that differ in temperature or seed only",
     ),
-    "failure-cases": Entry(
+    "failure-cases": StudyEntry(
         "Lost questions, wins and overhead failures, with their trajectories.",
         options={"cases": "N: questions shown of each case, 5 by default"},
     ),
-    "serving": Entry(
+    "serving": StudyEntry(
         "Savings under each serving regime, break-even and prices.",
     ),
-    "map": Entry(
+    "map": StudyEntry(
         "One row a run: profile, regime, verdict and savings.",
         options={"paper": "1 (the paper's 18 settings beside one's own)"},
     ),

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from stopadvisor.assessment.sequences import Chain
+from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.constants import PAPER_CACHED_WEIGHT
 from stopadvisor.paper.protocol import first_stops, peak_serving
 from stopadvisor.rules.costs import (
@@ -175,7 +175,7 @@ def _paper_rows(view: View) -> list[tuple[Cell, ...]]:
     return rows
 
 
-def _served(side: FitSide, chain: Chain, weights: Weights) -> tuple[ServingCost, ...]:
+def _served(side: FitSide, chain: ThresholdSequence, weights: Weights) -> tuple[ServingCost, ...]:
     return serving_costs(
         side.fit.table,
         chain.scorer.schedule,
@@ -185,7 +185,7 @@ def _served(side: FitSide, chain: Chain, weights: Weights) -> tuple[ServingCost,
     )
 
 
-def _regime_row(side: FitSide, chain: Chain, cost: ServingCost) -> tuple[Cell, ...]:
+def _regime_row(side: FitSide, chain: ThresholdSequence, cost: ServingCost) -> tuple[Cell, ...]:
     return (
         side.label,
         cost.serving,
@@ -197,7 +197,7 @@ def _regime_row(side: FitSide, chain: Chain, cost: ServingCost) -> tuple[Cell, .
     )
 
 
-def _own_row(side: FitSide, chain: Chain, serving: Serving) -> tuple[Cell, ...]:
+def _own_row(side: FitSide, chain: ThresholdSequence, serving: Serving) -> tuple[Cell, ...]:
     """The rule that a regime itself would choose."""
     there = replace(side, fit=replace(side.fit, serving=serving))
     best = chain if serving == side.fit.serving else there.cheapest(there.all_chains())
@@ -207,7 +207,7 @@ def _own_row(side: FitSide, chain: Chain, serving: Serving) -> tuple[Cell, ...]:
     return (side.label, serving, scorer.family, len(scorer.schedule), there.saving(best))
 
 
-def _price_rows(side: FitSide, chain: Chain) -> list[tuple[Cell, ...]]:
+def _price_rows(side: FitSide, chain: ThresholdSequence) -> list[tuple[Cell, ...]]:
     grid = [("cached", 1.0, price) for price in _CACHED]
     grid += [("prompt", price, _CACHED_SHARE * price) for price in _PREFILLED]
     costs = _served(side, chain, side.settings.weights)

@@ -15,7 +15,7 @@ from itertools import permutations
 from stopadvisor.assessment.assess import calibration_size
 from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.certification.calibration import Calibration, calibrate
-from stopadvisor.certification.transfer import Comparison, calibrate_transfer, compare
+from stopadvisor.certification.transfer import TransferComparison, calibrate_transfer, compare
 from stopadvisor.errors import CalibrationError, PolicyError, StudyError
 from stopadvisor.paper.transfer_gains import Learner, transfer_gains
 from stopadvisor.policy.frozen import load_policy
@@ -182,7 +182,7 @@ def _trained(target: Source, settings: Settings) -> tuple[Choice, Calibration]:
     return choice, calibrate(choice, calibration)
 
 
-def _compared(found: Comparison) -> list[tuple[Cell, ...]]:
+def _compared(found: TransferComparison) -> list[tuple[Cell, ...]]:
     rows: list[tuple[Cell, ...]] = []
     for row in found.rows:
         outcome, spread = row.outcome, row.outcome.saving_interval

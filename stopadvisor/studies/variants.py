@@ -11,7 +11,7 @@ import numpy as np
 
 from stopadvisor.arrays import FloatArray
 from stopadvisor.assessment.frontier import fixed_budget_frontier
-from stopadvisor.assessment.sequences import Chain
+from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.paper.gain_bootstrap import resample_gains
 from stopadvisor.paper.peaks import peak, peak_thresholds
 from stopadvisor.paper.protocol import first_stops
@@ -96,7 +96,9 @@ def peak_rows(
     return rows
 
 
-def served_row(side: FitSide, name: str, scores: FloatArray, chain: Chain) -> tuple[Cell, ...]:
+def served_row(
+    side: FitSide, name: str, scores: FloatArray, chain: ThresholdSequence
+) -> tuple[Cell, ...]:
     """What a variant over all checkpoints saves at the risk that calibration could certify.
 
     Parameters
@@ -105,7 +107,7 @@ def served_row(side: FitSide, name: str, scores: FloatArray, chain: Chain) -> tu
     name : str
     scores : ndarray of float, shape (n_questions, n_checkpoints)
         Of the fit questions, out of fold.
-    chain : Chain
+    chain : ThresholdSequence
         Made of them.
     """
     table = side.fit.table

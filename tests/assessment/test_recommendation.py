@@ -10,7 +10,7 @@ import pytest
 
 from stopadvisor.assessment.choice import Choice, FitPoint, Settings
 from stopadvisor.assessment.recommendation import chance_words, deciding_reason, recommend
-from stopadvisor.assessment.sequences import Chain
+from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.paper.protocol import MatchedRisk, OperatingPoint, PaperServing
 from stopadvisor.paper.recommendation import recommend_paper
 from stopadvisor.probes.trajectories import Profile, profile
@@ -40,10 +40,10 @@ def point(family: str, *, feasible: bool = True) -> FitPoint:
     return FitPoint(feasible, family, (0, 128), 0.9, 100, 0.05, 0.8, saving, saving)
 
 
-def chain(family: str, *, learned: bool) -> Chain:
+def chain(family: str, *, learned: bool) -> ThresholdSequence:
     empty: Any = np.zeros((0, 0))
     scorer = Scorer(family, (0, 1), MODEL if learned else None)
-    return Chain(scorer, empty, None, empty, empty, empty, empty)  # type: ignore[arg-type]
+    return ThresholdSequence(scorer, empty, None, empty, empty, empty, empty)  # type: ignore[arg-type]
 
 
 def choice(verdict: str, advised: str | None, *, lower: float = 5.0, chance: float = 0.9) -> Choice:

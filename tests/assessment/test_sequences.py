@@ -10,7 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stopadvisor.assessment import sequences as chains
-from stopadvisor.assessment.sequences import Chain, FitData, build_chain, candidate_schedules
+from stopadvisor.assessment.sequences import (
+    FitData,
+    ThresholdSequence,
+    build_chain,
+    candidate_schedules,
+)
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.grouping import group_numbers
 from stopadvisor.probes.table import ProbeTable
@@ -37,7 +42,7 @@ def data(table: ProbeTable, most_blocks: int = 1000) -> FitData:
     )
 
 
-def chain(fit: FitData, family: str, schedule: tuple[int, ...] = EVERY) -> Chain:
+def chain(fit: FitData, family: str, schedule: tuple[int, ...] = EVERY) -> ThresholdSequence:
     found = build_chain(fit, family, schedule)
     assert found is not None
     return found
@@ -225,10 +230,10 @@ def test_cutting_a_chain_keeps_its_careful_thresholds_as_they_were(seed: int, mo
     assert np.array_equal(cut.costs, found.costs[:kept])
 
 
-def _bare(losses: list[int]) -> Chain:
+def _bare(losses: list[int]) -> ThresholdSequence:
     size = len(losses)
     counts = np.array(losses, dtype=float)
-    return Chain(
+    return ThresholdSequence(
         Scorer("confidence", (0,), None),
         -np.arange(size, dtype=float),
         StopCurve.build(

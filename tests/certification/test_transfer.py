@@ -11,7 +11,7 @@ import pytest
 from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.certification.calibration import Calibration, calibrate, recalibrate
 from stopadvisor.certification.transfer import (
-    Comparison,
+    TransferComparison,
     calibrate_transfer,
     check_transfer,
     compare,
@@ -237,13 +237,13 @@ def choice(target: Source) -> Choice:
 @pytest.fixture(scope="module")
 def comparison(
     policy: dict[str, Any], target: Source, calibration: Calibration, choice: Choice
-) -> Comparison:
+) -> TransferComparison:
     trained = calibrate(choice, target.part("calibration"))
     return compare(policy, target, calibration, choice, trained)
 
 
 def test_protocols_are_compared_at_equal_labels_on_equal_questions(
-    comparison: Comparison, target: Source
+    comparison: TransferComparison, target: Source
 ) -> None:
     counts = target.counts()
     labels = counts["fit"] + counts["calibration"]
@@ -258,7 +258,7 @@ def test_protocols_are_compared_at_equal_labels_on_equal_questions(
 
 
 def test_rows_say_what_was_shown_of_each_rule(
-    comparison: Comparison, policy: dict[str, Any], target: Source, calibration: Calibration
+    comparison: TransferComparison, policy: dict[str, Any], target: Source, calibration: Calibration
 ) -> None:
     zero, transferred, _ = comparison.rows
     assert not zero.certified

@@ -23,8 +23,8 @@ import pytest
 import stopadvisor
 from stopadvisor import errors
 from stopadvisor.cli import main as main_module
-from stopadvisor.cli.main import COMMANDS, LIBRARIES, Entry, main
-from stopadvisor.cli.page import EXIT_CODES, Page
+from stopadvisor.cli.main import COMMANDS, LIBRARIES, CommandEntry, main
+from stopadvisor.cli.page import EXIT_CODES, Command
 
 ROOT = Path(__file__).parent.parent.parent
 HEAVY = ("torch", "transformers", "sklearn", "scipy", "numpy", "joblib", "math_verify")
@@ -51,7 +51,7 @@ def fails(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
         def command(as_json: bool) -> None:
             raise error
 
-        monkeypatch.setitem(COMMANDS, "fail", Entry("a.failing.module", "Fails."))
+        monkeypatch.setitem(COMMANDS, "fail", CommandEntry("a.failing.module", "Fails."))
         monkeypatch.setattr(
             main_module, "import_module", lambda _: SimpleNamespace(command=command)
         )
@@ -136,9 +136,9 @@ def test_every_command_in_the_table_is_there(name: str, capsys: pytest.CaptureFi
     assert "--quiet" in text
 
 
-def page(name: str) -> Page:
+def page(name: str) -> Command:
     command = import_module(COMMANDS[name].module).command
-    assert isinstance(command, Page)
+    assert isinstance(command, Command)
     return command
 
 

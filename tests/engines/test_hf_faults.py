@@ -14,7 +14,7 @@ from torch import Tensor
 
 from stopadvisor.answers.grading import GRADING, Grader
 from stopadvisor.cli.main import main
-from stopadvisor.collection.collect import Quiet, collect
+from stopadvisor.collection.collect import NullProgress, collect
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.runner import Runner
@@ -31,7 +31,7 @@ PLAN = plan([0, 4, 9, 16], max_think=24, cap=6)
 Step = Callable[[Tensor, dict[str, Any]], bool]
 
 
-class Remarks(Quiet):
+class Remarks(NullProgress):
     """Keeps what the loop says, and how many traces are written."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from stopadvisor.constants import CUES
 from stopadvisor.engines.http.client import Client, Completion
 from stopadvisor.engines.openai import load_engine
 from stopadvisor.engines.openai.engine import OpenAiEngine
-from stopadvisor.engines.openai.ramp import RAMP, RAMP_TOKENS, Step, find_concurrency
+from stopadvisor.engines.openai.ramp import RAMP, RAMP_TOKENS, RampStep, find_concurrency
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.probes.plan import ProbePlan, Prompt, RawTrace
 from tests.engines.fake_server import FakeServer, Story, end_id, fake_server, ids_of, logprob, words
@@ -295,10 +295,10 @@ def test_the_ramp_stops_where_more_is_not_worth_it(
 ) -> None:
     asked: list[int] = []
 
-    async def step(client: object, prompts: object, number: int) -> Step:
+    async def step(client: object, prompts: object, number: int) -> RampStep:
         asked.append(number)
         at = RAMP.index(number)
-        return Step(number, tokens_per_second[at], latency[at])
+        return RampStep(number, tokens_per_second[at], latency[at])
 
     monkeypatch.setattr("stopadvisor.engines.openai.ramp._step", step)
     client = Client(["http://127.0.0.1:9/v1"], "m")

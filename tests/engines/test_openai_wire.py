@@ -9,8 +9,8 @@ import pytest
 
 from stopadvisor.engines.http.client import Client
 from stopadvisor.engines.openai import load_engine
-from stopadvisor.engines.openai.backend import TextWire
-from stopadvisor.engines.tokenizer import LocalWords
+from stopadvisor.engines.openai.backend import TextBackend
+from stopadvisor.engines.tokenizer import LocalTokenizer
 from stopadvisor.errors import ModelError
 from stopadvisor.probes.plan import RawProbe
 from tests.engines.fake_server import Story, end_id, fake_server, ids_of, words
@@ -78,7 +78,7 @@ def test_a_policy_from_text_is_told_from_one_on_ids() -> None:
 
 
 def test_what_the_server_puts_in_front_is_not_sent_twice() -> None:
-    wire = TextWire.of(Client(["http://127.0.0.1:9/v1"], "m"), words(), takes_ids=False)
+    wire = TextBackend.of(Client(["http://127.0.0.1:9/v1"], "m"), words(), takes_ids=False)
     assert wire.begin == ""  # the tiny reasoner's tokenizer adds nothing
 
     class Adding:
@@ -92,8 +92,8 @@ def test_what_the_server_puts_in_front_is_not_sent_twice() -> None:
             begin = [end_id()] if add_special_tokens else []
             return [*begin, *self.inner.encode(text, add_special_tokens=False)]
 
-    chat = replace(words(), words=LocalWords(Adding(words().tokenizer)))
-    wire = TextWire.of(Client(["http://127.0.0.1:9/v1"], "m"), chat, takes_ids=False)
+    chat = replace(words(), words=LocalTokenizer(Adding(words().tokenizer)))
+    wire = TextBackend.of(Client(["http://127.0.0.1:9/v1"], "m"), chat, takes_ids=False)
     assert wire.begin == "<|im_end|>"
 
 
@@ -107,9 +107,9 @@ def test_a_tokenizer_that_changes_joined_text_is_refused() -> None:
         def decode(self, ids: list[int], **options: Any) -> str:
             return " ".join(words().decode([i]) for i in ids)
 
-    chat = replace(words(), words=LocalWords(Spacing()))
+    chat = replace(words(), words=LocalTokenizer(Spacing()))
     with pytest.raises(ModelError, match="cannot be continued in parts"):
-        TextWire.of(Client(["http://127.0.0.1:9/v1"], "m"), chat, takes_ids=False)
+        TextBackend.of(Client(["http://127.0.0.1:9/v1"], "m"), chat, takes_ids=False)
 
 
 @pytest.mark.parametrize(

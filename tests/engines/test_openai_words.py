@@ -20,8 +20,8 @@ import pytest
 from stopadvisor.engines.http.client import Client
 from stopadvisor.engines.openai import load_engine, open_model
 from stopadvisor.engines.openai.engine import OpenAiEngine
-from stopadvisor.engines.openai.server_tokenizer import ServerWords, aside
-from stopadvisor.engines.tokenizer import LocalWords
+from stopadvisor.engines.openai.server_tokenizer import ServerTokenizer, aside
+from stopadvisor.engines.tokenizer import LocalTokenizer
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.policy.source import AS_SERVED
 from tests.engines.fake_server import FakeServer, end_id, fake_server, ids_of, words
@@ -31,13 +31,13 @@ from tests.engines.test_openai_load import probe_without
 TAGS = "<|im_start|>a<|im_end|><think>b</think>"
 
 
-def words_at(server: FakeServer, patience: float) -> ServerWords:
+def words_at(server: FakeServer, patience: float) -> ServerTokenizer:
     client = Client([server.url], "tiny-reasoner", patience=patience)
-    return asyncio.run(ServerWords.open(client, "for a test"))
+    return asyncio.run(ServerTokenizer.open(client, "for a test"))
 
 
 @contextmanager
-def opened(**settings: Any) -> Iterator[tuple[ServerWords, FakeServer]]:
+def opened(**settings: Any) -> Iterator[tuple[ServerTokenizer, FakeServer]]:
     """Words of a fake server."""
     with fake_server(**settings) as server:
         found = words_at(server, patience=2.0)
@@ -54,8 +54,8 @@ def wait_until(true: Callable[[], bool], seconds: float = 5.0) -> None:
         time.sleep(0.01)
 
 
-def asked(engine: OpenAiEngine) -> ServerWords:
-    assert isinstance(engine.chat.words, ServerWords)
+def asked(engine: OpenAiEngine) -> ServerTokenizer:
+    assert isinstance(engine.chat.words, ServerTokenizer)
     return engine.chat.words
 
 
@@ -219,7 +219,7 @@ def test_sampling_that_nothing_says_is_left_to_the_server(
 
 
 def test_the_event_loop_goes_on_while_a_server_is_asked() -> None:
-    class Far(LocalWords):
+    class Far(LocalTokenizer):
         local = False
 
     async def ticks() -> int:
@@ -247,7 +247,7 @@ def test_it_can_be_asked_within_the_event_loop_and_closed_there() -> None:
 
 
 def test_who_gives_up_waiting_is_not_held() -> None:
-    async def give_up(found: ServerWords) -> None:
+    async def give_up(found: ServerTokenizer) -> None:
         await asyncio.wait_for(aside(found, found.encode, "new"), 0.2)
 
     with fake_server() as server:
@@ -327,7 +327,7 @@ def test_ctrl_c_ends_a_process_that_waits_for_the_servers_tokenizer(tmp_path: Pa
     ids=["tokenize", "detokenize"],
 )
 def test_answers_that_are_none_are_refused(
-    ask: Callable[[ServerWords], Any], message: str, monkeypatch: pytest.MonkeyPatch
+    ask: Callable[[ServerTokenizer], Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened() as (found, _):
         monkeypatch.setattr(found, "_post", lambda path, **fields: {"else": 1})

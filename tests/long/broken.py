@@ -13,7 +13,12 @@ import numpy as np
 
 from stopadvisor.arrays import FloatArray, IntArray
 from stopadvisor.assessment.choice import choose
-from stopadvisor.assessment.sequences import Chain, FitData, build_chain, candidate_schedules
+from stopadvisor.assessment.sequences import (
+    FitData,
+    ThresholdSequence,
+    build_chain,
+    candidate_schedules,
+)
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.boosting import fit_boosted
 from stopadvisor.rules.costs import PAPER_WEIGHTS
@@ -22,7 +27,7 @@ from stopadvisor.rules.features import feature_array
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import Certified, certify, max_losses, p_values
 from tests.long.coverage import DELTA, Truth, seeded, settings_of
-from tests.populations import POPULATIONS, Population, renamed
+from tests.populations import POPULATIONS, KnownPopulation, renamed
 
 __all__ = ["VARIANTS", "Found", "Variant"]
 
@@ -77,7 +82,7 @@ def without_a_bound(fit_sets: int, calibrations: int, truth: int) -> Found:
     return Found(n, bad)
 
 
-def _cheapest_of_25(population: Population, alpha: float) -> Callable[[int, int, int], Found]:
+def _cheapest_of_25(population: KnownPopulation, alpha: float) -> Callable[[int, int, int], Found]:
     def run(fit_sets: int, calibrations: int, truth: int) -> Found:
         """Five families over five schedules, each chain at the whole of delta; the cheapest."""
         n = bad = 0
@@ -87,7 +92,7 @@ def _cheapest_of_25(population: Population, alpha: float) -> Callable[[int, int,
             rng = seeded(population, alpha, 22, fit_set)
             fit = _fit_data(renamed(population.draw(population.n_fit, rng), "fit-"))
             schedules = candidate_schedules(fit.table)[:5]
-            chains: list[Chain] = []
+            chains: list[ThresholdSequence] = []
             for family in ("learned", *SCALAR_FAMILIES):
                 built = (build_chain(fit, family, schedule) for schedule in schedules)
                 chains += [chain for chain in built if chain is not None]
@@ -162,7 +167,7 @@ def best_of_ten_splits(fit_sets: int, calibrations: int, truth: int) -> Found:
     for number in range(fit_sets * calibrations):
         rng = seeded(population, alpha, 52, number)
         questions = renamed(population.draw(size, rng), "q")
-        best: tuple[float, Chain | None, int] = (0.0, None, -1)
+        best: tuple[float, ThresholdSequence | None, int] = (0.0, None, -1)
         for _ in range(10):
             order = rng.permutation(size)
             fit = _fit_data(questions.take(order[: population.n_fit]))

@@ -13,10 +13,15 @@ import numpy as np
 
 from stopadvisor.arrays import FloatArray
 from stopadvisor.assessment.choice import Settings, _compare, fit_limit
-from stopadvisor.assessment.sequences import Chain, FitData, build_chain, candidate_schedules
+from stopadvisor.assessment.sequences import (
+    FitData,
+    ThresholdSequence,
+    build_chain,
+    candidate_schedules,
+)
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.costs import PAPER_WEIGHTS
-from tests.populations import POPULATIONS, Population
+from tests.populations import POPULATIONS, KnownPopulation
 
 __all__ = ["SIZES", "Case", "cases", "told_apart"]
 
@@ -27,7 +32,7 @@ SIZES = (400, 80, 36)
 class Case:
     """A population, a sample size and a risk target."""
 
-    population: Population
+    population: KnownPopulation
     n_fit: int
     alpha: float
     every_schedule: bool
@@ -45,7 +50,7 @@ def cases() -> Iterator[Case]:
 
 
 def _exchangeable(
-    population: Population, n: int, alpha: float, rng: np.random.Generator
+    population: KnownPopulation, n: int, alpha: float, rng: np.random.Generator
 ) -> ProbeTable:
     table = population.draw(n, rng, alpha=alpha)
     n_questions, m = table.correct.shape
@@ -71,7 +76,7 @@ def told_apart(case: Case, repeats: int) -> float:
         schedules = candidate_schedules(table)
         if not case.every_schedule:
             schedules = schedules[:1]
-        sides: list[list[Chain]] = []
+        sides: list[list[ThresholdSequence]] = []
         for family in ("confidence", "entropy"):
             built = (build_chain(fit, family, schedule) for schedule in schedules)
             sides.append([chain for chain in built if chain is not None])

@@ -21,7 +21,7 @@ from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts, stopped_counts
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import BOUNDS, MULTIPLICITIES, Bound, Multiplicity
-from tests.populations import POPULATIONS, Population, renamed
+from tests.populations import POPULATIONS, KnownPopulation, renamed
 
 __all__ = [
     "ALPHAS",
@@ -97,7 +97,7 @@ class Outcome:
 class Cell:
     """A population at one alpha."""
 
-    population: Population
+    population: KnownPopulation
     alpha: float
     outcomes: tuple[Outcome, ...]
     """In the order of `TESTS`."""
@@ -117,24 +117,24 @@ def ceiling(n: int, n_checks: int, delta: float = DELTA) -> int:
     return int(stats.binom.ppf(1 - 0.01 / n_checks, n, delta))
 
 
-def cells() -> Iterator[tuple[Population, float]]:
+def cells() -> Iterator[tuple[KnownPopulation, float]]:
     """Every population at every alpha."""
     return ((population, alpha) for population in POPULATIONS for alpha in ALPHAS)
 
 
-def seeded(population: Population, alpha: float, *numbers: int) -> np.random.Generator:
+def seeded(population: KnownPopulation, alpha: float, *numbers: int) -> np.random.Generator:
     """A generator of its own for every cell, fit set and purpose."""
     name = zlib.crc32(population.name.encode())
     return np.random.default_rng([name, round(1000 * alpha), *numbers])
 
 
-def settings_of(population: Population, alpha: float) -> Settings:
+def settings_of(population: KnownPopulation, alpha: float) -> Settings:
     """The default settings, but for the families that a population asks for."""
     asked = Settings(alpha=alpha, delta=DELTA)
     return asked if population.families is None else replace(asked, families=population.families)
 
 
-def run_cell(population: Population, alpha: float, size: Size) -> Cell:
+def run_cell(population: KnownPopulation, alpha: float, size: Size) -> Cell:
     """Simulate one cell."""
     truth_table = population.draw(size.truth, seeded(population, alpha, 1), alpha=alpha)
     tallies = [_Tally(bound, multiplicity) for bound, multiplicity in TESTS]

@@ -33,7 +33,7 @@ from tests.long.strength import (
     few_labels,
     lower_limit,
 )
-from tests.populations import FREE_FORM, POPULATIONS, Population
+from tests.populations import FREE_FORM, POPULATIONS, KnownPopulation
 
 __all__ = ["Check", "Result", "Task", "judged", "run", "tasks"]
 
@@ -79,7 +79,7 @@ def _broken_full(index: int) -> Found:
     return _broken(index, short=False)
 
 
-def paper_populations() -> Iterator[Population]:
+def paper_populations() -> Iterator[KnownPopulation]:
     """Free-form and early-solved questions, under the paper's accounting and under honest costs."""
     for population in (FREE_FORM, EARLY):
         for n in (300, 400):

@@ -9,7 +9,7 @@ import numpy as np
 
 from stopadvisor.assessment.choice import Choice, choose
 from stopadvisor.assessment.recommendation import recommend
-from stopadvisor.assessment.sequences import Chain, build_chain
+from stopadvisor.assessment.sequences import ThresholdSequence, build_chain
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.paper.protocol import threshold_grid
 from stopadvisor.probes.table import ProbeTable
@@ -20,7 +20,7 @@ from stopadvisor.rules.outcomes import measure_rule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import max_losses
 from tests.long.coverage import DELTA, Size, Truth, seeded, settings_of
-from tests.populations import Population, renamed
+from tests.populations import KnownPopulation, renamed
 
 __all__ = [
     "Against",
@@ -49,7 +49,7 @@ class Against:
         return self.ours / self.paper if self.paper > 0 else math.inf
 
 
-def against_the_paper(population: Population, size: Size, alpha: float = 0.15) -> Against:
+def against_the_paper(population: KnownPopulation, size: Size, alpha: float = 0.15) -> Against:
     """Run both on the same calibration questions.
 
     The paper's side is given what helps it: classifiers fitted on the fit questions, so that its
@@ -125,7 +125,7 @@ class FewLabels:
     """Mean true net saving in percent, 0 where nothing was certified."""
 
 
-def few_labels(population: Population, alpha: float, runs: int, truth: int) -> FewLabels:
+def few_labels(population: KnownPopulation, alpha: float, runs: int, truth: int) -> FewLabels:
     """Share of runs that certify a saving at all."""
     table = population.draw(truth, seeded(population, alpha, 71))
     certified = positive = 0
@@ -161,7 +161,7 @@ class BlackBox:
     """Of what is recommended; exactly 0 for the full budget."""
 
 
-def black_box(population: Population, alpha: float, truth: int) -> BlackBox:
+def black_box(population: KnownPopulation, alpha: float, truth: int) -> BlackBox:
     """Choose for a black-box endpoint and measure what is recommended."""
     rng = seeded(population, alpha, 81)
     fit = renamed(population.draw(population.n_fit, rng), "fit-")
@@ -195,7 +195,9 @@ def _ten_probes(choice: Choice) -> float:
     return 100 * (1 - min(costs) / float(choice.fit.full_cost.sum()))
 
 
-def _saving(population: Population, chain: Chain, position: int, alpha: float, truth: int) -> float:
+def _saving(
+    population: KnownPopulation, chain: ThresholdSequence, position: int, alpha: float, truth: int
+) -> float:
     table = population.draw(truth, seeded(population, alpha, 82))
     curve = chain.scorer.curve(table, chain.thresholds[[position]])
     costs = stopped_counts(table, chain.scorer.schedule, "black-box").weighed(PAPER_WEIGHTS)
@@ -215,7 +217,7 @@ class LowerLimit:
 
 
 def lower_limit(
-    population: Population, runs: int, truth_questions: int, alpha: float = 0.15
+    population: KnownPopulation, runs: int, truth_questions: int, alpha: float = 0.15
 ) -> LowerLimit:
     """Hold the lower limit of the saving against the refitted rule on fresh questions."""
     truth = population.draw(truth_questions, seeded(population, alpha, 71))

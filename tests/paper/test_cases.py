@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stopadvisor.paper.cases import CASES, Duel, find_cases
+from stopadvisor.paper.cases import CASES, RulePair, find_cases
 
 Row = tuple[int, int, bool, bool, bool, int, int, int]
 ROWS = st.lists(
@@ -23,10 +23,10 @@ ROWS = st.lists(
 )
 
 
-def duel_of(rows: list[Row]) -> Duel:
+def duel_of(rows: list[Row]) -> RulePair:
     columns = [np.array(column) for column in zip(*rows, strict=True)]
     at, there, learned, scalar, full, cost, other, whole = columns
-    return Duel(
+    return RulePair(
         at.astype(np.int64),
         there.astype(np.int64),
         learned.astype(np.bool_),

@@ -14,7 +14,7 @@ from stopadvisor.answers.grading import Grader
 from stopadvisor.collection.labels import regrade
 from stopadvisor.constants import PAPER_BUDGETS
 from stopadvisor.errors import OutputError, WorkloadError
-from stopadvisor.probes.simulation import KINDS, PRESETS, Law, checkpoint_grid, parse_profile
+from stopadvisor.probes.simulation import KINDS, PRESETS, Population, checkpoint_grid, parse_profile
 from stopadvisor.probes.table import ProbeTable, Reference
 from stopadvisor.probes.trajectories import TYPES, classify, trajectory
 from stopadvisor.runs.archives import SIMULATED, read_archive
@@ -41,7 +41,7 @@ def counts(table: ProbeTable) -> dict[str, int]:
 def test_a_law_of_one_kind_draws_that_kind_alone(
     kind: str, reference: Reference, n_checkpoints: int
 ) -> None:
-    law = Law({kind: 1.0}, budgets=checkpoint_grid(n_checkpoints))
+    law = Population({kind: 1.0}, budgets=checkpoint_grid(n_checkpoints))
     table = law.draw(2000, np.random.default_rng(0), reference=reference)
     assert counts(table)[COUNTED_AS.get(kind, kind)] == 2000
 
@@ -127,7 +127,7 @@ def test_a_bad_profile_is_refused(text: str, message: str) -> None:
 
 def test_an_oscillation_takes_four_checkpoints() -> None:
     with pytest.raises(WorkloadError, match="at least 4 checkpoints, got 3"):
-        Law({"oscillating": 1.0}, budgets=checkpoint_grid(3))
+        Population({"oscillating": 1.0}, budgets=checkpoint_grid(3))
 
 
 # --- Files ----------------------------------------------------------------------------------------

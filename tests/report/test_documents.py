@@ -17,7 +17,7 @@ from stopadvisor.certification.export import policy_content
 from stopadvisor.paper.assess import assess_paper
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.report.documents import assessment_document, calibration_document, policy_document
-from stopadvisor.runs.ledger import Ask, take_looks
+from stopadvisor.runs.ledger import LookRequest, take_looks
 from stopadvisor.runs.sources import Source, open_source
 from tests.material import make_run, write_archive
 from tests.policy_content import example_contents
@@ -100,7 +100,7 @@ def test_calibrations_are_plain(source: Source, tmp_path: Path, alpha: float) ->
     assert assessment.choice is not None
     table = source.part("calibration")
     calibration = calibrate(assessment.choice, table)
-    (look,) = take_looks(tmp_path, [Ask(table.keys, {}, 0.05)])
+    (look,) = take_looks(tmp_path, [LookRequest(table.keys, {}, 0.05)])
     content = build_policy(
         policy_content(
             source, assessment.choice, calibration, assessment.profile, look, alpha=alpha

@@ -17,7 +17,7 @@ from stopadvisor.cli.main import main
 from stopadvisor.errors import ProbeError
 from stopadvisor.paper.assess import assess_paper
 from stopadvisor.report.documents import assessment_document
-from stopadvisor.report.figures.load import Material, agrees, gather
+from stopadvisor.report.figures.load import ReportData, agrees, gather
 from stopadvisor.report.html import page
 from stopadvisor.report.html.captions import matched_risk_table, percent, share
 from stopadvisor.report.html.page import render
@@ -39,19 +39,19 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def before(run: Path) -> Material:
+def before(run: Path) -> ReportData:
     return material_of(run)
 
 
 @pytest.fixture(scope="module")
-def html(before: Material) -> str:
+def html(before: ReportData) -> str:
     return render(before)
 
 
 # --- Numbers --------------------------------------------------------------------------------------
 
 
-def test_first_screen_repeats_the_assessment(before: Material, html: str) -> None:
+def test_first_screen_repeats_the_assessment(before: ReportData, html: str) -> None:
     document = before.document
     (row,) = document["matched_risk"]
     point = row["learned"] if document["recommendation"]["policy"] == "learned" else row["scalar"]
@@ -69,7 +69,7 @@ def test_first_screen_repeats_the_assessment(before: Material, html: str) -> Non
         assert words in text
 
 
-def test_tables_repeat_the_assessment(before: Material, html: str) -> None:
+def test_tables_repeat_the_assessment(before: ReportData, html: str) -> None:
     document, shown = before.document, Page(html)
     for row in shown.table("profile"):
         found = document["profile"][row["kind"].replace(" ", "_")]
@@ -84,7 +84,7 @@ def test_tables_repeat_the_assessment(before: Material, html: str) -> None:
         assert float(row["risk"]) == found["fit_risk"]
 
 
-def test_pictures_agree_with_the_assessment(before: Material) -> None:
+def test_pictures_agree_with_the_assessment(before: ReportData) -> None:
     document, exhibits = before.document, before.exhibits
     (row,) = document["matched_risk"]
     advised = document["recommendation"]["family"]
@@ -112,7 +112,7 @@ def test_pictures_agree_with_the_assessment(before: Material) -> None:
     assert accuracies.full_accuracy == document["fit_full_accuracy"]
 
 
-def test_savings_and_chances_never_fall_with_alpha(before: Material) -> None:
+def test_savings_and_chances_never_fall_with_alpha(before: ReportData) -> None:
     alpha = before.exhibits.alpha
     for savings in alpha.savings.values():
         known = [s for s in savings if s is not None]
@@ -181,7 +181,7 @@ def test_the_reason_of_a_certified_page_is_that_of_its_rule(
     )
 
 
-def test_no_difference_is_taken_from_a_rule_that_is_not_feasible(before: Material) -> None:
+def test_no_difference_is_taken_from_a_rule_that_is_not_feasible(before: ReportData) -> None:
     (row,) = before.document["matched_risk"]
     learned, scalar = row["learned"], row["scalar"]
     for sides, words in (
@@ -407,7 +407,7 @@ def test_before_a_look_no_calibration_outcome_is_on_the_page(tmp_path: Path, htm
     assert folders.sub("", flipped) == folders.sub("", html)
 
 
-def test_examples_are_fit_questions(run: Path, before: Material) -> None:
+def test_examples_are_fit_questions(run: Path, before: ReportData) -> None:
     source = open_source(run)
     fit = set(source.part("fit").ids)
     examples = before.exhibits.examples
@@ -430,7 +430,7 @@ def test_examples_are_fit_questions(run: Path, before: Material) -> None:
 # --- The page as a file ---------------------------------------------------------------------------
 
 
-def test_the_same_results_give_the_same_page(before: Material, html: str) -> None:
+def test_the_same_results_give_the_same_page(before: ReportData, html: str) -> None:
     assert render(before) == html
 
 

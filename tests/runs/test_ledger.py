@@ -13,8 +13,8 @@ from stopadvisor.errors import CalibrationError, ProbeError
 from stopadvisor.runs.ledger import (
     CALIBRATION,
     LEDGER,
-    Ask,
     Look,
+    LookRequest,
     looks_at,
     open_outcomes,
     read_ledger,
@@ -33,7 +33,7 @@ def take_look(
     delta: float,
     planned: int | None = None,
 ) -> Look:
-    (look,) = take_looks(folder, [Ask(questions, request, delta, planned)])
+    (look,) = take_looks(folder, [LookRequest(questions, request, delta, planned)])
     return look
 
 
@@ -123,7 +123,7 @@ def test_no_ledger_is_no_look(tmp_path: Path) -> None:
 
 
 def test_looks_are_recorded_together_or_not_at_all(tmp_path: Path) -> None:
-    asks = [Ask(["a"], ALPHA_10, 0.05, 1), Ask(["a"], ALPHA_15, 0.05, 1)]
+    asks = [LookRequest(["a"], ALPHA_10, 0.05, 1), LookRequest(["a"], ALPHA_15, 0.05, 1)]
     with pytest.raises(CalibrationError, match="all 1 planned looks"):
         take_looks(tmp_path, asks)
     assert read_ledger(tmp_path) == []
@@ -135,7 +135,7 @@ def test_looks_at_other_questions_are_told(tmp_path: Path) -> None:
     for number, question in enumerate("abc"):
         look = take_look(tmp_path, [question], ALPHA_10, delta=0.05)
         assert (look.number, look.confidence, look.elsewhere) == (1, 0.95, number)
-    (beside,) = take_looks(tmp_path, [Ask(["d"], ALPHA_10, 0.05, elsewhere=2)])
+    (beside,) = take_looks(tmp_path, [LookRequest(["d"], ALPHA_10, 0.05, elsewhere=2)])
     assert beside.elsewhere == 5
 
 

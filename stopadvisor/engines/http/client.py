@@ -29,7 +29,7 @@ from stopadvisor.engines.http.completion import (
     read_events,
 )
 from stopadvisor.engines.http.key import Key
-from stopadvisor.engines.http.retries import PassingError, Waiting
+from stopadvisor.engines.http.retries import TransientError, Waiting
 from stopadvisor.engines.http.servers import Server, Servers
 from stopadvisor.errors import EngineError
 
@@ -363,7 +363,7 @@ class Client:
         """Ask until it works, or for as long as patience lasts."""
         limit = Waiting(self.patience if patience is None else patience)
         retrying = AsyncRetrying(
-            retry=retry_if_exception_type(PassingError),
+            retry=retry_if_exception_type(TransientError),
             stop=limit.stop,
             wait=limit.wait,
             sleep=asyncio.sleep,
@@ -372,7 +372,7 @@ class Client:
         content = None if body is None else json.dumps(body).encode()
         try:
             return await retrying(self._once, method, path, content, home, receive)
-        except PassingError as error:
+        except TransientError as error:
             tried = f"for {limit.seconds:.0f} s " if limit.seconds >= 1 else ""
             raise EngineError(f"no answer {tried}from {error}") from error
 
@@ -393,8 +393,8 @@ class Client:
         except httpx2.HTTPError as error:
             self.traffic.failed += 1
             server.rest()
-            raise PassingError(f"{server.url}: {self._hide(_reason(error))}") from error
-        except PassingError:
+            raise TransientError(f"{server.url}: {self._hide(_reason(error))}") from error
+        except TransientError:
             self.traffic.failed += 1
             raise
         except Unfinished as error:
@@ -405,7 +405,7 @@ class Client:
             server.rest()
             # The error may quote what was sent; `from None` keeps it out of tracebacks as well.
             reason = self._hide(f"malformed answer ({type(error).__name__}: {error})")
-            raise PassingError(f"{server.url}: {reason}") from None
+            raise TransientError(f"{server.url}: {reason}") from None
         finally:
             server.in_flight -= 1
         server.resting_until = 0.0
@@ -421,7 +421,7 @@ class Client:
         if self._servers.any_well():
             pause = 0.0  # the next attempt goes to another
         said = self._said(response)
-        raise PassingError(f"{server.url}: {response.status_code} {said}", pause)
+        raise TransientError(f"{server.url}: {response.status_code} {said}", pause)
 
     def _refused(self, server: Server, response: httpx2.Response) -> Refused:
         status, said = response.status_code, self._said(response)

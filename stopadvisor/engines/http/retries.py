@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from tenacity import RetryCallState
 from tenacity.wait import wait_random_exponential
 
-__all__ = ["LONGEST_PAUSE", "OPENING_PATIENCE", "PassingError", "Waiting"]
+__all__ = ["LONGEST_PAUSE", "OPENING_PATIENCE", "TransientError", "Waiting"]
 
 OPENING_PATIENCE = 5.0
 """Seconds for which a server may be out of reach before it is called unreachable."""
@@ -19,7 +19,7 @@ LONGEST_PAUSE = 10.0
 """Seconds between two attempts at most, unless the server asks for more."""
 
 
-class PassingError(Exception):
+class TransientError(Exception):
     """A failure that another attempt may not meet."""
 
     def __init__(self, reason: str, retry_after: float = 0.0) -> None:
@@ -50,6 +50,6 @@ class Waiting:
     def wait(self, state: RetryCallState) -> float:
         """Seconds until the next attempt: more each time, and as many as the server asks for."""
         error = state.outcome.exception() if state.outcome else None
-        asked = error.retry_after if isinstance(error, PassingError) else 0.0
+        asked = error.retry_after if isinstance(error, TransientError) else 0.0
         # Never beyond the end of patience: the last attempt is made then.
         return max(0.0, min(max(asked, self._pause(state)), self._left()))

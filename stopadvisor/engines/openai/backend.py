@@ -1,7 +1,7 @@
 """How tokens travel: as ids both ways, or as text where an endpoint knows no ids.
 
-Everything above asks a `Wire` for ids and gets ids.  The client itself is one; `TextWire` makes one
-of an endpoint that takes or gives text.  Knows the tokenizer; nothing of thinking or probes.
+Everything above asks a `Backend` for ids and gets ids.  The client itself is one;
+`TextBackend` makes one of an endpoint that takes or gives text.  Knows the tokenizer; nothing of thinking or probes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stopadvisor.engines.openai.drawing import telling
 from stopadvisor.engines.openai.server_tokenizer import aside
 from stopadvisor.errors import ModelError
 
-__all__ = ["NO_STREAM", "ClientWire", "TextWire", "Wire"]
+__all__ = ["NO_STREAM", "Backend", "CompletionBackend", "TextBackend"]
 
 NO_STREAM = (
     "early exit with overlap needs an endpoint that streams token ids, such as vLLM's "
@@ -25,7 +25,7 @@ NO_STREAM = (
 )
 
 
-class Wire(Protocol):
+class Backend(Protocol):
     """Continues token ids; `Client.complete` says what the parameters are."""
 
     @property
@@ -49,7 +49,7 @@ class Wire(Protocol):
 
 
 @dataclass(frozen=True)
-class ClientWire:
+class CompletionBackend:
     """What wires have in common that ask a client, and cut its texts here."""
 
     client: Client
@@ -66,7 +66,7 @@ class ClientWire:
 
 
 @dataclass(frozen=True)
-class TextWire(ClientWire):
+class TextBackend(CompletionBackend):
     """Completions whose answers come back as text, and whose prompts may have to go as text.
 
     Notes
@@ -84,7 +84,7 @@ class TextWire(ClientWire):
     """What the server puts in front of every text, so that it is left out here."""
 
     @classmethod
-    def of(cls, client: Client, chat: Chat, *, takes_ids: bool) -> TextWire:
+    def of(cls, client: Client, chat: Chat, *, takes_ids: bool) -> TextBackend:
         """Find out whether this tokenizer's text can be continued in parts.
 
         Raises

@@ -14,8 +14,8 @@ from typing import Any, Literal
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.http.client import FINAL, Client, Refused
 from stopadvisor.engines.http.retries import OPENING_PATIENCE
-from stopadvisor.engines.openai.backend import NO_STREAM, TextWire, Wire
-from stopadvisor.engines.openai.chat_backend import ChatWire, shows_reasoning
+from stopadvisor.engines.openai.backend import NO_STREAM, Backend, TextBackend
+from stopadvisor.engines.openai.chat_backend import ChatBackend, shows_reasoning
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.probes.plan import OnStop
 
@@ -143,7 +143,7 @@ def _same_root(ours: str | None, theirs: str | None) -> bool:
     return here.name == there.name if here.is_absolute() else ours == theirs
 
 
-async def open_wire(client: Client, chat: Chat, can: Capabilities) -> Wire:
+async def open_wire(client: Client, chat: Chat, can: Capabilities) -> Backend:
     """Return what a server of these capabilities is asked through.
 
     Raises
@@ -154,11 +154,11 @@ async def open_wire(client: Client, chat: Chat, can: Capabilities) -> Wire:
     if can.exact:
         return client
     if can.resumes:
-        return TextWire.of(client, chat, takes_ids=can.takes_ids)
-    return await ChatWire.of(client, chat, patience=OPENING_PATIENCE)
+        return TextBackend.of(client, chat, takes_ids=can.takes_ids)
+    return await ChatBackend.of(client, chat, patience=OPENING_PATIENCE)
 
 
-async def check_streams(wire: Wire) -> None:
+async def check_streams(wire: Backend) -> None:
     """Find out whether every server streams token ids, as overlap needs it.
 
     Raises

@@ -14,7 +14,7 @@ from typing import Any
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.http.client import FINAL, Client, Refused
 from stopadvisor.engines.http.completion import Completion, Take
-from stopadvisor.engines.openai.backend import ClientWire
+from stopadvisor.engines.openai.backend import CompletionBackend
 from stopadvisor.engines.openai.chat_stream import ChatReader, ChatText
 from stopadvisor.engines.openai.drawing import telling
 from stopadvisor.engines.openai.prefix import Prefix
@@ -22,7 +22,7 @@ from stopadvisor.errors import EngineError, ModelError
 
 __all__ = [
     "FORMS",
-    "ChatWire",
+    "ChatBackend",
     "Form",
     "OtherTrace",
     "shows_reasoning",
@@ -67,8 +67,8 @@ _SAID = 40
 
 
 @dataclass(frozen=True)
-class ChatWire(ClientWire):
-    """A chat endpoint; made by `ChatWire.of`, which finds out what it can do.
+class ChatBackend(CompletionBackend):
+    """A chat endpoint; made by `ChatBackend.of`, which finds out what it can do.
 
     Notes
     -----
@@ -82,7 +82,7 @@ class ChatWire(ClientWire):
     reasoning out."""
 
     @classmethod
-    async def of(cls, client: Client, chat: Chat, *, patience: float) -> ChatWire:
+    async def of(cls, client: Client, chat: Chat, *, patience: float) -> ChatBackend:
         """Find the form in which every server answers behind given reasoning.
 
         Raises

@@ -12,7 +12,7 @@ from typing import Any
 from stopadvisor.engines.sampling import Sampling
 from stopadvisor.probes.plan import ProbePlan, Prompt
 
-__all__ = ["GREEDY", "drawing_fields", "telling"]
+__all__ = ["GREEDY", "sampling_params", "telling"]
 
 GREEDY: Mapping[str, Any] = {
     "temperature": 0.0,
@@ -49,7 +49,7 @@ def telling(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def drawing_fields(
+def sampling_params(
     sampling: Sampling | None, plan: ProbePlan, prompt: Prompt, at: int
 ) -> dict[str, Any]:
     """Return the fields that say how a trace is drawn.

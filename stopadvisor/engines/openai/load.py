@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stopadvisor.engines.openai.capabilities import Capabilities
     from stopadvisor.engines.openai.engine import OpenAiEngine
     from stopadvisor.engines.openai.model import ServedModel
-    from stopadvisor.engines.openai.server_tokenizer import ServerWords
+    from stopadvisor.engines.openai.server_tokenizer import ServerTokenizer
 
 __all__ = ["DEFAULT_KEY", "identity_of", "load_engine", "open_model"]
 
@@ -174,7 +174,7 @@ async def _open(
     from stopadvisor.engines.chat import Chat
     from stopadvisor.engines.openai.capabilities import HIDDEN, find_capabilities, open_wire
     from stopadvisor.engines.openai.model import ServedModel
-    from stopadvisor.engines.openai.server_tokenizer import ServerWords
+    from stopadvisor.engines.openai.server_tokenizer import ServerTokenizer
 
     asked_for = client.model
     # Any ids will do to find out whether ids are taken at all; these exist in every vocabulary.
@@ -185,19 +185,19 @@ async def _open(
 
     def make() -> tuple[Chat, AnswerStops]:
         chat = Chat.of(
-            found if isinstance(found, ServerWords) else found.tokenizer,
+            found if isinstance(found, ServerTokenizer) else found.tokenizer,
             think_open=think_open,
             think_close=think_close,
             template_kwargs=chat_template_kwargs,
         )
-        if isinstance(found, ServerWords):
+        if isinstance(found, ServerTokenizer):
             return chat, AnswerStops.met(chat, found.stop_ids)
         return chat, AnswerStops.of(chat, found.stop_ids, len(found.tokenizer))
 
     try:
-        by_server = isinstance(found, ServerWords)
+        by_server = isinstance(found, ServerTokenizer)
         chat, stops = await run_sync(make, abandon_on_cancel=by_server)
-        if not isinstance(found, ServerWords):
+        if not isinstance(found, ServerTokenizer):
             await _check_tokenizer(client, chat)
         elif not can.resumes:
             raise ModelError(
@@ -209,18 +209,18 @@ async def _open(
             chat=chat,
             stop_ids=found.stop_ids,
             stops=stops,
-            generation=None if isinstance(found, ServerWords) else found.generation,
+            generation=None if isinstance(found, ServerTokenizer) else found.generation,
             can=can,
         )
     except BaseException:
-        if isinstance(found, ServerWords):
+        if isinstance(found, ServerTokenizer):
             found.close()
         raise
 
 
 async def _find_words(
     client: Client, tokenizer: str | None, origin: str
-) -> LoadedTokenizer | ServerWords:
+) -> LoadedTokenizer | ServerTokenizer:
     """Load the tokenizer, or have the server do its work.
 
     Raises
@@ -228,10 +228,10 @@ async def _find_words(
     ModelError
         Neither is possible.
     """
-    from stopadvisor.engines.openai.server_tokenizer import ServerWords
+    from stopadvisor.engines.openai.server_tokenizer import ServerTokenizer
 
     if tokenizer == SERVER:
-        return await ServerWords.open(client, "as asked for")
+        return await ServerTokenizer.open(client, "as asked for")
     from stopadvisor.engines.local_tokenizer import load_tokenizer
 
     try:
@@ -241,7 +241,7 @@ async def _find_words(
             raise
         missing = error
     try:
-        return await ServerWords.open(client, f"{origin!r} gives no tokenizer here")
+        return await ServerTokenizer.open(client, f"{origin!r} gives no tokenizer here")
     except ModelError as error:
         raise ModelError(
             f"{missing}; say with --tokenizer where the served model's is: {error}"
@@ -318,9 +318,9 @@ def identity_of(served: ServedModel) -> dict[str, Any]:
 
 def _engine(served: ServedModel) -> str:
     """The engine's name, by how its probes come about: those of one are not another's."""
-    from stopadvisor.engines.openai.chat_backend import ChatWire
+    from stopadvisor.engines.openai.chat_backend import ChatBackend
 
-    if isinstance(served.wire, ChatWire):
+    if isinstance(served.wire, ChatBackend):
         return f"openai-chat ({served.wire.form.name})"
     if served.can.exact:
         return "openai"
@@ -329,7 +329,7 @@ def _engine(served: ServedModel) -> str:
 
 def _remarks(served: ServedModel) -> list[str]:
     """What the user should know of this endpoint."""
-    from stopadvisor.engines.openai.server_tokenizer import ServerWords
+    from stopadvisor.engines.openai.server_tokenizer import ServerTokenizer
 
     can = served.can
     if not can.resumes:
@@ -345,7 +345,7 @@ def _remarks(served: ServedModel) -> list[str]:
         False: "cached prompt tokens not reported (vLLM: --enable-prompt-tokens-details)",
     }[can.counts_cached]
     remarks = [f"{name} resumes {'token ids' if can.exact else 'text'}; {logprobs}; {cached}"]
-    if isinstance(served.chat.words, ServerWords):
+    if isinstance(served.chat.words, ServerTokenizer):
         remarks += served.chat.words.remarks
     if not can.exact:
         remarks.append(
@@ -357,10 +357,10 @@ def _remarks(served: ServedModel) -> list[str]:
 
 
 def _remarks_on_chat(served: ServedModel) -> list[str]:
-    from stopadvisor.engines.openai.chat_backend import ChatWire
+    from stopadvisor.engines.openai.chat_backend import ChatBackend
 
     wire = served.wire
-    form = wire.form.name if isinstance(wire, ChatWire) else None
+    form = wire.form.name if isinstance(wire, ChatBackend) else None
     return [
         "the endpoint is a chat that shows its reasoning and cannot resume it (visible-stream); it "
         f"answers behind given reasoning ({form}): probed and served with overlap, no "

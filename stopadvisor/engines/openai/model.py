@@ -14,13 +14,13 @@ from typing import Any, ParamSpec, TypeVar
 from stopadvisor.engines.answer_end import AnswerStops
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.http.client import Client, Completion
-from stopadvisor.engines.openai.backend import Wire
+from stopadvisor.engines.openai.backend import Backend
 from stopadvisor.engines.openai.capabilities import Capabilities
-from stopadvisor.engines.openai.drawing import GREEDY, drawing_fields
+from stopadvisor.engines.openai.drawing import GREEDY, sampling_params
 from stopadvisor.engines.openai.drawn import Drawn, Forced, Kind, Served, Written
 from stopadvisor.engines.openai.ends import TraceEnd, mean_statistics, token_statistics
 from stopadvisor.engines.openai.prefix import Prefix
-from stopadvisor.engines.openai.server_tokenizer import ServerWords, aside
+from stopadvisor.engines.openai.server_tokenizer import ServerTokenizer, aside
 from stopadvisor.engines.sampling import Sampling, entropy_top_k
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.probes.plan import ProbePlan, Prompt
@@ -39,7 +39,7 @@ class ServedModel:
     """What asking a server takes, beside the question."""
 
     client: Client
-    wire: Wire = field(repr=False)
+    wire: Backend = field(repr=False)
     """What the client is asked through."""
     chat: Chat
     stop_ids: tuple[int, ...]
@@ -64,7 +64,7 @@ class ServedModel:
     async def aclose(self) -> None:
         """Close all connections."""
         await self.client.aclose()
-        if isinstance(self.chat.words, ServerWords):
+        if isinstance(self.chat.words, ServerTokenizer):
             self.chat.words.close()
 
     def sampling(self, plan: ProbePlan) -> Sampling | None:
@@ -396,7 +396,7 @@ class ServedModel:
                 served,
                 home,
                 max_tokens=plan.answer_cap - len(ids),
-                **drawing_fields(
+                **sampling_params(
                     self.sampling(plan), plan, prompt, len(thinking) + len(closer) + len(ids)
                 ),
             )
@@ -440,7 +440,7 @@ class ServedModel:
         served.append(Served(kind, budget, answer.prompt_tokens, answer.cached_tokens))
 
     def _drawing(self, plan: ProbePlan, prompt: Prompt, at: int) -> dict[str, Any]:
-        return drawing_fields(self.sampling(plan), plan, prompt, at)
+        return sampling_params(self.sampling(plan), plan, prompt, at)
 
     def _new_ids(self, answer: Completion, *, newline: bool = False) -> list[int]:
         """Return the ids of an answer, the ending one included.

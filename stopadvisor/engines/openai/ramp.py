@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import anyio
 
-from stopadvisor.engines.openai.backend import Wire
+from stopadvisor.engines.openai.backend import Backend
 
-__all__ = ["Concurrency", "Step", "find_concurrency"]
+__all__ = ["Concurrency", "RampStep", "find_concurrency"]
 
 RAMP = (1, 2, 4, 8, 16, 32, 64, 128)
 RAMP_TOKENS = 32
@@ -26,7 +26,7 @@ SLOWER = 4.0
 
 
 @dataclass(frozen=True)
-class Step:
+class RampStep:
     """One step of the ramp."""
 
     concurrency: int
@@ -39,7 +39,7 @@ class Step:
 class Concurrency:
     """What the ramp found."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[RampStep, ...]
     """All that were tried; the last ones may be too many."""
     concurrency: int
 
@@ -60,12 +60,12 @@ class Concurrency:
         return text
 
 
-async def find_concurrency(wire: Wire, prompts: Sequence[Sequence[int]]) -> Concurrency:
+async def find_concurrency(wire: Backend, prompts: Sequence[Sequence[int]]) -> Concurrency:
     """Double the requests until throughput stops growing or latency grows too much.
 
     Parameters
     ----------
-    wire : Wire
+    wire : Backend
     prompts : sequence of sequence of int
         Token ids; used in turn.
 
@@ -80,7 +80,7 @@ async def find_concurrency(wire: Wire, prompts: Sequence[Sequence[int]]) -> Conc
         The server fails.
     """
     await _step(wire, prompts, 1)  # the first request finds everything cold
-    steps: list[Step] = []
+    steps: list[RampStep] = []
     best = 0
     for number in (n * len(wire.urls) for n in RAMP):
         steps.append(await _step(wire, prompts, number))
@@ -94,7 +94,7 @@ async def find_concurrency(wire: Wire, prompts: Sequence[Sequence[int]]) -> Conc
     return Concurrency(tuple(steps), steps[best].concurrency)
 
 
-async def _step(wire: Wire, prompts: Sequence[Sequence[int]], number: int) -> Step:
+async def _step(wire: Backend, prompts: Sequence[Sequence[int]], number: int) -> RampStep:
     tokens, slowest = 0, 0.0
 
     async def ask(ids: Sequence[int]) -> None:
@@ -108,4 +108,4 @@ async def _step(wire: Wire, prompts: Sequence[Sequence[int]], number: int) -> St
     async with anyio.create_task_group() as group:
         for i in range(number):
             group.start_soon(ask, prompts[i % len(prompts)])
-    return Step(number, tokens / max(time.monotonic() - began, 1e-9), slowest)
+    return RampStep(number, tokens / max(time.monotonic() - began, 1e-9), slowest)

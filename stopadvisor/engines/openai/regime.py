@@ -78,7 +78,7 @@ class _Answer(Protocol):
 
 
 class _Asks(Protocol):
-    """The part of `wire.Wire` that is needed here."""
+    """The part of `wire.Backend` that is needed here."""
 
     @property
     def urls(self) -> tuple[str, ...]: ...
@@ -154,7 +154,7 @@ async def measure_regime(
 
     Parameters
     ----------
-    wire : Wire
+    wire : Backend
         Its servers are asked in turn, one request at a time.
     vocabulary : sequence of int
         Token ids to make prompts of; those of any rendered prompt will do.

@@ -21,11 +21,11 @@ import anyio.to_thread
 from stopadvisor.engines.http.client import Client, Completion, Refused
 from stopadvisor.engines.http.retries import OPENING_PATIENCE
 from stopadvisor.engines.openai.tokens import TAG, TriedTokens
-from stopadvisor.engines.tokenizer import SPECIMEN, Rendered, Words, json_sha256
+from stopadvisor.engines.tokenizer import SPECIMEN, Rendered, Tokenizer, json_sha256
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.policy.source import AS_SERVED
 
-__all__ = ["ServerWords", "aside"]
+__all__ = ["ServerTokenizer", "aside"]
 
 _Result = TypeVar("_Result")
 _P = ParamSpec("_P")
@@ -48,8 +48,8 @@ _CONVERSATIONS: tuple[_Messages, ...] = (
 """What the template is known by."""
 
 
-class ServerWords:
-    """`Words` that servers answer.
+class ServerTokenizer:
+    """`Tokenizer` that servers answer.
 
     Made by `open`, and closed by `close`.
 
@@ -82,7 +82,7 @@ class ServerWords:
         """What the user should know."""
 
     @classmethod
-    async def open(cls, client: Client, why: str) -> ServerWords:
+    async def open(cls, client: Client, why: str) -> ServerTokenizer:
         """Ask the servers of a client for their tokenizer.
 
         Parameters
@@ -325,7 +325,7 @@ def _ids_in(found: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 async def aside(
-    words: Words, function: Callable[_P, _Result], *args: _P.args, **kwargs: _P.kwargs
+    words: Tokenizer, function: Callable[_P, _Result], *args: _P.args, **kwargs: _P.kwargs
 ) -> _Result:
     """Run what asks `words`: at once where they are here, else in a thread, as a server takes time.
 

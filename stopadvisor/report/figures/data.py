@@ -16,17 +16,17 @@ from stopadvisor.assessment.frontier import Frontier, fixed_accuracy
 from stopadvisor.stats.reliability import Reliability
 
 __all__ = [
-    "AlphaExhibit",
-    "CheckpointExhibit",
+    "AlphaFigure",
+    "CheckpointFigure",
     "Curve",
-    "Example",
-    "Exhibits",
-    "FrontierExhibit",
-    "ReliabilityExhibit",
-    "RiskExhibit",
-    "SignalExhibit",
+    "Figures",
+    "FrontierFigure",
+    "QuestionExample",
+    "ReliabilityFigure",
+    "RiskFigure",
+    "SignalFigure",
     "Spread",
-    "Step",
+    "TrajectoryStep",
     "fixed_at",
 ]
 
@@ -58,7 +58,7 @@ def fixed_at(fixed: Curve, chosen: tuple[str, float, float] | None) -> float | N
 
 
 @dataclass(frozen=True)
-class FrontierExhibit:
+class FrontierFigure:
     """Accuracy against cost."""
 
     rules: tuple[Curve, ...]
@@ -78,7 +78,7 @@ class FrontierExhibit:
 
 
 @dataclass(frozen=True)
-class RiskExhibit:
+class RiskFigure:
     """Lost-correct risk along the thresholds of one rule, careful ones first."""
 
     family: str
@@ -105,7 +105,7 @@ class RiskExhibit:
 
 
 @dataclass(frozen=True)
-class AlphaExhibit:
+class AlphaFigure:
     """Net saving that each risk target allows; None where no threshold does."""
 
     alphas: tuple[float, ...]
@@ -119,7 +119,7 @@ class AlphaExhibit:
 
 
 @dataclass(frozen=True)
-class ReliabilityExhibit:
+class ReliabilityFigure:
     """Scores read as probabilities, against what came true."""
 
     scores: Mapping[str, Reliability]
@@ -127,7 +127,7 @@ class ReliabilityExhibit:
 
 
 @dataclass(frozen=True)
-class CheckpointExhibit:
+class CheckpointFigure:
     """Accuracy of stopping everything at a checkpoint, and who is still thinking there."""
 
     budgets: IntArray  # (n_checkpoints,)
@@ -148,7 +148,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class SignalExhibit:
+class SignalFigure:
     """One signal at each checkpoint, for right and for wrong forced answers."""
 
     name: str
@@ -160,7 +160,7 @@ class SignalExhibit:
 
 
 @dataclass(frozen=True)
-class Step:
+class TrajectoryStep:
     """One checkpoint of an example."""
 
     budget: int
@@ -176,7 +176,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Example:
+class QuestionExample:
     """One question on its way through the checkpoints."""
 
     kind: str
@@ -189,7 +189,7 @@ class Example:
     """Visible answer of full thinking."""
     full_correct: bool
     trace_tokens: int
-    steps: tuple[Step, ...]
+    steps: tuple[TrajectoryStep, ...]
     stop: int | None
     """Index of the step at which the rule stops; None: never, or no rule is advised."""
     threshold: float | None
@@ -197,15 +197,15 @@ class Example:
 
 
 @dataclass(frozen=True)
-class Exhibits:
+class Figures:
     """Everything that one report shows as pictures; None where the data do not allow it."""
 
-    frontier: FrontierExhibit
-    risk: RiskExhibit | None
-    alpha: AlphaExhibit
-    reliability: ReliabilityExhibit | None
-    checkpoints: CheckpointExhibit
-    signals: tuple[SignalExhibit, ...]
+    frontier: FrontierFigure
+    risk: RiskFigure | None
+    alpha: AlphaFigure
+    reliability: ReliabilityFigure | None
+    checkpoints: CheckpointFigure
+    signals: tuple[SignalFigure, ...]
     signals_basis: str
-    examples: tuple[Example, ...]
+    examples: tuple[QuestionExample, ...]
     examples_basis: str

@@ -16,17 +16,17 @@ from scipy.special import expit
 from stopadvisor.arrays import FloatArray
 from stopadvisor.assessment.choice import Choice, certification_chance, fit_limit
 from stopadvisor.assessment.frontier import Frontier, chain_frontier, served_budget_frontier
-from stopadvisor.assessment.sequences import Chain, FitData, chain_of, score_out_of_fold
+from stopadvisor.assessment.sequences import FitData, ThresholdSequence, chain_of, score_out_of_fold
 from stopadvisor.certification.verification import scorer_of
 from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.report.figures.data import (
-    AlphaExhibit,
+    AlphaFigure,
     Curve,
-    Exhibits,
-    FrontierExhibit,
-    ReliabilityExhibit,
-    RiskExhibit,
+    Figures,
+    FrontierFigure,
+    ReliabilityFigure,
+    RiskFigure,
     fixed_at,
 )
 from stopadvisor.report.figures.signals import (
@@ -69,7 +69,7 @@ class OpenedRisk:
 class _Rule:
     """A family on fit questions: its whole chain, and the scores it was made of."""
 
-    chain: Chain
+    chain: ThresholdSequence
     scores: FloatArray  # (n_questions, n_scheduled) linear scale, out of fold
 
     @property
@@ -137,7 +137,7 @@ def opened_risk(
 # --- The exhibits ---------------------------------------------------------------------------------
 
 
-def deploy_exhibits(choice: Choice, opened: OpenedRisk | None, texts: Texts | None) -> Exhibits:
+def deploy_exhibits(choice: Choice, opened: OpenedRisk | None, texts: Texts | None) -> Figures:
     """Everything that a report on a deploy assessment shows.
 
     Parameters
@@ -167,7 +167,7 @@ def deploy_exhibits(choice: Choice, opened: OpenedRisk | None, texts: Texts | No
         )
     probabilities = None if learned is None else expit(learned.scores)
     columns = () if learned is None else learned.chain.scorer.schedule
-    return Exhibits(
+    return Figures(
         _frontier(choice, rules, rule, position, opened, basis),
         _risk(choice, by_family, opened, basis),
         _alphas(choice, by_family, basis),
@@ -230,7 +230,7 @@ def _frontier(
     position: int,
     opened: OpenedRisk | None,
     basis: str,
-) -> FrontierExhibit:
+) -> FrontierFigure:
     fit = choice.fit
     full_cost = float(fit.full_cost.mean())
     curves = []
@@ -244,7 +244,7 @@ def _frontier(
         curve = next(c for c in curves if c.name == shown.family)
         chosen = (shown.family, float(curve.cost[position]), float(curve.accuracy[position]))
     exported = opened is not None and opened.position is not None
-    return FrontierExhibit(
+    return FrontierFigure(
         tuple(curves),
         fixed,
         chosen,
@@ -258,7 +258,7 @@ def _frontier(
 
 def _risk(
     choice: Choice, rules: Mapping[str, _Rule], opened: OpenedRisk | None, basis: str
-) -> RiskExhibit | None:
+) -> RiskFigure | None:
     n_fit = choice.n_fit
     if opened is None:
         if choice.advised is None and not choice.chains:
@@ -267,7 +267,7 @@ def _risk(
         settings = choice.settings
         limit = fit_limit(n_fit, choice.n_calibration, settings, choice.full_accuracy)
         family = chain.scorer.family
-        return RiskExhibit(
+        return RiskFigure(
             family,
             np.array([display_threshold(family, t) for t in chain.thresholds]),
             chain.losses / n_fit,
@@ -289,7 +289,7 @@ def _risk(
     expected = None if same is None else same.chain.losses[: opened.order.size] / counted
     most = max_losses(opened.n, opened.alpha, opened.delta, opened.bound)
     upper = [upper_limit(int(k), opened.n, opened.delta, opened.bound) for k in opened.losses]
-    return RiskExhibit(
+    return RiskFigure(
         family,
         np.array([display_threshold(family, t) for t in opened.order]),
         expected,
@@ -306,7 +306,7 @@ def _risk(
     )
 
 
-def _alphas(choice: Choice, rules: Mapping[str, _Rule], basis: str) -> AlphaExhibit:
+def _alphas(choice: Choice, rules: Mapping[str, _Rule], basis: str) -> AlphaFigure:
     fit, settings = choice.fit, choice.settings
     accuracy = choice.full_accuracy
     shown = sorted({a for a in ALPHAS if a < accuracy} | {settings.alpha})
@@ -325,12 +325,12 @@ def _alphas(choice: Choice, rules: Mapping[str, _Rule], basis: str) -> AlphaExhi
             chance = certification_chance(fit, chain, choice.n_calibration, asked)
             chances[k] = max(chances[k], chance)
         savings[chain.scorer.family] = tuple(row)
-    return AlphaExhibit(tuple(shown), savings, tuple(chances.tolist()), settings.alpha, basis)
+    return AlphaFigure(tuple(shown), savings, tuple(chances.tolist()), settings.alpha, basis)
 
 
 def _reliability(
     table: ProbeTable, learned: _Rule | None, probabilities: FloatArray | None, basis: str
-) -> ReliabilityExhibit | None:
+) -> ReliabilityFigure | None:
     live = ~table.ended
     scores = {}
     if learned is not None and probabilities is not None:
@@ -343,4 +343,4 @@ def _reliability(
         scores["confidence"] = reliability(
             np.minimum(np.exp(table.mean_logprob[live]), 1.0), table.stop_correct[live]
         )
-    return ReliabilityExhibit(scores, basis) if scores else None
+    return ReliabilityFigure(scores, basis) if scores else None

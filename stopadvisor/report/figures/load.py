@@ -19,7 +19,7 @@ from stopadvisor.assessment.assess import Assessment
 from stopadvisor.errors import PolicyError, ProbeError, WorkloadError
 from stopadvisor.paper.assess import PaperAssessment
 from stopadvisor.policy.frozen import load_policy
-from stopadvisor.report.figures.data import Exhibits
+from stopadvisor.report.figures.data import Figures
 from stopadvisor.report.figures.deploy import OpenedRisk, deploy_exhibits, opened_risk
 from stopadvisor.report.figures.paper import paper_exhibits
 from stopadvisor.report.figures.signals import Texts
@@ -28,24 +28,24 @@ from stopadvisor.runs.ledger import CALIBRATION, Look, read_ledger
 from stopadvisor.runs.sources import Source
 from stopadvisor.workload.questions import read_workload
 
-__all__ = ["Material", "agrees", "gather"]
+__all__ = ["ReportData", "agrees", "gather"]
 
 Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Material:
+class ReportData:
     """All that goes onto a page."""
 
     document: Document
     """An ``assessment.json``."""
     calibration: Document | None
-    exhibits: Exhibits
+    exhibits: Figures
     remarks: tuple[str, ...]
     """What could not be shown, and why."""
 
 
-def gather(assessment: Assessment, document: Document) -> Material:
+def gather(assessment: Assessment, document: Document) -> ReportData:
     """Collect what a report on an assessment shows.
 
     Parameters
@@ -89,7 +89,7 @@ def gather(assessment: Assessment, document: Document) -> Material:
         remarks.append("A published archive holds no texts: examples show no question or answer.")
     elif not texts.questions:
         remarks.append("The workload file is gone, so that examples show no question.")
-    return Material(document, calibration, exhibits, tuple(remarks))
+    return ReportData(document, calibration, exhibits, tuple(remarks))
 
 
 def agrees(stored: Any, fresh: Any) -> bool:

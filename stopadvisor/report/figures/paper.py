@@ -22,12 +22,12 @@ from stopadvisor.paper.protocol import (
 )
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.report.figures.data import (
-    AlphaExhibit,
+    AlphaFigure,
     Curve,
-    Exhibits,
-    FrontierExhibit,
-    ReliabilityExhibit,
-    RiskExhibit,
+    Figures,
+    FrontierFigure,
+    ReliabilityFigure,
+    RiskFigure,
     fixed_at,
 )
 from stopadvisor.report.figures.signals import (
@@ -42,7 +42,7 @@ from stopadvisor.stats.reliability import reliability
 __all__ = ["paper_exhibits"]
 
 
-def paper_exhibits(assessment: PaperAssessment, texts: Texts | None) -> Exhibits:
+def paper_exhibits(assessment: PaperAssessment, texts: Texts | None) -> Figures:
     """Everything that a report on an assessment under the paper's protocol shows."""
     result = assessment.paper
     table = assessment.source.table
@@ -60,11 +60,11 @@ def paper_exhibits(assessment: PaperAssessment, texts: Texts | None) -> Exhibits
         # The last checkpoint is no early stop.
         at = np.where(at == every[-1], len(every), at)
         stops = Stops(point.family, every, scores, point.threshold, at)
-    return Exhibits(
+    return Figures(
         _frontier(table, setting, point, basis),
         _risk(assessment, setting, row, point),
         _alphas(assessment, f"{result.n_test} test questions"),
-        ReliabilityExhibit(
+        ReliabilityFigure(
             {
                 name: reliability(np.clip(setting.scores[name], 0.0, 1.0), table.correct)
                 for name in ("learned", "confidence")
@@ -81,7 +81,7 @@ def paper_exhibits(assessment: PaperAssessment, texts: Texts | None) -> Exhibits
 
 def _frontier(
     table: ProbeTable, setting: PaperSetting, point: OperatingPoint | None, basis: str
-) -> FrontierExhibit:
+) -> FrontierFigure:
     thinking = setting.costs.thinking
     full = float(setting.costs.full_thinking.mean())
 
@@ -100,7 +100,7 @@ def _frontier(
             100 - point.think_saving_pct,
             point.test_accuracy,
         )
-    return FrontierExhibit(
+    return FrontierFigure(
         tuple(rules),
         fixed,
         chosen,
@@ -117,7 +117,7 @@ def _risk(
     setting: PaperSetting,
     row: MatchedRisk,
     point: OperatingPoint | None,
-) -> RiskExhibit:
+) -> RiskFigure:
     shown = point or row.learned
     n_questions = setting.correct.shape[0]
     calibration, _ = paper_split(n_questions)
@@ -129,7 +129,7 @@ def _risk(
     n = calibration.size
     slack = math.sqrt(math.log(shown.candidates / assessment.delta) / (2 * n))
     at = np.flatnonzero(grid == shown.threshold)
-    return RiskExhibit(
+    return RiskFigure(
         shown.family,
         grid,
         None,
@@ -147,14 +147,14 @@ def _risk(
     )
 
 
-def _alphas(assessment: PaperAssessment, basis: str) -> AlphaExhibit:
+def _alphas(assessment: PaperAssessment, basis: str) -> AlphaFigure:
     result = assessment.paper
     rows = result.matched_risk
 
     def saving(point: OperatingPoint) -> float | None:
         return point.total_saving_pct if point.feasible else None
 
-    return AlphaExhibit(
+    return AlphaFigure(
         tuple(row.alpha for row in rows),
         {
             "learned": tuple(saving(row.learned) for row in rows),

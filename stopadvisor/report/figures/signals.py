@@ -15,7 +15,13 @@ from stopadvisor.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.probes.trajectories import TYPES, classify, trajectory
-from stopadvisor.report.figures.data import CheckpointExhibit, Example, SignalExhibit, Spread, Step
+from stopadvisor.report.figures.data import (
+    CheckpointFigure,
+    QuestionExample,
+    SignalFigure,
+    Spread,
+    TrajectoryStep,
+)
 from stopadvisor.rules.features import FEATURES, feature_array
 from stopadvisor.stats.reliability import auroc
 
@@ -49,9 +55,9 @@ class Texts:
     questions: Mapping[str, str]
 
 
-def checkpoint_accuracy(table: ProbeTable, basis: str) -> CheckpointExhibit:
+def checkpoint_accuracy(table: ProbeTable, basis: str) -> CheckpointFigure:
     """Accuracy of stopping every question at each checkpoint."""
-    return CheckpointExhibit(
+    return CheckpointFigure(
         table.budgets,
         table.correct_online.mean(axis=0),
         (~table.ended).mean(axis=0),
@@ -62,7 +68,7 @@ def checkpoint_accuracy(table: ProbeTable, basis: str) -> CheckpointExhibit:
 
 def signal_exhibits(
     table: ProbeTable, learned: FloatArray | None, columns: tuple[int, ...]
-) -> tuple[SignalExhibit, ...]:
+) -> tuple[SignalFigure, ...]:
     """Confidence, entropy, share of votes and the learned score, for right and wrong answers.
 
     Parameters
@@ -89,7 +95,7 @@ def signal_exhibits(
         live = ~table.ended[:, at]
         correct = table.stop_correct[:, at]
         found.append(
-            SignalExhibit(
+            SignalFigure(
                 name,
                 table.budgets[list(at)],
                 _spread(values, live & correct),
@@ -112,7 +118,9 @@ def _spread(values: FloatArray, members: BoolArray) -> Spread:
 # --- Examples -------------------------------------------------------------------------------------
 
 
-def examples(table: ProbeTable, stops: Stops | None, texts: Texts | None) -> tuple[Example, ...]:
+def examples(
+    table: ProbeTable, stops: Stops | None, texts: Texts | None
+) -> tuple[QuestionExample, ...]:
     """A win, a loss and an oscillation: of each kind the one in the middle by thinking tokens.
 
     Notes
@@ -145,7 +153,7 @@ def _middle(table: ProbeTable, members: BoolArray) -> int | None:
 
 def _example(
     kind: str, table: ProbeTable, row: int, stops: Stops | None, texts: Texts | None
-) -> Example:
+) -> QuestionExample:
     name = table.ids[row]
     record = texts.records.get(name) if texts else None
     question = texts.questions.get(name) if texts else None
@@ -159,7 +167,7 @@ def _example(
         stop = stops.columns[position] if position < len(stops.columns) else None
     ended, known = table.ended[row], table.entropy_source != "none"
     steps = tuple(
-        Step(
+        TrajectoryStep(
             int(table.budgets[j]),
             None if record is None else record.checkpoints[j].answer.strip(),
             bool(table.correct_online[row, j]),
@@ -169,7 +177,7 @@ def _example(
         )
         for j in range(table.n_checkpoints)
     )
-    return Example(
+    return QuestionExample(
         kind,
         name,
         question,

@@ -13,13 +13,13 @@ import numpy as np
 
 from stopadvisor.report.documents import matched_points
 from stopadvisor.report.figures.data import (
-    AlphaExhibit,
-    CheckpointExhibit,
+    AlphaFigure,
+    CheckpointFigure,
     Curve,
-    FrontierExhibit,
-    ReliabilityExhibit,
-    RiskExhibit,
-    SignalExhibit,
+    FrontierFigure,
+    ReliabilityFigure,
+    RiskFigure,
+    SignalFigure,
     Spread,
 )
 from stopadvisor.rules.families import rule_name
@@ -196,7 +196,7 @@ def _difference(row: Document) -> str:
 # --- From exhibits --------------------------------------------------------------------------------
 
 
-def frontier_caption(exhibit: FrontierExhibit) -> Caption:
+def frontier_caption(exhibit: FrontierFigure) -> Caption:
     """Accuracy against cost."""
     full = share(exhibit.full_accuracy)
     if exhibit.chosen is None:
@@ -242,7 +242,7 @@ def _curve_rows(curve: Curve) -> list[tuple[Cell, ...]]:
     return rows
 
 
-def risk_caption(exhibit: RiskExhibit) -> Caption:
+def risk_caption(exhibit: RiskFigure) -> Caption:
     """Lost-correct risk along the thresholds."""
     parts = []
     shown = exhibit.observed if exhibit.observed is not None else exhibit.expected
@@ -285,7 +285,7 @@ def risk_caption(exhibit: RiskExhibit) -> Caption:
     )
 
 
-def alpha_caption(exhibit: AlphaExhibit) -> Caption:
+def alpha_caption(exhibit: AlphaFigure) -> Caption:
     """Saving by risk target."""
     at = exhibit.alphas.index(exhibit.alpha)
     found = []
@@ -327,7 +327,7 @@ def alpha_caption(exhibit: AlphaExhibit) -> Caption:
     )
 
 
-def reliability_caption(exhibit: ReliabilityExhibit) -> Caption:
+def reliability_caption(exhibit: ReliabilityFigure) -> Caption:
     """Scores as probabilities."""
     found = [f"{name} {r.ece:.3f} and {r.brier:.3f}" for name, r in exhibit.scores.items()]
     rows: list[tuple[Cell, ...]] = []
@@ -359,7 +359,7 @@ def reliability_caption(exhibit: ReliabilityExhibit) -> Caption:
     )
 
 
-def checkpoint_caption(exhibit: CheckpointExhibit) -> Caption:
+def checkpoint_caption(exhibit: CheckpointFigure) -> Caption:
     """Accuracy by checkpoint."""
     middle = exhibit.budgets.size // 2
     return Caption(
@@ -391,7 +391,7 @@ def checkpoint_caption(exhibit: CheckpointExhibit) -> Caption:
     )
 
 
-def signal_caption(exhibits: Sequence[SignalExhibit], basis: str) -> Caption:
+def signal_caption(exhibits: Sequence[SignalFigure], basis: str) -> Caption:
     """Signals of right and wrong answers."""
     known = [(e.auroc, e.name) for e in exhibits if e.auroc is not None]
     order = sorted(known, reverse=True)

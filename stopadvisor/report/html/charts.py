@@ -15,13 +15,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from stopadvisor.report.figures.data import (
-    AlphaExhibit,
-    CheckpointExhibit,
-    Example,
-    FrontierExhibit,
-    ReliabilityExhibit,
-    RiskExhibit,
-    SignalExhibit,
+    AlphaFigure,
+    CheckpointFigure,
+    FrontierFigure,
+    QuestionExample,
+    ReliabilityFigure,
+    RiskFigure,
+    SignalFigure,
 )
 from stopadvisor.report.html.theme import COLOURS, DASHES, SERIES, blank, framed
 
@@ -95,7 +95,7 @@ def draw_profile(profile: Mapping[str, Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def draw_frontier(exhibit: FrontierExhibit) -> Figure:
+def draw_frontier(exhibit: FrontierFigure) -> Figure:
     """Accuracy against cost of every rule, of fixed budgets, and the chosen point."""
     figure, axes = framed(4.2)
     for k, rule in enumerate(exhibit.rules):
@@ -154,7 +154,7 @@ def draw_frontier(exhibit: FrontierExhibit) -> Figure:
     return figure
 
 
-def draw_risk(exhibit: RiskExhibit) -> Figure:
+def draw_risk(exhibit: RiskFigure) -> Figure:
     """Share lost along the thresholds, careful ones to the left."""
     figure, axes = framed(4.0)
     x = exhibit.thresholds
@@ -240,7 +240,7 @@ def draw_serving(savings: Mapping[str, float], asked: str) -> Figure:
     return figure
 
 
-def draw_alphas(exhibit: AlphaExhibit) -> Figure:
+def draw_alphas(exhibit: AlphaFigure) -> Figure:
     """Net saving by risk target, for each side."""
     figure, axes = framed(3.7)
     for k, (name, savings) in enumerate(exhibit.savings.items()):
@@ -265,7 +265,7 @@ def draw_alphas(exhibit: AlphaExhibit) -> Figure:
     return figure
 
 
-def draw_reliability(exhibit: ReliabilityExhibit) -> Figure:
+def draw_reliability(exhibit: ReliabilityFigure) -> Figure:
     """Predicted chance of being right against the share that was; area by number of answers."""
     figure, axes = framed(4.4)
     axes.plot([0, 1], [0, 1], color=MUTED, linewidth=1.2, linestyle=DASHES[2], label="calibrated")
@@ -297,7 +297,7 @@ def draw_reliability(exhibit: ReliabilityExhibit) -> Figure:
     return figure
 
 
-def draw_checkpoints(exhibit: CheckpointExhibit) -> Figure:
+def draw_checkpoints(exhibit: CheckpointFigure) -> Figure:
     """Accuracy of stopping everything at each checkpoint, and the share still thinking."""
     figure, axes = framed(3.5)
     x = np.arange(exhibit.budgets.size)
@@ -318,7 +318,7 @@ def draw_checkpoints(exhibit: CheckpointExhibit) -> Figure:
     return figure
 
 
-def draw_signals(exhibits: Sequence[SignalExhibit]) -> Figure:
+def draw_signals(exhibits: Sequence[SignalFigure]) -> Figure:
     """Median and deciles of each signal at each checkpoint, for right and wrong answers."""
     rows = (len(exhibits) + 1) // 2
     figure = blank(0.6 + 2.1 * rows)
@@ -353,7 +353,7 @@ def draw_signals(exhibits: Sequence[SignalExhibit]) -> Figure:
     return figure
 
 
-def draw_example(example: Example) -> Figure:
+def draw_example(example: QuestionExample) -> Figure:
     """One question: its forced answers in a row, and the rule's score against its threshold."""
     scored = [
         (k, step.score)

@@ -18,8 +18,8 @@ from urllib.parse import quote
 from stopadvisor.assessment.assess import Assessment
 from stopadvisor.assessment.recommendation import chance_words
 from stopadvisor.errors import OutputError
-from stopadvisor.report.figures.data import Example
-from stopadvisor.report.figures.load import Material, gather
+from stopadvisor.report.figures.data import QuestionExample
+from stopadvisor.report.figures.load import ReportData, gather
 from stopadvisor.report.html import captions
 from stopadvisor.report.html.captions import Caption, percent, share
 from stopadvisor.report.html.summary import summarise
@@ -32,7 +32,7 @@ from stopadvisor.studies.write import table_csv
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Written", "missing_packages", "render", "write_report"]
+__all__ = ["WrittenPage", "missing_packages", "render", "write_report"]
 
 _HERE = Path(__file__).parent
 _NEEDED = ("matplotlib", "jinja2")
@@ -45,13 +45,13 @@ _DIGITS = 4
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenPage:
     """A report on disk."""
 
     path: Path
     size: int
     """Bytes."""
-    material: Material
+    material: ReportData
     """What it shows."""
 
 
@@ -68,7 +68,7 @@ def missing_packages() -> tuple[str, ...]:
 
 def write_report(
     assessment: Assessment, document: Mapping[str, Any], target: Path | None = None
-) -> Written:
+) -> WrittenPage:
     """Write the report on an assessed source.
 
     Parameters
@@ -95,10 +95,10 @@ def write_report(
     material = gather(assessment, document)
     page = encode(render(material))
     replace_file(path, page)
-    return Written(path, len(page), material)
+    return WrittenPage(path, len(page), material)
 
 
-def render(material: Material) -> str:
+def render(material: ReportData) -> str:
     """Write the page.
 
     Returns
@@ -142,7 +142,7 @@ def render(material: Material) -> str:
 # --- Pictures -------------------------------------------------------------------------------------
 
 
-def _pictures(material: Material) -> list[_Picture]:
+def _pictures(material: ReportData) -> list[_Picture]:
     from stopadvisor.report.html import charts
 
     document, exhibits = material.document, material.exhibits
@@ -181,7 +181,7 @@ def _drawn(caption: Caption, draw: Callable[..., Figure], *given: Any) -> _Pictu
     return _Picture(caption, svg)
 
 
-def _examples(examples: Sequence[Example]) -> list[tuple[Example, str, Table]]:
+def _examples(examples: Sequence[QuestionExample]) -> list[tuple[QuestionExample, str, Table]]:
     from stopadvisor.report.html.charts import draw_example
     from stopadvisor.report.html.theme import inline_svg, style
 
@@ -194,7 +194,7 @@ def _examples(examples: Sequence[Example]) -> list[tuple[Example, str, Table]]:
     return found
 
 
-def _told(example: Example) -> str:
+def _told(example: QuestionExample) -> str:
     """An example in words."""
     live = [step for step in example.steps if not step.ended]
     words = ", ".join(f"{s.budget}: {'right' if s.correct else 'wrong'}" for s in live)
@@ -211,7 +211,7 @@ def _told(example: Example) -> str:
     )
 
 
-def _steps(example: Example) -> Table:
+def _steps(example: QuestionExample) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for k, step in enumerate(example.steps):
         if step.ended:
