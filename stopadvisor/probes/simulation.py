@@ -12,8 +12,8 @@ or of two more that are hard on certificates:
 
 Lengths of traces are log-normal, shorter for what is solved early, longer for what is never
 solved.  The confidence is a logistic of: right or wrong times `Population.signal`, plus a level
-of the question's own, plus a drift along the thinking, plus noise; the entropy follows another, correlated
-draw of that noise.  Nothing here was measured on a model.  This module knows no files.
+of the question's own, plus a drift along the thinking, plus noise; the entropy follows another,
+correlated draw of that noise.  Nothing here was measured on a model.  This module knows no files.
 """
 
 from __future__ import annotations

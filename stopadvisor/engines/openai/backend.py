@@ -1,7 +1,8 @@
 """How tokens travel: as ids both ways, or as text where an endpoint knows no ids.
 
 Everything above asks a `Backend` for ids and gets ids.  The client itself is one;
-`TextBackend` makes one of an endpoint that takes or gives text.  Knows the tokenizer; nothing of thinking or probes.
+`TextBackend` makes one of an endpoint that takes or gives text.  Knows the tokenizer; nothing
+of thinking or probes.
 """
 
 from __future__ import annotations
