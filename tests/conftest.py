@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.goldens import Goldens
+
 # Before torch or a tokenizer is first imported, by whichever test does so.
 os.environ["HF_HUB_OFFLINE"] = "1"
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -30,6 +32,21 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("repeatable")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that writes golden files."""
+    parser.addoption(
+        "--update-goldens",
+        action="store_true",
+        help="write golden files and generated pages as the code makes them today",
+    )
+
+
+@pytest.fixture(scope="session")
+def goldens(pytestconfig: pytest.Config) -> Goldens:
+    """Golden files, compared or, with `--update-goldens`, written."""
+    return Goldens(update=bool(pytestconfig.getoption("update_goldens")))
 
 
 @pytest.fixture(autouse=True)

@@ -20,6 +20,8 @@ from stopadvisor.studies.registry import STUDIES
 from stopadvisor.workload.questions import PARTS, read_workload
 from tests.scripted import ScriptedEngine, write_sums
 
+ARCHIVES = Path(__file__).resolve().parent / "testdata" / "paper"
+"""The archives of the paper's protocol, with the published scripts' results for them."""
 BUDGETS = (0, 8, 16, 24, 32, 48, 64, 96)
 PLAN = ProbePlan(budgets=BUDGETS, cue="\n\nFinal answer:", max_think=256)
 Call = Callable[..., tuple[int, str, str]]

@@ -22,7 +22,7 @@ from stopadvisor.rules.costs import Weights
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import Source, open_source
 from stopadvisor.workload.questions import PARTS
-from tests.material import edit_records, flip_calibration, make_run
+from tests.material import ARCHIVES, edit_records, flip_calibration, make_run
 from tests.scripted import ScriptedEngine, write_sums
 
 REPLAYED = [
@@ -33,7 +33,6 @@ REPLAYED = [
 ]  # fmt: skip
 DECODED_ONLY = Weights(0.0, 0.0, 1.0, "money per million tokens")
 """The scripted traces are short: with prompts to pay for, the weakest rule saves nothing."""
-ARCHIVES = Path(__file__).resolve().parent.parent.parent / "shared" / "paper-protocol"
 
 
 def call(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
@@ -164,11 +163,6 @@ def test_calibration_labels_change_nothing_before_calibration(
 
 # --- The paper's numbers --------------------------------------------------------------------------
 
-needs_archives = pytest.mark.skipif(
-    not ARCHIVES.is_dir(),
-    reason=f"the archives with the published scripts' output are not at {ARCHIVES}",
-)
-
 
 @pytest.fixture(scope="module")
 def expected() -> dict[str, Any]:
@@ -176,7 +170,6 @@ def expected() -> dict[str, Any]:
     return found
 
 
-@needs_archives
 @pytest.mark.parametrize(("name", "predicted"), [("mixed", "learned"), ("early", "scalar")])
 def test_the_paper_protocol_equals_the_published_scripts(
     name: str,
@@ -213,7 +206,6 @@ def test_the_paper_protocol_equals_the_published_scripts(
     assert f"threshold {wanted['regimes']['tau']:g}," in found["serving"]["operating_point"]
 
 
-@needs_archives
 @pytest.mark.parametrize("name", ["mixed", "early"])
 def test_grids_and_mean_tokens_equal_the_published_scripts(
     name: str, expected: dict[str, Any], tmp_path: Path
@@ -233,7 +225,6 @@ def test_grids_and_mean_tokens_equal_the_published_scripts(
     assert PAPER_BOOTSTRAP_RESAMPLES == 5000
 
 
-@needs_archives
 @pytest.mark.parametrize("name", ["mixed", "early"])
 def test_the_archives_can_be_deployed_from(name: str, tmp_path: Path) -> None:
     source = open_source(ARCHIVES / f"{name}.npz", root=tmp_path)

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.generate import ROOT, fill, load_blocks, pages, table
+from tests.goldens import Goldens
 
 PAGES = pages()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
-def test_page_is_up_to_date(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    assert fill(text, load_blocks(), str(page)) == text, "run `python -m tests.generate`"
+def test_page_is_up_to_date(page: Path, goldens: Goldens) -> None:
+    goldens.check(page, fill(page.read_text(encoding="utf-8"), load_blocks(), str(page)))
 
 
 def test_a_block_is_written_between_its_marks() -> None:

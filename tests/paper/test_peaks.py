@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +10,8 @@ import pytest
 from stopadvisor.paper.peaks import fixed_budgets, gain_at, learned_peak, peak, peak_thresholds
 from stopadvisor.paper.protocol import PaperSetting, first_stops
 from stopadvisor.runs.archives import read_archive
+from tests.material import ARCHIVES
 from tests.populations import POPULATIONS
-
-ARCHIVES = Path(__file__).resolve().parent.parent.parent.parent / "shared" / "paper-protocol"
 
 
 def test_a_peak_is_the_highest_point_above_fixed_budgets() -> None:
@@ -37,7 +35,6 @@ def test_a_peak_is_the_highest_point_above_fixed_budgets() -> None:
         assert again == pytest.approx(found.gain)
 
 
-@pytest.mark.skipif(not ARCHIVES.exists(), reason="the shared archives are not beside this clone")
 @pytest.mark.parametrize("name", ["mixed", "early"])
 def test_peaks_are_those_of_the_published_scripts(name: str) -> None:
     expected = json.loads((ARCHIVES / "expected.json").read_text())[name]["regimes"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,12 +22,8 @@ from stopadvisor.paper.proxies import (
 )
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.runs.archives import read_archive
+from tests.material import ARCHIVES
 from tests.populations import POPULATIONS
-
-ARCHIVES = Path(__file__).resolve().parent.parent.parent.parent / "shared" / "paper-protocol"
-needs_archives = pytest.mark.skipif(
-    not ARCHIVES.exists(), reason="the shared archives are not beside this clone"
-)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +60,6 @@ def test_scalar_proxies_are_their_formulas(table: ProbeTable) -> None:
             assert eat[i, j] == pytest.approx(expected)
 
 
-@needs_archives
 @pytest.mark.parametrize("name", ["mixed", "early"])
 def test_learned_proxies_equal_scikit_learn_on_the_archives_own_features(name: str) -> None:
     data = np.load(ARCHIVES / f"{name}.npz")

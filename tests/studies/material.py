@@ -5,15 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from stopadvisor.runs.sources import Source, open_source
 from stopadvisor.studies.study import Cell, StudyOptions, StudyResult
+from tests.material import ARCHIVES
 
-ARCHIVES = Path(__file__).resolve().parents[3] / "shared" / "paper-protocol"
-needs_archives = pytest.mark.skipif(
-    not ARCHIVES.exists(), reason="the shared archives are not beside this clone"
-)
 NAMES = ["mixed", "early"]
 QUICK = StudyOptions(resamples=400)
 

@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from tests.studies.material import ARCHIVES
+from tests.material import ARCHIVES
 
 SCALARS = ("confidence", "entropy", "run-stability", "confidence-leap")
 Arrays = Any

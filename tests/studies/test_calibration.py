@@ -15,12 +15,11 @@ from stopadvisor.studies import calibration
 from stopadvisor.studies.calibration import run
 from stopadvisor.studies.study import StudyOptions
 from tests.material import archive_arrays, make_run, write_archive
-from tests.studies.material import NAMES, QUICK, archive, needs_archives, row_of, rows_of
+from tests.studies.material import NAMES, QUICK, archive, row_of, rows_of
 from tests.studies.plain import load, scores_of
 from tests.studies.related_runs import probe
 
 
-@needs_archives
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("family", ["learned", "confidence"])
 def test_ece_and_brier_are_their_definitions(name: str, family: str, tmp_path: Path) -> None:
@@ -42,7 +41,6 @@ def test_ece_and_brier_are_their_definitions(name: str, family: str, tmp_path: P
     assert sum(int(str(r["count"])) for r in bins) == right.size
 
 
-@needs_archives
 def test_scores_that_are_no_chances_are_only_ranked(tmp_path: Path) -> None:
     found = run([archive("mixed", tmp_path)], QUICK)
     data = load("mixed")
@@ -52,7 +50,6 @@ def test_scores_that_are_no_chances_are_only_ranked(tmp_path: Path) -> None:
     assert row["auroc"] == pytest.approx(expected)
 
 
-@needs_archives
 def test_the_brier_interval_resamples_questions(tmp_path: Path) -> None:
     row = row_of(
         run([archive("mixed", tmp_path)], StudyOptions()),

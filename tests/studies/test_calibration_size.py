@@ -12,12 +12,11 @@ from scipy.stats import binom
 
 from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.calibration_size import run
-from tests.material import make_run
-from tests.studies.material import ARCHIVES, NAMES, QUICK, archive, needs_archives, row_of, rows_of
+from tests.material import ARCHIVES, make_run
+from tests.studies.material import NAMES, QUICK, archive, row_of, rows_of
 from tests.studies.plain import SCALARS, certified, load, split
 
 
-@needs_archives
 @pytest.mark.parametrize("name", NAMES)
 def test_the_whole_calibration_part_is_the_papers_comparison(name: str, tmp_path: Path) -> None:
     found = run([archive(name, tmp_path)], QUICK)
@@ -33,7 +32,6 @@ def test_the_whole_calibration_part_is_the_papers_comparison(name: str, tmp_path
         assert row["slack"] == pytest.approx(slack)
 
 
-@needs_archives
 def test_smaller_sets_are_drawn_from_the_calibration_part(tmp_path: Path) -> None:
     found = run([archive("mixed", tmp_path)], QUICK)
     data = load("mixed")

@@ -15,13 +15,12 @@ from stopadvisor.studies.failure_cases import run
 from stopadvisor.studies.protocols import fit_side, study_settings
 from stopadvisor.studies.study import StudyOptions
 from stopadvisor.workload.questions import read_workload
-from tests.material import make_run
-from tests.studies.material import ARCHIVES, NAMES, QUICK, archive, needs_archives, row_of, rows_of
+from tests.material import ARCHIVES, make_run
+from tests.studies.material import NAMES, QUICK, archive, row_of, rows_of
 from tests.studies.plain import load, scores_of, split, stops_of
 from tests.studies.related_runs import probe
 
 
-@needs_archives
 @pytest.mark.parametrize("name", NAMES)
 def test_cases_are_those_of_the_published_thresholds(name: str, tmp_path: Path) -> None:
     found = run([archive(name, tmp_path)], QUICK)

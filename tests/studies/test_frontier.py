@@ -12,13 +12,11 @@ import pytest
 from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.frontier import run
 from stopadvisor.studies.study import StudyOptions
-from tests.material import make_run
+from tests.material import ARCHIVES, make_run
 from tests.studies.material import (
-    ARCHIVES,
     NAMES,
     QUICK,
     archive,
-    needs_archives,
     row_of,
     rows_of,
 )
@@ -41,7 +39,6 @@ def fixed_budget(data: dict[str, Any], tokens: float, how: str) -> float:
     return float(below[-1] if how == "floor" else above[0])
 
 
-@needs_archives
 @pytest.mark.parametrize("name", NAMES)
 def test_peaks_of_every_family_are_those_of_the_definitions(name: str, tmp_path: Path) -> None:
     found = run([archive(name, tmp_path)], QUICK)
@@ -81,7 +78,6 @@ def test_peaks_of_every_family_are_those_of_the_definitions(name: str, tmp_path:
     assert row["full_tokens"] == data["think_lens"].mean()
 
 
-@needs_archives
 def test_curves_pass_through_every_threshold(tmp_path: Path) -> None:
     found = run([archive("mixed", tmp_path)], QUICK)
     data = load("mixed")
@@ -98,7 +94,6 @@ def test_curves_pass_through_every_threshold(tmp_path: Path) -> None:
             )
 
 
-@needs_archives
 @pytest.mark.parametrize("name", NAMES)
 def test_the_learned_peak_is_what_the_published_scripts_print(name: str, tmp_path: Path) -> None:
     expected = json.loads((ARCHIVES / "expected.json").read_text())[name]["regimes"]
@@ -108,7 +103,6 @@ def test_the_learned_peak_is_what_the_published_scripts_print(name: str, tmp_pat
     assert row["gain_low"] < row["peak_gain"] < row["gain_high"]
 
 
-@needs_archives
 def test_intervals_are_those_of_a_loop_over_resamples(tmp_path: Path) -> None:
     found = run([archive("mixed", tmp_path)], StudyOptions(resamples=4000, seed=5))
     data = np.load(ARCHIVES / "mixed.npz")

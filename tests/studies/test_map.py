@@ -16,10 +16,9 @@ from stopadvisor.probes.trajectories import TYPES
 from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.map import run
 from stopadvisor.studies.study import StudyOptions
-from tests.material import make_run
-from tests.studies.material import ARCHIVES, NAMES, QUICK, archive, needs_archives, row_of, rows_of
+from tests.material import ARCHIVES, make_run
+from tests.studies.material import NAMES, QUICK, archive, row_of, rows_of
 
-TEX = ARCHIVES.parent / "paper" / "when-does-learning-to-stop-help.tex"
 VERDICTS = {
     "LearnStop better": "learned better",
     "Scalar better": "scalar better",
@@ -27,7 +26,6 @@ VERDICTS = {
 }
 
 
-@needs_archives
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_are_what_the_published_scripts_print(name: str, tmp_path: Path) -> None:
     found = run([archive(name, tmp_path)], StudyOptions())
@@ -47,7 +45,6 @@ def test_rows_are_what_the_published_scripts_print(name: str, tmp_path: Path) ->
     assert serving["black_box_pct"] == pytest.approx(expected["regimes"]["black_box"])
 
 
-@needs_archives
 def test_no_difference_is_shown_of_rules_that_are_not_feasible(tmp_path: Path) -> None:
     row = row_of(run([archive("mixed", tmp_path)], StudyOptions(alpha=0.05)), "summary")
     assert row["verdict"] == "inconclusive"
@@ -72,7 +69,6 @@ def test_advice_is_that_of_assess(tmp_path: Path) -> None:
         assert row["fit_saving_pct"] == point.fit_total_saving_pct
 
 
-@needs_archives
 def test_the_papers_settings_stand_beside_ones_own_when_asked(tmp_path: Path) -> None:
     sources = [archive("mixed", tmp_path)]
     alone = run(sources, QUICK)
@@ -92,26 +88,12 @@ def test_the_papers_settings_stand_beside_ones_own_when_asked(tmp_path: Path) ->
         run(sources, StudyOptions(extra={"paper": "yes"}))
 
 
-def table_after(text: str, heading: str) -> dict[tuple[str, str], list[str]]:
-    """Rows of the table that follows a heading, by task and model."""
-    body = text[text.index(heading) :]
-    body = body[: body.index(r"\bottomrule")]
-    rows = {}
-    for line in body.splitlines():
-        cells = [c.strip().replace("$", "") for c in line.rstrip().removesuffix(r"\\").split("&")]
-        if line.rstrip().endswith(r"\\") and len(cells) > 2 and cells[0] != "Task":
-            model = {"8B": "Qwen3-8B", "32B": "Qwen3-32B"}.get(cells[1], cells[1])
-            rows[cells[0].replace("AIME-90", "AIME"), model] = cells[2:]
-    return rows
-
-
-@pytest.mark.skipif(not TEX.exists(), reason="the paper's text is not beside this clone")
 def test_every_figure_of_the_paper_is_its_own() -> None:
-    text = TEX.read_text(encoding="utf-8")
-    summary = table_after(text, r"\subsection{Eighteen-setting Compact Summary}")
-    frontier = table_after(text, r"\label{tab:full_frontier}")
-    profiles = table_after(text, r"Task & Model & Early & Benef.")
-    serving = table_after(text, r"\section{Cost and Serving Profiles}")
+    printed = json.loads((ARCHIVES / "tables.json").read_text(encoding="utf-8"))
+    summary, frontier, profiles, serving = (
+        {(task, model): cells for task, model, *cells in printed[name]}
+        for name in ("summary", "frontier", "profiles", "serving")
+    )
     assert [(row.task, row.model) for row in PAPER_ROWS] == list(summary)
     assert len(summary) == 18
     for row in PAPER_ROWS:

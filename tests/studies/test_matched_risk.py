@@ -14,20 +14,17 @@ from stopadvisor.runs.sources import open_source
 from stopadvisor.studies import alpha_grid, split_sensitivity, validation_selected
 from stopadvisor.studies.protocols import study_settings
 from stopadvisor.studies.study import StudyOptions
-from tests.material import make_run
+from tests.material import ARCHIVES, make_run
 from tests.studies.material import (
-    ARCHIVES,
     NAMES,
     QUICK,
     archive,
-    needs_archives,
     row_of,
     rows_of,
 )
 from tests.studies.plain import SCALARS, certified, gain, load, scores_of, split, stops_of
 
 
-@needs_archives
 @pytest.mark.parametrize("name", NAMES)
 def test_validation_selected_is_its_definition(name: str, tmp_path: Path) -> None:
     found = validation_selected.run([archive(name, tmp_path)], QUICK)
@@ -53,7 +50,6 @@ def test_validation_selected_is_its_definition(name: str, tmp_path: Path) -> Non
         assert row["questions"] == test.size
 
 
-@needs_archives
 def test_intervals_of_selected_thresholds_resample_test_questions(tmp_path: Path) -> None:
     found = validation_selected.run([archive("mixed", tmp_path)], StudyOptions(resamples=4000))
     data = load("mixed")
@@ -69,7 +65,6 @@ def test_intervals_of_selected_thresholds_resample_test_questions(tmp_path: Path
         assert row["test_gain_high"] == pytest.approx(high, abs=0.004)
 
 
-@needs_archives
 @pytest.mark.parametrize("name", NAMES)
 def test_alpha_grid_is_what_the_published_scripts_print(name: str, tmp_path: Path) -> None:
     expected = json.loads((ARCHIVES / "expected.json").read_text())[name]["alpha"]
@@ -90,7 +85,6 @@ def test_alpha_grid_is_what_the_published_scripts_print(name: str, tmp_path: Pat
         assert shown == pytest.approx([spread["median"], *spread["ci95"]], abs=0.3)
 
 
-@needs_archives
 @pytest.mark.parametrize("name", NAMES)
 def test_split_sensitivity_is_the_comparison_under_five_seeds(name: str, tmp_path: Path) -> None:
     found = split_sensitivity.run([archive(name, tmp_path)], QUICK)
@@ -130,7 +124,6 @@ def test_split_sensitivity_is_the_comparison_under_five_seeds(name: str, tmp_pat
             assert int(str(row["losses"])) <= 0.15 * int(str(row["calibration"]))
 
 
-@needs_archives
 def test_the_deploy_side_of_alpha_grid_is_the_choice_on_fit(tmp_path: Path) -> None:
     source = archive("mixed", tmp_path)
     found = row_of(alpha_grid.run([source], QUICK), "deploy", alpha=0.15)

@@ -10,11 +10,10 @@ import pytest
 from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.probe_cap import run
 from tests.material import edit_records, make_run
-from tests.studies.material import NAMES, QUICK, archive, needs_archives, row_of, rows_of
+from tests.studies.material import NAMES, QUICK, archive, row_of, rows_of
 from tests.studies.plain import SCALARS, certified, load, split
 
 
-@needs_archives
 @pytest.mark.parametrize("name", NAMES)
 def test_savings_are_those_of_thresholds_chosen_for_the_cap(name: str, tmp_path: Path) -> None:
     found = run([archive(name, tmp_path)], QUICK)

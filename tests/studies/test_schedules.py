@@ -13,8 +13,8 @@ from stopadvisor.errors import StudyError
 from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.protocols import fit_side, study_settings
 from stopadvisor.studies.schedules import nearest_columns, run
-from tests.material import BUDGETS, edit_records, make_run
-from tests.studies.material import ARCHIVES, QUICK, archive, needs_archives, row_of, rows_of
+from tests.material import ARCHIVES, BUDGETS, edit_records, make_run
+from tests.studies.material import QUICK, archive, row_of, rows_of
 from tests.studies.plain import SWEEP, features, load, out_of_fold, stops_of
 
 
@@ -33,7 +33,6 @@ def test_schedules_take_the_nearest_probed_budgets(
     assert nearest_columns(np.array(budgets), schedule) == expected
 
 
-@needs_archives
 @pytest.mark.parametrize("name", ["mixed", "early"])
 @pytest.mark.parametrize("schedule", ["4-linear", "6-linear"])
 def test_peak_gains_are_those_of_rules_fitted_on_the_schedule(

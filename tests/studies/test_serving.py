@@ -12,12 +12,11 @@ from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.protocols import fit_side, study_settings
 from stopadvisor.studies.serving import run
 from stopadvisor.studies.study import StudyOptions
-from tests.material import make_run
-from tests.studies.material import ARCHIVES, NAMES, QUICK, archive, needs_archives, row_of, rows_of
+from tests.material import ARCHIVES, make_run
+from tests.studies.material import NAMES, QUICK, archive, row_of, rows_of
 from tests.studies.plain import load, stops_of
 
 
-@needs_archives
 @pytest.mark.parametrize("name", NAMES)
 def test_the_papers_regimes_are_what_its_scripts_print(name: str, tmp_path: Path) -> None:
     found = run([archive(name, tmp_path)], QUICK)
@@ -28,7 +27,6 @@ def test_the_papers_regimes_are_what_its_scripts_print(name: str, tmp_path: Path
         assert row["threshold"] == expected["tau"]
 
 
-@needs_archives
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("regime", ["prefix-cache", "black-box"])
 def test_at_the_break_even_weight_nothing_is_saved(name: str, regime: str, tmp_path: Path) -> None:

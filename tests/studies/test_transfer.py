@@ -24,11 +24,10 @@ from stopadvisor.studies.protocols import study_settings
 from stopadvisor.studies.study import StudyOptions
 from stopadvisor.studies.transfer import run
 from tests.material import make_run
-from tests.studies.material import QUICK, archive, needs_archives, row_of, rows_of
+from tests.studies.material import QUICK, archive, row_of, rows_of
 from tests.studies.plain import SWEEP, gain, load, split
 
 
-@needs_archives
 @pytest.mark.parametrize(("source", "target"), [("mixed", "early"), ("early", "mixed")])
 def test_gains_are_those_of_the_three_protocols(source: str, target: str, tmp_path: Path) -> None:
     found = run([archive(name, tmp_path) for name in (source, target)], QUICK)

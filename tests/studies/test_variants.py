@@ -21,13 +21,11 @@ from stopadvisor.errors import CalibrationError
 from stopadvisor.paper.classifiers import classify_out_of_fold
 from stopadvisor.runs.sources import open_source
 from stopadvisor.studies import ablation, classifiers, proxies
-from tests.material import make_run
+from tests.material import ARCHIVES, make_run
 from tests.studies.material import (
-    ARCHIVES,
     NAMES,
     QUICK,
     archive,
-    needs_archives,
     row_of,
     rows_of,
 )
@@ -65,7 +63,6 @@ def peak_gain(data: Any, chance: np.ndarray) -> float:
     return best
 
 
-@needs_archives
 @pytest.mark.parametrize("name", NAMES)
 def test_ablation_is_logistic_regression_on_the_archives_own_columns(
     name: str, tmp_path: Path
@@ -93,7 +90,6 @@ def test_ablation_is_logistic_regression_on_the_archives_own_columns(
     assert 0.5 < one <= both + 0.02
 
 
-@needs_archives
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.parametrize("name", NAMES)
@@ -137,7 +133,6 @@ def test_one_class_of_labels_cannot_be_classified() -> None:
 # --- Proxies --------------------------------------------------------------------------------------
 
 
-@needs_archives
 @pytest.mark.parametrize("name", NAMES)
 def test_proxies_at_matched_risk_are_their_definition(name: str, tmp_path: Path) -> None:
     found = proxies.run([archive(name, tmp_path)], QUICK)
@@ -181,7 +176,6 @@ def test_proxies_at_matched_risk_are_their_definition(name: str, tmp_path: Path)
     assert best_row["total_saving_pct"] == pytest.approx(expected["scalar"]["save"])
 
 
-@needs_archives
 def test_every_proxy_has_a_peak(tmp_path: Path) -> None:
     found = rows_of(proxies.run([archive("mixed", tmp_path)], QUICK), "peaks")
     assert [row["family"] for row in found] == [
