@@ -388,14 +388,7 @@ def _check_samples(engine: Engine, options: ProbeOptions, progress: Progress) ->
     if options.samples == 1 or own is None:
         return
     settings = own(options.plan())
-    if settings is None:  # the server's own but for the temperature, and not to be seen
-        if options.temperature is None:
-            progress.remark(
-                f"--samples {options.samples}: the server's own sampling cannot be seen; if it "
-                "always takes the likeliest token, all traces of a question are equal: "
-                "--temperature says another"
-            )
-    elif settings.temperature == 0:
+    if settings.temperature == 0:
         raise ModelError(
             "the model's own settings always take the likeliest token, so that all traces of a "
             f"question would be equal, got --samples {options.samples}: give --temperature"

@@ -28,8 +28,7 @@ class ServerOptions:
     engine: str = "hf"
     base_url: tuple[str, ...] = ()
     tokenizer: str | None = None
-    """None: where the server says that it took the model from, or the model's name; ``server``, or
-    nothing there: the server does its work."""
+    """None: from where the server says that it took the model, else under the model's name."""
     concurrency: int | None = None
     """None: found by a ramp."""
     api_key_env: str | None = None
@@ -103,10 +102,9 @@ _OPTIONS = (
     ),
     click.option(
         "--tokenizer",
-        metavar="NAME|FOLDER|server",
+        metavar="NAME|FOLDER",
         show_default="the served model's",
-        help="Tokenizer of the served model, where it is not found by itself; `server` asks the "
-        "server for its own.",
+        help="Tokenizer of the served model, where it is not found by itself.",
     ),
     click.option(
         "--concurrency",

@@ -204,8 +204,7 @@ def _template(chat: Chat, prompts: Sequence[Prompt]) -> Check:
     """Who opens the thinking: the chat template, or we."""
     opens = 0
     for prompt in prompts:
-        plain = chat.rendered(prompt.messages).ids
-        opens += list(plain) == chat.prompt_ids(prompt.messages)
+        opens += chat.encode(chat.render(prompt.messages)) == chat.prompt_ids(prompt.messages)
     tail = chat.render(prompts[0].messages)[-20:]
     if opens in (0, len(prompts)):
         how = (

@@ -1,9 +1,8 @@
 r"""Where a forced answer ends, decided on token ids.
 
 What each token of the vocabulary holds is looked up once, so that a batch of branches is judged by
-array look-ups; text is decoded only when a brace may have closed a ``\boxed{}``.  Where no
-vocabulary can be seen, tokens are looked up as they are met.  Knows the tokenizer's texts, nothing
-of models.
+array look-ups; text is decoded only when a brace may have closed a ``\boxed{}``.  Knows the
+tokenizer's texts, nothing of models.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,25 +25,11 @@ _FIRST_LINE = re.compile(r"\s*\S[^\n]*")
 
 
 @dataclass(frozen=True)
-class _MetFlags:
-    """What the tokens hold that were met so far; indexed as an array."""
-
-    chat: Chat
-    known: dict[int, int]
-
-    def __getitem__(self, tokens: Any) -> NDArray[np.uint8]:
-        ids = np.asarray(tokens)
-        for i in set(ids.ravel().tolist()) - self.known.keys():
-            self.known[i] = _flags(self.chat.decode([i]))
-        return np.array([self.known[i] for i in ids.ravel().tolist()], np.uint8).reshape(ids.shape)
-
-
-@dataclass(frozen=True)
 class AnswerStops:
     """The ending rule of forced answers: EOS, a newline after content, or a closed box."""
 
     chat: Chat
-    flags: NDArray[np.uint8] | _MetFlags = field(repr=False)
+    flags: NDArray[np.uint8] = field(repr=False)
     """What each token holds, by id."""
 
     @classmethod
@@ -65,15 +49,10 @@ class AnswerStops:
         flags.flags.writeable = False
         return cls(chat, flags)
 
-    @classmethod
-    def met(cls, chat: Chat, stop_ids: Sequence[int]) -> AnswerStops:
-        """Look tokens up when they are met for the first time, for words that are not at hand."""
-        return cls(chat, _MetFlags(chat, dict.fromkeys(stop_ids, _EOS)))
-
     @property
-    def vocabulary(self) -> int | None:
-        """Ids that there are; None where that cannot be seen."""
-        return None if isinstance(self.flags, _MetFlags) else len(self.flags)
+    def vocabulary(self) -> int:
+        """Ids that there are."""
+        return len(self.flags)
 
     def ends(
         self, tokens: NDArray[np.int64], has_content: NDArray[np.bool_]

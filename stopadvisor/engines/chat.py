@@ -1,17 +1,18 @@
 """The tokenizer's side of probing: rendered prompts, thinking markers and suffixes.
 
-Works on token ids throughout: text joined at a cut changes its tokenisation there.  Asks a
-`Tokenizer` for them, so that a tokenizer may be here or at a server; knows no model.
+Works on token ids throughout: text joined at a cut changes its tokenisation there.  Is handed a
+transformers tokenizer and imports neither transformers nor torch; knows no model.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stopadvisor.engines.tokenizer import LocalTokenizer, Rendered, Tokenizer
 from stopadvisor.errors import ModelError
 
 __all__ = ["KNOWN_MARKERS", "Chat", "Marker", "find_markers"]
@@ -25,8 +26,12 @@ KNOWN_MARKERS = (
 )
 """Opener and closer of the reasoning models we know; others are named by the user."""
 
-
 _TAG = re.compile(r"<\|.*?\|>")
+_SPECIMEN = (
+    "Wait, 3.14159 + 2,718 = f(x)^2;\n\n\tdef naïve(): return '\\\\boxed{½}'  # ok\r\n"
+    "Überraschung – 東京は人口1400万人。 Привет, мир! 🙂 <think>don't</think> A) B) ≤ ∑"
+)
+"""Split differently by every tokenizer; part of its hash."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +47,13 @@ class Marker:
 
 
 def find_markers(
-    words: Tokenizer, think_open: str | None = None, think_close: str | None = None
+    tokenizer: Any, think_open: str | None = None, think_close: str | None = None
 ) -> tuple[Marker, Marker]:
     """Find the model's thinking markers as sequences of token ids.
 
     Parameters
     ----------
-    words : Tokenizer
+    tokenizer : transformers tokenizer
         With a chat template.
     think_open, think_close : str, optional
         The markers as text; both or neither.  Without them the known pairs are tried: a pair is
@@ -71,32 +76,38 @@ def find_markers(
         )
         raise ModelError(f"{given} needs {other} beside it: thinking has an opener and a closer")
     if think_open is not None and think_close is not None:
-        return _marker(words, think_open), _marker(words, think_close)
-    for opener, closer in KNOWN_MARKERS:
-        if _is_token(words, opener) and _is_token(words, closer):
-            return _marker(words, opener), _marker(words, closer)
-    written = words.written or ""
-    for opener, closer in KNOWN_MARKERS:
-        if opener in written and closer in written:
-            return _marker(words, opener), _marker(words, closer)
+        return _marker(tokenizer, think_open), _marker(tokenizer, think_close)
+    added = {str(token) for token in tokenizer.get_added_vocab()}
+    template = tokenizer.chat_template
+    written = template if isinstance(template, str) else ""
+    for pair in KNOWN_MARKERS:
+        if all(_is_token(added, text) for text in pair):
+            return _marker(tokenizer, pair[0]), _marker(tokenizer, pair[1])
+    for pair in KNOWN_MARKERS:
+        if all(text in written for text in pair):
+            return _marker(tokenizer, pair[0]), _marker(tokenizer, pair[1])
     raise ModelError(
-        f"{words.name} has no thinking markers that are known here; "
+        f"{_name(tokenizer)} has no thinking markers that are known here; "
         "if it reasons before it answers, name them with --think-open and --think-close"
     )
 
 
-def _is_token(words: Tokenizer, text: str) -> bool:
+def _name(tokenizer: Any) -> str:
+    return str(tokenizer.name_or_path or "the model")
+
+
+def _is_token(added: set[str], text: str) -> bool:
     """Whether a marker, or each of the tags it consists of, is a token of its own.
 
     A marker such as ``<think>`` is one tag; those of gpt-oss have words between their tags.
     """
     tags = _TAG.findall(text)
-    return words.has_token(text) or (bool(tags) and all(words.has_token(tag) for tag in tags))
+    return text in added or (bool(tags) and added.issuperset(tags))
 
 
-def _marker(words: Tokenizer, text: str) -> Marker:
-    ids = tuple(words.encode(text))
-    back = words.decode(ids, special=True)
+def _marker(tokenizer: Any, text: str) -> Marker:
+    ids = tuple(_encode(tokenizer, text))
+    back = _decode(tokenizer, ids, special=True)
     if not ids or back.strip() != text.strip():
         raise ModelError(
             f"thinking marker {text!r} does not survive the tokenizer: its tokens decode to "
@@ -105,11 +116,23 @@ def _marker(words: Tokenizer, text: str) -> Marker:
     return Marker(text, ids)
 
 
+def _encode(tokenizer: Any, text: str) -> list[int]:
+    return [int(i) for i in tokenizer.encode(text, add_special_tokens=False)]
+
+
+def _decode(tokenizer: Any, ids: Sequence[int], *, special: bool) -> str:
+    text = tokenizer.decode(
+        list(ids), skip_special_tokens=not special, clean_up_tokenization_spaces=False
+    )
+    return str(text)
+
+
 @dataclass(frozen=True)
 class Chat:
     """A tokenizer with its chat template and thinking markers."""
 
-    words: Tokenizer
+    tokenizer: Any
+    """A transformers tokenizer."""
     opener: Marker
     closer: Marker
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -118,7 +141,7 @@ class Chat:
     @classmethod
     def of(
         cls,
-        words: Any,
+        tokenizer: Any,
         *,
         think_open: str | None = None,
         think_close: str | None = None,
@@ -128,45 +151,47 @@ class Chat:
 
         Parameters
         ----------
-        words : transformers tokenizer, or Words
+        tokenizer : transformers tokenizer
 
         Raises
         ------
         ModelError
             No chat template, no markers, or a template that fails or keeps thinking off.
         """
-        if not hasattr(words, "has_token"):
-            words = LocalTokenizer(words)
-        if words.written is None:
+        if not tokenizer.chat_template:
             raise ModelError(
-                f"{words.name} has no chat template: a reasoning "
+                f"{_name(tokenizer)} has no chat template: a reasoning "
                 "model that is instructed through one is required"
             )
-        opener, closer = find_markers(words, think_open, think_close)
-        chat = cls(words, opener, closer, dict(template_kwargs or {}))
+        opener, closer = find_markers(tokenizer, think_open, think_close)
+        chat = cls(tokenizer, opener, closer, dict(template_kwargs or {}))
         chat.prompt_ids([{"role": "user", "content": "Hello"}])
         return chat
 
     @property
-    def tokenizer(self) -> Any:
-        """The transformers tokenizer, for an engine that runs the model here.
+    def name(self) -> str:
+        """Where the tokenizer was loaded from, for messages."""
+        return _name(self.tokenizer)
+
+    def render(self, messages: Sequence[Mapping[str, str]], *, generation: bool = True) -> str:
+        """Return the conversation as the chat template writes it.
 
         Raises
         ------
         ModelError
-            There is none.
+            The template refuses it.
         """
-        if not isinstance(self.words, LocalTokenizer):
-            raise ModelError(f"the tokenizer of {self.words.name} is not here")
-        return self.words.tokenizer
-
-    def render(self, messages: Sequence[Mapping[str, str]], *, generation: bool = True) -> str:
-        """Return the conversation as the chat template writes it."""
-        return self.words.render(messages, self.template_kwargs, generation=generation)
-
-    def rendered(self, messages: Sequence[Mapping[str, str]]) -> Rendered:
-        """Return the conversation as the chat template writes it, in ids."""
-        return self.words.prompt(messages, self.template_kwargs)
+        try:
+            text = self.tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                tokenize=False,
+                add_generation_prompt=generation,
+                **self.template_kwargs,
+            )
+        except Exception as error:  # templates are programs and raise what they like
+            said = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise ModelError(f"the chat template refuses the messages: {said}") from error
+        return str(text)
 
     def prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """Return the prompt's token ids, thinking opened.
@@ -179,17 +204,18 @@ class Chat:
         ModelError
             The template fails, or closes the thinking before it began.
         """
-        rendered = self.rendered(messages)
+        text = self.render(messages)
         # Thinking in earlier turns, or in the question, must not be taken for this turn's.
-        _, opened, after = rendered.turn.rpartition(self.opener.text)
+        turn = text.removeprefix(self.render(messages, generation=False))
+        _, opened, after = turn.rpartition(self.opener.text)
         if not opened:
-            return [*rendered.ids, *self.opener.ids]
+            return [*self.encode(text), *self.opener.ids]
         if self.closer.text in after:
             raise ModelError(
                 f"the chat template closes the thinking with {self.closer.text!r} before it "
                 f"began; thinking must be on, got template arguments {dict(self.template_kwargs)!r}"
             )
-        return list(rendered.ids)
+        return self.encode(text)
 
     def suffix_ids(self, cue: str) -> list[int]:
         """Return the ids that close the thinking and ask for the answer."""
@@ -197,16 +223,26 @@ class Chat:
 
     def encode(self, text: str) -> list[int]:
         """Return a text's ids, nothing added."""
-        return self.words.encode(text)
+        return _encode(self.tokenizer, text)
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """Return ids as text, special tokens left out unless they are asked for."""
-        return self.words.decode(ids, special=special)
+        return _decode(self.tokenizer, ids, special=special)
 
     def tokenizer_sha256(self) -> str:
-        """Hash the tokenizer."""
-        return self.words.tokenizer_sha256()
+        """Hash the vocabulary with its ids, and how a fixed text is split.
+
+        Files are not compared: saving a tokenizer again rewrites them, and changes nothing.
+        """
+        return _json_sha256([sorted(self.tokenizer.get_vocab().items()), self.encode(_SPECIMEN)])
 
     def template_sha256(self) -> str:
-        """Hash the chat template."""
-        return self.words.template_sha256()
+        """Hash the chat template's text."""
+        template = self.tokenizer.chat_template
+        if isinstance(template, str):
+            return hashlib.sha256(template.encode()).hexdigest()
+        return _json_sha256(template)
+
+
+def _json_sha256(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -12,10 +12,14 @@ from stopadvisor.errors import PolicyError
 from stopadvisor.policy.schema import reads_logprobs
 from stopadvisor.policy.values import plain, shown
 
-__all__ = ["AS_SERVED", "check_source", "policy_source"]
+__all__ = ["check_source", "policy_source"]
 
-AS_SERVED = "as-served:"
-"""In front of hashes over what a server shows, which no hash of a local tokenizer can equal."""
+_AS_SERVED = "as-served:"
+"""Begins a tokenizer's hash in policies of versions that asked a server for its tokenizer."""
+_TEXT_ENGINES = ("openai-text", "openai-text-answers")
+"""Engines of versions that probed endpoints which complete text, and no token ids."""
+_HASHED = {"tokenizer": "tokenizer", "template": "chat template"}
+"""What of a model is bound by its hash, and what it is called in messages."""
 
 
 def policy_source(identity: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -51,6 +55,7 @@ def check_source(
     answer_cap: int | None = None,
 ) -> list[str]:
     """Do the work of ``Policy.check_source``, where parameters and errors are described."""
+    _check_servable(content, identity)
     remarks: list[str] = []
     probes = content["kind"] == "stop"  # full budget asks nothing: how it would ask is no matter
     if reads_logprobs(content):
@@ -120,29 +125,33 @@ def _check_model(expected: Mapping[str, Any], here: Mapping[str, Any]) -> list[s
                 f"the model is called {shown(here['name'])} here, {shown(expected['name'])} at "
                 "calibration; its content is the same"
             )
-    for key, name in (("tokenizer_sha256", "tokenizer"), ("template_sha256", "chat template")):
+    for kind, name in _HASHED.items():
+        key = f"{kind}_sha256"
         if expected[key] is not None and here[key] is not None:
-            _check_same_side(expected[key], here[key])
             _must_agree(f"{name} hash", expected[key], here[key])
         elif expected[key] != here[key]:
             remarks.append(f"the {name}'s hash is unknown on one side; asks for a passing verify")
     return remarks
 
 
-def _check_same_side(expected: str, here: str) -> None:
-    """Refuse to compare a tokenizer that was loaded with one that a server was asked for."""
-    if expected.startswith(AS_SERVED) and not here.startswith(AS_SERVED):
+def _check_servable(content: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
+    """Refuse a policy whose way of probing is gone, unless against old probes of that way."""
+    engine, model = content["engine"] or {}, content["model"] or {}
+    name = engine.get("name")
+    if name in _TEXT_ENGINES and identity.get("engine") != name:
         raise PolicyError(
-            "the policy was calibrated with the tokenizer as the server shows it, here one was "
-            "loaded: they cannot be compared; use --engine openai with --tokenizer server, or "
-            "calibrate with --tokenizer NAME|FOLDER"
+            "the policy was calibrated at an endpoint that completes text alone, which is no "
+            f"longer supported (engine {shown(name)}): calibrate again with a server that takes "
+            "and returns token ids, such as vLLM or SGLang"
         )
-    if here.startswith(AS_SERVED) and not expected.startswith(AS_SERVED):
-        raise PolicyError(
-            "the policy was calibrated with a tokenizer that was loaded, here it is the server's "
-            "own: they cannot be compared; name the model's with --tokenizer NAME|FOLDER, or "
-            "calibrate with --tokenizer server"
-        )
+    for kind in _HASHED:
+        key = f"{kind}_sha256"
+        expected, here = str(model.get(key)), str(identity.get(key))
+        if expected.startswith(_AS_SERVED) and not here.startswith(_AS_SERVED):
+            raise PolicyError(
+                "the policy was calibrated with the tokenizer as a server showed it, which is no "
+                "longer supported: calibrate again with the model's own (--tokenizer NAME|FOLDER)"
+            )
 
 
 def _check_closer(expected: Mapping[str, Any], here: Any) -> None:

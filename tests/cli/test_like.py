@@ -106,14 +106,12 @@ def test_a_policy_that_never_stops_or_names_no_model_says_nothing_of_probing(cal
 # --- At a server ----------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=[{"takes_ids": False}, VLLM], ids=["text", "chat"])
-def textual(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[FakeServer, Path]]:
+@pytest.fixture
+def textual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeServer, Path]]:
     """An endpoint without log-probabilities, and a policy that was calibrated there."""
     monkeypatch.chdir(tmp_path)
     write_sums(FRESH, 100)
-    with fake_server(**request.param) as server:
+    with fake_server(**VLLM) as server:
         engine = load_engine("tiny-reasoner", [server.url], concurrency=4)
         policy = policy_of(engine, entropy_source="none", budgets=[0, 4, 12])
         engine.close()

@@ -137,7 +137,7 @@ def test_options_that_do_not_fit(
     [
         ({"model": "another"}, "does not serve the model 'tiny-reasoner'; it serves 'another'"),
         ({"key": "k"}, "does not accept a request without a key (401"),
-        ({"completions": False}, "hides its reasoning (none)"),
+        ({"completions": False, "chat": "content"}, "chat: no reasoning is shown"),
     ],
     ids=["unknown model", "401", "hidden reasoning"],
 )
@@ -212,16 +212,3 @@ def test_the_key_is_nowhere_to_be_found(
     assert not any(SECRET.encode() in data for data in written)
     for text in (said.out, said.err, caplog.text):
         assert SECRET not in text
-
-
-@pytest.mark.parametrize("words", [[], ["--temperature", "0.6"]], ids=["unseen", "asked for"])
-def test_samples_of_a_server_whose_sampling_cannot_be_seen(
-    sums: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
-) -> None:
-    out = tmp_path / "run"
-    several = ("--tokenizer", "server", "--samples", "2", "--limit", "6", "--out", str(out))
-    with fake_server() as server:
-        assert probe(sums, server, *several, *words) == 0
-    said = capsys.readouterr().err
-    assert ("--samples 2: the server's own sampling cannot be seen" in said) == (not words)
-    assert len((out / "probes.jsonl").read_text().splitlines()) == 12

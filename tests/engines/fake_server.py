@@ -26,11 +26,6 @@ TINY = Path(__file__).parent.parent.parent / "samples" / "tiny-reasoner"
 BREAKS = ("cut-short", "cut-line", "abort-short", "error-short")
 """What befalls a stream after its third token: a closed connection, within a line too, or an event
 that says that the server gives up."""
-_KNOWN = {
-    *("model", "prompt", "max_tokens", "temperature", "top_p", "seed", "stop", "logprobs"),
-    *("stream", "stream_options", "messages"),
-}
-"""Fields of OpenAI's own API."""
 FAULTS = ("429", "500", "truncated", "no-choices", "null-choice", "abort", "close", "hang")
 
 
@@ -87,13 +82,8 @@ class FakeServer:
     takes_ids: bool = True
     refuses_with: int = 400
     """Status of the refusal of ids."""
-    wraps_text: bool = False
-    """Whether a text is put into a chat's turn, as some gateways do."""
-    strict: bool = False
-    """Refuses fields of a text completion that OpenAI's own does not know."""
     strict_about: tuple[str, ...] = ()
     """Refuses these fields."""
-    says_usage: bool = True
     counts_cached: bool = True
     sends_end: bool = True
     """Whether an ending token is among the ids, as with vLLM."""
@@ -104,11 +94,7 @@ class FakeServer:
     ignores_limits: bool = False
     """Says more than `max_tokens`, and goes on behind stop ids."""
     tokenizes: bool = True
-    """Whether it has ``/tokenize`` and ``/detokenize``."""
-    obeys_allowed: bool = True
-    """Whether it says the tokens that alone are allowed."""
-    writes: str = ""
-    """Put in front of every conversation by its chat template."""
+    """Whether it has ``/tokenize``."""
     completions: bool = True
     chat: str | None = None
     """Field of the stream's deltas that holds reasoning; ``content`` where it is hidden, ``inline``
@@ -138,12 +124,6 @@ class FakeServer:
     """Of each stream that is over, the tokens that were sent."""
     asked: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
-    cut: list[dict[str, Any]] = field(default_factory=list)
-    """What it was asked to cut into tokens, or to put together."""
-    cut_faults: list[int] = field(default_factory=list)
-    """Statuses met by the next of these."""
-    cut_delay: float = 0.0
-    """Seconds until it answers these."""
     most_at_once: int = 0
     port: int = 0
     _at_once: int = 0
@@ -206,17 +186,8 @@ class FakeServer:
         body = json.loads(to.rfile.read(int(to.headers["Content-Length"])))
         if not self._allowed(to):
             return
-        if to.path in ("/tokenize", "/detokenize") and self.tokenizes:
-            with self._lock:
-                self.cut.append(body)
-                status = self.cut_faults.pop(0) if self.cut_faults else None
-            time.sleep(self.cut_delay)
-            if status:
-                _send(to, status, {"error": {"message": "not now"}})
-            elif to.path == "/tokenize":
-                _send(to, 200, {"tokens": self._tokens(body)})
-            else:
-                _send(to, 200, {"prompt": words().decode(body["tokens"], special=True)})
+        if to.path == "/tokenize" and self.tokenizes:
+            _send(to, 200, {"tokens": ids_of(body["prompt"])})
             return
         chat = to.path == "/v1/chat/completions" and self.chat
         if not chat and (to.path != "/v1/completions" or not self.completions):
@@ -265,7 +236,7 @@ class FakeServer:
             to.close_connection = True
         elif not self.takes_ids and not isinstance(body.get("prompt", ""), str):
             _send(to, self.refuses_with, {"error": {"message": "prompt must be a string"}})
-        elif unknown := self._unknown(body):
+        elif unknown := sorted(body.keys() & set(self.strict_about)):
             said = f"Unrecognized request argument supplied: {', '.join(unknown)}"
             _send(to, 400, {"error": {"message": said}})
         elif (body.get("logprobs") or 0) > self.top_limit > 0:
@@ -277,19 +248,6 @@ class FakeServer:
         else:
             data = json.dumps(self._answer(body)).encode()
             _send_bytes(to, 200, data, cut=fault == "truncated")
-
-    def _tokens(self, body: dict[str, Any]) -> list[int]:
-        if "prompt" in body:
-            return ids_of(body["prompt"])
-        kwargs = body.get("chat_template_kwargs") or {}
-        generation = body["add_generation_prompt"]
-        text = words().words.render(body["messages"], kwargs, generation=generation)
-        return ids_of(self.writes + text)
-
-    def _unknown(self, body: dict[str, Any]) -> list[str]:
-        return sorted(
-            {n for n in body if (self.strict and n not in _KNOWN) or n in self.strict_about}
-        )
 
     def _pieces(self, answer: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """An answer's choices token by token, as vLLM streams it, and its counts."""
@@ -376,16 +334,10 @@ class FakeServer:
             to.wfile.write(b'data: {"choices": [{"te')
 
     def _answer(self, body: dict[str, Any]) -> dict[str, Any]:
-        prompt, by_text = body["prompt"], isinstance(body["prompt"], str)
-        if by_text and self.wraps_text:
-            prompt = words().prompt_ids([{"role": "user", "content": prompt}])
-        elif by_text:
-            prompt = ids_of(prompt)
+        prompt = body["prompt"]
         opener = words().opener.ids[0]
         begun = len(prompt) - prompt[::-1].index(opener) if opener in prompt else len(prompt)
         ids = self.story.after(prompt[begun:])
-        if "allowed_token_ids" in body and self.obeys_allowed:
-            ids = body["allowed_token_ids"] * body["max_tokens"]
         said: list[int] = []
         reason = "length"
         if self.ignores_limits:
@@ -402,11 +354,11 @@ class FakeServer:
         shown = said
         if not self.sends_end and said and said[-1] == end_id():
             shown = said[:-1]
-        text = words().decode(shown, special=not body.get("skip_special_tokens", True))
+        text = words().decode(shown)
         for stop in body.get("stop", ()) if self.obeys_stop else ():
             text = text.partition(stop)[0]
         choice: dict[str, Any] = {"text": text, "finish_reason": reason}
-        if self.returns_ids and (body.get("return_token_ids") or not by_text):
+        if self.returns_ids:
             choice["token_ids"] = shown
         k = body.get("logprobs")
         if k and self.top_limit:
@@ -422,7 +374,7 @@ class FakeServer:
         usage: dict[str, Any] = {"prompt_tokens": len(prompt), "completion_tokens": len(shown)}
         if self.counts_cached:
             usage["prompt_tokens_details"] = {"cached_tokens": len(prompt) // 32 * 32}
-        return {"choices": [choice], "usage": usage if self.says_usage else {}}
+        return {"choices": [choice], "usage": usage}
 
 
 def logprob(token: int) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from stopadvisor.engines.chat import Chat, find_markers
-from stopadvisor.engines.tokenizer import LocalTokenizer
 from stopadvisor.errors import ModelError
 from tests.engines.tiny import TEMPLATE, byte_tokenizer
 
@@ -49,21 +48,21 @@ def test_thinking_of_earlier_turns_is_not_this_turns() -> None:
 def test_known_markers_are_found(tags: tuple[str, ...], opener: str) -> None:
     tokenizer = byte_tokenizer(think=False)
     tokenizer.add_tokens(list(tags), special_tokens=True)
-    found, closer = find_markers(LocalTokenizer(tokenizer))
+    found, closer = find_markers(tokenizer)
     assert found.text == opener
     assert tokenizer.decode(list(closer.ids)) == closer.text
 
 
 def test_markers_that_only_the_template_writes_are_found() -> None:
     tokenizer = byte_tokenizer(think=False)  # its template switches thinking off with both
-    opener, closer = find_markers(LocalTokenizer(tokenizer))
+    opener, closer = find_markers(tokenizer)
     assert (len(opener.ids), len(closer.ids)) == (7, 8)
 
 
 def test_a_model_without_markers_is_refused() -> None:
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     with pytest.raises(ModelError, match="name them with --think-open and --think-close"):
-        find_markers(LocalTokenizer(byte_tokenizer(think=False, template=template)))
+        find_markers(byte_tokenizer(think=False, template=template))
 
 
 def test_a_model_without_template_is_refused() -> None:

@@ -12,13 +12,11 @@ from tests.engines.tiny import byte_tokenizer
 EOS = 3
 
 
-@pytest.fixture(scope="module", params=["looked up once", "looked up when met"])
-def stops(request: pytest.FixtureRequest) -> AnswerStops:
+@pytest.fixture(scope="module")
+def stops() -> AnswerStops:
     tokenizer = byte_tokenizer()
     # Tokens with a newline inside or behind them, as large vocabularies have.
     tokenizer.add_tokens(["5.\n", "\n\n6", "}$"])
-    if request.param == "looked up when met":
-        return AnswerStops.met(Chat.of(tokenizer), (EOS,))
     return AnswerStops.of(Chat.of(tokenizer), (EOS,), len(tokenizer))
 
 

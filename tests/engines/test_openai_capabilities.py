@@ -21,7 +21,7 @@ def found(*servers: FakeServer, model: str = "tiny-reasoner") -> Capabilities:
 def found_at(*urls: str, model: str = "tiny-reasoner") -> Capabilities:
     async def main() -> Capabilities:
         async with Client(urls, model, patience=1.0) as client:
-            return await find_capabilities(client, [11, 12, 13, 14])
+            return await find_capabilities(client)
 
     return asyncio.run(main())
 
@@ -29,13 +29,12 @@ def found_at(*urls: str, model: str = "tiny-reasoner") -> Capabilities:
 @pytest.mark.parametrize(
     ("settings", "way"),
     [
-        ({}, "completions-ids"),
-        ({"takes_ids": False}, "completions-text"),
+        ({}, "completions"),
+        ({"takes_ids": False, "chat": "reasoning"}, "visible-stream"),
+        ({"returns_ids": False, "chat": "reasoning"}, "visible-stream"),
         ({"completions": False, "chat": "reasoning_content"}, "visible-stream"),
         ({"completions": False, "chat": "reasoning"}, "visible-stream"),
         ({"completions": False, "chat": "inline"}, "visible-stream"),
-        ({"completions": False, "chat": "content"}, "none"),
-        ({"completions": False}, "none"),
     ],
     ids=lambda value: str(value),
 )
@@ -44,25 +43,39 @@ def test_the_way_to_its_reasoning_is_found(settings: dict[str, Any], way: str) -
         assert found(server).way == way
 
 
-def test_a_gateway_that_makes_a_chat_of_a_text_completes_no_text() -> None:
-    with fake_server(takes_ids=False, wraps_text=True) as server:
-        can = found(server)
-        assert can.way == "none"
-        assert any("on text: it makes a prompt of" in why for why in can.refusals)
-        server.chat = "reasoning_content"
+@pytest.mark.parametrize("status", [400, 404, 422, 500, 501])
+def test_ids_that_fail_somehow_leave_the_chat(status: int) -> None:
+    with fake_server(takes_ids=False, refuses_with=status, chat="reasoning") as server:
         assert found(server).way == "visible-stream"
 
 
-@pytest.mark.parametrize("status", [400, 404, 422, 500, 501])
-def test_ids_that_fail_somehow_leave_the_other_ways(status: int) -> None:
-    with fake_server(takes_ids=False, refuses_with=status) as server:
-        assert found(server).way == "completions-text"
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"takes_ids": False}, "completions on token ids: http"),
+        ({"returns_ids": False}, "completions return text alone, no token ids"),
+        ({"completions": False}, "chat: http"),
+        ({"completions": False, "chat": "content"}, "chat: no reasoning is shown"),
+    ],
+    ids=["takes text", "returns text", "nothing", "hidden reasoning"],
+)
+def test_an_endpoint_that_cannot_be_probed_is_told_what_is_needed(
+    settings: dict[str, Any], reason: str
+) -> None:
+    with fake_server(**settings) as server, pytest.raises(ModelError) as caught:
+        found(server)
+    said = str(caught.value)
+    assert said.startswith(f"{server.url} cannot be probed (")
+    assert reason in said
+    assert "needed is a server whose /v1/completions takes and returns token ids" in said
+    assert "full budget and the provider's own effort setting" in said
+    assert "\n" not in said
 
 
 def test_log_probabilities_that_are_refused_leave_ids() -> None:
     with fake_server(strict_about=("logprobs",)) as server:
         can = found(server)
-    assert (can.way, can.returns_ids, can.top_limit) == ("completions-ids", True, 0)
+    assert (can.way, can.top_limit) == ("completions", 0)
 
 
 def test_an_account_without_credit_is_no_hidden_reasoning() -> None:
@@ -73,13 +86,6 @@ def test_an_account_without_credit_is_no_hidden_reasoning() -> None:
         found(server)
 
 
-def test_what_was_tried_is_told_with_the_refusal() -> None:
-    with fake_server(completions=False) as server, pytest.raises(ModelError) as caught:
-        load_engine("tiny-reasoner", [server.url], patience=1.0)
-    for way in ("on ids: ", "on text: ", "in a chat: "):
-        assert way in str(caught.value)
-
-
 def test_another_model_under_the_same_name_is_refused() -> None:
     with (
         fake_server(root="/models/one") as first,
@@ -87,8 +93,8 @@ def test_another_model_under_the_same_name_is_refused() -> None:
         fake_server(root="/elsewhere/one") as third,
         fake_server(root="someone/one") as fourth,
     ):
-        assert found(first, third).way == "completions-ids"
-        assert found(first, fourth).way == "completions-ids"
+        assert found(first, third).way == "completions"
+        assert found(first, fourth).way == "completions"
         with pytest.raises(ModelError, match="must be equal servers: root is '/models/other' at"):
             found(first, second)
 
@@ -97,7 +103,6 @@ def test_a_whole_server_is_described() -> None:
     with fake_server() as server:
         can = found(server)
     assert (can.server, can.context, can.root) == ("0.0.1", 1024, str(TINY))
-    assert can.returns_ids
     assert can.counts_cached
     assert can.cached_tokens == can.repeated_tokens // 32 * 32
 
@@ -129,18 +134,17 @@ def test_answers_without_a_token_show_no_log_probabilities() -> None:
 
 
 def test_what_a_server_does_not_say_is_not_assumed() -> None:
-    with fake_server(counts_cached=False, returns_ids=False, context=None) as server:
+    with fake_server(counts_cached=False, context=None) as server:
         can = found(server)
     assert not can.counts_cached
     assert can.cached_tokens is None
-    assert not can.returns_ids
     assert can.context is None
 
 
 @pytest.mark.parametrize("model", ["tiny-reasoner", str(TINY)])
 def test_a_model_goes_by_its_name_or_its_folder(model: str) -> None:
     with fake_server(model="tiny-reasoner") as server:
-        assert found(server, model=model).way == "completions-ids"
+        assert found(server, model=model).way == "completions"
         assert {body["model"] for body in server.asked} == {"tiny-reasoner"}
 
 
@@ -182,11 +186,11 @@ def test_a_base_url_without_v1_is_named() -> None:
     ("settings", "message"),
     [
         ({"completions": False, "chat": "reasoning"}, "cannot resume it (visible-stream)"),
-        ({"completions": False}, "hides its reasoning (none): it can be neither probed nor"),
+        ({"completions": False}, "cannot be probed (completions on token ids: "),
         ({"key": "k"}, "does not accept a request without a key (401 unauthorized)"),
         (
             {"root": "/nowhere/x", "tokenizes": False},
-            "say with --tokenizer where the served model's is: http",
+            "needed here: name its folder or its name on the Hub with --tokenizer",
         ),
     ],
     ids=lambda value: str(value),

@@ -363,11 +363,3 @@ def test_words_are_cut_as_the_whole_text_is() -> None:
     text = Story().thinking
     cutter = Cutter(words().encode)
     assert [*cutter.feed(text), *cutter.finish()] == words().encode(text)
-
-
-def test_a_chats_thinking_is_cut_by_a_tokenizer_that_is_here() -> None:
-    with (
-        fake_server(completions=False, chat="reasoning_content", chat_form="prefix") as server,
-        pytest.raises(ModelError, match="name its tokenizer with --tokenizer"),
-    ):
-        load_engine("tiny-reasoner", [server.url], tokenizer="server", patience=2.0)

@@ -215,11 +215,8 @@ def test_the_policy_says_unless_the_user_does(
     assert remarks == []
 
 
-@pytest.mark.parametrize(
-    "settings", [{"streams_ids": False}, {"takes_ids": False}, {"returns_ids": False}], ids=str
-)
-def test_a_server_that_streams_no_ids_is_found_out(settings: dict[str, Any]) -> None:
-    with fake_server(**settings) as server, engine_at(server) as engine:
+def test_a_server_that_streams_no_ids_is_found_out() -> None:
+    with fake_server(streams_ids=False) as server, engine_at(server) as engine:
         policy = policy_of(engine, serving="overlap")
         remarks: list[str] = []
         assert engine.call(choose_draws, engine.served_model, policy, None, remarks) == "resume"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy.frozen import Policy, build_policy, policy_source
-from stopadvisor.policy.source import AS_SERVED
+from stopadvisor.policy.frozen import Policy, build_policy, load_policy, policy_source, save_policy
 from tests.policy_content import (
     IDENTITY,
     example_content,
@@ -98,23 +98,27 @@ def test_tokens_that_end_an_answer_are_compared_as_a_set(stop_ids: list[int] | N
     assert check(content, stop_ids=[9]) == []
 
 
-@pytest.mark.parametrize(
-    ("calibrated", "here", "advice"),
-    [
-        ("1" * 64, AS_SERVED + "1" * 64, "name the model's with --tokenizer NAME|FOLDER"),
-        (AS_SERVED + "1" * 64, "1" * 64, "use --engine openai with --tokenizer server"),
-    ],
-    ids=["served here", "loaded here"],
-)
-def test_a_tokenizer_that_was_loaded_is_not_compared_with_a_servers(
-    calibrated: str, here: str, advice: str
+@pytest.mark.parametrize("field", ["tokenizer_sha256", "template_sha256"])
+def test_a_tokenizer_as_a_server_showed_it_is_no_longer_served(field: str) -> None:
+    content = example_content()
+    content["model"][field] = served = "as-served:" + "1" * 64
+    assert check(content, **{field: served}) == []  # probes of a run of that time
+    with pytest.raises(PolicyError, match=r"no longer supported.*--tokenizer NAME\|FOLDER"):
+        check(content)
+
+
+@pytest.mark.parametrize("name", ["openai-text", "openai-text-answers"])
+def test_a_policy_from_text_completions_loads_and_is_refused_where_it_would_serve(
+    name: str, tmp_path: Path
 ) -> None:
     content = example_content()
-    content["model"]["tokenizer_sha256"] = calibrated
-    assert check(content, tokenizer_sha256=calibrated) == []
-    with pytest.raises(PolicyError, match="they cannot be compared") as caught:
-        check(content, tokenizer_sha256=here)
-    assert advice in str(caught.value)
+    content["engine"]["name"] = name
+    save_policy(build_policy(content), tmp_path / "policy.joblib")
+    content = load_policy(tmp_path / "policy.joblib").content
+    assert check(content, engine=name) == []  # probes of a run of that time
+    for here in ("openai", "hf"):
+        with pytest.raises(PolicyError, match="takes and returns token ids, such as vLLM"):
+            check(content, engine=here)
 
 
 def test_visible_answers_are_certified_under_their_cap() -> None:

@@ -130,7 +130,6 @@ class Client:
         self.patience = patience
         self.traffic = Traffic()
         self._key = key
-        self._request_timeout = request_timeout
         self._servers = Servers(base_urls)
         self._http = httpx2.AsyncClient(
             auth=key,
@@ -138,16 +137,6 @@ class Client:
             limits=httpx2.Limits(
                 max_connections=None, max_keepalive_connections=None, keepalive_expiry=KEEP_ALIVE
             ),
-        )
-
-    def twin(self) -> Client:
-        """Return a client of the same servers and limits, for another event loop."""
-        return Client(
-            self.urls,
-            self.model,
-            key=self._key,
-            request_timeout=self._request_timeout,
-            patience=self.patience,
         )
 
     async def __aenter__(self) -> Self:
@@ -176,7 +165,7 @@ class Client:
 
     async def complete(
         self,
-        prompt: Sequence[int] | str,
+        prompt: Sequence[int],
         *,
         max_tokens: int,
         temperature: float | None = 0.0,
@@ -187,13 +176,12 @@ class Client:
         patience: float | None = None,
         **fields: Any,
     ) -> Completion:
-        """Continue token ids, or a text.
+        """Continue token ids.
 
         Parameters
         ----------
-        prompt : sequence of int, or str
-            The whole prefix; of ids nothing is added to it, and ids come back where the server
-            gives them.
+        prompt : sequence of int
+            The whole prefix; nothing is added to it.
         max_tokens : int
             Most tokens to decode.
         temperature : float
@@ -310,14 +298,14 @@ class Client:
         self._count(completion)
         return completion
 
-    def _body(self, prompt: Sequence[int] | str, options: Mapping[str, Any]) -> dict[str, Any]:
+    def _body(self, prompt: Sequence[int], options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the request of a completion; options without a value are left out."""
         body: dict[str, Any] = {
             "model": self.model,
-            "prompt": prompt if isinstance(prompt, str) else list(prompt),
+            "prompt": list(prompt),
+            "return_token_ids": True,
+            "return_tokens_as_token_ids": True,
         }
-        if not isinstance(prompt, str):
-            body |= {"return_token_ids": True, "return_tokens_as_token_ids": True}
         return body | {name: value for name, value in options.items() if value is not None}
 
     def _count(self, completion: Completion) -> None:

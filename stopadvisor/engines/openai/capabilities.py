@@ -7,26 +7,27 @@ Knows the client; nothing of thinking, probes or policies.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.http.client import FINAL, Client, Refused
 from stopadvisor.engines.http.retries import OPENING_PATIENCE
-from stopadvisor.engines.openai.backend import NO_STREAM, Backend, TextBackend
+from stopadvisor.engines.openai.backend import NO_STREAM, Backend
 from stopadvisor.engines.openai.chat_backend import ChatBackend, shows_reasoning
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.probes.plan import OnStop
 
-__all__ = ["HIDDEN", "Capabilities", "Way", "check_streams", "find_capabilities", "open_wire"]
+__all__ = ["Capabilities", "Way", "check_streams", "find_capabilities", "open_backend"]
 
-Way = Literal["completions-ids", "completions-text", "visible-stream", "none"]
-"""How reasoning can be reached: resumed on ids or on text, watched in a stream, or not at all."""
+Way = Literal["completions", "visible-stream"]
+"""How reasoning is reached: resumed on token ids, or watched in a chat's stream."""
 
-HIDDEN = (
-    "the endpoint hides its reasoning (none): it can be neither probed nor resumed; use the "
-    "provider's own effort setting, and full budget"
+NEEDED = (
+    "needed is a server whose /v1/completions takes and returns token ids, such as vLLM or SGLang, "
+    "or a chat that shows its reasoning and answers behind reasoning given to it; elsewhere the "
+    "full budget and the provider's own effort setting remain"
 )
 USUAL_TOP = 20
 """Most log-probabilities that vLLM gives by default."""
@@ -34,11 +35,6 @@ MOST_TOP = 1024
 """Above so many, no more are looked for."""
 _REPEATED = 600
 """Tokens of the prompt that is sent twice: longer than the cache blocks of most servers."""
-_DIGIT = "1"
-_TOKENS_OF_DIGIT = 3
-"""At most, with what begins every text and a space in front; a chat's turn takes more."""
-_TOKENS_A_WORD = 4
-"""More than a short word and its space ever take, so that a prompt of words fits."""
 _ANY_IDS = (11, 12, 13, 14, 15, 16, 17, 18)
 """Exist in every vocabulary."""
 
@@ -54,34 +50,22 @@ class Capabilities:
     """Most tokens of a sequence; None where the server does not say."""
     root: str | None
     """Where the server says it took the model from: a name or a folder."""
-    returns_ids: bool
-    """Decoded tokens come back as ids."""
     top_limit: int
-    """Most likeliest tokens whose log-probabilities it gives; 0 for none, or for such that no ids
-    say whose they are."""
-    counts_cached: bool
-    """It says how many prompt tokens came from its cache."""
+    """Most likeliest tokens whose log-probabilities it gives; 0 for none."""
     cached_tokens: int | None
-    """How many of a repeated prompt's tokens did; None where it does not say."""
+    """How many of a repeated prompt's tokens came from its cache; None where it does not say."""
     repeated_tokens: int
     """Length of that prompt."""
-    refusals: tuple[str, ...] = ()
-    """Why it cannot be asked in better ways."""
-
-    @property
-    def takes_ids(self) -> bool:
-        """Prompts may go as token ids."""
-        return self.way == "completions-ids"
 
     @property
     def resumes(self) -> bool:
-        """Thinking can be gone on with where it was left."""
-        return self.way in ("completions-ids", "completions-text")
+        """Thinking can be resumed where it was left, and token ids go both ways."""
+        return self.way == "completions"
 
     @property
-    def exact(self) -> bool:
-        """Token ids go both ways."""
-        return self.takes_ids and self.returns_ids
+    def counts_cached(self) -> bool:
+        """It says how many prompt tokens came from its cache."""
+        return self.cached_tokens is not None
 
     def check_on_stop(self, on_stop: OnStop) -> None:
         """Refuse visible answers where the thinking cannot be closed without an answer's begin.
@@ -98,37 +82,27 @@ class Capabilities:
             )
 
 
-async def find_capabilities(client: Client, prompt_ids: Sequence[int]) -> Capabilities:
-    """Ask every server of a client what it can do; the least of them counts.
-
-    Parameters
-    ----------
-    client : Client
-    prompt_ids : sequence of int
-        Any short prompt.
-
-    Returns
-    -------
-    Capabilities
+async def find_capabilities(client: Client) -> Capabilities:
+    """Ask every server of a client what it can do.
 
     Raises
     ------
     ModelError
-        A server cannot be reached, does not accept the key, or does not serve the model; or the
-        servers differ in version, context, or in what they can do.
+        A server cannot be reached, does not accept the key, does not serve the model, or gives no
+        access to its reasoning; or the servers differ in version, context, or in what they can do.
     """
-    found = [
-        await _capabilities_of(client, prompt_ids, number) for number in range(len(client.urls))
-    ]
+    found = [await _capabilities_of(client, number) for number in range(len(client.urls))]
     first = found[0]
     for url, other in zip(client.urls[1:], found[1:], strict=True):
-        for name in ("way", "server", "context", "root", "returns_ids", "top_limit"):
-            ours, theirs = getattr(first, name), getattr(other, name)
-            same = _same_root(ours, theirs) if name == "root" else ours == theirs
+        ours, theirs = asdict(first), asdict(other)
+        for name in ("way", "server", "context", "root", "top_limit"):
+            same = ours[name] == theirs[name]
+            if name == "root":
+                same = _same_root(ours[name], theirs[name])
             if not same:
                 raise ModelError(
-                    f"all --base-url must be equal servers: {name} is {theirs!r} at {url}, "
-                    f"{ours!r} at {client.urls[0]}"
+                    f"all --base-url must be equal servers: {name} is {theirs[name]!r} at {url}, "
+                    f"{ours[name]!r} at {client.urls[0]}"
                 )
     return first
 
@@ -143,18 +117,16 @@ def _same_root(ours: str | None, theirs: str | None) -> bool:
     return here.name == there.name if here.is_absolute() else ours == theirs
 
 
-async def open_wire(client: Client, chat: Chat, can: Capabilities) -> Backend:
+async def open_backend(client: Client, chat: Chat, can: Capabilities) -> Backend:
     """Return what a server of these capabilities is asked through.
 
     Raises
     ------
     ModelError
-        Its text cannot be continued in parts, or its chat cannot answer behind given reasoning.
+        Its chat cannot answer behind given reasoning.
     """
-    if can.exact:
-        return client
     if can.resumes:
-        return TextBackend.of(client, chat, takes_ids=can.takes_ids)
+        return client
     return await ChatBackend.of(client, chat, patience=OPENING_PATIENCE)
 
 
@@ -182,32 +154,26 @@ async def check_streams(wire: Backend) -> None:
             raise ModelError(f"{url}: {NO_STREAM}")
 
 
-async def _capabilities_of(client: Client, ids: Sequence[int], number: int) -> Capabilities:
+async def _capabilities_of(client: Client, number: int) -> Capabilities:
     url = client.urls[number]
     entry = await _model_entry(client, number)
     context, root = entry.get("max_model_len"), entry.get("root")
-    found = await _way(client, ids, number)
+    way, logprobs = await _way(client, number)
     top, cached, length = 0, None, 0
-    if found.way in ("completions-ids", "completions-text"):
+    if way == "completions":
         try:
-            if found.returns_ids and found.logprobs:
-                top = await _top_limit(client, ids, number)
+            top = await _top_limit(client, number) if logprobs else 0
             length = min(_REPEATED, (int(context) if context else _REPEATED) - 8)
-            repeated: Sequence[int] | str = (list(ids) * (length // len(ids) + 1))[:length]
-            if found.way == "completions-text":
-                repeated = "go " * (length // _TOKENS_A_WORD)
+            repeated = (list(_ANY_IDS) * (length // len(_ANY_IDS) + 1))[:length]
             cached, length = await _cached(client, repeated, number)
         except EngineError as error:
             raise ModelError(f"{url} fails when it is asked what it can do: {error}") from error
     return Capabilities(
-        way=found.way,
-        refusals=found.refusals,
+        way=way,
         server=await _version(client, number),
         context=int(context) if context else None,
         root=str(root) if root else None,
-        returns_ids=found.returns_ids,
         top_limit=top,
-        counts_cached=cached is not None,
         cached_tokens=cached,
         repeated_tokens=length,
     )
@@ -241,63 +207,49 @@ def _same(name: Any, model: str) -> bool:
     return name == model or (Path(model).is_dir() and Path(name).resolve() == Path(model).resolve())
 
 
-@dataclass(frozen=True)
-class _Found:
-    """How an endpoint can be asked, and why not in the ways that were tried before."""
-
-    way: Way
-    refusals: tuple[str, ...]
-    returns_ids: bool = False
-    logprobs: bool = False
-
-
-async def _way(client: Client, ids: Sequence[int], number: int) -> _Found:
-    """Try completions on ids, then on text, then a chat stream.
+async def _way(client: Client, number: int) -> tuple[Way, bool]:
+    """Try completions on token ids, then a chat stream; also, whether log-probabilities come.
 
     Raises
     ------
     ModelError
-        The key is not accepted, or nothing gets an answer.
+        The key is not accepted, nothing gets an answer, or neither gives access to the reasoning.
     """
-    options: dict[str, Any] = {"max_tokens": 2, "home": number, "patience": OPENING_PATIENCE}
-    said: list[str] = []
+    tried: list[str] = []
     for logprobs in (1, None):
         try:
-            answer = await client.complete(ids, logprobs=logprobs, **options)
+            answer = await client.complete(
+                _ANY_IDS, logprobs=logprobs, max_tokens=2, home=number, patience=OPENING_PATIENCE
+            )
         except EngineError as error:
             _raise_if_final(error)
             if logprobs is None:
-                said.append(f"on ids: {error}")
+                tried.append(f"completions on token ids: {error}")
             continue
         # A server that took the ids for something else counts another prompt.
-        if answer.prompt_tokens == len(ids):
-            has_ids, has_logprobs = answer.token_ids is not None, answer.logprobs is not None
-            return _Found("completions-ids", tuple(said), has_ids, has_logprobs)
-        said.append(f"on ids: it counts {answer.prompt_tokens} prompt tokens for {len(ids)} ids")
-        break
-    try:
-        answer = await client.complete(_DIGIT, **options)
-    except EngineError as error:
-        _raise_if_final(error)
-        said.append(f"on text: {error}")
-    else:
-        # Gateways put the text into a chat's turn, and others into the gap of a text to be filled.
-        if answer.prompt_tokens <= _TOKENS_OF_DIGIT:
-            return _Found("completions-text", tuple(said))
-        said.append(
-            f"on text: it makes a prompt of {answer.prompt_tokens} tokens out of {_DIGIT!r}"
+        if answer.prompt_tokens == len(_ANY_IDS) and answer.token_ids is not None:
+            return "completions", answer.logprobs is not None
+        tried.append(
+            "completions return text alone, no token ids"
+            if answer.prompt_tokens == len(_ANY_IDS)
+            else f"completions on token ids: it counts {answer.prompt_tokens} prompt tokens for "
+            f"{len(_ANY_IDS)} ids"
         )
+        break
+    url = client.urls[number]
     try:
         shown = await shows_reasoning(client, number, patience=OPENING_PATIENCE)
     except Refused as error:
         _raise_if_final(error)
-        return _Found("none", (*said, f"in a chat: {error}"))
+        tried.append(f"chat: {error}")
     except EngineError as error:
-        reasons = "; ".join((*said, f"in a chat: {error}"))
+        reasons = "; ".join((*tried, f"chat: {error}"))
         raise ModelError(f"cannot use the server: {reasons}") from error
-    if shown is False:
-        return _Found("none", (*said, "in a chat: no reasoning is shown"))
-    return _Found("visible-stream", tuple(said))
+    else:
+        if shown is not False:
+            return "visible-stream", False
+        tried.append("chat: no reasoning is shown")
+    raise ModelError(f"{url} cannot be probed ({'; '.join(tried)}): {NEEDED}")
 
 
 def _raise_if_final(error: EngineError) -> None:
@@ -306,13 +258,13 @@ def _raise_if_final(error: EngineError) -> None:
         raise ModelError(str(error)) from error
 
 
-async def _top_limit(client: Client, ids: Sequence[int], number: int) -> int:
+async def _top_limit(client: Client, number: int) -> int:
     """Find the most log-probabilities per token, by asking for more and more."""
 
     async def gives(k: int) -> bool:
         try:
             answer = await client.complete(
-                ids, max_tokens=1, logprobs=k, home=number, patience=OPENING_PATIENCE
+                _ANY_IDS, max_tokens=1, logprobs=k, home=number, patience=OPENING_PATIENCE
             )
         except Refused as error:
             _raise_if_final(error)
@@ -335,9 +287,7 @@ async def _top_limit(client: Client, ids: Sequence[int], number: int) -> int:
     return low
 
 
-async def _cached(
-    client: Client, prompt: Sequence[int] | str, number: int
-) -> tuple[int | None, int]:
+async def _cached(client: Client, prompt: Sequence[int], number: int) -> tuple[int | None, int]:
     """Send a long prompt twice; return how much of it came from the cache then, and its length."""
     for _ in range(2):
         answer = await client.complete(prompt, max_tokens=1, home=number, patience=OPENING_PATIENCE)

@@ -14,7 +14,6 @@ from typing import Any
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.http.client import FINAL, Client, Refused
 from stopadvisor.engines.http.completion import Completion, Take
-from stopadvisor.engines.openai.backend import CompletionBackend
 from stopadvisor.engines.openai.chat_stream import ChatReader, ChatText
 from stopadvisor.engines.openai.drawing import telling
 from stopadvisor.engines.openai.prefix import Prefix
@@ -67,7 +66,7 @@ _SAID = 40
 
 
 @dataclass(frozen=True)
-class ChatBackend(CompletionBackend):
+class ChatBackend:
     """A chat endpoint; made by `ChatBackend.of`, which finds out what it can do.
 
     Notes
@@ -76,10 +75,21 @@ class ChatBackend(CompletionBackend):
     server's own tokens are not seen, so no log-probabilities are asked for.
     """
 
+    client: Client
+    chat: Chat
     form: Form
     from_nothing: bool = True
     """It answers behind no thinking at all, too: behind a newline, as templates leave empty
     reasoning out."""
+
+    @property
+    def urls(self) -> tuple[str, ...]:
+        """Base URLs of the servers."""
+        return self.client.urls
+
+    def home(self) -> int:
+        """Give a question its server."""
+        return self.client.home()
 
     @classmethod
     async def of(cls, client: Client, chat: Chat, *, patience: float) -> ChatBackend:

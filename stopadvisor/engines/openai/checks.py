@@ -55,10 +55,10 @@ async def _obeys(model: ServedModel, ids: Sequence[int]) -> Finding:
     """Limits and stops have their effect, and ids are taken as they are."""
     drawn = await model.wire.complete(ids, max_tokens=_TOKENS)
     tokens = drawn.token_ids or ()
-    wrong = await (_wrong_on_ids if model.can.exact else _wrong_on_text)(model, ids, drawn)
-    if model.can.takes_ids and drawn.prompt_tokens != len(ids):
+    wrong = await _wrong_ends(model, ids, drawn)
+    if drawn.prompt_tokens != len(ids):
         wrong.append(f"counts {drawn.prompt_tokens} prompt tokens for {len(ids)} ids")
-    if drawn.decoded_tokens > _TOKENS or (len(tokens) > _TOKENS and model.can.exact):
+    if max(drawn.decoded_tokens, len(tokens)) > _TOKENS:
         wrong.append(f"decodes {drawn.decoded_tokens} tokens under max_tokens={_TOKENS}")
     if wrong:
         return Finding(
@@ -67,9 +67,8 @@ async def _obeys(model: ServedModel, ids: Sequence[int]) -> Finding:
             f"the server {'; '.join(wrong)}",
             "the server ignores limits or ids: use a current vLLM or SGLang",
         )
-    stops = "stop_token_ids" if model.can.exact else "stop"
-    taken = f"{len(ids)} ids taken as they are" if model.can.takes_ids else "text continued"
-    return Finding("server-obeys", "pass", f"{taken}, max_tokens and {stops} obeyed")
+    taken = f"{len(ids)} ids taken as they are"
+    return Finding("server-obeys", "pass", f"{taken}, max_tokens and stop_token_ids obeyed")
 
 
 async def _chat_obeys(model: ServedModel, prompt: Sequence[int], plan: ProbePlan) -> Finding:
@@ -101,8 +100,8 @@ async def _chat_obeys(model: ServedModel, prompt: Sequence[int], plan: ProbePlan
     return Finding("server-obeys", "pass", "max_tokens obeyed, answers behind given thinking")
 
 
-async def _wrong_on_ids(model: ServedModel, ids: Sequence[int], drawn: Completion) -> list[str]:
-    """What is wrong where ids come back: an early end, or going on behind a stop id."""
+async def _wrong_ends(model: ServedModel, ids: Sequence[int], drawn: Completion) -> list[str]:
+    """What is wrong with where it ends: too early, or not at a stop id."""
     tokens, wrong = drawn.token_ids or (), []
     if len(tokens) < _TOKENS and drawn.finish_reason != "stop":
         wrong.append(f"decodes {len(tokens)} tokens under max_tokens={_TOKENS}")
@@ -118,18 +117,6 @@ async def _wrong_on_ids(model: ServedModel, ids: Sequence[int], drawn: Completio
     return wrong
 
 
-async def _wrong_on_text(model: ServedModel, ids: Sequence[int], drawn: Completion) -> list[str]:
-    """What is wrong where text comes back: going on behind a stop text."""
-    text = drawn.text
-    if len(text.strip()) < 2:
-        return []  # nothing to be cut
-    at = text.index(text.strip()[1])
-    cut = await model.wire.complete(ids, max_tokens=_TOKENS, stop=[text[at]])
-    if cut.text != text[:at] and text[:at].strip():
-        return [f"goes on behind stop={[text[at]]!r}, with {cut.text[at:]!r}"]
-    return []
-
-
 async def _continues(model: ServedModel, ids: Sequence[int]) -> Finding:
     """A trace that is resumed goes on as it would have."""
     wire = model.wire
@@ -142,12 +129,8 @@ async def _continues(model: ServedModel, ids: Sequence[int]) -> Finding:
         f"resumed after {half} tokens the server goes on with {list(rest.token_ids or ())}, it had "
         f"gone on with {list(whole[half:])}"
     )
-    if model.can.exact:
-        advice = "resumed traces differ in half precision; where stops must not, serve in float32"
-        return Finding("resumes", "warn", detail, advice)
-    # Ids cannot be misread; a text may be put where nothing goes on with it, as into a chat's turn.
-    advice = "an endpoint that does not go on with a text cannot be probed by it"
-    return Finding("resumes", "fail", detail, advice)
+    advice = "resumed traces differ in half precision; where stops must not, serve in float32"
+    return Finding("resumes", "warn", detail, advice)
 
 
 def _caches(model: ServedModel) -> Finding:

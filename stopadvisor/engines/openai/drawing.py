@@ -49,30 +49,26 @@ def telling(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def sampling_params(
-    sampling: Sampling | None, plan: ProbePlan, prompt: Prompt, at: int
-) -> dict[str, Any]:
+def sampling_params(sampling: Sampling, plan: ProbePlan, prompt: Prompt, at: int) -> dict[str, Any]:
     """Return the fields that say how a trace is drawn.
 
     Parameters
     ----------
-    sampling : Sampling or None
-        All of it is said, as a server would fill in the model's own; None where those are wanted.
+    sampling : Sampling
+        All of it is sent, as a server would fill in the model's own.
     plan : ProbePlan
-        Its temperature, and its seed.
+        Its seed.
     prompt : Prompt
     at : int
         Tokens that were drawn before; a part that continues a trace has a seed of its own.
     """
-    fields: dict[str, Any] = {"temperature": plan.temperature}
-    if sampling is not None:
-        fields = {
-            "temperature": sampling.temperature,
-            "top_k": sampling.top_k or -1,
-            "top_p": sampling.top_p,
-            "min_p": sampling.min_p,
-            "repetition_penalty": sampling.repetition_penalty,
-        }
+    fields: dict[str, Any] = {
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k or -1,
+        "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
+        "repetition_penalty": sampling.repetition_penalty,
+    }
     if fields["temperature"] != 0:
         name = f"{plan.seed}:{prompt.key}:{prompt.sample}:{at}".encode()
         fields["seed"] = int.from_bytes(hashlib.sha256(name).digest()[:4], "big") >> 1

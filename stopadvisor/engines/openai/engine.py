@@ -95,7 +95,7 @@ class OpenAiEngine:
         """Return the ids that close the thinking and ask for the answer."""
         return self.chat.suffix_ids(cue)
 
-    def sampling(self, plan: ProbePlan) -> Sampling | None:
+    def sampling(self, plan: ProbePlan) -> Sampling:
         """Return the settings under which this plan's traces are drawn."""
         return self.served_model.sampling(plan)
 
@@ -254,8 +254,8 @@ class OpenAiEngine:
         """Draw one trace, then all its answers at once: its prefix is in the server's cache."""
         model = self.served_model
         home = model.client.home()
-        ids = await model.aside(model.open, prompt.messages)
-        suffix = await model.aside(self.suffix_ids, plan.cue)
+        ids = model.open(prompt.messages)
+        suffix = self.suffix_ids(plan.cue)
         async with slots:
             drawn = await model.draw(ids, prompt, plan, home=home)
         self.served += drawn.served
@@ -281,30 +281,21 @@ class OpenAiEngine:
             self.served += written[at].served
 
         ends = sorted({min(budget, length) for budget in plan.budgets})
-        texts: list[str] = []
-
-        async def read() -> None:
-            prefixes = (drawn.thinking[:at] for at in (length, *ends))
-            texts.extend([await model.aside(self.chat.decode, ids) for ids in prefixes])
-            if drawn.closed:
-                texts.append(await model.aside(model.visible_text, drawn.visible))
-
         async with anyio.create_task_group() as group:
-            group.start_soon(read)
             for at in ends:
                 group.start_soon(force, at)
             for budget in plan.budgets if plan.on_stop == "answer" else ():
                 if budget < length:
                     group.start_soon(write, budget)
-        markers = {at: count_markers(text) for at, text in zip(ends, texts[1:], strict=False)}
+        markers = {at: count_markers(self.chat.decode(drawn.thinking[:at])) for at in ends}
         closer = len(self.chat.closer.ids)
         return RawTrace(
             prompt_tokens=len(ids),
             suffix_tokens=len(suffix),
             trace_tokens=length,
             finish=drawn.finish,
-            thinking=texts[0],
-            natural_text=texts[-1] if drawn.closed else None,
+            thinking=self.chat.decode(drawn.thinking),
+            natural_text=model.visible_text(drawn.visible) if drawn.closed else None,
             natural_tokens=closer + len(drawn.visible) if drawn.closed else 0,
             probes=tuple(
                 _raw_probe(budget, length, forced, written, markers, closer)

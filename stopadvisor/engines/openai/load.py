@@ -22,15 +22,11 @@ if TYPE_CHECKING:
     from stopadvisor.engines.openai.capabilities import Capabilities
     from stopadvisor.engines.openai.engine import OpenAiEngine
     from stopadvisor.engines.openai.model import ServedModel
-    from stopadvisor.engines.openai.server_tokenizer import ServerTokenizer
 
 __all__ = ["DEFAULT_KEY", "identity_of", "load_engine", "open_model"]
 
 DEFAULT_KEY = "OPENAI_API_KEY"
 """Environment variable that may hold the key."""
-
-SERVER = "server"
-"""In place of a tokenizer's folder or name: the server does its work."""
 
 _SETTINGS = ("do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 """Generation settings that are a part of the identity."""
@@ -59,9 +55,8 @@ def load_engine(
     base_urls : sequence of str
         Such as ``http://host:8000/v1``; several equal servers share the questions.
     tokenizer : str, optional
-        Folder or name to load the tokenizer from, or ``server`` to have the server do its work; by
-        default what the server names as the model's origin, else `model`, and the server where
-        neither has one.
+        Folder or name to load the tokenizer from; by default what the server names as the model's
+        origin, else `model`.
     concurrency : int, optional
         Most requests at once; found by a short ramp when not given.
     api_key_env : str, optional
@@ -77,7 +72,7 @@ def load_engine(
         A package is missing; the server cannot be reached, does not accept the key, does not
         serve the model, or cannot resume reasoning; or the tokenizer cannot be found.
     """
-    _require_packages(tokenizer)
+    _require_packages()
     from anyio.from_thread import start_blocking_portal
 
     from stopadvisor.engines.openai.engine import OpenAiEngine
@@ -128,7 +123,7 @@ async def open_model(
 
     Parameters and errors are those of `load_engine`; close it with ``await model.aclose()``.
     """
-    _require_packages(tokenizer)
+    _require_packages()
     # Transformers says on import that torch is missing; nothing here needs it.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     from anyio import CancelScope
@@ -167,84 +162,58 @@ async def _open(
     think_close: str | None,
     chat_template_kwargs: Mapping[str, Any] | None,
 ) -> ServedModel:
-    """Ask what the server can do and find the words to ask it with."""
+    """Ask what the server can do, and load the tokenizer of what it serves."""
     from anyio.to_thread import run_sync
 
     from stopadvisor.engines.answer_end import AnswerStops
     from stopadvisor.engines.chat import Chat
-    from stopadvisor.engines.openai.capabilities import HIDDEN, find_capabilities, open_wire
+    from stopadvisor.engines.openai.capabilities import find_capabilities, open_backend
     from stopadvisor.engines.openai.model import ServedModel
-    from stopadvisor.engines.openai.server_tokenizer import ServerTokenizer
 
     asked_for = client.model
-    # Any ids will do to find out whether ids are taken at all; these exist in every vocabulary.
-    can = await find_capabilities(client, [11, 12, 13, 14, 15, 16, 17, 18])
-    if can.way == "none":
-        raise ModelError(f"{client.urls[0]}: {HIDDEN} ({'; '.join(can.refusals)})")
-    found = await _find_words(client, tokenizer, _origin(can, asked_for))
+    can = await find_capabilities(client)
+    found = _load_tokenizer(tokenizer, _origin(can, asked_for))
 
     def make() -> tuple[Chat, AnswerStops]:
         chat = Chat.of(
-            found if isinstance(found, ServerTokenizer) else found.tokenizer,
+            found.tokenizer,
             think_open=think_open,
             think_close=think_close,
             template_kwargs=chat_template_kwargs,
         )
-        if isinstance(found, ServerTokenizer):
-            return chat, AnswerStops.met(chat, found.stop_ids)
         return chat, AnswerStops.of(chat, found.stop_ids, len(found.tokenizer))
 
-    try:
-        by_server = isinstance(found, ServerTokenizer)
-        chat, stops = await run_sync(make, abandon_on_cancel=by_server)
-        if not isinstance(found, ServerTokenizer):
-            await _check_tokenizer(client, chat)
-        elif not can.resumes:
-            raise ModelError(
-                "a chat's thinking is cut into tokens here: name its tokenizer with --tokenizer"
-            )
-        return ServedModel(
-            client=client,
-            wire=await open_wire(client, chat, can),
-            chat=chat,
-            stop_ids=found.stop_ids,
-            stops=stops,
-            generation=None if isinstance(found, ServerTokenizer) else found.generation,
-            can=can,
-        )
-    except BaseException:
-        if isinstance(found, ServerTokenizer):
-            found.close()
-        raise
+    chat, stops = await run_sync(make)
+    await _check_tokenizer(client, chat)
+    return ServedModel(
+        client=client,
+        wire=await open_backend(client, chat, can),
+        chat=chat,
+        stop_ids=found.stop_ids,
+        stops=stops,
+        generation=found.generation,
+        can=can,
+    )
 
 
-async def _find_words(
-    client: Client, tokenizer: str | None, origin: str
-) -> LoadedTokenizer | ServerTokenizer:
-    """Load the tokenizer, or have the server do its work.
+def _load_tokenizer(named: str | None, origin: str) -> LoadedTokenizer:
+    """Load the tokenizer from where the user says it is, else from where the model came from.
 
     Raises
     ------
     ModelError
-        Neither is possible.
+        It is not there.
     """
-    from stopadvisor.engines.openai.server_tokenizer import ServerTokenizer
-
-    if tokenizer == SERVER:
-        return await ServerTokenizer.open(client, "as asked for")
     from stopadvisor.engines.local_tokenizer import load_tokenizer
 
     try:
-        return load_tokenizer(tokenizer or origin)
+        return load_tokenizer(named or origin)
     except ModelError as error:
-        if tokenizer is not None:
+        if named is not None:
             raise
-        missing = error
-    try:
-        return await ServerTokenizer.open(client, f"{origin!r} gives no tokenizer here")
-    except ModelError as error:
         raise ModelError(
-            f"{missing}; say with --tokenizer where the served model's is: {error}"
+            f"{error}; the served model's own tokenizer is needed here: name its folder or its "
+            "name on the Hub with --tokenizer"
         ) from error
 
 
@@ -279,9 +248,8 @@ async def _check_tokenizer(client: Client, chat: Chat) -> None:
         theirs, ours = found.get("tokens"), chat.encode(text)
         if theirs is not None and theirs != ours:
             raise ModelError(
-                f"the tokenizer of {chat.words.name!r} is not the one that {url} "
-                "uses: they cut the same text differently; name it with --tokenizer, or let the "
-                "server do its work with --tokenizer server"
+                f"the tokenizer of {chat.name!r} is not the one that {url} "
+                "uses: they cut the same text differently; name the right one with --tokenizer"
             )
 
 
@@ -293,7 +261,6 @@ def identity_of(served: ServedModel) -> dict[str, Any]:
     root = Path(name)
     local = (root / "config.json").is_file()
     return {
-        # Text is cut anew at every join: probes of the ways are not quite the same.
         "engine": _engine(served),
         "engine_version": served.can.server,
         # A folder goes by its own name, as with the hf engine, wherever it lies.
@@ -304,9 +271,7 @@ def identity_of(served: ServedModel) -> dict[str, Any]:
         "attention": None,
         "device": None,
         "quantization": None,
-        "generation_config": None
-        if served.generation is None
-        else {name: getattr(served.generation, name, None) for name in _SETTINGS},
+        "generation_config": {name: getattr(served.generation, name, None) for name in _SETTINGS},
         "tokenizer_sha256": served.chat.tokenizer_sha256(),
         "template_sha256": served.chat.template_sha256(),
         "think_open": served.chat.opener.to_json(),
@@ -322,15 +287,11 @@ def _engine(served: ServedModel) -> str:
 
     if isinstance(served.wire, ChatBackend):
         return f"openai-chat ({served.wire.form.name})"
-    if served.can.exact:
-        return "openai"
-    return "openai-text-answers" if served.can.takes_ids else "openai-text"
+    return "openai"
 
 
 def _remarks(served: ServedModel) -> list[str]:
     """What the user should know of this endpoint."""
-    from stopadvisor.engines.openai.server_tokenizer import ServerTokenizer
-
     can = served.can
     if not can.resumes:
         return _remarks_on_chat(served)
@@ -344,16 +305,7 @@ def _remarks(served: ServedModel) -> list[str]:
         True: f"{can.cached_tokens} of {can.repeated_tokens} repeated prompt tokens cached",
         False: "cached prompt tokens not reported (vLLM: --enable-prompt-tokens-details)",
     }[can.counts_cached]
-    remarks = [f"{name} resumes {'token ids' if can.exact else 'text'}; {logprobs}; {cached}"]
-    if isinstance(served.chat.words, ServerTokenizer):
-        remarks += served.chat.words.remarks
-    if not can.exact:
-        remarks.append(
-            f"{'answers come back' if can.takes_ids else 'prompts go'} as text, "
-            "which is cut into tokens anew at every join: a policy from these probes is for "
-            "endpoints of this kind"
-        )
-    return remarks
+    return [f"{name} resumes token ids; {logprobs}; {cached}"]
 
 
 def _remarks_on_chat(served: ServedModel) -> list[str]:
@@ -370,10 +322,8 @@ def _remarks_on_chat(served: ServedModel) -> list[str]:
     ]
 
 
-def _require_packages(tokenizer: str | None) -> None:
+def _require_packages() -> None:
     for package in _PACKAGES:
-        if package == "transformers" and tokenizer == SERVER:
-            continue
         if importlib.util.find_spec(package) is None:
             raise ModelError(
                 f"the openai engine needs {package}, which is not installed: "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from stopadvisor.engines.answer_end import AnswerStops
 from stopadvisor.engines.chat import Chat
@@ -20,15 +20,11 @@ from stopadvisor.engines.openai.drawing import GREEDY, sampling_params
 from stopadvisor.engines.openai.drawn import Drawn, Forced, Kind, Served, Written
 from stopadvisor.engines.openai.ends import TraceEnd, mean_statistics, token_statistics
 from stopadvisor.engines.openai.prefix import Prefix
-from stopadvisor.engines.openai.server_tokenizer import ServerTokenizer, aside
 from stopadvisor.engines.sampling import Sampling, entropy_top_k
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.probes.plan import ProbePlan, Prompt
 
 __all__ = ["NO_ENTROPY", "ServedModel", "TraceEnd"]
-
-_Result = TypeVar("_Result")
-_P = ParamSpec("_P")
 
 NO_ENTROPY = "none"
 """Entropy source of an endpoint that returns no log-probabilities."""
@@ -47,7 +43,7 @@ class ServedModel:
     stops: AnswerStops = field(repr=False)
     """The ending rule of forced answers."""
     generation: Any = field(repr=False)
-    """The model's own generation settings; None where they cannot be seen."""
+    """The model's own generation settings."""
     can: Capabilities
 
     @property
@@ -55,30 +51,18 @@ class ServedModel:
         """Most tokens a sequence may have."""
         return self.can.context
 
-    async def aside(
-        self, function: Callable[_P, _Result], *args: _P.args, **kwargs: _P.kwargs
-    ) -> _Result:
-        """Run what asks the tokenizer, without holding up the event loop; see `words.aside`."""
-        return await aside(self.chat.words, function, *args, **kwargs)
-
     async def aclose(self) -> None:
         """Close all connections."""
         await self.client.aclose()
-        if isinstance(self.chat.words, ServerTokenizer):
-            self.chat.words.close()
 
-    def sampling(self, plan: ProbePlan) -> Sampling | None:
+    def sampling(self, plan: ProbePlan) -> Sampling:
         """Return the settings under which this plan's traces are drawn.
-
-        None where they are the server's own, which cannot be seen, but for the plan's temperature.
 
         Raises
         ------
         ModelError
             The model's generation settings ask for something that is not applied here.
         """
-        if self.generation is None and not plan.greedy:
-            return None
         return Sampling.of(self.generation, plan)
 
     def open(self, messages: Sequence[Mapping[str, str]]) -> Prefix:
@@ -351,10 +335,10 @@ class ServedModel:
                 stop=["\n"],
                 **GREEDY,
             )
-            new = await self.aside(self._new_ids, answer, newline=True)
+            new = self._new_ids(answer, newline=True)
             # An ending token that was put there for the server has no figures.
             rows += token_statistics(answer, len(new if k is None else answer.token_ids or ()), k)
-            ended, has_content = await self.aside(self.stops.take, new, ids, has_content, cap)
+            ended, has_content = self.stops.take(new, ids, has_content, cap)
             over = ended or len(ids) >= cap
         counted = max(1, len(ids) - ended)
         if len(rows) < counted:
@@ -364,7 +348,7 @@ class ServedModel:
         mean = mean_statistics(rows[:counted])
         return Forced(
             ids=tuple(ids),
-            text=await self.aside(self.stops.text, ids, ended),
+            text=self.stops.text(ids, ended),
             mean_logprob=min(mean[0], 0.0),
             mean_entropy=max(mean[1], 0.0),
             tail_mass=None if k is None else min(max(mean[2], 0.0), 1.0),
@@ -405,7 +389,7 @@ class ServedModel:
                 over = token in self.stop_ids or len(ids) >= plan.answer_cap
                 if over:
                     break
-        return Written(tuple(ids), await self.aside(self.visible_text, ids), tuple(served))
+        return Written(tuple(ids), self.visible_text(ids), tuple(served))
 
     def visible_text(self, ids: Sequence[int]) -> str:
         """Return a visible answer as text, without the token that ended it."""
@@ -432,7 +416,7 @@ class ServedModel:
         """Remember a request, if the server took what was sent."""
         # A stream that did not come to its end may not have come to its counts.
         counted = answer.prompt_tokens or answer.finish_reason in ("stop", "length")
-        if self.can.takes_ids and counted and answer.prompt_tokens != sent:
+        if self.can.resumes and counted and answer.prompt_tokens != sent:
             raise EngineError(
                 f"the server counts {answer.prompt_tokens} prompt tokens where {sent} ids were "
                 "sent: it does not take ids as they are"
@@ -476,7 +460,7 @@ class ServedModel:
             It does not have one of them.
         """
         known = self.stops.vocabulary
-        if ids and known is not None and max(ids) >= known:
+        if ids and max(ids) >= known:
             raise EngineError(
                 f"the server returns the token {max(ids)}, the tokenizer has {known}: it serves "
                 "another model"

@@ -287,7 +287,7 @@ class _Answering:
 
     async def go(self, request: Request) -> Reply:
         """Answer one request."""
-        prompt_ids = await self.model.aside(self.model.open, request.prompt.messages)
+        prompt_ids = self.model.open(request.prompt.messages)
         if self.model.thinking_room(prompt_ids, self.plan) < self.plan.max_think:
             self._remark(
                 "some prompts leave less of the server's context than the policy's cap of "
@@ -312,7 +312,7 @@ class _Answering:
         async with self._thinking(row.trace) as thinking:
             forced = await row.think(thinking)
         if forced is None:
-            return await self.model.aside(row.ended)
+            return row.ended()
         return await row.stopped(forced)
 
     def _thinking(self, trace: Trace) -> AbstractAsyncContextManager[Thinking]:
@@ -364,7 +364,7 @@ class _Row:
             forced = await self._force(budget)
             self.n_probes += 1
             self.probe_tokens += len(forced.ids)
-            seen = await model.aside(model.chat.decode, self.trace.ids[:budget])
+            seen = model.chat.decode(self.trace.ids[:budget])
             assert stepper is not None
             decision = stepper.observe(
                 answer=forced.text,
@@ -411,9 +411,7 @@ class _Row:
             )
             text, visible = written.text, len(written.ids) + len(model.chat.closer.ids)
             short = extract_natural(task, text)
-        return await model.aside(
-            self._reply, text, short, visible, drawn, thinking, at=at, budget=budget
-        )
+        return self._reply(text, short, visible, drawn, thinking, at=at, budget=budget)
 
     def ended(self) -> Reply:
         """Reply with what the trace says that ended by itself, or was cut."""

@@ -182,7 +182,6 @@ async def measure_regime(
             prompt = rng.choice(ids, tokens).tolist()
             first = await wire.complete(prompt, max_tokens=1, home=home)
             second = await wire.complete(prompt, max_tokens=1, home=home)
-            tokens = second.prompt_tokens or tokens  # of a text the server's own count holds
             rows.append(Repeated(tokens, second.cached_tokens, first.seconds, second.seconds))
     return classify(rows)
 
@@ -232,10 +231,8 @@ def measure_engine(engine: OpenAiEngine, cue: str) -> RegimeMeasure:
         block = math.gcd(*counts)
         return watched(found_in_cache(engine.served, suffix, block or 1) if counts else None, block)
     vocabulary = engine.chat.prompt_ids([{"role": "user", "content": _WORDS}])
-    served, context = engine.served_model, engine.context
-    if context is not None and not served.can.takes_ids:
-        context //= 2  # shuffled words are cut into more tokens when they go as text
-    found = engine.call(partial(measure_regime, context=context), served.wire, vocabulary)
+    measure = partial(measure_regime, context=engine.context)
+    found = engine.call(measure, engine.served_model.wire, vocabulary)
     if found.cache_block is None:
         return found
     return classify(found.repeated, found_in_cache(engine.served, suffix, found.cache_block))
