@@ -1,15 +1,18 @@
-"""Run every check of the project, in order: ruff, ruff format, mypy, pytest.
+"""Run the checks of the project, in order, and stop at the first that fails.
 
-`python -m tests` from a checkout with the `hf` and `dev` extras installed.  Arguments go to
-pytest, so `python -m tests -k layout` runs one part of it after the linters.  Stops at the first
-check that fails, names it, and exits with its code.
+`python -m tests` from a checkout with the `hf` and `dev` extras installed: ruff, ruff format,
+codespell, mypy, import-linter, pytest.  `--fast` leaves out the tests that take long or need a
+model, a browser or a server.  Other arguments go to pytest, so `python -m tests -k layout` runs one
+part of it after the linters.  The failing check is named, and its code is the exit code.
 """
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -17,26 +20,75 @@ ROOT = Path(__file__).resolve().parent.parent
 WORKERS = ("-n", "logical", "--maxprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder")
 """A worker for each core, up to four: each takes a gigabyte of memory.  Whole files, in order."""
 
-CHECKS: tuple[tuple[str, ...], ...] = (
-    ("ruff", "check", "."),
-    ("ruff", "format", "--check", "."),
-    ("mypy",),
-    ("pytest", *WORKERS),
+_APART = ("slow", "integration", "browser", "vllm", "gpu")
+FAST = " and ".join(f"not {marker}" for marker in (*_APART, "long"))
+REST = f"({' or '.join(_APART)}) and not long"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One tool, run by this interpreter, so that a tool of another environment never answers."""
+
+    shown: str
+    words: tuple[str, ...]
+    """What follows the interpreter's name."""
+
+
+LINT = (
+    Check("ruff check", ("-m", "ruff", "check", ".")),
+    Check("ruff format --check", ("-m", "ruff", "format", "--check", ".")),
+    Check("codespell", ("-m", "codespell_lib")),
+    Check("mypy", ("-m", "mypy")),
+    # It has no module to run by name; its command reads its own arguments, of which there are none.
+    Check(
+        "lint-imports",
+        ("-c", "from importlinter.cli import lint_imports_command as main; main()"),
+    ),
 )
-"""Each is run as a module of this interpreter, so a tool of another environment never answers."""
+
+
+def _pytest(*words: str) -> Check:
+    return Check(" ".join(("pytest", *words)), ("-m", "pytest", *WORKERS, *words))
+
+
+TIERS: dict[str, tuple[Check, ...]] = {
+    "full": (*LINT, _pytest()),
+    "fast": (*LINT, _pytest("-m", FAST)),
+    "lint": LINT,
+    "unit": (_pytest("-m", FAST),),
+    "integration": (_pytest("-m", REST),),
+}
+"""What each option runs; CI runs the last three as jobs of their own."""
+
+
+def _parse(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests",
+        description="Run the checks of the project; other arguments go to pytest.",
+    )
+    tier = parser.add_mutually_exclusive_group()
+    for name, meaning in (
+        ("fast", "linters, types and unit tests"),
+        ("lint", "linters and types alone"),
+        ("unit", "unit tests alone"),
+        ("integration", "the tests that --fast leaves out"),
+    ):
+        tier.add_argument(f"--{name}", action="store_const", const=name, dest="tier", help=meaning)
+    options, rest = parser.parse_known_args(arguments)
+    return options.tier or "full", rest
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the checks one after the other; return the first failing code, or 0."""
-    for check in CHECKS:
-        shown = " ".join(check)
-        extra = tuple(arguments) if check[0] == "pytest" else ()
-        print(f"$ {' '.join((shown, *extra))}", flush=True)
+    tier, rest = _parse(arguments)
+    for check in TIERS[tier]:
+        extra = rest if check.shown.startswith("pytest") else []
+        print(f"$ {' '.join((check.shown, *extra))}", flush=True)
         code = subprocess.run(
-            [sys.executable, "-m", *check, *extra], cwd=ROOT, check=False
+            [sys.executable, *check.words, *extra], cwd=ROOT, check=False
         ).returncode
         if code:
-            print(f"tests: {shown!r} failed with exit code {code}", file=sys.stderr, flush=True)
+            print(f"tests: {check.shown!r} failed with exit code {code}", file=sys.stderr)
             # A negative code means a signal ended it; a process cannot exit with one.
             return code if code > 0 else 1
     return 0

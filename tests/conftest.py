@@ -6,6 +6,7 @@ And how `pytest -n` shares the tests out: a worker takes whole files, and one ta
 from __future__ import annotations
 
 import os
+import signal
 from typing import Any
 
 import pytest
@@ -22,6 +23,10 @@ else:
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # small matrices: threads wait for each other
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what runs in the background so, and processes that tests interrupt inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Busy machines make deadlines fail tests that are right; the same examples everywhere make a
 # failure one that anybody can see again.

@@ -1,21 +1,25 @@
-"""The README against the code: its Python runs, and its JSON fields are those that commands print.
+"""The README against the code: commands, options, files and exit codes exist, JSON is as it says.
 
-The other promises of the README, its commands, options and exit codes, are held in `test_layout`.
+That its snippets run is held by `tests.test_snippets`.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import redirect_stdout
 from dataclasses import replace
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stopadvisor import errors
 from stopadvisor.cli import preflight as preflight_module
 from stopadvisor.cli import probe as probe_module
 from stopadvisor.cli.main import COMMANDS, main
@@ -28,6 +32,8 @@ from tests.scripted import ScriptedEngine
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMAND_ROW = re.compile(r"^\| `stopadvisor ([a-z-]+)\b", re.MULTILINE)
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PYTHON = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 SHARED = "Shared parts"
 NAME = re.compile(r"`([\w-]+)`")
@@ -98,12 +104,67 @@ def test_every_command_has_its_json_documented() -> None:
     assert DOCUMENTED.keys() == {SHARED, *COMMANDS}
 
 
-def test_every_module_is_on_the_map() -> None:
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    rows = text.partition("## What is where")[2].partition("\n## ")[0]
-    named = re.findall(r"`(?:\w+/)*(\w+)`", rows)
-    files = (ROOT / "stopadvisor").rglob("*.py")
-    assert {path.stem for path in files if not path.stem.startswith("__")} <= set(named)
+# --- What it promises -----------------------------------------------------------------------------
+
+
+def _fences(language: str) -> list[str]:
+    return [body for found, body in FENCE.findall(README) if found == language]
+
+
+@cache
+def _help(*arguments: str) -> str:
+    shown = io.StringIO()
+    with redirect_stdout(shown):
+        assert main([*arguments, "--help"]) == 0
+    return shown.getvalue()
+
+
+def test_readme_lists_the_commands_that_exist() -> None:
+    shown = _help().partition("Commands:\n")[2].partition("\n\n")[0]
+    existing = set(re.findall(r"^  ([a-z][a-z-]*)\b", shown, re.MULTILINE))
+    assert set(COMMAND_ROW.findall(README)) == existing
+
+
+def test_readme_names_only_options_that_exist() -> None:
+    text = FENCE.sub(lambda found: found[0] if "stopadvisor" in found[2] else "", README)
+    # Those of pip stand in fences and in one remark on its index, vLLM's in one on its cache.
+    others = {"--index-url", "--enable-prompt-tokens-details"}
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - others
+    existing = set()
+    for arguments in [(), *((command,) for command in COMMAND_ROW.findall(README))]:
+        existing |= set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", _help(*arguments)))
+    assert named <= existing
+
+
+def test_readme_opens_with_the_two_commands() -> None:
+    first, second = _fences("sh")[:2]
+    assert first.startswith("pip install -e '.[hf]' && stopadvisor assess ")
+    assert second.strip() == "pip install -e '.[hf,dev]' && python -m tests"
+
+
+def test_ci_runs_what_the_readme_says() -> None:
+    lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    install, test = _fences("sh")[1].strip().split(" && ")
+    # CI may ask pip for less talk; nothing else differs.
+    assert install in [line.replace(" --quiet", "") for line in lines]
+    assert test in lines
+
+
+def test_readme_names_only_files_that_exist() -> None:
+    in_commands = re.findall(r"\bsamples/[\w./-]+", _fences("sh")[0])
+    linked = re.findall(r"\]\(([^):#]+)(?:#[^)]*)?\)", README)  # of this page or of others
+    missing = [name for name in [*in_commands, *linked] if not (ROOT / name).exists()]
+    assert not missing
+
+
+def test_readme_gives_every_exit_code() -> None:
+    named = {int(code) for code in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)}
+    raised = {
+        kind.exit_code
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, errors.StopAdvisorError)
+    }
+    assert raised | {0, 3, 130} <= named
 
 
 # --- The fields of each command -------------------------------------------------------------------
