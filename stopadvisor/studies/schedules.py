@@ -41,7 +41,7 @@ _PROBED = "as probed"
 _SCHEDULES = (
     Column("run", "Run"),
     Column("schedule", "Schedule"),
-    Column("asked", "SettingsOverrides"),
+    Column("asked", "Asked"),
     Column("probed", "Nearest probed"),
 )
 _GAIN = (
