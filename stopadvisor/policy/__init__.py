@@ -7,7 +7,9 @@ __all__ = [
     "opcodes",
     "requests",
     "schema",
+    "session",
     "source",
     "stepper",
+    "trigger",
     "values",
 ]

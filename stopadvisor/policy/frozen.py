@@ -28,6 +28,7 @@ from stopadvisor.policy.schema import (
 )
 from stopadvisor.policy.source import check_source, policy_source
 from stopadvisor.policy.stepper import Decision, Stepper, StopRule
+from stopadvisor.policy.trigger import GridTrigger
 from stopadvisor.policy.values import MAX_BYTES, canonical_digest, check_plain, plain
 from stopadvisor.rules.families import FAMILIES
 
@@ -69,6 +70,7 @@ class Policy:
                 f"StopAdvisor has {NORMALIZER!r} and would compare answers otherwise"
             )
         self._rule = StopRule.from_content(checked)
+        self._trigger = GridTrigger(self._rule.budgets)
         replay_golden(self._rule, checked["golden"])
         self._content = copy.deepcopy(checked)
 
@@ -91,6 +93,11 @@ class Policy:
     def budgets(self) -> tuple[int, ...]:
         """Thinking tokens at which to probe; empty for ``full-budget``."""
         return self._rule.budgets
+
+    @property
+    def trigger(self) -> GridTrigger:
+        """Where to probe: at the budgets."""
+        return self._trigger
 
     @property
     def on_stop(self) -> str:

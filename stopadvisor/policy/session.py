@@ -1,0 +1,353 @@
+"""Early exit for one request, without input or output.
+
+Whoever runs the model tells a `Session` what was drawn and what a probe answered; the session says
+what to do next.  It holds the policy's trigger and its stepper, so every way of serving (a model in
+this process, a server over HTTP, a record replayed) stops at the same tokens.
+
+A position is known to lie inside the trace once as many further tokens were drawn as the closer
+has: if thinking had ended there, the closer would be complete.  A trace is not probed where it
+ends, as it was not when the policy was calibrated.
+
+Knows counts, token ids and decisions.  Does not know models, text, time, or how a probe is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from stopadvisor.errors import PolicyError
+from stopadvisor.policy.stepper import Decision
+from stopadvisor.policy.trigger import Positions, Trigger
+from stopadvisor.probes.plan import OnStop
+
+__all__ = ["AskProbe", "Ended", "Event", "Judge", "Rule", "Session", "Show", "Stop", "Think"]
+
+
+# --- What a session says --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Think:
+    """Draw on, and tell the session what came."""
+
+    until: int | None
+    """Tokens drawn behind the prompt, closer included, with which the session may know more.  More
+    may be drawn at once; None: nothing is left to ask, so think to the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskProbe:
+    """Force an answer behind the first `position` thinking tokens, and hand it to `judge`.
+
+    Thinking may go on meanwhile.
+    """
+
+    position: int
+    index: int
+    """Number of the checkpoint, from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Show:
+    """These thinking tokens may be shown: no stop can come before them any more."""
+
+    start: int
+    stop: int
+    """Up to this one, left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The policy stops the trace; nothing follows."""
+
+    position: int
+    """Thinking tokens that the reply rests on."""
+    index: int
+    """Checkpoint at which it stopped."""
+    reply: OnStop
+    """What is served: the forced answer that was just judged, or a visible answer written after
+    the closed thinking."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The policy did not stop the trace; nothing follows, and the model's own answer is served."""
+
+    thinking: int
+    """Thinking tokens of the whole trace."""
+    cut: bool
+    """Thinking reached its cap, or the server's; otherwise the model closed it."""
+
+
+Event = Think | AskProbe | Show | Stop | Ended
+
+
+# --- What a session needs of a policy -------------------------------------------------------------
+
+
+class Judge(Protocol):
+    """Decides on one trace's forced answers in order, as `stepper.Stepper` does."""
+
+    def observe(
+        self,
+        *,
+        think_tokens: int,
+        answer: str | None,
+        mean_logprob: float | None,
+        mean_entropy: float | None,
+        markers: float | None,
+        normalized: str | None,
+    ) -> Decision:
+        """Decide on the forced answer at the next checkpoint."""
+        ...
+
+
+class Rule(Protocol):
+    """Where to probe, and who judges the answers; a `Policy` is one."""
+
+    @property
+    def trigger(self) -> Trigger:
+        """Where to probe."""
+        ...
+
+    def start(self, task: str | None = None) -> Judge:
+        """Begin a question."""
+        ...
+
+
+# --- The session ----------------------------------------------------------------------------------
+
+
+class Session:
+    """One request on its way, from its first thinking token to its stop or end.
+
+    Tell it what was drawn (`receive`, and `end` once thinking is over), then ask `next_event` and
+    do what it says.  Not shared between requests or threads.
+
+    Parameters
+    ----------
+    rule : Rule or None
+        The policy; None thinks to the end without any probe.
+    closer_tokens : int
+        Tokens of the sequence that closes the thinking.
+    on_stop : {"probe", "answer"}
+        What a stopped request is served; `Stop.reply` repeats it.
+    task : str, optional
+        The question's task; needed where the policy's own is ``mixed``.
+    streams : bool
+        Give `Show` events too, for callers that show thinking while it comes.
+
+    Examples
+    --------
+    ::
+
+        session = Session(policy, closer_tokens=2)
+        while True:
+            match session.next_event():
+                case Think(until):
+                    ids = draw(until)  # yours
+                    session.receive(ids)
+                    if closed:
+                        session.end(thinking, cut=False)
+                case AskProbe(position):
+                    probe = force_answer(position)  # yours
+                    session.judge(answer=probe.text, mean_logprob=probe.mean_logprob)
+                case Stop() | Ended() as last:
+                    break
+    """
+
+    __slots__ = (
+        "_asked",
+        "_closer_tokens",
+        "_cut",
+        "_drawn",
+        "_fed",
+        "_ids",
+        "_judge",
+        "_last",
+        "_on_stop",
+        "_positions",
+        "_probes",
+        "_shown",
+        "_streams",
+        "_thinking",
+    )
+
+    def __init__(
+        self,
+        rule: Rule | None,
+        *,
+        closer_tokens: int,
+        on_stop: OnStop = "probe",
+        task: str | None = None,
+        streams: bool = False,
+    ) -> None:
+        if closer_tokens < 1:
+            raise PolicyError(f"closer_tokens must be at least 1, got {closer_tokens}")
+        self._closer_tokens = closer_tokens
+        self._on_stop: OnStop = on_stop
+        self._streams = streams
+        self._drawn = 0
+        self._fed = 0  # tokens known to be thinking, which the trigger has read
+        self._ids: list[int] | None = None  # drawn, and not fed yet
+        self._thinking: int | None = None
+        self._cut = False
+        self._shown = 0
+        self._probes = 0
+        self._asked: AskProbe | None = None
+        self._last: Stop | Ended | None = None
+        self._positions: Positions | None = None
+        self._judge: Judge | None = None
+        if rule is not None and rule.trigger.probes:
+            self._positions, self._judge = rule.trigger.start(), rule.start(task)
+            if rule.trigger.needs_ids:
+                self._ids = []
+
+    @property
+    def needs_ids(self) -> bool:
+        """Whether `receive` needs the tokens' ids; otherwise their number is enough."""
+        return self._ids is not None
+
+    @property
+    def drawn(self) -> int:
+        """Tokens received so far."""
+        return self._drawn
+
+    @property
+    def probes(self) -> int:
+        """Forced answers judged so far."""
+        return self._probes
+
+    @property
+    def thinking(self) -> int | None:
+        """Thinking tokens of the whole trace; None while it thinks."""
+        return self._thinking
+
+    def receive(self, ids: Sequence[int] | int) -> None:
+        """Take in what was drawn next: ids, or only their number where ids are not needed.
+
+        What comes after the thinking's end may be told or left out; it changes nothing.
+        """
+        if self._ids is not None and self._thinking is None:
+            if isinstance(ids, int):
+                raise PolicyError(f"this policy's trigger needs token ids, got a count of {ids}")
+            self._ids.extend(ids)
+        self._drawn += ids if isinstance(ids, int) else len(ids)
+
+    def end(self, thinking: int, *, cut: bool) -> None:
+        """Take note that thinking is over.
+
+        Call it together with the `receive` that shows the end, before the next event is asked for.
+
+        Parameters
+        ----------
+        thinking : int
+            Thinking tokens of the trace, closer left out.
+        cut : bool
+            It reached its cap; otherwise the model closed it.
+
+        Raises
+        ------
+        PolicyError
+            The trace has ended before, or goes beyond where it is said to end.
+        """
+        if self._thinking is not None:
+            raise PolicyError(f"thinking has ended at {self._thinking} tokens already")
+        if not self._fed <= thinking <= self._drawn:
+            raise PolicyError(
+                f"thinking must end between {self._fed} tokens, known to be thinking, and "
+                f"{self._drawn}, drawn so far; got {thinking}"
+            )
+        self._thinking, self._cut = thinking, cut
+
+    def judge(
+        self,
+        *,
+        answer: str | None = None,
+        mean_logprob: float | None = None,
+        mean_entropy: float | None = None,
+        markers: float | None = None,
+        normalized: str | None = None,
+    ) -> Decision:
+        """Decide on the forced answer that the last `AskProbe` asked for.
+
+        Parameters
+        ----------
+        answer, mean_logprob, mean_entropy, markers, normalized
+            As `Stepper.observe` takes them.
+
+        Raises
+        ------
+        PolicyError
+            No answer was asked for, or the stepper refuses this one.
+        """
+        asked = self._asked
+        if asked is None or self._judge is None or self._positions is None:
+            raise PolicyError("no forced answer was asked for")
+        decision = self._judge.observe(
+            think_tokens=asked.position,
+            answer=answer,
+            mean_logprob=mean_logprob,
+            mean_entropy=mean_entropy,
+            markers=markers,
+            normalized=normalized,
+        )
+        self._asked = None
+        self._probes += 1
+        self._positions.advance()
+        if decision.stop:
+            self._last = Stop(asked.position, asked.index, self._on_stop)
+        elif decision.natural_end:
+            self._positions = None
+        return decision
+
+    def next_event(self) -> Event:
+        """Say what to do next; the same again for as long as the session is told nothing new."""
+        if self._last is not None:
+            return self._last
+        self._feed()
+        if self._asked is None and self._positions is not None:
+            position = self._positions.next()
+            if position is not None:
+                self._asked = AskProbe(position, self._probes)
+        if self._streams:
+            limit = min(self._fed, self._undecided())
+            if limit > self._shown:
+                start, self._shown = self._shown, limit
+                return Show(start, limit)
+        if self._asked is not None:
+            return self._asked
+        if self._thinking is not None:
+            self._last = Ended(self._thinking, self._cut)
+            return self._last
+        wanted = None if self._positions is None else self._positions.wanted
+        return Think(None if wanted is None else wanted + self._closer_tokens - 1)
+
+    def _undecided(self) -> int:
+        """Give the least position at which the trace may yet be stopped."""
+        if self._asked is not None:
+            return self._asked.position
+        earliest = None if self._positions is None else self._positions.earliest
+        return self._fed if earliest is None else earliest
+
+    def _feed(self) -> None:
+        """Hand the trigger the tokens that are known to be thinking by now."""
+        known = self._thinking
+        if known is None:
+            # Token n is thinking if no closer is complete that begins at or before it.
+            known = max(0, self._drawn - self._closer_tokens + 1)
+        new = known - self._fed
+        if new <= 0 and self._thinking is None:
+            return
+        self._fed = known
+        if self._positions is None:
+            return
+        if self._ids is None:
+            self._positions.feed(new)
+        else:
+            self._positions.feed(self._ids[:new])
+            del self._ids[:new]
+        if self._thinking is not None:
+            self._positions.finish()

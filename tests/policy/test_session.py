@@ -1,0 +1,279 @@
+"""The early-exit session: what it asks, shows and says, on scripted traces and recorded ones."""
+
+from __future__ import annotations
+
+import lzma
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stopadvisor.certification.verification import scorer_of
+from stopadvisor.errors import PolicyError
+from stopadvisor.policy.frozen import Policy, build_policy, load_policy
+from stopadvisor.policy.session import AskProbe, Ended, Session, Show, Stop, Think
+from stopadvisor.policy.stepper import Decision
+from stopadvisor.policy.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
+from stopadvisor.probes.records import ProbeRecord
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.sources import open_source
+from tests.policy.test_trigger import MARKERS, walked
+from tests.policy_content import family_content, full_budget_content
+
+POLICIES = Path(__file__).parents[2] / "policies"
+CLOSER = (8, 9)
+VISIBLE = (1, 1, 2, 3)
+"""What follows the closer; markers in it are no positions."""
+
+
+@dataclass
+class Scripted:
+    """A rule that stops at one checkpoint, or at none."""
+
+    trigger: Trigger
+    stops_at: int | None = None
+    seen: list[int] = field(default_factory=list)
+
+    def start(self, task: str | None = None) -> Scripted:
+        return self
+
+    def observe(self, *, think_tokens: int, **answer: object) -> Decision:
+        self.seen.append(think_tokens)
+        return Decision(len(self.seen) - 1 == self.stops_at, 0.0, len(self.seen) - 1, False)
+
+
+TRIGGERS = st.one_of(
+    st.sets(st.integers(0, 50), max_size=5).map(lambda b: GridTrigger(tuple(sorted(b)))),
+    st.builds(StrideTrigger, st.integers(1, 9), st.integers(1, 50)),
+    st.builds(
+        MarkerTrigger,
+        st.just(MARKERS),
+        st.integers(1, 5),
+        st.integers(1, 6),
+        st.none() | st.integers(5, 12),
+    ),
+)
+TRACES = st.lists(st.integers(0, 4), max_size=50)
+
+
+def told(session: Session, drawn: Sequence[int], upto: int, thinking: int, *, cut: bool) -> None:
+    """Tell a session all that was drawn up to here."""
+    piece = drawn[session.drawn : upto]
+    session.receive(piece if session.needs_ids else len(piece))
+    whole = len(drawn) if cut else thinking + len(CLOSER)
+    if session.thinking is None and upto >= whole:
+        session.end(thinking, cut=cut)
+
+
+@given(
+    trigger=TRIGGERS,
+    thinking=TRACES,
+    pieces=st.lists(st.integers(1, 9), max_size=60),
+    stops_at=st.none() | st.integers(0, 4),
+    cut=st.booleans(),
+)
+def test_pieces_change_neither_positions_nor_the_end(
+    trigger: Trigger, thinking: list[int], pieces: list[int], stops_at: int | None, cut: bool
+) -> None:
+    """Whatever is drawn at once: the trigger's own positions, and thinking shown up to the stop."""
+    drawn = [*thinking, *(CLOSER[:1] if cut else (*CLOSER, *VISIBLE))]
+    rule = Scripted(trigger, stops_at)
+    session = Session(rule, closer_tokens=len(CLOSER), streams=True)
+    positions = walked(trigger, thinking, [])
+    sizes, upto, shown = iter(pieces), 0, 0
+    while True:
+        event = session.next_event()
+        if isinstance(event, Show):
+            assert event.start == shown < event.stop <= len(thinking)
+            shown = event.stop
+        elif isinstance(event, AskProbe):
+            assert session.next_event() == event, "the same again until it is answered"
+            assert event.index == session.probes
+            assert shown == event.position, "nothing behind a checkpoint before it is judged"
+            session.judge(answer="7")
+        elif isinstance(event, Think):
+            assert event.until is None or event.until > upto
+            upto = min(upto + next(sizes, len(drawn)), len(drawn))
+            told(session, drawn, upto, len(thinking), cut=cut)
+        else:
+            break
+    if stops_at is not None and stops_at < len(positions):
+        assert event == Stop(positions[stops_at], stops_at, "probe")
+        assert shown == event.position
+        assert rule.seen == positions[: stops_at + 1]
+    else:
+        assert event == Ended(len(thinking), cut)
+        assert shown == len(thinking)
+        assert rule.seen == positions
+    assert session.next_event() == event
+
+
+@given(trigger=TRIGGERS, thinking=TRACES)
+def test_what_is_asked_for_is_never_less_than_what_is_needed(
+    trigger: Trigger, thinking: list[int]
+) -> None:
+    """Token by token: before the tokens asked for have come, the session knows nothing new."""
+    drawn = [*thinking, *CLOSER, *VISIBLE]
+    session = Session(Scripted(trigger), closer_tokens=len(CLOSER))
+    for upto in range(1, len(drawn) + 1):
+        waited = session.next_event()
+        told(session, drawn, upto, len(thinking), cut=False)
+        asked = False
+        while isinstance(session.next_event(), AskProbe):
+            session.judge(answer="7")
+            asked = True
+        if asked and session.thinking is None:
+            assert isinstance(waited, Think)
+            assert waited.until is not None
+            assert waited.until <= upto
+    assert session.next_event() == Ended(len(thinking), False)
+
+
+def test_a_position_is_probed_once_the_closer_could_be_complete_behind_it() -> None:
+    session = Session(Scripted(GridTrigger((4,))), closer_tokens=2)
+    assert session.next_event() == Think(6)
+    session.receive(5)
+    assert session.next_event() == Think(6)
+    session.receive(1)
+    assert session.next_event() == AskProbe(4, 0)
+
+
+@pytest.mark.parametrize("thinking", [3, 4])
+def test_a_trace_is_not_probed_where_it_ends_or_behind(thinking: int) -> None:
+    session = Session(Scripted(GridTrigger((4, 9))), closer_tokens=2)
+    session.receive(thinking + 2)
+    session.end(thinking, cut=False)
+    assert session.next_event() == Ended(thinking, False)
+    assert session.probes == 0
+
+
+def test_checkpoints_before_the_end_are_judged_though_the_trace_has_ended() -> None:
+    session = Session(Scripted(GridTrigger((0, 4, 9)), stops_at=1), closer_tokens=2)
+    session.receive(20)
+    session.end(8, cut=False)
+    assert session.next_event() == AskProbe(0, 0)
+    session.judge(answer="7")
+    assert session.next_event() == AskProbe(4, 1)
+    session.judge(answer="7")
+    assert session.next_event() == Stop(4, 1, "probe")
+
+
+def test_without_a_rule_it_thinks_to_the_end() -> None:
+    full_budget = Policy(build_policy(full_budget_content()))
+    for rule in (None, full_budget, Scripted(StrideTrigger(9, 8))):
+        session = Session(rule, closer_tokens=1)
+        assert session.next_event() == Think(None)
+        session.receive(30)
+        session.end(29, cut=True)
+        assert session.next_event() == Ended(29, True)
+
+
+def test_after_the_last_checkpoint_nothing_is_waited_for() -> None:
+    policy = Policy(build_policy(family_content("confidence", -1e-9) | {"budgets": [0, 4]}))
+    session = Session(policy, closer_tokens=1, on_stop="answer")
+    session.receive(9)
+    for position in (0, 4):
+        assert session.next_event() == AskProbe(position, position // 4)
+        assert not session.judge(answer=" 7", mean_logprob=-0.5, mean_entropy=0.1).stop
+    assert session.next_event() == Think(None)
+
+
+def test_a_stop_names_the_reply_that_was_asked_for() -> None:
+    policy = Policy(build_policy(family_content("confidence")))
+    session = Session(policy, closer_tokens=1, on_stop="answer")
+    session.receive(1)
+    assert session.next_event() == AskProbe(0, 0)
+    assert session.judge(answer=" 7", mean_logprob=0.0).stop
+    assert session.next_event() == Stop(0, 0, "answer")
+
+
+def test_a_refused_answer_may_be_given_again() -> None:
+    policy = Policy(build_policy(family_content("confidence")))
+    session = Session(policy, closer_tokens=1)
+    session.receive(1)
+    assert session.next_event() == AskProbe(0, 0)
+    with pytest.raises(PolicyError, match="needs mean_logprob"):
+        session.judge(answer=" 7")
+    assert session.next_event() == AskProbe(0, 0)
+    assert session.judge(mean_logprob=0.0).stop
+
+
+def test_calls_out_of_order_are_refused() -> None:
+    session = Session(Scripted(GridTrigger((0, 4))), closer_tokens=2)
+    with pytest.raises(PolicyError, match="no forced answer was asked for"):
+        session.judge(answer="7")
+    session.receive(6)
+    assert session.next_event() == AskProbe(0, 0)
+    for thinking in (4, 7):
+        with pytest.raises(PolicyError, match=f"between 5 tokens.* got {thinking}"):
+            session.end(thinking, cut=False)
+    session.end(5, cut=False)
+    with pytest.raises(PolicyError, match="has ended at 5 tokens already"):
+        session.end(5, cut=False)
+    with pytest.raises(PolicyError, match="closer_tokens must be at least 1"):
+        Session(None, closer_tokens=0)
+    with pytest.raises(PolicyError, match="needs token ids"):
+        Session(Scripted(MarkerTrigger(MARKERS, 1, 1)), closer_tokens=1).receive(3)
+
+
+# --- Recorded probes ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["arithmetic", "choice", "hard"])
+def recorded(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Policy, Path]:
+    """A shipped policy and its committed probes as a run."""
+    name, probes = request.param, POLICIES / "probes"
+    run = tmp_path_factory.mktemp("runs") / name
+    run.mkdir()
+    (run / "manifest.json").write_bytes((probes / f"{name}.manifest.json").read_bytes())
+    packed = (probes / f"{name}.probes.jsonl.xz").read_bytes()
+    (run / "probes.jsonl").write_bytes(lzma.decompress(packed))
+    return load_policy(POLICIES / f"{name}.joblib"), run
+
+
+def _replayed(policy: Policy, record: ProbeRecord, *, piece: int, closer: int) -> int | None:
+    """The checkpoint at which a recorded trace stops, its tokens coming in pieces of one size."""
+    session = Session(policy, closer_tokens=closer)
+    probes = {checkpoint.budget: checkpoint for checkpoint in record.checkpoints}
+    while True:
+        event = session.next_event()
+        if isinstance(event, AskProbe):
+            row = probes[event.position]
+            assert not row.ended
+            session.judge(
+                answer=row.answer,
+                mean_logprob=row.mean_logprob,
+                mean_entropy=row.mean_entropy,
+                markers=row.markers,
+            )
+        elif isinstance(event, Think):
+            session.receive(piece)
+            if session.drawn >= record.trace_tokens + closer:
+                session.end(record.trace_tokens, cut=record.finish == "length")
+        else:
+            return event.index if isinstance(event, Stop) else None
+
+
+@pytest.mark.parametrize(("piece", "closer"), [(1, 1), (7, 2), (10_000, 3)])
+def test_recorded_probes_stop_where_calibration_says(
+    recorded: tuple[Policy, Path], piece: int, closer: int
+) -> None:
+    """Every committed trace, against the stops that the whole-table code gives."""
+    policy, run = recorded
+    table = open_source(run).table
+    threshold = np.array([policy.content["decision_threshold"]])
+    curve = scorer_of(policy.content, table).curve(table, threshold)
+    by_key = dict(zip(table.keys, curve.stops(0).tolist(), strict=True))
+    never = len(policy.budgets)
+    stops = []
+    for record in RunDirectory.load(run).records():
+        stop = _replayed(policy, record, piece=piece, closer=closer)
+        assert by_key[record.key] == (never if stop is None else stop), record.id
+        stops.append(stop)
+    assert len(set(stops)) > 1
