@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Literal, get_args
 
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy
-from stopadvisor.policy.stepper import Decision
 from stopadvisor.probes.plan import OnStop, ProbePlan, Prompt
 from stopadvisor.workload.questions import Question, content_key, render_messages
 
@@ -23,8 +22,6 @@ __all__ = [
     "PromptLike",
     "Reply",
     "Request",
-    "Rule",
-    "Steps",
     "make_requests",
     "policy_plan",
 ]
@@ -35,35 +32,6 @@ PromptLike = str | Sequence[Mapping[str, str]] | Question
 Draws = Literal["resume", "overlap"]
 """How a server's thinking is drawn: resumed after each probe, or streaming on while one runs."""
 DRAWS: tuple[Draws, ...] = get_args(Draws)
-
-
-class Steps(Protocol):
-    """One question's way through the checkpoints, as `stepper.Stepper` goes it."""
-
-    def observe(
-        self,
-        *,
-        think_tokens: int,
-        answer: str,
-        mean_logprob: float,
-        mean_entropy: float,
-        markers: float,
-    ) -> Decision:
-        """Decide on the forced answer at the next checkpoint."""
-        ...
-
-
-class Rule(Protocol):
-    """What serving needs of a policy: where to probe, and whom to ask then."""
-
-    @property
-    def budgets(self) -> tuple[int, ...]:
-        """Thinking tokens at which to probe."""
-        ...
-
-    def start(self, task: str | None = None) -> Steps:
-        """Begin a question."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 from stopadvisor.answers.normal_form import extract_natural, normalize
 from stopadvisor.errors import ProbeError
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy
+from stopadvisor.policy.session import AskProbe, Session, Stop
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.serving.answers import AnswerRecord
@@ -54,30 +55,25 @@ def recorded_stop(policy: Policy, record: ProbeRecord) -> int | None:
     ProbeError
         One of the policy's budgets was not probed.
     """
-    if policy.kind != "stop":
-        return None
-    probed = {c.budget: c for c in record.checkpoints}
+    probed = {checkpoint.budget: checkpoint for checkpoint in record.checkpoints}
     task = record.task if policy.content["task"] == MIXED_TASKS else None
-    stepper = policy.start(task)
-    for budget in policy.budgets:
-        row = probed.get(budget)
+    session = Session(policy, closer_tokens=1, task=task)
+    session.receive(record.trace_tokens)
+    session.end(record.trace_tokens, cut=record.finish == "length")
+    while isinstance(event := session.next_event(), AskProbe):
+        row = probed.get(event.position)
         if row is None:
             raise ProbeError(
-                f"the policy probes at {budget} thinking tokens, the run did not; its budgets are "
-                f"{sorted(probed)}"
+                f"the policy probes at {event.position} thinking tokens, the run did not; its "
+                f"budgets are {sorted(probed)}"
             )
-        if row.ended:
-            return None
-        decision = stepper.observe(
+        session.judge(
             normalized=row.normalized,
             mean_logprob=row.mean_logprob,
             mean_entropy=row.mean_entropy,
             markers=row.markers,
-            think_tokens=budget,
         )
-        if decision.stop:
-            return decision.checkpoint
-    return None
+    return event.index if isinstance(event, Stop) else None
 
 
 def agree(policy: Policy, lines: Sequence[AnswerRecord], run: RunDirectory) -> Agreement:

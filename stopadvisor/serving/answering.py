@@ -17,7 +17,8 @@ from stopadvisor.answers.normal_form import extract_natural
 from stopadvisor.collection.collect import Progress, show_remarks
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.policy.requests import Draws, OnStop, Reply, Request, Rule, make_requests
+from stopadvisor.policy.requests import Draws, OnStop, Reply, Request, make_requests
+from stopadvisor.policy.session import Rule
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.serving.answers import AnswerFile, AnswerRecord, Full, normal_form
 from stopadvisor.workload.questions import Question

@@ -23,6 +23,7 @@ from stopadvisor.engines.hf.online import serve
 from stopadvisor.engines.hf.traces import Kept
 from stopadvisor.policy.requests import Reply, Request
 from stopadvisor.policy.stepper import Decision
+from stopadvisor.policy.trigger import GridTrigger
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.rules.serving_profile import PerTokenSeconds, ProfileRow
 
@@ -48,21 +49,13 @@ def spread_budgets(count: int, last: int) -> tuple[int, ...]:
 class _Never:
     """A rule that probes everywhere and never stops."""
 
-    budgets: tuple[int, ...]
+    trigger: GridTrigger
 
     def start(self, task: str | None = None) -> _Never:
         """Begin a question."""
         return self
 
-    def observe(
-        self,
-        *,
-        think_tokens: int,
-        answer: str,
-        mean_logprob: float,
-        mean_entropy: float,
-        markers: float,
-    ) -> Decision:
+    def observe(self, **answer: object) -> Decision:
         """Go on."""
         return Decision(False, 0.0, 0, False)
 
@@ -100,7 +93,7 @@ def measure_questions(
         for turn, group in enumerate(groups):
             names = sorted(schedules)
             for count in names[turn % len(names) :] + names[: turn % len(names)]:
-                rule = _Never(schedules[count]) if schedules[count] else None
+                rule = _Never(GridTrigger(schedules[count])) if schedules[count] else None
                 with _peak_memory(engine) as peak:
                     began = _now(engine)
                     replies = dict(serve(engine, group, plan, rule, batch_size=size))

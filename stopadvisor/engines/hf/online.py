@@ -32,11 +32,10 @@ from stopadvisor.policy.requests import (
     PromptLike,
     Reply,
     Request,
-    Rule,
-    Steps,
     make_requests,
     policy_plan,
 )
+from stopadvisor.policy.session import AskProbe, Event, Rule, Session, Stop, Think
 from stopadvisor.probes.markers import count_markers
 from stopadvisor.probes.plan import ProbePlan
 
@@ -194,16 +193,16 @@ def _guarded_step(serving: _Serving) -> list[tuple[int, Reply]]:
 
 
 @dataclass
-class _Row:
+class _BatchRow:
     """A request in the batch."""
 
     index: int
     request: Request
     prompt: list[int]
     started: float
-    stepper: Steps | None
-    checkpoint: int = 0
-    """The next one."""
+    session: Session
+    event: Event
+    """What the session said last."""
     probe_tokens: int = 0
     over: bool = False
 
@@ -219,12 +218,11 @@ class _Serving:
     batch_size: int
     on_stop: OnStop
     _waiting: deque[int] = field(init=False)
-    _rows: list[_Row] = field(default_factory=list, init=False)
+    _rows: list[_BatchRow] = field(default_factory=list, init=False)
     _batch: RollingBatch | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._waiting = deque(range(len(self.requests)))
-        self._budgets = self.rule.budgets if self.rule is not None else ()
         self._sampling = self.engine.sampling(self.plan)
         self._suffix = self.engine.suffix_ids(self.plan.cue)
         self._closer = self.engine.chat.closer.ids
@@ -290,34 +288,45 @@ class _Serving:
             self._sampling, prompts, streams, engine.vocabulary, engine.runner.device
         )
         for i, request, prompt in zip(taken, requests, prompts, strict=True):
-            stepper = self.rule.start(request.task) if self._budgets and self.rule else None
-            self._rows.append(_Row(i, request, prompt, started, stepper))
+            session = Session(
+                self.rule,
+                closer_tokens=len(self._closer),
+                on_stop=self.on_stop,
+                task=request.task,
+            )
+            self._rows.append(_BatchRow(i, request, prompt, started, session, session.next_event()))
         return taken, prompts, sampler, limits
 
     # --- Checkpoints ---
 
     def _due(self, batch: RollingBatch) -> list[int]:
-        """Rows to probe now: their trace is known to go beyond their next checkpoint.
-
-        That is known once as many further tokens as the closer has were drawn; at the first
-        budget that the trace does not exceed the question ends by itself, and no probe follows.
-        """
-        ages, traces, totals = batch.ages, batch.trace_tokens, batch.total_tokens
+        """Rows whose sessions ask for a probe, now that the batch has come this far."""
+        drawn, thinking, cut = batch.ages, batch.trace_tokens, batch.cut
         due = []
         for i, row in enumerate(self._rows):
-            if row.over or row.checkpoint == len(self._budgets):
+            if row.over:
                 continue
-            budget = self._budgets[row.checkpoint]
-            seen = ages[i] >= budget + len(self._closer) or totals[i] >= 0
-            if seen and (traces[i] < 0 or traces[i] > budget):
+            if isinstance(row.event, Think):
+                over = thinking[i] >= 0
+                until = row.event.until
+                if not over and (until is None or drawn[i] < until):
+                    continue  # nothing that the session waits for: spare it the token
+                if row.session.needs_ids:
+                    row.session.receive(batch.generated(i)[row.session.drawn :])
+                else:
+                    row.session.receive(int(drawn[i]) - row.session.drawn)
+                if over:
+                    row.session.end(int(thinking[i]), cut=bool(cut[i]))
+                row.event = row.session.next_event()
+            if isinstance(row.event, AskProbe):
                 due.append(i)
         return due
 
     def _probe(self, batch: RollingBatch) -> list[tuple[int, Reply]]:
         """Probe where it is due and end what the policy stops."""
-        stopped: list[tuple[int, Forced]] = []
+        stopped: list[tuple[int, Stop, Forced]] = []
         while due := self._due(batch):
-            branches = [self._branch(batch, i) for i in due]
+            branches = [Branch(i, batch.offset(i) + self._asked(i).position) for i in due]
             answers = probe_branches(
                 self.engine.runner,
                 batch.kept,
@@ -327,61 +336,62 @@ class _Serving:
                 cap=self.plan.cap,
                 entropy=self.plan.entropy,
             )
-            stopped += [
-                (i, forced)
-                for i, forced in zip(due, answers, strict=True)
-                if self._observe(batch, i, forced)
-            ]
+            for i, forced in zip(due, answers, strict=True):
+                event = self._judge(batch, i, forced)
+                if isinstance(event, Stop):
+                    stopped.append((i, event, forced))
         if not stopped:
             return []
-        batch.stop([i for i, _ in stopped])
+        batch.stop([i for i, _, _ in stopped])
         if self.on_stop == "answer":
-            return self._answered(batch, [i for i, _ in stopped])
-        return [self._stopped(batch, i, forced) for i, forced in stopped]
+            return self._answered(batch, [(i, stop) for i, stop, _ in stopped])
+        return [self._stopped(batch, i, stop, forced) for i, stop, forced in stopped]
 
-    def _branch(self, batch: RollingBatch, i: int) -> Branch:
-        return Branch(i, batch.offset(i) + self._budgets[self._rows[i].checkpoint])
+    def _asked(self, i: int) -> AskProbe:
+        event = self._rows[i].event
+        assert isinstance(event, AskProbe)
+        return event
 
-    def _observe(self, batch: RollingBatch, i: int, forced: Forced) -> bool:
-        """Show the policy a forced answer; returns whether it stops."""
-        row = self._rows[i]
-        budget = self._budgets[row.checkpoint]
-        assert row.stepper is not None
-        decision = row.stepper.observe(
+    def _judge(self, batch: RollingBatch, i: int, forced: Forced) -> Event:
+        """Hand a row's session the forced answer it asked for; returns what it says then."""
+        row, position = self._rows[i], self._asked(i).position
+        row.session.judge(
             answer=self.engine.stops.text(forced.ids, forced.ended),
             mean_logprob=forced.mean_logprob,
             mean_entropy=forced.mean_entropy,
-            markers=float(count_markers(self.engine.chat.decode(batch.generated(i)[:budget]))),
-            think_tokens=budget,
+            markers=float(count_markers(self.engine.chat.decode(batch.generated(i)[:position]))),
         )
-        row.checkpoint += 1
         row.probe_tokens += len(forced.ids)
-        row.over = decision.stop
-        return decision.stop
+        row.event = row.session.next_event()
+        row.over = isinstance(row.event, Stop)
+        return row.event
 
     # --- Replies ---
 
-    def _stopped(self, batch: RollingBatch, i: int, forced: Forced) -> tuple[int, Reply]:
+    def _stopped(
+        self, batch: RollingBatch, i: int, stop: Stop, forced: Forced
+    ) -> tuple[int, Reply]:
         text = self.engine.stops.text(forced.ids, forced.ended)
         answer = extract_forced(self._rows[i].request.task, text) or None
-        return self._reply(batch, i, text, answer, visible=0)
+        return self._reply(batch, i, text, answer, visible=0, stop=stop)
 
-    def _answered(self, batch: RollingBatch, stopped: list[int]) -> list[tuple[int, Reply]]:
+    def _answered(
+        self, batch: RollingBatch, stopped: list[tuple[int, Stop]]
+    ) -> list[tuple[int, Reply]]:
         """Close the thinking of rows that were stopped and decode their visible answers."""
         asked = []
-        for i in stopped:
+        for i, stop in stopped:
             row = self._rows[i]
-            budget = self._budgets[row.checkpoint - 1]
-            ids = (*row.prompt, *batch.generated(i)[:budget])
-            branch = Branch(i, batch.offset(i) + budget)
-            asked.append(StoppedTrace(branch, row.request.prompt, ids, budget))
+            ids = (*row.prompt, *batch.generated(i)[: stop.position])
+            branch = Branch(i, batch.offset(i) + stop.position)
+            asked.append(StoppedTrace(branch, row.request.prompt, ids, stop.position))
         written = visible_answers(self.engine, batch.kept, asked, self.plan)
         replies = []
-        for i, drawn in zip(stopped, written, strict=True):
+        for (i, stop), drawn in zip(stopped, written, strict=True):
             text = self._visible_text(drawn)
             answer = extract_natural(self._rows[i].request.task, text)
             visible = len(drawn) + len(self._closer)
-            replies.append(self._reply(batch, i, text, answer, visible=visible))
+            replies.append(self._reply(batch, i, text, answer, visible=visible, stop=stop))
         return replies
 
     def _ends(self, batch: RollingBatch) -> list[tuple[int, Reply]]:
@@ -399,7 +409,7 @@ class _Serving:
                 text = self._visible_text(ids)
                 answer = extract_natural(row.request.task, text)
                 visible = total - length
-            replies.append(self._reply(batch, i, text, answer, visible=visible, length=length))
+            replies.append(self._reply(batch, i, text, answer, visible=visible))
         return replies
 
     def _visible_text(self, ids: list[int]) -> str:
@@ -414,27 +424,25 @@ class _Serving:
         answer: str | None,
         *,
         visible: int,
-        length: int | None = None,
+        stop: Stop | None = None,
     ) -> tuple[int, Reply]:
-        """Sum a row up; `length` is that of a trace that ended by itself."""
+        """Sum a row up; without `stop` it has ended by itself."""
         row = self._rows[i]
-        stopped = length is None
-        at = row.checkpoint - 1
-        budget = self._budgets[at] if stopped else None
-        decoded = int(batch.trace_tokens[i]) if length is None else length
-        seen = budget if length is None else length
+        thinking = int(batch.trace_tokens[i])
         reply = Reply(
             text=text,
             answer=answer,
-            stopped_at=at if stopped else None,
-            budget=budget,
+            stopped_at=None if stop is None else stop.index,
+            budget=None if stop is None else stop.position,
             prompt_tokens=len(row.prompt),
-            think_tokens=decoded,
+            think_tokens=thinking,
             probe_tokens=row.probe_tokens,
             visible_tokens=visible,
-            n_probes=row.checkpoint,
+            n_probes=row.session.probes,
             seconds=time.perf_counter() - row.started,
-            finish="stopped" if stopped else ("length" if batch.cut[i] else "stop"),
-            thinking=self.engine.chat.decode(batch.generated(i)[:seen]),
+            finish="stopped" if stop is not None else ("length" if batch.cut[i] else "stop"),
+            thinking=self.engine.chat.decode(
+                batch.generated(i)[: thinking if stop is None else stop.position]
+            ),
         )
         return row.index, reply

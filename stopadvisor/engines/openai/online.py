@@ -33,10 +33,10 @@ from stopadvisor.policy.requests import (
     PromptLike,
     Reply,
     Request,
-    Rule,
     make_requests,
     policy_plan,
 )
+from stopadvisor.policy.session import AskProbe, Rule, Session, Stop, Think
 from stopadvisor.probes.markers import count_markers
 from stopadvisor.probes.plan import ProbePlan
 
@@ -294,7 +294,8 @@ class _Answering:
                 f"{self.plan.max_think} thinking tokens: the certificate does not cover them"
             )
         home = self.model.client.home()
-        row = _Row(self, request, Trace(self.model, prompt_ids, request.prompt, self.plan, home))
+        trace = Trace(self.model, prompt_ids, request.prompt, self.plan, home)
+        row = _RequestRow(self, request, trace, self.session(request))
         for left in reversed(range(_ANEW)):
             try:
                 return await self._once(row)
@@ -304,47 +305,61 @@ class _Answering:
                 row = row.anew()
         raise AssertionError("the last attempt returns or raises")
 
+    def session(self, request: Request) -> Session:
+        """Begin a trace of a request."""
+        return Session(
+            self.rule,
+            closer_tokens=len(self.model.chat.closer.ids),
+            on_stop=self.on_stop,
+            task=request.task,
+        )
+
     def _remark(self, text: str) -> None:
         if text not in self.remarks:
             self.remarks.append(text)
 
-    async def _once(self, row: _Row) -> Reply:
+    async def _once(self, row: _RequestRow) -> Reply:
         async with self._thinking(row.trace) as thinking:
-            forced = await row.think(thinking)
-        if forced is None:
+            stopped = await row.think(thinking)
+        if stopped is None:
             return row.ended()
-        return await row.stopped(forced)
+        return await row.stopped(*stopped)
 
     def _thinking(self, trace: Trace) -> AbstractAsyncContextManager[Thinking]:
         # Without a rule nothing runs beside the thinking.
-        if self.draws == "overlap" and self.rule is not None and self.rule.budgets:
+        if self.draws == "overlap" and self.rule is not None and self.rule.trigger.probes:
             return streaming(trace)
         return nullcontext(Parts(trace))
 
 
 @dataclass
-class _Row:
+class _RequestRow:
     """A request on its way."""
 
     common: _Answering
     request: Request
     trace: Trace
+    session: Session
     started: float = field(default_factory=time.perf_counter)
-    checkpoint: int = 0
-    """The next one."""
     n_probes: int = 0
     probe_tokens: int = 0
     in_vain: int = 0
     """Tokens of attempts that were given up; their probes and seconds are among the others."""
 
-    def anew(self) -> _Row:
+    def anew(self) -> _RequestRow:
         """Return the request as it begins again; what was asked in vain goes on counting."""
         old = self.trace
         trace = Trace(old.model, old.prompt_ids, old.prompt, old.plan, old.home)
-        return replace(self, trace=trace, checkpoint=0, in_vain=self.in_vain + len(old.ids))
+        session = self.common.session(self.request)
+        return replace(self, trace=trace, session=session, in_vain=self.in_vain + len(old.ids))
 
-    async def think(self, thinking: Thinking) -> Forced | None:
-        """Think until the policy stops, which gives its last forced answer, or to the end.
+    async def think(self, thinking: Thinking) -> tuple[Stop, Forced] | None:
+        """Do what the session asks until it stops, or until the trace and its answer are over.
+
+        Returns
+        -------
+        tuple of Stop and Forced, or None
+            The stop with the forced answer that it rests on; None where the trace ended by itself.
 
         Notes
         -----
@@ -352,32 +367,40 @@ class _Row:
         has ended meanwhile, checkpoints before its end are probed all the same: calibration has
         seen their answers, and counts a stop there.
         """
-        model, rule = self.common.model, self.common.rule
-        budgets = rule.budgets if rule is not None else ()
-        stepper = rule.start(self.request.task) if rule is not None and budgets else None
-        for budget in budgets:
-            # The trace is known to go beyond a budget once as many further tokens as the closer
-            # has were drawn; where it does not, it ends by itself and no probe follows.
-            await thinking.reach(budget + len(model.chat.closer.ids))
-            if 0 <= self.trace.end.thinking <= budget:
-                break
-            forced = await self._force(budget)
-            self.n_probes += 1
-            self.probe_tokens += len(forced.ids)
-            seen = model.chat.decode(self.trace.ids[:budget])
-            assert stepper is not None
-            decision = stepper.observe(
-                answer=forced.text,
-                mean_logprob=forced.mean_logprob,
-                mean_entropy=forced.mean_entropy,
-                markers=float(count_markers(seen)),
-                think_tokens=budget,
-            )
-            self.checkpoint += 1
-            if decision.stop:
-                return forced
-        await thinking.reach(None)
-        return None
+        while True:
+            event = self.session.next_event()
+            if isinstance(event, AskProbe):
+                forced = await self._judge(event.position)
+                stop = self.session.next_event()
+                if isinstance(stop, Stop):
+                    return stop, forced
+            elif isinstance(event, Think):
+                await thinking.reach(event.until)
+                self._tell()
+            else:
+                await thinking.reach(None)  # the visible answer, too
+                return None
+
+    def _tell(self) -> None:
+        """Tell the session what was drawn since it was told last."""
+        self.session.receive(self.trace.ids[self.session.drawn :])
+        if self.session.thinking is None and self.trace.end.thinking >= 0:
+            self.session.end(self.trace.end.thinking, cut=self.trace.end.cut)
+
+    async def _judge(self, position: int) -> Forced:
+        """Force the answer that the session asks for, and hand it over."""
+        forced = await self._force(position)
+        self.n_probes += 1
+        self.probe_tokens += len(forced.ids)
+        chat = self.common.model.chat
+        seen = chat.decode(self.trace.ids[:position])
+        self.session.judge(
+            answer=forced.text,
+            mean_logprob=forced.mean_logprob,
+            mean_entropy=forced.mean_entropy,
+            markers=float(count_markers(seen)),
+        )
+        return forced
 
     async def _force(self, budget: int) -> Forced:
         model, plan = self.common.model, self.common.plan
@@ -390,19 +413,16 @@ class _Row:
             home=self.trace.home,
         )
 
-    async def stopped(self, forced: Forced) -> Reply:
+    async def stopped(self, stop: Stop, forced: Forced) -> Reply:
         """Reply with the forced answer, or have a visible one written."""
         model = self.common.model
-        at = self.checkpoint - 1
-        assert self.common.rule is not None
-        budget = self.common.rule.budgets[at]
         trace, task = self.trace, self.request.task
-        thinking = trace.ids[:budget]
+        thinking = trace.ids[: stop.position]
         if self.common.draws == "overlap":
             drawn = len(trace.ids)  # of an answer that the model had begun by itself, too
         else:
             drawn = trace.end.thinking if trace.end.thinking >= 0 else len(trace.ids)
-        if self.common.on_stop == "probe":
+        if stop.reply == "probe":
             text, visible = forced.text, 0
             short = extract_forced(task, text) or None
         else:
@@ -411,7 +431,7 @@ class _Row:
             )
             text, visible = written.text, len(written.ids) + len(model.chat.closer.ids)
             short = extract_natural(task, text)
-        return self._reply(text, short, visible, drawn, thinking, at=at, budget=budget)
+        return self._reply(text, short, visible, drawn, thinking, stop=stop)
 
     def ended(self) -> Reply:
         """Reply with what the trace says that ended by itself, or was cut."""
@@ -433,20 +453,19 @@ class _Row:
         drawn: int,
         thinking: Sequence[int],
         *,
-        at: int | None = None,
-        budget: int | None = None,
+        stop: Stop | None = None,
     ) -> Reply:
         return Reply(
             text=text,
             answer=short,
-            stopped_at=at,
-            budget=budget,
+            stopped_at=None if stop is None else stop.index,
+            budget=None if stop is None else stop.position,
             prompt_tokens=len(self.trace.prompt_ids),
             think_tokens=self.in_vain + drawn,
             probe_tokens=self.probe_tokens,
             visible_tokens=visible,
             n_probes=self.n_probes,
             seconds=time.perf_counter() - self.started,
-            finish="stopped" if at is not None else ("length" if self.trace.end.cut else "stop"),
+            finish="stopped" if stop is not None else ("length" if self.trace.end.cut else "stop"),
             thinking=self.common.model.chat.decode(list(thinking)),
         )
