@@ -10,10 +10,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stopadvisor.probes.simulation import PRESETS, Population, make_table
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.table import NO_PROBE, ProbeTable
 from stopadvisor.probes.trajectories import TYPES
 
-__all__ = ["FREE_FORM", "POPULATIONS", "KnownPopulation", "make_table", "renamed"]
+__all__ = [
+    "FREE_FORM",
+    "POPULATIONS",
+    "KnownPopulation",
+    "make_table",
+    "renamed",
+    "with_own_positions",
+]
 
 Shares = tuple[float, ...]
 
@@ -104,3 +111,13 @@ POPULATIONS = (
         families=("confidence",),
     ),
 )
+
+
+def with_own_positions(table: ProbeTable, rng: np.random.Generator) -> ProbeTable:
+    """The same probes, moved: each question has as many as chance gives it, where chance wants."""
+    n, m = table.positions.shape
+    first = np.where(rng.random(n) < 0.3, 0, rng.integers(1, 30, n))
+    positions = first[:, None] + np.cumsum(rng.integers(1, 40, (n, m)), axis=1)
+    positions[:, 0] = first
+    positions[np.arange(m) >= rng.integers(0, m + 1, n)[:, None]] = NO_PROBE
+    return replace(table, positions=positions)

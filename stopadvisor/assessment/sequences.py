@@ -50,7 +50,7 @@ MOST_THRESHOLDS = _GRID.size
 
 
 def candidate_schedules(table: ProbeTable) -> tuple[tuple[int, ...], ...]:
-    """Sub-grids of the probed budgets, from all of them down to two.
+    """Sub-grids of the probed budgets, from all of them down to two; all columns without a grid.
 
     Evenly spaced over the whole grid, without its first checkpoint (a no-thinking probe), without
     its first third, and over its first half: few probes can pay where ten cannot.  Under the
@@ -61,6 +61,8 @@ def candidate_schedules(table: ProbeTable) -> tuple[tuple[int, ...], ...]:
     Paper, Appendix "Checkpoint Schedule Sweep"; six linear checkpoints are its default.
     """
     m = table.n_checkpoints
+    if not table.is_grid:
+        return (tuple(range(m)),)
     last = m - 1
     found: dict[tuple[int, ...], None] = {tuple(range(m)): None}
     for first, end in ((0, last), (1, last), (m // 3, last), (0, m // 2)):
@@ -233,7 +235,7 @@ def score_out_of_fold(
     online.
     """
     table = fit.table
-    live = ~table.ended[:, schedule]
+    live = table.live[:, schedule]
     if not live.any():
         return None
     if family in SCALAR_FAMILIES:
@@ -275,7 +277,7 @@ def chain_of(fit: FitData, scorer: Scorer, scores: FloatArray) -> ThresholdSeque
         Out of fold, as `score_out_of_fold` gives them.
     """
     table, schedule = fit.table, scorer.schedule
-    live = ~table.ended[:, schedule]
+    live = table.live[:, schedule]
     thresholds = _thresholds(scores[live])
     curve = StopCurve.build(scores, live, thresholds)
     costs = fit.counts(schedule).weighed(fit.weights)

@@ -319,7 +319,7 @@ def _at_budgets(table: ProbeTable, budgets: list[int]) -> ProbeTable:
     if table.on_stop == "answer":
         matrix += ["visible_correct", "visible_tokens"]
     changes: dict[str, Any] = {name: getattr(table, name)[:, columns] for name in matrix}
-    return replace(table, budgets=table.budgets[columns], **changes)
+    return replace(table, positions=table.positions[:, columns], **changes)
 
 
 def _lower_limit(losses: int, n: int, delta: float) -> float:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from stopadvisor.constants import PAPER_BUDGETS, PROBE_CAP
 from stopadvisor.errors import WorkloadError
-from stopadvisor.probes.table import ProbeTable, Reference
+from stopadvisor.probes.table import ProbeTable, Reference, on_grid
 from stopadvisor.probes.trajectories import TYPES
 
 __all__ = ["KINDS", "PRESETS", "Population", "checkpoint_grid", "make_table", "parse_profile"]
@@ -160,6 +160,10 @@ class Population:
             natural_correct=full_correct if natural else None,
             natural_tokens=natural_tokens if natural else None,
             suffix_tokens=0 if self.papers_costs else 6,
+            # Wrong full thinking says what stands behind the end of a trace.
+            natural_code=np.where(full_correct, 0, np.maximum(codes.max(1), 1))
+            if natural
+            else None,
         )
 
 
@@ -190,6 +194,7 @@ def make_table(
     natural_correct: NDArray[np.bool_] | None,
     natural_tokens: NDArray[np.float64] | None,
     suffix_tokens: int = 6,
+    natural_code: NDArray[np.int64] | None = None,
     prefix: str = "",
 ) -> ProbeTable:
     """A table of arrays, fields as in `ProbeTable`; ids are row numbers behind `prefix`."""
@@ -202,7 +207,7 @@ def make_table(
         samples=np.zeros(n, dtype=np.int64),
         tasks=("exact",) * n,
         categories=(None,) * n,
-        budgets=np.asarray(budgets, dtype=np.int64),
+        positions=on_grid(budgets, n),
         correct=correct,
         answer_codes=codes.astype(np.int64),
         mean_logprob=logprob,
@@ -217,6 +222,7 @@ def make_table(
         suffix_tokens=suffix_tokens,
         entropy_source="full",
         reference="natural" if natural_correct is not None else "last-checkpoint",
+        natural_code=natural_code,
     )
 
 

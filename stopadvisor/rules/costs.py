@@ -123,7 +123,7 @@ def stopped_counts(
     ----------
     table : ProbeTable
     schedule : sequence of int
-        Columns of the probed grid; under ``last-checkpoint`` it must end with the last one.
+        Columns of the table; under ``last-checkpoint`` it must end with the last one.
     serving : {"kv-fork", "prefix-cache", "black-box", "overlap"}
     cache_block : int
         Whole blocks of this many tokens are found in a prefix cache.
@@ -131,13 +131,13 @@ def stopped_counts(
     Returns
     -------
     TokenCounts
-        Arrays of shape (n_questions, n_scheduled + 1); the last column never stops.  Entries at
-        checkpoints where the trace is over hold what the question has cost by then; they do not
-        occur online.
+        Arrays of shape (n_questions, n_scheduled + 1); the last column never stops.  Entries
+        where no probe happens hold what the question has cost by then; they do not occur online.
 
     Notes
     -----
-    With P prompt, s suffix and a_k probe tokens: a probe sends P + B_k + s and decodes a_k, a
+    With P prompt, s suffix and a_k probe tokens, and B_k the question's own k-th position: a probe
+    sends P + B_k + s and decodes a_k, a
     resume sends P + B_k.  A server computes at least the last token it is sent, and the last
     decoded token of a chunk is not in its cache yet.
 
@@ -155,15 +155,16 @@ def stopped_counts(
         raise CalibrationError(
             "under the last-checkpoint reference a schedule must end with the last checkpoint"
         )
-    budgets = table.budgets[columns].astype(np.float64)
-    live = ~table.ended[:, columns]  # (n_questions, n_scheduled)
+    # One row stands for all questions of a grid.
+    positions = table.positions_at(columns).astype(np.float64)  # (n_questions or 1, n_scheduled)
+    live = table.live[:, columns]  # (n_questions, n_scheduled)
     prompt = table.prompt_tokens[:, None].astype(np.float64)
-    prefix = prompt + budgets  # (n_questions, n_scheduled)
+    prefix = prompt + positions  # (n_questions, n_scheduled)
     suffix = float(table.suffix_tokens)
     answers = np.where(live, table.probe_tokens[:, columns], 0.0)
 
     probes_decoded = np.cumsum(answers, axis=1)
-    thinking = np.minimum(table.trace_tokens[:, None], budgets)
+    thinking = np.minimum(table.trace_tokens[:, None], positions)
     decoded = np.empty((table.n_questions, columns.size + 1))
     decoded[:, :-1] = thinking + probes_decoded
     decoded[:, -1] = probes_decoded[:, -1]
@@ -173,19 +174,17 @@ def stopped_counts(
     else:
         # Reaching the last checkpoint alive, its probe is the answer and is counted already.
         last_answer = np.where(live[:, -1], 0.0, table.probe_tokens[:, -1])
-        decoded[:, -1] += np.minimum(table.trace_tokens, budgets[-1]) + last_answer
+        decoded[:, -1] += np.minimum(table.trace_tokens, positions[:, -1]) + last_answer
 
     if table.visible_tokens is not None:
         decoded[:, :-1] += table.visible_tokens[:, columns]
 
-    # A first budget of 0 makes the first probe the first request; else thinking starts alone.
-    opening = np.zeros_like(prefix)
-    opening[:, 0] = prompt[:, 0]
-    if budgets[0] == 0:
-        opening[live[:, 0], 0] = 0.0  # no thinking at all: no probe either
+    # A probe at 0 tokens is the first request; else thinking starts alone and sends the prompt.
+    at_once = live[:, 0] & (positions[:, 0] == 0)
+    opening = np.where(at_once, 0.0, prompt[:, 0])
     if serving == "kv-fork":
         probe_read, resume_read = np.zeros_like(prefix), np.zeros_like(prefix)
-        opening[:, 0] = prompt[:, 0]
+        opening = prompt[:, 0]
         probe_fill = np.broadcast_to(suffix, prefix.shape)
         resume_fill = np.zeros_like(prefix)
     elif serving == "black-box":
@@ -194,12 +193,10 @@ def stopped_counts(
     else:
         standing = np.floor(np.maximum(prefix - 1, 0) / cache_block) * cache_block
         probe_read = standing.copy()
-        if budgets[0] == 0:
-            probe_read[:, 0] = 0.0  # nothing was sent before
-            if serving == "overlap":
-                # Thinking and the first probe start together; the probe finds the prompt.
-                opening[:, 0] = prompt[:, 0]
-                probe_read[:, 0] = standing[:, 0]
+        if serving == "overlap":
+            opening = prompt[:, 0]  # thinking starts with the first probe, which finds the prompt
+        else:
+            probe_read[at_once, 0] = 0.0  # nothing was sent before
         probe_fill = prefix + suffix - probe_read
         resume_read, resume_fill = standing, prefix - standing
     # The visible answer of a stop is written by a request like the resume that it replaces.
@@ -210,14 +207,14 @@ def stopped_counts(
         last = table.trace_tokens
         if table.reference == "last-checkpoint":
             last = np.minimum(last, table.budgets[-1])  # full thinking is cut there
-        left = np.maximum(last[:, None] - budgets, 0.0)
+        left = np.maximum(last[:, None] - positions, 0.0)
         decoded[:, :-1] += np.minimum(answers, left)
     if table.reference == "last-checkpoint":
         # The last probe is the reply: nothing is resumed after it.
         resume_read, resume_fill = resume_read.copy(), resume_fill.copy()
         resume_read[:, -1] = resume_fill[:, -1] = 0.0
     cached = _along(probe_read, resume_read, live)
-    prefilled = _along(probe_fill, resume_fill, live) + opening[:, :1]
+    prefilled = _along(probe_fill, resume_fill, live) + opening[:, None]
     if table.on_stop == "answer":
         cached[:, :-1] += np.where(live, reply_read, 0.0)
         prefilled[:, :-1] += np.where(live, reply_fill, 0.0)
@@ -287,7 +284,7 @@ def serving_costs(
     """
     full = full_counts(table)
     full_cost = float(full.weighed(weights).mean())
-    live = ~table.ended[:, list(schedule)]
+    live = table.live[:, list(schedule)]
     asked = live & (np.arange(len(schedule)) <= stops[:, None])
     probes = float(asked.sum(axis=1).mean())
     # The same stops with nothing to pay for finding them.

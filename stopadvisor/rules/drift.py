@@ -45,9 +45,9 @@ def question_features(table: ProbeTable, schedule: Sequence[int]) -> FloatArray:
     Returns
     -------
     ndarray of float, shape (n_kept, n_features)
-        Questions that end before the first checkpoint have no features and are left out.
+        Questions without a live checkpoint have no features and are left out.
     """
-    live = ~table.ended[:, list(schedule)]
+    live = table.live[:, list(schedule)]
     kept = live.any(axis=1)
     values = feature_array(table, schedule)[kept]  # (n_kept, n_scheduled, n_features)
     counted = np.where(live[kept][..., None], values, 0.0).sum(axis=1)

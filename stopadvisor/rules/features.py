@@ -1,8 +1,9 @@
 """The eight prefix-observable features, and the two audit features.
 
-Everything at checkpoint j is computed from checkpoints 0…j of the policy's own schedule.  The
-online stepper computes the same numbers one checkpoint at a time; both use the same float64
-operations, so that a replayed run gives bit-identical features.  Knows no model and no labels.
+Everything at checkpoint j is computed from checkpoints 0…j of the policy's own schedule.  Two of
+the eight measure how far along the grid a checkpoint is, so they take a grid.  The online stepper
+computes the same numbers one checkpoint at a time; both use the same float64 operations, so that a
+replayed run gives bit-identical features.  Knows no model and no labels.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def feature_array(
     ----------
     table : ProbeTable
     schedule : sequence of int, optional
-        Columns of the probed grid that the policy uses, increasing; all of them by default.
+        Columns of the table that the policy uses, increasing; all of them by default.
     names : sequence of str
         Which features, in this order.
 
@@ -88,7 +89,9 @@ def feature_array(
     Raises
     ------
     ProbeError
-        An unknown feature, or an empty schedule.
+        An unknown feature, an empty schedule, or ``budget_fraction`` or ``checkpoint_index`` where
+        questions were probed at positions of their own: nobody knows online how far the last probe
+        of a question will be.
 
     References
     ----------
@@ -100,13 +103,18 @@ def feature_array(
     if columns.size == 0:
         raise ProbeError("a schedule needs at least one checkpoint, got none")
     n_scheduled = columns.size
-    budgets = table.budgets[columns].astype(np.float64)
     codes = table.answer_codes[:, columns]  # (n_questions, n_scheduled)
     shape = codes.shape
     out = np.empty((*shape, len(names)))
     for k, name in enumerate(names):
         column = out[..., k]
+        if name in ("budget_fraction", "checkpoint_index") and not table.is_grid:
+            raise ProbeError(
+                f"feature {name!r} takes one grid of budgets for all questions; these were probed "
+                "at positions of their own"
+            )
         if name == "budget_fraction":
+            budgets = table.budgets[columns].astype(np.float64)
             # A lone checkpoint at budget 0 is its own whole grid.
             column[:] = budgets / budgets[-1] if budgets[-1] > 0 else 0.0
         elif name == "checkpoint_index":

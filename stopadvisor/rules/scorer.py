@@ -23,7 +23,7 @@ class Scorer:
 
     family: str
     schedule: tuple[int, ...]
-    """Columns of the probed grid."""
+    """Columns of the table."""
     model: LinearModel | BoostedModel | None
 
     def scores(self, table: ProbeTable) -> FloatArray:
@@ -39,7 +39,7 @@ class Scorer:
 
     def curve(self, table: ProbeTable, thresholds: FloatArray) -> StopCurve:
         """Where each question of a table stops, at each threshold."""
-        live = ~table.ended[:, self.schedule]
+        live = table.live[:, self.schedule]
         return StopCurve.build(self.scores(table), live, thresholds)
 
     def losses(self, table: ProbeTable) -> BoolArray:

@@ -13,7 +13,7 @@ import numpy as np
 
 from stopadvisor.constants import PROBE_CAP
 from stopadvisor.errors import ProbeError
-from stopadvisor.probes.table import ProbeTable, answer_codes
+from stopadvisor.probes.table import ProbeTable, answer_codes, on_grid
 
 __all__ = ["SIMULATED", "is_simulated", "read_archive"]
 
@@ -82,9 +82,9 @@ def read_archive(path: Path) -> ProbeTable:
         samples=np.zeros(n, dtype=np.int64),
         tasks=("exact",) * n,
         categories=(None,) * n,
-        budgets=budgets,
+        positions=on_grid(budgets, n),
         correct=correct.astype(np.bool_),
-        answer_codes=answer_codes(arrays["ans"]),
+        answer_codes=answer_codes(arrays["ans"])[0],
         mean_logprob=arrays["conf_lp"].astype(np.float64),
         mean_entropy=arrays["conf_ent"].astype(np.float64),
         # The scripts stored the density; the table holds the count, as a probe does.

@@ -47,7 +47,6 @@ def write_archive(path: Path, law: Population, n_questions: int, seed: int) -> N
     """
     _check_free(path)
     table = law.draw(n_questions, np.random.default_rng(seed), reference="last-checkpoint")
-    seen = np.minimum(table.trace_tokens[:, None], table.budgets)
     gold = _golds(n_questions)
     arrays: dict[str, NDArray[Any]] = {
         "budgets": table.budgets,
@@ -56,7 +55,7 @@ def write_archive(path: Path, law: Population, n_questions: int, seed: int) -> N
         # Half the digits take half the room, and no decision hangs on them.
         "conf_lp": table.mean_logprob.astype(np.float32),
         "conf_ent": table.mean_entropy.astype(np.float32),
-        "mkr": (table.markers / np.maximum(seen, 1)).astype(np.float32),
+        "mkr": (table.markers / np.maximum(table.think_tokens, 1)).astype(np.float32),
         "ans": (gold[:, None] + table.answer_codes).astype(str),
         "gold": gold.astype(str),
         SIMULATED: np.array(json.dumps(_recipe(law, n_questions, seed))),
@@ -128,10 +127,8 @@ def _question(row: int, gold: int, seed: int) -> Question:
 def _records(table: ProbeTable, questions: Sequence[Question]) -> list[ProbeRecord]:
     assert table.natural_tokens is not None  # drawn with natural answers
     golds = _golds(table.n_questions)
-    ended = table.ended
-    # What thinking ends with: the right answer, or the wrong one that stands behind its end.
-    last = np.maximum(table.answer_codes.max(axis=1), 1)
-    natural = golds + np.where(table.full_correct, 0, last)
+    assert table.natural_code is not None
+    ended, natural = table.ended, golds + table.natural_code
     records = []
     for i, question in enumerate(questions):
         answers = [str(code + golds[i]) for code in table.answer_codes[i].tolist()]

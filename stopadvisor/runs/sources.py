@@ -61,11 +61,13 @@ class Source:
         table = self.table.take(self.parts != PARTS.index("test"))
         digest = hashlib.sha256()
         for field in fields(table):
-            value = getattr(table, field.name)
-            if value is None and field.name.startswith("visible_"):
-                continue  # not collected; ledgers name data without these fields
+            name, value = field.name, getattr(table, field.name)
+            if name == "natural_code" or (value is None and name.startswith("visible_")):
+                continue  # ledgers name data without these fields
+            if name == "positions" and table.is_grid:
+                name, value = "budgets", table.budgets
             data = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
-            digest.update(b"%s %d " % (field.name.encode(), len(data)) + data)
+            digest.update(b"%s %d " % (name.encode(), len(data)) + data)
         return digest.hexdigest()
 
     def counts(self) -> dict[str, int]:

@@ -80,8 +80,8 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     """Peak gain and net saving of the paper's schedules."""
     views = paper_views(sources)
     sides, reasons = fit_sides(sources, study_settings(options))
-    budgets = [row for view in views for row in _schedule_rows(view)]
     gains = [row for view in views for row in _gain_rows(view)]
+    budgets = [row for view in views for row in _schedule_rows(view)]
     savings = [row for side in sides for row in _saving_rows(side)]
     return StudyResult(
         "schedules",
@@ -146,9 +146,9 @@ def _schedule_rows(view: View) -> list[tuple[Cell, ...]]:
 
 
 def _gain_rows(view: View) -> list[tuple[Cell, ...]]:
-    schedules = _schedules(view.table.budgets)
-    # Different schedules may stand on the same probed budgets.
     setting = paper_setting(view)
+    # Different schedules may stand on the same probed budgets.
+    schedules = _schedules(view.table.budgets)
     gains = {c: _peak_gain(view.table, setting, c) for c in set(schedules.values())}
     whole = gains[schedules[_PROBED]]
     rows: list[tuple[Cell, ...]] = []

@@ -18,7 +18,7 @@ from stopadvisor.assessment.sequences import (
 )
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.grouping import group_numbers
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.table import ProbeTable, on_grid
 from stopadvisor.rules.boosting import BoostedModel
 from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts, stopped_counts
 from stopadvisor.rules.families import LEARNED_FAMILIES, SCALAR_FAMILIES
@@ -57,7 +57,7 @@ def test_schedules_are_increasing_sub_grids_from_all_down_to_two(m: int, natural
     columns = np.resize(np.arange(10), m)
     small = replace(
         table,
-        budgets=np.arange(m) * 100,
+        positions=on_grid(np.arange(m) * 100, 3),
         **{
             name: getattr(table, name)[:, columns]
             for name in (

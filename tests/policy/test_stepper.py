@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from stopadvisor.answers import normal_form as answers
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import FAMILIES, Decision, Policy, Stepper, build_policy
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.table import ProbeTable, on_grid
 from stopadvisor.rules.boosting import BoostedModel, Tree
 from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.rules.features import feature_array
@@ -159,7 +159,7 @@ def table(n_questions: int, seed: int) -> ProbeTable:
         tasks=("numeric",) * n_questions,
         samples=np.zeros(n_questions, dtype=np.int64),
         categories=(None,) * n_questions,
-        budgets=budgets,
+        positions=on_grid(budgets, n_questions),
         correct=rng.random(shape) < 0.5,
         answer_codes=rng.integers(0, 3, shape),
         mean_logprob=-rng.exponential(0.6, shape),

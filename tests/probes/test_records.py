@@ -14,7 +14,7 @@ from stopadvisor.constants import PROBE_CAP
 from stopadvisor.errors import ProbeError
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.probes.records import Checkpoint, ProbeRecord
-from stopadvisor.probes.table import ProbeTable, answer_codes
+from stopadvisor.probes.table import NO_PROBE, ProbeTable, answer_codes
 from stopadvisor.runs.archives import read_archive
 from tests.populations import POPULATIONS, renamed
 
@@ -140,12 +140,39 @@ def test_after_the_end_one_gets_the_references_answer() -> None:
     assert paper.correct_online.tolist() == [[True, True, True]]
 
 
-def test_one_grid_and_one_entropy_source_are_required() -> None:
+def test_each_question_may_have_positions_of_its_own() -> None:
+    rows = (checkpoint(17, normalized="41"), checkpoint(30))
+    other = record("q2", checkpoints=rows, natural_answer="It is\nFinal answer: 41")
+    silent = record("q3", checkpoints=(), natural_answer=None)
+    table = ProbeTable.from_records([record(), other, silent])
+    assert not table.is_grid
+    none = NO_PROBE
+    assert table.positions.tolist() == [[0, 64, 128], [17, 30, none], [none, none, none]]
+    assert table.live.tolist() == [[True, True, False], [True, True, False], [False] * 3]
+    assert table.think_tokens.tolist() == [[0, 64, 90], [17, 30, 0], [0, 0, 0]]
+    codes, natural = table.answer_codes, table.natural_code
+    assert natural is not None
+    assert natural[0] == codes[0, 0] == codes[1, 1]
+    assert natural[1] == codes[1, 0] != natural[0]
+    assert natural[2] == none == codes[1, 2]
+    assert table.take(np.array([0])).budgets.tolist() == [0, 64, 128]
+    with pytest.raises(ProbeError, match="positions of question 'q2' must be strictly increasing"):
+        ProbeTable.from_records([record(), record("q2", checkpoints=rows[::-1])])
+
+
+def test_a_natural_answer_that_no_probe_gave_has_a_number_of_its_own() -> None:
+    other = record("q2", natural_answer="Final answer: 43", natural_correct=False)
+    empty = record("q3", natural_answer="")
+    table = ProbeTable.from_records([record(), other, empty])
+    assert table.natural_code is not None
+    assert table.natural_code[0] in table.answer_codes
+    assert table.natural_code[1] not in table.answer_codes
+    assert table.natural_code[2] == -1
+
+
+def test_a_question_and_one_entropy_source_are_required() -> None:
     with pytest.raises(ProbeError, match="no finished question"):
         ProbeTable.from_records([])
-    other = record("q2", checkpoints=(checkpoint(0), checkpoint(65), checkpoint(128)))
-    with pytest.raises(ProbeError, match="'q2' was probed at other budgets"):
-        ProbeTable.from_records([record(), other])
     rows = (checkpoint(0), checkpoint(64), checkpoint(128, entropy_source="top-k:20"))
     with pytest.raises(ProbeError, match="'q2' has entropy source 'top-k:20'"):
         ProbeTable.from_records([record(), record("q2", checkpoints=rows)])
@@ -162,7 +189,7 @@ def test_arrays_are_read_only() -> None:
     [
         ({"trace_tokens": np.zeros(4, dtype=int)}, r"trace_tokens must have shape \(3,\)"),
         ({"markers": np.zeros((3, 9))}, r"markers must have shape \(3, 10\)"),
-        ({"budgets": np.zeros(10, dtype=int)}, "strictly increasing"),
+        ({"positions": np.zeros((3, 10), dtype=int)}, "strictly increasing"),
         ({"mean_logprob": np.full((3, 10), np.nan)}, "mean_logprob must be finite, got nan"),
         ({"natural_correct": None}, "needs natural answers"),
     ],
@@ -260,7 +287,7 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
 
 
 def test_answers_are_compared_as_whole_strings() -> None:
-    codes = answer_codes(np.array([["a", "a\0", "a"]], dtype=object))
+    codes, _ = answer_codes(np.array([["a", "a\0", "a"]], dtype=object))
     assert codes.tolist() == [[0, 1, 0]]
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stopadvisor.errors import CalibrationError
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.table import NO_PROBE, ProbeTable
 from stopadvisor.rules.costs import (
     PAPER_WEIGHTS,
     REGIMES,
@@ -21,7 +21,7 @@ from stopadvisor.rules.costs import (
     paper_costs,
     stopped_counts,
 )
-from tests.populations import make_table
+from tests.populations import make_table, with_own_positions
 
 Counts = tuple[float, float, float]  # decoded, read from cache, prefilled
 
@@ -39,7 +39,7 @@ def serve(
     prompt, suffix = int(table.prompt_tokens[i]), table.suffix_tokens
     length = int(table.trace_tokens[i])
     natural = table.reference == "natural"
-    last = length if natural else min(length, int(table.budgets[-1]))
+    last = length if natural else min(length, int(table.positions[i, -1]))
     reuses = serving in ("prefix-cache", "overlap")
     decoded = cached = prefilled = 0.0
 
@@ -52,9 +52,9 @@ def serve(
     position = 0  # thinking tokens written
     started = False  # whether the thinking request has been sent
     for k, column in enumerate(schedule):
-        budget = int(table.budgets[column])
-        if budget >= length:
-            break  # the trace ends by itself before this probe
+        budget = int(table.positions[i, column])
+        if budget == NO_PROBE or budget >= length:
+            break  # the trace ends by itself before this probe, or there is none
         if not started and (serving in ("kv-fork", "overlap") or budget > 0):
             send(prompt, 0)
             started = True
@@ -94,7 +94,8 @@ def serve(
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[ProbeTable, list[int]]:
-    """A few questions on a small grid, with every way of ending; and a schedule."""
+    """A few questions, on a small grid or at positions of their own, with every way of ending; and
+    a schedule."""
     first = draw(st.sampled_from([0, 5]))
     budgets = np.cumsum([first, *draw(st.lists(st.integers(1, 20), min_size=1, max_size=4))])
     n, m = draw(st.integers(1, 4)), budgets.size
@@ -121,6 +122,8 @@ def cases(draw: st.DrawFn) -> tuple[ProbeTable, list[int]]:
             visible_correct=rng.random((n, m)) < 0.5,
             visible_tokens=rng.integers(1, 20, (n, m)).astype(float),
         )
+    if natural and draw(st.booleans()):
+        table = with_own_positions(table, rng)
     columns = draw(st.sets(st.integers(0, m - 1), min_size=1))
     if not natural:
         columns = columns | {m - 1}

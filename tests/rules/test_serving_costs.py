@@ -38,7 +38,7 @@ def test_means_are_those_of_the_server_walked_through(
     table, schedule = case
     stops = some_stops(table, schedule, seed)
     probes = sum(
-        sum(table.budgets[c] < table.trace_tokens[i] for c in schedule[: stops[i] + 1])
+        sum(-1 < table.positions[i, c] < table.trace_tokens[i] for c in schedule[: stops[i] + 1])
         for i in range(table.n_questions)
     )
     full = float(full_counts(table).weighed(PRICES).mean())
@@ -71,7 +71,7 @@ def test_at_break_even_nothing_is_saved(case: tuple[ProbeTable, list[int]], seed
     for i, stop in enumerate(stops):
         bare += 0.5 * table.prompt_tokens[i]
         if stop < len(schedule):
-            bare += 2 * table.budgets[schedule[stop]]
+            bare += 2 * table.positions[i, schedule[stop]]
             if table.visible_tokens is not None:
                 bare += 2 * table.visible_tokens[i, schedule[stop]]
         else:

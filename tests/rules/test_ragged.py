@@ -1,0 +1,150 @@
+"""Questions probed at positions of their own, against plain Python, one question at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stopadvisor.assessment.choice import Settings, choose
+from stopadvisor.assessment.sequences import candidate_schedules
+from stopadvisor.errors import ProbeError
+from stopadvisor.paper.protocol import PaperSetting
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.rules.costs import PAPER_WEIGHTS, serving_costs
+from stopadvisor.rules.drift import question_features
+from stopadvisor.rules.features import feature_array
+from stopadvisor.rules.outcomes import measure_rule
+from stopadvisor.rules.scorer import Scorer
+from tests.populations import FREE_FORM, with_own_positions
+
+ON_PREFIX = (
+    "answer_logprob",
+    "answer_entropy",
+    "previous_match",
+    "run_length",
+    "vote_share",
+    "marker_density",
+)
+
+
+def draw(n: int = 40, seed: int = 0) -> ProbeTable:
+    rng = np.random.default_rng(seed)
+    return with_own_positions(FREE_FORM.draw(n, rng), rng)
+
+
+def probes_of(table: ProbeTable, i: int, schedule: list[int]) -> list[int]:
+    """Columns at which question `i` is probed online, in order."""
+    length, found = int(table.trace_tokens[i]), []
+    for column in schedule:
+        position = int(table.positions[i, column])
+        if position < 0 or position >= length:
+            break
+        found.append(column)
+    return found
+
+
+def features_of(table: ProbeTable, i: int, columns: list[int]) -> list[float]:
+    """The six features that need no grid, after the probes at these columns."""
+    answers = [int(table.answer_codes[i, c]) for c in columns]
+    run = 1
+    while run < len(answers) and answers[-1 - run] == answers[-1]:
+        run += 1
+    last, position = columns[-1], int(table.positions[i, columns[-1]])
+    return [
+        float(table.mean_logprob[i, last]),
+        float(table.mean_entropy[i, last]),
+        float(len(answers) > 1 and answers[-1] == answers[-2]),
+        float(run),
+        answers.count(answers[-1]) / len(answers),
+        float(table.markers[i, last]) / position if position else 0.0,
+    ]
+
+
+@pytest.mark.parametrize("schedule", [list(range(10)), [1, 3, 6]], ids=["all", "some"])
+def test_live_probes_and_features_are_those_of_each_question(schedule: list[int]) -> None:
+    table = draw()
+    found = feature_array(table, schedule, ON_PREFIX)
+    counts = set()
+    for i in range(table.n_questions):
+        columns = probes_of(table, i, schedule)
+        counts.add(len(columns))
+        assert np.flatnonzero(table.live[i, schedule]).tolist() == list(range(len(columns)))
+        for k in range(len(columns)):
+            expected = features_of(table, i, columns[: k + 1])
+            assert found[i, k].tolist() == pytest.approx(expected, abs=1e-15)
+    assert len(counts) > 3  # the questions do differ
+
+
+@pytest.mark.parametrize("family", ["confidence", "run-stability", "confidence-leap"])
+def test_stops_losses_and_savings_are_those_of_each_question(family: str) -> None:
+    table, schedule = draw(60, 3), list(range(10))
+    scorer = Scorer(family, tuple(schedule), None)
+    scores = scorer.scores(table)
+    threshold = float(np.quantile(scores[table.live], 0.6))
+    stops = scorer.curve(table, np.array([threshold])).stops(0)
+    lost = scorer.losses(table)
+    losses = correct = 0
+    decoded = full = 0.0
+    assert table.natural_correct is not None
+    assert table.natural_tokens is not None
+    for i in range(table.n_questions):
+        columns = probes_of(table, i, schedule)
+        hits = [c for c in columns if scores[i, c] >= threshold]
+        stop = hits[0] if hits else len(schedule)
+        assert stops[i] == stop
+        right = bool(table.natural_correct[i])
+        whole = int(table.trace_tokens[i]) + float(table.natural_tokens[i])
+        asked = [c for c in columns if c <= stop]
+        decoded += sum(float(table.probe_tokens[i, c]) for c in asked)
+        if hits:
+            is_lost = right and not bool(table.correct[i, stop])
+            assert bool(lost[i, stop]) == is_lost
+            losses += is_lost
+            correct += bool(table.correct[i, stop])
+            decoded += int(table.positions[i, stop])
+        else:
+            assert not lost[i, stop]
+            correct += right
+            decoded += whole
+        decoded += table.suffix_tokens * len(asked) + int(table.prompt_tokens[i])
+        full += whole + int(table.prompt_tokens[i])
+    outcome = measure_rule(
+        scorer, threshold, table, serving="kv-fork", weights=PAPER_WEIGHTS, cache_block=16
+    )
+    assert (outcome.losses, outcome.correct) == (losses, correct)
+    assert outcome.total_saving_pct == pytest.approx(100 * (1 - decoded / full))
+    row = serving_costs(table, schedule, stops, PAPER_WEIGHTS)[0]
+    assert row.saving_pct == pytest.approx(outcome.total_saving_pct)
+
+
+def test_a_grid_is_the_special_case() -> None:
+    table = FREE_FORM.draw(30, np.random.default_rng(1))
+    assert table.is_grid
+    assert table.positions.base is not None  # one row, shown for all questions
+    assert table.positions.strides[0] == 0
+    part = table.take(np.arange(5))
+    assert part.is_grid
+    assert part.positions.strides[0] == 0
+    assert np.array_equal(part.budgets, table.budgets)
+    ragged = draw()
+    same = ragged.take(np.flatnonzero(ragged.positions[:, -1] >= 0)[:1])
+    assert same.is_grid  # one question is always on its own grid
+    assert not ragged.is_grid
+    with pytest.raises(ProbeError, match="positions of their own"):
+        _ = ragged.budgets
+
+
+def test_what_takes_a_grid_says_so() -> None:
+    table = draw(200)
+    for name in ("budget_fraction", "checkpoint_index"):
+        with pytest.raises(ProbeError, match=f"'{name}' takes one grid"):
+            feature_array(table, names=(name,))
+    with pytest.raises(ProbeError, match="last-checkpoint reference needs one grid"):
+        table.with_reference("last-checkpoint")
+    with pytest.raises(ProbeError, match="one grid"):
+        PaperSetting.build(table)
+    assert candidate_schedules(table) == (tuple(range(10)),)
+    with pytest.raises(ProbeError, match="one grid"):
+        choose(table, 100, Settings(families=("learned", "confidence")))
+    with pytest.raises(ProbeError, match="one grid"):
+        question_features(table, range(10))
