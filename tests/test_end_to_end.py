@@ -12,7 +12,6 @@ import pytest
 from stopadvisor.assessment.assess import assess
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.certification.calibration import ExportedRule, calibrate
-from stopadvisor.cli import probe as probe_module
 from stopadvisor.cli.main import main
 from stopadvisor.constants import PAPER_BOOTSTRAP_RESAMPLES
 from stopadvisor.paper.assess import assess_paper
@@ -120,7 +119,7 @@ def test_the_whole_way_through_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(probe_module, "load_engine", lambda options: ScriptedEngine())
+    monkeypatch.setattr("stopadvisor.cli.model.load_engine", lambda options: ScriptedEngine())
     file = write_sums(tmp_path / "sums.jsonl", 300)
     assessment = call(
         capsys, "assess", str(file), "--families", "entropy,confidence", "--max-think", "256"

@@ -20,8 +20,6 @@ from typing import Any
 import pytest
 
 from stopadvisor import errors
-from stopadvisor.cli import preflight as preflight_module
-from stopadvisor.cli import probe as probe_module
 from stopadvisor.cli.main import COMMANDS, main
 from stopadvisor.engines.openai.regime import Repeated, classify, write_regime
 from stopadvisor.policy.frozen import build_policy, save_policy
@@ -263,8 +261,7 @@ def test_fields_of_study(
 def test_fields_of_probe_and_preflight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for module in (probe_module, preflight_module):
-        monkeypatch.setattr(module, "load_engine", lambda options: ScriptedEngine())
+    monkeypatch.setattr("stopadvisor.cli.model.load_engine", lambda options: ScriptedEngine())
     monkeypatch.chdir(tmp_path)
     make_run(tmp_path / "run", 120)
     check("probe", answer(capsys, "probe", "run-sums.jsonl", "--out", "again", "--max-think", "99"))

@@ -4,6 +4,9 @@ __all__ = [
     "assess",
     "choice",
     "frontier",
+    "measured",
     "recommendation",
+    "remarks",
     "sequences",
+    "settings",
 ]

@@ -7,7 +7,6 @@ written; one that never stops where nothing was certified.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -20,16 +19,17 @@ import numpy as np
 from stopadvisor._version import __version__
 from stopadvisor.assessment.assess import Assessment, assess
 from stopadvisor.assessment.choice import Choice, Settings
+from stopadvisor.assessment.settings import SettingsOverrides, alpha_remark
 from stopadvisor.certification.calibration import calibrate, check_questions
 from stopadvisor.certification.export import policy_content
 from stopadvisor.certification.transfer import check_comparison, compare, target_view
 from stopadvisor.certification.verification import costing
-from stopadvisor.cli.options import OutputOptions, output_options
+from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, declare, emit, option, take
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.cli.settings import SettingsOverrides, alpha_remark, setting_options
+from stopadvisor.cli.settings import overrides, setting_options
 from stopadvisor.cli.transfer import Transfer, comparison_document, show_transfer
-from stopadvisor.errors import CalibrationError, OutputError, ProbeError
+from stopadvisor.errors import CalibrationError, OutputError
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.report.documents import calibration_document, look_remarks
@@ -43,8 +43,8 @@ from stopadvisor.runs.ledger import (
     read_ledger,
     take_looks,
 )
+from stopadvisor.runs.results import read_assessment
 from stopadvisor.runs.sources import (
-    ASSESSMENT,
     REPORT,
     Part,
     Source,
@@ -80,6 +80,9 @@ class CalibrateOptions:
     output: OutputOptions = field(default_factory=OutputOptions)
 
 
+_certificate = option("Certificate")
+
+
 @click.command(
     "calibrate",
     cls=Command,
@@ -94,20 +97,20 @@ class CalibrateOptions:
     ],
     exit_codes=(0, 2, 3),
 )
-@click.argument("path", metavar="[RUN|RAW.NPZ]", required=False, type=click.Path(path_type=Path))
-@setting_options(defaults=False)
-@click.option(
+@click.argument("path", metavar="[RUN|RAW.NPZ]", required=False, type=PATH)
+@setting_options(otherwise="as assessed")
+@_certificate(
     "--conditional",
     is_flag=True,
     help="Certify the share lost of the questions that full thinking gets right.",
 )
-@click.option(
+@_certificate(
     "--looks",
-    type=click.IntRange(min=1),
+    type=COUNT,
     help="Looks you plan to take at these calibration questions; they share delta.",
 )
-@click.option("--fresh", is_flag=True, help="Only calibration questions that no look has used yet.")
-@click.option(
+@_certificate("--fresh", is_flag=True, help="Only calibration questions that no look has used yet.")
+@_certificate(
     "--allow-truncated",
     is_flag=True,
     help="Certify although more than 10 % of the traces were cut off.",
@@ -116,7 +119,7 @@ class CalibrateOptions:
     "--from",
     "source_policy",
     metavar="POLICY",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Transfer: keep this policy's rule, certify its threshold on all but the test questions.",
 )
 @click.option(
@@ -132,11 +135,11 @@ class CalibrateOptions:
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=PATH,
     show_default="policy.joblib or policy.json in RUN",
     help="File of the policy.",
 )
-@output_options
+@declare(*OUTPUT)
 def command(path: Path | None, **params: Any) -> int:
     """Certify a threshold on calibration questions of RUN and write the frozen policy.
 
@@ -144,8 +147,8 @@ def command(path: Path | None, **params: Any) -> int:
     recorded; a second, different one leaves less confidence.  Exit code 3: nothing was certified,
     and the policy written never stops.
     """
-    asked = SettingsOverrides.take(params)
-    output = OutputOptions.take(params)
+    asked = overrides(params)
+    output = take(OutputOptions, params)
     if params["compare"] and params["source_policy"] is None:
         raise click.UsageError("--compare belongs to --from POLICY")
     if params["source_policy"] is not None and asked.families and not params["compare"]:
@@ -173,12 +176,13 @@ def run(options: CalibrateOptions, out: TextIO, err: TextIO) -> int:
                 f"note: {REPORT} is from before this calibration; `stopadvisor report "
                 f"{place(source.folder)}` writes it again"
             )
-    if options.output.json:
-        print(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1), file=out)
-    else:
+
+    def show(document: Mapping[str, Any], out: TextIO) -> None:
         show_calibration(document, out)
         if options.source_policy is not None:
             show_transfer(document, out)
+
+    emit(document, options.output, out, show)
     return 0 if document["certified"] else NOT_CERTIFIED
 
 
@@ -228,7 +232,7 @@ def _asked(
     """Settings as asked for, planned looks, and how many were taken at these questions."""
     earlier = looks_at(source.folder, table.keys)
     asked = options.asked.settings(
-        _assessed(source.folder),
+        read_assessment(source.folder),
         conditional=options.conditional,
         allow_truncated=options.allow_truncated,
     )
@@ -267,7 +271,7 @@ def _transfer(source: Source, options: CalibrateOptions, target: Path) -> dict[s
     view = _without_used(source, ("fit", "calibration")) if options.fresh else source
     table = target_view(view).part("calibration")
     asked, planned, n_earlier = _asked(source, table, options)
-    if options.asked.serving is None and _assessed(source.folder) is None:
+    if options.asked.serving is None and read_assessment(source.folder) is None:
         # Its saving is told in the policy's own terms where nobody has set others for this run.
         weights, cache_block = costing(policy.content)
         asked = replace(
@@ -310,20 +314,6 @@ def _without_used(source: Source, names: Sequence[Part]) -> Source:
             "labelled questions and probe them into the same run"
         )
     return replace(source, table=table.take(~spent), parts=source.parts[~spent])
-
-
-def _assessed(folder: Path) -> Mapping[str, Any] | None:
-    """The assessment, whose settings hold where the command line gives none."""
-    file = folder / ASSESSMENT
-    try:
-        content = json.loads(file.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise ProbeError(f"{file}: cannot read the assessment: {error}; assess again") from error
-    if not isinstance(content, dict):
-        raise ProbeError(f"{file}: not an assessment; assess again")
-    return content
 
 
 def _remarks(

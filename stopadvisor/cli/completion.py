@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 import click
 
-from stopadvisor.cli.options import OutputOptions, output_options
+from stopadvisor.cli.options import OUTPUT, OutputOptions, declare, take
 from stopadvisor.cli.page import Command
 
 __all__ = ["CompletionOptions", "command", "run"]
@@ -41,14 +41,14 @@ class CompletionOptions:
     ],
 )
 @click.argument("shell", type=click.Choice(_SHELLS))
-@output_options
+@declare(*OUTPUT)
 def command(shell: str, **params: Any) -> int:
     """Print the script by which SHELL completes our command lines.
 
     Commands, options and their values are completed, and paths where a file or a run directory is
     wanted.
     """
-    return run(CompletionOptions(shell, OutputOptions.take(params)), sys.stdout, sys.stderr)
+    return run(CompletionOptions(shell, take(OutputOptions, params)), sys.stdout, sys.stderr)
 
 
 def run(options: CompletionOptions, out: TextIO, err: TextIO) -> int:

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import click
 
-from stopadvisor.cli.options import OutputOptions, output_options
+from stopadvisor.cli.options import OUTPUT, PATH, OutputOptions, declare, emit, take
 from stopadvisor.cli.page import Command
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.report.documents import policy_document
@@ -54,23 +54,20 @@ class InspectOptions:
         "stopadvisor inspect policy.joblib --json",
     ],
 )
-@click.argument("path", metavar="POLICY", type=click.Path(path_type=Path))
-@output_options
+@click.argument("path", metavar="POLICY", type=PATH)
+@declare(*OUTPUT)
 def command(path: Path, **params: Any) -> int:
     """Show what a frozen POLICY does, what was shown about it, and what it is bound to.
 
     Nothing in the file is executed; one that does not pass every check is refused.
     """
-    return run(InspectOptions(path, OutputOptions.take(params)), sys.stdout, sys.stderr)
+    return run(InspectOptions(path, take(OutputOptions, params)), sys.stdout, sys.stderr)
 
 
 def run(options: InspectOptions, out: TextIO, err: TextIO) -> int:
     """Load and show."""
     document = policy_document(load_policy(options.path), options.path)
-    if options.output.json:
-        print(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1), file=out)
-    else:
-        show_policy(document, out)
+    emit(document, options.output, out, show_policy)
     return 0
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from stopadvisor.cli.options import SectionOption
+
 __all__ = ["EXIT_CODES", "SECTIONS", "Command"]
 
 EXIT_CODES = {
@@ -24,23 +26,8 @@ EXIT_CODES = {
 }
 
 
-SECTIONS = {
-    "Certificate": (
-        "alpha", "delta", "bound", "multiplicity", "families", "conditional", "looks", "fresh",
-        "allow_truncated",
-    ),
-    "Serving costs": ("serving", "cache_block", "price", "serving_profile"),
-    "Model": (
-        "model", "device", "dtype", "think_open", "think_close", "prompt_template",
-        "chat_template_kwargs", "greedy", "temperature", "engine", "base_url", "tokenizer",
-        "concurrency", "api_key_env", "request_timeout", "patience",
-    ),
-    "Probing": (
-        "budgets", "max_think", "cap", "answer_cap", "cue", "on_stop", "samples", "seed", "split",
-        "batch_size", "limit", "entropy", "preflight", "regrade",
-    ),
-}  # fmt: skip
-"""Sections of a long list of options; what is not named here comes first."""
+SECTIONS = ("Options", "Certificate", "Serving costs", "Model", "Probing")
+"""Sections of a long list of options, in this order; an option that names none is in the first."""
 _LONG = 20
 """Options from which on a list is shown in sections."""
 
@@ -77,16 +64,12 @@ class Command(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, in sections where there are many."""
-        section = {name: title for title, names in SECTIONS.items() for name in names}
-        rows: dict[str, list[tuple[str, str]]] = {
-            "Options": [],
-            **{title: [] for title in SECTIONS},
-        }
         params = self.get_params(ctx)
+        rows: dict[str, list[tuple[str, str]]] = {title: [] for title in SECTIONS}
         for param in params:
-            title = section.get(param.name or "", "Options") if len(params) > _LONG else "Options"
             if isinstance(param, click.Option) and (record := param.get_help_record(ctx)):
-                rows[title].append(record)
+                title = param.section if isinstance(param, SectionOption) else SECTIONS[0]
+                rows[title if len(params) > _LONG else SECTIONS[0]].append(record)
         for title, records in rows.items():
             if records:
                 with formatter.section(title):

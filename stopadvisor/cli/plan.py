@@ -15,8 +15,9 @@ from typing import Any, TextIO, get_args
 import click
 
 from stopadvisor.assessment.recommendation import chance_words
-from stopadvisor.cli.options import OutputOptions, output_options
+from stopadvisor.cli.options import OUTPUT, SHARE, OutputOptions, Parsed, declare, take
 from stopadvisor.cli.page import Command
+from stopadvisor.cli.settings import ALPHA, DELTA
 from stopadvisor.constants import DEFAULT_ALPHA, DEFAULT_DELTA
 from stopadvisor.report.text.screen import Screen, plural, share
 from stopadvisor.stats.bounds import Bound, labels_needed, power
@@ -40,9 +41,6 @@ class PlanOptions:
     output: OutputOptions = field(default_factory=OutputOptions)
 
 
-_OPEN_SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
-
-
 @click.command(
     "plan",
     cls=Command,
@@ -51,17 +49,14 @@ _OPEN_SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
         "stopadvisor plan --alpha 0.15 --power 0.95 --split 40/60/0",
     ],
 )
-@click.option("--alpha", type=_OPEN_SHARE, default=DEFAULT_ALPHA, help="Risk to certify.")
-@click.option("--delta", type=_OPEN_SHARE, default=DEFAULT_DELTA, help="1 - confidence.")
+@declare(ALPHA, DELTA)
 @click.option(
     "--expected-risk",
     type=click.FloatRange(0, 1, max_open=True),
     default=PlanOptions.expected_risk,
     help="Risk that the most careful useful threshold is expected to have.",
 )
-@click.option(
-    "--power", type=_OPEN_SHARE, default=PlanOptions.power, help="Chance of success wanted."
-)
+@click.option("--power", type=SHARE, default=PlanOptions.power, help="Chance of success wanted.")
 @click.option(
     "--bound", type=click.Choice(get_args(Bound)), default="exact", help="Test of the risk."
 )
@@ -73,19 +68,19 @@ _OPEN_SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 )
 @click.option(
     "--split",
-    metavar="FIT/CAL/TEST",
+    type=Parsed("fit/cal/test", parse_split),
     default="40/40/20",
     help="Shares of fit, calibration and test.",
 )
-@output_options
-def command(split: str, **params: Any) -> int:
+@declare(*OUTPUT)
+def command(**params: Any) -> int:
     """Say how many labelled questions a certificate takes.
 
     The answer is the smallest number such that it and every larger one reach the power: power is
     a sawtooth in the number of questions.
     """
-    output = OutputOptions.take(params)
-    options = PlanOptions(split=parse_split(split), output=output, **params)
+    output = take(OutputOptions, params)
+    options = PlanOptions(output=output, **params)
     return run(options, sys.stdout, sys.stderr)
 
 

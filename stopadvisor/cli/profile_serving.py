@@ -16,17 +16,13 @@ from typing import Any, TextIO
 import click
 import numpy as np
 
-from stopadvisor.cli.options import (
-    CHAT_TEMPLATE_OPTION,
-    DEFAULT_MODEL,
-    OutputOptions,
-    model_options,
-    output_options,
-)
+from stopadvisor.cli.model import CHAT_TEMPLATE, DEFAULT_MODEL, model_options
+from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, Parsed, declare, take
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.collection.collect import Progress, make_prompts
+from stopadvisor.collection.collect import make_prompts
 from stopadvisor.collection.pilot import CAP_STEP, PILOT_QUANTILE
+from stopadvisor.collection.progress import Progress
 from stopadvisor.constants import CUES, PROBE_CAP
 from stopadvisor.errors import WorkloadError
 from stopadvisor.policy.requests import Request
@@ -63,16 +59,14 @@ class ProfileOptions:
     output: OutputOptions = field(default_factory=OutputOptions)
 
 
-class _Counts(click.ParamType[Any]):
-    name = "n,n,..."
+def _counts(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.isdecimal() and int(part) >= 1 for part in parts):
+        raise ValueError("expected whole numbers >= 1 such as 1,8")
+    return tuple(sorted({int(part) for part in parts}))
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if not isinstance(value, str):
-            return value
-        parts = value.split(",")
-        if not all(part.isdecimal() and int(part) >= 1 for part in parts):
-            self.fail(f"expected whole numbers >= 1 such as 1,8, got {value!r}", param, ctx)
-        return tuple(sorted({int(part) for part in parts}))
+
+_COUNTS = Parsed("n,n,...", _counts)
 
 
 @click.command(
@@ -86,19 +80,19 @@ class _Counts(click.ParamType[Any]):
     exit_codes=(0, 1, 2, 130),
 )
 @model_options(DEFAULT_MODEL, served=False)
-@click.option("--batch", "batches", type=_Counts(), default="1,8", help="Questions at once.")
+@click.option("--batch", "batches", type=_COUNTS, default="1,8", help="Questions at once.")
 @click.option(
-    "--checkpoints", type=_Counts(), default="4,7,10", help="Numbers of checkpoints to measure."
+    "--checkpoints", type=_COUNTS, default="4,7,10", help="Numbers of checkpoints to measure."
 )
 @click.option(
     "--questions",
-    type=click.IntRange(min=1),
+    type=COUNT,
     default=ProfileOptions.questions,
     help="Questions to measure with.",
 )
 @click.option(
     "--workload",
-    type=click.Path(path_type=Path),
+    type=PATH,
     show_default="sums of our own",
     help="Take the questions from here (JSONL, no gold needed).",
 )
@@ -110,24 +104,23 @@ class _Counts(click.ParamType[Any]):
 )
 @click.option(
     "--cap",
-    type=click.IntRange(min=1),
+    type=COUNT,
     default=ProfileOptions.cap,
     help="Most tokens of a forced answer.",
 )
 @click.option(
     "--max-think",
-    type=click.IntRange(min=1),
+    type=COUNT,
     default=ProfileOptions.max_think,
     help="Cut thinking here, or earlier where the context leaves less.",
 )
-@CHAT_TEMPLATE_OPTION
-@output_options
+@declare(CHAT_TEMPLATE, *OUTPUT)
 def command(**params: Any) -> int:
     """Measure seconds and memory per question with probes, and seconds per token.
 
     Nothing is stopped: each question thinks to its own end and is probed on the way.
     """
-    output = OutputOptions.take(params)
+    output = take(OutputOptions, params)
     return run(ProfileOptions(output=output, **params), sys.stdout, sys.stderr)
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from stopadvisor.collection.collect import Progress
+    from stopadvisor.collection.progress import Progress
 
 __all__ = ["LineProgress", "progress_on", "time_left"]
 
@@ -22,7 +22,7 @@ LINE_EVERY_S = 10.0
 def progress_on(err: TextIO, *, quiet: bool = False) -> Iterator[Progress]:
     """What a command reports its progress to, while it runs."""
     if quiet:
-        from stopadvisor.collection.collect import NullProgress
+        from stopadvisor.collection.progress import NullProgress
 
         yield NullProgress()
     elif err.isatty():

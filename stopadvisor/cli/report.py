@@ -17,10 +17,10 @@ from typing import Any, TextIO
 import click
 
 from stopadvisor.assessment.assess import Assessment, assess
-from stopadvisor.cli.options import OutputOptions, output_options
+from stopadvisor.assessment.settings import SettingsOverrides
+from stopadvisor.cli.options import OUTPUT, PATH, OutputOptions, declare, emit, take
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.cli.settings import SettingsOverrides
 from stopadvisor.errors import OutputError, ProbeError
 from stopadvisor.paper.assess import assess_paper
 from stopadvisor.report.documents import assessment_document
@@ -28,6 +28,7 @@ from stopadvisor.report.figures.load import agrees
 from stopadvisor.report.html.page import WrittenPage, write_report
 from stopadvisor.report.text.screen import Screen, place
 from stopadvisor.runs.access import is_opened
+from stopadvisor.runs.results import read_assessment
 from stopadvisor.runs.sources import ASSESSMENT, Source, newest_source, open_source
 
 __all__ = ["ReportOptions", "command", "run"]
@@ -58,11 +59,9 @@ class ReportOptions:
         "stopadvisor report runs/my-Qwen3-8B-1a2b3c4d --out for-the-team.html",
     ],
 )
-@click.argument("path", metavar="[RUN|RAW.NPZ]", required=False, type=click.Path(path_type=Path))
-@click.option(
-    "--out", type=click.Path(path_type=Path), show_default="report.html in RUN", help="The file."
-)
-@output_options
+@click.argument("path", metavar="[RUN|RAW.NPZ]", required=False, type=PATH)
+@click.option("--out", type=PATH, show_default="report.html in RUN", help="The file.")
+@declare(*OUTPUT)
 def command(path: Path | None, out: Path | None, **params: Any) -> int:
     """Write the results of RUN as one page that opens anywhere, with pictures and tables.
 
@@ -70,7 +69,7 @@ def command(path: Path | None, out: Path | None, **params: Any) -> int:
     `assess` writes it too; write it again after `calibrate`, to have the certificate on it.  Needs
     the extra `report`.
     """
-    return run(ReportOptions(path, out, OutputOptions.take(params)), sys.stdout, sys.stderr)
+    return run(ReportOptions(path, out, take(OutputOptions, params)), sys.stdout, sys.stderr)
 
 
 def run(options: ReportOptions, out: TextIO, err: TextIO) -> int:
@@ -94,27 +93,18 @@ def run(options: ReportOptions, out: TextIO, err: TextIO) -> int:
         for remark in written.material.remarks:
             progress.remark(f"note: {remark}")
     result = _document(source, written)
-    if options.output.json:
-        print(json.dumps(result, ensure_ascii=False, allow_nan=False, indent=1), file=out)
-    else:
-        _show(result, out)
+    emit(result, options.output, out, _show)
     return 0
 
 
 def _assessed(source: Source) -> dict[str, Any]:
-    file = source.folder / ASSESSMENT
-    try:
-        content = json.loads(file.read_bytes())
-    except FileNotFoundError as error:
+    document = read_assessment(source.folder)
+    if document is None:
         raise ProbeError(
             f"{source.folder}: not assessed yet: run `stopadvisor assess "
             f"{place(source.folder)}` first"
-        ) from error
-    except (OSError, ValueError) as error:
-        raise ProbeError(f"{file}: cannot read the assessment: {error}; assess again") from error
-    if not isinstance(content, dict):
-        raise ProbeError(f"{file}: not an assessment; assess again")
-    return content
+        )
+    return document
 
 
 def _assess_again(source: Source, document: Mapping[str, Any]) -> Assessment:

@@ -12,7 +12,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
@@ -20,10 +20,16 @@ import click
 
 from stopadvisor.answers.grading import Grader
 from stopadvisor.cli.like import check_budgets
-from stopadvisor.cli.options import OutputOptions, in_use, model_options, output_options
+from stopadvisor.cli.model import (
+    SERVER,
+    ModelOptions,
+    check_engine_options,
+    model_options,
+    open_engine,
+)
+from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, declare, emit, take
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.cli.server import ServerOptions, server_options
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy, load_policy
 from stopadvisor.policy.requests import (
@@ -46,7 +52,7 @@ if TYPE_CHECKING:
     from stopadvisor.engines.hf.engine import HfEngine
     from stopadvisor.engines.openai.engine import OpenAiEngine
 
-__all__ = ["RunOptions", "command", "load_model", "run"]
+__all__ = ["RunOptions", "command", "run"]
 
 
 @dataclass(frozen=True)
@@ -55,8 +61,8 @@ class RunOptions:
 
     policy: Path
     workload: Path
-    model: str | None = None
-    """None: the name that the policy gives."""
+    model: ModelOptions = field(default_factory=lambda: ModelOptions(model=None))
+    """Its name: None for the one that the policy gives."""
     out: Path | None = None
     """The answers' file; None for one under ``runs/``."""
     compare_full: bool = False
@@ -71,17 +77,12 @@ class RunOptions:
     """None: the one that was certified, else the default."""
     serving: Draws | None = None
     """None: overlap at a server where the policy was chosen for it."""
-    device: str = "auto"
-    dtype: str = "auto"
-    think_open: str | None = None
-    think_close: str | None = None
-    server: ServerOptions = field(default_factory=ServerOptions)
     output: OutputOptions = field(default_factory=OutputOptions)
 
     @property
     def at_server(self) -> bool:
         """Whether a server answers, and not a model that is loaded here."""
-        return self.server.engine == "openai"
+        return self.model.at_server
 
 
 @click.command(
@@ -97,8 +98,8 @@ class RunOptions:
     ],
     exit_codes=(0, 1, 2, 130),
 )
-@click.argument("policy", metavar="POLICY", type=click.Path(path_type=Path))
-@click.argument("workload", metavar="WORKLOAD", type=click.Path(path_type=Path))
+@click.argument("policy", metavar="POLICY", type=PATH)
+@click.argument("workload", metavar="WORKLOAD", type=PATH)
 @model_options(None, "as the policy names it")
 @click.option(
     "--out",
@@ -113,7 +114,7 @@ class RunOptions:
 @click.option(
     "--against",
     metavar="RUN",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Count the stops that differ from those of RUN's recorded probes.",
 )
 @click.option(
@@ -124,14 +125,14 @@ class RunOptions:
 )
 @click.option(
     "--batch-size",
-    type=click.IntRange(min=1),
+    type=COUNT,
     show_default="what fits",
     help="Questions at once; places that become free are taken by the next.",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="Only the first N questions.")
+@click.option("--limit", type=COUNT, help="Only the first N questions.")
 @click.option(
     "--answer-cap",
-    type=click.IntRange(min=1),
+    type=COUNT,
     show_default=f"the certified one, or {ProbePlan.answer_cap}",
     help="Most tokens of a visible answer.",
 )
@@ -141,19 +142,17 @@ class RunOptions:
     show_default="overlap if the policy was chosen for it",
     help="At a server: resume thinking after each probe, or let it stream on while one runs.",
 )
-@server_options
-@output_options
+@declare(*SERVER, *OUTPUT)
 def command(policy: Path, workload: Path, **params: Any) -> int:
     """Answer the questions of WORKLOAD (JSONL, no gold needed), stopping as POLICY says.
 
     Prompt, sampling, caps and cue are the policy's.  Goes on where an earlier call stopped.
     """
-    server, output = ServerOptions.take(params), OutputOptions.take(params)
-    if server.engine != "openai" and params["serving"] is not None:
-        raise click.UsageError(
-            f"--serving belongs to --engine openai, got --engine {server.engine}"
-        )
-    options = RunOptions(policy, workload, server=server, output=output, **params)
+    check_engine_options(params)
+    model, output = take(ModelOptions, params), take(OutputOptions, params)
+    if not model.at_server and params["serving"] is not None:
+        raise click.UsageError(f"--serving belongs to --engine openai, got --engine {model.engine}")
+    options = RunOptions(policy, workload, model, output=output, **params)
     return run(options, sys.stdout, sys.stderr)
 
 
@@ -172,8 +171,7 @@ def run(options: RunOptions, out: TextIO, err: TextIO) -> int:
     if options.against is not None:
         check_budgets(policy, options.policy, open_source(options.against))
     with progress_on(err, quiet=options.output.quiet) as progress, ExitStack() as stack:
-        engine = load_model(options.model, policy, options)
-        stack.enter_context(in_use(engine))
+        engine = _load(options, policy, stack)
         if options.at_server:
             from stopadvisor.engines.openai.online import server_plan
 
@@ -218,17 +216,14 @@ def run(options: RunOptions, out: TextIO, err: TextIO) -> int:
                 )
                 raise
             document = _document(options, work, workload, remarks, recorded)
-    if options.output.json:
-        print(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1), file=out)
-    else:
-        show_summary(document, out)
+    emit(document, options.output, out, show_summary)
     return 0
 
 
 # --- Before the first question --------------------------------------------------------------------
 
 
-def load_model(model: str | None, policy: Policy, options: RunOptions) -> HfEngine | OpenAiEngine:
+def _load(options: RunOptions, policy: Policy, stack: ExitStack) -> HfEngine | OpenAiEngine:
     """Load the model of a policy, its chat template filled in as at calibration.
 
     Raises
@@ -236,21 +231,13 @@ def load_model(model: str | None, policy: Policy, options: RunOptions) -> HfEngi
     ModelError
         There is no such model, or it cannot be probed here.
     """
-    from stopadvisor.engines import hf
-
-    content = policy.content
-    name = model or content["model"]["name"]
-    chat: dict[str, Any] = {
-        "think_open": options.think_open,
-        "think_close": options.think_close,
-        "chat_template_kwargs": content["chat_template_kwargs"],
-    }
+    content, asked = policy.content, options.model.model
+    name = asked or content["model"]["name"]
+    model = replace(options.model, model=name, chat_template_kwargs=content["chat_template_kwargs"])
     try:
-        if options.at_server:
-            return options.server.load(name, **chat)
-        return hf.load_engine(name, device=options.device, dtype=options.dtype, **chat)
+        return cast("HfEngine | OpenAiEngine", stack.enter_context(open_engine(model)))
     except ModelError as error:
-        if model is not None or name not in str(error):
+        if asked is not None or name not in str(error):
             raise
         raise ModelError(f"{error} (the policy names it so; --model says where it is)") from error
 

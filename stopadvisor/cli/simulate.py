@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 import click
 
-from stopadvisor.cli.options import OutputOptions, output_options
+from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, declare, take
 from stopadvisor.cli.page import Command
 from stopadvisor.constants import PAPER_BUDGETS
 from stopadvisor.report.text.screen import Screen, number_list, place, plural, share
@@ -55,7 +55,7 @@ class SimulateOptions:
 @click.option(
     "--questions",
     "-n",
-    type=click.IntRange(min=1),
+    type=COUNT,
     default=SimulateOptions.questions,
     help="Independent questions to draw.",
 )
@@ -75,11 +75,11 @@ class SimulateOptions:
 @click.option(
     "--out",
     "-o",
-    type=click.Path(path_type=Path),
+    type=PATH,
     required=True,
     help="Run directory to make, or an archive where the name ends in .npz.",
 )
-@output_options
+@declare(*OUTPUT)
 def command(**params: Any) -> int:
     """Draw probes of a made-up model, marked as simulated everywhere.
 
@@ -87,7 +87,7 @@ def command(**params: Any) -> int:
     labelled; to try `assess` and `calibrate` without a model; or, with another --seed, to hold a
     policy against fresh questions (`verify`).
     """
-    output = OutputOptions.take(params)
+    output = take(OutputOptions, params)
     return run(SimulateOptions(output=output, **params), sys.stdout, sys.stderr)
 
 

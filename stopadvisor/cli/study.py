@@ -20,19 +20,16 @@ from typing import Any, TextIO
 
 import click
 
-from stopadvisor.assessment.choice import Settings
-from stopadvisor.cli.options import OutputOptions, output_options
+from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, Parsed, declare, take
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on, time_left
+from stopadvisor.cli.settings import ALPHA, DELTA, setting_options
 from stopadvisor.constants import (
-    DEFAULT_ALPHA,
-    DEFAULT_DELTA,
     PAPER_BOOTSTRAP_RESAMPLES,
     PAPER_BOOTSTRAP_SEED,
 )
 from stopadvisor.errors import StopAdvisorError, StudyError
 from stopadvisor.report.text.study import show_list, show_skipped, show_study
-from stopadvisor.rules.costs import REGIMES
 from stopadvisor.runs.access import open_calibration
 from stopadvisor.runs.sources import Source, newest_source, open_source
 from stopadvisor.studies.registry import STUDIES, run_study
@@ -60,17 +57,11 @@ class StudyCommandOptions:
     output: OutputOptions = field(default_factory=OutputOptions)
 
 
-class _Extra(click.ParamType[Any]):
-    name = "name=value"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        key, equals, text = str(value).partition("=")
-        if not (key and equals):
-            self.fail(f"expected an option such as paper=1, got {value!r}", param, ctx)
-        return key, text
-
-
-_OPEN_SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
+def _extra(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise ValueError("expected an option such as paper=1")
+    return key, value
 
 
 @click.command(
@@ -86,15 +77,9 @@ _OPEN_SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
     exit_codes=(0, 1, 2, 130),
 )
 @click.argument("name", metavar="NAME", type=click.Choice([*STUDIES, ALL, LIST]))
-@click.argument("runs", metavar="[RUN|RAW.NPZ]...", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--alpha", type=_OPEN_SHARE, default=DEFAULT_ALPHA, help="Risk target.")
-@click.option("--delta", type=_OPEN_SHARE, default=DEFAULT_DELTA, help="1 - confidence.")
-@click.option(
-    "--serving",
-    type=click.Choice(REGIMES),
-    default=Settings.serving,
-    help="Who pays for a probe, where a study counts costs as served.",
-)
+@click.argument("runs", metavar="[RUN|RAW.NPZ]...", nargs=-1, type=PATH)
+@declare(ALPHA, DELTA)
+@setting_options(["serving"])
 @click.option(
     "--resamples",
     type=click.IntRange(min=100),
@@ -105,9 +90,8 @@ _OPEN_SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 @click.option(
     "--set",
     "extra",
-    metavar="NAME=VALUE",
     multiple=True,
-    type=_Extra(),
+    type=Parsed("name=value", _extra),
     help="An option of one study, as `study list` names it.  [repeatable]",
 )
 @click.option(
@@ -118,10 +102,8 @@ _OPEN_SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 @click.option(
     "--csv", type=click.Path(path_type=Path, file_okay=False), help="Write the tables here too."
 )
-@click.option(
-    "--jobs", type=click.IntRange(min=1), show_default="one a core", help="Processes for `all`."
-)
-@output_options
+@click.option("--jobs", type=COUNT, show_default="one a core", help="Processes for `all`.")
+@declare(*OUTPUT)
 def command(name: str, runs: tuple[Path, ...], extra: Sequence[Any], **params: Any) -> int:
     """Repeat one of the paper's studies on finished runs, without the model.
 
@@ -132,7 +114,7 @@ def command(name: str, runs: tuple[Path, ...], extra: Sequence[Any], **params: A
     Until `calibrate` has opened the calibration questions of a run, its studies read fit questions
     alone and say so.
     """
-    output = OutputOptions.take(params)
+    output = take(OutputOptions, params)
     names = ("alpha", "delta", "serving", "resamples", "seed")
     study = StudyOptions(**{key: params.pop(key) for key in names}, extra=dict(extra))
     return run(

@@ -6,7 +6,6 @@ is entered in its ledger first, as everywhere.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -24,15 +23,15 @@ from stopadvisor.certification.verification import (
     verify,
 )
 from stopadvisor.cli.like import check_budgets
-from stopadvisor.cli.options import OutputOptions, output_options
+from stopadvisor.cli.options import OUTPUT, PATH, OutputOptions, declare, emit, take
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.cli.settings import PRICE
+from stopadvisor.cli.settings import setting_options
 from stopadvisor.constants import DEFAULT_DELTA, TRUNCATED_WARN
 from stopadvisor.errors import PolicyError, ProbeError
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy, load_policy
 from stopadvisor.report.text.verify import show_verification
-from stopadvisor.rules.costs import REGIMES, Serving, Weights
+from stopadvisor.rules.costs import Serving, Weights
 from stopadvisor.runs.ledger import open_outcomes
 from stopadvisor.runs.sources import Source, open_source
 from stopadvisor.runs.storage import lock_directory
@@ -74,26 +73,9 @@ class VerifyOptions:
     ],
     exit_codes=(0, 2, 4),
 )
-@click.argument("policy", metavar="POLICY", type=click.Path(path_type=Path))
-@click.argument("probes", metavar="RUN|RAW.NPZ", type=click.Path(path_type=Path))
-@click.option(
-    "--serving",
-    type=click.Choice(REGIMES),
-    show_default="the policy's",
-    help="Serving stack in which the saving is counted.",
-)
-@click.option(
-    "--cache-block",
-    type=click.IntRange(min=1),
-    show_default="the policy's",
-    help="Tokens per block of the prefix cache.",
-)
-@click.option(
-    "--price",
-    type=PRICE,
-    show_default="the policy's",
-    help="Money per million input, cached and output tokens.",
-)
+@click.argument("policy", metavar="POLICY", type=PATH)
+@click.argument("probes", metavar="RUN|RAW.NPZ", type=PATH)
+@setting_options(("serving", "cache-block", "price"), otherwise="the policy's")
 @click.option(
     "--transfer",
     is_flag=True,
@@ -104,14 +86,14 @@ class VerifyOptions:
     is_flag=True,
     help="Only the test part of RUN: its calibration questions stay closed.",
 )
-@output_options
+@declare(*OUTPUT)
 def command(policy: Path, probes: Path, price: Weights | None, **params: Any) -> int:
     """Hold POLICY against fresh labelled probes in RUN.
 
     Questions that fitted or calibrated the policy are left out and counted.  Ends with exit code 4
     if the probes contradict the certificate.
     """
-    output = OutputOptions.take(params)
+    output = take(OutputOptions, params)
     options = VerifyOptions(policy, probes, weights=price, output=output, **params)
     return run(options, sys.stdout, sys.stderr)
 
@@ -124,10 +106,7 @@ def run(options: VerifyOptions, out: TextIO, err: TextIO) -> int:
         document = _verify(policy, source, options)
         for remark in document["remarks"]:
             progress.remark(f"note: {remark}")
-    if options.output.json:
-        print(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1), file=out)
-    else:
-        show_verification(document, out)
+    emit(document, options.output, out, show_verification)
     return CONTRADICTED if document["verdict"] == "contradicted" else 0
 
 

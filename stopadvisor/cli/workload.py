@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 import click
 
-from stopadvisor.cli.options import OutputOptions, output_options
+from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, declare, take
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.report.text.screen import Screen, place, plural
@@ -52,7 +52,7 @@ class WorkloadOptions:
 @click.option(
     "--questions",
     "-n",
-    type=click.IntRange(min=1),
+    type=COUNT,
     show_default="as many as the paper used",
     help="How many to draw; a larger number keeps all of a smaller one.",
 )
@@ -67,7 +67,7 @@ class WorkloadOptions:
     "--from",
     "source",
     metavar="FILE|FOLDER",
-    type=click.Path(path_type=Path),
+    type=PATH,
     show_default="the Hugging Face hub",
     help="A copy in the data set's own columns: JSON, JSONL, Parquet, CSV, or a hub's folder.",
 )
@@ -77,13 +77,13 @@ class WorkloadOptions:
     default=WorkloadOptions.seed,
     help="Seed of the drawing, and of the order of GPQA's options.",
 )
-@output_options
+@declare(*OUTPUT)
 def command(**params: Any) -> int:
     """Write a public benchmark as a workload, with the splits and gold rules of the paper.
 
     Needs the extra `datasets`; GPQA asks for a login at the hub.
     """
-    output = OutputOptions.take(params)
+    output = take(OutputOptions, params)
     return run(WorkloadOptions(output=output, **params), sys.stdout, sys.stderr)
 
 

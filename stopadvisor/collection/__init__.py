@@ -6,4 +6,7 @@ __all__ = [
     "labels",
     "pilot",
     "preflight",
+    "probing",
+    "progress",
+    "settings",
 ]

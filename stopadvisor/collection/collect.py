@@ -2,7 +2,7 @@
 
 Batches are cut from the workload's order alone, so that a resumed run asks in the same company as
 an uninterrupted one and, in float32, writes the same bytes.  This module knows no particular
-engine and no command line; it reports through the small `Progress` that it declares.
+engine and no command line; it reports through the small `Progress`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 
 from stopadvisor.answers.grading import GRADING
 from stopadvisor.collection.labels import Grades, grade_traces
+from stopadvisor.collection.progress import NullProgress, Progress
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.errors import EngineError, ProbeError
 from stopadvisor.probes.plan import Engine, ProbePlan, Prompt, RawTrace
@@ -25,49 +26,10 @@ from stopadvisor.workload.questions import Question, Workload, render_messages
 
 __all__ = [
     "Collected",
-    "NullProgress",
-    "Progress",
     "ask_all",
     "collect",
     "make_prompts",
-    "show_remarks",
 ]
-
-
-class Progress(Protocol):
-    """What the loop tells whoever watches."""
-
-    def begin(self, title: str, total: int, done: int = 0) -> None:
-        """A stage of `total` traces starts, `done` of them from an earlier run."""
-        ...
-
-    def advance(self, traces: int, tokens: int) -> None:
-        """So many traces were finished, and so many tokens decoded, since the last call."""
-        ...
-
-    def note(self, text: str) -> None:
-        """What to show beside the rate of tokens from now on."""
-        ...
-
-    def remark(self, text: str) -> None:
-        """Something the user should know, in one line."""
-        ...
-
-
-class NullProgress:
-    """A `Progress` that shows nothing."""
-
-    def begin(self, title: str, total: int, done: int = 0) -> None:
-        """Pass over a stage."""
-
-    def advance(self, traces: int, tokens: int) -> None:
-        """Pass over finished traces."""
-
-    def note(self, text: str) -> None:
-        """Pass over a note."""
-
-    def remark(self, text: str) -> None:
-        """Pass over a remark."""
 
 
 @dataclass(frozen=True)
@@ -136,11 +98,11 @@ def _probe(
     engine: Engine, prompts: Sequence[Prompt], plan: ProbePlan, progress: Progress
 ) -> list[RawTrace]:
     """Ask one batch and report its tokens: as they come, where the engine tells."""
-    told = 0
+    reported = 0
 
     def tell(tokens: int) -> None:
-        nonlocal told
-        told += tokens
+        nonlocal reported
+        reported += tokens
         progress.advance(0, tokens)
 
     if isinstance(engine, _Telling):
@@ -150,7 +112,7 @@ def _probe(
     finally:
         if isinstance(engine, _Telling):
             engine.on_tokens = None
-    progress.advance(0, max(0, _decoded_tokens(traces) - told))
+    progress.advance(0, max(0, _decoded_tokens(traces) - reported))
     if len(traces) != len(prompts):
         raise EngineError(
             f"the engine must answer {len(prompts)} prompts, got {len(traces)} traces"
@@ -417,11 +379,3 @@ def _finished(run: RunDirectory, workload: Workload, progress: Progress) -> set[
 
 def _versions(grading: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in sorted(grading.items()))
-
-
-def show_remarks(engine: Engine, progress: Progress, said: set[str]) -> None:
-    """Pass on what an engine wants known, unless it was `said` already."""
-    for remark in getattr(engine, "remarks", ()):
-        if remark not in said:
-            said.add(remark)
-            progress.remark(remark)

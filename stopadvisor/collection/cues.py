@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from stopadvisor.answers.normal_form import extract_forced, extract_natural, normalize
-from stopadvisor.collection.collect import NullProgress, Progress, ask_all, make_prompts
+from stopadvisor.collection.collect import ask_all, make_prompts
 from stopadvisor.collection.labels import Grades, grade_traces
+from stopadvisor.collection.progress import NullProgress, Progress
 from stopadvisor.errors import EngineError
 from stopadvisor.probes.plan import Engine, ProbePlan, RawProbe, RawTrace
 from stopadvisor.stats.intervals import exact_interval

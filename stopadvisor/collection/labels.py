@@ -1,28 +1,28 @@
 """From raw traces to labelled records, and the same again without the model.
 
 Labels come from the raw texts alone, by versioned rules, so that a run can be graded again when the
-rules or the gold change.  This module knows no engine, no batches, and not how
-two answers are compared.
+rules or the gold change.  This module knows no engine, no batches, and not how two answers are
+compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
-from stopadvisor.answers.grading import GRADING
-from stopadvisor.answers.normal_form import (
-    extract_natural,
-    normalize,
-)
+from stopadvisor.answers.grading import GRADING, Grader
+from stopadvisor.answers.normal_form import extract_natural, normalize
+from stopadvisor.collection.progress import Progress
 from stopadvisor.errors import WorkloadError
 from stopadvisor.probes.plan import RawTrace
 from stopadvisor.probes.records import Checkpoint, ProbeRecord
 from stopadvisor.runs.directory import RunDirectory
-from stopadvisor.workload.questions import Question, Workload
+from stopadvisor.runs.storage import lock_directory
+from stopadvisor.workload.questions import Question, Workload, read_workload
 
-__all__ = ["Grades", "grade_traces", "regrade"]
+__all__ = ["Grades", "grade_traces", "regrade", "regrade_run"]
 
 
 class Grades(Protocol):
@@ -142,3 +142,22 @@ def regrade(run: RunDirectory, grader: Grades, workload: Workload | None = None)
     run.rewrite(new)
     run.annotate(grading=GRADING)
     return sum(a != b for a, b in zip(old, new, strict=True))
+
+
+def regrade_run(path: Path, progress: Progress) -> None:
+    """Grade a run's recorded answers again; says nothing of what changed, which is an outcome.
+
+    Raises
+    ------
+    ProbeError
+        There is no such run, or another process writes it.
+    """
+    run = RunDirectory.load(path)
+    with lock_directory(path), Grader() as grader:
+        try:
+            workload = read_workload(Path(run.manifest["workload"]["path"]))
+        except WorkloadError as error:
+            progress.remark(f"note: graded against the recorded gold, for want of a file: {error}")
+            workload = None
+        regrade(run, grader, workload)
+    progress.remark(f"graded {path} again")

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from stopadvisor.collection.collect import NullProgress, Progress, ask_all, make_prompts
+from stopadvisor.collection.collect import ask_all, make_prompts
+from stopadvisor.collection.progress import NullProgress, Progress
 from stopadvisor.constants import PAPER_BUDGETS
 from stopadvisor.errors import ModelError, ProbeError
 from stopadvisor.probes.plan import Engine, ProbePlan

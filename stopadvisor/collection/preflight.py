@@ -14,9 +14,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from stopadvisor.answers.normal_form import normalize
-from stopadvisor.collection.collect import NullProgress, Progress, ask_all, make_prompts
+from stopadvisor.collection.collect import ask_all, make_prompts
 from stopadvisor.collection.cues import CueAgreement, CueExample, Status, agreement, below
 from stopadvisor.collection.labels import Grades
+from stopadvisor.collection.progress import NullProgress, Progress
 from stopadvisor.constants import TRUNCATED_WARN
 from stopadvisor.engines.chat import Chat
 from stopadvisor.errors import EngineError, PreflightError

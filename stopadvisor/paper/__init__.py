@@ -1,6 +1,7 @@
 """The paper's own protocol, whole: its costs, thresholds, peaks, bootstraps and settings."""
 
 __all__ = [
+    "access",
     "assess",
     "cases",
     "classifiers",

@@ -16,6 +16,7 @@ from stopadvisor.assessment.assess import Assessment
 from stopadvisor.assessment.choice import Choice, FitPoint
 from stopadvisor.assessment.recommendation import operating_point
 from stopadvisor.certification.calibration import Calibration
+from stopadvisor.engines.openai.regime import RegimeMeasure
 from stopadvisor.paper.assess import PaperAssessment
 from stopadvisor.paper.protocol import OperatingPoint, PaperResult
 from stopadvisor.policy.frozen import Policy
@@ -57,7 +58,9 @@ def _profile(profile: Profile) -> dict[str, Any]:
 # --- assess ---------------------------------------------------------------------------------------
 
 
-def assessment_document(assessment: Assessment, remarks: Sequence[str] = ()) -> dict[str, Any]:
+def assessment_document(
+    assessment: Assessment, remarks: Sequence[str] = (), server: RegimeMeasure | None = None
+) -> dict[str, Any]:
     """What `assess --json` prints and ``assessment.json`` holds.
 
     It carries no time and nothing of a calibration question under the deploy protocol, so that the
@@ -113,6 +116,9 @@ def assessment_document(assessment: Assessment, remarks: Sequence[str] = ()) -> 
     else:
         document["full_accuracy"] = assessment.full_accuracy
     document["remarks"] = list(remarks)
+    if server is not None:
+        names = ("regime", "cache_block", "basis", "read_cost", "reason")
+        document["server"] = {name: getattr(server, name) for name in names}
     return document
 
 

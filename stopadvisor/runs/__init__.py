@@ -7,6 +7,7 @@ __all__ = [
     "directory",
     "ledger",
     "manifest",
+    "results",
     "simulated",
     "sources",
     "storage",

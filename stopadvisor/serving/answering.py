@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from stopadvisor.answers.grading import Grader
 from stopadvisor.answers.normal_form import extract_natural
-from stopadvisor.collection.collect import Progress, show_remarks
+from stopadvisor.collection.progress import Progress, report_remarks
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Draws, OnStop, Reply, Request, make_requests
@@ -89,7 +89,7 @@ class Answering:
             self.batch_size = cast("OpenAiEngine", self.engine).slots()
         elif left:
             self.batch_size = self.asked_size or self.engine.auto_batch_size(self.plan)
-        show_remarks(self.engine, self.progress, self.said)
+        report_remarks(self.engine, self.progress, self.said)
         self.progress.begin("answering", len(questions), len(questions) - len(left))
         size = GROUP_BATCHES * self.batch_size if self.compare_full else max(1, len(left))
         for turn, start in enumerate(range(0, len(left), size)):
@@ -99,7 +99,7 @@ class Answering:
             else:
                 for question, reply in self._serve(group, stopping=True):
                     self._keep(question, reply, None)
-        show_remarks(self.engine, self.progress, self.said)
+        report_remarks(self.engine, self.progress, self.said)
 
     def _both(self, group: Sequence[Question], *, stopping_first: bool) -> None:
         """Ask a group twice; a line is written as soon as a question has both answers."""

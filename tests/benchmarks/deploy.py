@@ -23,7 +23,9 @@ def main() -> None:
 
     from stopadvisor.assessment.choice import Settings
     from stopadvisor.cli import assess, calibrate
-    from stopadvisor.cli.options import OutputOptions, ProbeOptions
+    from stopadvisor.cli.options import OutputOptions
+    from stopadvisor.cli.probing import ProbeOptions
+    from stopadvisor.collection.settings import ProbeSettings
     from tests.material import PLAN, make_run
 
     with tempfile.TemporaryDirectory() as name:
@@ -32,7 +34,7 @@ def main() -> None:
         def timed(what: str, step: int) -> None:
             start, out = time.process_time(), StringIO()
             if what == "assess":
-                probing = ProbeOptions(path, output=OutputOptions(quiet=True))
+                probing = ProbeOptions(ProbeSettings(path), output=OutputOptions(quiet=True))
                 assess.run(assess.AssessOptions(probing, Settings(), report=False), out, out)
             else:
                 calibrate.run(calibrate.CalibrateOptions(path), out, out)

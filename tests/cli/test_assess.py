@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.cli import probe as probe_module
 from stopadvisor.report.text.assess import show_assessment
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ledger import read_ledger
@@ -83,7 +82,7 @@ def call(
     monkeypatch.chdir(tmp_path)
     shutil.copytree(probed, "runs/sums")
     write_archive(Path("raw.npz"))
-    monkeypatch.setattr(probe_module, "load_engine", lambda options: ScriptedEngine())
+    monkeypatch.setattr("stopadvisor.cli.model.load_engine", lambda options: ScriptedEngine())
 
     run = caller(capsys)
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from stopadvisor.cli import probe as probe_module
 from stopadvisor.cli.main import main
 from stopadvisor.engines.openai import load_engine
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
@@ -46,7 +45,7 @@ def call(
     monkeypatch.chdir(tmp_path)
     shutil.copy(policy, POLICY)
     write_sums(FRESH, 500)
-    monkeypatch.setattr(probe_module, "load_engine", lambda options: ScriptedEngine())
+    monkeypatch.setattr("stopadvisor.cli.model.load_engine", lambda options: ScriptedEngine())
     capsys.readouterr()
     return caller(capsys)
 

@@ -9,18 +9,21 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stopadvisor.cli import preflight as preflight_module
 from stopadvisor.cli import probe as probe_module
 from stopadvisor.cli.main import main
-from stopadvisor.cli.options import DEFAULT_MODEL, ProbeOptions
-from stopadvisor.cli.probe import probe, probe_workload
+from stopadvisor.cli.model import DEFAULT_MODEL, ModelOptions, open_engine
+from stopadvisor.cli.probing import ProbeOptions
 from stopadvisor.cli.progress import LineProgress, progress_on, time_left
+from stopadvisor.collection.probing import probe
+from stopadvisor.collection.progress import NullProgress
+from stopadvisor.collection.settings import ProbeSettings
 from stopadvisor.constants import CUES
 from stopadvisor.errors import WorkloadError
 from stopadvisor.runs.directory import RunDirectory
@@ -44,11 +47,11 @@ class Bench:
     def __init__(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.file = write_sums(tmp_path / "sums.jsonl", 100)
         self.engine = ScriptedEngine()
-        self.loaded: list[ProbeOptions] = []
+        self.loaded: list[ModelOptions] = []
         self.out = tmp_path / "out"
         self._capsys = capsys
 
-    def load(self, options: ProbeOptions) -> ScriptedEngine:
+    def load(self, options: ModelOptions) -> ScriptedEngine:
         self.loaded.append(options)
         return self.engine
 
@@ -69,8 +72,7 @@ def bench(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Bench:
     made = Bench(tmp_path, capsys)
-    monkeypatch.setattr(probe_module, "load_engine", made.load)
-    monkeypatch.setattr(preflight_module, "load_engine", made.load)
+    monkeypatch.setattr("stopadvisor.cli.model.load_engine", made.load)
     monkeypatch.chdir(tmp_path)
     return made
 
@@ -345,10 +347,10 @@ def test_a_part_that_would_be_too_small_is_refused_early(bench: Bench) -> None:
 
 def test_a_limit_may_be_small_unless_all_parts_are_wanted(bench: Bench) -> None:
     assert bench.probe("--limit", "3")["questions"] == 3
-    options = ProbeOptions(bench.file, budgets=(0, 16, 64), max_think=256, limit=20)
+    settings = ProbeSettings(bench.file, budgets=(0, 16, 64), max_think=256, limit=20)
     bench.loaded.clear()
     with pytest.raises(WorkloadError, match="part needs at least"):
-        probe_workload(options, StringIO(), whole=True)
+        probe(settings, partial(open_engine, ModelOptions()), NullProgress(), whole=True)
     assert bench.loaded == []
 
 
@@ -389,36 +391,36 @@ def test_a_workload_that_is_not_there_is_exit_2(bench: Bench) -> None:
 
 
 def parsed(bench: Bench, *words: str) -> ProbeOptions:
-    bench.loaded.clear()
-    bench.call("--limit", "1", "--no-preflight", *words)
-    return bench.loaded[0]
+    found: list[ProbeOptions] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(probe_module, "run", lambda options, out, err: found.append(options))
+        main(["probe", str(bench.file), *words])
+    return found[0]
 
 
-def test_defaults_of_command_line_and_dataclass_are_the_same(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(probe_module, "run", lambda options, out, err: bench.loaded.append(options))
-    main(["probe", str(bench.file)])
-    assert bench.loaded == [ProbeOptions(bench.file)]
+def test_defaults_of_command_line_and_dataclass_are_the_same(bench: Bench) -> None:
+    assert parsed(bench) == ProbeOptions(ProbeSettings(bench.file))
 
 
 def test_the_model_comes_from_option_environment_or_default(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert parsed(bench).model == DEFAULT_MODEL == "Qwen/Qwen3-8B"
+    assert parsed(bench).model.model == DEFAULT_MODEL == "Qwen/Qwen3-8B"
     monkeypatch.setenv("STOPADVISOR_MODEL", "org/other")
-    assert parsed(bench).model == "org/other"
-    assert parsed(bench, "--model", "this").model == "this"
+    assert parsed(bench).model.model == "org/other"
+    assert parsed(bench, "--model", "this").model.model == "this"
 
 
 def test_a_template_may_be_a_file(bench: Bench) -> None:
     Path("prompt.txt").write_text("Q: {question}")
-    assert parsed(bench, "--prompt-template", "prompt.txt").prompt_template == "Q: {question}"
+    assert (
+        parsed(bench, "--prompt-template", "prompt.txt").settings.prompt_template == "Q: {question}"
+    )
 
 
 def test_cues_have_names(bench: Bench) -> None:
-    assert parsed(bench, "--cue", "the-answer-is").cue == "\n\nThe answer is"
-    assert parsed(bench, "--cue", " So:").cue == " So:"
+    assert parsed(bench, "--cue", "the-answer-is").settings.cue == "\n\nThe answer is"
+    assert parsed(bench, "--cue", " So:").settings.cue == " So:"
 
 
 @pytest.mark.parametrize(
@@ -569,8 +571,8 @@ def test_time_left_is_said_as_people_say_it(seconds: float, text: str) -> None:
 
 def test_probe_is_callable_without_a_command_line(bench: Bench) -> None:
     err = StringIO()
-    options = ProbeOptions(bench.file, budgets=(0, 16, 64), max_think=256, out=bench.out)
-    probed = probe(options, err)
+    settings = ProbeSettings(bench.file, budgets=(0, 16, 64), max_think=256, out=bench.out)
+    probed = probe(settings, partial(open_engine, ModelOptions()), LineProgress(err))
     assert probed.run.path == bench.out
     assert probed.n_new == 100
     assert "probing: 100/100" in err.getvalue()

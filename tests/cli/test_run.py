@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from stopadvisor.answers.grading import Grader
-from stopadvisor.cli import run as run_module
 from stopadvisor.cli.main import main
 from stopadvisor.collection.labels import grade_traces
 from stopadvisor.engines import OutOfMemory
@@ -105,7 +104,7 @@ def bench(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Bench:
-    monkeypatch.setattr(run_module, "load_model", lambda model, policy, options: engine)
+    monkeypatch.setattr("stopadvisor.cli.model.load_engine", lambda options: engine)
     return Bench(tmp_path, engine, policy, capsys)
 
 

@@ -14,7 +14,6 @@ import pytest
 from stopadvisor.assessment.assess import assess
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.sequences import FitData
-from stopadvisor.cli import probe as probe_module
 from stopadvisor.cli.main import main
 from stopadvisor.paper.assess import assess_paper
 from stopadvisor.policy.frozen import load_policy
@@ -34,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("samples")
     write_sums(made / "sums.jsonl", N)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(probe_module, "load_engine", lambda options: ScriptedEngine())
+        patch.setattr("stopadvisor.cli.model.load_engine", lambda options: ScriptedEngine())
         for name, samples in (("one", 1), ("three", 3)):
             words = ["--out", str(made / name), "--temperature", "0.6", "--samples", str(samples)]
             assert main(["probe", str(made / "sums.jsonl"), *WORDS, *words]) == 0
@@ -125,7 +124,7 @@ def test_more_samples_continue_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, engine = write_sums(tmp_path / "sums.jsonl", 100), ScriptedEngine()
-    monkeypatch.setattr(probe_module, "load_engine", lambda options: engine)
+    monkeypatch.setattr("stopadvisor.cli.model.load_engine", lambda options: engine)
     words = ["probe", str(file), *WORDS, "--out", str(tmp_path / "run"), "--json"]
     assert main(words) == 0
     assert main([*words, "--samples", "3"]) == 0
@@ -145,7 +144,7 @@ def test_samples_of_a_model_that_never_draws_are_refused(
             return SimpleNamespace(temperature=plan.temperature or 0.0)
 
     file = write_sums(tmp_path / "sums.jsonl", 100)
-    monkeypatch.setattr(probe_module, "load_engine", lambda options: Greedy())
+    monkeypatch.setattr("stopadvisor.cli.model.load_engine", lambda options: Greedy())
     words = ["probe", str(file), *WORDS, "--out", str(tmp_path / "run"), "--samples", "3"]
     assert main(words) == 2
     assert "got --samples 3: give --temperature" in capsys.readouterr().err

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from stopadvisor.answers.grading import GRADING, Grader
 from stopadvisor.cli.main import main
-from stopadvisor.collection.collect import NullProgress, collect
+from stopadvisor.collection.collect import collect
+from stopadvisor.collection.progress import NullProgress
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.runner import Runner

@@ -15,7 +15,6 @@ from stopadvisor.answers.grading import GRADING, Grader
 from stopadvisor.answers.normal_form import extract_natural, normalize
 from stopadvisor.assessment.assess import assess
 from stopadvisor.assessment.choice import Settings
-from stopadvisor.cli import probe as probe_module
 from stopadvisor.cli.main import main
 from stopadvisor.collection.collect import collect
 from stopadvisor.collection.labels import regrade
@@ -296,7 +295,7 @@ def test_the_command_line_says_what_a_stop_gives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(probe_module, "load_engine", lambda options: ScriptedEngine())
+    monkeypatch.setattr("stopadvisor.cli.model.load_engine", lambda options: ScriptedEngine())
     file = write_sums(tmp_path / "sums.jsonl", 300)
     words = ["--on-stop", "answer", "--max-think", "256", *FAST, "--alpha", "0.25"]
     assert main(["assess", str(file), *words]) == 0

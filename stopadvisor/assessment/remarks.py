@@ -1,0 +1,42 @@
+"""What the reader of an assessment should know beside its figures, in sentences.
+
+Every remark is about fit questions and settings; none needs an outcome of a calibration
+question.
+"""
+
+from __future__ import annotations
+
+from stopadvisor.assessment.assess import SIMULATED_PROBES, Assessment, split_hint
+from stopadvisor.assessment.settings import alpha_remark
+from stopadvisor.constants import TRUNCATED_WARN
+
+__all__ = ["remarks_on_promise", "remarks_on_sample"]
+
+
+def remarks_on_sample(assessment: Assessment) -> list[str]:
+    """What the reader should know of the questions and traces."""
+    found = [SIMULATED_PROBES] if assessment.source.simulated else []
+    of = "all questions" if assessment.basis == "all" else "fit questions"
+    if assessment.truncated_share > TRUNCATED_WARN:
+        found.append(
+            f"{assessment.truncated_share:.1%} of the traces ({of}) were cut off by max-think; a "
+            "question cut off cannot be lost, and calibrate refuses more than 10%"
+        )
+    hint = split_hint(assessment.source) if assessment.protocol == "deploy" else None
+    return [*found, hint] if hint else found
+
+
+def remarks_on_promise(assessment: Assessment) -> list[str]:
+    """What the reader should know of what is promised, and of what it rests on."""
+    found = []
+    source, alpha, accuracy = assessment.source, assessment.alpha, assessment.full_accuracy
+    if remark := alpha_remark(alpha, accuracy):
+        found.append(remark)
+    if source.is_archive:
+        found.append(
+            "the archive holds no natural answers: the full reference is last-checkpoint, and a "
+            "policy from it is bound to no model"
+        )
+    if assessment.choice and assessment.choice.n_fit < source.counts()["fit"]:
+        found.append(f"the choice was made on {assessment.choice.n_fit} of the fit questions")
+    return found

@@ -1,0 +1,86 @@
+"""Settings that are asked for here, or taken over from an assessment on file.
+
+`assess` has a default for each; `calibrate` and `report` take what is not asked for from
+``assessment.json``.  This module knows no command line, and decides nothing about probes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from stopadvisor.assessment.choice import Settings
+from stopadvisor.constants import ALPHA_WARN
+from stopadvisor.errors import ProbeError
+from stopadvisor.rules.costs import Weights
+
+__all__ = ["SettingsOverrides", "alpha_remark"]
+
+
+@dataclass(frozen=True)
+class SettingsOverrides:
+    """What was asked for; None where nothing was."""
+
+    alpha: float | None = None
+    delta: float | None = None
+    serving: str | None = None
+    cache_block: int | None = None
+    weights: Weights | None = None
+    bound: str | None = None
+    multiplicity: str | None = None
+    families: tuple[str, ...] | None = None
+
+    def settings(self, assessed: Mapping[str, Any] | None = None, **more: Any) -> Settings:
+        """Complete settings: what was asked for, else what was assessed, else the defaults.
+
+        Parameters
+        ----------
+        assessed : mapping, optional
+            An ``assessment.json``.
+        **more
+            Further fields of `Settings`.
+
+        Raises
+        ------
+        CalibrationError
+            A value outside its range.
+        ProbeError
+            The assessment lacks fields that every assessment has.
+        """
+        values: dict[str, Any] = {}
+        if assessed is not None:
+            try:
+                values = _of_assessment(assessed)
+            except (KeyError, TypeError, AttributeError) as error:
+                raise ProbeError(
+                    f"{assessed.get('run')}: assessment.json is damaged ({error!r}); assess again"
+                ) from error
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        values |= {name: value for name, value in given.items() if value is not None}
+        return Settings(**values, **more)
+
+
+def _of_assessment(document: Mapping[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "alpha": document["alpha"],
+        "delta": document["delta"],
+        "serving": document["recommendation"]["serving"],
+    }
+    if document["protocol"] == "deploy":
+        settings = dict(document["settings"])
+        settings["weights"] = Weights(**settings["weights"])
+        settings["families"] = tuple(settings["families"])
+        values |= settings
+    return values
+
+
+def alpha_remark(alpha: float, accuracy: float) -> str | None:
+    """What to say of an alpha that is large beside the full-thinking accuracy."""
+    if alpha <= ALPHA_WARN * accuracy:
+        return None
+    lost = f"{alpha / accuracy:.0%}" if accuracy else "more than all"
+    return (
+        f"alpha = {alpha:g} is {lost} of the full-thinking accuracy ({accuracy:.3f}): that share "
+        "of the right answers may be lost"
+    )

@@ -1,0 +1,205 @@
+"""Options that say which model is run, here or at a server, and how it is loaded.
+
+`ModelOptions` is a plain value; only the declarations below it know click.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import click
+
+from stopadvisor.cli.options import Decorator, declare, json_object, option
+from stopadvisor.probes.plan import Engine
+
+__all__ = [
+    "CHAT_TEMPLATE",
+    "DEFAULT_MODEL",
+    "SERVER",
+    "ModelOptions",
+    "check_engine_options",
+    "load_engine",
+    "model_options",
+    "open_engine",
+]
+
+DEFAULT_MODEL = "Qwen/Qwen3-8B"
+_OF_SERVER = (
+    "base_url", "tokenizer", "concurrency", "api_key_env", "request_timeout", "patience"
+)  # fmt: skip
+_OF_CHAT = ("think_open", "think_close", "chat_template_kwargs")
+_OF_LOCAL = {"device": "auto", "dtype": "auto", "batch_size": None}
+"""Options that mean nothing to a server, with their defaults."""
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which model, its chat markers, and where it runs."""
+
+    model: str | None = DEFAULT_MODEL
+    device: str = "auto"
+    dtype: str = "auto"
+    think_open: str | None = None
+    think_close: str | None = None
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    engine: str = "hf"
+    base_url: tuple[str, ...] = ()
+    tokenizer: str | None = None
+    """None: from where the server says that it took the model, else under the model's name."""
+    concurrency: int | None = None
+    """None: found by a ramp."""
+    api_key_env: str | None = None
+    """None: OPENAI_API_KEY, where it is set."""
+    request_timeout: float = 600.0
+    patience: float = 300.0
+
+    @property
+    def at_server(self) -> bool:
+        """Whether a server answers, and not a model that is loaded here."""
+        return self.engine == "openai"
+
+
+def check_engine_options(params: Mapping[str, Any]) -> None:
+    """Refuse a server without its address, and options of the engine that is not used.
+
+    Raises
+    ------
+    click.UsageError
+        With the option's name.
+    """
+    engine = params["engine"]
+    if engine == "openai" and not params["base_url"]:
+        raise click.UsageError("--engine openai needs --base-url, such as http://host:8000/v1")
+    usual = {f.name: f.default for f in fields(ModelOptions) if f.name in _OF_SERVER}
+    other, foreign = ("hf", _OF_LOCAL) if engine == "openai" else ("openai", usual)
+    for name, default in foreign.items():
+        if params.get(name, default) != default:
+            raise click.UsageError(
+                f"--{name.replace('_', '-')} belongs to --engine {other}, got --engine {engine}"
+            )
+
+
+def load_engine(options: ModelOptions) -> Engine:
+    """Load the model here, or open it at its server.
+
+    Raises
+    ------
+    ModelError
+        There is no such model, it does not fit here, the server cannot be used, or packages are
+        missing.
+    """
+    assert options.model is not None
+    chat: dict[str, Any] = {
+        name: getattr(options, name)
+        for name in ("think_open", "think_close", "chat_template_kwargs")
+    }
+    if options.at_server:
+        from stopadvisor.engines import openai
+
+        how = {name: getattr(options, name) for name in _OF_SERVER[1:]}
+        return openai.load_engine(options.model, options.base_url, **how, **chat)
+    from stopadvisor.engines import hf
+
+    return hf.load_engine(options.model, device=options.device, dtype=options.dtype, **chat)
+
+
+@contextmanager
+def open_engine(options: ModelOptions) -> Iterator[Engine]:
+    """The loaded model, closed at the end if it is one that is closed."""
+    engine = load_engine(options)
+    try:
+        yield engine
+    finally:
+        if hasattr(engine, "close"):
+            engine.close()
+
+
+# --- What only the parser knows -------------------------------------------------------------------
+
+_model = option("Model")
+
+_LOCAL = (
+    _model("--device", default="auto", help="cpu, cuda, cuda:1, ..."),
+    _model(
+        "--dtype",
+        type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+        default="auto",
+        help="Precision of the model.",
+    ),
+    _model("--think-open", metavar="TEXT", help="Opener of thinking, where not recognised."),
+    _model("--think-close", metavar="TEXT", help="Closer of thinking, where not recognised."),
+)
+
+CHAT_TEMPLATE = _model(
+    "--chat-template-kwargs",
+    type=json_object,
+    default="{}",
+    help='Passed to the chat template, such as {"enable_thinking": true}.',
+)
+
+SERVER = (
+    _model(
+        "--engine",
+        type=click.Choice(["hf", "openai"]),
+        default=ModelOptions.engine,
+        help="Run the model here through transformers, or ask a server such as vLLM.",
+    ),
+    _model(
+        "--base-url",
+        metavar="URL",
+        multiple=True,
+        help="The server, such as http://host:8000/v1; several equal ones share the questions.",
+    ),
+    _model(
+        "--tokenizer",
+        metavar="NAME|FOLDER",
+        show_default="the served model's",
+        help="Tokenizer of the served model, where it is not found by itself.",
+    ),
+    _model(
+        "--concurrency",
+        type=click.IntRange(min=1),
+        show_default="found by a short ramp",
+        help="Most requests to the server at once; where thinking overlaps with its probes, most "
+        "questions, each with up to two requests.",
+    ),
+    _model(
+        "--api-key-env",
+        metavar="NAME",
+        show_default="OPENAI_API_KEY, where set",
+        help="Environment variable that holds the server's key.",
+    ),
+    _model(
+        "--request-timeout",
+        metavar="SECONDS",
+        type=click.FloatRange(min=0, min_open=True),
+        default=ModelOptions.request_timeout,
+        help="Time that the server may take over one answer.",
+    ),
+    _model(
+        "--patience",
+        metavar="SECONDS",
+        type=click.FloatRange(min=0),
+        default=ModelOptions.patience,
+        help="Time for which a request is tried again while the server is down or busy.",
+    ),
+)
+
+
+def model_options(
+    default: str | None, show_default: str | bool = True, *, served: bool = True
+) -> Callable[[Any], Any]:
+    """Add `--model`, and where and how it runs if it is loaded here."""
+    name: Decorator = _model(
+        "--model",
+        default=default,
+        show_default=show_default,
+        envvar="STOPADVISOR_MODEL",
+        show_envvar=True,
+        help="Model name on the Hugging Face hub, or a folder"
+        + ("; of a server, the name it serves." if served else "."),
+    )
+    return declare(name, *_LOCAL)

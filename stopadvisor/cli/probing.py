@@ -1,0 +1,235 @@
+"""The options of probing, which `probe`, `preflight` and `assess` share.
+
+They become `ProbeSettings`, which say what to ask, and `ModelOptions`, which say whom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stopadvisor.cli.model import (
+    CHAT_TEMPLATE,
+    DEFAULT_MODEL,
+    SERVER,
+    ModelOptions,
+    check_engine_options,
+    model_options,
+)
+from stopadvisor.cli.options import (
+    COUNT,
+    OUTPUT,
+    PATH,
+    OutputOptions,
+    Parsed,
+    declare,
+    option,
+    take,
+)
+from stopadvisor.collection.settings import ProbeSettings
+from stopadvisor.constants import CUES
+from stopadvisor.workload.questions import parse_split
+
+__all__ = ["ProbeOptions", "probe_options"]
+
+
+@dataclass(frozen=True)
+class ProbeOptions:
+    """What to ask of which model, and how to print what came of it."""
+
+    settings: ProbeSettings
+    model: ModelOptions = field(default_factory=ModelOptions)
+    output: OutputOptions = field(default_factory=OutputOptions)
+    like: Path | None = None
+    """The policy that said how to probe; None where the options did."""
+
+    @classmethod
+    def of(cls, params: dict[str, Any], workload: Path, like: Path | None = None) -> ProbeOptions:
+        """Take these options out of click's parameters; what is left is the command's own.
+
+        Raises
+        ------
+        click.UsageError
+            Options contradict each other.
+        """
+        check_engine_options(params)
+        _check_probing(params)
+        return cls(
+            take(ProbeSettings, params, workload=workload),
+            take(ModelOptions, params),
+            take(OutputOptions, params),
+            like,
+        )
+
+
+def _check_probing(params: Mapping[str, Any]) -> None:
+    """Refuse options of probing that contradict each other.
+
+    Raises
+    ------
+    click.UsageError
+        With both of them.
+    """
+    if params["greedy"] and params["temperature"] is not None:
+        raise click.UsageError("--greedy and --temperature exclude each other")
+    if params["greedy"] and params["samples"] > 1:
+        raise click.UsageError(
+            f"--greedy draws one and the same trace each time, got --samples "
+            f"{params['samples']}: use --temperature"
+        )
+    budgets, max_think = params["budgets"], params["max_think"]
+    if budgets and max_think and budgets[-1] > max_think:
+        raise click.UsageError(
+            f"--budgets must end at --max-think {max_think} or before, got {budgets[-1]}"
+        )
+
+
+def _budgets(text: str) -> tuple[int, ...] | None:
+    if text == "auto":
+        return None
+    try:
+        budgets = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        budgets = ()
+    rising = all(a < b for a, b in pairwise(budgets))
+    if not budgets or budgets[0] < 0 or not rising:
+        raise ValueError("expected `auto` or increasing numbers of tokens such as 0,64,128")
+    return budgets
+
+
+def _count(text: str) -> int | None:
+    if text == "auto":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError("expected `auto` or a whole number >= 1")
+    return int(text)
+
+
+def _entropy(text: str) -> str:
+    kind, _, k = text.partition(":")
+    named = text in ("auto", "full", "none")
+    if not named and not (kind == "top-k" and k.isdecimal() and int(k) >= 1):
+        raise ValueError("expected `auto`, `full`, `none` or `top-k:K` with K >= 1")
+    return text
+
+
+def _template(text: str) -> str:
+    named = "\n" not in text and "{question}" not in text
+    if named:
+        try:
+            text = Path(text).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(
+                f"expected a text with {{question}} or a readable file: {error}"
+            ) from error
+    if "{question}" not in text:
+        raise ValueError("expected a text that contains {question}")
+    return text
+
+
+_model, _probing = option("Model"), option("Probing")
+
+_PROBE = (
+    click.option(
+        "--out",
+        type=PATH,
+        help="Run directory; by default one under runs/, named for workload, model and settings.",
+    ),
+    _probing(
+        "--budgets",
+        type=Parsed("auto|N,N,...", _budgets),
+        default="auto",
+        help="Thinking tokens at which to probe; auto scales the paper's grid to a pilot's traces.",
+    ),
+    _probing(
+        "--max-think",
+        type=Parsed("auto|N", _count),
+        default="auto",
+        help="Cut thinking here; use production's own cap. auto: 8192, or what the context leaves.",
+    ),
+    _probing(
+        "--cap",
+        type=COUNT,
+        default=ProbeSettings.cap,
+        help="Most tokens of a forced answer.",
+    ),
+    _probing(
+        "--answer-cap",
+        type=COUNT,
+        default=ProbeSettings.answer_cap,
+        help="Most tokens of the visible answer after thinking.",
+    ),
+    _probing(
+        "--cue",
+        type=Parsed("text", lambda text: CUES.get(text, text)),
+        default="terse",
+        help=f"Words that force the answer: a text, or {', '.join(CUES)}.",
+    ),
+    _probing(
+        "--on-stop",
+        type=click.Choice(["probe", "answer"]),
+        default=ProbeSettings.on_stop,
+        help="What a stop gives: the forced answer, or a visible one behind the closed thinking.",
+    ),
+    _model("--greedy", is_flag=True, help="Take the likeliest token instead of sampling."),
+    _model(
+        "--temperature",
+        type=click.FloatRange(min=0, min_open=True),
+        help="Sample with this temperature instead of the model's own.",
+    ),
+    _probing(
+        "--samples",
+        type=COUNT,
+        default=ProbeSettings.samples,
+        help="Traces per question; the first alone enters the certificate.",
+    ),
+    _probing(
+        "--seed", type=click.IntRange(min=0), default=0, help="Seed of the traces and the split."
+    ),
+    _probing(
+        "--batch-size",
+        type=Parsed("auto|N", _count),
+        default="auto",
+        help="Questions at once; auto halves when memory runs out.",
+    ),
+    _probing("--limit", type=COUNT, help="Only the first N questions; raise it later."),
+    _probing(
+        "--entropy",
+        type=Parsed("auto|full|top-k:K|none", _entropy),
+        default="auto",
+        help="Entropy over the vocabulary, or over the K likeliest tokens as servers give it; "
+        "none where they give no log-probabilities. auto: full here, what a server gives there.",
+    ),
+    _model(
+        "--prompt-template",
+        type=Parsed("text|file", _template),
+        help="User message with {question}; by default it asks for the task's answer form.",
+    ),
+    CHAT_TEMPLATE,
+    _probing(
+        "--split",
+        type=Parsed("fit/cal/test", parse_split),
+        default="40/40/20",
+        help="Shares of the parts; drawn once, when probing starts.",
+    ),
+    _probing(
+        "--preflight/--no-preflight",
+        default=True,
+        help="Prove first that budgets, markers and cue work.",
+    ),
+    _probing(
+        "--regrade",
+        is_flag=True,
+        help="Grade recorded answers again, by the workload's gold and today's rules.",
+    ),
+)
+
+
+def probe_options(function: Callable[..., Any]) -> Any:
+    """Add all of them, and those of every command's output."""
+    return model_options(DEFAULT_MODEL)(declare(*_PROBE, *SERVER, *OUTPUT)(function))

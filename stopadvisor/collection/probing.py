@@ -1,0 +1,370 @@
+"""Probe a workload into a run directory, or only try on a few questions that this would work.
+
+`probe` is everything between a workload's path and its graded probes; `try_engine` is its first
+part alone.  Neither shows an outcome of any question but a fit question: until `calibrate` has run,
+nobody may see one of a calibration question.  This module knows no command line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from stopadvisor.answers.grading import GRADING, Grader
+from stopadvisor.collection.collect import collect
+from stopadvisor.collection.cues import CUE_QUESTIONS, CueComparison, compare_cues
+from stopadvisor.collection.labels import regrade
+from stopadvisor.collection.pilot import cue_ids, pilot_budgets, thinking_cap
+from stopadvisor.collection.preflight import PreflightReport, run_preflight
+from stopadvisor.collection.progress import Progress, report_remarks
+from stopadvisor.collection.settings import ProbeSettings, check_split, fit_questions
+from stopadvisor.constants import CUES, PAPER_BUDGETS, SMALL_WORKLOAD, TRUNCATED_WARN
+from stopadvisor.errors import EngineError, ModelError, ProbeError, WorkloadError
+from stopadvisor.probes.plan import Engine, ProbePlan
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.manifest import build_manifest, run_path
+from stopadvisor.runs.storage import check_writable, lock_directory, write_json_atomically
+from stopadvisor.workload.questions import PARTS, Question, Workload, read_workload
+
+if TYPE_CHECKING:
+    from stopadvisor.engines.openai.engine import OpenAiEngine
+
+__all__ = ["OpenEngine", "ProbeSummary", "probe", "try_engine"]
+
+OpenEngine = Callable[[], AbstractContextManager[Engine]]
+"""Loads a model when it is entered, and closes it at the end."""
+
+DEFAULT_BATCH = 8
+"""For engines that give no size of their own."""
+
+
+@dataclass(frozen=True)
+class ProbeSummary:
+    """What `probe` leaves behind."""
+
+    run: RunDirectory
+    n_questions: int
+    """Questions the run holds now, earlier ones included."""
+    n_traces: int
+    """Their traces: several per question with `samples`."""
+    n_new: int
+    """Traces that this call added."""
+    seconds: float
+    truncated_share: float
+    split: dict[str, int]
+    """Questions in each part."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `probe --json` prints."""
+        return {
+            "schema": 1,
+            "run": str(self.run.path),
+            "questions": self.n_questions,
+            "traces": self.n_traces,
+            "new": self.n_new,
+            "budgets": list(self.run.plan.budgets),
+            "max_think": self.run.plan.max_think,
+            "truncated_share": self.truncated_share,
+            "seconds": round(self.seconds, 3),
+            "split": self.split,
+        }
+
+
+def probe(
+    settings: ProbeSettings, open_engine: OpenEngine, progress: Progress, *, whole: bool = False
+) -> ProbeSummary:
+    """Probe what is missing of a workload, with everything that has to come before.
+
+    In this order: the workload is read and its split checked, the model loaded, the run opened or
+    begun (a pilot on fit questions freezes `auto` budgets in its manifest), the preflight passed,
+    the questions asked.
+
+    Parameters
+    ----------
+    settings
+        What to ask.
+    open_engine
+        Loads the model; called when nothing else is left to refuse.
+    progress
+        Who is shown progress and remarks.
+    whole
+        Refuse a `limit` that leaves a part too small to be assessed.
+
+    Raises
+    ------
+    WorkloadError
+        The workload cannot be used, or a part of its split would be too small.
+    ModelError
+        The model cannot be used.
+    OutputError
+        The run cannot be written.
+    ProbeError
+        The run directory holds something else, or another process writes it.
+    PreflightError
+        The engine does not do what probing needs.
+    """
+    workload = read_workload(settings.workload)
+    for task, count in workload.guessed_tasks.items():
+        progress.remark(f"task {task!r} guessed from gold for {count} questions")
+    check_split(workload, settings, workload.questions[: settings.limit if whole else None])
+    count = len(workload.questions[: settings.limit])
+    if count < SMALL_WORKLOAD and settings.split[2] > 0:
+        progress.remark(
+            f"{count} questions: with fewer than {SMALL_WORKLOAD}, --split 40/60/0 certifies more"
+        )
+    check_writable(settings.out or Path("runs"))
+    with open_engine() as engine:
+        return _probe_with(engine, settings.for_engine(engine), workload, progress)
+
+
+def try_engine(
+    settings: ProbeSettings, open_engine: OpenEngine, progress: Progress, *, compare: bool = False
+) -> tuple[PreflightReport, CueComparison | None]:
+    """Run the preflight alone, on fit questions, and compare cues where that is wanted.
+
+    Raises
+    ------
+    WorkloadError
+        The workload cannot be used, or has no fit question.
+    ModelError
+        The model cannot be used.
+    EngineError
+        The engine failed, or did not answer every prompt.
+    """
+    workload = read_workload(settings.workload)
+    fit = fit_questions(workload, settings)
+    if not fit:
+        raise WorkloadError(
+            f"{workload.path}: preflight needs at least one fit question, got none out of "
+            f"{len(workload.questions)}; add questions or raise the first share of --split"
+        )
+    with open_engine() as engine, Grader() as grader:
+        settings = settings.for_engine(engine)
+        plan = _settle_cap(engine, workload, settings.plan(), settings, progress)
+        how: dict[str, Any] = {
+            "grader": grader,
+            "template": settings.prompt_template,
+            "batch_size": settings.batch_size or _choose_batch_size(engine, plan),
+            "progress": progress,
+        }
+        report = run_preflight(engine, fit, plan, **how)
+        cues = None
+        if compare:
+            asked = fit[: settings.limit or CUE_QUESTIONS]
+            known = settings.cue in CUES.values()
+            named = dict(CUES) if known else {**CUES, "yours": settings.cue}
+            cues = compare_cues(engine, asked, plan, named, **how)
+        report_remarks(engine, progress, set())
+    return report, cues
+
+
+def _probe_with(
+    engine: Engine, settings: ProbeSettings, workload: Workload, progress: Progress
+) -> ProbeSummary:
+    """Open or begin the run of this engine and workload, and probe."""
+    _check_samples(engine, settings)
+    manifest = build_manifest(
+        engine.identity(),
+        settings.plan(),
+        workload,
+        fractions=settings.split,
+        auto_budgets=settings.budgets is None,
+        auto_max_think=settings.max_think is None,
+        cue_ids=cue_ids(engine, settings.cue),
+        template=settings.prompt_template,
+        grading=GRADING,
+    )
+    path = settings.out or run_path(Path("runs"), manifest)
+    with lock_directory(path), Grader() as grader:
+        return _Probing(settings, workload, engine, grader, progress).go(path, manifest)
+
+
+@dataclass(frozen=True)
+class _Probing:
+    """The part of `probe` that happens under the run's lock."""
+
+    settings: ProbeSettings
+    workload: Workload
+    engine: Engine
+    grader: Grader
+    progress: Progress
+    reported: set[str] = field(default_factory=set)
+    """Remarks of the engine that were shown."""
+
+    def go(self, path: Path, manifest: dict[str, Any]) -> ProbeSummary:
+        fit = fit_questions(self.workload, self.settings)
+        report_remarks(self.engine, self.progress, self.reported)
+        found = RunDirectory.resume(path, manifest)
+        plan = found.plan if found else self.settings.plan()
+        plan = _settle_cap(
+            self.engine, self.workload, plan, self.settings, self.progress, begun=bool(found)
+        )
+        # A run goes on with the batches it began with, so that it writes what it would have.
+        recorded = found.manifest.get("batch_size") if found else None
+        batch_size = self.settings.batch_size or recorded
+        batch_size = batch_size or _choose_batch_size(self.engine, plan)
+        run = found or self._begin(path, manifest, fit, plan, batch_size)
+        if found and self.settings.regrade:
+            changed = regrade(run, self.grader, self.workload)
+            self.progress.remark(f"graded again: {changed} questions changed")
+        self._preflight(run, fit, batch_size)
+        report_remarks(self.engine, self.progress, self.reported)
+        try:
+            collected = collect(
+                self.engine,
+                self.workload,
+                run.plan,
+                run,
+                batch_size=batch_size,
+                grader=self.grader,
+                template=self.settings.prompt_template,
+                limit=self.settings.limit,
+                samples=self.settings.samples,
+                shrink=self.settings.batch_size is None,
+                progress=self.progress,
+            )
+        except KeyboardInterrupt:
+            self.progress.remark(
+                f"interrupted: what was collected is kept in {run.path}; "
+                "the same command goes on from there"
+            )
+            raise
+        except EngineError:
+            self.progress.remark(
+                f"what was collected is kept in {run.path}; the same command goes on from there"
+            )
+            raise
+        report_remarks(self.engine, self.progress, self.reported)
+        if self.engine.identity()["engine"].startswith("openai"):
+            self._measure_serving(run, new=collected.n_new > 0)
+        table = run.table()
+        first = table.samples == 0  # of every question, as the samples are collected in turn
+        counts = np.bincount(run.parts(table)[first], minlength=len(PARTS)).tolist()
+        truncated = float(table.truncated.mean())
+        if truncated > TRUNCATED_WARN:
+            self.progress.remark(
+                f"{truncated:.1%} of traces are cut at {run.plan.max_think} thinking tokens: "
+                "calibrate refuses more than 10%; --max-think should be production's cap"
+            )
+        return ProbeSummary(
+            run=run,
+            n_questions=int(first.sum()),
+            n_traces=table.n_questions,
+            n_new=collected.n_new,
+            seconds=collected.seconds,
+            truncated_share=truncated,
+            split=dict(zip(PARTS, counts, strict=True)),
+        )
+
+    def _begin(
+        self,
+        path: Path,
+        manifest: dict[str, Any],
+        fit: Sequence[Question],
+        plan: ProbePlan,
+        batch_size: int,
+    ) -> RunDirectory:
+        """Start the run; from here on its cap and its budgets are fixed."""
+        budgets = plan.budgets
+        if self.settings.budgets is None:
+            budgets = pilot_budgets(
+                self.engine,
+                fit,
+                plan,
+                batch_size=batch_size,
+                template=self.settings.prompt_template,
+                progress=self.progress,
+            )
+            self.progress.remark(f"budgets: {', '.join(map(str, budgets))}")
+        settled = {"budgets": list(budgets), "max_think": plan.max_think}
+        return RunDirectory.create(path, {**manifest, "plan": {**manifest["plan"], **settled}})
+
+    def _measure_serving(self, run: RunDirectory, *, new: bool) -> None:
+        """Find out who pays for tokens that are sent again, for `assess` to cost with."""
+        from stopadvisor.engines.openai.regime import measure_engine, read_regime, write_regime
+
+        if not new and read_regime(run.path) is not None:
+            return
+        try:
+            found = measure_engine(cast("OpenAiEngine", self.engine), run.plan.cue)
+        except EngineError as error:  # the probes are there, and worth having without it
+            self.progress.remark(f"note: the serving regime was not measured: {error}")
+            return
+        write_regime(run.path, found)
+        self.progress.remark(f"serving regime: {found.regime or 'not told'}: {found.reason}")
+
+    def _preflight(self, run: RunDirectory, fit: Sequence[Question], batch_size: int) -> None:
+        file = run.path / "preflight.json"
+        if not self.settings.preflight or _passed(file):
+            return
+        report = run_preflight(
+            self.engine,
+            fit,
+            run.plan,
+            grader=self.grader,
+            template=self.settings.prompt_template,
+            batch_size=batch_size,
+            progress=self.progress,
+        )
+        write_json_atomically(file, report.to_dict())
+        for check in report.checks:
+            if check.status == "warn":
+                self.progress.remark(f"preflight: {check.name}: {check.detail}; {check.advice}")
+        report.raise_on_failure()
+
+
+def _passed(file: Path) -> bool:
+    try:
+        return bool(json.loads(file.read_bytes())["status"] != "fail")
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ProbeError(f"{file}: not a preflight report ({error}); remove it") from error
+
+
+def _choose_batch_size(engine: Engine, plan: ProbePlan) -> int:
+    """Take the engine's own size, where it has one."""
+    own = getattr(engine, "auto_batch_size", None)
+    # A grid that is not chosen yet takes as much memory as the paper's.
+    plan = plan if plan.budgets else replace(plan, budgets=PAPER_BUDGETS)
+    return max(1, int(own(plan))) if own else DEFAULT_BATCH
+
+
+def _settle_cap(
+    engine: Engine,
+    workload: Workload,
+    plan: ProbePlan,
+    settings: ProbeSettings,
+    progress: Progress,
+    *,
+    begun: bool = False,
+) -> ProbePlan:
+    """The plan with a cap on thinking that the model's context leaves to every question.
+
+    A run that has begun keeps its cap, or refuses questions that are too long for it.
+    """
+    auto = settings.max_think is None and not begun
+    cap = thinking_cap(
+        engine, workload.questions, plan, template=settings.prompt_template, auto=auto
+    )
+    if cap != plan.max_think:
+        progress.remark(f"max-think: {cap} tokens, which is what the model's context leaves")
+    return replace(plan, max_think=cap)
+
+
+def _check_samples(engine: Engine, settings: ProbeSettings) -> None:
+    """Refuse to draw the same trace several times."""
+    sampling = getattr(engine, "sampling", None)
+    if settings.samples == 1 or sampling is None:
+        return
+    if sampling(settings.plan()).temperature == 0:
+        raise ModelError(
+            "the model's own settings always take the likeliest token, so that all traces of a "
+            f"question would be equal, got --samples {settings.samples}: give --temperature"
+        )
