@@ -10,6 +10,7 @@ __all__ = [
     "session",
     "source",
     "stepper",
+    "terms",
     "trigger",
     "values",
 ]

@@ -8,7 +8,6 @@ standard library are all that loading and stepping need.
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,8 +27,17 @@ from stopadvisor.policy.schema import (
 )
 from stopadvisor.policy.source import check_source, policy_source
 from stopadvisor.policy.stepper import Decision, Stepper, StopRule
+from stopadvisor.policy.terms import PolicyTerms
 from stopadvisor.policy.trigger import GridTrigger
-from stopadvisor.policy.values import MAX_BYTES, canonical_digest, check_plain, plain
+from stopadvisor.policy.values import (
+    MAX_BYTES,
+    ReadOnlyDict,
+    canonical_digest,
+    check_plain,
+    plain,
+    read_only,
+)
+from stopadvisor.probes.plan import OnStop
 from stopadvisor.rules.families import FAMILIES
 
 __all__ = [
@@ -59,7 +67,8 @@ class Policy:
     """
 
     def __init__(self, content: Mapping[str, Any]) -> None:
-        checked = dict(content)
+        # Another policy's content is made plain again, because the checks are about plain types.
+        checked = plain(content) if isinstance(content, ReadOnlyDict) else dict(content)
         check_plain(checked)
         check_schema(checked)
         _check_digest(checked)
@@ -72,17 +81,24 @@ class Policy:
         self._rule = StopRule.from_content(checked)
         self._trigger = GridTrigger(self._rule.budgets)
         replay_golden(self._rule, checked["golden"])
-        self._content = copy.deepcopy(checked)
+        self._content: Mapping[str, Any] = read_only(checked)
+        self._terms = PolicyTerms.of(self._content)
+        self._reads_logprobs = reads_logprobs(checked)
 
     @property
-    def content(self) -> dict[str, Any]:
-        """A copy of the whole content."""
-        return copy.deepcopy(self._content)
+    def content(self) -> Mapping[str, Any]:
+        """The whole content as the file holds it, read-only and never copied."""
+        return self._content
+
+    @property
+    def terms(self) -> PolicyTerms:
+        """What serving reads of the content, as typed values."""
+        return self._terms
 
     @property
     def kind(self) -> str:
         """``stop``, or ``full-budget``: no probes, the natural end."""
-        return str(self._content["kind"])
+        return self._terms.kind
 
     @property
     def family(self) -> str | None:
@@ -100,9 +116,9 @@ class Policy:
         return self._trigger
 
     @property
-    def on_stop(self) -> str:
+    def on_stop(self) -> OnStop:
         """What a stopped request gets: the ``probe``'s answer, or a visible ``answer``."""
-        return str(self._content["on_stop"])
+        return self._terms.on_stop
 
     @property
     def digest(self) -> str:
@@ -115,7 +131,7 @@ class Policy:
     @property
     def reads_logprobs(self) -> bool:
         """Whether the rule reads log-probability or entropy, and not answers alone."""
-        return reads_logprobs(self._content)
+        return self._reads_logprobs
 
     def start(self, task: str | None = None) -> Stepper:
         """Give a stepper for one question.
@@ -140,7 +156,7 @@ class Policy:
             *("on_stop", "task", "serving", "entropy_source", "max_think", "model", "engine"),
             *("certificate", "profile", "expected", "versions", "created", "digest"),
         )
-        summary = {name: copy.deepcopy(self._content[name]) for name in names}
+        summary = {name: plain(self._content[name]) for name in names}
         split = self._content["split"]
         summary["n_questions"] = split and {
             part: len(split[part]) for part in ("fit", "calibration", "test")

@@ -98,24 +98,27 @@ def policy_plan(
     PolicyError
         The policy comes from an archive, which records no cue, cap or sampling.
     """
-    content = policy.content
-    if content["model"] is None:
+    terms = policy.terms
+    if terms.model is None:
         raise PolicyError(
             "the policy is bound to no model: it comes from an archive or a simulation, which "
             "records no cue, cap or sampling to run with; calibrate a run of your own"
         )
-    sampling, source = content["sampling"], content["entropy_source"]
+    assert terms.probe is not None  # a policy that names its model says how it probes
+    assert terms.max_think is not None
+    source = terms.entropy_source
     if at_server and not policy.reads_logprobs:
         source = "none"
     elif source == "none":
         source = "full"  # the model here has no other way, and the policy does not care
-    certified = (content["certificate"] or {}).get("answer_cap")
+    certified = None if terms.certificate is None else terms.certificate.answer_cap
+    sampling = terms.sampling
     try:
         return ProbePlan(
             budgets=policy.budgets,
-            cue=content["probe"]["cue"]["text"],
-            cap=content["probe"]["cap"],
-            max_think=content["max_think"],
+            cue=terms.probe.cue.text,
+            cap=terms.probe.cap,
+            max_think=terms.max_think,
             answer_cap=answer_cap or certified or ProbePlan.answer_cap,
             greedy=sampling["greedy"],
             temperature=sampling["temperature"],
@@ -143,8 +146,7 @@ def make_requests(
     PolicyError
         A task is not the policy's, or the policy is for several and none is named.
     """
-    content = policy.content
-    own, template = content["task"], content["prompt_template"]
+    own, template = policy.terms.task, policy.terms.prompt_template
     requests = []
     for prompt in prompts:
         question = prompt if isinstance(prompt, Question) else _question(prompt, task or own)

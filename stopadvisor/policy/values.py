@@ -10,7 +10,7 @@ import json
 import math
 import reprlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from stopadvisor.errors import PolicyError
 
@@ -18,9 +18,12 @@ __all__ = [
     "MAX_BYTES",
     "MAX_DEPTH",
     "MAX_ELEMENTS",
+    "ReadOnlyDict",
+    "ReadOnlyList",
     "canonical_digest",
     "check_plain",
     "plain",
+    "read_only",
     "shown",
 ]
 
@@ -75,6 +78,50 @@ def _plain(value: Any, texts: dict[str, str], depth: int) -> Any:
         "a policy holds str, int, float, bool, None, list and dict only, "
         f"got {type(value).__name__} {shown(value)}"
     )
+
+
+# --- Values that nobody can change ----------------------------------------------------------------
+
+
+def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:
+    raise TypeError("a policy's content is read-only: change a copy, as dict(…) or plain(…) gives")
+
+
+class ReadOnlyDict(dict[str, Any]):
+    """A dict that cannot be changed; equal to a plain one, and written as one to JSON."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
+        """Copy and pickle as a plain dict."""
+        return dict, (dict(self),)
+
+
+class ReadOnlyList(list[Any]):
+    """A list that cannot be changed; equal to a plain one, and written as one to JSON."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = extend = insert = remove = clear = sort = reverse = _refuse
+    pop = _refuse
+
+    def __reduce__(self) -> tuple[type[list[Any]], tuple[list[Any]]]:
+        """Copy and pickle as a plain list."""
+        return list, (list(self),)
+
+
+def read_only(value: Any) -> Any:
+    """Copy plain values once into containers that cannot be changed, at any depth."""
+    if isinstance(value, dict):
+        return ReadOnlyDict({key: read_only(item) for key, item in value.items()})
+    if isinstance(value, list):
+        return ReadOnlyList([read_only(item) for item in value])
+    return value
+
+
+# --- Limits and digest ----------------------------------------------------------------------------
 
 
 def check_plain(content: Any) -> None:

@@ -56,7 +56,7 @@ def recorded_stop(policy: Policy, record: ProbeRecord) -> int | None:
         One of the policy's budgets was not probed.
     """
     probed = {checkpoint.budget: checkpoint for checkpoint in record.checkpoints}
-    task = record.task if policy.content["task"] == MIXED_TASKS else None
+    task = record.task if policy.terms.task == MIXED_TASKS else None
     session = Session(policy, closer_tokens=1, task=task)
     session.receive(record.trace_tokens)
     session.end(record.trace_tokens, cut=record.finish == "length")

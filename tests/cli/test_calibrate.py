@@ -141,7 +141,7 @@ def test_json_format_holds_the_same_policy(call: Call) -> None:
     one = calibrated(call, str(RUN), *FAST)
     other = calibrated(call, str(RUN), "--format", "json", *FAST)
     assert other["policy"].endswith("policy.json")
-    first, second = load_policy(one["policy"]).content, load_policy(other["policy"]).content
+    first, second = (dict(load_policy(found["policy"]).content) for found in (one, other))
     for content in (first, second):
         del content["created"], content["digest"]
     assert first == second

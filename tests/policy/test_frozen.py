@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
@@ -9,6 +10,8 @@ import pickle
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, asdict
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +31,7 @@ from stopadvisor.policy.frozen import (
     save_policy,
 )
 from stopadvisor.policy.schema import FIELDS
-from stopadvisor.policy.values import canonical_digest
+from stopadvisor.policy.values import canonical_digest, plain
 from stopadvisor.rules.families import display_threshold
 from stopadvisor.rules.features import FEATURES, TEXT_FEATURES
 from tests.policy_content import (
@@ -239,10 +242,59 @@ def test_properties() -> None:
     assert policy.digest[:8] in repr(policy)
     assert policy.summary()["n_questions"] == {"fit": 8, "calibration": 8, "test": 4}
     assert json.dumps(policy.summary())
-    policy.content["certificate"]["alpha"] = 0.5
-    assert policy.content["certificate"]["alpha"] == 0.15
     content["certificate"]["alpha"] = 0.5
     assert policy.content["certificate"]["alpha"] == 0.15
+
+
+def _changes(content: Any) -> dict[str, Callable[[], object]]:
+    return {
+        "update": lambda: content.update(kind="full-budget"),
+        "pop": lambda: content.pop("kind"),
+        "set": lambda: content.__setitem__("kind", "full-budget"),
+        "merge": lambda: content.__ior__({"kind": "full-budget"}),
+        "deep set": lambda: content["certificate"].__setitem__("alpha", 0.5),
+        "deep delete": lambda: content["certificate"].__delitem__("alpha"),
+        "append": lambda: content["budgets"].append(1),
+        "extend": lambda: content["budgets"].__iadd__([1]),
+        "clear": lambda: content["golden"][0]["steps"].clear(),
+    }
+
+
+def test_content_is_read_only_and_never_copied() -> None:
+    policy = Policy(build_policy(example_content()))
+    content = policy.content
+    assert policy.content is content
+    before = json.dumps(content)
+    for name, change in _changes(content).items():
+        with pytest.raises(TypeError, match="read-only"):
+            change()
+        assert json.dumps(content) == before, name
+    for copied in (plain(content), copy.deepcopy(content), pickle.loads(pickle.dumps(content))):
+        assert copied == content
+        assert (type(copied), type(copied["budgets"])) == (dict, list)
+        copied["certificate"]["alpha"] = 0.5
+    assert json.dumps(content) == before
+    assert Policy(content).digest == policy.digest
+
+
+@pytest.mark.parametrize("name", example_contents())
+def test_terms_say_what_the_content_says(name: str) -> None:
+    policy = Policy(build_policy(example_contents()[name]))
+    found, content = asdict(policy.terms), policy.content
+    certificate = found.pop("certificate")
+    if certificate is not None:
+        assert certificate.pop("answer_cap") is None
+        assert certificate.items() <= content["certificate"].items()
+    split = found.pop("split")
+    if split is not None:
+        assert plain(split).items() <= content["split"].items()
+    assert (certificate is None, split is None) == (
+        content["certificate"] is None,
+        content["split"] is None,
+    )
+    assert plain(found) == {key: content[key] for key in found}
+    with pytest.raises(FrozenInstanceError):
+        policy.terms.task = "math"  # type: ignore[misc]
 
 
 def test_full_budget_observes_nothing() -> None:

@@ -114,7 +114,7 @@ def test_a_policy_from_text_completions_loads_and_is_refused_where_it_would_serv
     content = example_content()
     content["engine"]["name"] = name
     save_policy(build_policy(content), tmp_path / "policy.joblib")
-    content = load_policy(tmp_path / "policy.joblib").content
+    content = dict(load_policy(tmp_path / "policy.joblib").content)
     assert check(content, engine=name) == []  # probes of a run of that time
     for here in ("openai", "hf"):
         with pytest.raises(PolicyError, match="takes and returns token ids, such as vLLM"):

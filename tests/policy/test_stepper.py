@@ -129,7 +129,7 @@ def reference_score(content: dict[str, Any], history: list[Probe]) -> float:
 @given(probes=questions())
 def test_equals_the_reference(family: str, probes: list[Probe]) -> None:
     policy = POLICIES[family]
-    content = policy.content
+    content = dict(policy.content)
     stepper = policy.start()
     for j, probe in enumerate(probes):
         assert stepper.next_budget == policy.budgets[j]

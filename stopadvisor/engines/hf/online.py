@@ -121,19 +121,19 @@ def generate(
     engine = model if isinstance(model, HfEngine) else _wrapped(model, tokenizer, policy)
     plan = policy_plan(policy, answer_cap=answer_cap)
     requests = make_requests(prompts, policy, task=task)
-    source = policy.content["entropy_source"]
+    source = policy.terms.entropy_source
     for remark in policy.check_source(engine.identity(), source):
         if remark not in engine.remarks:
             engine.remarks.append(remark)
     replies: list[Reply | None] = [None] * len(requests)
-    how: OnStop = on_stop or policy.content["on_stop"]
+    how: OnStop = on_stop or policy.on_stop
     for index, reply in serve(engine, requests, plan, policy, batch_size=batch_size, on_stop=how):
         replies[index] = reply
     return [reply for reply in replies if reply is not None]
 
 
 def _wrapped(model: Any, tokenizer: Any, policy: Policy) -> HfEngine:
-    return wrap(model, tokenizer, chat_template_kwargs=policy.content["chat_template_kwargs"])
+    return wrap(model, tokenizer, chat_template_kwargs=policy.terms.chat_template_kwargs)
 
 
 def serve(

@@ -105,17 +105,17 @@ async def connect(
         asyncio.run(main())
     """
     plan = server_plan(policy, answer_cap=answer_cap)
-    content = policy.content
+    assert policy.terms.model is not None  # or there is no plan
     served = await open_model(
-        model or content["model"]["name"],
+        model or policy.terms.model.name,
         base_urls,
-        chat_template_kwargs=content["chat_template_kwargs"],
+        chat_template_kwargs=policy.terms.chat_template_kwargs,
         **options,
     )
     try:
         remarks = policy.check_source(identity_of(served), entropy_at(served, policy))
         draws = await choose_draws(served, policy, serving, remarks)
-        how: OnStop = on_stop or content["on_stop"]
+        how: OnStop = on_stop or policy.on_stop
         served.can.check_on_stop(how)
         yield PolicyServer(_Answering(served, plan, policy, how, draws, remarks), policy)
     finally:
@@ -185,7 +185,7 @@ async def choose_draws(
         if asked == "resume":
             raise ModelError("a chat endpoint cannot resume thinking, got --serving resume")
         return "overlap"
-    if asked == "resume" or (asked is None and policy.content["serving"] != "overlap"):
+    if asked == "resume" or (asked is None and policy.terms.serving != "overlap"):
         return "resume"
     try:
         await check_streams(served.wire)
@@ -199,7 +199,7 @@ async def choose_draws(
 
 def entropy_at(served: ServedModel, policy: Policy) -> str:
     """Return the entropy source that a server gives a policy: its own, or none if it reads none."""
-    own: str = policy.content["entropy_source"]
+    own = policy.terms.entropy_source
     top = served.can.top_limit
     if not policy.reads_logprobs:
         return NO_ENTROPY
