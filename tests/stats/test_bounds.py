@@ -358,10 +358,23 @@ def test_more_than_a_million_is_no_number() -> None:
     assert labels_needed(0.1, 0.05, expected_risk=0.0999) is None
 
 
-def test_sizes_up_to_a_million_are_found() -> None:
-    found = labels_needed(0.05, 0.025, expected_risk=0.0493)
-    assert found is not None
-    assert power(found, 0.05, 0.025, 0.0493) >= 0.8 > power(found - 1, 0.05, 0.025, 0.0493)
+@pytest.mark.parametrize(
+    ("risk", "needed"),
+    [
+        pytest.param(0.0475, 59_201, id="sixty thousand"),
+        pytest.param(0.0493, 759_327, id="a million", marks=pytest.mark.long),  # 24 s
+    ],
+)
+def test_large_sizes_are_found(risk: float, needed: int) -> None:
+    assert labels_needed(0.05, 0.025, expected_risk=risk) == needed
+    assert power(needed, 0.05, 0.025, risk) >= 0.8 > power(needed - 1, 0.05, 0.025, risk)
+
+
+def test_sizes_up_to_a_million_keep_the_power() -> None:
+    # The number that the long case above finds, and a thinned set of the sizes beyond it.
+    sizes = np.unique(np.geomspace(759_327, 1_000_000, 400).astype(int))
+    assert min(power(int(n), 0.05, 0.025, 0.0493) for n in sizes) >= 0.8
+    assert power(759_326, 0.05, 0.025, 0.0493) < 0.8
 
 
 def test_teeth_beyond_the_first_generous_size_are_seen() -> None:
