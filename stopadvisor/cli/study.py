@@ -1,20 +1,16 @@
 """`stopadvisor study`: the paper's constructions over finished runs, as tables, JSON and CSV.
 
-Opens runs and archives, hands them to studies, several at a time in processes of their own, and
-writes what they found.  Knows no study; `studies.registry` does.
+Opens runs and archives, hands them to studies and writes what they found.  Knows no study;
+`studies.registry` does.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field, replace
-from multiprocessing import active_children, get_context
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -32,6 +28,7 @@ from stopadvisor.errors import StopAdvisorError, StudyError
 from stopadvisor.report.text.study import show_list, show_skipped, show_study
 from stopadvisor.runs.access import open_calibration
 from stopadvisor.runs.sources import Source, newest_source, open_source
+from stopadvisor.studies.batch import own_options, run_studies
 from stopadvisor.studies.registry import STUDIES, run_study
 from stopadvisor.studies.study import StudyOptions, StudyResult
 from stopadvisor.studies.write import write_csv, write_study
@@ -172,13 +169,7 @@ def _written(
 ) -> dict[str, Any]:
     if options.csv is not None:
         write_csv(result, options.csv)
-    return write_study(result, sources, _own_options(result.study, options.study))
-
-
-def _own_options(name: str, options: StudyOptions) -> StudyOptions:
-    """Leave out what only other studies understand."""
-    own = {key: value for key, value in options.extra.items() if key in STUDIES[name].options}
-    return replace(options, extra=own)
+    return write_study(result, sources, own_options(result.study, options.study))
 
 
 # --- All of them ----------------------------------------------------------------------------------
@@ -206,7 +197,9 @@ def _all(
     broken = False
     began = time.monotonic()
     with progress_on(err, quiet=options.output.quiet) as progress:
-        for done, (name, found) in enumerate(_results(options, sources), start=1):
+        for done, (name, found) in enumerate(
+            run_studies(sources, options.study, options.jobs), start=1
+        ):
             state = "done"
             if isinstance(found, StudyResult):
                 documents[name] = _written(found, sources, options)
@@ -226,49 +219,3 @@ def _all(
         raise StudyError(f"these runs allow no study; {first}: {reasons[first]}")
     skipped = [{"study": name, "reason": reasons[name]} for name in STUDIES if name in reasons]
     return documents, skipped, broken
-
-
-def _results(
-    options: StudyCommandOptions, sources: Sequence[Source]
-) -> Iterator[tuple[str, StudyResult | Exception]]:
-    """Each study with what it found or raised, as they finish."""
-    jobs = min(options.jobs or os.cpu_count() or 1, len(STUDIES))
-    order = sorted(STUDIES, key=lambda name: not STUDIES[name].slow)
-    asked = {name: _own_options(name, options.study) for name in order}
-    if jobs == 1:
-        for name, own in asked.items():
-            try:
-                yield name, run_study(name, sources, own)
-            except Exception as error:  # noqa: BLE001  the others shall still run
-                yield name, error
-        return
-    pool = ProcessPoolExecutor(
-        jobs, mp_context=get_context("spawn"), initializer=_begin, initargs=(sources,)
-    )
-    with pool:
-        futures = {pool.submit(_work, name, own): name for name, own in asked.items()}
-        try:
-            for future in as_completed(futures):
-                raised = future.exception()
-                if isinstance(raised, Exception):
-                    yield futures[future], raised
-                else:
-                    yield futures[future], future.result()
-        except BaseException:  # interrupted, here or by whoever takes the results
-            pool.shutdown(wait=False, cancel_futures=True)
-            for worker in active_children():
-                worker.terminate()
-            raise
-
-
-_SOURCES: list[Source] = []
-"""In a worker: what it was started with, so that tables travel once."""
-
-
-def _begin(sources: Sequence[Source]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a worker without a traceback
-    _SOURCES.extend(sources)
-
-
-def _work(name: str, options: StudyOptions) -> StudyResult:
-    return run_study(name, _SOURCES, options)

@@ -4,4 +4,5 @@ __all__ = [
     "agreement",
     "answering",
     "answers",
+    "profiling",
 ]

@@ -3,6 +3,7 @@
 __all__ = [
     "ablation",
     "alpha_grid",
+    "batch",
     "calibration",
     "calibration_size",
     "classifiers",

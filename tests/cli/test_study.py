@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.cli import study as study_command
 from stopadvisor.runs.ledger import read_ledger
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.registry import STUDIES
@@ -213,7 +212,7 @@ def _fake(monkeypatch: pytest.MonkeyPatch, names: Sequence[str], broken: str = "
         return StudyResult(name, "", ("paper",), ())
 
     keep_studies(monkeypatch, *names)
-    monkeypatch.setattr(study_command, "run_study", run)
+    monkeypatch.setattr("stopadvisor.studies.batch.run_study", run)
 
 
 def test_all_tells_its_progress(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

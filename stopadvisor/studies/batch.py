@@ -1,0 +1,88 @@
+"""All studies of some runs, several at a time in processes of their own.
+
+Knows no study; `studies.registry` does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
+from multiprocessing import active_children, get_context
+
+from stopadvisor.runs.sources import Source
+from stopadvisor.studies.registry import STUDIES, run_study
+from stopadvisor.studies.study import StudyOptions, StudyResult
+
+__all__ = ["own_options", "run_studies"]
+
+
+def own_options(name: str, options: StudyOptions) -> StudyOptions:
+    """Leave out what only other studies understand."""
+    own = {key: value for key, value in options.extra.items() if key in STUDIES[name].options}
+    return replace(options, extra=own)
+
+
+def run_studies(
+    sources: Sequence[Source], options: StudyOptions, jobs: int | None = None
+) -> Iterator[tuple[str, StudyResult | Exception]]:
+    """Run every study: each with what it found or raised, as they finish.
+
+    Parameters
+    ----------
+    sources : sequence of Source
+        The runs to study.
+    options : StudyOptions
+        Of all studies; each is given what it understands.
+    jobs : int, optional
+        Processes; None for one a core.
+
+    Yields
+    ------
+    name : str
+        Of the study.
+    found : StudyResult or Exception
+        What it found, or why it found nothing.
+    """
+    jobs = min(jobs or os.cpu_count() or 1, len(STUDIES))
+    order = sorted(STUDIES, key=lambda name: not STUDIES[name].slow)
+    chosen = {name: own_options(name, options) for name in order}
+    if jobs == 1:
+        for name, own in chosen.items():
+            try:
+                yield name, run_study(name, sources, own)
+            except Exception as error:  # noqa: BLE001  the others shall still run
+                yield name, error
+        return
+    pool = ProcessPoolExecutor(
+        jobs, mp_context=get_context("spawn"), initializer=_begin, initargs=(sources,)
+    )
+    with pool:
+        futures = {pool.submit(_work, name, own): name for name, own in chosen.items()}
+        try:
+            for future in as_completed(futures):
+                raised = future.exception()
+                if isinstance(raised, Exception):
+                    yield futures[future], raised
+                else:
+                    yield futures[future], future.result()
+        except BaseException:  # interrupted, here or by whoever takes the results
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in active_children():
+                worker.terminate()
+            raise
+
+
+_SOURCES: list[Source] = []
+"""In a worker: what it was started with, so that tables travel once."""
+
+
+def _begin(sources: Sequence[Source]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends a worker without a traceback
+    _SOURCES.extend(sources)
+
+
+def _work(name: str, options: StudyOptions) -> StudyResult:
+    return run_study(name, _SOURCES, options)
