@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ import numpy as np
 
 from stopadvisor.constants import CUES
 from stopadvisor.engines import OutOfMemory
-from stopadvisor.probes.plan import ProbePlan, Prompt, RawProbe, RawTrace
+from stopadvisor.engines.chat import Chat
+from stopadvisor.probes.plan import Capabilities, Check, ProbePlan, Prompt, RawProbe, RawTrace
 
 __all__ = ["FAULTS", "ScriptedEngine", "write_sums"]
 
@@ -55,7 +56,7 @@ def write_sums(path: Path, n: int, *, start: int = 0) -> Path:
 
 @dataclass
 class ScriptedEngine:
-    """Implements `probes.Engine`; deterministic in key, sample and seed, whatever the batch."""
+    """An `Engine`; deterministic in key, sample and seed, whatever the batch."""
 
     revision: str = "r1"
     faults: frozenset[str] = frozenset()
@@ -69,7 +70,11 @@ class ScriptedEngine:
     stop_after: int | None = None
     """Raise KeyboardInterrupt instead of answering the batch after so many."""
     remarks: list[str] = field(default_factory=list)
-    on_tokens: Callable[[int], None] | None = None
+    tells_tokens: bool = True
+    """Whether it tells of thinking tokens before a trace is handed out."""
+    closed: bool = False
+    chat: Chat | None = None
+    """Whose markers and template preflight is to check; None: none are checked."""
     calls: list[tuple[tuple[str, ...], ProbePlan]] = field(default_factory=list)
     """What was asked: keys and plan of every batch."""
 
@@ -95,6 +100,25 @@ class ScriptedEngine:
             "chat_template_kwargs": {},
         }
 
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(vocabulary=self.vocabulary)
+
+    def temperature(self, plan: ProbePlan) -> float:
+        return 0.0 if plan.greedy else plan.temperature or 1.0
+
+    def prompt_checks(self, prompts: Sequence[Prompt]) -> list[Check]:
+        return [] if self.chat is None else self.chat.checks(prompts)
+
+    def engine_checks(self, prompt: Prompt, plan: ProbePlan) -> list[Check]:
+        return []
+
+    def status(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        self.closed = True
+
     def suffix_ids(self, cue: str) -> list[int]:
         return [2, *(3 + ord(c) % 7 for c in cue)]
 
@@ -106,6 +130,17 @@ class ScriptedEngine:
     def auto_batch_size(self, plan: ProbePlan) -> int:
         return 16
 
+    def probe_each(
+        self,
+        prompts: Sequence[Prompt],
+        plan: ProbePlan,
+        on_tokens: Callable[[int], None] | None = None,
+    ) -> Iterator[tuple[int, RawTrace]]:
+        for number, trace in enumerate(self.probe(prompts, plan)):
+            if on_tokens is not None and self.tells_tokens:
+                on_tokens(trace.trace_tokens)
+            yield number, trace
+
     def probe(self, prompts: Sequence[Prompt], plan: ProbePlan) -> list[RawTrace]:
         if self.stop_after is not None and len(self.calls) >= self.stop_after:
             raise KeyboardInterrupt
@@ -113,11 +148,7 @@ class ScriptedEngine:
         if self.memory is not None and len(prompts) > self.memory:
             raise OutOfMemory(f"scripted: {len(prompts)} questions do not fit")
         time.sleep(self.delay_s)
-        traces = [self._trace(prompt, plan) for prompt in prompts]
-        if self.on_tokens is not None:
-            for trace in traces:
-                self.on_tokens(trace.trace_tokens)
-        return traces
+        return [self._trace(prompt, plan) for prompt in prompts]
 
     def _trace(self, prompt: Prompt, plan: ProbePlan) -> RawTrace:
         asked = _SUM.search(prompt.messages[-1]["content"])

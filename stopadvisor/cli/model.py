@@ -108,13 +108,12 @@ def load_engine(options: ModelOptions) -> Engine:
 
 @contextmanager
 def open_engine(options: ModelOptions) -> Iterator[Engine]:
-    """The loaded model, closed at the end if it is one that is closed."""
+    """The loaded model, closed at the end."""
     engine = load_engine(options)
     try:
         yield engine
     finally:
-        if hasattr(engine, "close"):
-            engine.close()
+        engine.close()
 
 
 # --- What only the parser knows -------------------------------------------------------------------

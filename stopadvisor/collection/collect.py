@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 from stopadvisor.answers.grading import GRADING
 from stopadvisor.collection.labels import Grades, grade_traces
@@ -55,69 +54,39 @@ def make_prompts(
     return [Prompt(q.key, tuple(render_messages(q, template)), sample) for q in questions]
 
 
-@runtime_checkable
-class _Telling(Protocol):
-    """An engine that tells of its tokens while it draws a batch, which may take minutes."""
-
-    on_tokens: Callable[[int], None] | None
-
-
-@runtime_checkable
-class _Streaming(Protocol):
-    """An engine that works on many questions at once and hands each out as it is finished."""
-
-    def probe_each(
-        self, prompts: Sequence[Prompt], plan: ProbePlan
-    ) -> Iterator[tuple[int, RawTrace]]:
-        """Number of the prompt and its trace, in the order in which they are finished."""
-        ...
-
-    def status(self) -> str:
-        """How it goes, in a few words."""
-        ...
-
-
-def _probe_each(
-    engine: _Streaming, prompts: Sequence[Prompt], plan: ProbePlan, progress: Progress
-) -> Iterator[tuple[int, RawTrace]]:
-    """Ask everything at once and report tokens as traces come."""
-    open_questions = set(range(len(prompts)))
-    for number, trace in engine.probe_each(prompts, plan):
-        progress.advance(0, _decoded_tokens([trace]))
-        progress.note(engine.status())
-        open_questions.discard(number)
-        yield number, trace
-    if open_questions:
-        raise EngineError(
-            f"the engine must answer {len(prompts)} prompts, got "
-            f"{len(prompts) - len(open_questions)} traces"
-        )
-
-
 def _probe(
     engine: Engine, prompts: Sequence[Prompt], plan: ProbePlan, progress: Progress
-) -> list[RawTrace]:
-    """Ask one batch and report its tokens: as they come, where the engine tells."""
-    reported = 0
+) -> Iterator[tuple[int, RawTrace]]:
+    """Ask prompts and report their tokens: as they come where the engine tells, else by trace."""
+    reported = decoded = 0
 
-    def tell(tokens: int) -> None:
+    def report(tokens: int) -> None:
         nonlocal reported
         reported += tokens
         progress.advance(0, tokens)
 
-    if isinstance(engine, _Telling):
-        engine.on_tokens = tell
-    try:
-        traces = engine.probe(prompts, plan)
-    finally:
-        if isinstance(engine, _Telling):
-            engine.on_tokens = None
-    progress.advance(0, max(0, _decoded_tokens(traces) - reported))
-    if len(traces) != len(prompts):
+    open_prompts = set(range(len(prompts)))
+    for number, trace in engine.probe_each(prompts, plan, report):
+        decoded += _decoded_tokens(trace)
+        if decoded > reported:
+            report(decoded - reported)
+        if status := engine.status():
+            progress.note(status)
+        open_prompts.discard(number)
+        yield number, trace
+    if open_prompts:
         raise EngineError(
-            f"the engine must answer {len(prompts)} prompts, got {len(traces)} traces"
+            f"the engine must answer {len(prompts)} prompts, got "
+            f"{len(prompts) - len(open_prompts)} traces"
         )
-    return traces
+
+
+def _probe_batch(
+    engine: Engine, prompts: Sequence[Prompt], plan: ProbePlan, progress: Progress
+) -> list[RawTrace]:
+    """Ask one batch, and return its traces in the order of the prompts."""
+    traces = dict(_probe(engine, prompts, plan, progress))
+    return [traces[number] for number in range(len(prompts))]
 
 
 def ask_all(
@@ -137,9 +106,9 @@ def ask_all(
     EngineError
         The engine failed, or did not answer every prompt.
     """
-    if isinstance(engine, _Streaming):
+    if not engine.capabilities.batched:
         found: dict[int, RawTrace] = {}
-        for number, trace in _probe_each(engine, prompts, plan, progress):
+        for number, trace in _probe(engine, prompts, plan, progress):
             found[number] = trace
             progress.advance(1, 0)
         return [found[number] for number in range(len(prompts))]
@@ -147,7 +116,7 @@ def ask_all(
     while len(traces) < len(prompts):
         batch = prompts[len(traces) : len(traces) + batch_size]
         try:
-            answered = _probe(engine, batch, plan, progress)
+            answered = _probe_batch(engine, batch, plan, progress)
         except OutOfMemory as error:
             batch_size = _halve(batch_size, error, progress)
             continue
@@ -182,11 +151,9 @@ def _check_probes(
                 )
 
 
-def _decoded_tokens(traces: Sequence[RawTrace]) -> int:
-    return sum(
-        t.trace_tokens + t.natural_tokens + sum(p.probe_tokens + p.visible_tokens for p in t.probes)
-        for t in traces
-    )
+def _decoded_tokens(trace: RawTrace) -> int:
+    answers = sum(probe.probe_tokens + probe.visible_tokens for probe in trace.probes)
+    return trace.trace_tokens + trace.natural_tokens + answers
 
 
 def _halve(batch_size: int, error: OutOfMemory, progress: Progress) -> int:
@@ -259,7 +226,7 @@ def collect(
     run.annotate(workload=describe_workload(workload), batch_size=batch_size)
     progress.begin("probing", len(wanted), already)
     job = _Job(run, plan, grader, template, progress)
-    if isinstance(engine, _Streaming):
+    if not engine.capabilities.batched:
         asked = [(q, sample) for sample in range(samples) for q in questions]
         job.each(engine, [(q, sample) for q, sample in asked if (q.id, sample) not in done])
     else:
@@ -302,7 +269,7 @@ class _Job:
                 continue
             try:
                 prompts = make_prompts(members, self.template, sample)
-                traces = _probe(engine, prompts, self.plan, self.progress)
+                traces = _probe_batch(engine, prompts, self.plan, self.progress)
             except OutOfMemory as error:
                 if not shrink:
                     raise
@@ -317,10 +284,10 @@ class _Job:
             start += batch_size
         return batch_size
 
-    def each(self, engine: _Streaming, asked: Sequence[tuple[Question, int]]) -> None:
+    def each(self, engine: Engine, asked: Sequence[tuple[Question, int]]) -> None:
         """Ask questions all at once, and keep each sample's trace as soon as it is there."""
         prompts = [make_prompts([q], self.template, sample)[0] for q, sample in asked]
-        for number, trace in _probe_each(engine, prompts, self.plan, self.progress):
+        for number, trace in _probe(engine, prompts, self.plan, self.progress):
             question, sample = asked[number]
             # One by one: grading mathematics may lag far behind the server, and what is graded
             # shall not be lost with what is not.

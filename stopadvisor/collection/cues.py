@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from stopadvisor.answers.normal_form import extract_forced, extract_natural, normalize
 from stopadvisor.collection.collect import ask_all, make_prompts
 from stopadvisor.collection.labels import Grades, grade_traces
 from stopadvisor.collection.progress import NullProgress, Progress
 from stopadvisor.errors import EngineError
-from stopadvisor.probes.plan import Engine, ProbePlan, RawProbe, RawTrace
+from stopadvisor.probes.plan import Engine, ProbePlan, RawProbe, RawTrace, Status
 from stopadvisor.stats.intervals import exact_interval
 from stopadvisor.workload.questions import Question
 
@@ -25,7 +25,6 @@ __all__ = [
     "CueComparison",
     "CueExample",
     "CueRow",
-    "Status",
     "agreement",
     "below",
     "compare_cues",
@@ -33,8 +32,6 @@ __all__ = [
 
 CUE_QUESTIONS = 64
 AGREEMENT_FAIL, AGREEMENT_WARN = 0.5, 0.9
-
-Status = Literal["pass", "warn", "fail"]
 
 
 @dataclass(frozen=True)

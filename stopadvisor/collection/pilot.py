@@ -36,9 +36,6 @@ def thinking_cap(
 ) -> int:
     """Say where thinking is cut, such that no question's thinking is cut earlier.
 
-    An engine may offer ``longest_thinking(prompts, plan)``: the thinking tokens that its context
-    leaves beside each of these prompts and an answer, or None without a limit.
-
     Parameters
     ----------
     questions
@@ -51,8 +48,7 @@ def thinking_cap(
     ModelError
         The plan's cap does not fit the context, or its budgets go beyond the cap.
     """
-    measure = getattr(engine, "longest_thinking", None)
-    room = measure(make_prompts(questions, template), plan) if measure else None
+    room = engine.longest_thinking(make_prompts(questions, template), plan)
     cap = plan.max_think
     if room is not None and room < cap:
         if not auto:
@@ -68,13 +64,10 @@ def thinking_cap(
     return cap
 
 
-def cue_ids(engine: Engine, cue: str) -> list[int] | None:
-    """Tokens of the cue behind the closer, where the engine offers ``suffix_ids(cue)``."""
-    suffix = getattr(engine, "suffix_ids", None)
-    if suffix is None:
-        return None
+def cue_ids(engine: Engine, cue: str) -> list[int]:
+    """Tokens of the cue behind the closer."""
     closer = engine.identity()["think_close"]["ids"]
-    return [int(i) for i in suffix(cue)[len(closer) :]]
+    return engine.suffix_ids(cue)[len(closer) :]
 
 
 def auto_budgets(trace_lengths: Sequence[int]) -> tuple[int, ...]:

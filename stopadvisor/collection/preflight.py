@@ -15,18 +15,16 @@ from typing import Any
 
 from stopadvisor.answers.normal_form import normalize
 from stopadvisor.collection.collect import ask_all, make_prompts
-from stopadvisor.collection.cues import CueAgreement, CueExample, Status, agreement, below
+from stopadvisor.collection.cues import CueAgreement, CueExample, agreement, below
 from stopadvisor.collection.labels import Grades
 from stopadvisor.collection.progress import NullProgress, Progress
 from stopadvisor.constants import TRUNCATED_WARN
-from stopadvisor.engines.chat import Chat
 from stopadvisor.errors import EngineError, PreflightError
-from stopadvisor.probes.plan import Engine, ProbePlan, Prompt, RawProbe, RawTrace
+from stopadvisor.probes.plan import Check, Engine, ProbePlan, RawProbe, RawTrace, Status
 from stopadvisor.workload.questions import Question
 
 __all__ = [
     "PREFLIGHT_QUESTIONS",
-    "Check",
     "PreflightReport",
     "run_preflight",
 ]
@@ -43,18 +41,6 @@ TOLERANCE = 1e-4
 """Rounding above a log-probability of 0, or below an entropy of 0, that half precision may show."""
 
 _SEVERITY: tuple[Status, ...] = ("pass", "warn", "fail")
-
-
-@dataclass(frozen=True)
-class Check:
-    """One thing that was tried."""
-
-    name: str
-    status: Status
-    detail: str
-    """What was seen."""
-    advice: str = ""
-    """What to do about it; empty when it passed."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +87,6 @@ def run_preflight(
 ) -> PreflightReport:
     """Try the engine, the thinking markers and the cue.
 
-    An engine may show its tokenizer and chat template (`chat`) and the size of its distribution
-    (`vocabulary`), and try things of its own (`findings`); what it does not show is not checked.
-
     Parameters
     ----------
     questions
@@ -139,20 +122,18 @@ def run_preflight(
     capped = ask_all(engine, prompts, short, batch_size=batch_size, progress=progress)
     final = [trace.probes[-1] for trace in traces]
     agreed = agreement(questions, traces, final, grader)
-    chat: Chat | None = getattr(engine, "chat", None)
-    own = getattr(engine, "findings", None)
     return PreflightReport(
         checks=(
             _markers(traces, plan),
-            *([_marker_ids(chat), _template(chat, prompts)] if chat else []),
+            *engine.prompt_checks(prompts),
             _truncation(traces, plan),
             _budgets(traces, full),
             _think_cap(traces, capped, prefix),
             _cue(questions, final),
             _answer_cap([p for t in traces for p in t.probes], plan),
             _agreement(agreed),
-            _numbers(traces, plan, getattr(engine, "vocabulary", None)),
-            *(Check(**asdict(found)) for found in (own(prompts[0], plan) if own else ())),
+            _numbers(traces, plan, engine.capabilities.vocabulary),
+            *engine.engine_checks(prompts[0], plan),
         ),
         agreement=agreed.share,
         examples=agreed.examples[:EXAMPLES],
@@ -181,44 +162,6 @@ def _markers(traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
         below(thinking / len(traces), fail=0.5, warn=0.9),
         detail,
         "switch thinking on (--chat-template-kwargs), or check --think-open and --think-close",
-    )
-
-
-def _marker_ids(chat: Chat) -> Check:
-    """The markers, one token or several, are the same ids after a way through their text."""
-    seen, changed = [], []
-    for name, marker in (("opener", chat.opener), ("closer", chat.closer)):
-        ids = list(marker.ids)
-        again = chat.encode(chat.decode(ids, special=True))
-        seen.append(f"{name} {marker.text!r} is {len(ids)} token{'s' * (len(ids) > 1)}")
-        if again != ids:
-            changed.append(f"{name} {ids} comes back as {again}")
-    return _check(
-        "marker-ids",
-        "warn" if changed else "pass",
-        ", ".join(seen) + ("; " + ", ".join(changed) if changed else ", unchanged through text"),
-        "probe and serve on token ids, never on joined text",
-    )
-
-
-def _template(chat: Chat, prompts: Sequence[Prompt]) -> Check:
-    """Who opens the thinking: the chat template, or we."""
-    opens = 0
-    for prompt in prompts:
-        opens += chat.encode(chat.render(prompt.messages)) == chat.prompt_ids(prompt.messages)
-    tail = chat.render(prompts[0].messages)[-20:]
-    if opens in (0, len(prompts)):
-        how = (
-            "the chat template opens thinking itself"
-            if opens
-            else f"the chat template leaves thinking unopened, {chat.opener.text!r} is appended"
-        )
-        return Check("template", "pass", f"{how}; it ends in {tail!r}")
-    return Check(
-        "template",
-        "warn",
-        f"the chat template opens thinking itself for {opens}/{len(prompts)} questions only",
-        "production must render alike: see that --chat-template-kwargs suit all questions",
     )
 
 

@@ -40,9 +40,6 @@ __all__ = ["OpenEngine", "ProbeSummary", "probe", "try_engine"]
 OpenEngine = Callable[[], AbstractContextManager[Engine]]
 """Loads a model when it is entered, and closes it at the end."""
 
-DEFAULT_BATCH = 8
-"""For engines that give no size of their own."""
-
 
 @dataclass(frozen=True)
 class ProbeSummary:
@@ -329,11 +326,10 @@ def _passed(file: Path) -> bool:
 
 
 def _choose_batch_size(engine: Engine, plan: ProbePlan) -> int:
-    """Take the engine's own size, where it has one."""
-    own = getattr(engine, "auto_batch_size", None)
+    """Take the engine's own size."""
     # A grid that is not chosen yet takes as much memory as the paper's.
     plan = plan if plan.budgets else replace(plan, budgets=PAPER_BUDGETS)
-    return max(1, int(own(plan))) if own else DEFAULT_BATCH
+    return engine.auto_batch_size(plan)
 
 
 def _settle_cap(
@@ -360,10 +356,7 @@ def _settle_cap(
 
 def _check_samples(engine: Engine, settings: ProbeSettings) -> None:
     """Refuse to draw the same trace several times."""
-    sampling = getattr(engine, "sampling", None)
-    if settings.samples == 1 or sampling is None:
-        return
-    if sampling(settings.plan()).temperature == 0:
+    if settings.samples > 1 and engine.temperature(settings.plan()) == 0:
         raise ModelError(
             "the model's own settings always take the likeliest token, so that all traces of a "
             f"question would be equal, got --samples {settings.samples}: give --temperature"

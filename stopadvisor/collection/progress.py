@@ -50,7 +50,7 @@ class NullProgress:
 
 def report_remarks(engine: Engine, progress: Progress, reported: set[str]) -> None:
     """Pass on what an engine wants known, unless it was reported already."""
-    for remark in getattr(engine, "remarks", ()):
+    for remark in engine.remarks:
         if remark not in reported:
             reported.add(remark)
             progress.remark(remark)

@@ -60,7 +60,7 @@ class ProbeSettings:
         """The same, with what is left to the engine as this engine has it."""
         if self.entropy != "auto":
             return self
-        return replace(self, entropy=getattr(engine, "entropy", "full"))
+        return replace(self, entropy=engine.capabilities.entropy)
 
     def plan(self) -> ProbePlan:
         """The plan before a model is seen: no budgets, and the longest cap, where both are auto.

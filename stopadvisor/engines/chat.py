@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stopadvisor.errors import ModelError
+from stopadvisor.probes.plan import Check, Prompt
 
 __all__ = ["KNOWN_MARKERS", "Chat", "Marker", "find_markers"]
 
@@ -228,6 +229,48 @@ class Chat:
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """Return ids as text, special tokens left out unless they are asked for."""
         return _decode(self.tokenizer, ids, special=special)
+
+    def checks(self, prompts: Sequence[Prompt]) -> list[Check]:
+        """Check the markers and the template, as preflight does for every engine that has them."""
+        return [self._check_markers(), self._check_template(prompts)]
+
+    def _check_markers(self) -> Check:
+        """The markers, one token or several, come back from their text as the same ids."""
+        seen, changed = [], []
+        for name, marker in (("opener", self.opener), ("closer", self.closer)):
+            ids = list(marker.ids)
+            again = self.encode(self.decode(ids, special=True))
+            seen.append(f"{name} {marker.text!r} is {len(ids)} token{'s' * (len(ids) > 1)}")
+            if again != ids:
+                changed.append(f"{name} {ids} comes back as {again}")
+        if not changed:
+            return Check("marker-ids", "pass", ", ".join(seen) + ", unchanged through text")
+        return Check(
+            "marker-ids",
+            "warn",
+            f"{', '.join(seen)}; {', '.join(changed)}",
+            "probe and serve on token ids, never on joined text",
+        )
+
+    def _check_template(self, prompts: Sequence[Prompt]) -> Check:
+        """The chat template opens the thinking for all questions, or for none."""
+        opens = 0
+        for prompt in prompts:
+            opens += self.encode(self.render(prompt.messages)) == self.prompt_ids(prompt.messages)
+        tail = self.render(prompts[0].messages)[-20:]
+        if opens in (0, len(prompts)):
+            how = (
+                "the chat template opens thinking itself"
+                if opens
+                else f"the chat template leaves thinking unopened, {self.opener.text!r} is appended"
+            )
+            return Check("template", "pass", f"{how}; it ends in {tail!r}")
+        return Check(
+            "template",
+            "warn",
+            f"the chat template opens thinking itself for {opens}/{len(prompts)} questions only",
+            "production must render alike: see that --chat-template-kwargs suit all questions",
+        )
 
     def tokenizer_sha256(self) -> str:
         """Hash the vocabulary with its ids, and how a fixed text is split.

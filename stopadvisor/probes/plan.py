@@ -1,21 +1,33 @@
-"""What an engine is asked for, and what it gives back: prompts, a plan, raw traces.
+"""What an engine is asked for, and what it gives back: prompts and a plan, raw traces and checks.
 
 This module knows no model and grades nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from stopadvisor.constants import PROBE_CAP
 from stopadvisor.errors import ProbeError
 
-__all__ = ["Engine", "OnStop", "ProbePlan", "Prompt", "RawProbe", "RawTrace"]
+__all__ = [
+    "Capabilities",
+    "Check",
+    "Engine",
+    "OnStop",
+    "ProbePlan",
+    "Prompt",
+    "RawProbe",
+    "RawTrace",
+    "Status",
+]
 
 OnStop = Literal["probe", "answer"]
 """What a stopped request gets: the forced answer, or a visible one after the closed thinking."""
+Status = Literal["pass", "warn", "fail"]
+"""How a check of preflight came out."""
 
 
 @dataclass(frozen=True)
@@ -128,13 +140,97 @@ class RawTrace:
     probes: tuple[RawProbe, ...]
 
 
+@dataclass(frozen=True)
+class Check:
+    """One thing that preflight tried."""
+
+    name: str
+    status: Status
+    detail: str
+    """What was seen."""
+    advice: str = ""
+    """What to do about it; empty when it passed."""
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What an engine can do, as it states itself."""
+
+    entropy: str = "full"
+    """Source of entropies where the user asks for none: ``full``, ``top-k:K`` or ``none``."""
+    vocabulary: int | None = None
+    """Tokens that an entropy is over; None where the engine sees the likeliest ones alone."""
+    batched: bool = True
+    """Prompts must come in batches that fit into memory; otherwise all may come at once."""
+
+
+@runtime_checkable
 class Engine(Protocol):
     """What probing needs of a model, wherever it runs."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do."""
+        ...
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the user should know, one line each, in the order it came up; may grow."""
+        ...
 
     def identity(self) -> dict[str, Any]:
         """What decides the outcome: model, tokenizer, template, engine, dtype, markers (JSON)."""
         ...
 
-    def probe(self, prompts: Sequence[Prompt], plan: ProbePlan) -> list[RawTrace]:
-        """Draw one trace per prompt and probe it at every budget; same order as `prompts`."""
+    def suffix_ids(self, cue: str) -> list[int]:
+        """Tokens that close the thinking and ask for the answer: the closer, then the cue."""
+        ...
+
+    def temperature(self, plan: ProbePlan) -> float:
+        """Temperature under which this plan's traces are drawn; 0 takes the likeliest token."""
+        ...
+
+    def auto_batch_size(self, plan: ProbePlan) -> int:
+        """Prompts at once, where the user does not say."""
+        ...
+
+    def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int | None:
+        """Thinking tokens that the context leaves beside each prompt and an answer.
+
+        None where no context is known.
+        """
+        ...
+
+    def prompt_checks(self, prompts: Sequence[Prompt]) -> list[Check]:
+        """Check thinking markers and chat template on these prompts, without drawing a token."""
+        ...
+
+    def engine_checks(self, prompt: Prompt, plan: ProbePlan) -> list[Check]:
+        """Check what can go wrong with this engine alone, by asking it."""
+        ...
+
+    def probe_each(
+        self,
+        prompts: Sequence[Prompt],
+        plan: ProbePlan,
+        on_tokens: Callable[[int], None] | None = None,
+    ) -> Iterator[tuple[int, RawTrace]]:
+        """Draw one trace per prompt and probe it at every budget.
+
+        Yields the number of each prompt with its trace, in the order in which they are finished.
+        `on_tokens` is told, where that can be seen, how many tokens more were drawn.
+
+        Raises
+        ------
+        OutOfMemory
+            The batch is too large; fewer prompts at once may fit.
+        """
+        ...
+
+    def status(self) -> str:
+        """How it goes, in a few words; empty where there is nothing to say."""
+        ...
+
+    def close(self) -> None:
+        """Give back connections and threads, if it holds any."""
         ...

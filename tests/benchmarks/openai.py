@@ -108,7 +108,11 @@ def main() -> None:
     with served(options.base_url, options.model) as (url, model):
         engine = load_engine(model, [url], concurrency=CONCURRENCY)
         plan = ProbePlan(
-            budgets=BUDGETS, cue=CUES["terse"], max_think=400, greedy=True, entropy=engine.entropy
+            budgets=BUDGETS,
+            cue=CUES["terse"],
+            max_think=400,
+            greedy=True,
+            entropy=engine.capabilities.entropy,
         )
         bodies = recorded(engine, prompts, plan)
         ours, theirs, cpu = [], [], [time.process_time()]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from stopadvisor.collection.pilot import auto_budgets, cue_ids, pilot_budgets, thinking_cap
 from stopadvisor.constants import PAPER_BUDGETS
 from stopadvisor.errors import ModelError, ProbeError
-from stopadvisor.probes.plan import ProbePlan, Prompt, RawTrace
+from stopadvisor.probes.plan import ProbePlan, Prompt
 from stopadvisor.workload.questions import Question, Workload, read_workload
 from tests.scripted import ScriptedEngine, write_sums
 
@@ -61,24 +60,9 @@ def test_a_cap_beyond_the_context_is_refused(questions: tuple[Question, ...]) ->
         thinking_cap(ScriptedEngine(), questions, far, auto=True)
 
 
-class Bare:
-    """An engine with no more than the protocol asks."""
-
-    def identity(self) -> dict[str, Any]:
-        return {}
-
-    def probe(self, prompts: Any, plan: ProbePlan) -> list[RawTrace]:
-        raise AssertionError("not asked")
-
-
-def test_an_engine_need_not_know_its_context(questions: tuple[Question, ...]) -> None:
-    assert thinking_cap(Bare(), questions, PLAN) == PLAN.max_think
-    assert cue_ids(Bare(), PLAN.cue) is None
-
-
 def test_tokens_of_the_cue_come_without_the_closer() -> None:
     engine = ScriptedEngine()
-    assert [2, *(cue_ids(engine, "ab") or [])] == engine.suffix_ids("ab")
+    assert [2, *cue_ids(engine, "ab")] == engine.suffix_ids("ab")
 
 
 # --- Budgets --------------------------------------------------------------------------------------

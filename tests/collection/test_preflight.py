@@ -216,18 +216,12 @@ def test_what_is_not_finite_fails(questions: tuple[Question, ...], value: float)
 # --- Markers and template, where the engine shows its chat ----------------------------------------
 
 
-def with_chat(chat: Any) -> ScriptedEngine:
-    engine = ScriptedEngine()
-    engine.chat = chat  # type: ignore[attr-defined]
-    return engine
-
-
 def detail(report: PreflightReport, name: str) -> str:
     return next(c.detail for c in report.checks if c.name == name)
 
 
 def test_markers_of_one_token_and_an_appended_opener(questions: tuple[Question, ...]) -> None:
-    report, status = check(with_chat(Chat.of(byte_tokenizer())), questions)
+    report, status = check(ScriptedEngine(chat=Chat.of(byte_tokenizer())), questions)
     assert (status["marker-ids"], status["template"]) == ("pass", "pass")
     assert detail(report, "marker-ids") == (
         "opener '<think>' is 1 token, closer '</think>' is 1 token, unchanged through text"
@@ -237,7 +231,7 @@ def test_markers_of_one_token_and_an_appended_opener(questions: tuple[Question, 
 
 def test_markers_that_are_sequences(questions: tuple[Question, ...]) -> None:
     chat = Chat.of(byte_tokenizer(think=False), think_open="<think>", think_close="</think>")
-    report, status = check(with_chat(chat), questions)
+    report, status = check(ScriptedEngine(chat=chat), questions)
     assert status["marker-ids"] == "pass"
     assert "opener '<think>' is 7 tokens, closer '</think>' is 8" in detail(report, "marker-ids")
 
@@ -245,7 +239,7 @@ def test_markers_that_are_sequences(questions: tuple[Question, ...]) -> None:
 def test_a_marker_that_its_text_does_not_give_back(questions: tuple[Question, ...]) -> None:
     whole = Chat.of(byte_tokenizer())
     pieces = Chat.of(byte_tokenizer(think=False), think_open="<think>", think_close="</think>")
-    engine = with_chat(replace(whole, closer=pieces.closer))
+    engine = ScriptedEngine(chat=replace(whole, closer=pieces.closer))
     report, status = check(engine, questions)
     assert status["marker-ids"] == "warn"
     assert f"comes back as {list(whole.closer.ids)}" in detail(report, "marker-ids")
@@ -253,7 +247,7 @@ def test_a_marker_that_its_text_does_not_give_back(questions: tuple[Question, ..
 
 def test_a_template_that_opens_thinking_itself(questions: tuple[Question, ...]) -> None:
     chat = Chat.of(byte_tokenizer(), template_kwargs={"opens": True})
-    report, status = check(with_chat(chat), questions)
+    report, status = check(ScriptedEngine(chat=chat), questions)
     assert status["template"] == "pass"
     assert detail(report, "template") == (
         "the chat template opens thinking itself; it ends in 'swer:\".<bot><think>\\n'"
@@ -262,6 +256,6 @@ def test_a_template_that_opens_thinking_itself(questions: tuple[Question, ...]) 
 
 def test_a_template_that_opens_thinking_for_some(questions: tuple[Question, ...]) -> None:
     some = TEMPLATE.replace("opens is defined and opens", "'1 +' in messages[-1].content")
-    report, status = check(with_chat(Chat.of(byte_tokenizer(template=some))), questions)
+    report, status = check(ScriptedEngine(chat=Chat.of(byte_tokenizer(template=some))), questions)
     assert status["template"] == "warn"
     assert "opens thinking itself for 2/16 questions only" in detail(report, "template")

@@ -229,7 +229,7 @@ def test_layers_on_several_devices_change_nothing(random_engine: HfEngine) -> No
         assert [p.mean_logprob for p in one.probes] == expected
 
 
-def test_running_out_of_memory_is_told_apart(
+def test_running_out_of_memory_is_reported_apart(
     random_engine: HfEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*args: object, **kwargs: object) -> None:
@@ -268,17 +268,17 @@ def test_the_longest_thinking_is_never_cut(random_engine: HfEngine, script: Scri
         engine.longest_thinking([prompt("a" * 600)], plan([0]))
 
 
-def test_tokens_are_told_as_they_are_drawn(random_engine: HfEngine) -> None:
-    told: list[int] = []
-    engine = replace(random_engine, on_tokens=told.append)
-    traces = engine.probe([prompt(f"{i}") for i in range(3)], plan([0]))
+def test_tokens_are_reported_as_they_are_drawn(random_engine: HfEngine) -> None:
+    reported: list[int] = []
+    prompts, engine = [prompt(f"{i}") for i in range(3)], random_engine
+    traces = [t for _, t in engine.probe_each(prompts, plan([0]), reported.append)]
     drawn = sum(t.trace_tokens + t.natural_tokens for t in traces)
-    assert told[0] == 3
+    assert reported[0] == 3
     # A trace that is cut draws the first token behind the cut as well, to see whether it closes.
-    assert drawn <= sum(told) <= drawn + 3 * (1 + len(engine.chat.closer.ids))
+    assert drawn <= sum(reported) <= drawn + 3 * (1 + len(engine.chat.closer.ids))
 
 
-def test_the_automatic_batch_is_told(random_engine: HfEngine) -> None:
+def test_the_automatic_batch_is_reported(random_engine: HfEngine) -> None:
     engine = replace(random_engine, remarks=[])
     assert engine.auto_batch_size(plan([0, 8])) == 64
     assert engine.remarks[0].startswith("batch size 64: ")

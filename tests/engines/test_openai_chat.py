@@ -63,7 +63,7 @@ def test_the_form_that_works_is_found(settings: dict[str, Any], form: str) -> No
     with fake_server(**settings) as server, chat_engine(server) as engine:
         assert f"answers behind given reasoning ({form})" in engine.remarks[0]
         assert engine.identity()["engine"] == f"openai-chat ({form})"
-        assert engine.entropy == "none"
+        assert engine.capabilities.entropy == "none"
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_chat_that_leaves_empty_reasoning_out_is_not_asked_at_budget_0() -> No
 
 def test_preflight_and_ramp() -> None:
     with fake_server(**VLLM) as server, chat_engine(server, concurrency=None) as engine:
-        found = {f.name: f.status for f in engine.findings(prompts(1)[0], TEXT)}
+        found = {f.name: f.status for f in engine.engine_checks(prompts(1)[0], TEXT)}
         assert found == {"server-obeys": "pass", "server-caches": "warn", "top-k": "pass"}
         assert engine.slots() >= 1
 

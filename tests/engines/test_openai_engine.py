@@ -238,7 +238,7 @@ def test_entropy_that_the_server_does_not_give(
 
 def test_without_log_probabilities_texts_remain() -> None:
     with fake_server(top_limit=0) as server, engine_at(server) as engine:
-        assert engine.entropy == "none"
+        assert engine.capabilities.entropy == "none"
         (trace,) = engine.probe(prompts(1), replace(PLAN, entropy="none"))
     assert [p.text for p in trace.probes] == [" 5", " 5", " 7", " 7"]
     assert {(p.mean_logprob, p.mean_entropy, p.tail_mass) for p in trace.probes} == {(0, 0, None)}
@@ -353,7 +353,7 @@ def test_preflight_tries_the_server_itself(
 ) -> None:
     with fake_server(**settings) as server, engine_at(server) as engine:
         (prompt,) = prompts(1)
-        found = {f.name: f for f in engine.findings(prompt, PLAN)}
+        found = {f.name: f for f in engine.engine_checks(prompt, PLAN)}
     assert list(found) == ["server-obeys", "resumes", "server-caches", "top-k"]
     wrong = {name: f.status for name, f in found.items() if f.status != "pass"}
     assert statuses.items() <= wrong.items()

@@ -28,7 +28,8 @@ from stopadvisor.engines.openai import load_engine
 from stopadvisor.probes.plan import ProbePlan, Prompt
 
 engine = load_engine("tiny-reasoner", [sys.argv[1]], concurrency=2)
-plan = ProbePlan(budgets=(0, 4), cue=CUES["terse"], max_think=100, entropy=engine.entropy)
+entropy = engine.capabilities.entropy
+plan = ProbePlan(budgets=(0, 4), cue=CUES["terse"], max_think=100, entropy=entropy)
 (trace,) = engine.probe([Prompt("k", ({"role": "user", "content": "3+4"},))], plan)
 engine.close()
 print([probe.text for probe in trace.probes])
@@ -70,7 +71,7 @@ class Busy(FakeServer):
 def test_a_tokenizer_that_the_server_does_not_show_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("stopadvisor.engines.openai.capabilities.OPENING_PATIENCE", 0.3)
+    monkeypatch.setattr("stopadvisor.engines.openai.endpoint.OPENING_PATIENCE", 0.3)
     server = Busy()
     server.start()
     began = time.monotonic()

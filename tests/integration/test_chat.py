@@ -107,7 +107,7 @@ def policy_at(engine: OpenAiEngine) -> Policy:
 
 
 def test_what_works_is_found(by_chat: OpenAiEngine) -> None:
-    assert by_chat.served_model.can.way == "visible-stream"
+    assert by_chat.served_model.endpoint.way == "visible-stream"
     assert "(continue_final_message)" in by_chat.remarks[0]
 
 

@@ -18,6 +18,7 @@ from stopadvisor.collection.collect import collect, make_prompts
 from stopadvisor.collection.pilot import cue_ids
 from stopadvisor.constants import CUES
 from stopadvisor.engines import hf, openai
+from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.policy.source import policy_source
 from stopadvisor.probes.plan import Engine, ProbePlan
@@ -55,7 +56,7 @@ def served(vllm: VllmServer) -> Iterator[OpenAiEngine]:
 
 
 @pytest.fixture(scope="module")
-def local() -> Engine:
+def local() -> HfEngine:
     return hf.load_engine(str(TINY_REASONER), device="cpu", dtype="float32")
 
 
@@ -101,12 +102,12 @@ def check_same(theirs: ProbeTable, ours: ProbeTable) -> None:
 @pytest.mark.parametrize("on_stop", ["probe", "answer"])
 def test_same_probes_as_the_local_engine(
     served: OpenAiEngine,
-    local: Engine,
+    local: HfEngine,
     workload: Workload,
     tmp_path: Path,
     on_stop: str,
 ) -> None:
-    assert served.entropy == PLAN.entropy
+    assert served.capabilities.entropy == PLAN.entropy
     plan, asked = PLAN, workload
     if on_stop == "answer":
         plan, asked = (
@@ -121,7 +122,7 @@ def test_same_probes_as_the_local_engine(
 
 
 def test_same_texts_token_for_token(
-    served: OpenAiEngine, local: Engine, workload: Workload
+    served: OpenAiEngine, local: HfEngine, workload: Workload
 ) -> None:
     prompts = make_prompts(workload.questions, None)
     for theirs, ours in zip(served.probe(prompts, PLAN), local.probe(prompts, PLAN), strict=True):
@@ -134,7 +135,7 @@ def test_same_texts_token_for_token(
 
 
 def test_a_policy_recognises_the_model_at_either_engine(
-    served: OpenAiEngine, local: Engine
+    served: OpenAiEngine, local: HfEngine
 ) -> None:
     theirs, ours = policy_source(served.identity()), policy_source(local.identity())
     assert theirs["model"] == ours["model"]

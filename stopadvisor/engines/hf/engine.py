@@ -7,7 +7,7 @@ workload, no gold answer and no file; which batches are run is the caller's busi
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -28,7 +28,7 @@ from stopadvisor.engines.hf.visible import StoppedTrace, visible_answers
 from stopadvisor.engines.sampling import entropy_top_k
 from stopadvisor.errors import ModelError
 from stopadvisor.probes.markers import count_markers
-from stopadvisor.probes.plan import ProbePlan, Prompt, RawProbe, RawTrace
+from stopadvisor.probes.plan import Capabilities, Check, ProbePlan, Prompt, RawProbe, RawTrace
 
 __all__ = ["HfEngine", "ran_out_of_memory"]
 
@@ -53,8 +53,6 @@ class HfEngine:
     """The part of `identity` that was found while loading."""
     remarks: list[str] = field(default_factory=list)
     """What the user should know, one line each, in the order it came up."""
-    on_tokens: Callable[[int], None] | None = field(default=None, repr=False)
-    """Told while traces are drawn how many tokens more there are."""
 
     @property
     def model(self) -> Any:
@@ -104,6 +102,30 @@ class HfEngine:
         """Return the ids that close the thinking and ask for the answer."""
         return self.chat.suffix_ids(cue)
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """What a model that runs here can do."""
+        return Capabilities(vocabulary=self.vocabulary)
+
+    def temperature(self, plan: ProbePlan) -> float:
+        """Return the temperature under which this plan's traces are drawn."""
+        return self.sampling(plan).temperature
+
+    def prompt_checks(self, prompts: Sequence[Prompt]) -> list[Check]:
+        """Check thinking markers and chat template on these prompts."""
+        return self.chat.checks(prompts)
+
+    def engine_checks(self, prompt: Prompt, plan: ProbePlan) -> list[Check]:
+        """Check nothing further: the model was checked while it was loaded."""
+        return []
+
+    def status(self) -> str:
+        """Say nothing: how many tokens were drawn says it all."""
+        return ""
+
+    def close(self) -> None:
+        """Do nothing: the model goes with the engine."""
+
     def sampling(self, plan: ProbePlan) -> Sampling:
         """Return the settings under which this plan's traces are drawn.
 
@@ -139,7 +161,21 @@ class HfEngine:
         )
         return int(size)
 
-    def probe(self, prompts: Sequence[Prompt], plan: ProbePlan) -> list[RawTrace]:
+    def probe_each(
+        self,
+        prompts: Sequence[Prompt],
+        plan: ProbePlan,
+        on_tokens: Callable[[int], None] | None = None,
+    ) -> Iterator[tuple[int, RawTrace]]:
+        """Do as `probe`; all traces come when the batch is finished."""
+        yield from enumerate(self.probe(prompts, plan, on_tokens))
+
+    def probe(
+        self,
+        prompts: Sequence[Prompt],
+        plan: ProbePlan,
+        on_tokens: Callable[[int], None] | None = None,
+    ) -> list[RawTrace]:
         """Draw one trace per prompt and probe it at every budget; same order as `prompts`.
 
         Parameters
@@ -148,6 +184,8 @@ class HfEngine:
             One batch.
         plan : ProbePlan
             Budgets, cue, caps, sampling and seed.
+        on_tokens : callable, optional
+            Told while traces are drawn how many tokens more there are.
 
         Returns
         -------
@@ -173,7 +211,7 @@ class HfEngine:
         if not prompts:
             return []
         try:
-            return self._probe(prompts, plan)
+            return self._probe(prompts, plan, on_tokens)
         except RuntimeError as error:
             if not ran_out_of_memory(error):
                 raise
@@ -184,7 +222,12 @@ class HfEngine:
             torch.cuda.empty_cache()
         raise OutOfMemory(f"a batch of {len(prompts)} does not fit into memory: {reason}")
 
-    def _probe(self, prompts: Sequence[Prompt], plan: ProbePlan) -> list[RawTrace]:
+    def _probe(
+        self,
+        prompts: Sequence[Prompt],
+        plan: ProbePlan,
+        on_tokens: Callable[[int], None] | None,
+    ) -> list[RawTrace]:
         sampling = self.sampling(plan)
         entropy_top_k(plan.entropy)  # refused before, not after, the traces are drawn
         suffix = self.suffix_ids(plan.cue)
@@ -199,7 +242,7 @@ class HfEngine:
             )
             sampler = Sampler(sampling, ids, streams, self.vocabulary, self.runner.device)
             batch = TraceBatch(self.runner, ids, sampler, limits, self.pad_id)
-            for group in batch.finished(self.on_tokens):
+            for group in batch.finished(on_tokens):
                 # Before the forced answers, which use the cache up.
                 visible = self._visible_group(group, prompts, ids, plan)
                 probed = self._probe_group(group, plan, suffix)

@@ -7,31 +7,19 @@ the plan; no workload.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 from stopadvisor.engines.http.completion import Completion
 from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
-from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.probes.plan import Check, ProbePlan
 
-__all__ = ["Finding", "server_checks"]
+__all__ = ["server_checks"]
 
 _TOKENS = 8
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was tried; the fields of `preflight.Check`."""
-
-    name: str
-    status: Literal["pass", "warn", "fail"]
-    detail: str
-    advice: str = ""
-
-
 async def server_checks(
     model: ServedModel, prompt_ids: Sequence[int], plan: ProbePlan
-) -> list[Finding]:
+) -> list[Check]:
     """Try the server with one prompt.
 
     Raises
@@ -41,7 +29,7 @@ async def server_checks(
     EngineError
         It refuses, or goes on failing.
     """
-    if not model.can.resumes:
+    if not model.endpoint.resumes:
         return [await _chat_obeys(model, prompt_ids, plan), _caches(model), _top_k(model, plan)]
     return [
         await _obeys(model, prompt_ids),
@@ -51,7 +39,7 @@ async def server_checks(
     ]
 
 
-async def _obeys(model: ServedModel, ids: Sequence[int]) -> Finding:
+async def _obeys(model: ServedModel, ids: Sequence[int]) -> Check:
     """Limits and stops have their effect, and ids are taken as they are."""
     drawn = await model.wire.complete(ids, max_tokens=_TOKENS)
     tokens = drawn.token_ids or ()
@@ -61,21 +49,21 @@ async def _obeys(model: ServedModel, ids: Sequence[int]) -> Finding:
     if max(drawn.decoded_tokens, len(tokens)) > _TOKENS:
         wrong.append(f"decodes {drawn.decoded_tokens} tokens under max_tokens={_TOKENS}")
     if wrong:
-        return Finding(
+        return Check(
             "server-obeys",
             "fail",
             f"the server {'; '.join(wrong)}",
             "the server ignores limits or ids: use a current vLLM or SGLang",
         )
     taken = f"{len(ids)} ids taken as they are"
-    return Finding("server-obeys", "pass", f"{taken}, max_tokens and stop_token_ids obeyed")
+    return Check("server-obeys", "pass", f"{taken}, max_tokens and stop_token_ids obeyed")
 
 
-async def _chat_obeys(model: ServedModel, prompt: Sequence[int], plan: ProbePlan) -> Finding:
+async def _chat_obeys(model: ServedModel, prompt: Sequence[int], plan: ProbePlan) -> Check:
     """Limits have their effect, and an answer behind given thinking can be had again."""
     drawn = await model.wire.complete(prompt, max_tokens=_TOKENS)
     if drawn.decoded_tokens > _TOKENS:
-        return Finding(
+        return Check(
             "server-obeys",
             "fail",
             f"the server decodes {drawn.decoded_tokens} tokens under max_tokens={_TOKENS}",
@@ -91,13 +79,13 @@ async def _chat_obeys(model: ServedModel, prompt: Sequence[int], plan: ProbePlan
         for _ in range(2)
     ]
     if said[0] != said[1]:
-        return Finding(
+        return Check(
             "server-obeys",
             "warn",
             f"the server answers {said[0]!r} and then {said[1]!r} behind the same thinking",
             "greedy answers that change move stops: certify with more questions, verify often",
         )
-    return Finding("server-obeys", "pass", "max_tokens obeyed, answers behind given thinking")
+    return Check("server-obeys", "pass", "max_tokens obeyed, answers behind given thinking")
 
 
 async def _wrong_ends(model: ServedModel, ids: Sequence[int], drawn: Completion) -> list[str]:
@@ -117,55 +105,56 @@ async def _wrong_ends(model: ServedModel, ids: Sequence[int], drawn: Completion)
     return wrong
 
 
-async def _continues(model: ServedModel, ids: Sequence[int]) -> Finding:
+async def _continues(model: ServedModel, ids: Sequence[int]) -> Check:
     """A trace that is resumed goes on as it would have."""
     wire = model.wire
     whole = (await wire.complete(ids, max_tokens=_TOKENS)).token_ids or ()
     half = len(whole) // 2
     rest = await wire.complete([*ids, *whole[:half]], max_tokens=len(whole) - half)
     if whole[half:] == rest.token_ids:
-        return Finding("resumes", "pass", f"greedy tokens go on as they were, at {half}")
+        return Check("resumes", "pass", f"greedy tokens go on as they were, at {half}")
     detail = (
         f"resumed after {half} tokens the server goes on with {list(rest.token_ids or ())}, it had "
         f"gone on with {list(whole[half:])}"
     )
     advice = "resumed traces differ in half precision; where stops must not, serve in float32"
-    return Finding("resumes", "warn", detail, advice)
+    return Check("resumes", "warn", detail, advice)
 
 
-def _caches(model: ServedModel) -> Finding:
+def _caches(model: ServedModel) -> Check:
     """A prompt that is sent again comes from the cache."""
-    can = model.can
-    if can.cached_tokens is None:
-        return Finding(
+    endpoint = model.endpoint
+    if endpoint.cached_tokens is None:
+        return Check(
             "server-caches",
             "warn",
             "the server does not say how many prompt tokens it cached",
             "vLLM says so with --enable-prompt-tokens-details; costs are guesses without it",
         )
-    detail = f"{can.cached_tokens} of {can.repeated_tokens} repeated prompt tokens were cached"
-    if can.cached_tokens == 0:
-        return Finding(
+    cached, sent = endpoint.cached_tokens, endpoint.repeated_tokens
+    detail = f"{cached} of {sent} repeated prompt tokens were cached"
+    if cached == 0:
+        return Check(
             "server-caches",
             "warn",
             detail,
             "every probe reads its whole prefix again: switch prefix caching on, or assess with "
             "--serving black-box",
         )
-    return Finding("server-caches", "pass", detail)
+    return Check("server-caches", "pass", detail)
 
 
-def _top_k(model: ServedModel, plan: ProbePlan) -> Finding:
+def _top_k(model: ServedModel, plan: ProbePlan) -> Check:
     """The plan's log-probabilities are given."""
-    limit = model.can.top_limit
+    limit = model.endpoint.top_limit
     if plan.entropy == NO_ENTROPY:
-        return Finding(
+        return Check(
             "top-k",
             "pass" if limit == 0 else "warn",
             f"the server gives {limit} log-probabilities per token, none are asked for",
             "" if limit == 0 else f"--entropy top-k:{limit} lets every family be compared",
         )
     k = model.check_entropy(plan.entropy)
-    return Finding(
+    return Check(
         "top-k", "pass", f"the server gives {limit} log-probabilities per token, {k} are asked for"
     )

@@ -22,13 +22,12 @@ from anyio.from_thread import BlockingPortal
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.errors import first_error
 from stopadvisor.engines.http.client import Traffic
-from stopadvisor.engines.openai.checks import Finding, server_checks
+from stopadvisor.engines.openai.checks import server_checks
 from stopadvisor.engines.openai.drawn import Forced, Served, Written
 from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
 from stopadvisor.engines.openai.ramp import find_concurrency
-from stopadvisor.engines.sampling import Sampling
 from stopadvisor.probes.markers import count_markers
-from stopadvisor.probes.plan import ProbePlan, Prompt, RawProbe, RawTrace
+from stopadvisor.probes.plan import Capabilities, Check, ProbePlan, Prompt, RawProbe, RawTrace
 
 __all__ = ["OpenAiEngine"]
 
@@ -82,10 +81,10 @@ class OpenAiEngine:
         return self.served_model.context
 
     @property
-    def entropy(self) -> str:
-        """The entropy source of this server when nobody asks for another."""
-        top = min(USUAL_TOP, self.served_model.can.top_limit)
-        return f"top-k:{top}" if top else NO_ENTROPY
+    def capabilities(self) -> Capabilities:
+        """What this server can do."""
+        top = min(USUAL_TOP, self.served_model.endpoint.top_limit)
+        return Capabilities(f"top-k:{top}" if top else NO_ENTROPY, batched=False)
 
     def identity(self) -> dict[str, Any]:
         """Return what decides the outcome, as plain values."""
@@ -95,9 +94,9 @@ class OpenAiEngine:
         """Return the ids that close the thinking and ask for the answer."""
         return self.chat.suffix_ids(cue)
 
-    def sampling(self, plan: ProbePlan) -> Sampling:
-        """Return the settings under which this plan's traces are drawn."""
-        return self.served_model.sampling(plan)
+    def temperature(self, plan: ProbePlan) -> float:
+        """Return the temperature under which this plan's traces are drawn."""
+        return self.served_model.sampling(plan).temperature
 
     def auto_batch_size(self, plan: ProbePlan) -> int:
         """Return how many questions pilot and preflight hand over at once."""
@@ -119,7 +118,11 @@ class OpenAiEngine:
         rendered = (self.chat.prompt_ids(p.messages) for p in prompts)
         return min(self.served_model.thinking_room(ids, plan) for ids in rendered)
 
-    def findings(self, prompt: Prompt, plan: ProbePlan) -> list[Finding]:
+    def prompt_checks(self, prompts: Sequence[Prompt]) -> list[Check]:
+        """Check thinking markers and chat template on these prompts."""
+        return self.chat.checks(prompts)
+
+    def engine_checks(self, prompt: Prompt, plan: ProbePlan) -> list[Check]:
         """Try whether the server obeys, resumes, caches and gives the plan's log-probabilities.
 
         Raises
@@ -139,7 +142,7 @@ class OpenAiEngine:
         spent = time.monotonic() - (self._began or time.monotonic())
         text = f"{(traffic.requests - before.requests) / max(spent, 1e-9):.0f} requests/s"
         sent = traffic.prompt_tokens - before.prompt_tokens
-        if self.served_model.can.counts_cached and sent:
+        if self.served_model.endpoint.counts_cached and sent:
             share = (traffic.cached_tokens - before.cached_tokens) / sent
             text += f", {share:.0%} of prompt tokens cached"
         return text
@@ -158,9 +161,14 @@ class OpenAiEngine:
         return [traces[i] for i in range(len(prompts))]
 
     def probe_each(
-        self, prompts: Sequence[Prompt], plan: ProbePlan
+        self,
+        prompts: Sequence[Prompt],
+        plan: ProbePlan,
+        on_tokens: Callable[[int], None] | None = None,
     ) -> Iterator[tuple[int, RawTrace]]:
         """Do as `probe`, and hand out each trace as soon as it is finished.
+
+        `on_tokens` is not told: tokens are seen when their trace is finished.
 
         Yields
         ------
@@ -172,9 +180,10 @@ class OpenAiEngine:
         -----
         What was finished before an error is handed out before the error is raised.
         """
+        del on_tokens
         self.served_model.sampling(plan)  # refused before, not after, anything is asked
         self.served_model.check_entropy(plan.entropy)
-        self.served_model.can.check_on_stop(plan.on_stop)
+        self.served_model.endpoint.check_on_stop(plan.on_stop)
         done: queue.SimpleQueue[tuple[int, RawTrace] | None] = queue.SimpleQueue()
 
         async def work(size: int) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from stopadvisor.engines.chat import Chat
     from stopadvisor.engines.http.client import Client
     from stopadvisor.engines.local_tokenizer import LoadedTokenizer
-    from stopadvisor.engines.openai.capabilities import Capabilities
+    from stopadvisor.engines.openai.endpoint import Endpoint
     from stopadvisor.engines.openai.engine import OpenAiEngine
     from stopadvisor.engines.openai.model import ServedModel
 
@@ -167,12 +167,12 @@ async def _open(
 
     from stopadvisor.engines.answer_end import AnswerStops
     from stopadvisor.engines.chat import Chat
-    from stopadvisor.engines.openai.capabilities import find_capabilities, open_backend
+    from stopadvisor.engines.openai.endpoint import find_endpoint, open_backend
     from stopadvisor.engines.openai.model import ServedModel
 
     asked_for = client.model
-    can = await find_capabilities(client)
-    found = _load_tokenizer(tokenizer, _origin(can, asked_for))
+    endpoint = await find_endpoint(client)
+    found = _load_tokenizer(tokenizer, _origin(endpoint, asked_for))
 
     def make() -> tuple[Chat, AnswerStops]:
         chat = Chat.of(
@@ -187,12 +187,12 @@ async def _open(
     await _check_tokenizer(client, chat)
     return ServedModel(
         client=client,
-        wire=await open_backend(client, chat, can),
+        wire=await open_backend(client, chat, endpoint),
         chat=chat,
         stop_ids=found.stop_ids,
         stops=stops,
         generation=found.generation,
-        can=can,
+        endpoint=endpoint,
     )
 
 
@@ -217,13 +217,13 @@ def _load_tokenizer(named: str | None, origin: str) -> LoadedTokenizer:
         ) from error
 
 
-def _origin(can: Capabilities, asked_for: str) -> str:
+def _origin(endpoint: Endpoint, asked_for: str) -> str:
     """Say where the tokenizer is: here in a folder, or under the name the server gives."""
-    for place in (asked_for, can.root):
+    for place in (asked_for, endpoint.root):
         if place and Path(place).is_dir():
             return place
     # A path of the server's machine is no name that anything here could be found under.
-    return can.root if can.root and not Path(can.root).is_absolute() else asked_for
+    return endpoint.root if endpoint.root and not Path(endpoint.root).is_absolute() else asked_for
 
 
 async def _check_tokenizer(client: Client, chat: Chat) -> None:
@@ -257,12 +257,12 @@ def identity_of(served: ServedModel) -> dict[str, Any]:
     """Return what is known of the model that decides the outcome; not where it is served."""
     from stopadvisor.engines.revision import content_revision
 
-    name = served.can.root or served.client.model
+    name = served.endpoint.root or served.client.model
     root = Path(name)
     local = (root / "config.json").is_file()
     return {
         "engine": _engine(served),
-        "engine_version": served.can.server,
+        "engine_version": served.endpoint.server,
         # A folder goes by its own name, as with the hf engine, wherever it lies.
         "model": root.resolve().name if local or root.is_absolute() else name,
         # Of a model that lies elsewhere nothing shows which weights the server loaded.
@@ -292,19 +292,19 @@ def _engine(served: ServedModel) -> str:
 
 def _remarks(served: ServedModel) -> list[str]:
     """What the user should know of this endpoint."""
-    can = served.can
-    if not can.resumes:
+    endpoint = served.endpoint
+    if not endpoint.resumes:
         return _remarks_on_chat(served)
-    name = "the server" if can.server is None else f"the server (version {can.server})"
+    name = "the server" if endpoint.server is None else f"the server (version {endpoint.server})"
     logprobs = (
-        f"{can.top_limit} log-probabilities per token"
-        if can.top_limit
+        f"{endpoint.top_limit} log-probabilities per token"
+        if endpoint.top_limit
         else "no log-probabilities: only families that read answers' texts can be used"
     )
-    cached = {
-        True: f"{can.cached_tokens} of {can.repeated_tokens} repeated prompt tokens cached",
-        False: "cached prompt tokens not reported (vLLM: --enable-prompt-tokens-details)",
-    }[can.counts_cached]
+    cached = "cached prompt tokens not reported (vLLM: --enable-prompt-tokens-details)"
+    if endpoint.cached_tokens is not None:
+        repeated = f"{endpoint.repeated_tokens} repeated prompt tokens"
+        cached = f"{endpoint.cached_tokens} of {repeated} cached"
     return [f"{name} resumes token ids; {logprobs}; {cached}"]
 
 

@@ -15,9 +15,9 @@ from stopadvisor.engines.answer_end import AnswerStops
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.http.client import Client, Completion
 from stopadvisor.engines.openai.backend import Backend
-from stopadvisor.engines.openai.capabilities import Capabilities
 from stopadvisor.engines.openai.drawing import GREEDY, sampling_params
 from stopadvisor.engines.openai.drawn import Drawn, Forced, Kind, Served, Written
+from stopadvisor.engines.openai.endpoint import Endpoint
 from stopadvisor.engines.openai.ends import TraceEnd, mean_statistics, token_statistics
 from stopadvisor.engines.openai.prefix import Prefix
 from stopadvisor.engines.sampling import Sampling, entropy_top_k
@@ -44,12 +44,12 @@ class ServedModel:
     """The ending rule of forced answers."""
     generation: Any = field(repr=False)
     """The model's own generation settings."""
-    can: Capabilities
+    endpoint: Endpoint
 
     @property
     def context(self) -> int | None:
         """Most tokens a sequence may have."""
-        return self.can.context
+        return self.endpoint.context
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -88,11 +88,11 @@ class ServedModel:
         if entropy == NO_ENTROPY:
             return None
         k = entropy_top_k(entropy)
-        if k is None or k > self.can.top_limit:
-            best = f"top-k:{self.can.top_limit}" if self.can.top_limit else NO_ENTROPY
+        if k is None or k > self.endpoint.top_limit:
+            best = f"top-k:{self.endpoint.top_limit}" if self.endpoint.top_limit else NO_ENTROPY
             raise ModelError(
                 f"--entropy must be {best} or less at this server, which gives "
-                f"{self.can.top_limit} log-probabilities per token, got {entropy!r}"
+                f"{self.endpoint.top_limit} log-probabilities per token, got {entropy!r}"
             )
         return k
 
@@ -179,7 +179,7 @@ class ServedModel:
                 **self._drawing(plan, prompt, len(ids)),
             )
             end.take(self._new_ids(answer), ids)
-            if not self.can.resumes:
+            if not self.endpoint.resumes:
                 end.give_up(ids)
 
     async def stream(
@@ -221,14 +221,14 @@ class ServedModel:
                 take,
                 home=home,
                 stop_token_ids=self.stop_ids,
-                max_tokens=end.most - (at if self.can.resumes else 0),
-                **self._drawing(plan, prompt, at if self.can.resumes else 0),
+                max_tokens=end.most - (at if self.endpoint.resumes else 0),
+                **self._drawing(plan, prompt, at if self.endpoint.resumes else 0),
             )
             self._put_down("trace", answer, len(prompt_ids) + at, at, served)
             if answer.finish_reason != "broken":
                 if not end.over:
                     take(self._new_ids(answer)[len(answer.token_ids or ()) :])
-                if not self.can.resumes:
+                if not self.endpoint.resumes:
                     end.give_up(ids)
             if end.over:
                 return
@@ -416,7 +416,7 @@ class ServedModel:
         """Remember a request, if the server took what was sent."""
         # A stream that did not come to its end may not have come to its counts.
         counted = answer.prompt_tokens or answer.finish_reason in ("stop", "length")
-        if self.can.resumes and counted and answer.prompt_tokens != sent:
+        if self.endpoint.resumes and counted and answer.prompt_tokens != sent:
             raise EngineError(
                 f"the server counts {answer.prompt_tokens} prompt tokens where {sent} ids were "
                 "sent: it does not take ids as they are"

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from stopadvisor.answers.normal_form import extract_forced, extract_natural
-from stopadvisor.engines.openai.capabilities import check_streams
 from stopadvisor.engines.openai.chat_backend import OtherTrace
 from stopadvisor.engines.openai.drawn import Forced
+from stopadvisor.engines.openai.endpoint import check_streams
 from stopadvisor.engines.openai.load import identity_of, open_model
 from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
 from stopadvisor.engines.openai.thinking import Parts, Thinking, Trace, streaming
@@ -116,7 +116,7 @@ async def connect(
         remarks = policy.check_source(identity_of(served), entropy_at(served, policy))
         draws = await choose_draws(served, policy, serving, remarks)
         how: OnStop = on_stop or policy.on_stop
-        served.can.check_on_stop(how)
+        served.endpoint.check_on_stop(how)
         yield PolicyServer(_Answering(served, plan, policy, how, draws, remarks), policy)
     finally:
         await served.aclose()
@@ -181,7 +181,7 @@ async def choose_draws(
     ModelError
         The server cannot do what is asked for, or what the policy takes.
     """
-    if not served.can.resumes:
+    if not served.endpoint.resumes:
         if asked == "resume":
             raise ModelError("a chat endpoint cannot resume thinking, got --serving resume")
         return "overlap"
@@ -200,7 +200,7 @@ async def choose_draws(
 def entropy_at(served: ServedModel, policy: Policy) -> str:
     """Return the entropy source that a server gives a policy: its own, or none if it reads none."""
     own = policy.terms.entropy_source
-    top = served.can.top_limit
+    top = served.endpoint.top_limit
     if not policy.reads_logprobs:
         return NO_ENTROPY
     if own != "full" and (entropy_top_k(own) or 0) <= top:
@@ -249,7 +249,7 @@ def serve(
     ModelError, EngineError
         As `PolicyServer.answer`.  What was over before is yielded before the error is raised.
     """
-    engine.served_model.can.check_on_stop(on_stop)
+    engine.served_model.endpoint.check_on_stop(on_stop)
     answering = _Answering(engine.served_model, plan, rule, on_stop, serving, engine.remarks)
     waiting = iter(enumerate(requests))
     done: queue.SimpleQueue[tuple[int, Reply] | None] = queue.SimpleQueue()

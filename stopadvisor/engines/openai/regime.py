@@ -224,7 +224,7 @@ def measure_engine(engine: OpenAiEngine, cue: str) -> RegimeMeasure:
         The server refuses, or went on failing.
     """
     suffix = len(engine.suffix_ids(cue))
-    if not engine.served_model.can.resumes:
+    if not engine.served_model.endpoint.resumes:
         # Token ids that belong to no conversation cannot be sent: its probes alone tell.
         told = [row.cached_tokens for row in engine.served if row.kind == "probe"]
         counts = [cached for cached in told if cached is not None]

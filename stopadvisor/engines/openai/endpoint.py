@@ -19,7 +19,7 @@ from stopadvisor.engines.openai.chat_backend import ChatBackend, shows_reasoning
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.probes.plan import OnStop
 
-__all__ = ["Capabilities", "Way", "check_streams", "find_capabilities", "open_backend"]
+__all__ = ["Endpoint", "Way", "check_streams", "find_endpoint", "open_backend"]
 
 Way = Literal["completions", "visible-stream"]
 """How reasoning is reached: resumed on token ids, or watched in a chat's stream."""
@@ -40,7 +40,7 @@ _ANY_IDS = (11, 12, 13, 14, 15, 16, 17, 18)
 
 
 @dataclass(frozen=True)
-class Capabilities:
+class Endpoint:
     """What the endpoint showed it can do."""
 
     way: Way
@@ -82,7 +82,7 @@ class Capabilities:
             )
 
 
-async def find_capabilities(client: Client) -> Capabilities:
+async def find_endpoint(client: Client) -> Endpoint:
     """Ask every server of a client what it can do.
 
     Raises
@@ -91,7 +91,7 @@ async def find_capabilities(client: Client) -> Capabilities:
         A server cannot be reached, does not accept the key, does not serve the model, or gives no
         access to its reasoning; or the servers differ in version, context, or in what they can do.
     """
-    found = [await _capabilities_of(client, number) for number in range(len(client.urls))]
+    found = [await _endpoint_of(client, number) for number in range(len(client.urls))]
     first = found[0]
     for url, other in zip(client.urls[1:], found[1:], strict=True):
         ours, theirs = asdict(first), asdict(other)
@@ -117,15 +117,15 @@ def _same_root(ours: str | None, theirs: str | None) -> bool:
     return here.name == there.name if here.is_absolute() else ours == theirs
 
 
-async def open_backend(client: Client, chat: Chat, can: Capabilities) -> Backend:
-    """Return what a server of these capabilities is asked through.
+async def open_backend(client: Client, chat: Chat, endpoint: Endpoint) -> Backend:
+    """Return what a server with such an endpoint is asked through.
 
     Raises
     ------
     ModelError
         Its chat cannot answer behind given reasoning.
     """
-    if can.resumes:
+    if endpoint.resumes:
         return client
     return await ChatBackend.of(client, chat, patience=OPENING_PATIENCE)
 
@@ -154,7 +154,7 @@ async def check_streams(wire: Backend) -> None:
             raise ModelError(f"{url}: {NO_STREAM}")
 
 
-async def _capabilities_of(client: Client, number: int) -> Capabilities:
+async def _endpoint_of(client: Client, number: int) -> Endpoint:
     url = client.urls[number]
     entry = await _model_entry(client, number)
     context, root = entry.get("max_model_len"), entry.get("root")
@@ -168,7 +168,7 @@ async def _capabilities_of(client: Client, number: int) -> Capabilities:
             cached, length = await _cached(client, repeated, number)
         except EngineError as error:
             raise ModelError(f"{url} fails when it is asked what it can do: {error}") from error
-    return Capabilities(
+    return Endpoint(
         way=way,
         server=await _version(client, number),
         context=int(context) if context else None,

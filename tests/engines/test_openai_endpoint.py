@@ -9,19 +9,19 @@ import pytest
 
 from stopadvisor.engines.http.client import Client
 from stopadvisor.engines.openai import load_engine
-from stopadvisor.engines.openai.capabilities import Capabilities, find_capabilities
+from stopadvisor.engines.openai.endpoint import Endpoint, find_endpoint
 from stopadvisor.errors import ModelError
 from tests.engines.fake_server import TINY, FakeServer, fake_server
 
 
-def found(*servers: FakeServer, model: str = "tiny-reasoner") -> Capabilities:
+def found(*servers: FakeServer, model: str = "tiny-reasoner") -> Endpoint:
     return found_at(*(server.url for server in servers), model=model)
 
 
-def found_at(*urls: str, model: str = "tiny-reasoner") -> Capabilities:
-    async def main() -> Capabilities:
+def found_at(*urls: str, model: str = "tiny-reasoner") -> Endpoint:
+    async def main() -> Endpoint:
         async with Client(urls, model, patience=1.0) as client:
-            return await find_capabilities(client)
+            return await find_endpoint(client)
 
     return asyncio.run(main())
 
@@ -74,8 +74,8 @@ def test_an_endpoint_that_cannot_be_probed_is_told_what_is_needed(
 
 def test_log_probabilities_that_are_refused_leave_ids() -> None:
     with fake_server(strict_about=("logprobs",)) as server:
-        can = found(server)
-    assert (can.way, can.top_limit) == ("completions", 0)
+        endpoint = found(server)
+    assert (endpoint.way, endpoint.top_limit) == ("completions", 0)
 
 
 def test_an_account_without_credit_is_no_hidden_reasoning() -> None:
@@ -101,17 +101,17 @@ def test_another_model_under_the_same_name_is_refused() -> None:
 
 def test_a_whole_server_is_described() -> None:
     with fake_server() as server:
-        can = found(server)
-    assert (can.server, can.context, can.root) == ("0.0.1", 1024, str(TINY))
-    assert can.counts_cached
-    assert can.cached_tokens == can.repeated_tokens // 32 * 32
+        endpoint = found(server)
+    assert (endpoint.server, endpoint.context, endpoint.root) == ("0.0.1", 1024, str(TINY))
+    assert endpoint.counts_cached
+    assert endpoint.cached_tokens == endpoint.repeated_tokens // 32 * 32
 
 
 @pytest.mark.parametrize("limit", [0, 1, 5, 19, 20, 21, 100, 1024])
 def test_the_most_log_probabilities_are_found(limit: int) -> None:
     with fake_server(top_limit=limit) as server:
-        can = found(server)
-    assert can.top_limit == limit
+        endpoint = found(server)
+    assert endpoint.top_limit == limit
 
 
 class Ended(FakeServer):
@@ -135,10 +135,10 @@ def test_answers_without_a_token_show_no_log_probabilities() -> None:
 
 def test_what_a_server_does_not_say_is_not_assumed() -> None:
     with fake_server(counts_cached=False, context=None) as server:
-        can = found(server)
-    assert not can.counts_cached
-    assert can.cached_tokens is None
-    assert can.context is None
+        endpoint = found(server)
+    assert not endpoint.counts_cached
+    assert endpoint.cached_tokens is None
+    assert endpoint.context is None
 
 
 @pytest.mark.parametrize("model", ["tiny-reasoner", str(TINY)])
@@ -166,7 +166,7 @@ def test_servers_that_differ_are_refused() -> None:
 
 
 def test_a_server_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stopadvisor.engines.openai.capabilities.OPENING_PATIENCE", 0.3)
+    monkeypatch.setattr("stopadvisor.engines.openai.endpoint.OPENING_PATIENCE", 0.3)
     server = FakeServer()
     server.start()
     server.stop()
