@@ -1,0 +1,187 @@
+"""Snippets of READMEs, and a place where they run as they stand: a scratch folder like a clone.
+
+A fenced block says by its language what it is:
+
+- `sh`: commands, run by bash from top to bottom, page by page in the order of the page;
+- `python`: a program, run by itself after the blocks above it;
+- `json`, `jsonl`: a document, or one on each line;
+- `console`: commands for another machine, a server of yours or an hour of time; nothing runs them;
+- `text`: what a command prints.
+
+Commands are found through stand-ins on the PATH: `stopadvisor` and `python` are this checkout's;
+`pip install` installs nothing and is held against `pyproject.toml`; the tests and benchmarks are
+named and not run, since they run these snippets.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from tests.generate import ROOT, pages
+
+__all__ = ["KNOWN", "Snippet", "Workplace", "check_install", "snippets"]
+
+KNOWN = {"sh", "python", "json", "jsonl", "console", "text"}
+"""Languages of fences; a fence without one is text."""
+
+COMMANDS = {"stopadvisor", "python", "pip", "mkdir", "cp", "xz"}
+"""What a line of a `sh` block may begin with."""
+
+MODEL = "samples/tiny-reasoner"
+WORKLOAD = "samples/arithmetic.jsonl"
+_FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """One fenced block of a page."""
+
+    page: Path
+    line: int
+    """Of its first fence, from 1."""
+    language: str
+    body: str
+
+    def __str__(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def snippets() -> Iterator[Snippet]:
+    """Yield every fenced block of every README, page by page, from top to bottom."""
+    for page in pages():
+        text = page.read_text(encoding="utf-8")
+        for found in _FENCE.finditer(text):
+            line = text.count("\n", 0, found.start()) + 1
+            yield Snippet(page, line, found["language"] or "text", found["body"])
+
+
+def foreign_commands(body: str) -> list[str]:
+    """Return the commands of a `sh` block that nothing here could run."""
+    joined = body.replace("\\\n", " ")
+    found = []
+    for line in joined.splitlines():
+        for part in re.split(r"&&|\|\|?|;", re.sub(r"(^|\s)#.*", "", line)):
+            words = part.split()
+            if words and words[0] not in COMMANDS:
+                found.append(words[0])
+    return found
+
+
+class Workplace:
+    """A scratch folder with what pages take for granted: samples, policies, files of one's own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("samples", "policies"):
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("*.py[co]"))
+        # The names that pages give to what readers bring: workloads, a model, a policy.
+        lines = (ROOT / WORKLOAD).read_text(encoding="utf-8").splitlines(keepends=True)
+        for name, part in {
+            "my.jsonl": lines[:600],
+            "work.jsonl": lines[:600],
+            "more.jsonl": lines[600:],
+            "next-week.jsonl": lines[600:],
+        }.items():
+            (folder / name).write_text("".join(part), encoding="utf-8")
+        (folder / "Qwen").mkdir()
+        (folder / "Qwen" / "Qwen3-8B").symlink_to(folder / MODEL)
+        shutil.copy(folder / "policies" / "arithmetic.joblib", folder / "policy.joblib")
+        bin = folder / ".bin"
+        bin.mkdir()
+        for name in ("stopadvisor", "python", "pip"):
+            script = f'#!/bin/sh\nexec "{sys.executable}" -m tests.snippets {name} "$@"\n'
+            (bin / name).write_text(script, encoding="utf-8")
+            (bin / name).chmod(0o755)
+
+    def run(self, snippet: Snippet, *, seconds: float = 900) -> str:
+        """Run a `sh` or `python` block; return what it printed.
+
+        Raises
+        ------
+        AssertionError
+            Where it fails, with its output.
+        """
+        command = {
+            "sh": ["bash", "-euo", "pipefail", "-c", snippet.body],
+            "python": [sys.executable, "-c", snippet.body],
+        }[snippet.language]
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            env=self._environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+        assert done.returncode == 0, f"{snippet} ends with {done.returncode}:\n{done.stdout}"
+        return done.stdout
+
+    def _environment(self) -> dict[str, str]:
+        path = f"{self.folder / '.bin'}{os.pathsep}{os.environ['PATH']}"
+        return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT), "STOPADVISOR_REPORT": "0"}
+
+
+# --- Stand-ins ------------------------------------------------------------------------------------
+
+
+def check_install(words: Sequence[str]) -> None:
+    """Hold the words after `pip` against what `pyproject.toml` offers and `.ci/run` does.
+
+    Raises
+    ------
+    ValueError
+        Where the project has no such extra, or nobody ever ran such an installation.
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    index = ["--index-url", "https://download.pytorch.org/whl/cpu"]
+    match list(words):
+        case ["install", "-e", target] if found := re.fullmatch(r"\.(?:\[([\w,-]+)\])?", target):
+            extras = set((found[1] or "").split(",")) - {""}
+        case ["install", target] if found := re.fullmatch(r"stopadvisor(?:\[([\w,-]+)\])?", target):
+            extras = set((found[1] or "").split(",")) - {""}
+        case ["install", requirement, *rest] if requirement.startswith("torch") and rest == index:
+            extras = {"hf"}
+        case _:
+            raise ValueError(f"no test knows `pip {' '.join(words)}`")
+    if unknown := extras - project["optional-dependencies"].keys():
+        raise ValueError(f"pyproject.toml has no extra {', '.join(sorted(unknown))}")
+
+
+def _stand_in(name: str, words: list[str]) -> int:
+    """Do what the command `name` is to do in a snippet; return its exit code."""
+    if name == "pip":
+        check_install(words)
+        return 0
+    if name == "stopadvisor":
+        code = subprocess.run([sys.executable, "-m", "stopadvisor", *words], check=False).returncode
+        return 0 if code == 3 else code  # nothing certified: a result like any other
+    if words[:1] == ["-m"] and words[1:2] and words[1].partition(".")[0] == "tests":
+        if find_spec(words[1]) is None:
+            raise ValueError(f"there is no module {words[1]}")
+        if words[1] != "tests.generate":
+            return 0
+    return subprocess.run([sys.executable, *words], check=False).returncode
+
+
+def parse(snippet: Snippet) -> list[object]:
+    """Return the documents of a `json` or `jsonl` block."""
+    if snippet.language == "json":
+        return [json.loads(snippet.body)]
+    return [json.loads(line) for line in snippet.body.splitlines() if line.strip()]
+
+
+if __name__ == "__main__":
+    sys.exit(_stand_in(sys.argv[1], sys.argv[2:]))

@@ -1,0 +1,109 @@
+"""Every fenced block of every README: commands and programs run as they stand, JSON is read."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from stopadvisor.policy.frozen import save_policy
+from tests.generate import ROOT
+from tests.policy_content import family_content
+from tests.snippets import (
+    KNOWN,
+    Snippet,
+    Workplace,
+    check_install,
+    foreign_commands,
+    parse,
+    snippets,
+)
+
+LATER = {ROOT / "README.md"}
+"""Pages whose commands are not run yet."""
+SNIPPETS = list(snippets())
+RUN = [s for s in SNIPPETS if s.language in ("sh", "python") and s.page not in LATER]
+READ = [snippet for snippet in SNIPPETS if snippet.language in ("json", "jsonl")]
+SERVER = ("127.0.0.1", 8000)
+"""Where pages say that a server of the reader's listens."""
+
+
+@pytest.fixture(scope="module")
+def workplaces(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Workplace]:
+    """A folder for each page: a block finds what those above it left there."""
+
+    @cache
+    def of(page: Path) -> Workplace:
+        return Workplace(tmp_path_factory.mktemp("page"))
+
+    return of
+
+
+@contextmanager
+def story_server(folder: Path) -> Iterator[None]:
+    """Serve one story where pages say a server listens, with a policy made for it in `folder`."""
+    # These load transformers.
+    from stopadvisor.engines.openai import load_engine
+    from tests.engines.fake_server import fake_server
+    from tests.engines.online_policies import bound
+
+    with socket.socket() as probe:
+        if probe.connect_ex(SERVER) == 0:
+            pytest.skip(f"something else listens at {SERVER[0]}:{SERVER[1]}")
+    with fake_server(port=SERVER[1]) as server:
+        engine = load_engine("tiny-reasoner", [server.url], concurrency=1)
+        rule = family_content("run-stability", 2.0)
+        policy = bound(engine, rule, budgets=[0, 4, 12, 16, 200], entropy_source="top-k:20")
+        engine.close()
+        save_policy(policy.content, folder / "policy.joblib")
+        yield
+
+
+@pytest.mark.slow
+@pytest.mark.integration
+@pytest.mark.parametrize("snippet", RUN, ids=map(str, RUN))
+def test_it_runs_as_it_stands(workplaces: Callable[[Path], Workplace], snippet: Snippet) -> None:
+    workplace = workplaces(snippet.page)
+    asks = f"{SERVER[0]}:{SERVER[1]}" in snippet.body
+    with story_server(workplace.folder) if asks else nullcontext():
+        workplace.run(snippet)
+
+
+@pytest.mark.parametrize("snippet", READ, ids=map(str, READ))
+def test_it_is_json(snippet: Snippet) -> None:
+    assert parse(snippet)
+
+
+def test_every_fence_says_what_it_is() -> None:
+    assert not [f"{s}: {s.language}" for s in SNIPPETS if s.language not in KNOWN]
+
+
+def test_what_cannot_run_here_is_fenced_as_console() -> None:
+    found = {str(s): foreign_commands(s.body) for s in SNIPPETS if s.language == "sh"}
+    assert not {where: words for where, words in found.items() if words}
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["install -e .[nothing]", "install left-pad", "install torch", "uninstall stopadvisor"],
+)
+def test_an_installation_that_nobody_tried_is_refused(words: str) -> None:
+    with pytest.raises(ValueError, match=r"no extra|no test knows"):
+        check_install(words.split())
+
+
+def test_ci_installs_what_pages_say() -> None:
+    lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    installs = [line for line in lines if line.startswith("pip install")]
+    assert installs == ["pip install --quiet -e '.[hf,dev]'"]
+    check_install(["install", "-e", ".[hf,dev]"])
+
+
+def test_a_failing_snippet_is_named_with_its_output(tmp_path: Path) -> None:
+    page = ROOT / "README.md"
+    with pytest.raises(AssertionError, match=r"README.md:7 ends with 2:(.|\n)*No such option"):
+        Workplace(tmp_path).run(Snippet(page, 7, "sh", "stopadvisor plan --no-such-thing\n"))
