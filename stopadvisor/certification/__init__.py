@@ -1,6 +1,7 @@
 """What is shown about one fixed rule: calibration, export, verification and transfer."""
 
 __all__ = [
+    "budgets",
     "calibration",
     "export",
     "transfer",

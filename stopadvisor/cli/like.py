@@ -1,7 +1,7 @@
 """`probe --like POLICY`: probe the way a policy was probed, so that the two can be compared.
 
 `verify` and `calibrate --from` need probes at the policy's own budgets, under its cap and cue; here
-they come out of the policy, and a run that lacks them is told so.  Knows no engine.
+they are taken out of the policy.  Knows no engine.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ import click
 from click.core import ParameterSource
 
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy.frozen import Policy, load_policy
+from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.requests import policy_plan
-from stopadvisor.report.text.screen import number_list, place
-from stopadvisor.runs.sources import Source
 
-__all__ = ["check_budgets", "like_policy"]
+__all__ = ["like_policy"]
 
 _OF_PLAN = (
     "budgets", "cue", "cap", "max_think", "answer_cap", "greedy", "temperature", "entropy"
@@ -64,34 +62,11 @@ def like_policy(ctx: click.Context, params: Mapping[str, Any], path: Path) -> di
     for name, value in wanted.items():
         if sources[name] == ParameterSource.COMMANDLINE and params[name] != value:
             raise click.UsageError(
-                f"--like brings --{name.replace('_', '-')} {_shown(value)}, got "
-                f"{_shown(params[name])}"
+                f"--like brings --{name.replace('_', '-')} {_as_option(value)}, got "
+                f"{_as_option(params[name])}"
             )
     return {**params, **wanted}
 
 
-def _shown(value: Any) -> str:
+def _as_option(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def check_budgets(policy: Policy, path: Path, source: Source) -> None:
-    """Refuse probes that were not taken where the policy takes its own.
-
-    Raises
-    ------
-    PolicyError
-        Budgets are missing; says how to probe at them.
-    """
-    probed = source.table.budgets.tolist()
-    missing = [budget for budget in policy.budgets if budget not in probed]
-    if not missing:
-        return
-    at = "there" if len(missing) == len(policy.budgets) else f"at {number_list(missing)}"
-    text = (
-        f"the policy probes at {number_list(policy.budgets)} thinking tokens, {source.folder} does "
-        f"not {at}; its budgets are {number_list(probed)}"
-    )
-    if source.manifest is not None and policy.content["model"] is not None:
-        command = f"probe {place(source.manifest['workload']['path'])} --like {place(path)}"
-        text += f": `stopadvisor {command}` probes where the policy does"
-    raise PolicyError(text)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 import click
 
 from stopadvisor.answers.grading import Grader
-from stopadvisor.cli.like import check_budgets
+from stopadvisor.certification.budgets import check_budgets
 from stopadvisor.cli.model import (
     SERVER,
     ModelOptions,
@@ -169,7 +169,7 @@ def run(options: RunOptions, out: TextIO, err: TextIO) -> int:
     make_requests(workload.questions, policy)  # refused before a model is loaded
     recorded = RunDirectory.load(options.against) if options.against else None
     if options.against is not None:
-        check_budgets(policy, options.policy, open_source(options.against))
+        check_budgets(policy, str(options.policy), open_source(options.against))
     with progress_on(err, quiet=options.output.quiet) as progress, ExitStack() as stack:
         engine = _load(options, policy, stack)
         if options.at_server:

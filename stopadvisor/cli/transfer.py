@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 from stopadvisor._version import __version__
 from stopadvisor.assessment.choice import Settings
+from stopadvisor.certification.budgets import check_budgets
 from stopadvisor.certification.calibration import Calibration, entering_rows
 from stopadvisor.certification.transfer import (
     TARGET_CALIBRATED,
@@ -23,7 +24,6 @@ from stopadvisor.certification.transfer import (
     target_view,
     transferred_content,
 )
-from stopadvisor.cli.like import check_budgets
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.report.documents import certification_document, look_remarks
 from stopadvisor.report.text.screen import Screen, interval, number, percent, share
@@ -53,7 +53,7 @@ class Transfer:
     ) -> Transfer:
         """Refuse what can be refused before a look is spent."""
         settings = replace(asked, delta=asked.delta / (planned or 1))
-        check_budgets(policy, path, target)
+        check_budgets(policy, str(path), target)
         check_transfer(policy.content, target)
         entering_rows(target_view(target).part("calibration"), settings)
         return cls(policy, path, target, asked, settings, planned)

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 import click
 import numpy as np
 
+from stopadvisor.certification.budgets import check_budgets
 from stopadvisor.certification.verification import (
     Verification,
     costing,
@@ -22,7 +23,6 @@ from stopadvisor.certification.verification import (
     scorer_of,
     verify,
 )
-from stopadvisor.cli.like import check_budgets
 from stopadvisor.cli.options import OUTPUT, PATH, OutputOptions, declare, emit, take
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
@@ -115,7 +115,7 @@ def _verify(policy: Policy, source: Source, options: VerifyOptions) -> dict[str,
     remarks = _bound(policy, source, transfer=options.transfer)
     view = _test_part(source) if options.test_only else source
     sha = source.workload_sha256
-    check_budgets(policy, options.policy, source)
+    check_budgets(policy, str(options.policy), source)
     # Everything that can be refused is refused before an outcome is opened and a look recorded.
     fresh = fresh_questions(content, view.table, workload_sha256=sha)
     scorer_of(content, view.table)
