@@ -1,21 +1,30 @@
-"""What a policy holds: every field with its type and range, written down once.
+"""What a policy holds: every field with its type, range and meaning, written down once.
 
-Checked by hand-written combinators, not jsonschema: the relations between fields (lengths,
-thresholds, trees) need code anyway, and a gateway that loads a policy needs nothing installed.
-This module knows no files, and decides nothing about a question.
+Knows no files, and decides nothing about a question.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
 from stopadvisor.answers.normal_form import TASKS
 from stopadvisor.errors import PolicyError
+from stopadvisor.policy.checks import (
+    Check,
+    expect,
+    list_of,
+    map_of,
+    matching,
+    nullable,
+    one_of,
+    record,
+    where,
+    whole,
+)
 from stopadvisor.policy.values import shown
 from stopadvisor.rules.families import FAMILIES, SCALAR_FAMILIES, display_threshold
 from stopadvisor.rules.features import FEATURES, TEXT_FEATURES
@@ -24,6 +33,7 @@ __all__ = [
     "FIELDS",
     "MIXED_TASKS",
     "POLICY_SCHEMA",
+    "TREES",
     "check_fields",
     "check_schema",
     "reads_logprobs",
@@ -41,75 +51,35 @@ _MAX_TREE_DEPTH = 32
 _MAX_GOLDEN = 32
 _MAX_GOLDEN_STEPS = 4096
 
-Check = Callable[[Any, str], None]
+# --- Kinds of values ------------------------------------------------------------------------------
+
+_TEXT = where("a string", lambda value: type(value) is str)
+_NAME = where("a non-empty string", lambda value: type(value) is str and bool(value))
+_REAL = where("a float", lambda value: type(value) is float)
+_FLAG = where("true or false", lambda value: type(value) is bool)
+_SHARE = where(
+    "a float strictly between 0 and 1", lambda value: type(value) is float and 0 < value < 1
+)
+_ANY_DICT = where("a dict", lambda value: type(value) is dict)
+_SHA256 = matching("[0-9a-f]{64}", "a SHA-256 in 64 hex digits")
+_IDS = list_of(whole(0))
+_INTEGER = where("an integer", lambda value: type(value) is int)
+_TEXT_AND_IDS = record(
+    {
+        "text": _TEXT.means("As decoded."),
+        "ids": nullable(_IDS).means("As the model sees it; null where not recorded."),
+    }
+)
+_TEMPLATE = nullable(
+    where("a string, a dict of strings by task, or null", lambda value: type(value) is str)
+)
+_TEMPLATES = map_of(_TEXT)
 
 
-# --- Combinators ----------------------------------------------------------------------------------
-
-
-def _expect(ok: bool, name: str, what: str, value: Any) -> None:
-    if not ok:
-        raise PolicyError(f"field '{name}': expected {what}, got {shown(value)}")
-
-
-def _where(what: str, holds: Callable[[Any], bool]) -> Check:
-    return lambda value, name: _expect(holds(value), name, what, value)
-
-
-def _one_of(*options: str | None) -> Check:
-    what = "one of " + ", ".join("null" if o is None else repr(o) for o in options)
-    return _where(what, lambda value: type(value) in (str, type(None)) and value in options)
-
-
-def _matching(pattern: str, what: str) -> Check:
-    return _where(what, lambda value: type(value) is str and bool(re.fullmatch(pattern, value)))
-
-
-def _whole(at_least: int) -> Check:
-    return _where(f"an integer >= {at_least}", lambda v: type(v) is int and v >= at_least)
-
-
-def _nullable(check: Check) -> Check:
-    def run(value: Any, name: str) -> None:
-        if value is not None:
-            check(value, name)
-
-    return run
-
-
-def _list_of(check: Check, most: int | None = None) -> Check:
-    def run(value: Any, name: str) -> None:
-        _expect(type(value) is list, name, "a list", value)
-        if most is not None:
-            _expect(len(value) <= most, name, f"at most {most} entries", len(value))
-        for index, item in enumerate(value):
-            check(item, f"{name}[{index}]")
-
-    return run
-
-
-def _map_of(check: Check) -> Check:
-    def run(value: Any, name: str) -> None:
-        _expect(type(value) is dict, name, "a dict", value)
-        for key, item in value.items():
-            check(item, f"{name}.{shown(key)[1:-1]}")
-
-    return run
-
-
-def _record(required: Mapping[str, Check], *, more: bool = False) -> Check:
-    """Check a dict with these keys; `more` allows others, of any plain value."""
-
-    def run(value: Any, name: str) -> None:
-        _expect(type(value) is dict, name, "a dict", value)
-        for key, check in required.items():
-            _expect(key in value, name, f"a dict with key '{key}'", value)
-            check(value[key], f"{name}.{key}")
-        if not more:
-            unknown = [key for key in value if key not in required]
-            _expect(not unknown, name, f"only the keys {', '.join(required)}", unknown)
-
-    return run
+_PROMPT_TEMPLATE = Check(
+    "a string, a dict of strings by task, or null",
+    lambda value, name: (_TEMPLATES if type(value) is dict else _TEMPLATE)(value, name),
+)
 
 
 def _is_timestamp(value: Any) -> bool:
@@ -119,161 +89,176 @@ def _is_timestamp(value: Any) -> bool:
         return False
 
 
-_TEXT = _where("a string", lambda value: type(value) is str)
-_NAME = _where("a non-empty string", lambda value: type(value) is str and bool(value))
-_REAL = _where("a float", lambda value: type(value) is float)
-_NUMBER = _where("a number", lambda value: type(value) in (int, float))
-_FLAG = _where("true or false", lambda value: type(value) is bool)
-_SHARE = _where(
-    "a float strictly between 0 and 1", lambda value: type(value) is float and 0 < value < 1
-)
-_ANY_DICT = _where("a dict", lambda value: type(value) is dict)
-_SHA256 = _matching("[0-9a-f]{64}", "a SHA-256 in 64 hex digits")
-_IDS = _list_of(_whole(0))
-_TEXT_AND_IDS = _record({"text": _TEXT, "ids": _nullable(_IDS)})
-
-
-def _prompt_template(value: Any, name: str) -> None:
-    if type(value) is dict:
-        _map_of(_TEXT)(value, name)
-    else:
-        _nullable(_where("a string, a dict of strings by task, or null", _is_text))(value, name)
-
-
-def _is_text(value: Any) -> bool:
-    return type(value) is str
-
-
 # --- The fields -----------------------------------------------------------------------------------
 
 FIELDS: dict[str, Check] = {
-    "schema": _whole(1),
-    "kind": _one_of("stop", "full-budget"),
-    "family": _one_of(*FAMILIES, None),
-    "features": _list_of(_one_of(*FEATURES)),
-    "mean": _list_of(_REAL),
-    "scale": _list_of(_where("a float > 0", lambda v: type(v) is float and v > 0)),
-    "coef": _list_of(_REAL),
-    "intercept": _nullable(_REAL),
-    "threshold": _nullable(_REAL),
-    "decision_threshold": _nullable(_REAL),
-    "budgets": _list_of(_whole(0), most=_MAX_CHECKPOINTS),
-    "probe": _nullable(
-        _record(
+    "schema": whole(1).means("Version of these fields; a change of their meaning raises it."),
+    "kind": one_of("stop", "full-budget").means(
+        "Whether it can stop a request; `full-budget` asks no probe and thinks to the end."
+    ),
+    "family": one_of(*FAMILIES, None).means("Which score decides; null for `full-budget`."),
+    "features": list_of(one_of(*FEATURES)).means(
+        "Features that a learned score reads, in the order in which its terms are added."
+    ),
+    "mean": list_of(_REAL).means("Of each feature; linear families only."),
+    "scale": list_of(where("a float > 0", lambda v: type(v) is float and v > 0)).means(
+        "What each feature is divided by once its mean is subtracted; linear families only."
+    ),
+    "coef": list_of(_REAL).means("Weight of each scaled feature; linear families only."),
+    "intercept": nullable(_REAL).means("What a learned score begins with."),
+    "threshold": nullable(_REAL).means(
+        "For people: `decision_threshold` as a probability or confidence, where it is one."
+    ),
+    "decision_threshold": nullable(_REAL).means("Stop when the score reaches it."),
+    "budgets": list_of(whole(0), most=_MAX_CHECKPOINTS).means(
+        "Thinking tokens at which to probe, strictly increasing."
+    ),
+    "probe": nullable(
+        record(
             {
-                "closer": _TEXT_AND_IDS,
-                "cue": _TEXT_AND_IDS,
-                "cap": _whole(1),
-                "stop_ids": _nullable(_IDS),
+                "closer": _TEXT_AND_IDS.means("Closes the thinking."),
+                "cue": _TEXT_AND_IDS.means("Follows the closer and asks for the answer."),
+                "cap": whole(1).means("Most tokens of a forced answer."),
+                "stop_ids": nullable(_IDS).means("Tokens that end an answer."),
             }
         )
+    ).means("How an answer is forced; its texts are empty where probes came from an archive."),
+    "on_stop": one_of("probe", "answer").means(
+        "What a stopped request gets: the forced answer, or a visible one written after the closer."
     ),
-    "on_stop": _one_of("probe", "answer"),
-    "markers": _record({"phrases": _list_of(_NAME), "rule": _NAME}),
-    "task": _one_of(*TASKS, MIXED_TASKS),
-    "normalizer": _NAME,
-    "grader": _NAME,
-    "entropy_source": _matching(
+    "markers": record(
+        {
+            "phrases": list_of(_NAME).means("What is counted."),
+            "rule": _NAME.means("How it is counted, in words."),
+        }
+    ).means("Backtracking markers, for the feature `marker_density`."),
+    "task": one_of(*TASKS, MIXED_TASKS).means(
+        "How answers are normalised; `mixed`: each request names its own task."
+    ),
+    "normalizer": _NAME.means("Version of the normal form by which answers are compared."),
+    "grader": _NAME.means("What graded the calibration questions."),
+    "entropy_source": matching(
         "full|none|top-k:[1-9][0-9]{0,6}", "'full', 'top-k:K' with K >= 1, or 'none'"
+    ).means("Which part of the vocabulary entropies are taken over."),
+    "prompt_template": _PROMPT_TEMPLATE.means(
+        "Text around a question, with `{question}` in it; null for none."
     ),
-    "prompt_template": _prompt_template,
-    "chat_template_kwargs": _ANY_DICT,
-    "sampling": _ANY_DICT,
-    "max_think": _nullable(_whole(1)),
-    "model": _nullable(
-        _record(
+    "chat_template_kwargs": _ANY_DICT.means("Arguments of the model's chat template."),
+    "sampling": _ANY_DICT.means("How thinking is drawn: `greedy`, `temperature`, `seed`."),
+    "max_think": nullable(whole(1)).means("Most thinking tokens of a request."),
+    "model": nullable(
+        record(
             {
-                "name": _NAME,
-                "revision": _nullable(_NAME),
-                "tokenizer_sha256": _nullable(_NAME),
-                "template_sha256": _nullable(_NAME),
+                "name": _NAME.means("As it was loaded or served."),
+                "revision": nullable(_NAME).means("A commit, or a hash over the files."),
+                "tokenizer_sha256": nullable(_NAME).means("Over the tokenizer."),
+                "template_sha256": nullable(_NAME).means("Over the chat template."),
             }
         )
-    ),
-    "engine": _nullable(
-        _record(
+    ).means("What it is bound to; null where probes came from an archive or a simulation."),
+    "engine": nullable(
+        record(
             {
-                "name": _NAME,
-                "version": _nullable(_NAME),
-                "dtype": _nullable(_NAME),
-                "quantization": _nullable(_NAME),
-                "attention": _nullable(_NAME),
-                "device": _nullable(_NAME),
+                "name": _NAME.means("`hf` or `openai`."),
+                "version": nullable(_NAME).means("Of the library or server."),
+                "dtype": nullable(_NAME).means("Of the weights."),
+                "quantization": nullable(_NAME).means("Of the weights."),
+                "attention": nullable(_NAME).means("Implementation of attention."),
+                "device": nullable(_NAME).means("What it ran on."),
             }
         )
+    ).means("What ran the model; under another one the policy serves, with a remark."),
+    "serving": one_of("kv-fork", "prefix-cache", "black-box", "overlap").means(
+        "How probes are paid for in `expected`."
     ),
-    "serving": _one_of("kv-fork", "prefix-cache", "black-box", "overlap"),
-    "certificate": _nullable(
-        _record(
+    "certificate": nullable(
+        record(
             {
-                "alpha": _SHARE,
-                "delta": _SHARE,
-                "bound": _NAME,
-                "multiplicity": _NAME,
-                "n": _whole(1),
-                "losses": _whole(0),
-                "upper": _where(
+                "alpha": _SHARE.means("Share of questions that may become wrong."),
+                "delta": _SHARE.means("Chance that the claim fails, over the draw of questions."),
+                "bound": _NAME.means("The test."),
+                "multiplicity": _NAME.means("How several thresholds share `delta`."),
+                "n": whole(1).means("Calibration questions."),
+                "losses": whole(0).means("Of these, how many stopping made wrong."),
+                "upper": where(
                     "a float from 0 to 1", lambda value: type(value) is float and 0 <= value <= 1
+                ).means("Upper bound on the share."),
+                "reference": one_of("natural", "last-checkpoint").means(
+                    "What full thinking is: the model's own answer, or the last probe's."
                 ),
-                "reference": _one_of("natural", "last-checkpoint"),
-                "looks": _whole(1),
+                "looks": whole(1).means("Which look at the calibration questions this was."),
             },
             more=True,
         )
-    ),
-    "profile": _nullable(_ANY_DICT),
-    "expected": _nullable(_ANY_DICT),
-    "split": _nullable(
-        _record(
+    ).means("What was shown; null only for `full-budget`."),
+    "profile": nullable(_ANY_DICT).means("Kinds of fit questions, for reading."),
+    "expected": nullable(_ANY_DICT).means("Risk and saving on test questions, for reading."),
+    "split": nullable(
+        record(
             {
-                "seed": _where("an integer", lambda value: type(value) is int),
-                "fit": _list_of(_NAME),
-                "calibration": _list_of(_NAME),
-                "test": _list_of(_NAME),
+                "seed": _INTEGER.means("Of the split."),
+                "fit": list_of(_NAME).means("Questions that chose the rule, as content hashes."),
+                "calibration": list_of(_NAME).means("Questions that certified it."),
+                "test": list_of(_NAME).means("Questions that did neither."),
             },
             more=True,
         )
+    ).means("Which questions made the policy, so that they can be told from fresh ones."),
+    "workload_sha256": nullable(_SHA256).means("Over the workload's file."),
+    "versions": map_of(nullable(_TEXT)).means("Of the packages that built it."),
+    "created": where("a date and time in ISO 8601", _is_timestamp).means("When it was built."),
+    "order": list_of(_REAL).means(
+        "Thresholds in the order in which they were to be tested, for a transfer."
     ),
-    "workload_sha256": _nullable(_SHA256),
-    "versions": _map_of(_nullable(_TEXT)),
-    "created": _where("a date and time in ISO 8601", _is_timestamp),
-    "order": _list_of(_REAL),
-    "calibration_features": _nullable(_list_of(_list_of(_REAL))),
-    "golden": _list_of(
-        _record(
+    "calibration_features": nullable(list_of(list_of(_REAL))).means(
+        "Features of some calibration questions, to compare with fresh ones."
+    ),
+    "golden": list_of(
+        record(
             {
-                "task": _one_of(*TASKS),
-                "steps": _list_of(
-                    _record(
+                "task": one_of(*TASKS).means("Of this example."),
+                "steps": list_of(
+                    record(
                         {
-                            "answer": _TEXT,
-                            "normalized": _TEXT,
-                            "mean_logprob": _REAL,
-                            "mean_entropy": _REAL,
-                            "markers": _REAL,
-                            "think_tokens": _whole(0),
+                            "answer": _TEXT.means("A forced answer, as decoded."),
+                            "normalized": _TEXT.means("What it must normalise to."),
+                            "mean_logprob": _REAL.means("Mean over the answer's tokens, in nats."),
+                            "mean_entropy": _REAL.means("Mean over the answer's tokens, in nats."),
+                            "markers": _REAL.means("Markers in the prefix."),
+                            "think_tokens": whole(0).means("Thinking tokens in the prefix."),
                         }
                     )
-                ),
-                "decisions": _list_of(_record({"stop": _FLAG, "score": _REAL})),
+                ).means("What comes in, checkpoint by checkpoint."),
+                "decisions": list_of(
+                    record(
+                        {
+                            "stop": _FLAG.means("What must be decided."),
+                            "score": _REAL.means("What the score must be."),
+                        }
+                    )
+                ).means("What must come out, one for each step."),
             }
         ),
         most=_MAX_GOLDEN,
-    ),
-    "digest": _SHA256,
+    ).means("Examples that every reader replays before it serves."),
+    "digest": _SHA256.means("Over all other fields; finds damage, and is no signature."),
 }
-"""Every key of a policy, in the order in which it is written.  `trees` comes on top, after
+"""Every key of a policy, in the order in which it is written.  `TREES` comes on top, after
 `intercept`, for the family `learned-boosted` and for no other."""
 
-_TREE = _record(
-    {
-        "feature": _list_of(_whole(-1)),
-        "threshold": _list_of(_REAL),
-        "left": _list_of(_where("an integer", lambda value: type(value) is int)),
-        "right": _list_of(_where("an integer", lambda value: type(value) is int)),
-        "value": _list_of(_REAL),
-    }
-)
+TREES = list_of(
+    record(
+        {
+            "feature": list_of(whole(-1)).means("Index into `features`; -1 at a leaf."),
+            "threshold": list_of(_REAL).means("At most this goes left."),
+            "left": list_of(_INTEGER).means("Index of a child, always behind its parent."),
+            "right": list_of(_INTEGER).means("As `left`."),
+            "value": list_of(_REAL).means("What a leaf adds to the score."),
+        }
+    ),
+    most=_MAX_TREES,
+).means("`learned-boosted` only: trees, each as lists with an entry for each node.")
+"""Field `trees`."""
 
 
 def check_schema(content: Mapping[str, Any]) -> None:
@@ -303,7 +288,7 @@ def check_fields(content: Mapping[str, Any]) -> None:
         Names the first field at fault, what is required, and what was found.
     """
     boosted = content.get("family") == "learned-boosted"
-    fields = {**FIELDS, "trees": _list_of(_TREE, most=_MAX_TREES)} if boosted else FIELDS
+    fields = {**FIELDS, "trees": TREES} if boosted else FIELDS
     for key in fields:
         if key not in content:
             raise PolicyError(f"field '{key}' is missing")
@@ -331,28 +316,28 @@ def check_fields(content: Mapping[str, Any]) -> None:
 
 def _check_budgets(budgets: list[int]) -> None:
     for before, after in pairwise(budgets):
-        _expect(before < after, "budgets", "strictly increasing integers", budgets)
+        expect(before < after, "budgets", "strictly increasing integers", budgets)
 
 
 def _check_full_budget(content: Mapping[str, Any]) -> None:
     for key in ("family", "intercept", "threshold", "decision_threshold"):
-        _expect(content[key] is None, key, "null for kind 'full-budget'", content[key])
+        expect(content[key] is None, key, "null for kind 'full-budget'", content[key])
     for key in ("features", "mean", "scale", "coef", "budgets", "order", "golden"):
-        _expect(not content[key], key, "an empty list for kind 'full-budget'", content[key])
+        expect(not content[key], key, "an empty list for kind 'full-budget'", content[key])
 
 
 def _check_stop(content: Mapping[str, Any]) -> None:
     family = content["family"]
     for key in ("family", "threshold", "decision_threshold", "certificate"):
-        _expect(content[key] is not None, key, "a value for kind 'stop'", None)
-    _expect(bool(content["budgets"]), "budgets", "at least one budget for kind 'stop'", [])
+        expect(content[key] is not None, key, "a value for kind 'stop'", None)
+    expect(bool(content["budgets"]), "budgets", "at least one budget for kind 'stop'", [])
     _check_threshold(family, content["threshold"], content["decision_threshold"])
     if content["order"]:
         _check_order(content["order"], content["decision_threshold"])
     if family in SCALAR_FAMILIES:
         for key in ("features", "mean", "scale", "coef"):
-            _expect(not content[key], key, f"an empty list for family '{family}'", content[key])
-        _expect(content["intercept"] is None, "intercept", "null", content["intercept"])
+            expect(not content[key], key, f"an empty list for family '{family}'", content[key])
+        expect(content["intercept"] is None, "intercept", "null", content["intercept"])
     else:
         _check_learned(content)
     if content["entropy_source"] == "none" and reads_logprobs(content):
@@ -385,59 +370,59 @@ def _check_threshold(family: str, threshold: float, linear: float) -> None:
 
 def _check_order(order: list[float], linear: float) -> None:
     descending = all(a > b for a, b in pairwise(order))
-    _expect(descending, "order", "strictly descending thresholds", order)
-    _expect(linear in order, "order", f"to hold decision_threshold {linear!r}", order)
+    expect(descending, "order", "strictly descending thresholds", order)
+    expect(linear in order, "order", f"to hold decision_threshold {linear!r}", order)
 
 
 def _check_learned(content: Mapping[str, Any]) -> None:
     family, features = content["family"], content["features"]
-    _expect(bool(features), "features", f"at least one for family '{family}'", features)
-    _expect(len(set(features)) == len(features), "features", "each at most once", features)
+    expect(bool(features), "features", f"at least one for family '{family}'", features)
+    expect(len(set(features)) == len(features), "features", "each at most once", features)
     if family == "learned-text":
         for name in features:
-            _expect(name in TEXT_FEATURES, "features", f"only {', '.join(TEXT_FEATURES)}", name)
-    _expect(content["intercept"] is not None, "intercept", f"a float for '{family}'", None)
+            expect(name in TEXT_FEATURES, "features", f"only {', '.join(TEXT_FEATURES)}", name)
+    expect(content["intercept"] is not None, "intercept", f"a float for '{family}'", None)
     if family == "learned-boosted":
         for key in ("mean", "scale", "coef"):
-            _expect(not content[key], key, f"an empty list for family '{family}'", content[key])
-        _expect(bool(content["trees"]), "trees", "at least one tree", content["trees"])
+            expect(not content[key], key, f"an empty list for family '{family}'", content[key])
+        expect(bool(content["trees"]), "trees", "at least one tree", content["trees"])
         for index, tree in enumerate(content["trees"]):
             _check_tree(tree, f"trees[{index}]", len(features))
         return
     for key in ("mean", "scale", "coef"):
         what = f"{len(features)} numbers, one per feature"
-        _expect(len(content[key]) == len(features), key, what, len(content[key]))
+        expect(len(content[key]) == len(features), key, what, len(content[key]))
 
 
 def _check_tree(tree: Mapping[str, list[Any]], name: str, n_features: int) -> None:
     n_nodes = len(tree["feature"])
     for key, values in tree.items():
-        _expect(n_nodes == len(values) >= 1, f"{name}.{key}", f"{n_nodes} nodes", len(values))
+        expect(n_nodes == len(values) >= 1, f"{name}.{key}", f"{n_nodes} nodes", len(values))
     depth = [0] * n_nodes
     for node, feature in enumerate(tree["feature"]):
         if feature < 0:
             continue
-        _expect(feature < n_features, f"{name}.feature", f"below {n_features}", feature)
+        expect(feature < n_features, f"{name}.feature", f"below {n_features}", feature)
         for side in ("left", "right"):
             child = tree[side][node]
             # Children behind their parent: no walk down the tree can go in circles.
             what = f"a child of node {node} between {node + 1} and {n_nodes - 1}"
-            _expect(node < child < n_nodes, f"{name}.{side}", what, child)
+            expect(node < child < n_nodes, f"{name}.{side}", what, child)
             depth[child] = max(depth[child], depth[node] + 1)
-    _expect(max(depth) <= _MAX_TREE_DEPTH, name, f"depth <= {_MAX_TREE_DEPTH}", max(depth))
+    expect(max(depth) <= _MAX_TREE_DEPTH, name, f"depth <= {_MAX_TREE_DEPTH}", max(depth))
 
 
 def _check_golden(content: Mapping[str, Any]) -> None:
     golden = content["golden"]
-    _expect(bool(golden), "golden", "at least one trajectory for kind 'stop'", golden)
+    expect(bool(golden), "golden", "at least one trajectory for kind 'stop'", golden)
     total = 0
     for index, entry in enumerate(golden):
         n_steps = len(entry["steps"])
         total += n_steps
-        _expect(
+        expect(
             1 <= n_steps == len(entry["decisions"]) <= len(content["budgets"]),
             f"golden[{index}]",
             f"1 to {len(content['budgets'])} steps and as many decisions",
             [n_steps, len(entry["decisions"])],
         )
-    _expect(total <= _MAX_GOLDEN_STEPS, "golden", f"at most {_MAX_GOLDEN_STEPS} steps", total)
+    expect(total <= _MAX_GOLDEN_STEPS, "golden", f"at most {_MAX_GOLDEN_STEPS} steps", total)

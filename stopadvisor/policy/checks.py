@@ -1,0 +1,137 @@
+"""Checks of plain values, put together from small ones; each says in words what it expects.
+
+Written by hand instead of jsonschema: the relations between fields (lengths, thresholds, trees)
+need code anyway, and who loads a policy needs nothing installed.  Knows no field of a policy.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from stopadvisor.errors import PolicyError
+from stopadvisor.policy.values import shown
+
+__all__ = [
+    "Check",
+    "expect",
+    "list_of",
+    "map_of",
+    "matching",
+    "nullable",
+    "one_of",
+    "record",
+    "where",
+    "whole",
+]
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check that refuses a value with a message naming its field."""
+
+    expected: str
+    """What passes, in words."""
+    run: Callable[[Any, str], None]
+    parts: tuple[tuple[str, Check], ...] = ()
+    """Checks of the values inside, each with what is put behind the field's name for it."""
+    meaning: str = ""
+    """What the value is for; the field table of policy/README.md is made of these."""
+
+    def means(self, text: str) -> Check:
+        """Give the same check with a meaning."""
+        return replace(self, meaning=text)
+
+    def __call__(self, value: Any, name: str) -> None:
+        """Refuse `value` if it is not what is expected of the field `name`."""
+        self.run(value, name)
+
+
+def expect(ok: bool, name: str, expected: str, value: Any) -> None:
+    """Refuse a field's value unless `ok`.
+
+    Raises
+    ------
+    PolicyError
+        Names the field, what is expected, and the value.
+    """
+    if not ok:
+        raise PolicyError(f"field '{name}': expected {expected}, got {shown(value)}")
+
+
+def where(expected: str, holds: Callable[[Any], bool]) -> Check:
+    """Check that something holds."""
+    return Check(expected, lambda value, name: expect(holds(value), name, expected, value))
+
+
+def one_of(*options: str | None) -> Check:
+    """Check for one of these texts, or null where it is among them."""
+    expected = "one of " + ", ".join("null" if o is None else repr(o) for o in options)
+    return where(expected, lambda value: type(value) in (str, type(None)) and value in options)
+
+
+def matching(pattern: str, expected: str) -> Check:
+    """Check for a text that matches as a whole."""
+    return where(expected, lambda value: type(value) is str and bool(re.fullmatch(pattern, value)))
+
+
+def whole(at_least: int) -> Check:
+    """Check for an integer."""
+    return where(f"an integer >= {at_least}", lambda v: type(v) is int and v >= at_least)
+
+
+def nullable(check: Check) -> Check:
+    """Let null pass too."""
+
+    def run(value: Any, name: str) -> None:
+        if value is not None:
+            check(value, name)
+
+    return Check(f"{check.expected}, or null", run, check.parts)
+
+
+def list_of(check: Check, most: int | None = None) -> Check:
+    """Check every entry of a list, and how many there are."""
+
+    def run(value: Any, name: str) -> None:
+        expect(type(value) is list, name, "a list", value)
+        if most is not None:
+            expect(len(value) <= most, name, f"at most {most} entries", len(value))
+        for index, item in enumerate(value):
+            check(item, f"{name}[{index}]")
+
+    size = "" if most is None else f" of at most {most} entries"
+    parts = tuple((f"[]{suffix}", part) for suffix, part in check.parts)
+    return Check(f"a list{size}, each {check.expected}", run, parts)
+
+
+def map_of(check: Check) -> Check:
+    """Check every value of a dict, whatever its keys."""
+
+    def run(value: Any, name: str) -> None:
+        expect(type(value) is dict, name, "a dict", value)
+        for key, item in value.items():
+            check(item, f"{name}.{shown(key)[1:-1]}")
+
+    return Check(f"a dict, each value {check.expected}", run)
+
+
+def record(required: Mapping[str, Check], *, more: bool = False) -> Check:
+    """Check a dict with these keys; `more` allows others, of any plain value."""
+
+    def run(value: Any, name: str) -> None:
+        expect(type(value) is dict, name, "a dict", value)
+        for key, check in required.items():
+            expect(key in value, name, f"a dict with key '{key}'", value)
+            check(value[key], f"{name}.{key}")
+        if not more:
+            unknown = [key for key in value if key not in required]
+            expect(not unknown, name, f"only the keys {', '.join(required)}", unknown)
+
+    parts: list[tuple[str, Check]] = []
+    for key, check in required.items():
+        parts.append((f".{key}", check))
+        parts += [(f".{key}{suffix}", part) for suffix, part in check.parts]
+    return Check("a dict, other keys allowed" if more else "a dict", run, tuple(parts))

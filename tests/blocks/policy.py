@@ -1,0 +1,29 @@
+"""Blocks about the policy file: its fields, as the schema that checks them says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stopadvisor.policy.checks import Check
+from stopadvisor.policy.schema import FIELDS, TREES
+from tests.generate import Block, table
+
+__all__ = ["BLOCKS"]
+
+
+def _rows(name: str, check: Check) -> Iterator[tuple[str, str, str]]:
+    yield f"`{name}`", check.expected, check.meaning
+    for suffix, part in check.parts:
+        yield f"`{name}{suffix}`", part.expected, part.meaning
+
+
+def _fields() -> str:
+    rows: list[tuple[str, str, str]] = []
+    for name, check in FIELDS.items():
+        rows += _rows(name, check)
+        if name == "intercept":
+            rows += _rows("trees", TREES)
+    return table(("field", "value", "meaning"), rows)
+
+
+BLOCKS: dict[str, Block] = {"policy-fields": _fields}

@@ -1,0 +1,135 @@
+"""The page about the policy file: its code, run as it stands there, decides as the package does."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stopadvisor.policy import schema
+from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
+from stopadvisor.policy.schema import FIELDS, TREES
+from tests.policy_content import example_contents, family_content
+
+PACKAGE = Path(schema.__file__).parent
+PAGE = (PACKAGE / "README.md").read_text(encoding="utf-8")
+POLICIES = Path(__file__).parents[2] / "policies"
+SNIPPETS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+CONTENTS = {name: build_policy(content) for name, content in example_contents().items()} | {
+    path.stem: dict(load_policy(path).content) for path in sorted(POLICIES.glob("*.joblib"))
+}
+
+
+def snippet(name: str) -> Any:
+    """The function of this name, out of the snippet that defines it."""
+    (body,) = [body for body in SNIPPETS if f"def {name}(" in body]
+    found: dict[str, Any] = {}
+    exec(compile(body, f"policy/README.md: {name}", "exec"), found)
+    return found[name]
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+def test_the_rule_on_the_page_gives_every_golden_decision(name: str) -> None:
+    content = json.loads(json.dumps(CONTENTS[name]))
+    decisions = snippet("decisions")
+    for example in content["golden"]:
+        found = [
+            {"stop": stop, "score": score} for stop, score in decisions(content, example["steps"])
+        ]
+        if content["family"] == "confidence-leap":
+            assert [row["stop"] for row in found] == [row["stop"] for row in example["decisions"]]
+            for row, expected in zip(found, example["decisions"], strict=True):
+                assert row["score"] == pytest.approx(expected["score"], rel=1e-12, abs=1e-12)
+        else:
+            assert found == example["decisions"]
+    assert bool(content["golden"]) == (content["kind"] == "stop")
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+def test_the_digest_on_the_page_is_the_files(name: str) -> None:
+    content = json.loads(json.dumps(CONTENTS[name]))
+    assert snippet("digest")(content) == content["digest"]
+
+
+@dataclass
+class Probe:
+    text: str
+    mean_logprob: float
+    mean_entropy: float = 0.1
+
+
+@dataclass
+class MadeUpRequest:
+    """Thinks 70 tokens and closes; is surer of its answer with every probe."""
+
+    closer_tokens: int = 2
+    drawn: int = 0
+    probed: list[int] = field(default_factory=list)
+    thinking_tokens: int = 70
+    cut: bool = False
+
+    @property
+    def thinking_ended(self) -> bool:
+        return self.drawn >= self.thinking_tokens + self.closer_tokens
+
+    def draw(self, until: int | None) -> list[int]:
+        before, end = self.drawn, self.thinking_tokens + self.closer_tokens
+        self.drawn = end if until is None else min(until, end)
+        return [0] * (self.drawn - before)
+
+    def force_answer(self, position: int) -> Probe:
+        self.probed.append(position)
+        return Probe(" 7", -1.0 / len(self.probed))
+
+    def thinking_text(self, position: int) -> str:
+        return "Wait. " * position
+
+    def close_and_answer(self, position: int) -> str:
+        return f"written after {position}"
+
+    def own_answer(self) -> str:
+        return "its own"
+
+
+@pytest.mark.parametrize(
+    ("threshold", "on_stop", "said", "probed"),
+    [
+        (-0.4, "probe", " 7", [0, 16, 32]),
+        (-0.4, "answer", "written after 32", [0, 16, 32]),
+        (-1e-6, "probe", "its own", [0, 16, 32, 64]),
+    ],
+)
+def test_the_loop_on_the_page_serves(
+    threshold: float,
+    on_stop: str,
+    said: str,
+    probed: list[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    content = family_content("confidence", threshold) | {"on_stop": on_stop}
+    save_policy(build_policy(content), "policy.joblib")
+    request = MadeUpRequest()
+    assert snippet("answer")(request) == said
+    assert request.probed == probed
+
+
+def test_every_snippet_is_run() -> None:
+    assert len(SNIPPETS) == 3
+
+
+def test_every_field_says_what_it_means() -> None:
+    for name, check in (FIELDS | {"trees": TREES}).items():
+        for part, inner in ((name, check), *check.parts):
+            assert inner.meaning.endswith("."), part
+
+
+def test_what_the_page_says_about_loading_is_so() -> None:
+    policy = Policy(build_policy(family_content("learned")))
+    assert f"`schema` is {policy.content['schema']}." in PAGE
+    assert f"this package has ({policy.content['normalizer']})" in PAGE
