@@ -13,7 +13,7 @@ from stopadvisor.answers.grading import GRADING, Grader
 from stopadvisor.assessment.assess import assess
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.collection.collect import collect
-from stopadvisor.report.documents import assessment_document
+from stopadvisor.report.documents.assess import assessment_document
 from stopadvisor.report.figures.load import ReportData, gather
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest

@@ -16,7 +16,7 @@ from stopadvisor.cli.main import main
 from stopadvisor.constants import PAPER_BOOTSTRAP_RESAMPLES
 from stopadvisor.paper.assess import assess_paper
 from stopadvisor.policy.frozen import load_policy
-from stopadvisor.report.documents import assessment_document
+from stopadvisor.report.documents.assess import assessment_document
 from stopadvisor.rules.costs import Weights
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import Source, open_source

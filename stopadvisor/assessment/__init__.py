@@ -4,6 +4,7 @@ __all__ = [
     "assess",
     "choice",
     "frontier",
+    "label_plan",
     "measured",
     "recommendation",
     "remarks",

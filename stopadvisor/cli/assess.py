@@ -35,7 +35,7 @@ from stopadvisor.engines.openai.regime import read_regime
 from stopadvisor.errors import StopAdvisorError, WorkloadError
 from stopadvisor.paper.access import open_for_paper
 from stopadvisor.paper.assess import assess_paper
-from stopadvisor.report.documents import assessment_document
+from stopadvisor.report.documents.assess import assessment_document
 from stopadvisor.report.text.assess import PAPER_FLAW, show_assessment
 from stopadvisor.runs.sources import ASSESSMENT, Source, open_source
 from stopadvisor.runs.storage import write_json_atomically

@@ -28,11 +28,13 @@ from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, declare,
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.settings import overrides, setting_options
-from stopadvisor.cli.transfer import Transfer, comparison_document, show_transfer
+from stopadvisor.cli.transfer import Transfer, show_transfer
 from stopadvisor.errors import CalibrationError, OutputError
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
 from stopadvisor.probes.table import ProbeTable
-from stopadvisor.report.documents import calibration_document, look_remarks
+from stopadvisor.report.documents.calibrate import CalibrateDocument, calibration_document
+from stopadvisor.report.documents.parts import look_remarks
+from stopadvisor.report.documents.transfer import comparison_fields
 from stopadvisor.report.text.calibrate import show_calibration
 from stopadvisor.report.text.screen import place
 from stopadvisor.runs.ledger import (
@@ -245,7 +247,7 @@ def _ask(source: Source, chosen: _Chosen) -> LookRequest:
     return LookRequest(keys, chosen.request, chosen.asked.delta, chosen.planned, elsewhere)
 
 
-def _calibrate(source: Source, options: CalibrateOptions, target: Path) -> dict[str, Any]:
+def _calibrate(source: Source, options: CalibrateOptions, target: Path) -> CalibrateDocument:
     """The whole job, under the run's lock; returns what `--json` prints."""
     chosen = _choose(source, options)
     assessment, choice = chosen.assessment, chosen.choice
@@ -264,7 +266,7 @@ def _calibrate(source: Source, options: CalibrateOptions, target: Path) -> dict[
     return document
 
 
-def _transfer(source: Source, options: CalibrateOptions, target: Path) -> dict[str, Any]:
+def _transfer(source: Source, options: CalibrateOptions, target: Path) -> CalibrateDocument:
     """The same with the rule of another policy; a comparison is one look more."""
     assert options.source_policy is not None
     policy = load_policy(options.source_policy)
@@ -294,7 +296,7 @@ def _transfer(source: Source, options: CalibrateOptions, target: Path) -> dict[s
     if chosen is not None:
         trained = calibrate(chosen.choice, chosen.table)
         found = compare(policy.content, source, calibration, chosen.choice, trained)
-        comparison = comparison_document(found, others[0])
+        comparison = comparison_fields(found, others[0])
     document = transfer.document(calibration, look, content, target, n_earlier, comparison)
     write_json_atomically(target.with_name(CALIBRATION), document)
     return document

@@ -15,6 +15,7 @@ import click
 
 from stopadvisor.cli.options import OUTPUT, OutputOptions, declare, take
 from stopadvisor.cli.page import Command
+from stopadvisor.report.documents.program import completion_document
 
 __all__ = ["CompletionOptions", "command", "run"]
 
@@ -61,7 +62,7 @@ def run(options: CompletionOptions, out: TextIO, err: TextIO) -> int:
     assert kind is not None  # click knows these three
     script = kind(cli, {}, "stopadvisor", _VARIABLE).source()
     if options.output.json:
-        document = {"schema": 1, "shell": options.shell, "script": script}
+        document = completion_document(options.shell, script)
         print(json.dumps(document, allow_nan=False), file=out)
     else:
         print(script, file=out)

@@ -17,7 +17,7 @@ import click
 from stopadvisor.cli.options import OUTPUT, PATH, OutputOptions, declare, emit, take
 from stopadvisor.cli.page import Command
 from stopadvisor.policy.frozen import load_policy
-from stopadvisor.report.documents import policy_document
+from stopadvisor.report.documents.inspect import policy_document
 from stopadvisor.report.text.calibrate import evidence, expectation
 from stopadvisor.report.text.screen import Screen, number, number_list, plural, share
 from stopadvisor.rules.families import rule_name

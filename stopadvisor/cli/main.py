@@ -253,8 +253,10 @@ def _fail(kind: str, message: str, exit_code: int, as_json: bool) -> int:
     try:
         text, stream = f"stopadvisor: {message}", sys.stderr
         if as_json:
-            error = {"type": kind, "message": message, "exit_code": exit_code}
-            text, stream = json.dumps({"error": error}, ensure_ascii=False), sys.stdout
+            from stopadvisor.report.documents.program import error_document
+
+            error = error_document(kind, message, exit_code)
+            text, stream = json.dumps(error, ensure_ascii=False), sys.stdout
         print(text, file=stream, flush=True)
     except BrokenPipeError:
         _hang_up()

@@ -34,6 +34,7 @@ __all__ = [
 Decorator = Callable[[Any], Any]
 """What adds an option to a command's function."""
 _Value = TypeVar("_Value")
+_Document = TypeVar("_Document", bound=Mapping[str, Any])
 
 PATH = click.Path(path_type=Path)
 COUNT = click.IntRange(min=1)
@@ -138,10 +139,10 @@ OUTPUT = (
 
 
 def emit(
-    document: Mapping[str, Any],
+    document: _Document,
     output: OutputOptions,
     out: TextIO,
-    show: Callable[[Mapping[str, Any], TextIO], object],
+    show: Callable[[_Document, TextIO], object],
     *,
     indent: int | None = 1,
 ) -> None:

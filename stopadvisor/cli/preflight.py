@@ -18,6 +18,7 @@ from stopadvisor.cli.progress import progress_on
 from stopadvisor.collection.cues import CUE_QUESTIONS
 from stopadvisor.collection.probing import try_engine
 from stopadvisor.errors import PreflightError
+from stopadvisor.report.documents.probe import preflight_document
 from stopadvisor.report.text.preflight import show_cues, show_report
 from stopadvisor.report.text.screen import Screen
 
@@ -70,6 +71,6 @@ def run(options: ProbeOptions, out: TextIO, err: TextIO, *, compare: bool = Fals
         if cues:
             show_cues(cues, settings.cue, screen)
 
-    document = report.to_dict() | {"cues": cues and cues.to_dict()}
+    document = preflight_document(report, cues)
     emit(document, options.output, out, show, indent=None)
     return PreflightError.exit_code if report.status == "fail" else 0

@@ -20,6 +20,7 @@ from stopadvisor.cli.page import Command
 from stopadvisor.cli.probing import ProbeOptions, probe_options
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.collection.probing import probe
+from stopadvisor.report.documents.probe import probe_document
 from stopadvisor.report.text.screen import place
 
 __all__ = ["command", "run"]
@@ -62,7 +63,7 @@ def run(options: ProbeOptions, out: TextIO, err: TextIO) -> int:
     """Probe and say what was collected."""
     with progress_on(err, quiet=options.output.quiet) as progress:
         summary = probe(options.settings, partial(open_engine, options.model), progress)
-    document = summary.to_dict()
+    document = probe_document(summary)
     emit(document, options.output, out, _show, indent=None)
     if not (options.output.json or options.output.quiet):
         # What is probed like a policy is there to check it.

@@ -23,6 +23,7 @@ from stopadvisor.cli.model import (
 from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, Parsed, declare, emit, take
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
+from stopadvisor.report.documents.profile_serving import serving_profile_document
 from stopadvisor.report.text.screen import Screen
 from stopadvisor.rules.serving_profile import ServingProfile
 from stopadvisor.runs.storage import check_writable, write_json_atomically
@@ -112,7 +113,7 @@ def run(options: ProfileOptions, out: TextIO, err: TextIO) -> int:
     check_writable(options.out.parent)
     with progress_on(err, quiet=options.output.quiet) as progress:
         measured = profile(options.settings, partial(open_engine, options.model), progress)
-    document = measured.to_dict()
+    document = serving_profile_document(measured)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write_json_atomically(options.out, document)
     emit(document, options.output, out, lambda _, out: _show(measured, options.out, out))

@@ -23,9 +23,10 @@ from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.errors import OutputError, ProbeError
 from stopadvisor.paper.assess import assess_paper
-from stopadvisor.report.documents import assessment_document
+from stopadvisor.report.documents.assess import assessment_document
+from stopadvisor.report.documents.report import report_document
 from stopadvisor.report.figures.load import agrees
-from stopadvisor.report.html.page import WrittenPage, write_report
+from stopadvisor.report.html.page import write_report
 from stopadvisor.report.text.screen import Screen, place
 from stopadvisor.runs.access import is_opened
 from stopadvisor.runs.results import read_assessment
@@ -92,7 +93,10 @@ def run(options: ReportOptions, out: TextIO, err: TextIO) -> int:
             progress.remark(f"reporting on {source.folder}, the run assessed last")
         for remark in written.material.remarks:
             progress.remark(f"note: {remark}")
-    result = _document(source, written)
+    data = written.material
+    result = report_document(
+        source.folder, written.path, written.size, document, data.calibration, data.remarks
+    )
     emit(result, options.output, out, _show)
     return 0
 
@@ -120,19 +124,6 @@ def _assess_again(source: Source, document: Mapping[str, Any]) -> Assessment:
     return assess_paper(
         source, alpha=settings.alpha, delta=settings.delta, serving=settings.serving
     )
-
-
-def _document(source: Source, written: WrittenPage) -> dict[str, Any]:
-    calibration = written.material.calibration
-    return {
-        "schema": 1,
-        "run": str(source.folder),
-        "report": str(written.path),
-        "bytes": written.size,
-        "protocol": written.material.document["protocol"],
-        "certified": None if calibration is None else calibration["certified"],
-        "remarks": list(written.material.remarks),
-    }
 
 
 def _show(result: Mapping[str, Any], out: TextIO) -> None:

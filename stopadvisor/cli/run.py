@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,12 +40,13 @@ from stopadvisor.policy.requests import (
     policy_plan,
 )
 from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.report.documents.run import run_document
 from stopadvisor.report.text.run import show_summary
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from stopadvisor.serving.agreement import agree
 from stopadvisor.serving.answering import Answering
-from stopadvisor.serving.answers import AnswerFile, AnswerRecord, compare
+from stopadvisor.serving.answers import AnswerFile
 from stopadvisor.workload.questions import Workload, read_workload
 
 if TYPE_CHECKING:
@@ -215,7 +216,15 @@ def run(options: RunOptions, out: TextIO, err: TextIO) -> int:
                     f"what was answered is kept in {path}; the same command goes on from there"
                 )
                 raise
-            document = _document(options, work, workload, remarks, recorded)
+            lines = work.answered(workload.questions[: options.limit])
+            document = run_document(
+                work,
+                lines,
+                policy_path=options.policy,
+                workload_path=workload.path,
+                recorded=(recorded.path, agree(policy, lines, recorded)) if recorded else None,
+                remarks=remarks,
+            )
     emit(document, options.output, out, show_summary)
     return 0
 
@@ -288,73 +297,3 @@ def _setting(
     if draws == "overlap":
         decides.append(draws)
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:8]
-
-
-# --- The summary ----------------------------------------------------------------------------------
-
-
-def _document(
-    options: RunOptions,
-    work: Answering,
-    workload: Workload,
-    remarks: list[str],
-    recorded: RunDirectory | None,
-) -> dict[str, Any]:
-    """What `run --json` prints."""
-    policy = work.policy
-    wanted = {question.id for question in workload.questions[: options.limit]}
-    lines = [line for line in work.file.lines if line.id in wanted]
-    n = len(lines)
-    graded = [line.correct for line in lines if line.correct is not None]
-    stopped = sum(line.stopped for line in lines)
-    content = policy.content
-    certificate = content["certificate"]
-    return {
-        "schema": 1,
-        "policy": str(options.policy),
-        "digest": policy.digest,
-        "kind": policy.kind,
-        "family": policy.family,
-        "workload": str(workload.path),
-        "model": work.engine.name,
-        "out": str(work.file.path),
-        "setting": work.file.setting,
-        "on_stop": work.on_stop,
-        "serving": work.draws,
-        "certified": certificate is not None and work.on_stop == content["on_stop"],
-        "alpha": None if certificate is None else certificate["alpha"],
-        "questions": n,
-        "new": work.new,
-        "seconds": round(work.seconds, 3),
-        "stopped": stopped,
-        "stopped_share": stopped / n if n else None,
-        "mean_tokens": {
-            name: sum(getattr(line, f"{name}_tokens") for line in lines) / n if n else None
-            for name in ("think", "probe", "visible")
-        },
-        "labelled": len(graded),
-        "accuracy": sum(graded) / len(graded) if graded else None,
-        "full": _full(work, lines) if any(line.full is not None for line in lines) else None,
-        "against": (
-            {"run": str(recorded.path)} | agree(policy, lines, recorded).to_dict()
-            if recorded is not None
-            else None
-        ),
-        "remarks": remarks,
-    }
-
-
-def _full(work: Answering, lines: Sequence[AnswerRecord]) -> dict[str, Any]:
-    """Stopping against not stopping: all questions, and those the policy has never met."""
-    split = work.policy.content["split"] or {"fit": [], "calibration": []}
-    met = {*split["fit"], *split["calibration"]}
-    timed = work.new if work.compare_full else 0
-    return compare(lines).to_dict() | {
-        "timed_questions": timed,
-        "seconds": round(work.seconds, 3) if timed else None,
-        "full_seconds": round(work.full_seconds, 3) if timed else None,
-        "time_saving_pct": (
-            100 * (1 - work.seconds / work.full_seconds) if timed and work.full_seconds else None
-        ),
-        "unmet": compare([line for line in lines if line.key not in met]).to_dict(),
-    }

@@ -94,6 +94,7 @@ def command(**params: Any) -> int:
 def run(options: SimulateOptions, out: TextIO, err: TextIO) -> int:
     """Draw, write, and say what was written."""
     from stopadvisor.probes.simulation import KINDS, checkpoint_grid, parse_profile
+    from stopadvisor.report.documents.simulate import simulation_document
     from stopadvisor.runs.simulated import write_archive, write_run
 
     law = parse_profile(options.profile)
@@ -105,24 +106,16 @@ def run(options: SimulateOptions, out: TextIO, err: TextIO) -> int:
     archive = options.out.suffix == ".npz"
     write = write_archive if archive else write_run
     write(options.out, law, options.questions, options.seed)
-    shares = {kind: law.shares.get(kind, 0.0) for kind in KINDS}
     if options.output.json:
-        document = {
-            "schema": 1,
-            "simulated": True,
-            "out": str(options.out),
-            "full_reference": "last-checkpoint" if archive else "natural",
-            "n_questions": options.questions,
-            "budgets": list(law.budgets),
-            "shares": shares,
-            "signal": law.signal,
-            "seed": options.seed,
-        }
+        document = simulation_document(
+            options.out, law, options.questions, options.seed, archive=archive
+        )
         print(json.dumps(document, ensure_ascii=False, allow_nan=False), file=out)
         return 0
     screen = Screen(out)
     screen.headline(f"Simulated {plural(options.questions, 'question')}: nothing was measured.")
-    kinds = [f"{kind.replace('_', ' ')} {share(value)}" for kind, value in shares.items() if value]
+    shares = ((kind, law.shares.get(kind, 0.0)) for kind in KINDS)
+    kinds = [f"{kind.replace('_', ' ')} {share(value)}" for kind, value in shares if value]
     screen.facts(
         [
             ("written to", str(options.out)),

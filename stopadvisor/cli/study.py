@@ -25,6 +25,13 @@ from stopadvisor.constants import (
     PAPER_BOOTSTRAP_SEED,
 )
 from stopadvisor.errors import StopAdvisorError, StudyError
+from stopadvisor.report.documents.study import (
+    SkippedStudy,
+    StudyDocument,
+    study_all_document,
+    study_document,
+    study_list_document,
+)
 from stopadvisor.report.text.study import show_list, show_skipped, show_study
 from stopadvisor.runs.access import open_calibration
 from stopadvisor.runs.sources import Source, newest_source, open_source
@@ -123,11 +130,8 @@ def run(options: StudyCommandOptions, out: TextIO, err: TextIO) -> int:
     """Run one study or all, write and print what was found."""
     as_json = options.output.json
     if options.name == LIST:
-        rows = [
-            {"name": name, "help": e.help, "needs": e.needs, "options": dict(e.options)}
-            for name, e in STUDIES.items()
-        ]
-        _print(out, {"schema": 1, "studies": rows}) if as_json else show_list(rows, out)
+        listed = study_list_document(STUDIES)
+        _print(out, listed) if as_json else show_list(listed["studies"], out)
         return 0
     sources = _sources(options, err)
     if options.name != ALL:
@@ -138,7 +142,7 @@ def run(options: StudyCommandOptions, out: TextIO, err: TextIO) -> int:
     documents, skipped, broken = _all(options, sources, err)
     ordered = [documents[name] for name in STUDIES if name in documents]
     if as_json:
-        _print(out, {"schema": 1, "studies": ordered, "skipped": skipped})
+        _print(out, study_all_document(ordered, skipped))
     else:
         for document in ordered:
             show_study(document, out)
@@ -166,10 +170,12 @@ def _sources(options: StudyCommandOptions, err: TextIO) -> list[Source]:
 
 def _written(
     result: StudyResult, sources: Sequence[Source], options: StudyCommandOptions
-) -> dict[str, Any]:
+) -> StudyDocument:
     if options.csv is not None:
         write_csv(result, options.csv)
-    return write_study(result, sources, own_options(result.study, options.study))
+    document = study_document(result, sources, own_options(result.study, options.study))
+    write_study(result, document, sources[0].folder)
+    return document
 
 
 # --- All of them ----------------------------------------------------------------------------------
@@ -177,7 +183,7 @@ def _written(
 
 def _all(
     options: StudyCommandOptions, sources: Sequence[Source], err: TextIO
-) -> tuple[dict[str, dict[str, Any]], list[dict[str, str]], bool]:
+) -> tuple[dict[str, StudyDocument], list[SkippedStudy], bool]:
     """Run every study; what a study refuses is skipped with its reason.
 
     Returns
@@ -192,7 +198,7 @@ def _all(
     known = {key for entry in STUDIES.values() for key in entry.options}
     if strange := sorted(set(options.study.extra) - known):
         raise StudyError(f"no study has an option {strange[0]!r}; see `stopadvisor study list`")
-    documents: dict[str, dict[str, Any]] = {}
+    documents: dict[str, StudyDocument] = {}
     reasons: dict[str, str] = {}
     broken = False
     began = time.monotonic()
@@ -217,5 +223,7 @@ def _all(
     if not documents and not broken:
         first = next(name for name in STUDIES if name in reasons)
         raise StudyError(f"these runs allow no study; {first}: {reasons[first]}")
-    skipped = [{"study": name, "reason": reasons[name]} for name in STUDIES if name in reasons]
+    skipped: list[SkippedStudy] = [
+        {"study": name, "reason": reasons[name]} for name in STUDIES if name in reasons
+    ]
     return documents, skipped, broken

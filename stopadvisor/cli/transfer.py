@@ -16,21 +16,20 @@ from stopadvisor.assessment.choice import Settings
 from stopadvisor.certification.budgets import check_budgets
 from stopadvisor.certification.calibration import Calibration, entering_rows
 from stopadvisor.certification.transfer import (
-    TARGET_CALIBRATED,
-    TransferComparison,
-    TransferRow,
     calibrate_transfer,
     check_transfer,
     target_view,
     transferred_content,
 )
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.report.documents import certification_document, look_remarks
+from stopadvisor.report.documents.calibrate import CalibrateDocument, certification_fields
+from stopadvisor.report.documents.parts import look_remarks
+from stopadvisor.report.documents.transfer import ComparisonFields, transfer_fields
 from stopadvisor.report.text.screen import Screen, interval, number, percent, share
 from stopadvisor.runs.ledger import Look, LookRequest
 from stopadvisor.runs.sources import ASSESSMENT, Source, looks_elsewhere
 
-__all__ = ["Transfer", "comparison_document", "show_transfer"]
+__all__ = ["Transfer", "show_transfer"]
 
 Document = Mapping[str, Any]
 
@@ -91,12 +90,11 @@ class Transfer:
         content: Document,
         written: Path,
         n_earlier: int,
-        comparison: Document | None,
-    ) -> dict[str, Any]:
+        comparison: ComparisonFields | None,
+    ) -> CalibrateDocument:
         """What `calibrate --from --json` prints: `calibrate`'s fields, and `transfer`."""
-        source = self.policy.content
         return {
-            **certification_document(
+            **certification_fields(
                 self.target.folder,
                 self.settings.alpha,
                 calibration,
@@ -111,13 +109,7 @@ class Transfer:
             "advised_fit_total_saving_pct": None,
             "profile": content["profile"],
             "remarks": self._remarks(n_earlier, look),
-            "transfer": {
-                "protocol": TARGET_CALIBRATED,
-                "from": str(self.path),
-                "source_digest": source["digest"],
-                "source_model": None if source["model"] is None else source["model"]["name"],
-                "comparison": comparison,
-            },
+            "transfer": transfer_fields(self.policy.content, self.path, comparison),
         }
 
     def _remarks(self, n_earlier: int, look: Look) -> list[str]:
@@ -140,42 +132,6 @@ class Transfer:
                 "these fitted it cannot be checked"
             )
         return found
-
-
-# --- The comparison -------------------------------------------------------------------------------
-
-
-def comparison_document(comparison: TransferComparison, second: Look) -> dict[str, Any]:
-    """The comparison as JSON; `second` is the look that the target-trained rule took."""
-    return {
-        "n_test": comparison.n_test,
-        "n_met_before": comparison.n_met,
-        "labels": comparison.labels,
-        "look": {"number": second.number, "confidence": second.confidence},
-        "rows": [_row(row) for row in comparison.rows],
-    }
-
-
-def _row(row: TransferRow) -> dict[str, Any]:
-    outcome = row.outcome
-    spread = outcome.saving_interval
-    return {
-        "protocol": row.protocol,
-        "family": row.family,
-        "schedule": list(row.budgets) or None,
-        "threshold": row.threshold,
-        "labels_used": row.labels_used,
-        "certified": row.certified,
-        "reason": row.reason,
-        "test_verdict": row.verdict,
-        "test_total_saving_pct": outcome.total_saving_pct,
-        "test_total_saving_ci95": None if spread is None else [spread.low, spread.high],
-        "test_think_saving_pct": outcome.think_saving_pct,
-        "test_risk": outcome.risk,
-        "test_risk_ci95": list(row.risk_ci95),
-        "test_accuracy": outcome.accuracy,
-        "test_full_accuracy": outcome.full_correct / outcome.n,
-    }
 
 
 def show_transfer(document: Document, out: TextIO) -> None:

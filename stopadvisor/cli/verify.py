@@ -17,7 +17,6 @@ import numpy as np
 
 from stopadvisor.certification.budgets import check_budgets
 from stopadvisor.certification.verification import (
-    Verification,
     costing,
     fresh_questions,
     scorer_of,
@@ -30,6 +29,7 @@ from stopadvisor.cli.settings import setting_options
 from stopadvisor.constants import DEFAULT_DELTA, TRUNCATED_WARN
 from stopadvisor.errors import PolicyError, ProbeError
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy, load_policy
+from stopadvisor.report.documents.verify import VerifyDocument, verification_document
 from stopadvisor.report.text.verify import show_verification
 from stopadvisor.rules.costs import Serving, Weights
 from stopadvisor.runs.ledger import open_outcomes
@@ -37,7 +37,7 @@ from stopadvisor.runs.sources import Source, open_source
 from stopadvisor.runs.storage import lock_directory
 from stopadvisor.workload.questions import PARTS
 
-__all__ = ["CONTRADICTED", "VerifyOptions", "command", "run", "verification_document"]
+__all__ = ["CONTRADICTED", "VerifyOptions", "command", "run"]
 
 CONTRADICTED = 4
 """Exit code: fresh probes contradict the certificate."""
@@ -110,7 +110,7 @@ def run(options: VerifyOptions, out: TextIO, err: TextIO) -> int:
     return CONTRADICTED if document["verdict"] == "contradicted" else 0
 
 
-def _verify(policy: Policy, source: Source, options: VerifyOptions) -> dict[str, Any]:
+def _verify(policy: Policy, source: Source, options: VerifyOptions) -> VerifyDocument:
     content = policy.content
     remarks = _bound(policy, source, transfer=options.transfer)
     view = _test_part(source) if options.test_only else source
@@ -141,7 +141,17 @@ def _verify(policy: Policy, source: Source, options: VerifyOptions) -> dict[str,
             "archives do not name their questions: that none of these fitted or calibrated the "
             "policy cannot be checked"
         )
-    return verification_document(result, policy, options, remarks)
+    return verification_document(
+        result,
+        policy,
+        policy_path=options.policy,
+        run=options.probes,
+        serving=options.serving or content["serving"],
+        unit=(options.weights or costing(content)[0]).unit,
+        transfer=options.transfer,
+        test_only=options.test_only,
+        remarks=remarks,
+    )
 
 
 def _bound(policy: Policy, source: Source, *, transfer: bool) -> list[str]:
@@ -212,67 +222,3 @@ def _record_look(policy: Policy, view: Source, rows: np.ndarray[Any, Any]) -> li
         "look, so that a later calibrate there has less confidence (--test-only leaves them "
         "closed)"
     ]
-
-
-# --- The document ---------------------------------------------------------------------------------
-
-
-def verification_document(
-    result: Verification, policy: Policy, options: VerifyOptions, remarks: list[str]
-) -> dict[str, Any]:
-    """What `verify --json` prints."""
-    outcome, fresh = result.outcome, result.fresh
-    spread = outcome.saving_interval
-    return {
-        "schema": 1,
-        "policy": str(options.policy),
-        "digest": policy.digest,
-        "run": str(options.probes),
-        "part": "test" if options.test_only else "all",
-        "transfer": "zero-shot" if options.transfer else None,
-        "verdict": result.verdict,
-        "alpha": result.alpha,
-        "delta": result.delta,
-        "conditional": result.conditional,
-        "n_left_out": fresh.n_met + fresh.n_repeated,
-        "n_met_before": fresh.n_met,
-        "n_repeated": fresh.n_repeated,
-        "n": result.n,
-        "losses": result.losses,
-        "risk": result.losses / result.n,
-        "lower": result.lower,
-        "upper": result.upper,
-        "expected_risk": result.expected_risk,
-        "power_to_confirm": result.power_to_confirm,
-        "detectable_risk": result.detectable_risk,
-        "accuracy": outcome.accuracy,
-        "full_accuracy": outcome.full_correct / outcome.n,
-        "accuracy_difference": result.accuracy_difference,
-        "accuracy_difference_ci95": list(result.accuracy_difference_ci95),
-        "serving": options.serving or policy.content["serving"],
-        "unit": (options.weights or costing(policy.content)[0]).unit,
-        "total_saving_pct": outcome.total_saving_pct,
-        "total_saving_ci95": None if spread is None else [spread.low, spread.high],
-        "think_saving_pct": outcome.think_saving_pct,
-        **(
-            {}
-            if outcome.answer_saving_pct is None
-            else {"on_stop": "answer", "answer_saving_pct": outcome.answer_saving_pct}
-        ),
-        "truncated_share": result.truncated_share,
-        "category_scope": "marginal",
-        "categories": [
-            {"category": c.category, "n": c.n, "losses": c.losses, "ci95": list(c.ci95)}
-            for c in result.categories
-        ],
-        "drift": [
-            {
-                "feature": d.feature,
-                "distance": d.distance,
-                "p_value": d.p_value,
-                "adjusted_p": d.adjusted_p,
-            }
-            for d in result.drift
-        ],
-        "remarks": remarks,
-    }

@@ -13,6 +13,7 @@ import click
 from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, declare, take
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
+from stopadvisor.report.documents.workload import workload_document
 from stopadvisor.report.text.screen import Screen, place, plural
 from stopadvisor.runs.storage import encode, replace_file
 from stopadvisor.workload.converters import BENCHMARKS, convert, load_rows
@@ -105,19 +106,9 @@ def run(options: WorkloadOptions, out: TextIO, err: TextIO) -> int:
             progress.remark(f"{asked} questions were asked for, and there are {count}")
     source = benchmark.repository if options.source is None else str(options.source)
     if options.output.json:
-        document = {
-            "schema": 1,
-            "benchmark": options.name,
-            "source": source,
-            "config": benchmark.config,
-            "split": benchmark.split,
-            "task": benchmark.task,
-            "n_questions": count,
-            "available": found.available,
-            "left_out": len(found.left_out),
-            "seed": options.seed,
-            "out": str(options.out),
-        }
+        document = workload_document(
+            options.name, benchmark, found, source, count, options.seed, options.out
+        )
         print(json.dumps(document, ensure_ascii=False, allow_nan=False), file=out)
         return 0
     screen = Screen(out)

@@ -7,8 +7,7 @@ A brittle cue reads like a weak model: the paper saw one take the accuracy of fo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from stopadvisor.answers.normal_form import extract_forced, extract_natural, normalize
 from stopadvisor.collection.collect import ask_all, make_prompts
@@ -130,10 +129,6 @@ class CueComparison:
     natural_accuracy: float
     """Share of visible answers after full thinking that are right."""
     rows: tuple[CueRow, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """What `preflight --compare-cues --json` holds under ``cues``."""
-        return asdict(self)
 
 
 def compare_cues(

@@ -57,21 +57,6 @@ class ProbeSummary:
     split: dict[str, int]
     """Questions in each part."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """What `probe --json` prints."""
-        return {
-            "schema": 1,
-            "run": str(self.run.path),
-            "questions": self.n_questions,
-            "traces": self.n_traces,
-            "new": self.n_new,
-            "budgets": list(self.run.plan.budgets),
-            "max_think": self.run.plan.max_think,
-            "truncated_share": self.truncated_share,
-            "seconds": round(self.seconds, 3),
-            "split": self.split,
-        }
-
 
 def probe(
     settings: ProbeSettings, open_engine: OpenEngine, progress: Progress, *, whole: bool = False

@@ -5,4 +5,5 @@ __all__ = [
     "answering",
     "answers",
     "profiling",
+    "totals",
 ]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from stopadvisor.answers.normal_form import extract_natural, normalize
 from stopadvisor.errors import ProbeError
@@ -35,16 +34,10 @@ class Agreement:
     examples: tuple[str, ...]
     """Ids of the first questions that stop elsewhere."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        n = self.questions
-        return {
-            "questions": n,
-            "differing_stops": self.differing_stops,
-            "differing_stops_share": self.differing_stops / n if n else None,
-            "differing_answers": self.differing_answers,
-            "examples": list(self.examples),
-        }
+    @property
+    def differing_stops_share(self) -> float | None:
+        """Share that stops elsewhere; None without a question."""
+        return self.differing_stops / self.questions if self.questions else None
 
 
 def recorded_stop(policy: Policy, record: ProbeRecord) -> int | None:

@@ -101,6 +101,22 @@ class Answering:
                     self._keep(question, reply, None)
         report_remarks(self.engine, self.progress, self.said)
 
+    @property
+    def time_saving_pct(self) -> float | None:
+        """Time saved by stopping; None where nothing was timed."""
+        return 100 * (1 - self.seconds / self.full_seconds) if self.full_seconds else None
+
+    def answered(self, questions: Sequence[Question]) -> list[AnswerRecord]:
+        """Lines of these questions, in the order of the file."""
+        wanted = {question.id for question in questions}
+        return [line for line in self.file.lines if line.id in wanted]
+
+    def unmet(self, lines: Sequence[AnswerRecord]) -> list[AnswerRecord]:
+        """Those of questions that made no part of the policy."""
+        split = self.policy.content["split"] or {"fit": [], "calibration": []}
+        met = {*split["fit"], *split["calibration"]}
+        return [line for line in lines if line.key not in met]
+
     def _both(self, group: Sequence[Question], *, stopping_first: bool) -> None:
         """Ask a group twice; a line is written as soon as a question has both answers."""
         first: dict[str, Reply] = {}

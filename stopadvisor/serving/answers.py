@@ -259,17 +259,25 @@ class FullComparison:
         """Thinking tokens saved."""
         return _saving(self.think_tokens, self.full_think_tokens)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values; None where there is nothing to count."""
-        n = self.labelled
-        return asdict(self) | {
-            "token_saving_pct": self.token_saving_pct if self.questions else None,
-            "think_saving_pct": self.think_saving_pct if self.questions else None,
-            "accuracy": self.correct / n if n else None,
-            "full_accuracy": self.full_correct / n if n else None,
-            "risk": self.lost / n if n else None,
-            "risk_ci95": list(exact_interval(self.lost, n)) if n else None,
-        }
+    @property
+    def accuracy(self) -> float | None:
+        """With stopping; None without gold, as what follows."""
+        return self.correct / self.labelled if self.labelled else None
+
+    @property
+    def full_accuracy(self) -> float | None:
+        """Without stopping."""
+        return self.full_correct / self.labelled if self.labelled else None
+
+    @property
+    def risk(self) -> float | None:
+        """Share lost."""
+        return self.lost / self.labelled if self.labelled else None
+
+    @property
+    def risk_ci95(self) -> tuple[float, float] | None:
+        """Exact interval of the share lost."""
+        return exact_interval(self.lost, self.labelled) if self.labelled else None
 
 
 def compare(lines: Sequence[AnswerRecord]) -> FullComparison:

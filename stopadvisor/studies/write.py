@@ -1,4 +1,4 @@
-"""A study's result as files and as a JSON document.
+"""A study's result as files: its tables as CSV, and beside them the JSON document it is given.
 
 Cells stay as they were computed; nothing is rounded here.  Knows no study by name and no screen.
 """
@@ -7,56 +7,18 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from stopadvisor.errors import OutputError
-from stopadvisor.runs.access import labels
-from stopadvisor.runs.sources import Source
 from stopadvisor.runs.storage import encode, replace_file, write_json_atomically
-from stopadvisor.studies.study import StudyOptions, StudyResult, Table
+from stopadvisor.studies.study import StudyResult, Table
 
-__all__ = ["study_document", "table_csv", "write_csv", "write_study"]
+__all__ = ["table_csv", "write_csv", "write_study"]
 
 FOLDER = "studies"
 """In a run directory, or in the results folder of an archive."""
-
-
-def study_document(
-    result: StudyResult, sources: Sequence[Source], options: StudyOptions
-) -> dict[str, Any]:
-    """What `study NAME --json` prints; plain JSON values."""
-    return {
-        "schema": 1,
-        "study": result.study,
-        "paper": result.paper,
-        "protocols": list(result.protocols),
-        "runs": labels(sources),
-        "options": {
-            "alpha": options.alpha,
-            "delta": options.delta,
-            "serving": options.serving,
-            "resamples": options.resamples,
-            "seed": options.seed,
-            "extra": dict(options.extra),
-        },
-        "tables": [_table(table) for table in result.tables],
-        "remarks": list(result.remarks),
-    }
-
-
-def _table(table: Table) -> dict[str, Any]:
-    return {
-        "name": table.name,
-        "title": table.title,
-        "note": table.note,
-        "columns": [
-            {"name": column.name, "title": column.title, "unit": column.unit}
-            for column in table.columns
-        ],
-        "rows": [list(row) for row in table.rows],
-    }
 
 
 def table_csv(table: Table) -> str:
@@ -85,21 +47,17 @@ def write_csv(result: StudyResult, folder: Path) -> list[Path]:
     return files
 
 
-def write_study(
-    result: StudyResult, sources: Sequence[Source], options: StudyOptions
-) -> dict[str, Any]:
-    """Write document and tables into ``studies/`` of the first run; returns the document.
+def write_study(result: StudyResult, document: Mapping[str, Any], run: Path) -> None:
+    """Write a study's document and its tables into ``studies/`` of a run.
 
     Raises
     ------
     OutputError
         The folder cannot be made or written.
     """
-    folder = sources[0].folder / FOLDER
-    document = study_document(result, sources, options)
+    folder = run / FOLDER
     write_csv(result, folder)
     write_json_atomically(folder / f"{result.study}.json", document)
-    return document
 
 
 def _make(folder: Path) -> None:

@@ -22,7 +22,7 @@ def main() -> None:
 
     from stopadvisor.constants import PAPER_BOOTSTRAP_RESAMPLES
     from stopadvisor.paper.assess import assess_paper
-    from stopadvisor.report.documents import assessment_document
+    from stopadvisor.report.documents.assess import assessment_document
     from stopadvisor.runs.sources import open_source
     from tests.material import archive_arrays, write_archive
 

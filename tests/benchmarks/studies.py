@@ -20,6 +20,7 @@ def main() -> None:
     from pathlib import Path
 
     from stopadvisor.errors import StopAdvisorError
+    from stopadvisor.report.documents.study import study_document
     from stopadvisor.runs.sources import open_source
     from stopadvisor.studies.registry import STUDIES, run_study
     from stopadvisor.studies.study import StudyOptions
@@ -33,7 +34,9 @@ def main() -> None:
         for study in STUDIES:
             start = time.process_time()
             try:
-                write_study(run_study(study, sources, options), sources, options)
+                result = run_study(study, sources, options)
+                document = study_document(result, sources, options)
+                write_study(result, document, sources[0].folder)
                 said = ""
             except StopAdvisorError as error:
                 said = f"  ({error})"

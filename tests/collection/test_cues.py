@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ def test_a_brittle_cue_is_seen(questions: tuple[Question, ...]) -> None:
     assert found.rows[3].cue == " So:"
     assert found.rows[1].agreement == 0.0
     assert found.rows[1].forced_accuracy < 0.2 < found.natural_accuracy
-    json.dumps(found.to_dict(), allow_nan=False)
+    json.dumps(asdict(found), allow_nan=False)
 
 
 def test_traces_that_differ_are_counted(questions: tuple[Question, ...]) -> None:
@@ -65,7 +66,7 @@ def test_traces_that_differ_are_counted(questions: tuple[Question, ...]) -> None
 def test_without_a_finished_trace_there_is_no_agreement(questions: tuple[Question, ...]) -> None:
     found = compare(ScriptedEngine(faults=frozenset({"never-closes"})), questions)
     assert {(row.status, row.agreement) for row in found.rows} == {("fail", None)}
-    json.dumps(found.to_dict(), allow_nan=False)
+    json.dumps(asdict(found), allow_nan=False)
 
 
 def test_comparing_needs_a_question() -> None:

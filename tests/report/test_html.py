@@ -16,7 +16,7 @@ from stopadvisor.assessment.choice import Settings
 from stopadvisor.cli.main import main
 from stopadvisor.errors import ProbeError
 from stopadvisor.paper.assess import assess_paper
-from stopadvisor.report.documents import assessment_document
+from stopadvisor.report.documents.assess import assessment_document
 from stopadvisor.report.figures.load import ReportData, agrees, gather
 from stopadvisor.report.html import page
 from stopadvisor.report.html.captions import matched_risk_table, percent, share

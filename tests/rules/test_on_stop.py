@@ -24,7 +24,7 @@ from stopadvisor.probes.plan import ProbePlan, Prompt, RawTrace
 from stopadvisor.probes.records import Checkpoint
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.probes.trajectories import trajectory
-from stopadvisor.report.documents import assessment_document
+from stopadvisor.report.documents.assess import assessment_document
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.runs.sources import open_source

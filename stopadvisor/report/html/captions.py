@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from stopadvisor.report.documents import matched_points
+from stopadvisor.report.documents.assess import matched_points
 from stopadvisor.report.figures.data import (
     AlphaFigure,
     CheckpointFigure,

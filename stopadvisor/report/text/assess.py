@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from stopadvisor.assessment.recommendation import LABELS, chance_words, deciding_reason
-from stopadvisor.report.documents import matched_points
+from stopadvisor.report.documents.assess import matched_points
 from stopadvisor.report.text.screen import (
     Screen,
     in_unit,

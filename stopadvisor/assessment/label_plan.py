@@ -1,0 +1,73 @@
+"""How many labels a certificate takes, before anything is labelled.
+
+Knows no data: what is wanted and which risk is expected come in as numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from stopadvisor.stats.bounds import Bound, labels_needed, power
+
+__all__ = ["CertificateWish", "LabelPlan", "plan_labels"]
+
+
+@dataclass(frozen=True)
+class CertificateWish:
+    """What certificate is wanted, and what risk is expected."""
+
+    alpha: float
+    delta: float
+    expected_risk: float
+    """Of the most careful useful threshold."""
+    power: float
+    """Chance of success that is wanted."""
+    bound: Bound
+    chains: int
+    """Sequences of tests that share delta: learned and scalar."""
+    split: tuple[float, float, float]
+    """Shares of fit, calibration and test."""
+
+    @property
+    def chain_delta(self) -> float:
+        """Error probability of one sequence."""
+        return self.delta / self.chains
+
+
+@dataclass(frozen=True)
+class LabelPlan:
+    """Sizes; None where no number of labels suffices."""
+
+    calibration_labels: int | None
+    """The smallest number such that it and every larger one reach the power."""
+    total_labels: int | None
+    """In all parts."""
+    power_reached: float | None
+    one_chain_calibration_labels: int | None
+    """Where one rule is tested alone."""
+
+
+def plan_labels(wish: CertificateWish) -> LabelPlan:
+    """Find the sizes; power is a sawtooth in the number of questions."""
+    needed = _needed(wish, wish.chain_delta)
+    alone = _needed(wish, wish.delta)
+    if needed is None:
+        return LabelPlan(None, None, None, alone)
+    return LabelPlan(
+        needed,
+        # 286 / 0.4 is 715, whatever binary makes of it.
+        math.ceil(round(needed / wish.split[1], 6)),
+        power(needed, wish.alpha, wish.chain_delta, wish.expected_risk, wish.bound),
+        alone,
+    )
+
+
+def _needed(wish: CertificateWish, delta: float) -> int | None:
+    return labels_needed(
+        wish.alpha,
+        delta,
+        expected_risk=wish.expected_risk,
+        power_wanted=wish.power,
+        bound=wish.bound,
+    )

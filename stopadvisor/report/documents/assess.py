@@ -1,0 +1,493 @@
+"""What `assess --json` prints and ``assessment.json`` holds, under either protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+
+from stopadvisor.assessment.assess import Assessment
+from stopadvisor.assessment.choice import Choice, FitPoint
+from stopadvisor.assessment.recommendation import operating_point
+from stopadvisor.engines.openai.regime import RegimeMeasure
+from stopadvisor.paper.assess import PaperAssessment
+from stopadvisor.paper.protocol import OperatingPoint, PaperResult
+from stopadvisor.report.documents.parts import (
+    SCHEMA,
+    PartCounts,
+    ProfileFields,
+    RequestTokens,
+    WeightFields,
+    profile_fields,
+)
+from stopadvisor.rules.costs import ServingCost
+
+__all__ = ["AssessDocument", "assessment_document", "matched_points"]
+
+
+class _Workload(TypedDict):
+    n_questions: int
+    """In all parts."""
+    n_checkpoints: int
+    """Probed budgets."""
+    budgets: list[int]
+    """Thinking tokens at each checkpoint."""
+    full_reference: str
+    """What full thinking means: `natural` or `last-checkpoint`."""
+    truncated_share: float
+    """Share of the traces that were cut off."""
+    model: str | None
+    """Its name; null for an archive or a simulation."""
+    engine: str | None
+    """What asked it, with its version."""
+    sha256: str
+    """Of the workload file, or of the archive."""
+    on_stop: NotRequired[Literal["answer"]]
+    """Only with `--on-stop answer`."""
+
+
+class _Regime(TypedDict):
+    predicted: str
+    """`learned`, `scalar`, `mixed` or `full-budget`."""
+    stability: float
+    """Share of posterior draws with the same regime."""
+    basis: str
+    """`fit` questions or `all`."""
+
+
+class _Point(TypedDict):
+    feasible: bool
+    """Whether a threshold keeps the risk."""
+    family: str
+    """The best rule of its kind."""
+    threshold: float | None
+    """Stop when the score reaches it; null, as what follows, where no threshold keeps the risk."""
+    candidates: int
+    """Thresholds tried."""
+    schedule: NotRequired[list[int]]
+    """Deploy only: thinking tokens at which it probes."""
+    fit_risk: NotRequired[float | None]
+    """Deploy only: share lost of the fit questions, out of fold."""
+    fit_accuracy: NotRequired[float | None]
+    """Deploy only: accuracy with stopping."""
+    fit_think_saving_pct: NotRequired[float | None]
+    """Deploy only: thinking tokens saved."""
+    fit_total_saving_pct: NotRequired[float | None]
+    """Deploy only: net saving."""
+    fit_answer_saving_pct: NotRequired[float]
+    """Deploy with `--on-stop answer` only: tokens of the visible answer that are saved."""
+    test_risk: NotRequired[float]
+    """Paper only: share lost of the paper's test questions."""
+    test_accuracy: NotRequired[float]
+    """Paper only: accuracy with stopping."""
+    think_saving_pct: NotRequired[float]
+    """Paper only: thinking tokens saved."""
+    total_saving_pct: NotRequired[float]
+    """Paper only: net saving."""
+
+
+class _Difference(TypedDict):
+    median: float
+    """Over bootstrap resamples of the questions."""
+    ci95: list[float]
+    """Nominally 99 % where no loss is allowed on fit, as 95 % falls short there."""
+
+
+class _MatchedRisk(TypedDict):
+    alpha: float
+    """The risk that both sides keep."""
+    learned: _Point | None
+    """The best rule that combines the signals."""
+    scalar: _Point | None
+    """The best rule of one signal."""
+    delta_saving_pp: _Difference | None
+    """Saving of learned minus scalar, in percentage points."""
+    verdict: str
+    """`learned better`, `scalar better`, `comparable` or `inconclusive`."""
+
+
+class _Money(TypedDict):
+    policy: float
+    """With stopping."""
+    full: float
+    """With full thinking."""
+
+
+class _ServingCost(TypedDict):
+    saving_pct: float | None
+    """Net saving."""
+    tokens: NotRequired[RequestTokens | None]
+    """Deploy only: of one request."""
+    money_per_1000: NotRequired[_Money | None]
+    """Deploy with `--price` only: money per 1000 requests."""
+    probes: NotRequired[float | None]
+    """Deploy only: probes per request."""
+    break_even_probes: NotRequired[float | None]
+    """Deploy only: probes per request at which the saving is gone."""
+    break_even_cached_price: NotRequired[float | None]
+    """Deploy only: price of a cached token at which the saving is gone."""
+
+
+_Serving = TypedDict(
+    "_Serving",
+    {
+        "operating_point": Annotated[str | None, "The rule that is priced, in words."],
+        "kv-fork": Annotated[_ServingCost, "The server keeps the whole cache of a request."],
+        "prefix-cache": Annotated[_ServingCost, "The server caches prefixes in blocks."],
+        "black-box": Annotated[_ServingCost, "Every request pays for its whole prefix."],
+        "overlap": NotRequired[
+            Annotated[_ServingCost, "Only where asked for: thinking streams on during a probe."]
+        ],
+    },
+)
+
+
+class _Recommendation(TypedDict):
+    policy: str
+    """`learned`, `scalar` or `full-budget`."""
+    family: str | None
+    """The advised rule; null for the full budget."""
+    schedule: list[int] | None
+    """Thinking tokens at which to probe; null for the full budget."""
+    serving: str
+    """The serving regime for which it was chosen."""
+    reasons: list[str]
+    """Why, step by step."""
+
+
+class _Settings(TypedDict):
+    serving: str
+    """The serving regime."""
+    weights: WeightFields
+    """Prices of tokens."""
+    cache_block: int
+    """Tokens per block of the prefix cache."""
+    bound: str
+    """The test of the risk."""
+    multiplicity: str
+    """How thresholds share the error probability."""
+    families: list[str]
+    """Rules that may be chosen."""
+
+
+class _Server(TypedDict):
+    regime: str | None
+    """What it was measured to be; null where that cannot be told."""
+    cache_block: int | None
+    """Tokens per block of its cache, where it says."""
+    basis: str
+    """`cached-tokens`, `wall-clock` or `visible-stream`."""
+    read_cost: float | None
+    """Seconds of reading a token back, as a part of those of prefilling it."""
+    reason: str
+    """What shows it, in words."""
+
+
+class _ProtocolFields(TypedDict, total=False):
+    """What one of the two protocols gives alone."""
+
+    fit_full_accuracy: float
+    """Deploy only: accuracy of full thinking on fit questions."""
+    fit_saving_lower_pct: float | None
+    """Deploy only: one-sided 95 % lower limit of the net saving (nominally 97.5 % below 200 fit
+    questions, as 95 % falls short there)."""
+    chance_to_certify: float | None
+    """Deploy only: estimated chance that `calibrate` certifies a saving."""
+    settings: _Settings
+    """Deploy only: what `calibrate` takes over."""
+    full_accuracy: float
+    """Paper only: accuracy of full thinking."""
+
+
+class _ServedFields(TypedDict, total=False):
+    server: _Server
+    """Only where probes came from a server."""
+
+
+class AssessDocument(_ProtocolFields, _ServedFields):
+    """`assess --json` and `assessment.json`."""
+
+    schema: int
+    """1."""
+    protocol: Literal["deploy", "paper"]
+    """What to act on, or the published analysis."""
+    alpha: float
+    """The risk asked for."""
+    delta: float
+    """1 minus the confidence asked for."""
+    run: str
+    """Where the probes are."""
+    workload: _Workload
+    """What was probed."""
+    split: PartCounts
+    """Questions in each part."""
+    profile: ProfileFields
+    """Of the fit questions; under the paper's protocol of all."""
+    regime: _Regime
+    """What the profile predicts."""
+    matched_risk: list[_MatchedRisk]
+    """A row for each alpha."""
+    serving: _Serving
+    """Net saving of one rule under each serving regime."""
+    recommendation: _Recommendation
+    """What to do."""
+    remarks: list[str]
+    """What the reader should know."""
+
+
+def assessment_document(
+    assessment: Assessment,
+    remarks: Sequence[str] = (),
+    server: RegimeMeasure | None = None,
+) -> AssessDocument:
+    """Build the document; under deploy the same fit questions give the same bytes.
+
+    Parameters
+    ----------
+    assessment : Assessment
+    remarks : sequence of str
+    server : RegimeMeasure, optional
+        What the probed server was measured to be.
+
+    Notes
+    -----
+    It carries no time, and nothing of a calibration question under the deploy protocol.
+    """
+    source, choice = assessment.source, assessment.choice
+    advice = assessment.recommendation
+    if isinstance(assessment, PaperAssessment):
+        matched, serving = _paper_matched_risk(assessment.paper), _paper_serving(assessment.paper)
+    else:
+        assert choice is not None  # the deploy protocol makes one
+        matched, serving = _fit_matched_risk(choice), _fit_serving(choice)
+    workload: _Workload = {
+        "n_questions": assessment.n_questions,
+        "n_checkpoints": source.table.n_checkpoints,
+        "budgets": source.table.budgets.tolist(),
+        "full_reference": assessment.reference,
+        "truncated_share": assessment.truncated_share,
+        "model": source.model,
+        "engine": source.engine,
+        "sha256": source.workload_sha256,
+    }
+    if choice and choice.fit.table.on_stop == "answer":
+        workload["on_stop"] = "answer"
+    return {
+        "schema": SCHEMA,
+        "protocol": assessment.protocol,
+        "alpha": assessment.alpha,
+        "delta": assessment.delta,
+        "run": str(source.folder),
+        "workload": workload,
+        "split": {
+            "fit": assessment.split["fit"],
+            "calibration": assessment.split["calibration"],
+            "test": assessment.split["test"],
+        },
+        "profile": profile_fields(assessment.profile),
+        "regime": {
+            "predicted": assessment.profile.predicted,
+            "stability": assessment.profile.stability,
+            "basis": assessment.basis,
+        },
+        "matched_risk": matched,
+        "serving": serving,
+        "recommendation": {
+            "policy": advice.policy,
+            "family": advice.family,
+            "schedule": None if advice.schedule is None else list(advice.schedule),
+            "serving": advice.serving,
+            "reasons": list(advice.reasons),
+        },
+        **_protocol_fields(assessment),
+        "remarks": list(remarks),
+        **_served_fields(server),
+    }
+
+
+def _served_fields(server: RegimeMeasure | None) -> _ServedFields:
+    if server is None:
+        return {}
+    return {
+        "server": {
+            "regime": server.regime,
+            "cache_block": server.cache_block,
+            "basis": server.basis,
+            "read_cost": server.read_cost,
+            "reason": server.reason,
+        }
+    }
+
+
+def _protocol_fields(assessment: Assessment) -> _ProtocolFields:
+    choice = assessment.choice
+    if choice is None:
+        return {"full_accuracy": assessment.full_accuracy}
+    settings = choice.settings
+    return {
+        "fit_full_accuracy": choice.full_accuracy,
+        "fit_saving_lower_pct": choice.saving_lower,
+        "chance_to_certify": choice.chance,
+        "settings": {
+            "serving": settings.serving,
+            "weights": {
+                "prefilled": settings.weights.prefilled,
+                "cached": settings.weights.cached,
+                "decoded": settings.weights.decoded,
+                "unit": settings.weights.unit,
+            },
+            "cache_block": settings.cache_block,
+            "bound": settings.bound,
+            "multiplicity": settings.multiplicity,
+            "families": list(settings.families),
+        },
+    }
+
+
+# --- The deploy protocol --------------------------------------------------------------------------
+
+
+def _fit_matched_risk(choice: Choice) -> list[_MatchedRisk]:
+    spread = choice.delta_saving_pp
+    return [
+        {
+            "alpha": choice.settings.alpha,
+            "learned": _fit_point(choice.learned),
+            "scalar": _fit_point(choice.scalar),
+            "delta_saving_pp": None
+            if spread is None
+            else {"median": spread.median, "ci95": [spread.low, spread.high]},
+            "verdict": choice.verdict,
+        }
+    ]
+
+
+def _fit_point(point: FitPoint | None) -> _Point | None:
+    if point is None:
+        return None
+    found: _Point = {
+        "feasible": point.feasible,
+        "family": point.family,
+        "threshold": point.threshold,
+        "candidates": point.candidates,
+        "schedule": list(point.schedule),
+        "fit_risk": point.fit_risk,
+        "fit_accuracy": point.fit_accuracy,
+        "fit_think_saving_pct": point.fit_think_saving_pct,
+        "fit_total_saving_pct": point.fit_total_saving_pct,
+    }
+    if point.fit_answer_saving_pct is not None:
+        found["fit_answer_saving_pct"] = point.fit_answer_saving_pct
+    return found
+
+
+def _fit_serving(choice: Choice) -> _Serving:
+    point = operating_point(choice)
+    rows = {row.serving: row for row in choice.serving}
+    at = None
+    if point is not None:
+        budgets = ", ".join(map(str, point.schedule))
+        at = (
+            f"{point.family} at threshold {point.threshold:.4g}, probing at {budgets} thinking "
+            "tokens; fit questions, out of fold"
+        )
+    found: _Serving = {
+        "operating_point": at,
+        "kv-fork": _serving_cost(rows.get("kv-fork")),
+        "prefix-cache": _serving_cost(rows.get("prefix-cache")),
+        "black-box": _serving_cost(rows.get("black-box")),
+    }
+    if choice.settings.serving == "overlap":
+        found["overlap"] = _serving_cost(rows.get("overlap"))
+    return found
+
+
+def _serving_cost(row: ServingCost | None) -> _ServingCost:
+    """One rule under one regime, per request; all null where no rule is advised."""
+    if row is None:
+        return {
+            "saving_pct": None,
+            "tokens": None,
+            "money_per_1000": None,
+            "probes": None,
+            "break_even_probes": None,
+            "break_even_cached_price": None,
+        }
+    money, full = row.money_per_1000, row.full_money_per_1000
+    return {
+        "saving_pct": row.saving_pct,
+        "tokens": {"decoded": row.decoded, "cached": row.cached, "prefilled": row.prefilled},
+        "money_per_1000": None
+        if money is None or full is None
+        else {"policy": money, "full": full},
+        "probes": row.probes,
+        "break_even_probes": row.break_even_probes,
+        "break_even_cached_price": row.break_even_cached,
+    }
+
+
+# --- The paper's protocol -------------------------------------------------------------------------
+
+
+def _paper_matched_risk(paper: PaperResult) -> list[_MatchedRisk]:
+    return [
+        {
+            "alpha": row.alpha,
+            "learned": _paper_point(row.learned),
+            "scalar": _paper_point(row.scalar),
+            "delta_saving_pp": {
+                "median": row.delta_saving_pp.median,
+                "ci95": [row.delta_saving_pp.low, row.delta_saving_pp.high],
+            },
+            "verdict": row.verdict,
+        }
+        for row in paper.matched_risk
+    ]
+
+
+def _paper_point(point: OperatingPoint) -> _Point:
+    return {
+        "feasible": point.feasible,
+        "family": point.family,
+        "threshold": point.threshold,
+        "candidates": point.candidates,
+        "test_risk": point.test_risk,
+        "test_accuracy": point.test_accuracy,
+        "think_saving_pct": point.think_saving_pct,
+        "total_saving_pct": point.total_saving_pct,
+    }
+
+
+def _paper_serving(paper: PaperResult) -> _Serving:
+    saving = paper.serving.saving_pct
+    return {
+        "operating_point": f"learned at its peak-gain threshold {paper.serving.threshold:g}, "
+        "probing at every checkpoint; all questions, out of fold",
+        "kv-fork": {"saving_pct": saving["kv-fork"]},
+        "prefix-cache": {"saving_pct": saving["prefix-cache"]},
+        "black-box": {"saving_pct": saving["black-box"]},
+    }
+
+
+# --- For those who show it ------------------------------------------------------------------------
+
+
+def matched_points(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Each side of an assessment's matched-risk rows, its figures under one set of names.
+
+    The document names them for the questions they are of: fit questions, or under the paper's
+    protocol test questions.
+    """
+    of, prefix = ("test", "") if document["protocol"] == "paper" else ("fit", "fit_")
+    for row in document["matched_risk"]:
+        for side in ("learned", "scalar"):
+            point = row[side]
+            if point is not None:
+                yield {
+                    "alpha": row["alpha"],
+                    "side": side,
+                    **{name: point[name] for name in ("family", "feasible", "threshold")},
+                    "risk": point[f"{of}_risk"],
+                    "accuracy": point[f"{of}_accuracy"],
+                    "think_saving_pct": point[f"{prefix}think_saving_pct"],
+                    "total_saving_pct": point[f"{prefix}total_saving_pct"],
+                }

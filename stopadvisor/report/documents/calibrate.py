@@ -1,0 +1,275 @@
+"""What `calibrate --json` prints and ``calibration.json`` holds, however the rule was found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NotRequired, TypedDict
+
+from stopadvisor.assessment.assess import Assessment
+from stopadvisor.assessment.recommendation import operating_point
+from stopadvisor.certification.calibration import Calibration
+from stopadvisor.report.documents.parts import (
+    SCHEMA,
+    CertificateFields,
+    ExpectedFields,
+    ProfileFields,
+    profile_fields,
+)
+from stopadvisor.report.documents.transfer import TransferFields
+from stopadvisor.runs.ledger import Look
+from stopadvisor.stats.bounds import Certified, NotCertified
+
+__all__ = [
+    "CalibrateDocument",
+    "CertificationFields",
+    "calibration_document",
+    "certification_fields",
+]
+
+
+class _LookFields(TypedDict):
+    number: int
+    """Of this look at the calibration questions."""
+    planned: int | None
+    """Looks planned beforehand."""
+    spent: float
+    """Error probability spent by all looks so far."""
+    elsewhere: int
+    """Looks on record at other questions of the run, or at these in runs beside it."""
+
+
+class _Refusal(TypedDict):
+    reason: str
+    """Why nothing was certified."""
+    labels_needed: int | None
+    """Calibration labels that would do; null where no number would."""
+    assumed_risk: float | None
+    """The risk at which they would; 0: fewer could not even certify no loss."""
+
+
+class _TestedRule(TypedDict):
+    family: str
+    """The rule."""
+    certified: bool
+    """Whether a threshold passed."""
+    position: int | None
+    """Of its last passed threshold, in the order fixed on fit."""
+    n: int
+    """Calibration questions that were counted."""
+    losses: int | None
+    """Lost questions at that threshold."""
+    upper: float | None
+    """Exact upper limit there."""
+    reason: str | None
+    """Why none passed."""
+    labels_needed: int | None
+    """Labels that would do."""
+
+
+class CertificationFields(TypedDict):
+    """What every way of calibrating reports."""
+
+    schema: int
+    """1."""
+    protocol: Literal["deploy"]
+    """Only this one certifies."""
+    run: str
+    """Where the probes are."""
+    alpha: float
+    """The risk asked for."""
+    delta: float
+    """Error probability of this look."""
+    conditional: bool
+    """Whether alpha is a share of the questions that full thinking gets right."""
+    confidence: float
+    """Of a certificate of this look."""
+    look: _LookFields
+    """This look at the calibration questions."""
+    certified: bool
+    """Whether a rule was certified."""
+    policy: str
+    """The file that was written."""
+    kind: str
+    """`stop` or `full-budget`."""
+    family: str | None
+    """The exported rule; null for `full-budget`, as the next two."""
+    schedule: list[int] | None
+    """Thinking tokens at which it probes."""
+    threshold: float | None
+    """It stops when the score reaches this."""
+    serving: str
+    """The serving regime for which it was chosen."""
+    on_stop: NotRequired[Literal["answer"]]
+    """Only with `--on-stop answer`."""
+    certificate: CertificateFields | None
+    """What was shown; null where nothing was."""
+    refusal: _Refusal | None
+    """Why not, where nothing was."""
+    tested: list[_TestedRule]
+    """Each rule that was tested."""
+    expected: ExpectedFields | None
+    """What the policy is expected to do."""
+
+
+class _TransferredFields(TypedDict, total=False):
+    transfer: TransferFields
+    """Only with `--from`."""
+
+
+class CalibrateDocument(CertificationFields, _TransferredFields):
+    """`calibrate --json` and `calibration.json`."""
+
+    advised_family: str | None
+    """The rule that `assess` advised; null for the full budget, as the next two."""
+    advised_schedule: list[int] | None
+    """Where it probes."""
+    advised_fit_total_saving_pct: float | None
+    """Its net saving on fit questions."""
+    profile: ProfileFields | None
+    """Of the fit questions; with `--from` of the calibration questions."""
+    remarks: list[str]
+    """What the reader should know."""
+
+
+def calibration_document(
+    assessment: Assessment,
+    calibration: Calibration,
+    look: Look,
+    content: Mapping[str, Any],
+    policy_path: Path,
+    remarks: Sequence[str] = (),
+) -> CalibrateDocument:
+    """Build the document of a rule that was chosen on this run.
+
+    Parameters
+    ----------
+    assessment : Assessment
+        Of the fit questions, under the settings that were calibrated.
+    calibration : Calibration
+    look : Look
+    content : mapping
+        Of the policy as written to `policy_path`.
+    policy_path : Path
+    remarks : sequence of str
+    """
+    choice = assessment.choice
+    assert choice is not None  # calibration follows the deploy protocol
+    advice = assessment.recommendation
+    point = operating_point(choice)
+    return {
+        **certification_fields(
+            assessment.source.folder,
+            choice.settings.alpha,
+            calibration,
+            look,
+            conditional=choice.settings.conditional,
+            content=content,
+            policy_path=policy_path,
+        ),
+        "advised_family": advice.family,
+        "advised_schedule": None if advice.schedule is None else list(advice.schedule),
+        "advised_fit_total_saving_pct": None
+        if advice.family is None or point is None
+        else point.fit_total_saving_pct,
+        "profile": profile_fields(assessment.profile),
+        "remarks": list(remarks),
+        **_TransferredFields(),
+    }
+
+
+def certification_fields(
+    folder: Path,
+    alpha: float,
+    calibration: Calibration,
+    look: Look,
+    *,
+    conditional: bool,
+    content: Mapping[str, Any],
+    policy_path: Path,
+) -> CertificationFields:
+    """Certificate or refusal, and the policy written.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the run that was calibrated on.
+    alpha : float
+    calibration : Calibration
+    look : Look
+    conditional : bool
+        Whether alpha is a share of the questions that full thinking gets right; a refusal, which
+        has no certificate to say so, is worded by it.
+    content : mapping
+        Of the policy as written to `policy_path`.
+    policy_path : Path
+    """
+    refusal = calibration.refusal
+    return {
+        "schema": SCHEMA,
+        "protocol": "deploy",
+        "run": str(folder),
+        "alpha": alpha,
+        "delta": look.delta,
+        "conditional": conditional,
+        "confidence": look.confidence,
+        "look": {
+            "number": look.number,
+            "planned": look.planned,
+            "spent": look.spent,
+            "elsewhere": look.elsewhere,
+        },
+        "certified": calibration.rule is not None,
+        "policy": str(policy_path),
+        "kind": content["kind"],
+        "family": content["family"],
+        "schedule": content["budgets"] or None,
+        "threshold": content["threshold"],
+        "serving": content["serving"],
+        **_on_stop(content),
+        "certificate": content["certificate"],
+        "refusal": None
+        if refusal is None
+        else {
+            "reason": refusal.reason,
+            "labels_needed": refusal.labels_needed,
+            "assumed_risk": refusal.assumed_risk,
+        },
+        "tested": [
+            _tested_rule(family, result, calibration.n_counted)
+            for family, result in calibration.tested
+        ],
+        "expected": content["expected"],
+    }
+
+
+class _OnStop(TypedDict, total=False):
+    on_stop: Literal["answer"]
+
+
+def _on_stop(content: Mapping[str, Any]) -> _OnStop:
+    return {"on_stop": "answer"} if content["on_stop"] == "answer" else {}
+
+
+def _tested_rule(family: str, result: Certified | NotCertified, n: int) -> _TestedRule:
+    if isinstance(result, Certified):
+        return {
+            "family": family,
+            "certified": True,
+            "position": result.position,
+            "n": result.n,
+            "losses": result.losses,
+            "upper": result.upper,
+            "reason": None,
+            "labels_needed": None,
+        }
+    return {
+        "family": family,
+        "certified": False,
+        "position": None,
+        "n": n,
+        "losses": None,
+        "upper": None,
+        "reason": result.reason,
+        "labels_needed": result.labels_needed,
+    }

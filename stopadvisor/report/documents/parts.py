@@ -1,0 +1,217 @@
+"""Parts that several documents share, and what holds for all: the fields that other programs read.
+
+A document is a `TypedDict`; the sentence under a field is its description in the JSON Schema files
+and in this folder's README.  Knows no command.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NotRequired, TypedDict
+
+from stopadvisor.probes.trajectories import Profile
+from stopadvisor.runs.ledger import Look
+from stopadvisor.stats.bootstrap import Interval
+
+__all__ = [
+    "OPEN_PARTS",
+    "SCHEMA",
+    "CertificateFields",
+    "ExpectedFields",
+    "KindShare",
+    "PartCounts",
+    "ProfileFields",
+    "RequestTokens",
+    "WeightFields",
+    "interval_list",
+    "look_remarks",
+    "profile_fields",
+]
+
+SCHEMA = 1
+"""Of every document; raised when a program that reads one has to change."""
+
+
+class KindShare(TypedDict):
+    """One kind of question."""
+
+    count: int
+    """Questions of this kind."""
+    share: float
+    """Their share."""
+    ci95: list[float]
+    """Its exact interval."""
+
+
+class ProfileFields(TypedDict):
+    """How questions behave along their thinking."""
+
+    early_solved: KindShare
+    """Right at the first checkpoint and at the end."""
+    beneficial: KindShare
+    """Wrong at first, right once and for good."""
+    harmful: KindShare
+    """Right somewhere, wrong at the end."""
+    unsolved: KindShare
+    """Never right."""
+    oscillating: KindShare
+    """Changing between right and wrong."""
+
+
+class PartCounts(TypedDict):
+    """Questions in each part of the split."""
+
+    fit: int
+    """Choose and fit the rule."""
+    calibration: int
+    """Closed until `calibrate` opens them."""
+    test: int
+    """Measure what a policy does."""
+
+
+class WeightFields(TypedDict):
+    """Price of a token of each kind."""
+
+    prefilled: float
+    """Read for the first time."""
+    cached: float
+    """Read from the cache."""
+    decoded: float
+    """Generated."""
+    unit: str
+    """What the prices are in."""
+
+
+class RequestTokens(TypedDict):
+    """Mean tokens of a request."""
+
+    decoded: float
+    """Generated."""
+    cached: float
+    """Read from the cache."""
+    prefilled: float
+    """Read for the first time."""
+
+
+class CertificateFields(TypedDict):
+    """What was shown about one frozen policy."""
+
+    alpha: float
+    """The share of questions that may be lost."""
+    delta: float
+    """Error probability of this look."""
+    confidence: float
+    """1 minus what all looks so far have spent."""
+    bound: str
+    """The test of the risk."""
+    multiplicity: str
+    """How thresholds share the error probability."""
+    n: int
+    """Calibration questions that were counted."""
+    losses: int
+    """Lost questions among them."""
+    upper: float
+    """Exact upper limit of the risk at this threshold alone; not the claim."""
+    reference: str
+    """What full thinking means: `natural` or `last-checkpoint`."""
+    looks: int
+    """Number of this look at the calibration questions."""
+    looks_elsewhere: int
+    """Looks on record at other questions of the run, or at these in runs beside it."""
+    planned_looks: int | None
+    """Looks planned beforehand."""
+    chain_delta: float
+    """Error probability of this rule's tests."""
+    conditional: bool
+    """Whether alpha is a share of the questions that full thinking gets right."""
+    alpha_over_full_accuracy: float
+    """Alpha divided by the accuracy of full thinking."""
+    truncated_share: float
+    """Share of the calibration traces that were cut off."""
+    max_think: int | None
+    """Cap on thinking tokens."""
+    claim: str
+    """The certificate in one sentence."""
+    on_stop: NotRequired[Literal["answer"]]
+    """Only with `--on-stop answer`."""
+    answer_cap: NotRequired[int]
+    """Only with `--on-stop answer`: most tokens of a visible answer."""
+    transfer: NotRequired[str]
+    """Only after `calibrate --from`: the transfer protocol."""
+    source_digest: NotRequired[str]
+    """Only after `calibrate --from`: digest of the source policy."""
+    source_model: NotRequired[str | None]
+    """Only after `calibrate --from`: model of the source policy."""
+
+
+class ExpectedFields(TypedDict):
+    """What a policy is expected to do; `test_…` only where the split has a test part."""
+
+    weights: WeightFields
+    """Prices in which the savings are counted."""
+    cache_block: int
+    """Tokens per block of the prefix cache."""
+    fit_total_saving_pct: float | None
+    """Net saving on fit questions, out of fold; null for a rule that was fitted elsewhere."""
+    fit_risk: float | None
+    """Share lost of the fit questions."""
+    test_n: NotRequired[int]
+    """Test questions."""
+    test_total_saving_pct: NotRequired[float]
+    """Net saving."""
+    test_total_saving_ci95: NotRequired[list[float] | None]
+    """Its bootstrap interval."""
+    test_think_saving_pct: NotRequired[float]
+    """Thinking tokens saved."""
+    test_risk: NotRequired[float]
+    """Share lost."""
+    test_risk_ci95: NotRequired[list[float]]
+    """Its exact interval."""
+    test_accuracy: NotRequired[float]
+    """Accuracy with stopping."""
+    test_accuracy_ci95: NotRequired[list[float]]
+    """Its exact interval."""
+    test_full_accuracy: NotRequired[float]
+    """Accuracy of full thinking."""
+    test_answer_saving_pct: NotRequired[float]
+    """Only with `--on-stop answer`: tokens of the visible answer that are saved."""
+
+
+OPEN_PARTS = (CertificateFields, ExpectedFields)
+"""Parts of a policy file, in which a policy by another program may hold more, or less."""
+
+
+def profile_fields(profile: Profile) -> ProfileFields:
+    """Counts, shares and intervals of the five kinds of question."""
+    kinds: dict[str, KindShare] = {
+        name: {"count": s.count, "share": s.share, "ci95": list(s.ci95)}
+        for name, s in profile.shares.items()
+    }
+    return {
+        "early_solved": kinds["early_solved"],
+        "beneficial": kinds["beneficial"],
+        "harmful": kinds["harmful"],
+        "unsolved": kinds["unsolved"],
+        "oscillating": kinds["oscillating"],
+    }
+
+
+def interval_list(interval: Interval | None) -> list[float] | None:
+    """Both ends of an interval; None where there is none."""
+    return None if interval is None else [interval.low, interval.high]
+
+
+def look_remarks(look: Look, n_earlier: int) -> list[str]:
+    """What looks before this one mean for its certificate."""
+    found = []
+    if n_earlier:
+        found.append(
+            f"these calibration questions were looked at before ({n_earlier} recorded); every "
+            "further look leaves a certificate less confidence"
+        )
+    if look.elsewhere:
+        found.append(
+            f"{look.elsewhere} further look(s) are on record, at other questions of this run or at "
+            "these questions in runs beside it: each certificate holds by itself, but the best of "
+            "several tries does not"
+        )
+    return found

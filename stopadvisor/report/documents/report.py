@@ -1,0 +1,59 @@
+"""What `report --json` prints: which page was written, and of what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+from stopadvisor.report.documents.parts import SCHEMA
+
+__all__ = ["ReportDocument", "report_document"]
+
+
+class ReportDocument(TypedDict):
+    """`report --json`."""
+
+    schema: int
+    """1."""
+    run: str
+    """Where the probes are."""
+    report: str
+    """The file."""
+    bytes: int
+    """Its size."""
+    protocol: str
+    """`deploy` or `paper`."""
+    certified: bool | None
+    """Whether `calibrate` certified a rule; null before it."""
+    remarks: list[str]
+    """What could not be shown, and why."""
+
+
+def report_document(
+    run: Path,
+    page: Path,
+    size: int,
+    assessment: Mapping[str, Any],
+    calibration: Mapping[str, Any] | None,
+    remarks: Sequence[str],
+) -> ReportDocument:
+    """Build the document of a page of `size` bytes that was written.
+
+    Parameters
+    ----------
+    run, page : Path
+    size : int
+    assessment, calibration : mapping
+        The documents that the page shows.
+    remarks : sequence of str
+    """
+    return {
+        "schema": SCHEMA,
+        "run": str(run),
+        "report": str(page),
+        "bytes": size,
+        "protocol": assessment["protocol"],
+        "certified": None if calibration is None else calibration["certified"],
+        "remarks": list(remarks),
+    }

@@ -1,0 +1,238 @@
+"""What `run --json` prints: what was answered, and what stopping changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypedDict
+
+from stopadvisor.report.documents.parts import SCHEMA
+from stopadvisor.serving.agreement import Agreement
+from stopadvisor.serving.answering import Answering
+from stopadvisor.serving.answers import AnswerRecord, FullComparison, compare
+from stopadvisor.serving.totals import total
+
+__all__ = ["RunDocument", "run_document"]
+
+
+class _MeanTokens(TypedDict):
+    think: float | None
+    """Thinking."""
+    probe: float | None
+    """Probes."""
+    visible: float | None
+    """Visible answer."""
+
+
+class _StoppedAgainstFull(TypedDict):
+    questions: int
+    """Answered both with stopping and without."""
+    decoded_tokens: int
+    """Tokens with stopping, those of the probes included."""
+    full_decoded_tokens: int
+    """Tokens without."""
+    think_tokens: int
+    """Thinking tokens with stopping."""
+    full_think_tokens: int
+    """Thinking tokens without."""
+    labelled: int
+    """Questions with gold; what follows is of these."""
+    correct: int
+    """Right with stopping."""
+    full_correct: int
+    """Right without."""
+    lost: int
+    """Right without, wrong with stopping."""
+    token_saving_pct: float | None
+    """Tokens saved."""
+    think_saving_pct: float | None
+    """Thinking tokens saved."""
+    accuracy: float | None
+    """Accuracy with stopping."""
+    full_accuracy: float | None
+    """Accuracy without."""
+    risk: float | None
+    """Share lost."""
+    risk_ci95: list[float] | None
+    """Its exact interval."""
+
+
+class _FullFields(_StoppedAgainstFull):
+    timed_questions: int
+    """Questions that this call answered both ways."""
+    seconds: float | None
+    """Wall time with stopping."""
+    full_seconds: float | None
+    """Wall time without."""
+    time_saving_pct: float | None
+    """Time saved."""
+    unmet: _StoppedAgainstFull
+    """The same of questions that made no part of the policy."""
+
+
+class _AgainstFields(TypedDict):
+    run: str
+    """With the recorded probes."""
+    questions: int
+    """That stand in both."""
+    differing_stops: int
+    """Questions that stop elsewhere."""
+    differing_stops_share: float | None
+    """Their share."""
+    differing_answers: int
+    """Questions with another answer."""
+    examples: list[str]
+    """Ids of the first that stop elsewhere."""
+
+
+class RunDocument(TypedDict):
+    """`run --json`."""
+
+    schema: int
+    """1."""
+    policy: str
+    """Its file."""
+    digest: str
+    """Its digest."""
+    kind: str
+    """`stop` or `full-budget`."""
+    family: str | None
+    """The rule; null for `full-budget`."""
+    workload: str
+    """File of the questions."""
+    model: str
+    """What answered."""
+    out: str
+    """File of the answers."""
+    setting: str
+    """Eight digits that stand for all that decides an answer."""
+    on_stop: str
+    """The reply of a stopped question: the `probe`, or a visible `answer`."""
+    serving: str | None
+    """At a server: `resume` or `overlap`; null where the model runs here."""
+    certified: bool
+    """Whether the certificate covers these answers."""
+    alpha: float | None
+    """Of the certificate; null where there is none."""
+    questions: int
+    """In the file."""
+    new: int
+    """Answered by this call."""
+    seconds: float
+    """Wall time of these."""
+    stopped: int
+    """Questions that were stopped early."""
+    stopped_share: float | None
+    """Their share."""
+    mean_tokens: _MeanTokens
+    """Decoded per question."""
+    labelled: int
+    """Questions with gold."""
+    accuracy: float | None
+    """Share of these that are right."""
+    full: _FullFields | None
+    """Only with `--compare-full`: against full thinking."""
+    against: _AgainstFields | None
+    """Only with `--against`: against recorded probes."""
+    remarks: list[str]
+    """What the reader should know."""
+
+
+def run_document(
+    work: Answering,
+    lines: Sequence[AnswerRecord],
+    *,
+    policy_path: Path,
+    workload_path: Path,
+    recorded: tuple[Path, Agreement] | None,
+    remarks: list[str],
+) -> RunDocument:
+    """Build the document.
+
+    Parameters
+    ----------
+    work : Answering
+        What this call did.
+    lines : sequence of AnswerRecord
+        Answers to the questions that were asked for, earlier ones included.
+    policy_path, workload_path : Path
+    recorded : Path and Agreement, optional
+        A run, and how its recorded stops agree with these.
+    remarks : list of str
+    """
+    content, totals = work.policy.content, total(lines)
+    certificate = content["certificate"]
+    return {
+        "schema": SCHEMA,
+        "policy": str(policy_path),
+        "digest": work.policy.digest,
+        "kind": work.policy.kind,
+        "family": work.policy.family,
+        "workload": str(workload_path),
+        "model": work.engine.name,
+        "out": str(work.file.path),
+        "setting": work.file.setting,
+        "on_stop": work.on_stop,
+        "serving": work.draws,
+        "certified": certificate is not None and work.on_stop == content["on_stop"],
+        "alpha": None if certificate is None else certificate["alpha"],
+        "questions": totals.questions,
+        "new": work.new,
+        "seconds": round(work.seconds, 3),
+        "stopped": totals.stopped,
+        "stopped_share": totals.stopped_share,
+        "mean_tokens": {
+            "think": totals.mean_think_tokens,
+            "probe": totals.mean_probe_tokens,
+            "visible": totals.mean_visible_tokens,
+        },
+        "labelled": totals.labelled,
+        "accuracy": totals.accuracy,
+        "full": _full(work, lines) if any(line.full is not None for line in lines) else None,
+        "against": None if recorded is None else _against(*recorded),
+        "remarks": remarks,
+    }
+
+
+def _full(work: Answering, lines: Sequence[AnswerRecord]) -> _FullFields:
+    """Stopping against not stopping: all questions, and those the policy has never met."""
+    timed = work.new if work.compare_full else 0
+    return {
+        **_compared(compare(lines)),
+        "timed_questions": timed,
+        "seconds": round(work.seconds, 3) if timed else None,
+        "full_seconds": round(work.full_seconds, 3) if timed else None,
+        "time_saving_pct": work.time_saving_pct if timed else None,
+        "unmet": _compared(compare(work.unmet(lines))),
+    }
+
+
+def _compared(found: FullComparison) -> _StoppedAgainstFull:
+    return {
+        "questions": found.questions,
+        "decoded_tokens": found.decoded_tokens,
+        "full_decoded_tokens": found.full_decoded_tokens,
+        "think_tokens": found.think_tokens,
+        "full_think_tokens": found.full_think_tokens,
+        "labelled": found.labelled,
+        "correct": found.correct,
+        "full_correct": found.full_correct,
+        "lost": found.lost,
+        "token_saving_pct": found.token_saving_pct if found.questions else None,
+        "think_saving_pct": found.think_saving_pct if found.questions else None,
+        "accuracy": found.accuracy,
+        "full_accuracy": found.full_accuracy,
+        "risk": found.risk,
+        "risk_ci95": None if found.risk_ci95 is None else list(found.risk_ci95),
+    }
+
+
+def _against(run: Path, agreement: Agreement) -> _AgainstFields:
+    return {
+        "run": str(run),
+        "questions": agreement.questions,
+        "differing_stops": agreement.differing_stops,
+        "differing_stops_share": agreement.differing_stops_share,
+        "differing_answers": agreement.differing_answers,
+        "examples": list(agreement.examples),
+    }

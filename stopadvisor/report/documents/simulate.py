@@ -1,0 +1,51 @@
+"""What `simulate --json` prints: the made-up model that was drawn from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypedDict
+
+from stopadvisor.probes.simulation import KINDS, Population
+from stopadvisor.report.documents.parts import SCHEMA
+
+__all__ = ["SimulateDocument", "simulation_document"]
+
+
+class SimulateDocument(TypedDict):
+    """`simulate --json`."""
+
+    schema: int
+    """1."""
+    simulated: bool
+    """Always true."""
+    out: str
+    """Run directory or archive."""
+    full_reference: str
+    """What full thinking is in it: `natural` or `last-checkpoint`."""
+    n_questions: int
+    """Questions drawn."""
+    budgets: list[int]
+    """Thinking tokens at each checkpoint."""
+    shares: dict[str, float]
+    """Of each kind of question, as asked for; a draw differs by chance."""
+    signal: float
+    """How far the confidence tells right from wrong, in log-odds."""
+    seed: int
+    """Of all that is drawn."""
+
+
+def simulation_document(
+    out: Path, population: Population, n_questions: int, seed: int, *, archive: bool
+) -> SimulateDocument:
+    """Build the document of what was drawn into `out`."""
+    return {
+        "schema": SCHEMA,
+        "simulated": True,
+        "out": str(out),
+        "full_reference": "last-checkpoint" if archive else "natural",
+        "n_questions": n_questions,
+        "budgets": list(population.budgets),
+        "shares": {kind: population.shares.get(kind, 0.0) for kind in KINDS},
+        "signal": population.signal,
+        "seed": seed,
+    }

@@ -1,0 +1,169 @@
+"""What `study --json` prints, and ``studies/NAME.json`` holds: tables, cells as computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypedDict
+
+from stopadvisor.report.documents.parts import SCHEMA
+from stopadvisor.runs.access import labels
+from stopadvisor.runs.sources import Source
+from stopadvisor.studies.registry import StudyEntry
+from stopadvisor.studies.study import Cell, StudyOptions, StudyResult, Table
+
+__all__ = [
+    "SkippedStudy",
+    "StudyAllDocument",
+    "StudyDocument",
+    "StudyListDocument",
+    "study_all_document",
+    "study_document",
+    "study_list_document",
+]
+
+
+class _ColumnFields(TypedDict):
+    name: str
+    """Its key, in the CSV file too."""
+    title: str
+    """Its heading on a screen."""
+    unit: str
+    """Empty, `%`, `pp`, `tokens`, `share`, `chance`, `s` or `$`."""
+
+
+class _TableFields(TypedDict):
+    name: str
+    """Its key, and its name in the CSV file's."""
+    title: str
+    """In words."""
+    note: str
+    """How to read it."""
+    columns: list[_ColumnFields]
+    """Names, headings and units."""
+    rows: list[list[Cell]]
+    """Values in the order of the columns; null where there is none."""
+
+
+class _OptionFields(TypedDict):
+    alpha: float
+    """Risk target."""
+    delta: float
+    """1 minus the confidence."""
+    serving: str
+    """Serving regime, where costs are counted as served."""
+    resamples: int
+    """Bootstrap resamples."""
+    seed: int
+    """Of the resamples."""
+    extra: dict[str, str]
+    """What `--set` gave."""
+
+
+class StudyDocument(TypedDict):
+    """`study NAME --json` and `studies/NAME.json`."""
+
+    schema: int
+    """1."""
+    study: str
+    """Its name."""
+    paper: str
+    """Table or section of the paper that it repeats."""
+    protocols: list[str]
+    """`paper`, `deploy` or both."""
+    runs: list[str]
+    """Names of the runs in its tables."""
+    options: _OptionFields
+    """What was asked."""
+    tables: list[_TableFields]
+    """What was found."""
+    remarks: list[str]
+    """What limits the reading."""
+
+
+class SkippedStudy(TypedDict):
+    """A study that the runs do not allow."""
+
+    study: str
+    """Its name."""
+    reason: str
+    """Why not."""
+
+
+class StudyAllDocument(TypedDict):
+    """`study all --json`."""
+
+    schema: int
+    """1."""
+    studies: list[StudyDocument]
+    """Those that the runs allow."""
+    skipped: list[SkippedStudy]
+    """The others."""
+
+
+class _Entry(TypedDict):
+    name: str
+    """Of the study."""
+    help: str
+    """What it shows."""
+    needs: str
+    """Which runs it takes."""
+    options: dict[str, str]
+    """Options of its own, for `--set`."""
+
+
+class StudyListDocument(TypedDict):
+    """`study list --json`."""
+
+    schema: int
+    """1."""
+    studies: list[_Entry]
+    """All there are."""
+
+
+def study_document(
+    result: StudyResult, sources: Sequence[Source], options: StudyOptions
+) -> StudyDocument:
+    """Build the document of one study."""
+    return {
+        "schema": SCHEMA,
+        "study": result.study,
+        "paper": result.paper,
+        "protocols": list(result.protocols),
+        "runs": labels(sources),
+        "options": {
+            "alpha": options.alpha,
+            "delta": options.delta,
+            "serving": options.serving,
+            "resamples": options.resamples,
+            "seed": options.seed,
+            "extra": dict(options.extra),
+        },
+        "tables": [_table(table) for table in result.tables],
+        "remarks": list(result.remarks),
+    }
+
+
+def _table(table: Table) -> _TableFields:
+    return {
+        "name": table.name,
+        "title": table.title,
+        "note": table.note,
+        "columns": [{"name": c.name, "title": c.title, "unit": c.unit} for c in table.columns],
+        "rows": [list(row) for row in table.rows],
+    }
+
+
+def study_all_document(
+    studies: list[StudyDocument], skipped: list[SkippedStudy]
+) -> StudyAllDocument:
+    """Build the document of all studies."""
+    return {"schema": SCHEMA, "studies": studies, "skipped": skipped}
+
+
+def study_list_document(entries: Mapping[str, StudyEntry]) -> StudyListDocument:
+    """Build the document of the studies there are."""
+    rows: list[_Entry] = [
+        {"name": name, "help": e.help, "needs": e.needs, "options": dict(e.options)}
+        for name, e in entries.items()
+    ]
+    return {"schema": SCHEMA, "studies": rows}

@@ -1,0 +1,134 @@
+"""What `calibrate --from --json` adds: the source policy, and the comparison of protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypedDict
+
+from stopadvisor.certification.transfer import TARGET_CALIBRATED, TransferComparison, TransferRow
+from stopadvisor.report.documents.parts import interval_list
+from stopadvisor.runs.ledger import Look
+
+__all__ = ["ComparisonFields", "TransferFields", "comparison_fields", "transfer_fields"]
+
+
+class _LookTaken(TypedDict):
+    number: int
+    """Of the look that the rule trained here took."""
+    confidence: float
+    """Of a certificate of it."""
+
+
+class _ProtocolRow(TypedDict):
+    protocol: str
+    """How the policy was carried over."""
+    family: str | None
+    """Its rule; null for the full budget."""
+    schedule: list[int] | None
+    """Thinking tokens at which it probes."""
+    threshold: float | None
+    """It stops when the score reaches this."""
+    labels_used: int
+    """Labels that it took."""
+    certified: bool
+    """Whether its risk was certified here."""
+    reason: str | None
+    """Why not."""
+    test_verdict: str | None
+    """What the test questions alone say of its risk."""
+    test_total_saving_pct: float
+    """Net saving."""
+    test_total_saving_ci95: list[float] | None
+    """Its bootstrap interval."""
+    test_think_saving_pct: float
+    """Thinking tokens saved."""
+    test_risk: float
+    """Share lost."""
+    test_risk_ci95: list[float]
+    """Its exact interval."""
+    test_accuracy: float
+    """Accuracy with stopping."""
+    test_full_accuracy: float
+    """Accuracy of full thinking."""
+
+
+class ComparisonFields(TypedDict):
+    """The protocols on the same test questions."""
+
+    n_test: int
+    """Test questions."""
+    n_met_before: int
+    """Left out, because they made the source policy."""
+    labels: int
+    """Labels there are to use."""
+    look: _LookTaken
+    """The look of the rule that was trained here."""
+    rows: list[_ProtocolRow]
+    """One for each protocol."""
+
+
+TransferFields = TypedDict(
+    "TransferFields",
+    {
+        "protocol": Annotated[str, "How the policy was carried over."],
+        "from": Annotated[str, "File of the source policy."],
+        "source_digest": Annotated[str, "Its digest."],
+        "source_model": Annotated[str | None, "Its model; null for an archive."],
+        "comparison": Annotated[ComparisonFields | None, "Only with `--compare`."],
+    },
+)
+
+
+def transfer_fields(
+    content: Mapping[str, Any], path: Path, comparison: ComparisonFields | None
+) -> TransferFields:
+    """Name the source policy.
+
+    Parameters
+    ----------
+    content : mapping
+        Of the source policy.
+    path : Path
+        Its file.
+    comparison : ComparisonFields, optional
+    """
+    return {
+        "protocol": TARGET_CALIBRATED,
+        "from": str(path),
+        "source_digest": content["digest"],
+        "source_model": None if content["model"] is None else content["model"]["name"],
+        "comparison": comparison,
+    }
+
+
+def comparison_fields(comparison: TransferComparison, second: Look) -> ComparisonFields:
+    """Put the comparison into fields; `second` is the look that the rule trained here took."""
+    return {
+        "n_test": comparison.n_test,
+        "n_met_before": comparison.n_met,
+        "labels": comparison.labels,
+        "look": {"number": second.number, "confidence": second.confidence},
+        "rows": [_row(row) for row in comparison.rows],
+    }
+
+
+def _row(row: TransferRow) -> _ProtocolRow:
+    outcome = row.outcome
+    return {
+        "protocol": row.protocol,
+        "family": row.family,
+        "schedule": list(row.budgets) or None,
+        "threshold": row.threshold,
+        "labels_used": row.labels_used,
+        "certified": row.certified,
+        "reason": row.reason,
+        "test_verdict": row.verdict,
+        "test_total_saving_pct": outcome.total_saving_pct,
+        "test_total_saving_ci95": interval_list(outcome.saving_interval),
+        "test_think_saving_pct": outcome.think_saving_pct,
+        "test_risk": outcome.risk,
+        "test_risk_ci95": list(row.risk_ci95),
+        "test_accuracy": outcome.accuracy,
+        "test_full_accuracy": outcome.full_correct / outcome.n,
+    }
