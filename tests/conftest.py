@@ -6,7 +6,9 @@ And how `pytest -n` shares the tests out: a worker takes whole files, and one ta
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,12 +63,41 @@ def _no_user_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STOPADVISOR_REPORT", "0")
 
 
+@pytest.fixture(scope="session")
+def assessed_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A scripted run of 500 questions, assessed at its defaults; copy it before you change it."""
+    from stopadvisor.cli.main import main
+    from tests.material import make_run
+
+    path = make_run(tmp_path_factory.mktemp("assessed") / "run", 500)
+    assert main(["assess", str(path), "--no-report", "--quiet"]) == 0
+    return path
+
+
+@pytest.fixture(scope="session")
+def calibrated_run(assessed_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same, calibrated at alpha 0.15; copy it before you change it."""
+    from stopadvisor.cli.main import main
+
+    path = tmp_path_factory.mktemp("calibrated") / "run"
+    shutil.copytree(assessed_run, path)
+    assert main(["calibrate", str(path), "--alpha", "0.15", "--quiet"]) == 0
+    return path
+
+
+_REAL_MODEL = {"tiny_reasoner"}
+"""Fixtures that ask the bundled model: a test with one of them is an integration test."""
+
 _SERVED = "tests/integration/"
 """Tests of one vLLM server, which takes half a minute to start and most of a core."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` leaves out what is not asked for
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of the server first; skip those marked `gpu` where there is no CUDA device."""
+    """Mark what asks the real model, put the server's tests first, skip `gpu` without a device."""
+    for item in items:
+        if _REAL_MODEL.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("integration")
     # They are one worker's and the longest piece of work: begun last, it would end alone.
     items.sort(key=lambda item: not item.nodeid.startswith(_SERVED))
     marked = [item for item in items if item.get_closest_marker("gpu")]

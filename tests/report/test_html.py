@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,20 @@ PICTURES = (
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_run(tmp_path_factory.mktemp("html") / "run", 500)
+def run(assessed_run: Path) -> Path:
+    return assessed_run
+
+
+@pytest.fixture
+def spoilt(assessed_run: Path, tmp_path: Path) -> Path:
+    """A copy of the run, to change."""
+    return shutil.copytree(assessed_run, tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def certified(calibrated_run: Path) -> ReportData:
+    """What the page of the calibrated run shows."""
+    return material_of(calibrated_run)
 
 
 @pytest.fixture(scope="module")
@@ -121,15 +134,9 @@ def test_savings_and_chances_never_fall_with_alpha(before: ReportData) -> None:
     assert list(alpha.chances) == sorted(alpha.chances)
 
 
-def test_the_certificate_is_the_calibration_s(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = make_run(tmp_path / "run", 500)
-    assert main(["assess", str(path), "--no-report"]) == 0
-    assert main(["calibrate", str(path), "--alpha", "0.15"]) == 0
-    capsys.readouterr()
-    calibration = json.loads((path / "calibration.json").read_text(encoding="utf-8"))
-    material = material_of(path)
+def test_the_certificate_is_the_calibration_s(calibrated_run: Path, certified: ReportData) -> None:
+    calibration = json.loads((calibrated_run / "calibration.json").read_text(encoding="utf-8"))
+    material = certified
     assert material.calibration == calibration
     text = Page(render(material)).text
     certificate, expected = calibration["certificate"], calibration["expected"]
@@ -154,15 +161,9 @@ def test_the_certificate_is_the_calibration_s(
     assert frontier.chosen[1] == pytest.approx(100 - expected["fit_total_saving_pct"])
 
 
-def test_the_reason_of_a_certified_page_is_that_of_its_rule(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = make_run(tmp_path / "run", 500)
-    assert main(["assess", str(path), "--no-report"]) == 0
-    assert main(["calibrate", str(path), "--alpha", "0.15"]) == 0
-    capsys.readouterr()
-    document = json.loads((path / "assessment.json").read_bytes())
-    calibration = json.loads((path / "calibration.json").read_bytes())
+def test_the_reason_of_a_certified_page_is_that_of_its_rule(calibrated_run: Path) -> None:
+    document = json.loads((calibrated_run / "assessment.json").read_bytes())
+    calibration = json.loads((calibrated_run / "calibration.json").read_bytes())
     evidence = summarise(document, None).why
     advised = {name: calibration[name] for name in ("family", "schedule")}
     same = calibration | {f"advised_{name}": value for name, value in advised.items()}
@@ -200,13 +201,11 @@ def test_no_difference_is_taken_from_a_rule_that_is_not_feasible(before: ReportD
 
 
 def test_a_refusal_is_said_with_its_reason(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spoilt: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = make_run(tmp_path / "run", 300)
-    assert main(["assess", str(path), "--no-report"]) == 0
-    assert main(["calibrate", str(path), "--alpha", "0.002", "--looks", "5"]) == 3
+    assert main(["calibrate", str(spoilt), "--alpha", "0.002", "--looks", "5"]) == 3
     capsys.readouterr()
-    material = material_of(path)
+    material = material_of(spoilt)
     assert material.calibration is not None
     text = Page(render(material)).text
     assert "Keep the full thinking budget." in text
@@ -225,12 +224,9 @@ def test_a_refusal_is_said_with_its_reason(
 
 
 def test_labels_changed_after_calibration_are_not_passed_off(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    calibrated_run: Path, tmp_path: Path
 ) -> None:
-    path = make_run(tmp_path / "run", 500)
-    assert main(["assess", str(path), "--no-report"]) == 0
-    assert main(["calibrate", str(path)]) == 0
-    capsys.readouterr()
+    path = shutil.copytree(calibrated_run, tmp_path / "run")
     edit_records(path, flip_calibration)
     material = material_of(path)
     assert any("labels have changed" in remark for remark in material.remarks)
@@ -373,17 +369,14 @@ def test_simulated_probes_are_called_so(
 
 
 @pytest.mark.parametrize("families", [Settings().families, ("run-stability",)], ids=["all", "one"])
-def test_without_log_probabilities_none_are_shown(
-    tmp_path: Path, families: tuple[str, ...]
-) -> None:
-    path = make_run(tmp_path / "run", 300)
+def test_without_log_probabilities_none_are_shown(spoilt: Path, families: tuple[str, ...]) -> None:
 
     def blind(row: dict[str, Any], part: str) -> None:
         for checkpoint in row["checkpoints"]:
             checkpoint.update(entropy_source="none", mean_logprob=0.0, mean_entropy=0.0)
 
-    edit_records(path, blind)
-    material = material_of(path, Settings(families=families))
+    edit_records(spoilt, blind)
+    material = material_of(spoilt, Settings(families=families))
     exhibits = material.exhibits
     learned = [] if len(families) == 1 else ["learned-text"]
     assert [rule.name for rule in exhibits.frontier.rules] == [*learned, "run-stability"]
@@ -397,10 +390,9 @@ def test_without_log_probabilities_none_are_shown(
 # --- What may be shown ----------------------------------------------------------------------------
 
 
-def test_before_a_look_no_calibration_outcome_is_on_the_page(tmp_path: Path, html: str) -> None:
-    path = make_run(tmp_path / "run", 500)
-    edit_records(path, flip_calibration)
-    assessment = assess(open_source(path), Settings())
+def test_before_a_look_no_calibration_outcome_is_on_the_page(spoilt: Path, html: str) -> None:
+    edit_records(spoilt, flip_calibration)
+    assessment = assess(open_source(spoilt), Settings())
     document = json.loads(json.dumps(assessment_document(assessment)))
     flipped = render(gather(assessment, document))
     folders = re.compile(r"[^\s<>\"]*/run\b")
@@ -467,8 +459,8 @@ def test_no_colour_of_a_picture_escapes_the_theme(html: str) -> None:
 
 def test_texts_of_questions_stay_text(tmp_path: Path) -> None:
     material = material_of(hostile_run(tmp_path / "run"))
-    spoilt = replace(material, remarks=(HOSTILE,), document={**material.document, "run": HOSTILE})
-    for found in (material, spoilt):
+    changed = replace(material, remarks=(HOSTILE,), document={**material.document, "run": HOSTILE})
+    for found in (material, changed):
         text = render(found)
         assert "alert(1)</script>" not in text
         assert "<img" not in text
@@ -491,11 +483,10 @@ def test_without_the_workload_s_file_examples_show_no_question(tmp_path: Path) -
     [b"{", b"[]", b'{"alpha": 0.15}'],
     ids=["not JSON", "no object", "fields missing"],
 )
-def test_a_damaged_calibration_is_an_error(run: Path, tmp_path: Path, content: bytes) -> None:
-    path = make_run(tmp_path / "run", 300)
-    (path / "calibration.json").write_bytes(content)
+def test_a_damaged_calibration_is_an_error(spoilt: Path, content: bytes) -> None:
+    (spoilt / "calibration.json").write_bytes(content)
     with pytest.raises(ProbeError, match=r"calibration\.json.*calibrate again"):
-        material_of(path)
+        material_of(spoilt)
 
 
 def test_documents_agree_up_to_rounding() -> None:
