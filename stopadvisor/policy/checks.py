@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy.values import shown
+from stopadvisor.policy.values import short_repr
 
 __all__ = [
-    "Check",
+    "FieldCheck",
     "expect",
     "list_of",
     "map_of",
@@ -29,18 +29,18 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Check:
+class FieldCheck:
     """A check that refuses a value with a message naming its field."""
 
     expected: str
     """What passes, in words."""
     run: Callable[[Any, str], None]
-    parts: tuple[tuple[str, Check], ...] = ()
+    parts: tuple[tuple[str, FieldCheck], ...] = ()
     """Checks of the values inside, each with what is put behind the field's name for it."""
     meaning: str = ""
     """What the value is for; the field table of policy/README.md is made of these."""
 
-    def means(self, text: str) -> Check:
+    def means(self, text: str) -> FieldCheck:
         """Give the same check with a meaning."""
         return replace(self, meaning=text)
 
@@ -58,42 +58,42 @@ def expect(ok: bool, name: str, expected: str, value: Any) -> None:
         Names the field, what is expected, and the value.
     """
     if not ok:
-        raise PolicyError(f"field '{name}': expected {expected}, got {shown(value)}")
+        raise PolicyError(f"field '{name}': expected {expected}, got {short_repr(value)}")
 
 
-def where(expected: str, holds: Callable[[Any], bool]) -> Check:
-    """Check that something holds."""
-    return Check(expected, lambda value, name: expect(holds(value), name, expected, value))
+def where(expected: str, holds: Callable[[Any], bool]) -> FieldCheck:
+    """FieldCheck that something holds."""
+    return FieldCheck(expected, lambda value, name: expect(holds(value), name, expected, value))
 
 
-def one_of(*options: str | None) -> Check:
-    """Check for one of these texts, or null where it is among them."""
+def one_of(*options: str | None) -> FieldCheck:
+    """FieldCheck for one of these texts, or null where it is among them."""
     expected = "one of " + ", ".join("null" if o is None else repr(o) for o in options)
     return where(expected, lambda value: type(value) in (str, type(None)) and value in options)
 
 
-def matching(pattern: str, expected: str) -> Check:
-    """Check for a text that matches as a whole."""
+def matching(pattern: str, expected: str) -> FieldCheck:
+    """FieldCheck for a text that matches as a whole."""
     return where(expected, lambda value: type(value) is str and bool(re.fullmatch(pattern, value)))
 
 
-def whole(at_least: int) -> Check:
-    """Check for an integer."""
+def whole(at_least: int) -> FieldCheck:
+    """FieldCheck for an integer."""
     return where(f"an integer >= {at_least}", lambda v: type(v) is int and v >= at_least)
 
 
-def nullable(check: Check) -> Check:
+def nullable(check: FieldCheck) -> FieldCheck:
     """Let null pass too."""
 
     def run(value: Any, name: str) -> None:
         if value is not None:
             check(value, name)
 
-    return Check(f"{check.expected}, or null", run, check.parts)
+    return FieldCheck(f"{check.expected}, or null", run, check.parts)
 
 
-def list_of(check: Check, most: int | None = None) -> Check:
-    """Check every entry of a list, and how many there are."""
+def list_of(check: FieldCheck, most: int | None = None) -> FieldCheck:
+    """FieldCheck every entry of a list, and how many there are."""
 
     def run(value: Any, name: str) -> None:
         expect(type(value) is list, name, "a list", value)
@@ -104,22 +104,22 @@ def list_of(check: Check, most: int | None = None) -> Check:
 
     size = "" if most is None else f" of at most {most} entries"
     parts = tuple((f"[]{suffix}", part) for suffix, part in check.parts)
-    return Check(f"a list{size}, each {check.expected}", run, parts)
+    return FieldCheck(f"a list{size}, each {check.expected}", run, parts)
 
 
-def map_of(check: Check) -> Check:
-    """Check every value of a dict, whatever its keys."""
+def map_of(check: FieldCheck) -> FieldCheck:
+    """FieldCheck every value of a dict, whatever its keys."""
 
     def run(value: Any, name: str) -> None:
         expect(type(value) is dict, name, "a dict", value)
         for key, item in value.items():
-            check(item, f"{name}.{shown(key)[1:-1]}")
+            check(item, f"{name}.{short_repr(key)[1:-1]}")
 
-    return Check(f"a dict, each value {check.expected}", run)
+    return FieldCheck(f"a dict, each value {check.expected}", run)
 
 
-def record(required: Mapping[str, Check], *, more: bool = False) -> Check:
-    """Check a dict with these keys; `more` allows others, of any plain value."""
+def record(required: Mapping[str, FieldCheck], *, more: bool = False) -> FieldCheck:
+    """FieldCheck a dict with these keys; `more` allows others, of any plain value."""
 
     def run(value: Any, name: str) -> None:
         expect(type(value) is dict, name, "a dict", value)
@@ -130,8 +130,8 @@ def record(required: Mapping[str, Check], *, more: bool = False) -> Check:
             unknown = [key for key in value if key not in required]
             expect(not unknown, name, f"only the keys {', '.join(required)}", unknown)
 
-    parts: list[tuple[str, Check]] = []
+    parts: list[tuple[str, FieldCheck]] = []
     for key, check in required.items():
         parts.append((f".{key}", check))
         parts += [(f".{key}{suffix}", part) for suffix, part in check.parts]
-    return Check("a dict, other keys allowed" if more else "a dict", run, tuple(parts))
+    return FieldCheck("a dict, other keys allowed" if more else "a dict", run, tuple(parts))

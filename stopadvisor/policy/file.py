@@ -1,8 +1,7 @@
 """Policy files as bytes: decoded with distrust, encoded plainly, replaced atomically.
 
 A policy file is a pickle (what `joblib.dump` writes, uncompressed) or JSON, and holds plain values
-only.  Sizes are checked before anything of that size is read or made.  This module knows no field
-of a policy.
+only.  Sizes are checked before anything of that size is read or built.  Knows no field of a policy.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any, Literal
 
 from stopadvisor.errors import OutputError, PolicyError
 from stopadvisor.policy.opcodes import decode_pickle
-from stopadvisor.policy.values import MAX_BYTES, MAX_DEPTH, MAX_ELEMENTS, shown
+from stopadvisor.policy.values import MAX_BYTES, MAX_DEPTH, MAX_ELEMENTS, short_repr
 
 __all__ = ["Format", "decode", "encode", "read_bytes", "replace_file"]
 
@@ -111,7 +110,7 @@ def _decode_json(data: bytes) -> Any:
         found: dict[str, Any] = {}
         for key, value in pairs:
             if key in found:
-                raise PolicyError(f"key {shown(key)} appears twice")
+                raise PolicyError(f"key {short_repr(key)} appears twice")
             found[key] = value
         return found
 
@@ -123,7 +122,7 @@ def _decode_json(data: bytes) -> Any:
     except RecursionError as error:
         raise PolicyError(f"a policy may nest at most {MAX_DEPTH} levels deep") from error
     except ValueError as error:  # bad UTF-8, bad JSON, integers of thousands of digits
-        raise PolicyError(f"damaged JSON: {shown(str(error))}") from error
+        raise PolicyError(f"damaged JSON: {short_repr(str(error))}") from error
 
 
 # --- Writing --------------------------------------------------------------------------------------

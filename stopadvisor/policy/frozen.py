@@ -1,9 +1,9 @@
 """The frozen policy: build it, save it, load it with distrust, check what it is bound to.
 
-The public door to everything about policies.  Loading trusts nothing: size, bytes, schema, digest
-and the golden decisions are checked in this order, and what does not fit is refused with one line
-that names the file.  This module knows no model, no probes' files and no statistics; numpy and the
-standard library are all that loading and stepping need.
+Use policies through this module.  Loading trusts nothing: size, bytes, schema, digest, fields and
+golden decisions are checked in this order, and a file that fails is refused with one line that
+names it.  Loading and stepping need the standard library and numpy alone.  Knows no model, no
+probes and no statistics.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from stopadvisor.policy.values import (
     ReadOnlyDict,
     canonical_digest,
     check_plain,
-    plain,
     read_only,
+    to_plain,
 )
 from stopadvisor.probes.plan import OnStop
 from stopadvisor.rules.families import FAMILIES
@@ -68,7 +68,7 @@ class Policy:
 
     def __init__(self, content: Mapping[str, Any]) -> None:
         # Another policy's content is made plain again, because the checks are about plain types.
-        checked = plain(content) if isinstance(content, ReadOnlyDict) else dict(content)
+        checked = to_plain(content) if isinstance(content, ReadOnlyDict) else dict(content)
         check_plain(checked)
         check_schema(checked)
         _check_digest(checked)
@@ -150,13 +150,13 @@ class Policy:
         return Stepper(self._rule, task)
 
     def summary(self) -> dict[str, Any]:
-        """Sum the policy up in a few fields; a copy, plain values."""
+        """Give the main fields as plain values, in a copy."""
         names = (
             *("kind", "family", "features", "threshold", "decision_threshold", "budgets"),
             *("on_stop", "task", "serving", "entropy_source", "max_think", "model", "engine"),
             *("certificate", "profile", "expected", "versions", "created", "digest"),
         )
-        summary = {name: plain(self._content[name]) for name in names}
+        summary = {name: to_plain(self._content[name]) for name in names}
         split = self._content["split"]
         summary["n_questions"] = split and {
             part: len(split[part]) for part in ("fit", "calibration", "test")
@@ -175,7 +175,7 @@ class Policy:
         sampling: Mapping[str, Any] | None = None,
         answer_cap: int | None = None,
     ) -> list[str]:
-        """Hold the policy against the engine and the plan it is about to meet.
+        """Compare the policy with the engine and the plan that it is about to serve under.
 
         Parameters
         ----------
@@ -189,16 +189,15 @@ class Policy:
         Returns
         -------
         list of str
-            Remarks: differences under which the policy may serve, but asks for a passing
-            ``verify`` first, because its certificate was not shown for them.
+            Remarks: differences under which the policy may serve, but should pass ``verify``
+            first, because its certificate does not cover them.
 
         Raises
         ------
         PolicyError
             Another model, tokenizer, chat template, closer, cue, answer cap, thinking cap, prompt
-            template, sampling or entropy source: the policy says nothing about these.  The
-            entropy source is compared where the rule reads log-probability or entropy; one that
-            reads answers alone decides the same under any.
+            template, sampling or entropy source: the policy promises nothing under these.  The
+            entropy source matters only to a rule that reads log-probability or entropy.
         """
         return check_source(
             self._content,
@@ -220,8 +219,8 @@ def build_policy(content: Mapping[str, Any]) -> dict[str, Any]:
     ----------
     content : mapping
         Every field of ``policy_schema.FIELDS`` but ``schema``, ``golden`` and ``digest``, which
-        are made here (and replaced, where given); ``trees`` too for ``learned-boosted``.  Tuples
-        and numpy values are turned into plain ones.
+        are made here; ``trees`` too for ``learned-boosted``.  Tuples and numpy values become
+        plain values.
 
     Returns
     -------
@@ -233,7 +232,7 @@ def build_policy(content: Mapping[str, Any]) -> dict[str, Any]:
     PolicyError
         A field is missing, unknown, of the wrong type, or at odds with another.
     """
-    given = plain({key: value for key, value in content.items() if key not in _MADE_HERE})
+    given = to_plain({key: value for key, value in content.items() if key not in _MADE_HERE})
     for key in _REALS:
         if key in given:
             given[key] = _as_floats(given[key])
@@ -252,7 +251,7 @@ def build_policy(content: Mapping[str, Any]) -> dict[str, Any]:
     built = {key: given[key] for key in order if key in given}
     built["golden"] = make_golden(StopRule.from_content(built))
     built["digest"] = canonical_digest(built)
-    built = plain(built)
+    built = to_plain(built)
     Policy(built)
     return dict(built)
 
@@ -285,7 +284,7 @@ def _as_floats(value: Any) -> Any:
 def save_policy(
     content: Mapping[str, Any], path: str | os.PathLike[str], *, format: Format = "joblib"
 ) -> None:
-    """Write a built policy; at any moment the old file or the whole new one stands there.
+    """Write a built policy; at any moment the path holds the old file or the whole new one.
 
     Parameters
     ----------
@@ -304,7 +303,7 @@ def save_policy(
     """
     target = Path(path)
     expected = Policy(content)
-    data = encode(plain(content), format)
+    data = encode(to_plain(content), format)
     if len(data) > MAX_BYTES:
         raise PolicyError(
             f"{target}: a policy has at most {MAX_BYTES} bytes, this one would have {len(data)}"
@@ -312,7 +311,9 @@ def save_policy(
 
     def check(written: Path) -> None:
         if load_policy(written).digest != expected.digest:
-            raise PolicyError(f"{target}: the policy reads back otherwise than it was written")
+            raise PolicyError(
+                f"{target}: the file that was written does not read back as the same policy"
+            )
 
     replace_file(target, data, check)
 

@@ -1,8 +1,8 @@
 """Golden decisions: example trajectories in a policy, with the decisions they must give.
 
-They are made when a policy is built and replayed whenever it is loaded, so that a build of this
-package (or a gateway in another language) that decides otherwise is found out before it serves
-anyone.  This module knows the stepper and its inputs, and nothing of files.
+They are made when a policy is built and replayed whenever it is loaded.  Another version of this
+package, or a reader in another language, that would decide differently fails there, before it
+serves anyone.  Knows the stepper and its inputs, and no files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stopadvisor.answers.normal_form import TASKS, normalize
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.schema import MIXED_TASKS
 from stopadvisor.policy.stepper import Stepper, StopRule
-from stopadvisor.policy.values import shown
+from stopadvisor.policy.values import short_repr
 
 __all__ = ["make_golden", "replay_golden"]
 
@@ -27,19 +27,20 @@ _N_EDGES = 3
 
 _ANSWERS = (" 7", "7.", "\\boxed{12}", "", "B", "(b)", "0.50", "1/2", "yes")
 
-# Families through exp: C libraries differ in its last bit, so their golden scores get this room,
-# and their examples keep away from the threshold by more than it.
+# Families that use exp: C libraries differ in its last bit.  Their golden scores may differ by this
+# tolerance, and their examples keep a larger distance from the threshold.
 _EXP_FAMILIES = ("confidence-leap",)
 _EXP_TOLERANCE = 1e-12
 _EXP_DISTANCE = 1e-7
 
 _RANGES = {"mean_logprob": (-30.0, 0.0), "mean_entropy": (0.0, 20.0), "markers": (0.0, 64.0)}
 
-Step = dict[str, Any]
+GoldenStep = dict[str, Any]
+"""Inputs of one checkpoint, by the names that `Stepper.observe` gives them."""
 
 
 def make_golden(rule: StopRule) -> list[dict[str, Any]]:
-    """Examples for a rule: steady, wavering and empty answers, and both sides of the threshold.
+    """Make examples for a rule: steady, changing and empty answers, both sides of the threshold.
 
     Deterministic: the same rule gives the same examples.  Empty for a rule without checkpoints.
     """
@@ -56,7 +57,7 @@ def make_golden(rule: StopRule) -> list[dict[str, Any]]:
 
 
 def replay_golden(rule: StopRule, golden: Sequence[Mapping[str, Any]]) -> None:
-    """Walk every example through the stepper.
+    """Replay every example through the stepper.
 
     Raises
     ------
@@ -70,8 +71,8 @@ def replay_golden(rule: StopRule, golden: Sequence[Mapping[str, Any]]) -> None:
             found = normalize(entry["task"], step["answer"])
             if found != step["normalized"]:
                 raise PolicyError(
-                    f"{name}: answer {shown(step['answer'])} normalises to {shown(found)} here, "
-                    f"to {shown(step['normalized'])} in the file"
+                    f"{name}: answer {short_repr(step['answer'])} normalises to "
+                    f"{short_repr(found)} here, to {short_repr(step['normalized'])} in the file"
                 )
             try:
                 decision = stepper.observe(**step)
@@ -93,13 +94,15 @@ def _same_score(rule: StopRule, found: float, expected: float) -> bool:
     return found == expected
 
 
-def _trajectories(rule: StopRule) -> list[list[Step]]:
-    """Lay out inputs at every checkpoint; those behind a stop are cut off later."""
+def _trajectories(rule: StopRule) -> list[list[GoldenStep]]:
+    """Make inputs for every checkpoint; those after a stop are cut off later."""
     budgets = rule.budgets[:_MOST_STEPS]
     # Nothing but random(), whose numbers Python promises to keep.
     draw = Random(0).random
 
-    def steps(answers: Sequence[str], logprob: float, entropy: float, share: float) -> list[Step]:
+    def steps(
+        answers: Sequence[str], logprob: float, entropy: float, share: float
+    ) -> list[GoldenStep]:
         return [
             _step(answers[j % len(answers)], logprob, entropy, float(j), int(share * budget))
             for j, budget in enumerate(budgets)
@@ -131,7 +134,7 @@ def _trajectories(rule: StopRule) -> list[list[Step]]:
     return found
 
 
-def _step(answer: str, logprob: float, entropy: float, markers: float, think: int) -> Step:
+def _step(answer: str, logprob: float, entropy: float, markers: float, think: int) -> GoldenStep:
     return {
         "answer": answer,
         "normalized": "",  # filled in once the task is known
@@ -142,10 +145,10 @@ def _step(answer: str, logprob: float, entropy: float, markers: float, think: in
     }
 
 
-def _entry(rule: StopRule, task: str, steps: Sequence[Step]) -> dict[str, Any]:
-    """Walk a trajectory up to its stop, and note what was decided."""
+def _entry(rule: StopRule, task: str, steps: Sequence[GoldenStep]) -> dict[str, Any]:
+    """Step through a trajectory up to its stop, and record each decision."""
     stepper = Stepper(rule, task)
-    walked: list[Step] = []
+    walked: list[GoldenStep] = []
     decisions = []
     for step in steps:
         step = {**step, "normalized": normalize(task, step["answer"])}
@@ -157,8 +160,8 @@ def _entry(rule: StopRule, task: str, steps: Sequence[Step]) -> dict[str, Any]:
     return {"task": task, "steps": walked, "decisions": decisions}
 
 
-def _edge(rule: StopRule, task: str, steps: list[Step]) -> list[dict[str, Any]]:
-    """Vary the last step until the decision turns: the nearest inputs on both sides of the turn."""
+def _edge(rule: StopRule, task: str, steps: list[GoldenStep]) -> list[dict[str, Any]]:
+    """Vary the last step until the decision changes; give the nearest inputs on both sides."""
     for name, (low, high) in _RANGES.items():
 
         def ends(value: float, name: str = name) -> dict[str, Any]:
@@ -188,7 +191,7 @@ def _stops(entry: Mapping[str, Any]) -> bool:
 
 
 def _clear(rule: StopRule, entry: Mapping[str, Any]) -> bool:
-    """Whether no rounding of exp can turn the last decision."""
+    """Whether the last decision is safe from rounding of exp."""
     if rule.family not in _EXP_FAMILIES:
         return True
     distance = abs(entry["decisions"][-1]["score"] - rule.decision_threshold)

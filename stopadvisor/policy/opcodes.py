@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy.values import MAX_BYTES, MAX_DEPTH, MAX_ELEMENTS, shown
+from stopadvisor.policy.values import MAX_BYTES, MAX_DEPTH, MAX_ELEMENTS, short_repr
 
 __all__ = ["decode_pickle"]
 
@@ -92,9 +92,9 @@ class _Walk:
             raise PolicyError("damaged pickle: items for something that is no dict")
         for key, value in zip(items[::2], items[1::2], strict=True):
             if type(key) is not str:
-                raise PolicyError(f"keys must be strings, got {shown(key)}")
+                raise PolicyError(f"keys must be strings, got {short_repr(key)}")
             if key in target:
-                raise PolicyError(f"key {shown(key)} appears twice")
+                raise PolicyError(f"key {short_repr(key)} appears twice")
             target[key] = value
 
 
@@ -115,7 +115,7 @@ def decode_pickle(data: bytes) -> Any:
         except StopIteration:
             raise PolicyError("damaged pickle: it has no end") from None
         except Exception as error:  # genops raises several kinds for damaged arguments
-            raise PolicyError(f"damaged or truncated pickle: {shown(str(error))}") from error
+            raise PolicyError(f"damaged or truncated pickle: {short_repr(str(error))}") from error
         assert position is not None  # it is for bytes
         name = opcode.name
         if name in _LEAVES:

@@ -1,7 +1,7 @@
-"""What it takes to serve with a frozen policy: requests in, replies out, in plain values.
+"""Requests and replies of serving with a policy.
 
-A policy fixes prompt template, sampling, caps and cue; here they become the plan and the requests
-of an engine.  Knows no engine, no file and no gold answer.
+A policy fixes prompt template, sampling, caps and cue; here they become an engine's plan and
+requests.  Knows no engine, no file and no gold answer.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ PromptLike = str | Sequence[Mapping[str, str]] | Question
 """A question's text, chat messages that are sent as they stand, or a line of a workload."""
 
 Draws = Literal["resume", "overlap"]
-"""How a server's thinking is drawn: resumed after each probe, or streaming on while one runs."""
+"""How a server thinks: resumed after each probe, or streaming on while a probe runs."""
 DRAWS: tuple[Draws, ...] = get_args(Draws)
 
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt with what serving it needs."""
+    """One prompt, in the form that the policy was calibrated with."""
 
     prompt: Prompt
     task: str
@@ -57,19 +57,19 @@ class Reply:
     """Thinking tokens at that checkpoint, on which the answer rests."""
     prompt_tokens: int
     think_tokens: int
-    """Thinking tokens decoded; of a stopped trace also those, as many as the closer has, that show
-    whether the trace has just ended by itself, and with overlap all that came while the probe ran,
-    an answer included that the model had begun by itself."""
+    """Thinking tokens decoded.  Of a stopped trace they include the tokens behind the stop: as many
+    as the closer has, which show that the trace did not end there, and with overlap all that came
+    while the probe ran, even of an answer that the model began by itself."""
     probe_tokens: int
-    """Decoded by all probes of this prompt.  Attempts that a chat made void, by breaking off and
-    then thinking something else, count here and in the other figures too."""
+    """Decoded by all probes of this prompt.  Where a chat stream broke off and the prompt was asked
+    anew, the first attempt counts here and in the other figures too."""
     visible_tokens: int
     """Decoded for the visible answer, closer and ending token included."""
     n_probes: int
     seconds: float
     """Wall time from the prompt's start, its prefill included, to its end."""
     finish: Literal["stopped", "stop", "length"]
-    """The policy stopped it; it ended by itself; its thinking was cut at the cap."""
+    """Stopped by the policy, ended by itself, or cut at the thinking cap."""
     thinking: str
     """The thinking as text, up to `budget` where it was stopped."""
 
@@ -88,8 +88,8 @@ def policy_plan(
     ----------
     policy : Policy
     answer_cap : int, optional
-        By default the certificate's, or the usual one where it names none: then no visible answer
-        was certified.
+        By default the certificate's; where it names none, no visible answer was certified and the
+        usual cap applies.
     at_server : bool
         Ask for no log-probabilities where the policy reads none: a server may not give them.
 
@@ -132,7 +132,7 @@ def policy_plan(
 def make_requests(
     prompts: Sequence[PromptLike], policy: Policy, *, task: str | None = None
 ) -> list[Request]:
-    """Put prompts into the form that the policy was calibrated with.
+    """Make requests of prompts, as the policy was calibrated with them.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ from typing import Any
 from stopadvisor.answers.normal_form import TASKS
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.checks import (
-    Check,
+    FieldCheck,
     expect,
     list_of,
     map_of,
@@ -25,7 +25,7 @@ from stopadvisor.policy.checks import (
     where,
     whole,
 )
-from stopadvisor.policy.values import shown
+from stopadvisor.policy.values import short_repr
 from stopadvisor.rules.families import FAMILIES, SCALAR_FAMILIES, display_threshold
 from stopadvisor.rules.features import FEATURES, TEXT_FEATURES
 
@@ -76,7 +76,7 @@ _TEMPLATE = nullable(
 _TEMPLATES = map_of(_TEXT)
 
 
-_PROMPT_TEMPLATE = Check(
+_PROMPT_TEMPLATE = FieldCheck(
     "a string, a dict of strings by task, or null",
     lambda value, name: (_TEMPLATES if type(value) is dict else _TEMPLATE)(value, name),
 )
@@ -91,7 +91,7 @@ def _is_timestamp(value: Any) -> bool:
 
 # --- The fields -----------------------------------------------------------------------------------
 
-FIELDS: dict[str, Check] = {
+FIELDS: dict[str, FieldCheck] = {
     "schema": whole(1).means("Version of these fields; a change of their meaning raises it."),
     "kind": one_of("stop", "full-budget").means(
         "Whether it can stop a request; `full-budget` asks no probe and thinks to the end."
@@ -271,7 +271,7 @@ def check_schema(content: Mapping[str, Any]) -> None:
     """
     found = content.get("schema")
     if type(found) is not int or found < 1:
-        raise PolicyError(f"field 'schema': expected an integer >= 1, got {shown(found)}")
+        raise PolicyError(f"field 'schema': expected an integer >= 1, got {short_repr(found)}")
     if found > POLICY_SCHEMA:
         raise PolicyError(
             f"written by a newer StopAdvisor (policy schema {found}; this version reads "
@@ -294,7 +294,7 @@ def check_fields(content: Mapping[str, Any]) -> None:
             raise PolicyError(f"field '{key}' is missing")
     for key in content:
         if key not in fields:
-            raise PolicyError(f"field {shown(key)} is unknown")
+            raise PolicyError(f"field {short_repr(key)} is unknown")
     for key, check in fields.items():
         check(content[key], key)
     _check_budgets(content["budgets"])

@@ -1,4 +1,4 @@
-"""What a policy is bound to: the model, its texts, the plan and the engine it was calibrated with.
+"""Comparing a policy with what it is about to serve: model, texts, plan and engine.
 
 Compares names, hashes and settings; knows no rule and no file.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.schema import reads_logprobs
-from stopadvisor.policy.values import plain, shown
+from stopadvisor.policy.values import short_repr, to_plain
 
 __all__ = ["check_source", "policy_source"]
 
@@ -54,7 +54,7 @@ def check_source(
     sampling: Mapping[str, Any] | None = None,
     answer_cap: int | None = None,
 ) -> list[str]:
-    """Do the work of ``Policy.check_source``, where parameters and errors are described."""
+    """Implement ``Policy.check_source``, which describes parameters and errors."""
     _check_servable(content, identity)
     remarks: list[str] = []
     probes = content["kind"] == "stop"  # full budget asks nothing: how it would ask is no matter
@@ -78,7 +78,7 @@ def check_source(
     if max_think is not None and content["max_think"] is not None:
         _must_agree("thinking cap (max_think)", content["max_think"], max_think)
     if prompt_template is not None and content["prompt_template"] is not None:
-        _must_agree("prompt template", content["prompt_template"], plain(prompt_template))
+        _must_agree("prompt template", content["prompt_template"], to_plain(prompt_template))
     if sampling is not None and content["sampling"]:
         for key in ("greedy", "temperature"):  # another seed is the same decoding
             _must_agree(f"sampling ({key})", content["sampling"].get(key), sampling.get(key))
@@ -86,11 +86,11 @@ def check_source(
     if answer_cap is not None and written is not None:
         _must_agree("cap of visible answers (answer_cap)", written, answer_cap)
     if content["model"] is not None:
-        kwargs = plain(identity.get("chat_template_kwargs") or {})
+        kwargs = to_plain(identity.get("chat_template_kwargs") or {})
         _must_agree("chat_template_kwargs", content["chat_template_kwargs"], kwargs)
     remarks += [
-        f"{name} is {shown(here['engine'][key])} here, was {shown(expected)} at calibration; "
-        "asks for a passing verify"
+        f"{name} is {short_repr(here['engine'][key])} here, was {short_repr(expected)} at "
+        "calibration; asks for a passing verify"
         for key, name, expected in _engine_fields(content["engine"])
         if here["engine"][key] != expected
     ]
@@ -105,7 +105,7 @@ def _origin(content: Mapping[str, Any]) -> str:
 def _must_agree(name: str, expected: Any, found: Any) -> None:
     if found != expected:
         raise PolicyError(
-            f"the policy was calibrated with {name} {shown(expected)}, got {shown(found)}"
+            f"the policy was calibrated with {name} {short_repr(expected)}, got {short_repr(found)}"
         )
 
 
@@ -122,8 +122,8 @@ def _check_model(expected: Mapping[str, Any], here: Mapping[str, Any]) -> list[s
             _must_agree("model", expected["name"], here["name"])
         elif expected["name"] != here["name"]:
             remarks.append(
-                f"the model is called {shown(here['name'])} here, {shown(expected['name'])} at "
-                "calibration; its content is the same"
+                f"the model is called {short_repr(here['name'])} here, "
+                f"{short_repr(expected['name'])} at calibration; its content is the same"
             )
     for kind, name in _HASHED.items():
         key = f"{kind}_sha256"
@@ -141,8 +141,8 @@ def _check_servable(content: Mapping[str, Any], identity: Mapping[str, Any]) -> 
     if name in _TEXT_ENGINES and identity.get("engine") != name:
         raise PolicyError(
             "the policy was calibrated at an endpoint that completes text alone, which is no "
-            f"longer supported (engine {shown(name)}): calibrate again with a server that takes "
-            "and returns token ids, such as vLLM or SGLang"
+            f"longer supported (engine {short_repr(name)}): calibrate again with a server that "
+            "takes and returns token ids, such as vLLM or SGLang"
         )
     for kind in _HASHED:
         key = f"{kind}_sha256"
@@ -163,7 +163,7 @@ def _check_closer(expected: Mapping[str, Any], here: Any) -> None:
     else:
         text, ids = here, None
     if expected["ids"] is not None and ids is not None:
-        _must_agree("thinking closer (ids)", expected["ids"], plain(ids))
+        _must_agree("thinking closer (ids)", expected["ids"], to_plain(ids))
     else:
         _must_agree("thinking closer", expected["text"], text)
 
@@ -173,8 +173,8 @@ def _check_stop_ids(expected: Sequence[int] | None, here: Sequence[int] | None) 
     if expected is None or here is None or set(expected) == set(here):
         return []
     return [
-        f"answers end at the tokens {shown(sorted(here))} here, at {shown(sorted(expected))} at "
-        "calibration; asks for a passing verify"
+        f"answers end at the tokens {short_repr(sorted(here))} here, at "
+        f"{short_repr(sorted(expected))} at calibration; asks for a passing verify"
     ]
 
 

@@ -1,9 +1,8 @@
-"""The online stepper: one forced answer at a time in, stop or go on out.
+"""The online stepper: takes one forced answer at a time, and says whether to stop.
 
-Plain Python floats, each operation in the order in which `features`, `scores` and `boosting`
-apply it to whole tables, so that replaying recorded probes gives bit-identical scores and the very
-stops that calibration saw.  This module knows no files and no model: whoever serves the model asks
-it after each probe, and acts on the answer.
+It uses plain Python floats and the same order of operations as `features`, `scores` and `boosting`
+use on whole tables.  So a replay of recorded probes gives the same scores to the last bit, and the
+same stops that calibration saw.  Knows no files, no model, and not when to probe: `session` does.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple, SupportsFloat, SupportsIndex
 from stopadvisor.answers.normal_form import TASKS, normalize
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.schema import MIXED_TASKS
-from stopadvisor.policy.values import shown
+from stopadvisor.policy.values import short_repr
 from stopadvisor.rules.features import FEATURES
 
 __all__ = ["Decision", "Stepper", "StopRule"]
@@ -45,7 +44,7 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True)
 class StopRule:
-    """A policy's rule, laid out for the stepper; made once, shared by all its steppers."""
+    """A policy's rule in the form the stepper needs; made once and shared by all its steppers."""
 
     family: str | None
     budgets: tuple[int, ...]
@@ -64,7 +63,7 @@ class StopRule:
 
     @classmethod
     def from_content(cls, content: Mapping[str, Any]) -> StopRule:
-        """Lay out the rule of a checked content."""
+        """Take the rule out of a checked content."""
         family, features = content["family"], content["features"]
         used = set(features)
         linear = family in ("learned", "learned-text")
@@ -106,7 +105,7 @@ def _root(tree: Mapping[str, Sequence[Any]]) -> Node:
 
 
 class Stepper:
-    """One question's way through the checkpoints of a policy; made by ``Policy.start()``.
+    """Decides at each checkpoint of one question; made by ``Policy.start()``.
 
     Not shared between questions or threads.  Call `observe` at each of the policy's budgets in
     order, for as long as the trace goes on: a trace that ends by itself needs no more probes.
@@ -126,9 +125,11 @@ class Stepper:
 
     def __init__(self, rule: StopRule, task: str | None = None) -> None:
         if task is not None and rule.task not in (task, MIXED_TASKS):
-            raise PolicyError(f"task must be {rule.task!r}, as the policy says, got {shown(task)}")
+            raise PolicyError(
+                f"task must be {rule.task!r}, as the policy says, got {short_repr(task)}"
+            )
         if task is not None and task not in TASKS:
-            raise PolicyError(f"task must be one of {', '.join(TASKS)}, got {shown(task)}")
+            raise PolicyError(f"task must be one of {', '.join(TASKS)}, got {short_repr(task)}")
         self._rule = rule
         self._task = task if rule.task == MIXED_TASKS else rule.task
         self._next = 0
@@ -178,7 +179,7 @@ class Stepper:
         ------
         PolicyError
             Nothing more to observe, an input that the policy needs is missing, or one is
-            impossible.  Nothing was noted then; the same checkpoint may be observed again.
+            impossible.  The stepper is unchanged then; observe the same checkpoint again.
         """
         rule = self._rule
         j = self._next
@@ -227,7 +228,7 @@ class Stepper:
             if normalized is None:
                 normalized = self._normalized(answer)
             elif type(normalized) is not str:
-                raise PolicyError(f"normalized must be a string, got {shown(normalized)}")
+                raise PolicyError(f"normalized must be a string, got {short_repr(normalized)}")
             if j and normalized == self._previous:
                 run = self._run + 1
             votes = self._votes.get(normalized, 0) + 1
@@ -275,7 +276,7 @@ class Stepper:
         if answer is None:
             raise PolicyError(_missing(self._rule, "answer"))
         if not isinstance(answer, str):
-            raise PolicyError(f"answer must be a string, got {shown(answer)}")
+            raise PolicyError(f"answer must be a string, got {short_repr(answer)}")
         if self._task is None:
             raise PolicyError(
                 "the policy covers mixed tasks: start(task=…) must name the question's, got none"
@@ -315,8 +316,8 @@ def _real(name: str, value: object) -> float:
         try:
             return float(value)
         except (TypeError, ValueError, OverflowError) as error:
-            raise PolicyError(f"{name} must be a number, got {shown(value)}") from error
-    raise PolicyError(f"{name} must be a number, got {shown(value)}")
+            raise PolicyError(f"{name} must be a number, got {short_repr(value)}") from error
+    raise PolicyError(f"{name} must be a number, got {short_repr(value)}")
 
 
 def _whole(value: object) -> int:
@@ -324,5 +325,7 @@ def _whole(value: object) -> int:
         try:
             return value.__index__()
         except TypeError as error:
-            raise PolicyError(f"think_tokens must be an integer, got {shown(value)}") from error
-    raise PolicyError(f"think_tokens must be an integer, got {shown(value)}")
+            raise PolicyError(
+                f"think_tokens must be an integer, got {short_repr(value)}"
+            ) from error
+    raise PolicyError(f"think_tokens must be an integer, got {short_repr(value)}")

@@ -1,6 +1,6 @@
-"""Plain values: what a policy is made of, their limits, and their digest.
+"""Plain values: what a policy is made of, the limits on them, and their digest.
 
-Knows no file format and no policy field.
+Plain means str, int, float, bool, None, list and dict.  Knows no file format and no policy field.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ __all__ = [
     "ReadOnlyList",
     "canonical_digest",
     "check_plain",
-    "plain",
     "read_only",
-    "shown",
+    "short_repr",
+    "to_plain",
 ]
 
 MAX_BYTES = 8 * 2**20
@@ -40,13 +40,13 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
 _SHORT.maxlist = _SHORT.maxdict = _SHORT.maxlevel = 4
 
 
-def shown(value: object) -> str:
-    """Show a value in an error message: in one line, and never a long one."""
+def short_repr(value: object) -> str:
+    """Write a value for an error message: on one line, and shortened."""
     return " ".join(_SHORT.repr(value).split())
 
 
-def plain(value: Any) -> Any:
-    """Copy a value into plain Python: tuples to lists, numpy scalars and arrays to their values.
+def to_plain(value: Any) -> Any:
+    """Copy a value into plain Python: tuples become lists, numpy values become numbers and lists.
 
     Equal strings become one object, so that equal contents give equal pickles.
 
@@ -55,10 +55,10 @@ def plain(value: Any) -> Any:
     PolicyError
         Something else than str, int, float, bool, None, list, tuple, dict or numpy values.
     """
-    return _plain(value, {}, 0)
+    return _to_plain(value, {}, 0)
 
 
-def _plain(value: Any, texts: dict[str, str], depth: int) -> Any:
+def _to_plain(value: Any, texts: dict[str, str], depth: int) -> Any:
     if depth > MAX_DEPTH:
         raise PolicyError(f"a policy may nest at most {MAX_DEPTH} levels deep")
     if value is None or type(value) in (bool, int, float):
@@ -67,16 +67,16 @@ def _plain(value: Any, texts: dict[str, str], depth: int) -> Any:
         return texts.setdefault(value, value)
     if isinstance(value, Mapping):
         return {
-            _plain(key, texts, depth + 1): _plain(item, texts, depth + 1)
+            _to_plain(key, texts, depth + 1): _to_plain(item, texts, depth + 1)
             for key, item in value.items()
         }
     if isinstance(value, (list, tuple)):
-        return [_plain(item, texts, depth + 1) for item in value]
+        return [_to_plain(item, texts, depth + 1) for item in value]
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
-        return _plain(value.tolist(), texts, depth + 1)  # deeper: longdouble gives itself back
+        return _to_plain(value.tolist(), texts, depth + 1)  # deeper: longdouble gives itself back
     raise PolicyError(
         "a policy holds str, int, float, bool, None, list and dict only, "
-        f"got {type(value).__name__} {shown(value)}"
+        f"got {type(value).__name__} {short_repr(value)}"
     )
 
 
@@ -84,7 +84,7 @@ def _plain(value: Any, texts: dict[str, str], depth: int) -> Any:
 
 
 def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:
-    raise TypeError("a policy's content is read-only: change a copy, as dict(…) or plain(…) gives")
+    raise TypeError("a policy's content is read-only; values.to_plain(…) gives a copy to change")
 
 
 class ReadOnlyDict(dict[str, Any]):
@@ -134,11 +134,11 @@ def check_plain(content: Any) -> None:
         string, or text that is no valid Unicode.
     """
     count = text = 0
-    # (value, depth, top-level field) in a list of our own: hostile nesting must not recurse.
+    # (value, depth, top-level field), in a list instead of recursion: nesting may be hostile.
     waiting: list[tuple[Any, int, str]] = [(content, 0, "")]
     while waiting:
         value, depth, field = waiting.pop()
-        where = f"field {shown(field)}: " if field else ""
+        where = f"field {short_repr(field)}: " if field else ""
         count += 1
         if count > MAX_ELEMENTS:
             raise PolicyError(f"a policy holds at most {MAX_ELEMENTS} values, this one more")
@@ -150,7 +150,7 @@ def check_plain(content: Any) -> None:
                 raise PolicyError(f"{where}numbers must be finite, got {value!r}")
         elif kind is int:
             if not -_MAX_INT <= value < _MAX_INT:
-                raise PolicyError(f"{where}integers must fit 64 bits, got {shown(value)}")
+                raise PolicyError(f"{where}integers must fit 64 bits, got {short_repr(value)}")
         elif kind is list or kind is dict:
             if depth >= MAX_DEPTH:
                 raise PolicyError(f"{where}a policy may nest at most {MAX_DEPTH} levels deep")
@@ -159,7 +159,7 @@ def check_plain(content: Any) -> None:
                 continue
             for key, item in value.items():
                 if type(key) is not str:
-                    raise PolicyError(f"{where}keys must be strings, got {shown(key)}")
+                    raise PolicyError(f"{where}keys must be strings, got {short_repr(key)}")
                 text += _text_size(key, where)
                 waiting.append((item, depth + 1, field or key))
         elif value is not None and kind is not bool:
@@ -172,7 +172,7 @@ def _text_size(value: str, where: str) -> int:
     try:
         return len(value.encode())
     except UnicodeEncodeError as error:
-        raise PolicyError(f"{where}text must be valid Unicode, got {shown(value)}") from error
+        raise PolicyError(f"{where}text must be valid Unicode, got {short_repr(value)}") from error
 
 
 def canonical_digest(content: Mapping[str, Any]) -> str:

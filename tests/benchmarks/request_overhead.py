@@ -16,7 +16,7 @@ from pathlib import Path
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy
 from stopadvisor.policy.requests import make_requests
 from stopadvisor.policy.session import AskProbe, Session, Think
-from stopadvisor.policy.values import plain
+from stopadvisor.policy.values import to_plain
 
 POLICY = Path(__file__).parents[2] / "policies" / "arithmetic.joblib"
 PROMPT = "Compute 86 + 6 - 9 modulo 100."
@@ -27,7 +27,7 @@ CLOSER_TOKENS = 2
 
 def never_stopping(path: Path) -> Policy:
     """The shipped policy with a threshold out of reach: the longest way that a request can take."""
-    content = plain(load_policy(path).content)
+    content = to_plain(load_policy(path).content)
     content |= {"decision_threshold": 600.0, "threshold": 1.0, "order": []}
     return Policy(build_policy(content))
 
@@ -89,7 +89,7 @@ def microseconds(works: dict[str, Callable[[], int]], repeats: int) -> dict[str,
 
 def main() -> None:
     policy = never_stopping(POLICY)
-    content = plain(policy.content)
+    content = to_plain(policy.content)
     steps = len(policy.budgets)
     whole = microseconds(
         {

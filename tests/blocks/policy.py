@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stopadvisor.policy.checks import Check
+from stopadvisor.policy.checks import FieldCheck
 from stopadvisor.policy.schema import FIELDS, TREES
 from tests.generate import Block, table
 
 __all__ = ["BLOCKS"]
 
 
-def _rows(name: str, check: Check) -> Iterator[tuple[str, str, str]]:
+def _rows(name: str, check: FieldCheck) -> Iterator[tuple[str, str, str]]:
     yield f"`{name}`", check.expected, check.meaning
     for suffix, part in check.parts:
         yield f"`{name}{suffix}`", part.expected, part.meaning

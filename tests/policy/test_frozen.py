@@ -31,7 +31,7 @@ from stopadvisor.policy.frozen import (
     save_policy,
 )
 from stopadvisor.policy.schema import FIELDS
-from stopadvisor.policy.values import canonical_digest, plain
+from stopadvisor.policy.values import canonical_digest, to_plain
 from stopadvisor.rules.families import display_threshold
 from stopadvisor.rules.features import FEATURES, TEXT_FEATURES
 from tests.policy_content import (
@@ -269,7 +269,7 @@ def test_content_is_read_only_and_never_copied() -> None:
         with pytest.raises(TypeError, match="read-only"):
             change()
         assert json.dumps(content) == before, name
-    for copied in (plain(content), copy.deepcopy(content), pickle.loads(pickle.dumps(content))):
+    for copied in (to_plain(content), copy.deepcopy(content), pickle.loads(pickle.dumps(content))):
         assert copied == content
         assert (type(copied), type(copied["budgets"])) == (dict, list)
         copied["certificate"]["alpha"] = 0.5
@@ -287,12 +287,12 @@ def test_terms_say_what_the_content_says(name: str) -> None:
         assert certificate.items() <= content["certificate"].items()
     split = found.pop("split")
     if split is not None:
-        assert plain(split).items() <= content["split"].items()
+        assert to_plain(split).items() <= content["split"].items()
     assert (certificate is None, split is None) == (
         content["certificate"] is None,
         content["split"] is None,
     )
-    assert plain(found) == {key: content[key] for key in found}
+    assert to_plain(found) == {key: content[key] for key in found}
     with pytest.raises(FrozenInstanceError):
         policy.terms.task = "math"  # type: ignore[misc]
 
