@@ -3,7 +3,10 @@
 __all__ = [
     "budgets",
     "calibration",
+    "certify",
+    "certify_transfer",
     "export",
+    "hold",
     "transfer",
     "verification",
 ]

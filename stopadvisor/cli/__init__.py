@@ -21,7 +21,6 @@ __all__ = [
     "settings",
     "simulate",
     "study",
-    "transfer",
     "verify",
     "workload",
 ]

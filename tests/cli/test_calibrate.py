@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.cli import calibrate as calibrate_module
 from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.runs.directory import RunDirectory
@@ -225,7 +224,7 @@ def test_the_look_is_on_disk_before_an_outcome_is_computed(
         assert len(read_ledger(RUN)) == 1
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(calibrate_module, "calibrate", stop)
+    monkeypatch.setattr("stopadvisor.certification.certify.calibrate", stop)
     assert call(str(RUN), *FAST)[0] == 130
     assert not (RUN / "policy.joblib").exists()
     assert len(read_ledger(RUN)) == 1

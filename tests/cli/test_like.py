@@ -136,7 +136,7 @@ def test_a_policy_without_log_probabilities_is_probed_like_at_its_server(
 def test_a_policy_without_log_probabilities_is_probed_like_locally(call: Call) -> None:
     content = load_policy(POLICY).content
     changes = {"family": "run-stability", "threshold": 2.0, "decision_threshold": 2.0, "order": []}
-    blind = build_policy(content | changes | {"entropy_source": "none"})
+    blind = build_policy({**content, **changes, "entropy_source": "none"})
     save_policy(blind, Path("blind.joblib"))
     code, _, err = call("probe", FRESH, "--like", "blind.joblib", "--out", "auto")
     assert code == 0, err

@@ -166,7 +166,7 @@ def test_categories_and_drift_in_words(call: Call) -> None:
 
 def rebound(**changes: Any) -> Path:
     content = load_policy(POLICY).content
-    save_policy(build_policy(content | changes), "other.joblib")
+    save_policy(build_policy({**content, **changes}), "other.joblib")
     return Path("other.joblib")
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 from stopadvisor.assessment.assess import Assessment
 from stopadvisor.assessment.recommendation import operating_point
 from stopadvisor.certification.calibration import Calibration
+from stopadvisor.certification.certify_transfer import TransferCertification
 from stopadvisor.report.documents.parts import (
     SCHEMA,
     CertificateFields,
@@ -16,7 +17,11 @@ from stopadvisor.report.documents.parts import (
     ProfileFields,
     profile_fields,
 )
-from stopadvisor.report.documents.transfer import TransferFields
+from stopadvisor.report.documents.transfer import (
+    TransferFields,
+    comparison_fields,
+    transfer_fields,
+)
 from stopadvisor.runs.ledger import Look
 from stopadvisor.stats.bounds import Certified, NotCertified
 
@@ -25,6 +30,7 @@ __all__ = [
     "CertificationFields",
     "calibration_document",
     "certification_fields",
+    "transfer_calibration_document",
 ]
 
 
@@ -175,6 +181,49 @@ def calibration_document(
         "profile": profile_fields(assessment.profile),
         "remarks": list(remarks),
         **_TransferredFields(),
+    }
+
+
+def transfer_calibration_document(
+    folder: Path,
+    found: TransferCertification,
+    source: Mapping[str, Any],
+    source_path: Path,
+    policy_path: Path,
+) -> CalibrateDocument:
+    """Build the document of a rule that came from another policy.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the run that was calibrated on.
+    found : TransferCertification
+    source : mapping
+        Content of the policy that the rule comes from.
+    source_path, policy_path : Path
+        Files of that policy, and of the one written.
+    """
+    compared, second = found.comparison, found.second_look
+    comparison = None
+    if compared is not None and second is not None:
+        comparison = comparison_fields(compared, second)
+    return {
+        **certification_fields(
+            folder,
+            found.settings.alpha,
+            found.calibration,
+            found.look,
+            conditional=found.settings.conditional,
+            content=found.content,
+            policy_path=policy_path,
+        ),
+        # Nothing is chosen on fit questions here, so nothing was advised.
+        "advised_family": None,
+        "advised_schedule": None,
+        "advised_fit_total_saving_pct": None,
+        "profile": found.content["profile"],
+        "remarks": list(found.remarks),
+        "transfer": transfer_fields(source, source_path, comparison),
     }
 
 

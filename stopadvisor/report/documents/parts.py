@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Literal, NotRequired, TypedDict
 
 from stopadvisor.probes.trajectories import Profile
-from stopadvisor.runs.ledger import Look
 from stopadvisor.stats.bootstrap import Interval
 
 __all__ = [
@@ -23,7 +22,6 @@ __all__ = [
     "RequestTokens",
     "WeightFields",
     "interval_list",
-    "look_remarks",
     "profile_fields",
 ]
 
@@ -198,20 +196,3 @@ def profile_fields(profile: Profile) -> ProfileFields:
 def interval_list(interval: Interval | None) -> list[float] | None:
     """Both ends of an interval; None where there is none."""
     return None if interval is None else [interval.low, interval.high]
-
-
-def look_remarks(look: Look, n_earlier: int) -> list[str]:
-    """What looks before this one mean for its certificate."""
-    found = []
-    if n_earlier:
-        found.append(
-            f"these calibration questions were looked at before ({n_earlier} recorded); every "
-            "further look leaves a certificate less confidence"
-        )
-    if look.elsewhere:
-        found.append(
-            f"{look.elsewhere} further look(s) are on record, at other questions of this run or at "
-            "these questions in runs beside it: each certificate holds by itself, but the best of "
-            "several tries does not"
-        )
-    return found

@@ -8,5 +8,6 @@ __all__ = [
     "run",
     "screen",
     "study",
+    "transfer",
     "verify",
 ]

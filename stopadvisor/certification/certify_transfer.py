@@ -1,0 +1,167 @@
+"""Certifying the rule of another policy here, on every question outside the test part.
+
+The steps are those of `certify`, but nothing is chosen: the source's rule keeps its order of
+thresholds.  A comparison with a rule that is trained here is one look more; both looks are entered,
+or neither, before an outcome is opened.  Whoever calls holds the run's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from stopadvisor._version import __version__
+from stopadvisor.assessment.choice import Settings
+from stopadvisor.certification.budgets import check_budgets
+from stopadvisor.certification.calibration import Calibration, calibrate, entering_rows
+from stopadvisor.certification.certify import (
+    CertifyRequest,
+    look_remarks,
+    plan_choice,
+    without_used,
+)
+from stopadvisor.certification.transfer import (
+    TransferComparison,
+    calibrate_transfer,
+    check_comparison,
+    check_transfer,
+    compare,
+    target_view,
+    transferred_content,
+)
+from stopadvisor.certification.verification import costing
+from stopadvisor.policy.frozen import Policy, build_policy
+from stopadvisor.runs.ledger import Look, LookRequest, looks_at, take_looks
+from stopadvisor.runs.results import read_assessment
+from stopadvisor.runs.sources import Source, looks_elsewhere
+
+__all__ = ["TransferCertification", "certify_transfer"]
+
+
+@dataclass(frozen=True)
+class TransferCertification:
+    """What was tested of the source's rule here, and the policy that follows from it."""
+
+    settings: Settings
+    calibration: Calibration
+    look: Look
+    content: Mapping[str, Any]
+    """Of the transferred policy; one that never stops where nothing was certified."""
+    remarks: tuple[str, ...]
+    """What the reader should know before trusting the policy."""
+    comparison: TransferComparison | None = None
+    second_look: Look | None = None
+    """The look that the rule trained here took, where there is a comparison."""
+
+
+def certify_transfer(
+    policy: Policy, file: str, source: Source, request: CertifyRequest, *, comparing: bool = False
+) -> TransferCertification:
+    """Certify a threshold of another policy's rule.
+
+    Parameters
+    ----------
+    policy : Policy
+        Whose rule it is.
+    file : str
+        Where it lies, for messages.
+    source : Source
+        Run or archive to certify on; locked by the caller.
+    request : CertifyRequest
+    comparing : bool
+        Compare with the policy as it is and with a rule trained here, on test questions.
+
+    Raises
+    ------
+    PolicyError
+        The policy cannot be carried over.
+    CalibrationError
+        Settings out of range, or too few questions.
+    ProbeError
+        The run's assessment or ledger cannot be read.
+    """
+    view = without_used(source, ("fit", "calibration")) if request.fresh else source
+    table = target_view(view).part("calibration")
+    earlier = looks_at(source.folder, table.keys)
+    asked, planned = _settings(policy, source, request), request.planned(earlier)
+    settings = replace(asked, delta=asked.delta / (planned or 1))
+    check_budgets(policy, file, view)
+    check_transfer(policy.content, view)
+    entering_rows(table, settings)
+    trained_here = plan_choice(source, request) if comparing else None
+    if trained_here is not None:
+        check_comparison(policy.content, source)
+    looks = [_look_request(policy, view, asked, planned)]
+    looks += [] if trained_here is None else [trained_here.look]
+    look, *others = take_looks(source.folder, looks)
+    calibration = calibrate_transfer(policy.content, view, settings)
+    content = build_policy(transferred_content(policy.content, view, calibration, settings, look))
+    comparison = None
+    if trained_here is not None:
+        trained = calibrate(trained_here.choice, trained_here.table)
+        comparison = compare(policy.content, source, calibration, trained_here.choice, trained)
+    return TransferCertification(
+        settings,
+        calibration,
+        look,
+        content,
+        tuple(_remarks(policy, view, len(earlier), look)),
+        comparison,
+        others[0] if others else None,
+    )
+
+
+def _settings(policy: Policy, source: Source, request: CertifyRequest) -> Settings:
+    """Settings as asked for; costs are the policy's own where nobody has set others here."""
+    settings, overrides = request.settings(source), request.overrides
+    if overrides.serving is not None or read_assessment(source.folder) is not None:
+        return settings
+    weights, cache_block = costing(policy.content)
+    return replace(
+        settings,
+        serving=policy.content["serving"],
+        weights=overrides.weights or weights,
+        cache_block=overrides.cache_block or cache_block,
+    )
+
+
+def _look_request(
+    policy: Policy, target: Source, settings: Settings, planned: int | None
+) -> LookRequest:
+    """The look at every question outside the test part."""
+    given = asdict(settings)
+    for name in ("delta", "families"):
+        del given[name]
+    request = {
+        "protocol": "transfer",
+        "policy": policy.digest,
+        **given,
+        "data": target.fingerprint(),
+        "version": __version__,
+    }
+    keys = target_view(target).part("calibration").keys
+    elsewhere = looks_elsewhere(target, keys)
+    return LookRequest(keys, request, settings.delta, planned, elsewhere)
+
+
+def _remarks(policy: Policy, target: Source, n_earlier: int, look: Look) -> list[str]:
+    found = look_remarks(look, n_earlier)
+    source = policy.content
+    if not target.is_archive and read_assessment(target.folder) is not None:
+        found.append(
+            "the fit questions, open to assess before, calibrate here: the certificate takes "
+            "policy and alpha as settled without them"
+        )
+    differs = source["entropy_source"] != target.table.entropy_source
+    if differs and policy.reads_logprobs:
+        found.append(
+            f"the policy's entropies were '{source['entropy_source']}', here they are "
+            f"'{target.table.entropy_source}': the certificate holds, the rule may suit less"
+        )
+    if source["model"] is None and source["workload_sha256"] != target.workload_sha256:
+        found.append(
+            "the policy comes from an archive, which does not name its questions: that none of "
+            "these fitted it cannot be checked"
+        )
+    return found

@@ -1,0 +1,180 @@
+"""Holding a policy against fresh probes: may it be, at which look, and with which remarks.
+
+Everything that can be refused is refused before an outcome is opened and a look recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from stopadvisor.certification.budgets import check_budgets
+from stopadvisor.certification.verification import (
+    Verification,
+    costing,
+    fresh_questions,
+    scorer_of,
+    verify,
+)
+from stopadvisor.constants import DEFAULT_DELTA, TRUNCATED_WARN
+from stopadvisor.errors import PolicyError, ProbeError
+from stopadvisor.policy.frozen import MIXED_TASKS, Policy
+from stopadvisor.rules.costs import Serving, Weights
+from stopadvisor.runs.ledger import open_outcomes
+from stopadvisor.runs.sources import Source
+from stopadvisor.runs.storage import lock_directory
+from stopadvisor.workload.questions import PARTS
+
+__all__ = ["Held", "HoldRequest", "hold"]
+
+
+@dataclass(frozen=True)
+class HoldRequest:
+    """How a policy is held against fresh probes, and how savings are counted."""
+
+    serving: Serving | None = None
+    """None: the policy's own."""
+    weights: Weights | None = None
+    """None: as in the policy's own expectation; so `cache_block`."""
+    cache_block: int | None = None
+    transfer: bool = False
+    """Probes of another model, template or engine are allowed."""
+    test_only: bool = False
+    """Leave the calibration questions of the run closed."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """What fresh probes show of a policy."""
+
+    verification: Verification
+    serving: Serving
+    """Under which savings were counted; so `unit`."""
+    unit: str
+    remarks: tuple[str, ...]
+    """What the reader should know."""
+
+
+def hold(policy: Policy, file: str, source: Source, request: HoldRequest) -> Held:
+    """Hold a policy against the probes of a source.
+
+    Parameters
+    ----------
+    policy : Policy
+    file : str
+        Where it lies, for messages.
+    source : Source
+        Fresh labelled probes.
+    request : HoldRequest
+
+    Raises
+    ------
+    PolicyError
+        The probes are not of what the policy is bound to, or none of them is fresh.
+    ProbeError
+        The source has no test part, or its ledger cannot be read.
+    """
+    content = policy.content
+    remarks = _bound(policy, source, transfer=request.transfer)
+    view = _test_part(source) if request.test_only else source
+    sha = source.workload_sha256
+    check_budgets(policy, file, source)
+    fresh = fresh_questions(content, view.table, workload_sha256=sha)
+    scorer_of(content, view.table)
+    remarks += _record_look(policy, view, fresh.rows)
+    result = verify(
+        content,
+        view.table,
+        serving=request.serving,
+        weights=request.weights,
+        cache_block=request.cache_block,
+        workload_sha256=sha,
+        rng=np.random.default_rng(source.seed),
+    )
+    if result.truncated_share > TRUNCATED_WARN:
+        remarks.append(
+            f"{result.truncated_share:.1%} of the traces were cut off by max-think: a question cut "
+            "off cannot be lost"
+        )
+    # A simulated run has a cap, and names its questions.
+    of_archive = content["model"] is None and content["max_think"] is None
+    if (of_archive or source.is_archive) and sha != content["workload_sha256"]:
+        remarks.append(
+            "archives do not name their questions: that none of these fitted or calibrated the "
+            "policy cannot be checked"
+        )
+    unit = (request.weights or costing(content)[0]).unit
+    return Held(result, request.serving or content["serving"], unit, tuple(remarks))
+
+
+def _bound(policy: Policy, source: Source, *, transfer: bool) -> list[str]:
+    """Whether the probes come from what the policy is bound to; differences become remarks."""
+    manifest = source.manifest
+    remarks = []
+    try:
+        if manifest is not None:
+            plan = manifest["plan"]
+            remarks = policy.check_source(
+                manifest["engine"],
+                source.table.entropy_source,
+                cue=plan["cue"],
+                cap=plan["cap"],
+                max_think=plan["max_think"],
+                prompt_template=manifest["prompt_template"] or manifest["prompt_templates"],
+                sampling={key: plan[key] for key in ("greedy", "temperature")},
+                answer_cap=plan.get("answer_cap"),
+            )
+            remarks += _graded_alike(policy.content, manifest["grading"])
+        task = policy.content["task"]
+        others = sorted(set(source.table.tasks) - {task})
+        if others and task != MIXED_TASKS:
+            raise PolicyError(f"the policy answers task '{task}', got '{others[0]}'")
+    except PolicyError as error:
+        if not transfer:
+            raise PolicyError(f"{error} (--transfer verifies it there all the same)") from error
+        remarks.append(f"zero-shot transfer: {error}")
+    return remarks
+
+
+def _graded_alike(content: Mapping[str, Any], grading: Mapping[str, str]) -> list[str]:
+    normalizer = grading.get("normalizer", content["normalizer"])
+    if normalizer != content["normalizer"]:
+        raise PolicyError(
+            f"the policy compares answers by normaliser {content['normalizer']!r}, the run by "
+            f"{normalizer!r}: grade it again with `stopadvisor assess RUN --regrade`"
+        )
+    grader = grading.get("grader", content["grader"])
+    if grader == content["grader"]:
+        return []
+    return [f"the run was graded by {grader}, the calibration questions by {content['grader']}"]
+
+
+def _test_part(source: Source) -> Source:
+    rows = source.parts == PARTS.index("test")
+    if not rows.any():
+        raise ProbeError(f"{source.folder}: --test-only: its split has no test part")
+    return replace(source, table=source.table.take(rows), parts=source.parts[rows])
+
+
+def _record_look(policy: Policy, view: Source, rows: np.ndarray[Any, Any]) -> list[str]:
+    """Enter the look at calibration questions among these."""
+    if view.is_archive:
+        return []  # published with their outcomes
+    opened = rows[view.parts[rows] == PARTS.index("calibration")]
+    keys = [view.table.keys[row] for row in opened.tolist()]
+    if not keys:
+        return []
+    request = {"protocol": "verify", "policy": policy.digest, "data": view.fingerprint()}
+    # Not the policy's own delta: a promise made at 0.001 must not make looking here cheap.
+    delta = max(policy.content["certificate"]["delta"], DEFAULT_DELTA)
+    with lock_directory(view.folder):
+        if not open_outcomes(view.folder, keys, request, delta=delta):
+            return []
+    return [
+        f"{len(set(keys))} of these are calibration questions of {view.folder}: recorded as a "
+        "look, so that a later calibrate there has less confidence (--test-only leaves them "
+        "closed)"
+    ]
