@@ -212,6 +212,7 @@ def test_an_interrupt_is_exit_130_and_the_rest_follows(bench: Bench) -> None:
     assert bench.probe("--batch-size", "8")["new"] == 100 - 24
 
 
+@pytest.mark.integration
 def test_ctrl_c_in_a_real_process(tmp_path: Path) -> None:
     file, out = write_sums(tmp_path / "sums.jsonl", 60), tmp_path / "out"
     command = [sys.executable, "-m", "tests.slow_probe", str(file), str(out)]

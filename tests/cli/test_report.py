@@ -71,6 +71,7 @@ def test_without_a_run_takes_the_one_assessed_last(
     assert "reporting on runs/run, the run assessed last" in err
 
 
+@pytest.mark.integration
 def test_needs_no_model_and_no_torch(run: Path) -> None:
     from tests.test_layout import HELP, _loaded_by
 
@@ -79,6 +80,7 @@ def test_needs_no_model_and_no_torch(run: Path) -> None:
     assert not found & {"torch", "transformers", "sklearn"}
 
 
+@pytest.mark.slow
 def test_after_calibrate_the_certificate_is_on_the_page(run: Path, call: Call) -> None:
     assert call(run)[0] == 0
     code, _, err = call(run, command="calibrate")
@@ -97,6 +99,7 @@ def test_after_calibrate_the_certificate_is_on_the_page(run: Path, call: Call) -
 # --- assess writes it too -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_assess_writes_the_same_page(run: Path, call: Call) -> None:
     code, _, err = call(run, "--report", command="assess")
     assert code == 0

@@ -190,6 +190,7 @@ def test_a_batch_with_finished_members_is_asked_again_whole(
     assert any("half-written" in line for line in bench.progress.lines)
 
 
+@pytest.mark.integration
 def test_killed_processes_resume_byte_for_byte(
     tmp_path: Path, uninterrupted: Callable[[int], bytes]
 ) -> None:

@@ -234,6 +234,7 @@ def test_labels_changed_after_calibration_are_not_passed_off(
     assert material.exhibits.risk.observed is None
 
 
+@pytest.mark.slow
 def test_of_several_looks_the_calibration_s_own_is_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -260,6 +261,7 @@ def test_of_several_looks_the_calibration_s_own_is_found(
     assert len(sizes) == 2
 
 
+@pytest.mark.slow
 def test_a_transferred_rule_is_shown_on_what_it_was_calibrated_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -457,6 +459,7 @@ def test_no_colour_of_a_picture_escapes_the_theme(html: str) -> None:
         assert "<text" in svg  # text is text, not outlines
 
 
+@pytest.mark.slow
 def test_texts_of_questions_stay_text(tmp_path: Path) -> None:
     material = material_of(hostile_run(tmp_path / "run"))
     changed = replace(material, remarks=(HOSTILE,), document={**material.document, "run": HOSTILE})

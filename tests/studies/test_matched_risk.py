@@ -85,6 +85,7 @@ def test_alpha_grid_is_what_the_published_scripts_print(name: str, tmp_path: Pat
         assert shown == pytest.approx([spread["median"], *spread["ci95"]], abs=0.3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_split_sensitivity_is_the_comparison_under_five_seeds(name: str, tmp_path: Path) -> None:
     found = split_sensitivity.run([archive(name, tmp_path)], QUICK)

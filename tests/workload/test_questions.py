@@ -298,6 +298,7 @@ def test_without_gold(tmp_path: Path) -> None:
         read_workload(path, require_gold=False)
 
 
+@pytest.mark.slow
 def test_hundred_thousand_lines(tmp_path: Path) -> None:
     lines = [json.dumps(q(f"What is {i}+1?", gold=i + 1)) for i in range(99_000)]
     path = write(tmp_path, *lines, *[json.dumps(q("again and again"))] * 1000)
