@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.engines.http.client import Client
-from stopadvisor.engines.openai import load_engine
+from stopadvisor.engines.openai import endpoint, load_engine
 from stopadvisor.engines.openai.endpoint import Endpoint, find_endpoint
 from stopadvisor.errors import ModelError
 from tests.engines.fake_server import TINY, FakeServer, fake_server
@@ -44,7 +44,9 @@ def test_the_way_to_its_reasoning_is_found(settings: dict[str, Any], way: str) -
 
 
 @pytest.mark.parametrize("status", [400, 404, 422, 500, 501])
-def test_ids_that_fail_somehow_leave_the_chat(status: int) -> None:
+def test_ids_that_fail_somehow_leave_the_chat(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A failing server is asked again for so long, twice; how long is none of this test's business.
+    monkeypatch.setattr(endpoint, "OPENING_PATIENCE", 0.2)
     with fake_server(takes_ids=False, refuses_with=status, chat="reasoning") as server:
         assert found(server).way == "visible-stream"
 
