@@ -15,6 +15,7 @@ __all__ = [
     "protocols",
     "proxies",
     "registry",
+    "rows",
     "schedules",
     "serving",
     "split_sensitivity",

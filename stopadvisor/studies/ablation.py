@@ -1,15 +1,14 @@
 """Study `ablation`: what the learned rule gains from which features.
 
 Paper, Appendix "Feature Ablations": peak gain of logistic regression on the confidence, the
-entropy, both, the three of answer stability, all eight, and the ten of the audit.  The deploy side
-fits the same subsets on fit questions and says what each saves at the risk that calibration could
-still certify; the audit's two features leak length and stay out of it.
+entropy, both, the three features of answer stability, all eight, and the ten of the audit.  The
+deploy protocol fits the same subsets on fit questions and says what each saves at the risk that
+calibration could still certify; the audit's two features leak length and are left out there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 
 from scipy.special import expit
 
@@ -19,13 +18,19 @@ from stopadvisor.errors import CalibrationError
 from stopadvisor.rules.features import AUDIT_FEATURES, FEATURES, feature_array
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import fit_logistic, out_of_fold, paper_folds
-from stopadvisor.runs.access import View, basis_remarks
+from stopadvisor.runs.access import View
 from stopadvisor.runs.sources import Source
-from stopadvisor.studies.protocols import FitSide, fit_sides, paper_views, study_settings
-from stopadvisor.studies.study import Cell, StudyOptions, StudyResult, Table
-from stopadvisor.studies.variants import PEAKS, SERVED, peak_rows, served_row
+from stopadvisor.studies.protocols import DeployProtocol, study_both
+from stopadvisor.studies.rows import Outline, column
+from stopadvisor.studies.study import StudyOptions, StudyResult
+from stopadvisor.studies.variants import (
+    VariantPeak,
+    VariantSaving,
+    variant_peaks,
+    variant_saving,
+)
 
-__all__ = ["run"]
+__all__ = ["OUTLINE", "run"]
 
 _ALL = "all eight"
 _SUBSETS: Mapping[str, tuple[str, ...]] = {
@@ -39,63 +44,56 @@ _SUBSETS: Mapping[str, tuple[str, ...]] = {
 """In the order of the paper's table; the ten in that of its archives."""
 
 
+class _Peak(
+    VariantPeak,
+    table="peaks",
+    title="Peak gain by features",
+    note="logistic regression out of fold; all ten add the two features that leak length",
+):
+    ahead: float | None = column("Ahead of all eight")
+
+
+class _Saving(
+    VariantSaving,
+    table="served",
+    title="On fit questions at equal risk, {serving}",
+    note="over all checkpoints",
+):
+    """A subset on fit questions."""
+
+
+OUTLINE = Outline("ablation", 'Appendix "Feature Ablations"', (_Peak, _Saving))
+
+
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     """Peak gain, AUROC and net saving of each subset."""
-    views = paper_views(sources)
-    peaks = [row for view in views for row in peak_rows(view, _chances(view), _ALL, options)]
-    sides, reasons = fit_sides(sources, study_settings(options))
-    served: list[tuple[Cell, ...]] = []
-    missing: list[str] = []
-    for side in sides:
-        for name, names in _SUBSETS.items():
-            if set(names) & set(AUDIT_FEATURES):
-                continue
-            try:
-                served.append(_served(side, name, names))
-            except CalibrationError as error:
-                missing.append(f"{side.label}, {name}: {error}")
-    return StudyResult(
-        "ablation",
-        'Appendix "Feature Ablations"',
-        ("paper", "deploy"),
-        (
-            Table(
-                "peaks",
-                "Peak gain by features",
-                tuple(
-                    replace(c, title="Ahead of all eight") if c.name == "ahead" else c
-                    for c in PEAKS
-                ),
-                tuple(peaks),
-                "logistic regression out of fold; all ten add the two features that leak length",
-            ),
-            Table(
-                "served",
-                f"On fit questions at equal risk, {options.serving}",
-                SERVED,
-                tuple(served),
-                "over all checkpoints",
-            ),
-        ),
-        (*basis_remarks(views), *reasons, *missing),
-    )
+    return study_both(OUTLINE, sources, options, _peaks, _savings)
 
 
-def _chances(view: View) -> dict[str, FloatArray]:
+def _peaks(view: View, options: StudyOptions) -> Iterator[_Peak]:
     folds = paper_folds(view.table.n_questions)
-    found = {}
+    probabilities: dict[str, FloatArray] = {}
     for name, names in _SUBSETS.items():
         features = feature_array(view.table, names=names)
         z = out_of_fold(features, view.table.correct, folds, names=names, solver="lbfgs")
-        found[name] = expit(z)
-    return found
+        probabilities[name] = expit(z)
+    return variant_peaks(_Peak, view, probabilities, _ALL, options)
 
 
-def _served(side: FitSide, name: str, names: tuple[str, ...]) -> tuple[Cell, ...]:
-    table, schedule = side.fit.table, tuple(range(side.fit.table.n_checkpoints))
+def _savings(deploy: DeployProtocol, options: StudyOptions) -> Iterator[_Saving | str]:
+    for name, names in _SUBSETS.items():
+        if not set(names) & set(AUDIT_FEATURES):
+            try:
+                yield _saving(deploy, name, names)
+            except CalibrationError as error:
+                yield f"{deploy.label}, {name}: {error}"
+
+
+def _saving(deploy: DeployProtocol, name: str, names: tuple[str, ...]) -> _Saving:
+    table = deploy.fit.table
     features, live = feature_array(table, names=names), ~table.ended
     correct = table.stop_correct
-    scores = out_of_fold(features, correct, side.fit.folds, usable=live, names=names)
+    scores = out_of_fold(features, correct, deploy.fit.folds, usable=live, names=names)
     model = fit_logistic(features[live], correct[live], names)
-    chain = chain_of(side.fit, Scorer("learned", schedule, model), scores)
-    return served_row(side, name, scores, chain)
+    sequence = chain_of(deploy.fit, Scorer("learned", deploy.every_checkpoint, model), scores)
+    return variant_saving(_Saving, deploy, name, scores, sequence)

@@ -1,101 +1,85 @@
 """Study `calibration-size`: what is certified with how many calibration questions.
 
 The paper has no such table; it says that with 80 calibration questions or fewer the concentration
-term alone approaches the risk target (Section "A Three-Regime Map", third regime), and this is that
-statement measured.  The paper's side draws calibration sets of each size from its 40 % and measures
-on its own 60 %.  The deploy side needs no outcome of a calibration question: it says what the fit
-questions expect of each number of them, so that sizes beyond those at hand can be planned.
+term alone approaches the risk target (Section "A Three-Regime Map", third regime), and this study
+measures that statement.  The paper's protocol draws calibration sets of each size from its 40 % and
+measures on its own 60 %.  The deploy protocol needs no outcome of a calibration question: it says
+what the fit questions let expect of each size, so that sizes beyond those at hand can be planned.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from stopadvisor.assessment.choice import first_useful_risk, fit_limit
 from stopadvisor.paper.protocol import OperatingPoint, operating_points, paper_split
-from stopadvisor.runs.access import View, basis_remarks
+from stopadvisor.runs.access import View
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bounds import max_losses, power
-from stopadvisor.studies.protocols import (
-    EXPECTED,
-    FitSide,
-    fit_sides,
-    paper_setting,
-    paper_views,
-    study_settings,
-)
-from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
+from stopadvisor.studies.protocols import DeployProtocol, Expected, paper_setting, study_both
+from stopadvisor.studies.rows import Outline, Row, column, part
+from stopadvisor.studies.study import StudyOptions, StudyResult
 
-__all__ = ["run"]
+__all__ = ["OUTLINE", "run"]
 
 _SIZES = (25, 50, 80, 100, 150, 200, 300, 400, 800, 1600)
 _DRAWS = 8
 """Calibration sets of each size; the full one is drawn once."""
 
-_DRAWN = (
-    Column("run", "Run"),
-    Column("side", "Rule"),
-    Column("questions", "Labels"),
-    Column("certified", "Certified", "share"),
-    Column("saving_pct", "Saves", "%"),
-    Column("saving_min_pct", "Least", "%"),
-    Column("saving_max_pct", "Most", "%"),
-    Column("test_risk", "Test risk", "share"),
-    Column("slack", "Slack"),
-    Column("draws", "Sets"),
-    Column("candidates", "Candidates"),
-)
-_EXPECTED = (
-    Column("run", "Run"),
-    Column("questions", "Labels"),
-    Column("allowed_losses", "Losses allowed"),
-    Column("chance", "Chance to certify", "chance"),
-    *EXPECTED,
+
+class _Drawn(
+    Row,
+    table="drawn",
+    title="Certified by the paper's bound, alpha = {alpha:g}",
+    note="means over sets drawn from the calibration questions; nothing certified counts as never "
+    "stopping; slack is what Hoeffding's bound adds to the risk seen",
+):
+    run: str = column("Run")
+    side: str = column("Rule")
+    questions: int = column("Labels")
+    certified: float = column("Certified", "share")
+    saving_pct: float = column("Saves", "%")
+    saving_min_pct: float = column("Least", "%")
+    saving_max_pct: float = column("Most", "%")
+    test_risk: float = column("Test risk", "share")
+    slack: float = column("Slack")
+    draws: int = column("Sets")
+    candidates: float = column("Candidates")
+
+
+class _Planned(
+    Row,
+    table="expected",
+    title="Expected of the deploy protocol, {serving}",
+    note="from fit questions; the chance is that of the rule's most careful threshold that saves "
+    "anything",
+):
+    run: str = column("Run")
+    questions: int = column("Labels")
+    allowed_losses: int | None = column("Losses allowed")
+    chance: float = column("Chance to certify", "chance")
+    expected: Expected | None = part(Expected)
+
+
+OUTLINE = Outline(
+    "calibration-size", 'Section "A Three-Regime Map" (n_cal <= 80)', (_Drawn, _Planned)
 )
 
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     """Certified savings along the number of calibration questions."""
-    views = paper_views(sources)
-    sides, reasons = fit_sides(sources, study_settings(options))
-    drawn = [row for view in views for row in _drawn_rows(view, options)]
-    expected = [row for side in sides for row in _expected_rows(side)]
-    return StudyResult(
-        "calibration-size",
-        'Section "A Three-Regime Map" (n_cal <= 80)',
-        ("paper", "deploy"),
-        (
-            Table(
-                "drawn",
-                f"Certified by the paper's bound, alpha = {options.alpha:g}",
-                _DRAWN,
-                tuple(drawn),
-                "means over sets drawn from the calibration questions; nothing certified counts as "
-                "never stopping; slack is what Hoeffding's bound adds to the risk seen",
-            ),
-            Table(
-                "expected",
-                f"Expected of the deploy protocol, {options.serving}",
-                _EXPECTED,
-                tuple(expected),
-                "from fit questions; the chance is that of the rule's most careful threshold that "
-                "saves anything",
-            ),
-        ),
-        (*basis_remarks(views), *reasons),
-    )
+    return study_both(OUTLINE, sources, options, _drawn_rows, _planned_rows)
 
 
-def _drawn_rows(view: View, options: StudyOptions) -> list[tuple[Cell, ...]]:
+def _drawn_rows(view: View, options: StudyOptions) -> Iterator[_Drawn]:
     setting = paper_setting(view)
     calibration, test = paper_split(view.table.n_questions)
     rng = np.random.default_rng(options.seed)
-    rows: list[tuple[Cell, ...]] = []
     for size in [*(s for s in _SIZES if s < calibration.size), calibration.size]:
-        draws = 1 if size == calibration.size else _DRAWS
         pairs = [
             operating_points(
                 setting,
@@ -104,42 +88,48 @@ def _drawn_rows(view: View, options: StudyOptions) -> list[tuple[Cell, ...]]:
                 alpha=options.alpha,
                 delta=options.delta,
             )
-            for _ in range(draws)
+            for _ in range(1 if size == calibration.size else _DRAWS)
         ]
         for name, points in zip(("learned", "scalar"), zip(*pairs, strict=True), strict=True):
-            rows.append((view.label, name, *_summary(points, size, options.delta)))
-    return rows
+            yield _drawn_row(view.label, name, points, size, options.delta)
 
 
-def _summary(points: Sequence[OperatingPoint], size: int, delta: float) -> tuple[Cell, ...]:
+def _drawn_row(
+    label: str, name: str, points: Sequence[OperatingPoint], size: int, delta: float
+) -> _Drawn:
     savings = [p.total_saving_pct for p in points]
     slacks = [math.sqrt(math.log(p.candidates / delta) / (2 * size)) for p in points]
-    return (
-        size,
-        float(np.mean([p.feasible for p in points])),
-        float(np.mean(savings)),
-        min(savings),
-        max(savings),
-        float(np.mean([p.test_risk for p in points])),
-        float(np.mean(slacks)),
-        len(points),
-        float(np.mean([p.candidates for p in points])),
+    return _Drawn(
+        run=label,
+        side=name,
+        questions=size,
+        certified=float(np.mean([p.feasible for p in points])),
+        saving_pct=float(np.mean(savings)),
+        saving_min_pct=min(savings),
+        saving_max_pct=max(savings),
+        test_risk=float(np.mean([p.test_risk for p in points])),
+        slack=float(np.mean(slacks)),
+        draws=len(points),
+        candidates=float(np.mean([p.candidates for p in points])),
     )
 
 
-def _expected_rows(side: FitSide) -> list[tuple[Cell, ...]]:
-    settings, fit = side.settings, side.fit
-    n_fit = fit.table.n_questions
+def _planned_rows(deploy: DeployProtocol, options: StudyOptions) -> Iterator[_Planned]:
+    settings, fit = deploy.settings, deploy.fit
     accuracy = float(fit.table.full_correct.mean())
-    chains = side.all_chains()
+    sequences = deploy.all_sequences()
     delta = settings.chain_delta()
-    rows: list[tuple[Cell, ...]] = []
     for size in _SIZES:
         allowed = max_losses(size, settings.alpha, delta, settings.bound)
-        names: tuple[Cell, ...] = (side.label, size, allowed if allowed >= 0 else None)
-        limit = fit_limit(n_fit, size, settings, accuracy)
-        chain = side.cheapest(chains, limit)
-        first = None if chain is None else first_useful_risk(fit, chain)
+        most = fit_limit(fit.table.n_questions, size, settings, accuracy)
+        planned = replace(deploy, most_losses=most)
+        found = planned.cheapest(sequences)
+        first = None if found is None else first_useful_risk(fit, found[0])
         chance = 0.0 if first is None else power(size, settings.alpha, delta, first, settings.bound)
-        rows.append((*names, chance, *side.expected(chains, limit)))
-    return rows
+        yield _Planned(
+            run=deploy.label,
+            questions=size,
+            allowed_losses=allowed if allowed >= 0 else None,
+            chance=chance,
+            expected=planned.expected(sequences),
+        )

@@ -1,80 +1,76 @@
 """Study `classifiers`: logistic regression against forest, boosting and a neural network.
 
 Paper, Appendix "Classifier Class Comparison": peak gain of each class on the same eight features,
-out of fold.  The deploy side compares what can be exported, logistic regression and this package's
-boosted trees, on fit questions at the risk that calibration could still certify.
+out of fold.  The deploy protocol compares what can be exported, logistic regression and this
+package's boosted trees, on fit questions at the risk that calibration could still certify.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
 from stopadvisor.arrays import FloatArray
 from stopadvisor.assessment.sequences import chain_of, score_out_of_fold
 from stopadvisor.paper.classifiers import CLASSIFIERS, classify_out_of_fold
 from stopadvisor.rules.features import feature_array
 from stopadvisor.rules.scores import paper_folds
-from stopadvisor.runs.access import View, basis_remarks
+from stopadvisor.runs.access import View
 from stopadvisor.runs.sources import Source
-from stopadvisor.studies.protocols import FitSide, fit_sides, paper_views, study_settings
-from stopadvisor.studies.study import Cell, StudyOptions, StudyResult, Table
-from stopadvisor.studies.variants import PEAKS, SERVED, peak_rows, served_row
+from stopadvisor.studies.protocols import DeployProtocol, study_both
+from stopadvisor.studies.rows import Outline, column
+from stopadvisor.studies.study import StudyOptions, StudyResult
+from stopadvisor.studies.variants import (
+    VariantPeak,
+    VariantSaving,
+    variant_peaks,
+    variant_saving,
+)
 
-__all__ = ["run"]
+__all__ = ["OUTLINE", "run"]
 
 _EXPORTED = {"learned": "logistic", "learned-boosted": "boosted trees"}
 
 
+class _Peak(
+    VariantPeak,
+    table="peaks",
+    title="Peak gain by class of classifier",
+    note="the eight features, out of fold",
+):
+    ahead: float | None = column("Ahead of logistic")
+
+
+class _Saving(
+    VariantSaving,
+    table="served",
+    title="What can be exported, on fit questions at equal risk, {serving}",
+    note="over all checkpoints",
+):
+    """A class on fit questions."""
+
+
+OUTLINE = Outline("classifiers", 'Appendix "Classifier Class Comparison"', (_Peak, _Saving))
+
+
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     """Peak gain and AUROC of each class; net saving of those that can be exported."""
-    views = paper_views(sources)
-    peaks = [
-        row for view in views for row in peak_rows(view, _chances(view), CLASSIFIERS[0], options)
-    ]
-    sides, reasons = fit_sides(sources, study_settings(options))
-    served = [row for side in sides for row in _served_rows(side)]
-    columns = tuple(
-        replace(c, title="Ahead of logistic") if c.name == "ahead" else c for c in PEAKS
-    )
-    return StudyResult(
-        "classifiers",
-        'Appendix "Classifier Class Comparison"',
-        ("paper", "deploy"),
-        (
-            Table(
-                "peaks",
-                "Peak gain by class of classifier",
-                columns,
-                tuple(peaks),
-                "the eight features, out of fold",
-            ),
-            Table(
-                "served",
-                f"What can be exported, on fit questions at equal risk, {options.serving}",
-                SERVED,
-                tuple(served),
-                "over all checkpoints",
-            ),
-        ),
-        (*basis_remarks(views), *reasons),
-    )
+    return study_both(OUTLINE, sources, options, _peaks, _savings)
 
 
-def _chances(view: View) -> dict[str, FloatArray]:
+def _peaks(view: View, options: StudyOptions) -> Iterator[_Peak]:
     features, folds = feature_array(view.table), paper_folds(view.table.n_questions)
-    return {
-        kind: classify_out_of_fold(kind, features, view.table.correct, folds)
-        for kind in CLASSIFIERS
+    correct = view.table.correct
+    probabilities: dict[str, FloatArray] = {
+        kind: classify_out_of_fold(kind, features, correct, folds) for kind in CLASSIFIERS
     }
+    return variant_peaks(_Peak, view, probabilities, CLASSIFIERS[0], options)
 
 
-def _served_rows(side: FitSide) -> list[tuple[Cell, ...]]:
-    rows: list[tuple[Cell, ...]] = []
+def _savings(deploy: DeployProtocol, options: StudyOptions) -> Iterator[_Saving]:
     for family, name in _EXPORTED.items():
-        found = score_out_of_fold(side.fit, family, tuple(range(side.fit.table.n_checkpoints)))
+        found = score_out_of_fold(deploy.fit, family, deploy.every_checkpoint)
         if found is None:
-            rows.append((side.label, name, None, None, None))
+            yield _Saving(deploy.label, name, None, None, None)
         else:
-            rows.append(served_row(side, name, found[1], chain_of(side.fit, *found)))
-    return rows
+            sequence = chain_of(deploy.fit, *found)
+            yield variant_saving(_Saving, deploy, name, found[1], sequence)

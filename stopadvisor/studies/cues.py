@@ -2,8 +2,8 @@
 
 Paper, Appendix "Prompt and Decoding Robustness": full accuracy (of forced answers at the last
 budget), peak gain and mean thinking by probe template.  Takes runs over the same questions that
-differ in their cue alone.  Beside the paper's columns it holds forced answers against natural ones
-where the trace is over, which tells a brittle cue from a weak model, and takes the agreement that
+differ in their cue alone.  Beside the paper's columns it compares forced with natural answers on
+traces that are over, which tells a brittle cue from a weak model, and shows the agreement that
 preflight recorded in the run.
 """
 
@@ -16,48 +16,72 @@ from stopadvisor.errors import CalibrationError, StudyError
 from stopadvisor.paper.peaks import learned_peak
 from stopadvisor.paper.protocol import PaperSetting
 from stopadvisor.probes.table import ProbeTable
-from stopadvisor.runs.access import basis_remarks
+from stopadvisor.runs.access import View, basis_remarks
 from stopadvisor.runs.compatibility import require_related
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.intervals import exact_interval, paired_difference
-from stopadvisor.studies.protocols import EXPECTED, fit_sides, paper_views, study_settings
-from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
+from stopadvisor.studies.protocols import Expected, deploy_protocols, paper_views, study_settings
+from stopadvisor.studies.rows import Ends, Outline, Row, column, ends, part
+from stopadvisor.studies.study import StudyOptions, StudyResult
 
-__all__ = ["run"]
+__all__ = ["OUTLINE", "run"]
 
-_CUES = (
-    Column("run", "Run"),
-    Column("questions", "Questions"),
-    Column("full_accuracy", "Full acc. (forced)", "share"),
-    Column("full_accuracy_low", "95% low", "share"),
-    Column("full_accuracy_high", "high", "share"),
-    Column("peak_gain", "Peak gain"),
-    Column("mean_think_tokens", "Mean think", "tokens"),
-    Column("cue", "Cue"),
-)
-_SERVED = (Column("run", "Run"), *EXPECTED)
-_AGAINST = (
-    Column("run", "Run"),
-    Column("ended", "Traces over"),
-    Column("natural_accuracy", "Natural", "share"),
-    Column("forced_accuracy", "Forced", "share"),
-    Column("lost_by_cue", "Lost by cue", "share"),
-    Column("agreement", "Preflight agrees", "share"),
-    Column("common", "In common"),
-    Column("difference", "Beside first", "share"),
-    Column("difference_low", "95% low", "share"),
-    Column("difference_high", "high", "share"),
-)
+
+class _Cue(Row, table="cues", title="Probe templates"):
+    run: str = column("Run")
+    questions: int = column("Questions")
+    full_accuracy: float = column("Full acc. (forced)", "share")
+    full_accuracy_ci: Ends = ends("95% low", "share")
+    peak_gain: float | None = column("Peak gain")
+    mean_think_tokens: float = column("Mean think", "tokens")
+    cue: str = column("Cue")
+
+
+class _Natural(Row):
+    """Forced against natural answers on the traces that are over at the last budget."""
+
+    ended: int = column("Traces over")
+    natural_accuracy: float | None = column("Natural", "share")
+    forced_accuracy: float | None = column("Forced", "share")
+    lost_by_cue: float | None = column("Lost by cue", "share")
+
+
+class _First(Row):
+    """Full accuracy minus the first run's, over the questions of both."""
+
+    common: int = column("In common")
+    difference: float | None = column("Beside first", "share")
+    difference_ci: Ends = ends("95% low", "share")
+
+
+class _Against(
+    Row,
+    table="against",
+    title="Forced against natural answers, and cue against cue",
+    note="shares right, on traces that are over by the last budget; lost by cue: natural right, "
+    "forced wrong; beside first: full accuracy, paired over common questions",
+):
+    run: str = column("Run")
+    natural: _Natural = part(_Natural)
+    agreement: float | None = column("Preflight agrees", "share")
+    first: _First = part(_First)
+
+
+class _Served(
+    Row,
+    table="served",
+    title="Expected at equal risk, {serving}",
+    note="the cheapest rule on fit questions; what it loses is held against natural answers",
+):
+    run: str = column("Run")
+    expected: Expected | None = part(Expected)
+
+
+OUTLINE = Outline("cues", 'Appendix "Prompt and Decoding Robustness"', (_Cue, _Against, _Served))
 
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
-    """Accuracy and gain by cue.
-
-    Parameters
-    ----------
-    sources : sequence of Source
-        Runs that differ in their cue only, two or more; the first is what the others stand beside.
-    options : StudyOptions
+    """Accuracy and gain by cue; the other runs are compared with the first.
 
     Raises
     ------
@@ -71,68 +95,46 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
         )
     require_related(sources, varied={"plan.cue"})
     views = paper_views(sources)
-    first = views[0].table
-    rows: list[tuple[Cell, ...]] = []
-    against: list[tuple[Cell, ...]] = []
-    unlearned: list[str] = []
+    found: list[Row | str] = []
     for source, view in zip(sources, views, strict=True):
-        assert source.manifest is not None  # held by require_related
-        table = view.table
-        right = table.correct[:, -1]
         try:
-            gain = learned_peak(PaperSetting.build(table)).gain
+            gain = learned_peak(PaperSetting.build(view.table)).gain
         except CalibrationError as error:
             gain = None  # a cue may leave no right answer to learn from
-            unlearned.append(f"{view.label}: no peak gain: {error}")
-        rows.append(
-            (
-                view.label,
-                table.n_questions,
-                float(right.mean()),
-                *exact_interval(int(right.sum()), table.n_questions),
-                gain,
-                float(table.trace_tokens.mean()),
-                repr(source.manifest["plan"]["cue"])[1:-1],
-            )
-        )
-        ended = _at_the_end(table)
-        against.append((view.label, *ended, _agreement(source), *_beside(table, first)))
-    sides, reasons = fit_sides(sources, study_settings(options))
-    served = [(side.label, *side.expected(side.all_chains())) for side in sides]
-    return StudyResult(
-        "cues",
-        'Appendix "Prompt and Decoding Robustness"',
-        ("paper", "deploy"),
-        (
-            Table("cues", "Probe templates", _CUES, tuple(rows)),
-            Table(
-                "against",
-                "Forced against natural answers, and cue against cue",
-                _AGAINST,
-                tuple(against),
-                "shares right, on traces that are over by the last budget; lost by cue: natural "
-                "right, forced wrong; beside first: full accuracy, paired over common questions",
-            ),
-            Table(
-                "served",
-                f"Expected at equal risk, {options.serving}",
-                _SERVED,
-                tuple(served),
-                "the cheapest rule on fit questions; what it loses is held against natural answers",
-            ),
-        ),
-        (*basis_remarks(views), *unlearned, *reasons),
+            found.append(f"{view.label}: no peak gain: {error}")
+        found += [_cue(source, view, gain), _against(source, view, views[0].table)]
+    protocols, reasons = deploy_protocols(sources, study_settings(options))
+    found += [_Served(each.label, each.expected(each.all_sequences())) for each in protocols]
+    return OUTLINE.result([*found, *reasons], options, basis_remarks(views))
+
+
+def _cue(source: Source, view: View, gain: float | None) -> _Cue:
+    assert source.manifest is not None  # held by require_related
+    right = view.table.correct[:, -1]
+    return _Cue(
+        run=view.label,
+        questions=right.size,
+        full_accuracy=float(right.mean()),
+        full_accuracy_ci=exact_interval(int(right.sum()), right.size),
+        peak_gain=gain,
+        mean_think_tokens=float(view.table.trace_tokens.mean()),
+        cue=repr(source.manifest["plan"]["cue"])[1:-1],
     )
 
 
-def _at_the_end(table: ProbeTable) -> tuple[Cell, ...]:
-    """Forced against natural answers on the traces that are over at the last budget."""
+def _against(source: Source, view: View, first: ProbeTable) -> _Against:
+    natural, agreement = _natural(view.table), _agreement(source)
+    return _Against(view.label, natural, agreement, _beside(view.table, first))
+
+
+def _natural(table: ProbeTable) -> _Natural:
     over = table.ended[:, -1] & ~table.truncated
     n = int(over.sum())
     if n == 0 or table.natural_correct is None:
-        return (n, None, None, None)
+        return _Natural(n, None, None, None)
     natural, forced = table.natural_correct[over], table.correct[over, -1]
-    return (n, float(natural.mean()), float(forced.mean()), float((natural & ~forced).mean()))
+    lost = float((natural & ~forced).mean())
+    return _Natural(n, float(natural.mean()), float(forced.mean()), lost)
 
 
 def _agreement(source: Source) -> float | None:
@@ -147,14 +149,13 @@ def _agreement(source: Source) -> float | None:
     return None if value is None else float(value)
 
 
-def _beside(table: ProbeTable, first: ProbeTable) -> tuple[Cell, ...]:
-    """Full accuracy minus the first run's, over the questions of both."""
+def _beside(table: ProbeTable, first: ProbeTable) -> _First:
     there = dict(zip(first.keys, first.correct[:, -1].tolist(), strict=True))
     here = dict(zip(table.keys, table.correct[:, -1].tolist(), strict=True))
     common = [(here[key], there[key]) for key in here if key in there]
+    n = len(common)
     if not common or table is first:
-        return (len(common), None, None, None)
+        return _First(n, None, None)
     gained = sum(a and not b for a, b in common)
     lost = sum(b and not a for a, b in common)
-    n = len(common)
-    return (n, (gained - lost) / n, *paired_difference(gained, lost, n))
+    return _First(n, (gained - lost) / n, paired_difference(gained, lost, n))

@@ -1,15 +1,16 @@
 """Study `failure-cases`: lost questions, wins and overhead failures, with their trajectories.
 
 Paper, Appendix, Table "Failure cases": held-out questions of the matched-risk comparison.  The
-paper's side takes its test questions at its thresholds; the deploy side fit questions, out of fold,
-at the threshold that calibration is expected to certify.  Answers come from the run's own records
-or the archive; the question's text from the workload file, while that is where it was.
+paper's protocol takes its test questions at its thresholds; the deploy protocol takes fit
+questions, out of fold, at the threshold that calibration is expected to certify.  Answers come from
+the run's own records or the archive; a question's text from the workload file, if it is still where
+it was.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,305 +30,309 @@ from stopadvisor.runs.archives import read_answers
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import ARCHIVE, Source
 from stopadvisor.studies.protocols import (
-    FitSide,
-    fit_sides,
+    DeployProtocol,
+    Limit,
+    deploy_protocols,
     paper_setting,
     paper_views,
     study_settings,
 )
-from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
+from stopadvisor.studies.rows import Outline, Row, column
+from stopadvisor.studies.study import StudyOptions, StudyResult
 from stopadvisor.workload.questions import read_workload
 
-__all__ = ["run"]
+__all__ = ["OUTLINE", "run"]
 
-_SHOWN = 5
-"""Questions of each case, unless `cases` says otherwise."""
 
-_COUNTS = (
-    Column("run", "Run"),
-    Column("protocol", "Protocol"),
-    Column("learned_family", "Learned"),
-    Column("scalar_family", "Scalar"),
-    Column("case", "Case"),
-    Column("questions", "Questions"),
-    Column("share", "Of all", "share"),
-)
-_CASES = (
-    Column("run", "Run"),
-    Column("protocol", "Protocol"),
-    Column("case", "Case"),
-    Column("id", "Question"),
-    Column("learned_checkpoint", "Learned ckpt"),
-    Column("scalar_checkpoint", "Scalar ckpt"),
-    Column("full_correct", "Full right"),
-    Column("learned_correct", "Learned right"),
-    Column("scalar_correct", "Scalar right"),
-    Column("learned_cost", "Learned cost", "tokens"),
-    Column("scalar_cost", "Scalar cost", "tokens"),
-    Column("full_cost", "Full cost", "tokens"),
-)
-_TRAJECTORIES = (
-    Column("run", "Run"),
-    Column("protocol", "Protocol"),
-    Column("id", "Question"),
-    Column("checkpoint", "Ckpt"),
-    Column("budget", "Budget", "tokens"),
-    Column("ended", "Over"),
-    Column("answer", "Answer"),
-    Column("correct", "Right"),
-    Column("learned_score", "Learned"),
-    Column("scalar_score", "Scalar"),
-)
-_TEXTS = (
-    Column("run", "Run"),
-    Column("id", "Question"),
-    Column("question", "Text"),
-    Column("gold", "Gold"),
-    Column("natural_answer", "Natural answer"),
+class _Names(Row):
+    run: str = column("Run")
+    protocol: str = column("Protocol")
+
+
+class _Count(_Names, table="counts", title="Cases, alpha = {alpha:g}"):
+    learned_family: str = column("Learned")
+    scalar_family: str = column("Scalar")
+    case: str = column("Case")
+    questions: int = column("Questions")
+    share: float = column("Of all", "share")
+
+
+class _Case(
+    _Names,
+    table="cases",
+    title="The clearest {cases} of each case",
+    note="checkpoints count from 0; one question may be of several cases; costs with probes",
+):
+    case: str = column("Case")
+    id: str = column("Question")
+    learned_checkpoint: int | None = column("Learned ckpt")
+    scalar_checkpoint: int | None = column("Scalar ckpt")
+    full_correct: bool = column("Full right")
+    learned_correct: bool = column("Learned right")
+    scalar_correct: bool = column("Scalar right")
+    learned_cost: float = column("Learned cost", "tokens")
+    scalar_cost: float = column("Scalar cost", "tokens")
+    full_cost: float = column("Full cost", "tokens")
+
+
+class _Checkpoint(
+    _Names,
+    table="trajectories",
+    title="Their trajectories",
+    note="with both rules' scores; over: the trace has ended, nothing is probed online",
+):
+    id: str = column("Question")
+    checkpoint: int = column("Ckpt")
+    budget: int = column("Budget", "tokens")
+    ended: bool = column("Over")
+    answer: str | None = column("Answer")
+    correct: bool = column("Right")
+    learned_score: float | None = column("Learned")
+    scalar_score: float | None = column("Scalar")
+
+
+class _Text(Row, table="texts", title="Their texts, where the run holds them"):
+    run: str = column("Run")
+    id: str = column("Question")
+    question: str | None = column("Text")
+    gold: str | None = column("Gold")
+    natural_answer: str | None = column("Natural answer")
+
+
+OUTLINE = Outline(
+    "failure-cases",
+    'Appendix, Table "Failure cases"',
+    (_Count, _Case, _Checkpoint, _Text),
+    defaults={"cases": "5"},
 )
 
 
 @dataclass(frozen=True)
-class _Side:
+class _Comparison:
     """Two rules on some questions of a source, ready to be sorted into cases."""
 
     label: str
     protocol: str
     families: tuple[str, str]
     table: ProbeTable
-    duel: RulePair
+    rules: RulePair
     learned_scores: FloatArray  # (n_questions, n_checkpoints); NaN where not probed
     scalar_scores: FloatArray  # (n_questions, n_checkpoints)
 
 
 @dataclass(frozen=True)
-class _Texts:
+class _Words:
     """What is known in words of a source's questions."""
 
     answers: Mapping[tuple[str, int], Sequence[str]]
     """By id and sample."""
-    questions: Mapping[str, tuple[str | None, str, str | None]]
+    questions: Mapping[str, tuple[str | None, str | None, str | None]]
     """By id: question, gold, natural answer of the first sample."""
 
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     """Cases of every run, and the trajectories behind them.
 
-    Parameters
-    ----------
-    sources : sequence of Source
-    options : StudyOptions
-        ``extra["cases"]``: questions shown of each case.
-
-    Raises
-    ------
-    StopAdvisorError
-        Too few questions, labels of one class only, or a number of cases that is none.
+    ``extra["cases"]`` says how many questions are shown of each case.
     """
     shown = _shown(options)
     views = paper_views(sources)
-    sides, reasons = fit_sides(sources, study_settings(options))
-    texts = {view.label: _texts(source) for source, view in zip(sources, views, strict=True)}
-    pairs = [_paper_side(view, options) for view in views]
-    for side in sides:
-        found = _deploy_side(side)
-        if found is None:
-            reasons = (*reasons, f"{side.label}: no learned and scalar rule that may be certified")
+    protocols, reasons = deploy_protocols(sources, study_settings(options))
+    words = {view.label: _words(source) for source, view in zip(sources, views, strict=True)}
+    compared = [_compare_paper(view, options) for view in views]
+    found: list[Row | str] = list(reasons)
+    for deploy in protocols:
+        comparison = _compare_deploy(deploy)
+        if comparison is None:
+            found.append(f"{deploy.label}: no learned and scalar rule that may be certified")
         else:
-            pairs.append(found)
-    counts: list[tuple[Cell, ...]] = []
-    cases: list[tuple[Cell, ...]] = []
-    trajectories: list[tuple[Cell, ...]] = []
-    said: dict[tuple[str, str], tuple[Cell, ...]] = {}
-    for pair in pairs:
-        words = texts[pair.label]
-        listed: dict[int, None] = {}
-        for case in find_cases(pair.duel):
-            names = (pair.label, pair.protocol)
-            size = case.rows.size
-            counts.append((*names, *pair.families, case.name, size, size / pair.table.n_questions))
-            for row in case.rows[:shown].tolist():
-                cases.append((*names, case.name, *_case_row(pair, row)))
-                listed[row] = None
-        for row in listed:
-            question = pair.table.ids[row]
-            answers = words.answers.get((question, int(pair.table.samples[row])))
-            trajectories.extend(_trajectory(pair, row, answers))
-            if question in words.questions:
-                said[pair.label, question] = (pair.label, question, *words.questions[question])
-    return StudyResult(
-        "failure-cases",
-        'Appendix, Table "Failure cases"',
-        ("paper", "deploy"),
-        (
-            Table("counts", f"Cases, alpha = {options.alpha:g}", _COUNTS, tuple(counts)),
-            Table(
-                "cases",
-                f"The clearest {shown} of each case",
-                _CASES,
-                tuple(cases),
-                "checkpoints count from 0; one question may be of several cases; costs with probes",
-            ),
-            Table(
-                "trajectories",
-                "Their trajectories",
-                _TRAJECTORIES,
-                tuple(trajectories),
-                "with both rules' scores; over: the trace has ended, nothing is probed online",
-            ),
-            Table("texts", "Their texts, where the run holds them", _TEXTS, tuple(said.values())),
-        ),
-        (*basis_remarks(views), *reasons),
-    )
+            compared.append(comparison)
+    told: dict[_Text, None] = {}  # a question may be shown under both protocols
+    for each in compared:
+        for row in _rows(each, words[each.label], shown):
+            if isinstance(row, _Text):
+                told[row] = None
+            else:
+                found.append(row)
+    return OUTLINE.result([*found, *told], options, basis_remarks(views))
 
 
 def _shown(options: StudyOptions) -> int:
-    value = options.extra.get("cases", str(_SHOWN))
+    value = {**OUTLINE.defaults, **options.extra}["cases"]
     if not value.isdecimal() or int(value) < 1:
         raise StudyError(f"option cases must be a whole number >= 1, got {value!r}")
     return int(value)
 
 
-# --- The two sides --------------------------------------------------------------------------------
+# --- Comparing two rules --------------------------------------------------------------------------
 
 
 def _at(values: NDArray[np.generic], stops: IntArray) -> NDArray[np.generic]:
     return np.take_along_axis(values, stops[:, None], axis=1)[:, 0]
 
 
-def _paper_side(view: View, options: StudyOptions) -> _Side:
+def _compare_paper(view: View, options: StudyOptions) -> _Comparison:
     setting = paper_setting(view)
     calibration, test = paper_split(view.table.n_questions)
     points = operating_points(setting, calibration, test, alpha=options.alpha, delta=options.delta)
     stops = [first_stops(setting.scores[p.family][test], p.threshold) for p in points]
     correct = [_at(setting.correct[test], s).astype(bool) for s in stops]
     costs = [_at(setting.costs.total[test], s).astype(np.float64) for s in stops]
-    duel = RulePair(
-        stops[0],
-        stops[1],
-        correct[0],
-        correct[1],
-        setting.correct[test, -1],
-        costs[0],
-        costs[1],
-        setting.costs.full_total[test],
-    )
     learned, scalar = (p.family for p in points)
-    return _Side(
+    return _Comparison(
         view.label,
         "paper",
         (learned, scalar),
         view.table.take(test),
-        duel,
+        RulePair(
+            stops[0],
+            stops[1],
+            correct[0],
+            correct[1],
+            setting.correct[test, -1],
+            costs[0],
+            costs[1],
+            setting.costs.full_total[test],
+        ),
         setting.scores[learned][test],
         setting.scores[scalar][test],
     )
 
 
-def _deploy_side(side: FitSide) -> _Side | None:
-    """The cheapest learned and scalar rules on fit questions; None where one side has none."""
-    chains = side.all_chains()
-    scalar = side.cheapest([c for c in chains if c.scorer.family in SCALAR_FAMILIES])
-    learned = side.cheapest([c for c in chains if c.scorer.is_learned])
+def _compare_deploy(deploy: DeployProtocol) -> _Comparison | None:
+    """The cheapest learned and scalar rules on fit questions; None where there are not both."""
+    sequences = deploy.all_sequences()
+    scalar = deploy.cheapest([s for s in sequences if s.scorer.family in SCALAR_FAMILIES])
+    learned = deploy.cheapest([s for s in sequences if s.scorer.is_learned])
     if learned is None or scalar is None:
         return None
-    rows = np.flatnonzero(side.fit.table.samples == 0)  # further traces are no further questions
-    table = side.fit.table.take(rows)
-    outcomes = [_chain_outcome(side, chain) for chain in (learned, scalar)]
+    rows = np.flatnonzero(deploy.fit.table.samples == 0)  # further traces are no further questions
+    table = deploy.fit.table.take(rows)
+    outcomes = [_outcomes(deploy, *chosen) for chosen in (learned, scalar)]
     (stops, others), (right, too), (cost, price) = (
         [values[rows] for values in pair] for pair in zip(*outcomes, strict=True)
     )
-    duel = RulePair(
-        stops, others, right, too, table.full_correct, cost, price, side.fit.full_cost[rows]
+    return _Comparison(
+        deploy.label,
+        "deploy",
+        (learned[0].scorer.family, scalar[0].scorer.family),
+        table,
+        RulePair(
+            stops, others, right, too, table.full_correct, cost, price, deploy.fit.full_cost[rows]
+        ),
+        _scores(deploy, learned[0])[rows],
+        _scores(deploy, scalar[0])[rows],
     )
-    families = (learned.scorer.family, scalar.scorer.family)
-    scores = (_scores(side, chain)[rows] for chain in (learned, scalar))
-    return _Side(side.label, "deploy", families, table, duel, *scores)
 
 
-def _chain_outcome(
-    side: FitSide, chain: ThresholdSequence
+def _outcomes(
+    deploy: DeployProtocol, sequence: ThresholdSequence, limit: Limit
 ) -> tuple[IntArray, NDArray[np.bool_], FloatArray]:
     """Stop as a probed checkpoint, correctness and cost of each fit question."""
-    table = side.fit.table
-    columns = np.array(chain.scorer.schedule)
-    stops = chain.curve.stops(chain.position(side.limit))
+    table, schedule = deploy.fit.table, sequence.scorer.schedule
+    columns = np.array(schedule)
+    stops = sequence.curve.stops(limit.index)
     right = np.column_stack([table.correct_online[:, columns], table.full_correct])
-    cost = side.fit.counts(chain.scorer.schedule).weighed(side.settings.weights)
+    cost = deploy.fit.counts(schedule).weighed(deploy.settings.weights)
     probed = np.append(columns, table.n_checkpoints)[stops].astype(np.int64)
     return probed, _at(right, stops).astype(np.bool_), _at(cost, stops).astype(np.float64)
 
 
-def _scores(side: FitSide, chain: ThresholdSequence) -> FloatArray:
+def _scores(deploy: DeployProtocol, sequence: ThresholdSequence) -> FloatArray:
     """Out-of-fold scores at every probed checkpoint; NaN where the rule does not probe."""
-    found = score_out_of_fold(side.fit, chain.scorer.family, chain.scorer.schedule)
-    assert found is not None  # the chain exists
+    family, schedule = sequence.scorer.family, sequence.scorer.schedule
+    found = score_out_of_fold(deploy.fit, family, schedule)
+    assert found is not None  # the sequence exists
     values = found[1]
-    if chain.scorer.is_learned:
+    if sequence.scorer.is_learned:
         values = expit(values)
-    elif chain.scorer.family == "confidence":
+    elif family == "confidence":
         values = np.exp(values)
-    out = np.full(side.fit.table.correct.shape, np.nan)
-    out[:, list(chain.scorer.schedule)] = values
+    out = np.full(deploy.fit.table.correct.shape, np.nan)
+    out[:, list(schedule)] = values
     return out
 
 
 # --- Rows -----------------------------------------------------------------------------------------
 
 
-def _case_row(side: _Side, row: int) -> tuple[Cell, ...]:
-    duel, m = side.duel, side.table.n_checkpoints
-    learned, scalar = int(duel.learned_stop[row]), int(duel.scalar_stop[row])
-    return (
-        side.table.ids[row],
-        learned if learned < m else None,
-        scalar if scalar < m else None,
-        bool(duel.full_correct[row]),
-        bool(duel.learned_correct[row]),
-        bool(duel.scalar_correct[row]),
-        float(duel.learned_cost[row]),
-        float(duel.scalar_cost[row]),
-        float(duel.full_cost[row]),
+def _rows(pair: _Comparison, words: _Words, shown: int) -> Iterator[Row]:
+    listed: dict[int, None] = {}
+    for case in find_cases(pair.rules):
+        size = case.rows.size
+        yield _Count(
+            pair.label,
+            pair.protocol,
+            *pair.families,
+            case=case.name,
+            questions=size,
+            share=size / pair.table.n_questions,
+        )
+        for row in case.rows[:shown].tolist():
+            yield _case(pair, case.name, row)
+            listed[row] = None
+    for row in listed:
+        question = pair.table.ids[row]
+        answers = words.answers.get((question, int(pair.table.samples[row])))
+        yield from _trajectory(pair, row, answers)
+        if question in words.questions:
+            yield _Text(pair.label, question, *words.questions[question])
+
+
+def _case(pair: _Comparison, name: str, row: int) -> _Case:
+    rules, m = pair.rules, pair.table.n_checkpoints
+    learned, scalar = int(rules.learned_stop[row]), int(rules.scalar_stop[row])
+    return _Case(
+        run=pair.label,
+        protocol=pair.protocol,
+        case=name,
+        id=pair.table.ids[row],
+        learned_checkpoint=learned if learned < m else None,
+        scalar_checkpoint=scalar if scalar < m else None,
+        full_correct=bool(rules.full_correct[row]),
+        learned_correct=bool(rules.learned_correct[row]),
+        scalar_correct=bool(rules.scalar_correct[row]),
+        learned_cost=float(rules.learned_cost[row]),
+        scalar_cost=float(rules.scalar_cost[row]),
+        full_cost=float(rules.full_cost[row]),
     )
 
 
-def _trajectory(side: _Side, row: int, answers: Sequence[str] | None) -> list[tuple[Cell, ...]]:
-    table = side.table
-    ended = table.ended[row]
-
+def _trajectory(
+    pair: _Comparison, row: int, answers: Sequence[str] | None
+) -> Iterator[_Checkpoint]:
     def number(value: float) -> float | None:
         return None if np.isnan(value) else float(value)
 
-    return [
-        (
-            side.label,
-            side.protocol,
-            table.ids[row],
-            j,
-            int(table.budgets[j]),
-            bool(ended[j]),
-            None if answers is None else answers[j],
-            bool(table.correct[row, j]),
-            number(side.learned_scores[row, j]),
-            number(side.scalar_scores[row, j]),
+    table = pair.table
+    for j in range(table.n_checkpoints):
+        yield _Checkpoint(
+            run=pair.label,
+            protocol=pair.protocol,
+            id=table.ids[row],
+            checkpoint=j,
+            budget=int(table.budgets[j]),
+            ended=bool(table.ended[row, j]),
+            answer=None if answers is None else answers[j],
+            correct=bool(table.correct[row, j]),
+            learned_score=number(pair.learned_scores[row, j]),
+            scalar_score=number(pair.scalar_scores[row, j]),
         )
-        for j in range(table.n_checkpoints)
-    ]
 
 
-def _texts(source: Source) -> _Texts:
+def _words(source: Source) -> _Words:
     """Answers and texts of a source."""
     if source.manifest is None:
         path = json.loads((source.folder / ARCHIVE).read_text(encoding="utf-8"))["path"]
         rows = zip(source.table.ids, read_answers(Path(path)), strict=True)
-        return _Texts({(name, 0): answers for name, answers in rows}, {})
+        return _Words({(name, 0): answers for name, answers in rows}, {})
     records = RunDirectory.load(source.folder).records()
     try:
         workload = read_workload(Path(source.manifest["workload"]["path"]))
         asked = {q.key: q.messages[-1]["content"] for q in workload.questions}
     except WorkloadError:
         asked = {}  # the file is gone or has changed: answers stand without their questions
-    return _Texts(
+    return _Words(
         {(r.id, r.sample): [c.answer for c in r.checkpoints] for r in records},
         {
             r.id: (asked.get(r.key), r.gold, r.natural_answer and r.natural_answer.strip())

@@ -2,15 +2,14 @@
 
 Paper, Tables "Primary Qwen3 results" and "Full in-distribution frontier summary" and the
 interpolation sensitivity of Appendix "Interpolation and Failure-Case Checks".  Peaks are sought
-where the published scripts seek them, the confidence leap over two numbers.  The deploy side reads
-fit questions out of fold, charges what the serving regime charges, and adds the gain at the
+where the published scripts seek them, the confidence leap over two numbers.  The deploy protocol
+reads fit questions out of fold, charges what the serving regime charges, and adds the gain at the
 threshold that calibration is expected to certify.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import get_args
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -28,66 +27,89 @@ from stopadvisor.paper.peaks import find_peak, fixed_budgets, peak_thresholds
 from stopadvisor.paper.protocol import PaperSetting
 from stopadvisor.paper.proxies import RulePeak
 from stopadvisor.rules.families import SCALAR_FAMILIES, display_threshold
-from stopadvisor.runs.access import View, basis_remarks
+from stopadvisor.runs.access import View
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bootstrap import interval
-from stopadvisor.studies.protocols import (
-    FitSide,
-    fit_sides,
-    paper_setting,
-    paper_views,
-    study_settings,
-)
-from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
+from stopadvisor.studies.protocols import DeployProtocol, paper_setting, study_both
+from stopadvisor.studies.rows import Ends, Outline, Row, column, ends
+from stopadvisor.studies.study import StudyOptions, StudyResult
 
-__all__ = ["peak_intervals", "run", "spelled"]
+__all__ = ["OUTLINE", "RunPeak", "peak_intervals", "run", "spelled"]
 
 _FAMILIES = ("learned", *SCALAR_FAMILIES)
-_INTERPOLATIONS: tuple[Interpolation, ...] = get_args(Interpolation)
 
-_RUNS = (
-    Column("run", "Run"),
-    Column("questions", "Questions"),
-    Column("full_accuracy", "Full accuracy", "share"),
-    Column("full_tokens", "Full tokens", "tokens"),
-    Column("learned_peak", "Learned peak"),
-    Column("best_scalar", "Best scalar"),
-    Column("scalar_peak", "Scalar peak"),
-    Column("difference", "Difference"),
-    Column("difference_low", "95 % CI"),
-    Column("difference_high", "high"),
-)
-_PEAKS = (
-    Column("run", "Run"),
-    Column("family", "Rule"),
-    Column("threshold", "Threshold"),
-    Column("peak_gain", "Peak gain"),
-    Column("gain_low", "95 % CI"),
-    Column("gain_high", "high"),
-    Column("accuracy", "Accuracy", "share"),
-    Column("think_tokens", "Thinking", "tokens"),
-)
-_INTERPOLATED = (
-    Column("run", "Run"),
-    Column("family", "Rule"),
-    *(Column(how, how.capitalize()) for how in _INTERPOLATIONS),
-)
-_CURVES = (
-    Column("run", "Run"),
-    Column("family", "Rule"),
-    Column("at", "Threshold or budget"),
-    Column("think_tokens", "Thinking", "tokens"),
-    Column("accuracy", "Accuracy", "share"),
-    Column("gain", "Gain"),
-)
-_SERVED = (
-    Column("run", "Run"),
-    Column("family", "Rule"),
-    Column("peak_gain", "Peak gain (fit)"),
-    Column("threshold", "Threshold"),
-    Column("fit_risk", "Risk (fit)", "share"),
-    Column("fit_saving_pct", "Net saving (fit)", "%"),
-    Column("gain", "Gain there"),
+
+class _Run(Row, table="runs", title="Learned against the strongest scalar"):
+    run: str = column("Run")
+    questions: int = column("Questions")
+    full_accuracy: float = column("Full accuracy", "share")
+    full_tokens: float = column("Full tokens", "tokens")
+    learned_peak: float = column("Learned peak")
+    best_scalar: str = column("Best scalar")
+    scalar_peak: float = column("Scalar peak")
+    difference: float = column("Difference")
+    difference_ci: Ends = ends("95 % CI")
+
+
+class RunPeak(Row):
+    """Peak gain of one rule of a run, thresholds frozen in its interval."""
+
+    run: str = column("Run")
+    family: str = column("Rule")
+    threshold: str = column("Threshold")
+    peak_gain: float = column("Peak gain")
+    gain_ci: Ends = ends("95 % CI")
+
+
+class _Peak(
+    RunPeak,
+    table="peaks",
+    title="Peak gain over fixed budgets",
+    note="the best point after the fact; intervals keep its threshold",
+):
+    accuracy: float = column("Accuracy", "share")
+    think_tokens: float = column("Thinking", "tokens")
+
+
+class _Interpolated(Row, table="interpolation", title="Peak gain by how fixed budgets are read"):
+    run: str = column("Run")
+    family: str = column("Rule")
+    linear: float = column("Linear")
+    nearest: float = column("Nearest")
+    floor: float = column("Floor")
+    ceiling: float = column("Ceiling")
+
+
+class _Served(
+    Row,
+    table="served",
+    title="On fit questions, as served ({serving})",
+    note="gain against closing every trace at one budget for the same net cost; the threshold is "
+    "the one that calibration is expected to certify",
+):
+    run: str = column("Run")
+    family: str = column("Rule")
+    peak_gain: float = column("Peak gain (fit)")
+    threshold: float | None = column("Threshold")
+    fit_risk: float | None = column("Risk (fit)", "share")
+    fit_saving_pct: float | None = column("Net saving (fit)", "%")
+    gain: float | None = column("Gain there")
+
+
+class _Point(Row, table="curves", title="The curves"):
+    run: str = column("Run")
+    family: str = column("Rule")
+    at: float = column("Threshold or budget")
+    think_tokens: float = column("Thinking", "tokens")
+    accuracy: float = column("Accuracy", "share")
+    gain: float = column("Gain")
+
+
+OUTLINE = Outline(
+    "frontier",
+    'Tables "Primary Qwen3 results" and "Full in-distribution frontier summary"; Appendix '
+    '"Interpolation and Failure-Case Checks"',
+    (_Run, _Peak, _Interpolated, _Served, _Point),
 )
 
 
@@ -111,117 +133,81 @@ def peak_intervals(
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     """Peak gains, their intervals, and the curves behind them."""
-    views = paper_views(sources)
-    tables: dict[str, list[tuple[Cell, ...]]] = {
-        name: [] for name in ("runs", "peaks", "interpolation", "curves")
-    }
-    for view in views:
-        _paper_side(view, options, tables)
-    sides, reasons = fit_sides(sources, study_settings(options))
-    served = [row for side in sides for row in _served_rows(side)]
-    return StudyResult(
-        "frontier",
-        'Tables "Primary Qwen3 results" and "Full in-distribution frontier summary"; Appendix '
-        '"Interpolation and Failure-Case Checks"',
-        ("paper", "deploy"),
-        (
-            Table("runs", "Learned against the strongest scalar", _RUNS, tuple(tables["runs"])),
-            Table(
-                "peaks",
-                "Peak gain over fixed budgets",
-                _PEAKS,
-                tuple(tables["peaks"]),
-                "the best point after the fact; intervals keep its threshold",
-            ),
-            Table(
-                "interpolation",
-                "Peak gain by how fixed budgets are read",
-                _INTERPOLATED,
-                tuple(tables["interpolation"]),
-            ),
-            Table(
-                "served",
-                f"On fit questions, as served ({options.serving})",
-                _SERVED,
-                tuple(served),
-                "gain against closing every trace at one budget for the same net cost; the "
-                "threshold is the one that calibration is expected to certify",
-            ),
-            Table("curves", "The curves", _CURVES, tuple(tables["curves"])),
-        ),
-        (*basis_remarks(views), *reasons),
-    )
+    return study_both(OUTLINE, sources, options, _paper_rows, _served_rows)
 
 
-def _paper_side(
-    view: View, options: StudyOptions, tables: Mapping[str, list[tuple[Cell, ...]]]
-) -> None:
+def _paper_rows(view: View, options: StudyOptions) -> Iterator[Row]:
     setting = paper_setting(view)
     fixed = fixed_budgets(setting)
     peaks = {family: find_peak(family, view.table, setting, fixed) for family in _FAMILIES}
     resampled = peak_intervals(peaks, setting, options)
+
+    def gain(family: str, how: Interpolation) -> float:
+        return find_peak(family, view.table, setting, fixed, how).gain
+
     for family, found in peaks.items():
-        spread = interval(resampled[family])
-        tables["peaks"].append(
-            (
-                view.label,
-                family,
-                spelled(found),
-                found.gain,
-                spread.low,
-                spread.high,
-                found.accuracy,
-                found.cost,
-            )
+        yield _Peak(
+            run=view.label,
+            family=family,
+            threshold=spelled(found),
+            peak_gain=found.gain,
+            gain_ci=interval(resampled[family]),
+            accuracy=found.accuracy,
+            think_tokens=found.cost,
         )
-        read = [find_peak(family, view.table, setting, fixed, how) for how in _INTERPOLATIONS]
-        tables["interpolation"].append((view.label, family, *(point.gain for point in read)))
+        yield _Interpolated(
+            run=view.label,
+            family=family,
+            linear=gain(family, "linear"),
+            nearest=gain(family, "nearest"),
+            floor=gain(family, "floor"),
+            ceiling=gain(family, "ceiling"),
+        )
     best = max(SCALAR_FAMILIES, key=lambda family: peaks[family].gain)
-    spread = interval(resampled["learned"] - resampled[best])
-    tables["runs"].append(
-        (
-            view.label,
-            view.table.n_questions,
-            float(setting.correct[:, -1].mean()),
-            float(view.table.trace_tokens.mean()),
-            peaks["learned"].gain,
-            best,
-            peaks[best].gain,
-            peaks["learned"].gain - peaks[best].gain,
-            spread.low,
-            spread.high,
-        )
+    yield _Run(
+        run=view.label,
+        questions=view.table.n_questions,
+        full_accuracy=float(setting.correct[:, -1].mean()),
+        full_tokens=float(view.table.trace_tokens.mean()),
+        learned_peak=peaks["learned"].gain,
+        best_scalar=best,
+        scalar_peak=peaks[best].gain,
+        difference=peaks["learned"].gain - peaks[best].gain,
+        difference_ci=interval(resampled["learned"] - resampled[best]),
     )
     budgets = Frontier(view.table.budgets.astype(np.float64), fixed.cost, fixed.accuracy)
-    curves = {"fixed budget": budgets}
+    yield from _points(view.label, "fixed budget", budgets, fixed)
     for family in _FAMILIES:
         scores = setting.scores[family]
         thresholds = peak_thresholds(family, scores)
-        curves[family] = grid_frontier(scores, setting.costs.thinking, setting.correct, thresholds)
-    for name, curve in curves.items():
-        columns = (curve.at, curve.cost, curve.accuracy, gains(curve, fixed))
-        rows = zip(*(c.tolist() for c in columns), strict=True)
-        tables["curves"].extend((view.label, name, *row) for row in rows)
+        curve = grid_frontier(scores, setting.costs.thinking, setting.correct, thresholds)
+        yield from _points(view.label, family, curve, fixed)
 
 
-def _served_rows(side: FitSide) -> list[tuple[Cell, ...]]:
-    """The deploy side: every family over all checkpoints, on fit questions."""
-    unsorted = served_budget_frontier(side.fit)
+def _points(label: str, name: str, curve: Frontier, fixed: Frontier) -> Iterator[_Point]:
+    columns = (curve.at, curve.cost, curve.accuracy, gains(curve, fixed))
+    for row in zip(*(c.tolist() for c in columns), strict=True):
+        yield _Point(label, name, *row)
+
+
+def _served_rows(deploy: DeployProtocol, options: StudyOptions) -> Iterator[_Served]:
+    """Every family over all checkpoints, on fit questions."""
+    unsorted = served_budget_frontier(deploy.fit)
     # A longer budget may cost less, where ending naturally is cheaper than being asked.
     order = np.argsort(unsorted.cost, kind="stable")
     fixed = Frontier(unsorted.at[order], unsorted.cost[order], unsorted.accuracy[order])
-    rows: list[tuple[Cell, ...]] = []
-    for chain in side.chains(tuple(range(side.fit.table.n_checkpoints))):
-        family = chain.scorer.family
-        above = gains(chain_frontier(side.fit, chain), fixed)
-        position = chain.position(side.limit)
-        at: tuple[Cell, ...] = (None, None, None, None)
-        if position >= 0:
-            at = (
-                display_threshold(family, float(chain.thresholds[position])),
-                float(chain.losses[position]) / side.fit.table.n_questions,
-                side.saving(chain),
-                float(above[position]),
-            )
-        rows.append((side.label, family, float(above.max()), *at))
-    return rows
+    for sequence in deploy.sequences(deploy.every_checkpoint):
+        family = sequence.scorer.family
+        above = gains(chain_frontier(deploy.fit, sequence), fixed)
+        names = (deploy.label, family, float(above.max()))
+        limit = deploy.limit(sequence)
+        if limit is None:
+            yield _Served(*names, None, None, None, None)
+            continue
+        yield _Served(
+            *names,
+            threshold=display_threshold(family, limit.threshold),
+            fit_risk=limit.risk,
+            fit_saving_pct=limit.saving_pct,
+            gain=float(above[limit.index]),
+        )

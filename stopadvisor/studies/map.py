@@ -2,12 +2,12 @@
 
 Paper, Appendix "Eighteen-setting Compact Summary" with Figure "The 18-setting map", Table
 "Trajectory decomposition" and Appendix "Cost and Serving Profiles".  With ``extra["paper"]`` its 18
-settings stand below one's own.  The deploy side is what `assess` says of each run.
+settings stand below one's own.  The deploy protocol says of each run what `assess` does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -20,202 +20,188 @@ from stopadvisor.probes.trajectories import TYPES, profile, regime, trajectory
 from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.runs.access import View, basis_remarks
 from stopadvisor.runs.sources import Source
-from stopadvisor.studies.protocols import interval_cells, paper_setting, paper_views, study_settings
-from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
+from stopadvisor.studies.protocols import paper_setting, paper_views, study_settings
+from stopadvisor.studies.rows import Ends, Outline, Row, column, ends, part
+from stopadvisor.studies.study import StudyOptions, StudyResult
 
-__all__ = ["run"]
+__all__ = ["OUTLINE", "run"]
 
-_REGIMES = ("kv-fork", "prefix-cache", "black-box")
 _PAPER_ALPHA = 0.15
 """Of the paper's summary."""
 
-_SETTING = (Column("setting", "Setting"), Column("origin", "From"))
-_SUMMARY = (
-    *_SETTING,
-    Column("questions", "Questions"),
-    Column("learned_peak", "Learned peak"),
-    Column("scalar_peak", "Scalar peak"),
-    Column("delta_peak", "Difference"),
-    Column("delta_saving_pp", "Saving, learned - scalar", "pp"),
-    Column("delta_saving_low", "95% low", "pp"),
-    Column("delta_saving_high", "high", "pp"),
-    Column("verdict", "Verdict"),
-)
-_PROFILE = (
-    *_SETTING,
-    Column("full_accuracy", "Full acc.", "share"),
-    Column("mean_think_tokens", "Mean think", "tokens"),
-    *(Column(name, name.replace("_", "-"), "share") for name in TYPES),
-    Column("regime", "Regime"),
-)
-_SERVING = (
-    *_SETTING,
-    *(Column(f"{name.replace('-', '_')}_pct", name, "%") for name in _REGIMES),
-)
-_ADVICE = (
-    Column("setting", "Setting"),
-    Column("policy", "Advice"),
-    Column("family", "Rule"),
-    Column("checkpoints", "Checkpoints"),
-    Column("fit_risk", "Risk (fit)", "share"),
-    Column("fit_saving_pct", "Net saving (fit)", "%"),
-    Column("chance", "Chance to certify", "chance"),
-    Column("evidence", "At equal risk"),
+
+class _Names(Row):
+    setting: str = column("Setting")
+    origin: str = column("From")
+
+
+class _Summary(
+    _Names,
+    table="summary",
+    title="Peak gain, and savings at equal risk (alpha = {alpha:g})",
+    note="scalar peak: the best of four families, as in the study frontier",
+):
+    questions: int | None = column("Questions")
+    learned_peak: float = column("Learned peak")
+    scalar_peak: float = column("Scalar peak")
+    delta_peak: float = column("Difference")
+    delta_saving_pp: float | None = column("Saving, learned - scalar", "pp")
+    delta_saving_ci: Ends = ends("95% low", "pp")
+    verdict: str = column("Verdict")
+
+
+class _Shares(Row):
+    """Of the questions, by type of trajectory."""
+
+    early_solved: float = column("early-solved", "share")
+    beneficial: float = column("beneficial", "share")
+    harmful: float = column("harmful", "share")
+    unsolved: float = column("unsolved", "share")
+    oscillating: float = column("oscillating", "share")
+
+
+class _Profile(_Names, table="profiles", title="Trajectories, and the regime they predict"):
+    full_accuracy: float = column("Full acc.", "share")
+    mean_think_tokens: float = column("Mean think", "tokens")
+    shares: _Shares | None = part(_Shares)
+    regime: str | None = column("Regime")
+
+
+class _Serving(_Names, table="serving", title="Saving of the learned rule at peak gain"):
+    kv_fork_pct: float = column("kv-fork", "%")
+    prefix_cache_pct: float = column("prefix-cache", "%")
+    black_box_pct: float = column("black-box", "%")
+
+
+class _Advice(Row, table="advice", title="What `assess` advises, {serving}"):
+    setting: str = column("Setting")
+    policy: str = column("Advice")
+    family: str | None = column("Rule")
+    checkpoints: int | None = column("Checkpoints")
+    fit_risk: float | None = column("Risk (fit)", "share")
+    fit_saving_pct: float | None = column("Net saving (fit)", "%")
+    chance: float = column("Chance to certify", "chance")
+    evidence: str = column("At equal risk")
+
+
+OUTLINE = Outline(
+    "map",
+    'Appendix "Eighteen-setting Compact Summary"',
+    (_Summary, _Profile, _Serving, _Advice),
 )
 
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
-    """The compact summary.
-
-    Parameters
-    ----------
-    sources : sequence of Source
-    options : StudyOptions
-        ``extra["paper"]``: ``1`` adds the paper's settings.
-
-    Raises
-    ------
-    StopAdvisorError
-        Too few questions, labels of one class only, or another value of the option.
-    """
-    asked = options.extra.get("paper", "0")
-    if asked not in ("0", "1"):
-        raise StudyError(f"option paper must be 0 or 1, got {asked!r}")
+    """The compact summary; ``extra["paper"]`` of ``1`` adds the paper's settings."""
+    paper = options.extra.get("paper", "0")
+    if paper not in ("0", "1"):
+        raise StudyError(f"option paper must be 0 or 1, got {paper!r}")
     views = paper_views(sources)
-    summary: list[tuple[Cell, ...]] = []
-    profiles: list[tuple[Cell, ...]] = []
-    serving: list[tuple[Cell, ...]] = []
+    found: list[Row | str] = []
     for source, view in zip(sources, views, strict=True):
-        setting = paper_setting(view)
-        summary.append(_summary_row(view, setting, options))
-        profiles.append(_profile_row(source, view))
-        saving = peak_serving(setting).saving_pct
-        serving.append((view.label, "here", *(saving[name] for name in _REGIMES)))
-    if asked == "1":
-        summary.extend(map(_paper_summary, PAPER_ROWS))
-        profiles.extend(_paper_profile(row) for row in PAPER_ROWS)
-        serving.extend(_paper_serving(row) for row in PAPER_ROWS if row.saving_pct)
-    advice, reasons = _advice(sources, views, options)
-    if asked == "1" and options.alpha != _PAPER_ALPHA:
-        reasons.append(f"the paper's summary is at alpha = {_PAPER_ALPHA:g}, these runs' is not")
-    return StudyResult(
-        "map",
-        'Appendix "Eighteen-setting Compact Summary"',
-        ("paper", "deploy"),
-        (
-            Table(
-                "summary",
-                f"Peak gain, and savings at equal risk (alpha = {options.alpha:g})",
-                _SUMMARY,
-                tuple(summary),
-                "scalar peak: the best of four families, as in the study frontier",
-            ),
-            Table(
-                "profiles", "Trajectories, and the regime they predict", _PROFILE, tuple(profiles)
-            ),
-            Table("serving", "Saving of the learned rule at peak gain", _SERVING, tuple(serving)),
-            Table("advice", f"What `assess` advises, {options.serving}", _ADVICE, tuple(advice)),
-        ),
-        (*basis_remarks(views), *reasons),
+        found += _run_rows(source, view, options)
+    if paper == "1":
+        for row in PAPER_ROWS:
+            found += _paper_rows(row)
+    found += _advice_rows(sources, views, options)
+    if paper == "1" and options.alpha != _PAPER_ALPHA:
+        found.append(f"the paper's summary is at alpha = {_PAPER_ALPHA:g}, these runs' is not")
+    return OUTLINE.result(found, options, basis_remarks(views))
+
+
+def _run_rows(source: Source, view: View, options: StudyOptions) -> Iterator[Row]:
+    setting = paper_setting(view)
+    yield _summary(view, setting, options)
+    found = profile(trajectory(view.table), rng=np.random.default_rng(source.seed))
+    yield _Profile(
+        setting=view.label,
+        origin="here",
+        full_accuracy=float(view.table.full_correct.mean()),
+        mean_think_tokens=float(view.table.trace_tokens.mean()),
+        shares=_Shares(**{name: found.shares[name].share for name in TYPES}),
+        regime=found.predicted,
     )
+    yield _serving(view.label, "here", peak_serving(setting).saving_pct)
 
 
-def _summary_row(view: View, setting: PaperSetting, options: StudyOptions) -> tuple[Cell, ...]:
+def _serving(setting: str, origin: str, saved: Mapping[str, float]) -> _Serving:
+    return _Serving(setting, origin, saved["kv-fork"], saved["prefix-cache"], saved["black-box"])
+
+
+def _summary(view: View, setting: PaperSetting, options: StudyOptions) -> _Summary:
     fixed = fixed_budgets(setting)
     learned = find_peak("learned", view.table, setting, fixed).gain
     scalar = max(find_peak(f, view.table, setting, fixed).gain for f in SCALAR_FAMILIES)
-    (row,) = match_risk(
+    (found,) = match_risk(
         setting,
         *paper_split(view.table.n_questions),
         alphas=[options.alpha],
         delta=options.delta,
         n_resamples=options.resamples,
     )
-    return (
-        view.label,
-        "here",
-        view.table.n_questions,
-        learned,
-        scalar,
-        learned - scalar,
-        *interval_cells(row.difference),
-        row.verdict,
+    return _Summary(
+        setting=view.label,
+        origin="here",
+        questions=view.table.n_questions,
+        learned_peak=learned,
+        scalar_peak=scalar,
+        delta_peak=learned - scalar,
+        delta_saving_pp=found.difference.median if found.difference else None,
+        delta_saving_ci=found.difference,
+        verdict=found.verdict,
     )
 
 
-def _profile_row(source: Source, view: View) -> tuple[Cell, ...]:
-    found = profile(trajectory(view.table), rng=np.random.default_rng(source.seed))
-    return (
-        view.label,
-        "here",
-        float(view.table.full_correct.mean()),
-        float(view.table.trace_tokens.mean()),
-        *(found.shares[name].share for name in TYPES),
-        found.predicted,
+def _paper_rows(row: PaperRow) -> Iterator[Row]:
+    """One setting of the paper."""
+    name, shares = f"{row.task} {row.model}", row.shares
+    yield _Summary(
+        setting=name,
+        origin="paper",
+        questions=None,
+        learned_peak=row.learned_peak,
+        scalar_peak=row.scalar_peak,
+        delta_peak=row.delta_peak,
+        delta_saving_pp=row.delta_saving_pp,
+        delta_saving_ci=row.ci95,
+        verdict=row.verdict,
     )
+    kinds = ("early_solved", "unsolved", "oscillating")
+    yield _Profile(
+        setting=name,
+        origin="paper",
+        full_accuracy=row.full_accuracy,
+        mean_think_tokens=row.mean_think,
+        shares=_Shares(**{kind: shares[kind] for kind in TYPES}) if shares else None,
+        regime=regime(*(shares[kind] for kind in kinds)) if shares else None,
+    )
+    if row.saving_pct:
+        yield _serving(name, "paper", row.saving_pct)
 
 
-def _advice(
+def _advice_rows(
     sources: Sequence[Source], views: Sequence[View], options: StudyOptions
-) -> tuple[list[tuple[Cell, ...]], list[str]]:
+) -> Iterator[_Advice | str]:
     settings = study_settings(options, boosted=True)
-    rows: list[tuple[Cell, ...]] = []
-    reasons: list[str] = []
     for source, view in zip(sources, views, strict=True):
         try:
-            rows.append(_advice_row(view.label, assess(source, settings)))
+            yield _advice(view.label, assess(source, settings))
         except CalibrationError as error:
-            reasons.append(f"{view.label}: no advice: {error}")
-    return rows, reasons
+            yield f"{view.label}: no advice: {error}"
 
 
-def _advice_row(label: str, found: Assessment) -> tuple[Cell, ...]:
+def _advice(label: str, found: Assessment) -> _Advice:
     advice, choice = found.recommendation, found.choice
     assert choice is not None  # the deploy protocol's
     points = [p for p in (choice.learned, choice.scalar) if p and p.family == advice.family]
     point = points[0] if points else None
-    return (
-        label,
-        advice.policy,
-        advice.family,
-        None if advice.schedule is None else len(advice.schedule),
-        None if point is None else point.fit_risk,
-        None if point is None else point.fit_total_saving_pct,
-        choice.chance,
-        choice.verdict,
+    return _Advice(
+        setting=label,
+        policy=advice.policy,
+        family=advice.family,
+        checkpoints=None if advice.schedule is None else len(advice.schedule),
+        fit_risk=point.fit_risk if point else None,
+        fit_saving_pct=point.fit_total_saving_pct if point else None,
+        chance=choice.chance,
+        evidence=choice.verdict,
     )
-
-
-# --- The paper's settings -------------------------------------------------------------------------
-
-
-def _paper_names(row: PaperRow) -> tuple[str, str]:
-    return f"{row.task} {row.model}", "paper"
-
-
-def _paper_summary(row: PaperRow) -> tuple[Cell, ...]:
-    return (
-        *_paper_names(row),
-        None,
-        row.learned_peak,
-        row.scalar_peak,
-        row.delta_peak,
-        row.delta_saving_pp,
-        *row.ci95,
-        row.verdict,
-    )
-
-
-def _paper_profile(row: PaperRow) -> tuple[Cell, ...]:
-    known: tuple[Cell, ...] = (*_paper_names(row), row.full_accuracy, row.mean_think)
-    if row.shares is None:
-        return (*known, *([None] * (len(TYPES) + 1)))
-    predicted = regime(
-        row.shares["early_solved"], row.shares["unsolved"], row.shares["oscillating"]
-    )
-    return (*known, *(row.shares[name] for name in TYPES), predicted)
-
-
-def _paper_serving(row: PaperRow) -> tuple[Cell, ...]:
-    assert row.saving_pct is not None  # filtered by the caller
-    return (*_paper_names(row), *(row.saving_pct[name] for name in _REGIMES))

@@ -1,11 +1,12 @@
-"""The two sides that most studies show: questions as the paper reads them, fit questions as served.
+"""The two protocols that most studies show: the paper's, and the one that `assess` deploys by.
 
-Prepares; computes no figure of a study, and knows none by name.
+The paper's reads all questions that may be shown; the deploy protocol reads fit questions alone,
+out of fold, at the cost of serving.  Computes no figure of a study, and knows none by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from stopadvisor.assessment.assess import calibration_size
@@ -19,38 +20,36 @@ from stopadvisor.assessment.sequences import (
 from stopadvisor.errors import CalibrationError, StudyError
 from stopadvisor.paper.protocol import PaperSetting
 from stopadvisor.rules.families import SCALAR_FAMILIES
-from stopadvisor.runs.access import View, labels, paper_view
+from stopadvisor.runs.access import View, basis_remarks, labels, paper_view
 from stopadvisor.runs.sources import Source
-from stopadvisor.stats.bootstrap import Interval
-from stopadvisor.studies.study import Cell, Column, StudyOptions
+from stopadvisor.studies.rows import Outline, Row, column
+from stopadvisor.studies.study import StudyOptions, StudyResult
 
 __all__ = [
-    "EXPECTED",
-    "FitSide",
+    "DeployProtocol",
+    "Expected",
+    "Limit",
+    "archive_remarks",
+    "deploy_protocol",
+    "deploy_protocols",
     "fit_data",
-    "fit_side",
-    "fit_sides",
-    "interval_cells",
     "paper_setting",
     "paper_views",
+    "study_both",
     "study_settings",
 ]
-
-EXPECTED = (
-    Column("family", "Rule"),
-    Column("checkpoints", "Checkpoints"),
-    Column("fit_risk", "Risk (fit)", "share"),
-    Column("fit_saving_pct", "Saves (fit)", "%"),
-)
-"""What the deploy protocol expects on fit questions."""
 
 _FAMILIES = ("learned", *SCALAR_FAMILIES)
 _MOST_BLOCKS = 1000
 
 
-def interval_cells(spread: Interval | None) -> tuple[Cell, Cell, Cell]:
-    """Median and both ends of an interval; empty where there is none."""
-    return (None, None, None) if spread is None else (spread.median, spread.low, spread.high)
+class Expected(Row):
+    """What the deploy protocol expects on fit questions."""
+
+    family: str = column("Rule")
+    checkpoints: int = column("Checkpoints")
+    fit_risk: float = column("Risk (fit)", "share")
+    fit_saving_pct: float = column("Saves (fit)", "%")
 
 
 def paper_views(sources: Sequence[Source]) -> list[View]:
@@ -96,52 +95,74 @@ def study_settings(options: StudyOptions, *, boosted: bool = False) -> Settings:
 
 
 @dataclass(frozen=True)
-class FitSide:
-    """Fit questions of a source, ready for chains, under the deploy protocol."""
+class Limit:
+    """The last threshold of a sequence that calibration is expected to certify."""
+
+    index: int
+    threshold: float
+    """Linear scale."""
+    risk: float
+    """Share of fit questions lost there, out of fold."""
+    saving_pct: float
+    """Net saving on fit questions, out of fold."""
+
+
+@dataclass(frozen=True)
+class DeployProtocol:
+    """The deploy protocol on one source: its fit questions, and the risk they must keep to."""
 
     label: str
     settings: Settings
     fit: FitData
-    limit: float
+    most_losses: float
     """Most fit losses that calibration could still certify; negative if nothing."""
 
-    def chains(self, schedule: tuple[int, ...]) -> list[ThresholdSequence]:
-        """One chain a family over a schedule, the learned one first."""
-        built = (build_chain(self.fit, family, schedule) for family in self.settings.families)
-        return [chain for chain in built if chain is not None]
+    @property
+    def every_checkpoint(self) -> tuple[int, ...]:
+        """The schedule that probes wherever the source was probed."""
+        return tuple(range(self.fit.table.n_checkpoints))
 
-    def all_chains(self) -> list[ThresholdSequence]:
+    def sequences(self, schedule: tuple[int, ...]) -> list[ThresholdSequence]:
+        """One threshold sequence a family over a schedule, the learned one first."""
+        built = (build_chain(self.fit, family, schedule) for family in self.settings.families)
+        return [sequence for sequence in built if sequence is not None]
+
+    def all_sequences(self) -> list[ThresholdSequence]:
         """Every family over every schedule that `assess` tries."""
-        return [c for s in candidate_schedules(self.fit.table) for c in self.chains(s)]
+        return [each for s in candidate_schedules(self.fit.table) for each in self.sequences(s)]
+
+    def limit(self, sequence: ThresholdSequence) -> Limit | None:
+        """Where a sequence reaches `most_losses`; None if no threshold keeps to them."""
+        index = sequence.position(self.most_losses)
+        if index < 0:
+            return None
+        return Limit(
+            index,
+            float(sequence.thresholds[index]),
+            float(sequence.losses[index]) / self.fit.table.n_questions,
+            100 * (1 - float(sequence.costs[index]) / float(self.fit.full_cost.sum())),
+        )
 
     def cheapest(
-        self, chains: Sequence[ThresholdSequence], limit: float | None = None
-    ) -> ThresholdSequence | None:
-        """The chain that saves most within the limit; None if none may stop."""
-        most = self.limit if limit is None else limit
-        feasible = [c for c in chains if c.position(most) >= 0]
-        return min(feasible, key=lambda c: float(c.costs[c.position(most)]), default=None)
+        self, sequences: Sequence[ThresholdSequence]
+    ) -> tuple[ThresholdSequence, Limit] | None:
+        """The sequence that costs least at its limit; None if none may stop."""
+        limits = [(each, self.limit(each)) for each in sequences]
+        allowed = [(each, limit) for each, limit in limits if limit is not None]
+        return min(allowed, key=lambda pair: float(pair[0].costs[pair[1].index]), default=None)
 
-    def expected(
-        self, chains: Sequence[ThresholdSequence], limit: float | None = None
-    ) -> tuple[Cell, ...]:
-        """Cells of `EXPECTED` for the cheapest chain; empty where none may stop."""
-        most = self.limit if limit is None else limit
-        chain = self.cheapest(chains, most)
-        if chain is None:
-            return (None,) * len(EXPECTED)
-        risk = float(chain.losses[chain.position(most)]) / self.fit.table.n_questions
-        schedule = chain.scorer.schedule
-        return (chain.scorer.family, len(schedule), risk, self.saving(chain, most))
-
-    def saving(self, chain: ThresholdSequence, limit: float | None = None) -> float:
-        """Net saving on fit questions at the limit (percent), out of fold."""
-        cost = float(chain.costs[chain.position(self.limit if limit is None else limit)])
-        return 100 * (1 - cost / float(self.fit.full_cost.sum()))
+    def expected(self, sequences: Sequence[ThresholdSequence]) -> Expected | None:
+        """What the cheapest sequence is expected to do; None if none may stop."""
+        found = self.cheapest(sequences)
+        if found is None:
+            return None
+        sequence, limit = found
+        schedule = sequence.scorer.schedule
+        return Expected(sequence.scorer.family, len(schedule), limit.risk, limit.saving_pct)
 
 
 def fit_data(source: Source, settings: Settings) -> FitData:
-    """Fit questions of a source with what chains need of them.
+    """Fit questions of a source, prepared for threshold sequences.
 
     Raises
     ------
@@ -160,13 +181,13 @@ def fit_data(source: Source, settings: Settings) -> FitData:
     )
 
 
-def fit_side(source: Source, label: str, settings: Settings) -> FitSide:
+def deploy_protocol(source: Source, label: str, settings: Settings) -> DeployProtocol:
     """Prepare a source's fit questions for the risk that is asked for.
 
     Raises
     ------
     CalibrationError
-        Too few of them, or full thinking cannot miss alpha.
+        Too few of them, or even full thinking is right less often than alpha allows to lose.
     """
     fit = fit_data(source, settings)
     accuracy = float(fit.table.full_correct.mean())
@@ -176,18 +197,48 @@ def fit_side(source: Source, label: str, settings: Settings) -> FitSide:
             f"got {settings.alpha!r}"
         )
     n_calibration = calibration_size(source.part("calibration"))
-    limit = fit_limit(fit.table.n_questions, n_calibration, settings, accuracy)
-    return FitSide(label, settings, fit, limit)
+    most_losses = fit_limit(fit.table.n_questions, n_calibration, settings, accuracy)
+    return DeployProtocol(label, settings, fit, most_losses)
 
 
-def fit_sides(
+def deploy_protocols(
     sources: Sequence[Source], settings: Settings
-) -> tuple[list[FitSide], tuple[str, ...]]:
-    """The deploy side of each source that has one, and why the others have none."""
-    sides, reasons = [], []
+) -> tuple[list[DeployProtocol], tuple[str, ...]]:
+    """The deploy protocol on each source that allows it, and why the others do not."""
+    found, reasons = [], []
     for source, name in zip(sources, labels(sources), strict=True):
         try:
-            sides.append(fit_side(source, name, settings))
+            found.append(deploy_protocol(source, name, settings))
         except CalibrationError as error:
             reasons.append(f"{name}: no deploy side: {error}")
-    return sides, tuple(reasons)
+    return found, tuple(reasons)
+
+
+def archive_remarks(sources: Sequence[Source], what: str) -> tuple[str, ...]:
+    """One remark about what archives lack, naming them; none where there is no archive."""
+    names = [name for name, s in zip(labels(sources), sources, strict=True) if s.is_archive]
+    return (f"{', '.join(names)}: {what}",) if names else ()
+
+
+def study_both(
+    outline: Outline,
+    sources: Sequence[Source],
+    options: StudyOptions,
+    paper: Callable[[View, StudyOptions], Iterable[Row | str]],
+    deploy: Callable[[DeployProtocol, StudyOptions], Iterable[Row | str]],
+) -> StudyResult:
+    """Run a study that treats each source under the paper's and under the deploy protocol.
+
+    Parameters
+    ----------
+    outline : Outline
+    sources : sequence of Source
+    options : StudyOptions
+    paper, deploy : callable
+        Rows and remarks of one source under that protocol.
+    """
+    views = paper_views(sources)
+    found = [each for view in views for each in paper(view, options)]
+    protocols, reasons = deploy_protocols(sources, study_settings(options))
+    found += [each for protocol in protocols for each in deploy(protocol, options)]
+    return outline.result(found, options, (*basis_remarks(views), *reasons))

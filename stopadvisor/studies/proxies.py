@@ -1,13 +1,13 @@
-"""Study `proxies`: output-level imitations of published exits, at their peak and at matched risk.
+"""Study `proxies`: imitations of published exits that read answers only, at peak and equal risk.
 
 Paper, Appendix "Extended Baselines" (peak gains) and "Matched-Risk Audit of Output-Level
 Recent-Method Proxies": DEER-, EAT- and PUMA-style rules, TERMINATOR-light, and LearnStop-10, whose
-two further features leak length.  None of them is exported, so there is no deploy side.
+two further features leak length.  None of them is exported, so there is no deploy protocol here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from stopadvisor.paper.peaks import find_peak, fixed_budgets
 from stopadvisor.paper.protocol import (
@@ -21,100 +21,87 @@ from stopadvisor.paper.proxies import AUDIT_FAMILIES, audit_setting
 from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.runs.access import View, basis_remarks
 from stopadvisor.runs.sources import Source
-from stopadvisor.stats.bootstrap import interval
-from stopadvisor.studies.frontier import peak_intervals, spelled
-from stopadvisor.studies.protocols import interval_cells, paper_setting, paper_views
-from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
+from stopadvisor.stats.bootstrap import Interval, interval
+from stopadvisor.studies.frontier import RunPeak, peak_intervals, spelled
+from stopadvisor.studies.protocols import paper_setting, paper_views
+from stopadvisor.studies.rows import Ends, Outline, Row, column, ends
+from stopadvisor.studies.study import StudyOptions, StudyResult
 
-__all__ = ["run"]
+__all__ = ["OUTLINE", "run"]
 
 _BEST = "best scalar"
 
-_PEAKS = (
-    Column("run", "Run"),
-    Column("family", "Rule"),
-    Column("threshold", "Threshold"),
-    Column("peak_gain", "Peak gain"),
-    Column("gain_low", "95 % CI"),
-    Column("gain_high", "high"),
-    Column("behind", "Learned minus it"),
-    Column("behind_low", "95 % CI"),
-    Column("behind_high", "high"),
-)
-_MATCHED = (
-    Column("run", "Run"),
-    Column("family", "Rule"),
-    Column("group", "Group"),
-    Column("feasible", "Feasible"),
-    Column("test_risk", "Risk", "share"),
-    Column("test_accuracy", "Accuracy", "share"),
-    Column("think_saving_pct", "Thinking saved", "%"),
-    Column("total_saving_pct", "Total saved", "%"),
-    Column("difference_pp", "Learned minus it", "pp"),
-    Column("difference_low", "95 % CI", "pp"),
-    Column("difference_high", "high", "pp"),
-    Column("verdict", "Verdict"),
+
+class _Peak(
+    RunPeak,
+    table="peaks",
+    title="Peak gain over fixed budgets",
+    note="rules of two conditions show both their numbers; intervals keep thresholds",
+):
+    behind: float | None = column("Learned minus it")
+    behind_ci: Ends = ends("95 % CI")
+
+
+class _Matched(
+    Row,
+    table="matched-risk",
+    title="At matched risk, α = {alpha:g}",
+    note="each rule alone is one candidate set of the union bound; a probe is charged the paper's "
+    "cap",
+):
+    run: str = column("Run")
+    family: str = column("Rule")
+    group: str = column("Group")
+    feasible: bool = column("Feasible")
+    test_risk: float = column("Risk", "share")
+    test_accuracy: float = column("Accuracy", "share")
+    think_saving_pct: float = column("Thinking saved", "%")
+    total_saving_pct: float = column("Total saved", "%")
+    difference_pp: float | None = column("Learned minus it", "pp")
+    difference_ci: Ends = ends("95 % CI", "pp")
+    verdict: str | None = column("Verdict")
+
+
+OUTLINE = Outline(
+    "proxies",
+    'Appendices "Extended Baselines" and "Matched-Risk Audit of Output-Level Recent-Method '
+    'Proxies"',
+    (_Peak, _Matched),
+    protocols=("paper",),
 )
 
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
-    """Peaks and matched-risk savings of the audit-only rules."""
+    """Peaks and matched-risk savings of rules that are compared but never exported."""
     views = paper_views(sources)
-    peaks: list[tuple[Cell, ...]] = []
-    matched: list[tuple[Cell, ...]] = []
+    found: list[Row] = []
     for view in views:
         setting = audit_setting(view.table, paper_setting(view))
-        peaks += _peak_rows(view, setting, options)
-        matched += _matched_rows(view, setting, options)
-    return StudyResult(
-        "proxies",
-        'Appendices "Extended Baselines" and "Matched-Risk Audit of Output-Level Recent-Method '
-        'Proxies"',
-        ("paper",),
-        (
-            Table(
-                "peaks",
-                "Peak gain over fixed budgets",
-                _PEAKS,
-                tuple(peaks),
-                "rules of two conditions show both their numbers; intervals keep thresholds",
-            ),
-            Table(
-                "matched-risk",
-                f"At matched risk, α = {options.alpha:g}",
-                _MATCHED,
-                tuple(matched),
-                "each rule alone is one candidate set of the union bound; a probe is charged the "
-                "paper's cap",
-            ),
-        ),
-        (
-            "proxies read forced answers only; they are not the systems they are named after",
-            *basis_remarks(views),
-        ),
-    )
+        found += _peaks(view, setting, options)
+        found += _matched(view, setting, options)
+    remark = "proxies read forced answers only; they are not the systems they are named after"
+    return OUTLINE.result(found, options, (remark, *basis_remarks(views)))
 
 
-def _peak_rows(view: View, setting: PaperSetting, options: StudyOptions) -> list[tuple[Cell, ...]]:
+def _peaks(view: View, setting: PaperSetting, options: StudyOptions) -> Iterator[_Peak]:
     fixed = fixed_budgets(setting)
     families = ("learned", *AUDIT_FAMILIES)
     peaks = {family: find_peak(family, view.table, setting, fixed) for family in families}
     resampled = peak_intervals(peaks, setting, options)
-    rows: list[tuple[Cell, ...]] = []
     for family, found in peaks.items():
-        spread = interval(resampled[family])
-        head = (view.label, family, spelled(found), found.gain, spread.low, spread.high)
-        if family == "learned":
-            rows.append((*head, None, None, None))
-            continue
-        apart = interval(resampled["learned"] - resampled[family])
-        rows.append((*head, peaks["learned"].gain - found.gain, apart.low, apart.high))
-    return rows
+        other = family != "learned"
+        yield _Peak(
+            run=view.label,
+            family=family,
+            threshold=spelled(found),
+            peak_gain=found.gain,
+            gain_ci=interval(resampled[family]),
+            behind=peaks["learned"].gain - found.gain if other else None,
+            behind_ci=interval(resampled["learned"] - resampled[family]) if other else None,
+        )
 
 
-def _matched_rows(
-    view: View, setting: PaperSetting, options: StudyOptions
-) -> list[tuple[Cell, ...]]:
+def _matched(view: View, setting: PaperSetting, options: StudyOptions) -> Iterator[_Matched]:
     calibration, test = paper_split(view.table.n_questions)
     groups = dict.fromkeys(SCALAR_FAMILIES, "scalar")
     groups |= dict.fromkeys(AUDIT_FAMILIES, "proxy") | {"learned-10": "audit"}
@@ -130,27 +117,35 @@ def _matched_rows(
             n_resamples=options.resamples,
         )[0]
 
+    def compared(found: MatchedRisk, family: str, group: str, name: str) -> _Matched:
+        verdict = found.verdict.replace("scalar better", f"{name} better")
+        return _row(view.label, family, group, found.scalar, found.difference, verdict)
+
     best = against(*SCALAR_FAMILIES)
-    rows: list[tuple[Cell, ...]] = [
-        (view.label, "learned", "learned", *_figures(best.learned), None, None, None, None)
-    ]
+    yield _row(view.label, "learned", "learned", best.learned)
     for family, group in groups.items():
-        rows.append((view.label, family, group, *_compared(against(family), family)))
-    name = f"{_BEST} ({best.scalar.family})"
-    rows.append((view.label, name, "scalar", *_compared(best, _BEST)))
-    return rows
+        yield compared(against(family), family, group, family)
+    yield compared(best, f"{_BEST} ({best.scalar.family})", "scalar", _BEST)
 
 
-def _compared(found: MatchedRisk, name: str) -> tuple[Cell, ...]:
-    verdict = found.verdict.replace("scalar better", f"{name} better")
-    return (*_figures(found.scalar), *interval_cells(found.difference), verdict)
-
-
-def _figures(point: OperatingPoint) -> tuple[Cell, ...]:
-    return (
-        point.feasible,
-        point.test_risk,
-        point.test_accuracy,
-        point.think_saving_pct,
-        point.total_saving_pct,
+def _row(
+    label: str,
+    family: str,
+    group: str,
+    point: OperatingPoint,
+    difference: Interval | None = None,
+    verdict: str | None = None,
+) -> _Matched:
+    return _Matched(
+        run=label,
+        family=family,
+        group=group,
+        feasible=point.feasible,
+        test_risk=point.test_risk,
+        test_accuracy=point.test_accuracy,
+        think_saving_pct=point.think_saving_pct,
+        total_saving_pct=point.total_saving_pct,
+        difference_pp=difference.median if difference else None,
+        difference_ci=difference,
+        verdict=verdict,
     )

@@ -1,15 +1,16 @@
 """Study `schedules`: what fewer, or other, checkpoints keep of the gain and of the saving.
 
 Paper, Appendix "Checkpoint Schedule Sweep" and Figure "Deployment sensitivity": peak gain, its
-retention, and the most that probing can cost.  Schedules are laid over what was probed: their
-budgets are scaled to the last probed one, and each takes the nearest probed budget, which the table
-names.  The paper's side reads the gain against fixed budgets at every probed checkpoint, the same
-baseline for all schedules; the deploy side keeps the risk matched and counts recorded tokens.
+retention, and the most that probing can cost.  A schedule is laid over what was probed: its budgets
+are scaled to the last probed one, and each takes the nearest probed budget, which the table names.
+The paper's protocol reads the gain against fixed budgets at every probed checkpoint, the same
+baseline for all schedules; the deploy protocol compares at equal risk and counts recorded tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from scipy.special import expit
@@ -23,47 +24,64 @@ from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.costs import serving_costs
 from stopadvisor.rules.features import feature_array
 from stopadvisor.rules.scores import out_of_fold, paper_folds
-from stopadvisor.runs.access import View, basis_remarks
+from stopadvisor.runs.access import View
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.protocols import (
-    FitSide,
-    fit_sides,
+    DeployProtocol,
     paper_setting,
     paper_views,
-    study_settings,
+    study_both,
 )
-from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
+from stopadvisor.studies.rows import Outline, Row, column
+from stopadvisor.studies.study import StudyOptions, StudyResult
 
-__all__ = ["nearest_columns", "run"]
+__all__ = ["OUTLINE", "nearest_columns", "run"]
 
 _PROBED = "as probed"
 
-_SCHEDULES = (
-    Column("run", "Run"),
-    Column("schedule", "Schedule"),
-    Column("asked", "Asked"),
-    Column("probed", "Nearest probed"),
-)
-_GAIN = (
-    Column("run", "Run"),
-    Column("schedule", "Schedule"),
-    Column("checkpoints", "Checkpoints"),
-    Column("peak_gain", "Peak gain"),
-    Column("retention_pct", "Retention", "%"),
-    Column("max_overhead", "Max overhead", "tokens"),
-)
-_SAVING = (
-    Column("run", "Run"),
-    Column("schedule", "Schedule"),
-    Column("checkpoints", "Checkpoints"),
-    Column("family", "Rule"),
-    Column("fit_risk", "Risk (fit)", "share"),
-    Column("fit_saving_pct", "Saves (fit)", "%"),
-    Column("retention_pct", "Retention", "%"),
-    Column("difference_pp", "Differs by", "pp"),
-    Column("probes", "Probes"),
-    Column("probe_tokens", "Probe tokens", "tokens"),
-)
+
+class _Schedule(Row, table="schedules", title="Budgets asked and probed"):
+    run: str = column("Run")
+    schedule: str = column("Schedule")
+    asked: str = column("Asked")
+    probed: str = column("Nearest probed")
+
+
+class _Gain(
+    Row,
+    table="gain",
+    title="Peak gain of the learned rule",
+    note="against fixed budgets at all probed checkpoints; overhead is the paper's cap for each "
+    "checkpoint",
+):
+    run: str = column("Run")
+    schedule: str = column("Schedule")
+    checkpoints: int = column("Checkpoints")
+    peak_gain: float | None = column("Peak gain")
+    retention_pct: float | None = column("Retention", "%")
+    max_overhead: int = column("Max overhead", "tokens")
+
+
+class _Saving(
+    Row,
+    table="saving",
+    title="Net saving on fit questions at equal risk, {serving}",
+    note="the cheapest rule of each schedule, beside that of all checkpoints; probes and recorded "
+    "tokens are per request",
+):
+    run: str = column("Run")
+    schedule: str = column("Schedule")
+    checkpoints: int = column("Checkpoints")
+    family: str | None = column("Rule")
+    fit_risk: float | None = column("Risk (fit)", "share")
+    fit_saving_pct: float | None = column("Saves (fit)", "%")
+    retention_pct: float | None = column("Retention", "%")
+    difference_pp: float | None = column("Differs by", "pp")
+    probes: float | None = column("Probes")
+    probe_tokens: float | None = column("Probe tokens", "tokens")
+
+
+OUTLINE = Outline("schedules", 'Appendix "Checkpoint Schedule Sweep"', (_Schedule, _Gain, _Saving))
 
 
 def nearest_columns(budgets: IntArray, schedule: Sequence[int]) -> tuple[int, ...]:
@@ -78,36 +96,9 @@ def nearest_columns(budgets: IntArray, schedule: Sequence[int]) -> tuple[int, ..
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     """Peak gain and net saving of the paper's schedules."""
-    views = paper_views(sources)
-    sides, reasons = fit_sides(sources, study_settings(options))
-    gains = [row for view in views for row in _gain_rows(view)]
-    budgets = [row for view in views for row in _schedule_rows(view)]
-    savings = [row for side in sides for row in _saving_rows(side)]
-    return StudyResult(
-        "schedules",
-        'Appendix "Checkpoint Schedule Sweep"',
-        ("paper", "deploy"),
-        (
-            Table("schedules", "Budgets asked and probed", _SCHEDULES, tuple(budgets)),
-            Table(
-                "gain",
-                "Peak gain of the learned rule",
-                _GAIN,
-                tuple(gains),
-                "against fixed budgets at all probed checkpoints; overhead is the paper's cap for "
-                "each checkpoint",
-            ),
-            Table(
-                "saving",
-                f"Net saving on fit questions at equal risk, {options.serving}",
-                _SAVING,
-                tuple(savings),
-                "the cheapest rule of each schedule, beside that of all checkpoints; probes and "
-                "recorded tokens are per request",
-            ),
-        ),
-        (*basis_remarks(views), *reasons, *_inexact(views)),
-    )
+    found = study_both(OUTLINE, sources, options, _paper_rows, _savings)
+    inexact = [remark for view in paper_views(sources) for remark in _inexact(view)]
+    return replace(found, remarks=(*found.remarks, *inexact))
 
 
 def _schedules(budgets: IntArray) -> Mapping[str, tuple[int, ...]]:
@@ -135,86 +126,66 @@ def _peak_gain(table: ProbeTable, setting: PaperSetting, columns: tuple[int, ...
     return peak(scores, thinking, correct, thresholds, fixed_budgets(setting)).gain
 
 
-def _schedule_rows(view: View) -> list[tuple[Cell, ...]]:
-    budgets = view.table.budgets
-    rows: list[tuple[Cell, ...]] = []
-    for name, columns in _schedules(budgets).items():
-        used = _spelled(budgets[list(columns)])
-        asked = PAPER_SCHEDULES.get(name)
-        rows.append((view.label, name, used if asked is None else _spelled(asked), used))
-    return rows
-
-
-def _gain_rows(view: View) -> list[tuple[Cell, ...]]:
+def _paper_rows(view: View, options: StudyOptions) -> Iterator[Row]:
     setting = paper_setting(view)
+    budgets = view.table.budgets
+    schedules = _schedules(budgets)
     # Different schedules may stand on the same probed budgets.
-    schedules = _schedules(view.table.budgets)
     gains = {c: _peak_gain(view.table, setting, c) for c in set(schedules.values())}
     whole = gains[schedules[_PROBED]]
-    rows: list[tuple[Cell, ...]] = []
     for name, columns in schedules.items():
-        gain = gains[columns]
-        rows.append(
-            (
-                view.label,
-                name,
-                len(columns),
-                gain,
-                None if gain is None or not whole or whole < 0 else 100 * gain / whole,
-                PROBE_CAP * len(columns),
-            )
+        used, gain = _spelled(budgets[list(columns)]), gains[columns]
+        asked = PAPER_SCHEDULES.get(name)
+        yield _Schedule(view.label, name, used if asked is None else _spelled(asked), used)
+        yield _Gain(
+            run=view.label,
+            schedule=name,
+            checkpoints=len(columns),
+            peak_gain=gain,
+            retention_pct=None if gain is None or not whole or whole < 0 else 100 * gain / whole,
+            max_overhead=PROBE_CAP * len(columns),
         )
-    return rows
 
 
-def _saving_rows(side: FitSide) -> list[tuple[Cell, ...]]:
-    table = side.fit.table
-    rows: list[tuple[Cell, ...]] = []
+def _savings(deploy: DeployProtocol, options: StudyOptions) -> Iterator[_Saving]:
+    table, settings = deploy.fit.table, deploy.settings
     whole: float | None = None
     for name, columns in _schedules(table.budgets).items():
-        names = (side.label, name, len(columns))
-        chain = side.cheapest(side.chains(columns))
-        if chain is None:
-            rows.append((*names, *([None] * 7)))
+        found = deploy.cheapest(deploy.sequences(columns))
+        if found is None:
+            yield _Saving(deploy.label, name, len(columns), *([None] * 7))
             continue
-        saving = side.saving(chain)
+        sequence, limit = found
+        saving = limit.saving_pct
         if name == _PROBED:
             whole = saving
-        position = chain.position(side.limit)
-        stops = chain.curve.stops(position)
+        stops = sequence.curve.stops(limit.index)
         live = ~table.ended[:, list(columns)]
         asked = live & (np.arange(len(columns)) <= stops[:, None])
         tokens = np.where(asked, table.probe_tokens[:, list(columns)], 0.0).sum(axis=1).mean()
-        served = serving_costs(
-            table, columns, stops, side.settings.weights, cache_block=side.settings.cache_block
+        cost = serving_costs(
+            table, columns, stops, settings.weights, cache_block=settings.cache_block
         )
-        risk = float(chain.losses[position]) / table.n_questions
-        retention = 100 * saving / whole if whole is not None and whole > 0 else None
-        difference = saving - whole if whole is not None else None
-        rows.append(
-            (
-                *names,
-                chain.scorer.family,
-                risk,
-                saving,
-                retention,
-                difference,
-                served[0].probes,
-                float(tokens),
-            )
+        yield _Saving(
+            run=deploy.label,
+            schedule=name,
+            checkpoints=len(columns),
+            family=sequence.scorer.family,
+            fit_risk=limit.risk,
+            fit_saving_pct=saving,
+            retention_pct=100 * saving / whole if whole is not None and whole > 0 else None,
+            difference_pp=saving - whole if whole is not None else None,
+            probes=cost[0].probes,
+            probe_tokens=float(tokens),
         )
-    return rows
 
 
-def _inexact(views: Sequence[View]) -> tuple[str, ...]:
-    """Which sources were not probed at the budgets that the schedules name."""
-    found = []
-    for view in views:
-        probed = set(view.table.budgets.tolist())
-        missed = [name for name, s in PAPER_SCHEDULES.items() if not probed.issuperset(s)]
-        if missed:
-            found.append(
-                f"{view.label}: {', '.join(missed)} stand on the nearest probed budgets, scaled "
-                f"to the last one ({int(view.table.budgets[-1])})"
-            )
-    return tuple(found)
+def _inexact(view: View) -> Iterator[str]:
+    """Say which schedules name budgets that the source was not probed at."""
+    probed = set(view.table.budgets.tolist())
+    missed = [name for name, s in PAPER_SCHEDULES.items() if not probed.issuperset(s)]
+    if missed:
+        yield (
+            f"{view.label}: {', '.join(missed)} stand on the nearest probed budgets, scaled "
+            f"to the last one ({int(view.table.budgets[-1])})"
+        )

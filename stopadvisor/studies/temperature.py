@@ -14,50 +14,63 @@ import numpy as np
 
 from stopadvisor.errors import StudyError
 from stopadvisor.paper.peaks import learned_peak
-from stopadvisor.runs.access import basis_remarks, labels, view
+from stopadvisor.runs.access import View, basis_remarks, labels, view
 from stopadvisor.runs.compatibility import require_related
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.intervals import exact_interval
-from stopadvisor.studies.protocols import EXPECTED, fit_sides, paper_setting, study_settings
-from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
+from stopadvisor.studies.protocols import (
+    Expected,
+    deploy_protocols,
+    paper_setting,
+    study_settings,
+)
+from stopadvisor.studies.rows import Ends, Outline, Row, column, ends, part
+from stopadvisor.studies.study import StudyOptions, StudyResult
 
-__all__ = ["run"]
+__all__ = ["OUTLINE", "run"]
 
 _VARIED = ("plan.temperature", "plan.greedy", "plan.seed", "split.seed", "split.fractions")
 
-_ROWS = (
-    Column("run", "Run"),
-    Column("temperature", "Temperature"),
-    Column("seed", "Seed"),
-    Column("sample", "Sample"),
-    Column("questions", "Questions"),
-    Column("full_accuracy", "Full acc. (forced)", "share"),
-    Column("full_accuracy_low", "95% low", "share"),
-    Column("full_accuracy_high", "high", "share"),
-    Column("natural_accuracy", "Natural right", "share"),
-    Column("peak_gain", "Peak gain"),
-    Column("mean_think_tokens", "Mean think", "tokens"),
-    Column("truncated_share", "Cut off", "share"),
-)
-_SERVED = (Column("run", "Run"), Column("temperature", "Temperature"), *EXPECTED)
-_SPREAD = (
-    Column("rows", "Rows"),
-    Column("full_accuracy_min", "Full acc. least", "share"),
-    Column("full_accuracy_max", "most", "share"),
-    Column("peak_gain_min", "Peak gain least"),
-    Column("peak_gain_max", "most"),
-    Column("peak_gain_std", "std."),
-)
+
+class _Sample(Row, table="temperature", title="By temperature, seed and sample"):
+    run: str = column("Run")
+    temperature: str = column("Temperature")
+    seed: int = column("Seed")
+    sample: int = column("Sample")
+    questions: int = column("Questions")
+    full_accuracy: float = column("Full acc. (forced)", "share")
+    full_accuracy_ci: Ends = ends("95% low", "share")
+    natural_accuracy: float | None = column("Natural right", "share")
+    peak_gain: float = column("Peak gain")
+    mean_think_tokens: float = column("Mean think", "tokens")
+    truncated_share: float = column("Cut off", "share")
+
+
+class _Spread(Row, table="spread", title="Over all rows"):
+    rows: int = column("Rows")
+    full_accuracy_min: float = column("Full acc. least", "share")
+    full_accuracy_max: float = column("most", "share")
+    peak_gain_min: float = column("Peak gain least")
+    peak_gain_max: float = column("most")
+    peak_gain_std: float | None = column("std.")
+
+
+class _Served(
+    Row,
+    table="served",
+    title="Expected at equal risk, {serving}",
+    note="the cheapest rule on fit questions, all samples together",
+):
+    run: str = column("Run")
+    temperature: str = column("Temperature")
+    expected: Expected | None = part(Expected)
+
+
+OUTLINE = Outline("temperature", 'Appendix "Temperature Sweep"', (_Sample, _Spread, _Served))
 
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     """Accuracy and gain by temperature, seed and sample.
-
-    Parameters
-    ----------
-    sources : sequence of Source
-        Related runs, or one with several samples.
-    options : StudyOptions
 
     Raises
     ------
@@ -71,61 +84,52 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
         )
     require_related(sources, varied=_VARIED)
     views = [view(s, n, all_samples=True) for s, n in zip(sources, labels(sources), strict=True)]
-    rows: list[tuple[Cell, ...]] = []
-    accuracies: list[float] = []
-    gains: list[float] = []
-    for source, one in zip(sources, views, strict=True):
-        assert source.manifest is not None  # held by require_related
-        plan = source.manifest["plan"]
-        for sample in np.unique(one.table.samples).tolist():
-            table = one.table.with_reference("last-checkpoint")
-            table = table.take(table.samples == sample)
-            right, natural = table.correct[:, -1], table.natural_correct
-            found = learned_peak(paper_setting(replace(one, table=table)))
-            accuracies.append(float(right.mean()))
-            gains.append(found.gain)
-            rows.append(
-                (
-                    one.label,
-                    _temperature(plan["greedy"], plan["temperature"]),
-                    plan["seed"],
-                    sample,
-                    table.n_questions,
-                    accuracies[-1],
-                    *exact_interval(int(right.sum()), table.n_questions),
-                    None if natural is None else float(natural.mean()),
-                    found.gain,
-                    float(table.trace_tokens.mean()),
-                    float(table.truncated.mean()),
-                )
-            )
-    spread = (
-        len(rows),
-        min(accuracies),
-        max(accuracies),
-        min(gains),
-        max(gains),
-        float(np.std(gains, ddof=1)) if len(gains) > 1 else None,
+    samples = [
+        _sample(source, one, sample)
+        for source, one in zip(sources, views, strict=True)
+        for sample in np.unique(one.table.samples).tolist()
+    ]
+    protocols, reasons = deploy_protocols(sources, study_settings(options))
+    temperatures = {row.run: row.temperature for row in samples}
+    served = [
+        _Served(each.label, temperatures[each.label], each.expected(each.all_sequences()))
+        for each in protocols
+    ]
+    found: list[Row | str] = [*samples, _spread(samples), *served, *reasons]
+    return OUTLINE.result(found, options, basis_remarks(views))
+
+
+def _sample(source: Source, one: View, sample: int) -> _Sample:
+    assert source.manifest is not None  # held by require_related
+    plan = source.manifest["plan"]
+    table = one.table.with_reference("last-checkpoint")
+    table = table.take(table.samples == sample)
+    right, natural = table.correct[:, -1], table.natural_correct
+    return _Sample(
+        run=one.label,
+        temperature=_temperature(plan["greedy"], plan["temperature"]),
+        seed=plan["seed"],
+        sample=sample,
+        questions=right.size,
+        full_accuracy=float(right.mean()),
+        full_accuracy_ci=exact_interval(int(right.sum()), right.size),
+        natural_accuracy=None if natural is None else float(natural.mean()),
+        peak_gain=learned_peak(paper_setting(replace(one, table=table))).gain,
+        mean_think_tokens=float(table.trace_tokens.mean()),
+        truncated_share=float(table.truncated.mean()),
     )
-    sides, reasons = fit_sides(sources, study_settings(options))
-    drawn = {str(row[0]): row[1] for row in rows}
-    served = [(s.label, drawn[s.label], *s.expected(s.all_chains())) for s in sides]
-    return StudyResult(
-        "temperature",
-        'Appendix "Temperature Sweep"',
-        ("paper", "deploy"),
-        (
-            Table("temperature", "By temperature, seed and sample", _ROWS, tuple(rows)),
-            Table("spread", "Over all rows", _SPREAD, (spread,)),
-            Table(
-                "served",
-                f"Expected at equal risk, {options.serving}",
-                _SERVED,
-                tuple(served),
-                "the cheapest rule on fit questions, all samples together",
-            ),
-        ),
-        (*basis_remarks(views), *reasons),
+
+
+def _spread(samples: Sequence[_Sample]) -> _Spread:
+    accuracies = [row.full_accuracy for row in samples]
+    gains = [row.peak_gain for row in samples]
+    return _Spread(
+        rows=len(samples),
+        full_accuracy_min=min(accuracies),
+        full_accuracy_max=max(accuracies),
+        peak_gain_min=min(gains),
+        peak_gain_max=max(gains),
+        peak_gain_std=float(np.std(gains, ddof=1)) if len(gains) > 1 else None,
     )
 
 

@@ -2,69 +2,77 @@
 
 Paper, Appendix "Transfer Protocols" and Section "Transfer, Robustness, and Cross-Family Checks":
 gain over fixed budgets of the learned rule, zero-shot, target-calibrated and target-trained.  The
-deploy side takes each run's exported policy and measures savings and losses of the three on the
+deploy protocol takes each run's exported policy and measures savings and losses of the three on the
 target's test questions, as `calibrate --from --compare` does; it certifies nothing, because
 nothing here is entered in a ledger.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import permutations
+from typing import Any
 
 from stopadvisor.assessment.assess import calibration_size
 from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.certification.calibration import Calibration, calibrate
-from stopadvisor.certification.transfer import TransferComparison, calibrate_transfer, compare
+from stopadvisor.certification.transfer import TransferRow, calibrate_transfer, compare
 from stopadvisor.errors import CalibrationError, PolicyError, StudyError
 from stopadvisor.paper.transfer_gains import Learner, transfer_gains
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.runs.access import View, basis_remarks
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.protocols import paper_setting, paper_views, study_settings
-from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table
+from stopadvisor.studies.rows import Ends, Outline, Row, column, ends
+from stopadvisor.studies.study import StudyOptions, StudyResult
 
-__all__ = ["run"]
+__all__ = ["OUTLINE", "run"]
 
 _POLICY = "policy.joblib"
 
-_GAINS = (
-    Column("source", "From"),
-    Column("target", "To"),
-    Column("type", "Type"),
-    Column("source_gain", "At source"),
-    Column("zero_shot_gain", "Zero-shot"),
-    Column("target_calibrated_gain", "Target-calibrated"),
-    Column("target_trained_gain", "Target-trained"),
-)
-_SAVINGS = (
-    Column("source", "From"),
-    Column("target", "To"),
-    Column("protocol", "Protocol"),
-    Column("family", "Rule"),
-    Column("saving_pct", "Saves (test)", "%"),
-    Column("saving_low", "95% low", "%"),
-    Column("saving_high", "high", "%"),
-    Column("risk", "Risk (test)", "share"),
-    Column("risk_low", "95% low", "share"),
-    Column("risk_high", "high", "share"),
-    Column("would_certify", "Certifies"),
-    Column("labels", "Labels"),
-    Column("questions", "Questions"),
-    Column("checkpoints", "Checkpoints"),
-    Column("accuracy", "Accuracy", "share"),
-    Column("full_accuracy", "Full acc.", "share"),
-)
+
+class _Gain(
+    Row,
+    table="gains",
+    title="Gain of the learned rule on the target's test questions",
+    note="accuracy above fixed budgets at equal thinking; thresholds are those of peak gain",
+):
+    source: str = column("From")
+    target: str = column("To")
+    type: str = column("Type")
+    source_gain: float = column("At source")
+    zero_shot_gain: float = column("Zero-shot")
+    target_calibrated_gain: float = column("Target-calibrated")
+    target_trained_gain: float = column("Target-trained")
+
+
+class _Saving(
+    Row,
+    table="savings",
+    title="Exported policies on the target's test questions, {serving}",
+    note="certifies: its labels would; there is no certificate, for no look is entered here",
+):
+    source: str = column("From")
+    target: str = column("To")
+    protocol: str = column("Protocol")
+    family: str | None = column("Rule")
+    saving_pct: float = column("Saves (test)", "%")
+    saving_ci: Ends = ends("95% low", "%")
+    risk: float = column("Risk (test)", "share")
+    risk_ci: Ends = ends("95% low", "share")
+    would_certify: bool = column("Certifies")
+    labels: int = column("Labels")
+    questions: int = column("Questions")
+    checkpoints: int = column("Checkpoints")
+    accuracy: float = column("Accuracy", "share")
+    full_accuracy: float = column("Full acc.", "share")
+
+
+OUTLINE = Outline("transfer", 'Appendix "Transfer Protocols"', (_Gain, _Saving))
 
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
-    """All pairs of the runs given.
-
-    Parameters
-    ----------
-    sources : sequence of Source
-        Two or more.
-    options : StudyOptions
+    """Every ordered pair of the runs given, of which there are two or more.
 
     Raises
     ------
@@ -74,53 +82,32 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     if len(sources) < 2:
         raise StudyError(f"a transfer needs two runs or more, got {len(sources)}")
     views = paper_views(sources)
+    found = [*_gains(sources, views)]
+    found += _savings(sources, views, study_settings(options, boosted=True))
+    return OUTLINE.result(found, options, basis_remarks(views))
+
+
+def _gains(sources: Sequence[Source], views: Sequence[View]) -> Iterator[Row | str]:
     learners = [Learner.build(view.table, paper_setting(view)) for view in views]
-    gains: list[tuple[Cell, ...]] = []
-    reasons: list[str] = []
     for a, b in permutations(range(len(sources)), 2):
         found = transfer_gains(learners[a], learners[b])
-        gains.append(
-            (
-                views[a].label,
-                views[b].label,
-                _kind(sources[a], sources[b]),
-                learners[a].peak_gain,
-                found.zero_shot,
-                found.target_calibrated,
-                found.target_trained,
-            )
+        yield _Gain(
+            source=views[a].label,
+            target=views[b].label,
+            type=_kind(sources[a], sources[b]),
+            source_gain=learners[a].peak_gain,
+            zero_shot_gain=found.zero_shot,
+            target_calibrated_gain=found.target_calibrated,
+            target_trained_gain=found.target_trained,
         )
-        if a < b and _named(sources[a]) & _named(sources[b]):
-            reasons.append(
+        if a < b and _keys(sources[a]) & _keys(sources[b]):
+            yield (
                 f"{views[a].label} and {views[b].label} share questions: between them the paper's "
                 "gains are those of another model or decoding on questions already seen"
             )
-    savings = _deploy_rows(sources, views, study_settings(options, boosted=True), reasons)
-    return StudyResult(
-        "transfer",
-        'Appendix "Transfer Protocols"',
-        ("paper", "deploy"),
-        (
-            Table(
-                "gains",
-                "Gain of the learned rule on the target's test questions",
-                _GAINS,
-                tuple(gains),
-                "accuracy above fixed budgets at equal thinking; thresholds are those of peak gain",
-            ),
-            Table(
-                "savings",
-                f"Exported policies on the target's test questions, {options.serving}",
-                _SAVINGS,
-                tuple(savings),
-                "certifies: its labels would; there is no certificate, for no look is entered here",
-            ),
-        ),
-        (*basis_remarks(views), *reasons),
-    )
 
 
-def _named(source: Source) -> set[str]:
+def _keys(source: Source) -> set[str]:
     """Keys of questions; an archive's are row numbers and name nothing elsewhere."""
     return set() if source.is_archive else set(source.table.keys)
 
@@ -130,7 +117,7 @@ def _kind(source: Source, target: Source) -> str:
     if source.manifest is None or target.manifest is None:
         return "unknown"
     same_model = source.model == target.model
-    same_task = bool(_named(source) & _named(target))
+    same_task = bool(_keys(source) & _keys(target))
     if same_model and same_task:
         return "same task and model"
     if same_model:
@@ -141,21 +128,20 @@ def _kind(source: Source, target: Source) -> str:
 # --- Exported policies ----------------------------------------------------------------------------
 
 
-def _deploy_rows(
-    sources: Sequence[Source], views: Sequence[View], settings: Settings, reasons: list[str]
-) -> list[tuple[Cell, ...]]:
-    """Savings of every exported policy on every other run; adds why some have none."""
-    policies = {}
+def _savings(
+    sources: Sequence[Source], views: Sequence[View], settings: Settings
+) -> Iterator[Row | str]:
+    """Savings of every exported policy on every other run, and why some have none."""
+    policies: dict[str, Mapping[str, Any]] = {}
     for source, view in zip(sources, views, strict=True):
         if not (source.folder / _POLICY).exists():
-            reasons.append(f"{view.label}: no {_POLICY}, so that nothing of it is transferred")
+            yield f"{view.label}: no {_POLICY}, so that nothing of it is transferred"
             continue
         policy = load_policy(source.folder / _POLICY)
         if policy.kind == "stop":
             policies[view.label] = policy.content
         else:
-            reasons.append(f"{view.label}: its policy never stops, so that nothing is transferred")
-    rows: list[tuple[Cell, ...]] = []
+            yield f"{view.label}: its policy never stops, so that nothing is transferred"
     for target, view in zip(sources, views, strict=True):
         contents = {name: c for name, c in policies.items() if name != view.label}
         if not contents or view.basis != "all":
@@ -163,17 +149,17 @@ def _deploy_rows(
         try:
             choice, trained = _trained(target, settings)
         except CalibrationError as error:
-            reasons.append(f"{view.label}: no deploy side as a target: {error}")
+            yield f"{view.label}: no deploy side as a target: {error}"
             continue
         for name, content in contents.items():
             try:
                 moved = calibrate_transfer(content, target, settings)
                 found = compare(content, target, moved, choice, trained)
             except (CalibrationError, PolicyError) as error:
-                reasons.append(f"{name} on {view.label}: {error} (see `probe --like POLICY`)")
+                yield f"{name} on {view.label}: {error} (see `probe --like POLICY`)"
                 continue
-            rows.extend((name, view.label, *row) for row in _compared(found))
-    return rows
+            for row in found.rows:
+                yield _saving(name, view.label, row)
 
 
 def _trained(target: Source, settings: Settings) -> tuple[Choice, Calibration]:
@@ -182,25 +168,21 @@ def _trained(target: Source, settings: Settings) -> tuple[Choice, Calibration]:
     return choice, calibrate(choice, calibration)
 
 
-def _compared(found: TransferComparison) -> list[tuple[Cell, ...]]:
-    rows: list[tuple[Cell, ...]] = []
-    for row in found.rows:
-        outcome, spread = row.outcome, row.outcome.saving_interval
-        rows.append(
-            (
-                row.protocol,
-                row.family,
-                outcome.total_saving_pct,
-                None if spread is None else spread.low,
-                None if spread is None else spread.high,
-                outcome.risk,
-                *row.risk_ci95,
-                row.certified,
-                row.labels_used,
-                outcome.n,
-                len(row.budgets),
-                outcome.accuracy,
-                outcome.full_correct / outcome.n,
-            )
-        )
-    return rows
+def _saving(source: str, target: str, row: TransferRow) -> _Saving:
+    outcome = row.outcome
+    return _Saving(
+        source=source,
+        target=target,
+        protocol=row.protocol,
+        family=row.family,
+        saving_pct=outcome.total_saving_pct,
+        saving_ci=outcome.saving_interval,
+        risk=outcome.risk,
+        risk_ci=row.risk_ci95,
+        would_certify=row.certified,
+        labels=row.labels_used,
+        questions=outcome.n,
+        checkpoints=len(row.budgets),
+        accuracy=outcome.accuracy,
+        full_accuracy=outcome.full_correct / outcome.n,
+    )

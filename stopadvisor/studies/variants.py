@@ -5,7 +5,8 @@ Takes each variant's probabilities; how they were fitted is for the studies to s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
 
 import numpy as np
 
@@ -18,43 +19,55 @@ from stopadvisor.paper.protocol import first_stops
 from stopadvisor.runs.access import View
 from stopadvisor.stats.bootstrap import interval
 from stopadvisor.stats.reliability import auroc
-from stopadvisor.studies.protocols import FitSide
-from stopadvisor.studies.study import Cell, Column, StudyOptions
+from stopadvisor.studies.protocols import DeployProtocol
+from stopadvisor.studies.rows import Ends, Row, column, ends
+from stopadvisor.studies.study import StudyOptions
 
-__all__ = ["PEAKS", "SERVED", "peak_rows", "served_row"]
-
-PEAKS = (
-    Column("run", "Run"),
-    Column("variant", "Variant"),
-    Column("threshold", "Threshold"),
-    Column("peak_gain", "Peak gain"),
-    Column("gain_low", "95 % CI"),
-    Column("gain_high", "high"),
-    Column("ahead", "Ahead of the first"),
-    Column("ahead_low", "95 % CI"),
-    Column("ahead_high", "high"),
-    Column("auroc", "AUROC"),
-)
-"""Columns of `peak_rows`; the title of ``ahead`` is for the study to change."""
-
-SERVED = (
-    Column("run", "Run"),
-    Column("variant", "Variant"),
-    Column("auroc", "AUROC (fit)"),
-    Column("fit_risk", "Risk (fit)", "share"),
-    Column("fit_saving_pct", "Net saving (fit)", "%"),
-)
+__all__ = ["VariantPeak", "VariantSaving", "variant_peaks", "variant_saving"]
 
 
-def peak_rows(
-    view: View, chances: Mapping[str, FloatArray], reference: str, options: StudyOptions
-) -> list[tuple[Cell, ...]]:
+class VariantPeak(Row):
+    """Peak gain of a variant; a study gives it a table, and `ahead` its title."""
+
+    run: str = column("Run")
+    variant: str = column("Variant")
+    threshold: float = column("Threshold")
+    peak_gain: float = column("Peak gain")
+    gain_ci: Ends = ends("95 % CI")
+    ahead: float | None = column("Ahead of the first")
+    ahead_ci: Ends = ends("95 % CI")
+    auroc: float | None = column("AUROC")
+
+
+class VariantSaving(Row):
+    """What a variant saves on fit questions; empty where it cannot be fitted or may not stop."""
+
+    run: str = column("Run")
+    variant: str = column("Variant")
+    auroc: float | None = column("AUROC (fit)")
+    fit_risk: float | None = column("Risk (fit)", "share")
+    fit_saving_pct: float | None = column("Net saving (fit)", "%")
+
+
+_Peak = TypeVar("_Peak", bound=VariantPeak)
+_Saving = TypeVar("_Saving", bound=VariantSaving)
+
+
+def variant_peaks(
+    kind: type[_Peak],
+    view: View,
+    probabilities: Mapping[str, FloatArray],
+    reference: str,
+    options: StudyOptions,
+) -> Iterator[_Peak]:
     """Peak gain of each variant, and by how much it is ahead of one of them.
 
     Parameters
     ----------
+    kind : type of VariantPeak
+        The study's own row class.
     view : View
-    chances : mapping of str to ndarray of float, shape (n_questions, n_checkpoints)
+    probabilities : mapping of str to ndarray of float, shape (n_questions, n_checkpoints)
         Out of fold.
     reference : str
         The variant with which the others are compared, in the same resamples.
@@ -65,55 +78,55 @@ def peak_rows(
     fixed = fixed_budget_frontier(thinking, table.correct, table.budgets)
     peaks = {
         name: peak(values, thinking, table.correct, peak_thresholds("learned", values), fixed)
-        for name, values in chances.items()
+        for name, values in probabilities.items()
     }
     resampled = resample_gains(
-        {name: first_stops(chances[name], found.threshold) for name, found in peaks.items()},
+        {name: first_stops(probabilities[name], found.threshold) for name, found in peaks.items()},
         thinking,
         table.correct,
         n_resamples=options.resamples,
         rng=np.random.default_rng(options.seed),
     )
-    rows: list[tuple[Cell, ...]] = []
     for name, found in peaks.items():
-        spread = interval(resampled[name])
-        ahead: tuple[Cell, ...] = (None, None, None)
-        if name != reference:
-            apart = interval(resampled[name] - resampled[reference])
-            ahead = (found.gain - peaks[reference].gain, apart.low, apart.high)
-        rows.append(
-            (
-                view.label,
-                name,
-                found.threshold,
-                found.gain,
-                spread.low,
-                spread.high,
-                *ahead,
-                auroc(chances[name], table.correct),
-            )
+        other = name != reference
+        yield kind(
+            run=view.label,
+            variant=name,
+            threshold=found.threshold,
+            peak_gain=found.gain,
+            gain_ci=interval(resampled[name]),
+            ahead=found.gain - peaks[reference].gain if other else None,
+            ahead_ci=interval(resampled[name] - resampled[reference]) if other else None,
+            auroc=auroc(probabilities[name], table.correct),
         )
-    return rows
 
 
-def served_row(
-    side: FitSide, name: str, scores: FloatArray, chain: ThresholdSequence
-) -> tuple[Cell, ...]:
+def variant_saving(
+    kind: type[_Saving],
+    deploy: DeployProtocol,
+    name: str,
+    scores: FloatArray,
+    sequence: ThresholdSequence,
+) -> _Saving:
     """What a variant over all checkpoints saves at the risk that calibration could certify.
 
     Parameters
     ----------
-    side : FitSide
+    kind : type of VariantSaving
+        The study's own row class.
+    deploy : DeployProtocol
     name : str
     scores : ndarray of float, shape (n_questions, n_checkpoints)
         Of the fit questions, out of fold.
-    chain : ThresholdSequence
+    sequence : ThresholdSequence
         Made of them.
     """
-    table = side.fit.table
-    live = ~table.ended
-    position = chain.position(side.limit)
-    found: tuple[Cell, ...] = (None, None)
-    if position >= 0:
-        found = (float(chain.losses[position]) / table.n_questions, side.saving(chain))
-    return (side.label, name, auroc(scores[live], table.stop_correct[live]), *found)
+    live, right = ~deploy.fit.table.ended, deploy.fit.table.stop_correct
+    limit = deploy.limit(sequence)
+    return kind(
+        run=deploy.label,
+        variant=name,
+        auroc=auroc(scores[live], right[live]),
+        fit_risk=limit.risk if limit else None,
+        fit_saving_pct=limit.saving_pct if limit else None,
+    )

@@ -12,7 +12,7 @@ from stopadvisor.errors import StudyError
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.failure_cases import run
-from stopadvisor.studies.protocols import fit_side, study_settings
+from stopadvisor.studies.protocols import deploy_protocol, study_settings
 from stopadvisor.studies.study import StudyOptions
 from stopadvisor.workload.questions import read_workload
 from tests.material import ARCHIVES, make_run
@@ -71,11 +71,12 @@ def test_cases_are_those_of_the_published_thresholds(name: str, tmp_path: Path) 
 def test_the_deploy_side_counts_what_the_chosen_rules_lose(tmp_path: Path) -> None:
     source = open_source(make_run(tmp_path / "run", 500))
     found = run([source], StudyOptions(alpha=0.2, extra={"cases": "2"}))
-    side = fit_side(source, "run", study_settings(StudyOptions(alpha=0.2)))
-    chain = side.cheapest([c for c in side.all_chains() if c.scorer.is_learned])
-    assert chain is not None
+    deploy = deploy_protocol(source, "run", study_settings(StudyOptions(alpha=0.2)))
+    chosen = deploy.cheapest([s for s in deploy.all_sequences() if s.scorer.is_learned])
+    assert chosen is not None
+    sequence, limit = chosen
     lost = row_of(found, "counts", protocol="deploy", case="lost-correct")
-    assert lost["questions"] == chain.losses[chain.position(side.limit)]
+    assert lost["questions"] == sequence.losses[limit.index]
     shown = [
         (r["protocol"], r["case"]) for r in rows_of(found, "cases") if r["case"] == "lost-correct"
     ]

@@ -11,7 +11,7 @@ import pytest
 from stopadvisor.constants import PAPER_BUDGETS, PAPER_SCHEDULES
 from stopadvisor.errors import StudyError
 from stopadvisor.runs.sources import open_source
-from stopadvisor.studies.protocols import fit_side, study_settings
+from stopadvisor.studies.protocols import deploy_protocol, study_settings
 from stopadvisor.studies.schedules import nearest_columns, run
 from tests.material import ARCHIVES, BUDGETS, edit_records, make_run
 from tests.studies.material import QUICK, archive, row_of, rows_of
@@ -70,16 +70,17 @@ def test_what_was_not_probed_is_said(tmp_path: Path) -> None:
 def test_savings_are_those_of_the_cheapest_rule_within_the_risk(tmp_path: Path) -> None:
     source = open_source(make_run(tmp_path / "run", 500))
     row = row_of(run([source], QUICK), "saving", schedule="4-linear")
-    side = fit_side(source, "run", study_settings(QUICK))
-    table = side.fit.table
+    deploy = deploy_protocol(source, "run", study_settings(QUICK))
+    table = deploy.fit.table
     columns = nearest_columns(np.array(BUDGETS), PAPER_SCHEDULES["4-linear"])
-    chain = side.cheapest(side.chains(columns))
-    assert chain is not None
-    stops = chain.curve.stops(chain.position(side.limit))
+    chosen = deploy.cheapest(deploy.sequences(columns))
+    assert chosen is not None
+    sequence, limit = chosen
+    stops = sequence.curve.stops(limit.index)
     right = np.column_stack([table.correct_online[:, columns], table.full_correct])
     lost = table.full_correct & ~right[np.arange(len(stops)), stops]
     assert row["fit_risk"] == pytest.approx(lost.mean())
-    assert lost.sum() <= side.limit
+    assert lost.sum() <= deploy.most_losses
     tokens, probes = 0.0, 0
     for i, stop in enumerate(stops.tolist()):
         for j, column in enumerate(columns):

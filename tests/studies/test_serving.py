@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stopadvisor.runs.sources import open_source
-from stopadvisor.studies.protocols import fit_side, study_settings
+from stopadvisor.studies.protocols import deploy_protocol, study_settings
 from stopadvisor.studies.serving import run
 from stopadvisor.studies.study import StudyOptions
 from tests.material import ARCHIVES, make_run
@@ -49,11 +49,12 @@ def test_prices_weigh_the_tokens_of_one_rule(tmp_path: Path) -> None:
     source = open_source(make_run(tmp_path / "run", 500))
     options = StudyOptions(resamples=400, alpha=0.2)
     found = run([source], options)
-    side = fit_side(source, "run", study_settings(options))
-    chain = side.cheapest(side.all_chains())
-    assert chain is not None
-    table, schedule = side.fit.table, chain.scorer.schedule
-    stops = chain.curve.stops(chain.position(side.limit)).tolist()
+    deploy = deploy_protocol(source, "run", study_settings(options))
+    chosen = deploy.cheapest(deploy.all_sequences())
+    assert chosen is not None
+    sequence, limit = chosen
+    table, schedule = deploy.fit.table, sequence.scorer.schedule
+    stops = sequence.curve.stops(limit.index).tolist()
     # Under kv-fork: prompt once, thinking, and suffix and answer of each probe until the stop.
     decoded = prefilled = full_decoded = 0.0
     assert table.natural_tokens is not None
@@ -77,7 +78,7 @@ def test_prices_weigh_the_tokens_of_one_rule(tmp_path: Path) -> None:
         # The regime's own rule is the cheapest of all, the one shown among them.
         own = row_of(found, "own", regime=name)
         assert own["saving_pct"] >= float(str(row["saving_pct"])) - 1e-9
-    assert row_of(found, "own", regime="kv-fork")["saving_pct"] == pytest.approx(side.saving(chain))
+    assert row_of(found, "own", regime="kv-fork")["saving_pct"] == pytest.approx(limit.saving_pct)
     spent = row_of(found, "tokens", regime="kv-fork")
     n = table.n_questions
     assert (spent["decoded"], spent["prefilled"]) == pytest.approx((decoded / n, prefilled / n))
