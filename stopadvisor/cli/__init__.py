@@ -18,6 +18,7 @@ __all__ = [
     "progress",
     "report",
     "run",
+    "schema",
     "settings",
     "simulate",
     "study",

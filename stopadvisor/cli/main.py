@@ -77,6 +77,9 @@ COMMANDS = {
     ),
     "workload": CommandEntry("stopadvisor.cli.workload", "Write a public benchmark as a workload."),
     "study": CommandEntry("stopadvisor.cli.study", "Repeat the paper's studies on finished runs."),
+    "schema": CommandEntry(
+        "stopadvisor.cli.schema", "Print the JSON Schema of what --json prints."
+    ),
     "completion": CommandEntry(
         "stopadvisor.cli.completion", "Print the script for completion in bash, zsh or fish."
     ),

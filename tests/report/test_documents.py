@@ -23,6 +23,7 @@ from stopadvisor.runs.ledger import LookRequest, take_looks
 from stopadvisor.runs.sources import Source, open_source
 from tests.material import make_run, write_archive
 from tests.policy_content import example_contents
+from tests.schemas import check_valid
 
 SCALARS = ("entropy", "confidence")
 
@@ -50,12 +51,13 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def assert_plain(document: Mapping[str, Any]) -> None:
-    """JSON and nothing else: exact types, finite numbers, the same after a round trip."""
+def assert_plain(name: str, document: Mapping[str, Any]) -> None:
+    """JSON and nothing else: exact types, finite numbers, as the schema says."""
     for path, value in leaves(document):
         assert type(value) in (str, int, float, bool, type(None)), (path, type(value))
         assert not isinstance(value, float) or math.isfinite(value), path
     assert json.loads(json.dumps(document, allow_nan=False)) == document
+    check_valid(name, document)
 
 
 def deploy(source: Source, **settings: Any) -> Assessment:
@@ -68,7 +70,7 @@ def test_assessments_are_plain_whatever_they_advise(
     source: Source, alpha: float, serving: str
 ) -> None:
     document = assessment_document(deploy(source, alpha=alpha, serving=serving))
-    assert_plain(document)
+    assert_plain("assess", document)
     advice = document["recommendation"]
     assert (advice["policy"] == "full-budget") == (advice["family"] is None)
     assert (advice["policy"] == "full-budget") == (advice["schedule"] is None)
@@ -77,7 +79,7 @@ def test_assessments_are_plain_whatever_they_advise(
 
 def test_paper_assessments_are_plain(archive: Source) -> None:
     document = assessment_document(assess_paper(archive, alpha=0.12, delta=0.05), ["a remark"])
-    assert_plain(document)
+    assert_plain("assess", document)
     assert [row["alpha"] for row in document["matched_risk"]] == [0.05, 0.1, 0.12, 0.15, 0.2]
     assert document["remarks"] == ["a remark"]
     advice = document["recommendation"]
@@ -111,7 +113,7 @@ def test_calibrations_are_plain(source: Source, tmp_path: Path, alpha: float) ->
     document = calibration_document(
         assessment, calibration, look, content, tmp_path / "policy.joblib"
     )
-    assert_plain(document)
+    assert_plain("calibrate", document)
     assert document["certified"] == (document["certificate"] is not None)
     assert document["certified"] == (document["refusal"] is None)
     assert document["policy"] == str(tmp_path / "policy.joblib")
@@ -124,7 +126,7 @@ def test_calibrations_are_plain(source: Source, tmp_path: Path, alpha: float) ->
 def test_policies_are_plain(name: str) -> None:
     policy = Policy(build_policy(example_contents()[name]))
     document = policy_document(policy, Path("p.joblib"))
-    assert_plain(document)
+    assert_plain("inspect", document)
     assert document["digest"] == policy.digest
     assert {row["name"] for row in document["features"]} == set(policy.content["features"])
 

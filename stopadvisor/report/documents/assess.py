@@ -207,7 +207,7 @@ class AssessDocument(_ProtocolFields, _ServedFields):
     """`assess --json` and `assessment.json`."""
 
     schema: int
-    """1."""
+    """Now 1; raised when a program that reads this has to change."""
     protocol: Literal["deploy", "paper"]
     """What to act on, or the published analysis."""
     alpha: float

@@ -77,7 +77,7 @@ class CertificationFields(TypedDict):
     """What every way of calibrating reports."""
 
     schema: int
-    """1."""
+    """Now 1; raised when a program that reads this has to change."""
     protocol: Literal["deploy"]
     """Only this one certifies."""
     run: str
@@ -294,6 +294,7 @@ def certification_fields(
 
 class _OnStop(TypedDict, total=False):
     on_stop: Literal["answer"]
+    """As above."""
 
 
 def _on_stop(content: Mapping[str, Any]) -> _OnStop:

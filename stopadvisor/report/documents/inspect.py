@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.report.documents.parts import (
+    FROM_POLICY_FILE,
     SCHEMA,
     CertificateFields,
     ExpectedFields,
@@ -79,7 +80,7 @@ class InspectDocument(TypedDict):
     """`inspect --json`."""
 
     schema: int
-    """1."""
+    """Now 1; raised when a program that reads this has to change."""
     policy: str
     """The file."""
     digest_valid: bool
@@ -108,11 +109,11 @@ class InspectDocument(TypedDict):
     """What it is bound to; null for an archive or a simulation."""
     engine: _BoundEngine | None
     """What probed; another one asks for a passing `verify`."""
-    certificate: CertificateFields | None
+    certificate: Annotated[CertificateFields | None, FROM_POLICY_FILE]
     """What was shown."""
-    profile: ProfileFields | None
+    profile: Annotated[ProfileFields | None, FROM_POLICY_FILE]
     """Of the questions on which the rule was chosen."""
-    expected: ExpectedFields | None
+    expected: Annotated[ExpectedFields | None, FROM_POLICY_FILE]
     """What it is expected to do."""
     versions: dict[str, str | None]
     """Of packages, by name."""

@@ -12,7 +12,7 @@ from stopadvisor.probes.trajectories import Profile
 from stopadvisor.stats.bootstrap import Interval
 
 __all__ = [
-    "OPEN_PARTS",
+    "FROM_POLICY_FILE",
     "SCHEMA",
     "CertificateFields",
     "ExpectedFields",
@@ -174,8 +174,9 @@ class ExpectedFields(TypedDict):
     """Only with `--on-stop answer`: tokens of the visible answer that are saved."""
 
 
-OPEN_PARTS = (CertificateFields, ExpectedFields)
-"""Parts of a policy file, in which a policy by another program may hold more, or less."""
+FROM_POLICY_FILE = "from a policy file"
+"""Marks a field that is copied from a policy file, in which a policy by another program may hold
+more, or less."""
 
 
 def profile_fields(profile: Profile) -> ProfileFields:

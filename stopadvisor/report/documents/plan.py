@@ -14,7 +14,7 @@ class PlanDocument(TypedDict):
     """`plan --json`."""
 
     schema: int
-    """1."""
+    """Now 1; raised when a program that reads this has to change."""
     alpha: float
     """The risk to certify."""
     delta: float

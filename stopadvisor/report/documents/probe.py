@@ -16,7 +16,7 @@ class ProbeDocument(TypedDict):
     """`probe --json`."""
 
     schema: int
-    """1."""
+    """Now 1; raised when a program that reads this has to change."""
     run: str
     """Where the probes are."""
     questions: int
@@ -91,7 +91,7 @@ class PreflightDocument(TypedDict):
     """`preflight --json` and `preflight.json`."""
 
     schema: int
-    """1."""
+    """Now 1; raised when a program that reads this has to change."""
     status: str
     """`pass`, `warn` or `fail`: the worst of the checks."""
     checks: list[_CheckFields]

@@ -35,7 +35,7 @@ class ProfileServingDocument(TypedDict):
     """`profile-serving --json`, and its file."""
 
     schema: int
-    """1."""
+    """Now 1; raised when a program that reads this has to change."""
     model: str
     """What was measured."""
     engine: str

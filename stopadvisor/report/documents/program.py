@@ -1,12 +1,20 @@
-"""What the program itself prints as JSON: an error, and the script for a shell."""
+"""What the program itself prints as JSON: an error, a shell's script, the list of schemas."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypedDict
 
 from stopadvisor.report.documents.parts import SCHEMA
 
-__all__ = ["CompletionDocument", "ErrorDocument", "completion_document", "error_document"]
+__all__ = [
+    "CompletionDocument",
+    "ErrorDocument",
+    "SchemaListDocument",
+    "completion_document",
+    "error_document",
+    "schema_list_document",
+]
 
 
 class _Error(TypedDict):
@@ -29,11 +37,27 @@ class CompletionDocument(TypedDict):
     """`completion --json`."""
 
     schema: int
-    """1."""
+    """Now 1; raised when a program that reads this has to change."""
     shell: str
     """`bash`, `zsh` or `fish`."""
     script: str
     """What to source."""
+
+
+class _SchemaEntry(TypedDict):
+    name: str
+    """For `stopadvisor schema NAME`."""
+    describes: str
+    """Which command prints such a document, and which file holds one."""
+
+
+class SchemaListDocument(TypedDict):
+    """`schema --json`, without a name."""
+
+    schema: int
+    """Now 1; raised when a program that reads this has to change."""
+    schemas: list[_SchemaEntry]
+    """All there are."""
 
 
 def error_document(kind: str, message: str, exit_code: int) -> ErrorDocument:
@@ -44,3 +68,11 @@ def error_document(kind: str, message: str, exit_code: int) -> ErrorDocument:
 def completion_document(shell: str, script: str) -> CompletionDocument:
     """Build the document of a completion script."""
     return {"schema": SCHEMA, "shell": shell, "script": script}
+
+
+def schema_list_document(described: Mapping[str, str]) -> SchemaListDocument:
+    """Build the document of the schemas there are, from what each describes."""
+    rows: list[_SchemaEntry] = [
+        {"name": name, "describes": describes} for name, describes in described.items()
+    ]
+    return {"schema": SCHEMA, "schemas": rows}

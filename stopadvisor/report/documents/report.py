@@ -15,7 +15,7 @@ class ReportDocument(TypedDict):
     """`report --json`."""
 
     schema: int
-    """1."""
+    """Now 1; raised when a program that reads this has to change."""
     run: str
     """Where the probes are."""
     report: str

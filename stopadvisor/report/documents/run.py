@@ -89,7 +89,7 @@ class RunDocument(TypedDict):
     """`run --json`."""
 
     schema: int
-    """1."""
+    """Now 1; raised when a program that reads this has to change."""
     policy: str
     """Its file."""
     digest: str

@@ -15,7 +15,7 @@ class SimulateDocument(TypedDict):
     """`simulate --json`."""
 
     schema: int
-    """1."""
+    """Now 1; raised when a program that reads this has to change."""
     simulated: bool
     """Always true."""
     out: str

@@ -63,7 +63,7 @@ class StudyDocument(TypedDict):
     """`study NAME --json` and `studies/NAME.json`."""
 
     schema: int
-    """1."""
+    """Now 1; raised when a program that reads this has to change."""
     study: str
     """Its name."""
     paper: str
@@ -93,7 +93,7 @@ class StudyAllDocument(TypedDict):
     """`study all --json`."""
 
     schema: int
-    """1."""
+    """Now 1; raised when a program that reads this has to change."""
     studies: list[StudyDocument]
     """Those that the runs allow."""
     skipped: list[SkippedStudy]
@@ -115,7 +115,7 @@ class StudyListDocument(TypedDict):
     """`study list --json`."""
 
     schema: int
-    """1."""
+    """Now 1; raised when a program that reads this has to change."""
     studies: list[_Entry]
     """All there are."""
 

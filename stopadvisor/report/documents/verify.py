@@ -38,7 +38,7 @@ class VerifyDocument(TypedDict):
     """`verify --json`."""
 
     schema: int
-    """1."""
+    """Now 1; raised when a program that reads this has to change."""
     policy: str
     """Its file."""
     digest: str

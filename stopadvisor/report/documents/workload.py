@@ -15,7 +15,7 @@ class WorkloadDocument(TypedDict):
     """`workload --json`."""
 
     schema: int
-    """1."""
+    """Now 1; raised when a program that reads this has to change."""
     benchmark: str
     """Its name."""
     source: str

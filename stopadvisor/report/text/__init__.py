@@ -6,6 +6,7 @@ __all__ = [
     "plan",
     "preflight",
     "run",
+    "schema",
     "screen",
     "study",
     "transfer",

@@ -1,0 +1,245 @@
+"""JSON Schemas: they follow from the types, and every command prints what its schema says.
+
+A document must fit its schema; the documents of a command together must hold every field of it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from stopadvisor.cli.main import COMMANDS, main
+from stopadvisor.collection.cues import CueExample
+from stopadvisor.collection.preflight import Check, PreflightReport
+from stopadvisor.engines.openai.regime import Repeated, classify, write_regime
+from stopadvisor.policy.frozen import Policy, build_policy, save_policy
+from stopadvisor.report.documents.inspect import policy_document
+from stopadvisor.report.documents.probe import preflight_document
+from stopadvisor.runs.directory import RunDirectory
+from tests.material import PLAN, keep_studies, make_run, write_archive
+from tests.policy_content import example_contents
+from tests.schemas import DOCUMENTS, FOLDER, check_valid, schema, schema_text
+from tests.scripted import ScriptedEngine
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_file_is_up_to_date(name: str) -> None:
+    text = (FOLDER / f"{name}.json").read_text(encoding="utf-8")
+    assert text == schema_text(name), "run `python -m tests.schemas`"
+    Draft202012Validator.check_schema(json.loads(text))
+
+
+def test_every_command_has_a_schema_and_no_file_is_left_over() -> None:
+    assert {path.stem for path in FOLDER.iterdir()} == set(DOCUMENTS)
+    assert COMMANDS.keys() <= DOCUMENTS.keys() | {"schema"}  # which prints a schema, or the list
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_field_says_what_it_is(name: str) -> None:
+    for path, field in properties(schema(name)):
+        assert field["description"].endswith((".", ":")), path
+
+
+def properties(found: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every field of a schema, those of its parts once."""
+    if isinstance(found, Mapping):
+        for key, value in found.items():
+            if key == "properties":
+                for name, field in value.items():
+                    yield f"{path}.{name}", field
+            yield from properties(value, f"{path}.{key}")
+
+
+def names(document: Any) -> Iterator[str]:
+    """Every name in a document, at whatever depth."""
+    if isinstance(document, Mapping):
+        for key, item in document.items():
+            yield key
+            yield from names(item)
+    elif isinstance(document, list):
+        for item in document:
+            yield from names(item)
+
+
+def check(name: str, *documents: Any) -> None:
+    for document in documents:
+        check_valid(name, document)
+    known = {path.rpartition(".")[2] for path, _ in properties(schema(name))}
+    assert known <= {key for document in documents for key in names(document)}
+
+
+def answer(capsys: pytest.CaptureFixture[str], *words: str | Path) -> dict[str, Any]:
+    """What a command prints as JSON."""
+    capsys.readouterr()
+    code = main([*map(str, words), "--json"])
+    out = capsys.readouterr().out
+    assert code in (0, 3), out
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+# --- What every command prints --------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an assessable run, one of questions that came later, and an archive."""
+    root = tmp_path_factory.mktemp("schemas")
+    make_run(root / "old", 300)
+    make_run(root / "visible", 300, plan=replace(PLAN, on_stop="answer"))
+    make_run(root / "new", 600)
+    new = RunDirectory.load(root / "new")
+    new.rewrite([replace(record, category="sums") for record in new.records()[300:]])
+    write_archive(root / "raw.npz")
+    return root
+
+
+ALPHA = ("--alpha", "0.15")
+
+
+def test_assess(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = ("--out", runs / "results")
+    shutil.copytree(runs / "old", runs / "copy")  # what was assessed is what calibrate takes over
+    shutil.copytree(runs / "old", runs / "served")
+    asked_twice = [Repeated(n, n // 32 * 32, 0.01 + n / 1000, 0.01) for n in (101, 334, 727)]
+    write_regime(runs / "served", classify(asked_twice))
+    check(
+        "assess",
+        answer(capsys, "assess", runs / "served"),
+        answer(capsys, "assess", runs / "copy", "--serving", "overlap", "--price", "1/0.1/4"),
+        answer(capsys, "assess", runs / "raw.npz", "--protocol", "paper", *folder),
+        answer(capsys, "assess", runs / "visible", "--families", "learned"),
+    )
+
+
+def test_calibrate_inspect_and_verify(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rule = ("--families", "learned")
+    visible = answer(capsys, "calibrate", runs / "visible", *ALPHA, *rule)
+    certified = answer(capsys, "calibrate", runs / "old", *ALPHA, *rule)
+    policy = runs / "old" / "policy.joblib"
+    inspected = answer(capsys, "inspect", policy)
+    verified = [
+        answer(capsys, "verify", policy, runs / "new", "--test-only"),
+        answer(capsys, "verify", visible["policy"], runs / "visible", "--test-only"),
+    ]
+    transferred = answer(
+        capsys, "calibrate", runs / "new", "--from", policy, "--compare", *ALPHA, *rule
+    )
+    refused = answer(capsys, "calibrate", runs / "old", "--alpha", "0.002", *rule)
+    assert transferred["certificate"]
+    assert refused["refusal"]
+    check("calibrate", certified, transferred, refused, visible)
+    moved = answer(capsys, "inspect", transferred["policy"])
+    shown = answer(capsys, "inspect", visible["policy"])
+    check("inspect", inspected, moved, shown)
+    check("verify", *verified)
+
+
+def test_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer(capsys, "schema", "assess") == schema("assess")
+    listed = answer(capsys, "schema")
+    check("schema-list", listed)
+    assert {row["name"] for row in listed["schemas"]} == set(DOCUMENTS)
+    assert main(["schema"]) == 0
+    assert "calibration.json" in capsys.readouterr().out
+    assert main(["schema", "nothing"]) == 2
+    assert "there are assess, calibrate" in capsys.readouterr().err
+
+
+def test_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["inspect", "nothing"], ["plan", "--alpha", "2"]):
+        assert main([*words, "--json"]) == 2
+        check("error", json.loads(capsys.readouterr().out))
+
+
+@pytest.mark.parametrize("name", sorted(example_contents()))
+def test_policies_of_other_programs(name: str) -> None:
+    """What a policy file may leave out or add fits the schema too."""
+    policy = Policy(build_policy(example_contents()[name]))
+    check_valid("inspect", policy_document(policy, Path("p.joblib")))
+
+
+def test_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    check("plan", answer(capsys, "plan"))
+
+
+def test_simulate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check("simulate", answer(capsys, "simulate", "-n", "40", "-o", tmp_path / "run"))
+
+
+def test_workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("datasets")
+    row = {"question": "1 + 1?", "answer": "#### 2"}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    words = ("--from", tmp_path / "rows.jsonl", "-o", tmp_path / "gsm8k.jsonl")
+    check("workload", answer(capsys, "workload", "gsm8k", *words))
+
+
+def test_completion(capsys: pytest.CaptureFixture[str]) -> None:
+    check("completion", answer(capsys, "completion", "zsh"))
+
+
+def test_study(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(runs)
+    import_module(COMMANDS["study"].module)  # its choice of names is made once, of all of them
+    keep_studies(monkeypatch, "ablation", "transfer")
+    words = ("raw.npz", "--resamples", "100")
+    everything = answer(capsys, "study", "all", *words, "--jobs", "1")
+    assert [row["study"] for row in everything["skipped"]] == ["transfer"]
+    listed = answer(capsys, "study", "list")
+    check("study", answer(capsys, "study", "ablation", *words))
+    check("study-all", everything)
+    check("study-list", listed)
+    (file,) = runs.rglob("studies/ablation.json")
+    check_valid("study", json.loads(file.read_bytes()))
+
+
+def test_probe_and_preflight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("stopadvisor.cli.model.load_engine", lambda options: ScriptedEngine())
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "run", 120)
+    check("probe", answer(capsys, "probe", "run-sums.jsonl", "--out", "again", "--max-think", "99"))
+    check_valid("preflight", json.loads(Path("again/preflight.json").read_bytes()))
+    report = answer(capsys, "preflight", "run-sums.jsonl", "--compare-cues", "--max-think", "256")
+    assert report["cues"]
+    differing = PreflightReport(
+        (Check("cue", "warn", "seen"),), 0.5, (CueExample("q-1", natural="1", forced="2"),), 2
+    )
+    check("preflight", report, preflight_document(differing, None))
+
+
+@pytest.mark.integration
+def test_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from stopadvisor.engines.hf import load_engine
+    from tests.engines.online_policies import TINY_REASONER, rule
+
+    (tmp_path / "samples").symlink_to(ROOT / "samples")
+    monkeypatch.chdir(tmp_path)
+    engine = load_engine(str(TINY_REASONER), device="cpu")
+    policy = rule(engine, "run-stability", 2.0, budgets=[0, 16])
+    save_policy(policy.content, tmp_path / "policy.joblib")
+
+    lines = (ROOT / "samples" / "arithmetic.jsonl").read_text(encoding="utf-8").splitlines()[:48]
+    (tmp_path / "few.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    answer(
+        capsys, "probe", "few.jsonl", "--model", TINY_REASONER, "--budgets", "0,16", "--out", "r",
+        "--split", "50/50/0", "--seed", "4", "--no-preflight",
+    )  # fmt: skip
+    words = ("policy.joblib", "few.jsonl", "--model", TINY_REASONER, "--compare-full")
+    check("run", answer(capsys, "run", *words, "--against", "r"))
