@@ -46,11 +46,11 @@ def served(url: str | None, model: str) -> Iterator[tuple[str, str]]:
     if url is not None:
         yield url, model
         return
-    home = environment()
-    if home is None:
+    replica = environment()
+    if replica is None:
         sys.exit("no vLLM environment: tests/integration/setup-vllm.sh builds it")
     with tempfile.TemporaryDirectory() as folder:
-        server = VllmServer(home, Path(folder))
+        server = VllmServer(replica, Path(folder))
         server.start()
         try:
             yield server.base_url, NAME

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, DynamicCache, Qwen3Config
 
 from stopadvisor.constants import PAPER_BUDGETS
 from stopadvisor.engines.answer_end import AnswerStops
-from stopadvisor.engines.hf.branch import Branch, Forced, probe_branches
+from stopadvisor.engines.hf.branch import Branch, BranchAnswer, probe_branches
 from stopadvisor.engines.hf.cache import KeptCache, register_attention
 from stopadvisor.engines.hf.memory import kv_bytes_per_token
 from stopadvisor.engines.hf.runner import Runner
@@ -170,7 +170,7 @@ class RandomQwen3:
         branches: Sequence[Branch] | None = None,
         *,
         consume: bool = True,
-    ) -> list[Forced]:
+    ) -> list[BranchAnswer]:
         """Answer all branches at once; `consume` as when traces are collected."""
         at = self.branches if branches is None else branches
         return probe_branches(

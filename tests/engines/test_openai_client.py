@@ -75,13 +75,13 @@ def test_a_server_may_say_how_long_to_wait() -> None:
 
 
 @pytest.mark.parametrize("fault", ["500", "truncated", "close"])
-def test_patience_ends(fault: str) -> None:
+def test_retrying_ends(fault: str) -> None:
     began = time.monotonic()
     with (
         fake_server(always=fault) as server,
         pytest.raises(EngineError, match=r"^no answer for 1 s from http://127.0.0.1:"),
     ):
-        asked([server], lambda c: c.complete(prompt_ids(), max_tokens=1), patience=1.0)
+        asked([server], lambda c: c.complete(prompt_ids(), max_tokens=1), retry_timeout=1.0)
     assert 1.0 <= time.monotonic() - began < 5.0
     assert len(server.asked) > 1
 
@@ -95,7 +95,7 @@ def test_an_answer_that_takes_too_long_is_named() -> None:
             [server],
             lambda c: c.complete(prompt_ids(), max_tokens=1),
             request_timeout=0.3,
-            patience=0.2,
+            retry_timeout=0.2,
         )
 
 
@@ -106,7 +106,7 @@ def test_a_server_that_comes_back_in_time_costs_time_alone() -> None:
     again = threading.Timer(0.7, server.start)
     again.start()
     try:
-        answer = asked([server], lambda c: c.complete(prompt_ids(), max_tokens=2), patience=30)
+        answer = asked([server], lambda c: c.complete(prompt_ids(), max_tokens=2), retry_timeout=30)
     finally:
         again.join()
         server.stop()
@@ -178,7 +178,7 @@ def test_an_answer_that_is_cut_off_for_good_is_not_asked_for_again(
 
 @pytest.mark.parametrize("reason", ["abort", "insufficient_system_resource"])
 def test_an_answer_that_was_given_up_is_asked_for_again(reason: str) -> None:
-    error, server = ended(reason, stream=False, patience=0.5)
+    error, server = ended(reason, stream=False, retry_timeout=0.5)
     assert not isinstance(error, Refused)
     assert reason in str(error)
     assert len(server.asked) > 1
@@ -192,9 +192,9 @@ def test_no_text_is_an_empty_one() -> None:
 def test_several_servers_share_the_questions_evenly() -> None:
     async def work(client: Client) -> None:
         for _ in range(6):
-            home = client.home()
+            replica = client.assign_replica()
             for _ in range(2):  # what belongs to a question goes where its prefix is cached
-                await client.complete(prompt_ids(), max_tokens=1, home=home)
+                await client.complete(prompt_ids(), max_tokens=1, replica=replica)
 
     with fake_server() as first, fake_server() as second:
         asked([first, second], work)
@@ -205,7 +205,11 @@ def test_several_servers_share_the_questions_evenly() -> None:
 def test_a_server_that_fails_is_not_waited_for_while_another_is_free(fault: str) -> None:
     with fake_server(always=fault) as first, fake_server() as second:
         began = time.monotonic()
-        asked([first, second], lambda c: c.complete(prompt_ids(), max_tokens=1, home=0), patience=9)
+        asked(
+            [first, second],
+            lambda c: c.complete(prompt_ids(), max_tokens=1, replica=0),
+            retry_timeout=9,
+        )
         assert time.monotonic() - began < 1.0  # what the first asks for
         assert (len(first.asked), len(second.asked)) == (1, 1)
 
@@ -213,11 +217,11 @@ def test_a_server_that_fails_is_not_waited_for_while_another_is_free(fault: str)
 def test_another_server_takes_over_while_one_is_down() -> None:
     async def work(client: Client) -> None:
         for _ in range(8):
-            await client.complete(prompt_ids(), max_tokens=1, home=client.home())
+            await client.complete(prompt_ids(), max_tokens=1, replica=client.assign_replica())
 
     with fake_server() as first, fake_server() as second:
         second.stop()
-        asked([first, second], work, patience=20)
+        asked([first, second], work, retry_timeout=20)
         assert len(first.asked) == 8
 
 
@@ -263,7 +267,9 @@ def test_a_server_that_repeats_the_key_does_not_show_it(fault: str | None) -> No
         fake_server(key=SECRET if fault else "other", echoes_key=True, always=fault) as server,
         pytest.raises(EngineError) as caught,
     ):
-        asked([server], lambda c: c.complete(prompt_ids(), max_tokens=1), key=key, patience=0.1)
+        asked(
+            [server], lambda c: c.complete(prompt_ids(), max_tokens=1), key=key, retry_timeout=0.1
+        )
     assert "A_KEY" in str(caught.value)
     error: BaseException | None = caught.value
     while error is not None:

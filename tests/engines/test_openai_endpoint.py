@@ -20,7 +20,7 @@ def found(*servers: FakeServer, model: str = "tiny-reasoner") -> Endpoint:
 
 def found_at(*urls: str, model: str = "tiny-reasoner") -> Endpoint:
     async def main() -> Endpoint:
-        async with Client(urls, model, patience=1.0) as client:
+        async with Client(urls, model, retry_timeout=1.0) as client:
             return await find_endpoint(client)
 
     return asyncio.run(main())
@@ -168,7 +168,7 @@ def test_servers_that_differ_are_refused() -> None:
 
 
 def test_a_server_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stopadvisor.engines.openai.endpoint.OPENING_PATIENCE", 0.3)
+    monkeypatch.setattr("stopadvisor.engines.openai.endpoint.OPENING_TIMEOUT", 0.3)
     server = FakeServer()
     server.start()
     server.stop()

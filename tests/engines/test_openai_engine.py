@@ -315,7 +315,7 @@ def test_the_ramp_needs_no_usage(ids: tuple[int, ...]) -> None:
         def __init__(self) -> None:
             self.lock = asyncio.Lock()
 
-        def home(self) -> int:
+        def assign_replica(self) -> int:
             return 0
 
         async def complete(self, prompt: object, **options: object) -> Completion:
@@ -334,7 +334,7 @@ def test_progress_tells_requests_and_the_cached_share() -> None:
     with fake_server() as server, engine_at(server) as engine:
         engine.probe(prompts(1), PLAN)
         assert engine.status().endswith("% of prompt tokens cached")
-        kinds = [(s.kind, s.budget) for s in engine.served]
+        kinds = [(s.kind, s.budget) for s in engine.requests]
     assert kinds[0] == ("trace", 0)
     assert sorted(kinds[1:]) == [("probe", b) for b in (0, 4, 12, LENGTH)]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stopadvisor.engines.openai.drawn import Served
+from stopadvisor.engines.openai.drawn import RequestUsage
 from stopadvisor.engines.openai.regime import (
     SERVING,
     Cached,
@@ -48,13 +48,13 @@ class _Server:
     floor: float = 0.01
     per_token: float = 1e-4
     seen: list[tuple[int, ...]] = field(default_factory=list)
-    homes: list[int | None] = field(default_factory=list)
+    questions: list[int | None] = field(default_factory=list)
 
     async def complete(
-        self, prompt_ids: Sequence[int], *, max_tokens: int, home: int | None
+        self, prompt_ids: Sequence[int], *, max_tokens: int, replica: int | None
     ) -> _Answer:
         assert max_tokens == 1
-        self.homes.append(home)
+        self.questions.append(replica)
         prompt = tuple(prompt_ids)
         cached = 0
         if self.block and prompt in self.seen:
@@ -116,8 +116,8 @@ def test_prompts_fit_the_context_and_are_new_each_time() -> None:
 def test_every_server_is_asked() -> None:
     server = _Server(16, urls=("a", "b", "c", "d"))
     _measure(server)
-    assert set(server.homes) == {0, 1, 2, 3}
-    assert server.homes[::2] == server.homes[1::2]  # the second time where the first was
+    assert set(server.questions) == {0, 1, 2, 3}
+    assert server.questions[::2] == server.questions[1::2]  # the second time where the first was
 
 
 def test_the_price_of_reading_back_is_the_slope_of_the_second_time() -> None:
@@ -153,13 +153,13 @@ def test_probes_that_nothing_could_be_cached_for_change_nothing() -> None:
 
 def test_probes_are_held_against_what_an_earlier_request_had_sent() -> None:
     rows = [
-        Served("trace", 0, 50, 0),
-        Served("probe", 16, 50 + 16 + 6, 64),  # 66 tokens stand: two blocks of 32
-        Served("probe", 70, 50 + 70 + 6, 32),  # 120 stand, three blocks; two were lost
-        Served("probe", 80, 50 + 80 + 6, 128),
-        Served("probe", 90, 50 + 96 + 14, 160),  # suffix found too: does not count
-        Served("answer", 90, 50 + 90 + 1, 0),
-        Served("probe", 90, 50 + 90 + 6, None),  # not said
+        RequestUsage("trace", 0, 50, 0),
+        RequestUsage("probe", 16, 50 + 16 + 6, 64),  # 66 tokens stand: two blocks of 32
+        RequestUsage("probe", 70, 50 + 70 + 6, 32),  # 120 stand, three blocks; two were lost
+        RequestUsage("probe", 80, 50 + 80 + 6, 128),
+        RequestUsage("probe", 90, 50 + 96 + 14, 160),  # suffix found too: does not count
+        RequestUsage("answer", 90, 50 + 90 + 1, 0),
+        RequestUsage("probe", 90, 50 + 90 + 6, None),  # not said
     ]
     assert found_in_cache(rows, 6, 32) == Cached(4, 64 + 96 + 128 + 128, 64 + 32 + 128 + 128)
 
@@ -199,8 +199,8 @@ def test_a_chat_caches_what_its_probes_found(
 )
 def test_the_probes_of_a_chat_tell_its_blocks(told: list[int | None], block: int | None) -> None:
     with fake_server(**VLLM) as server, chat_engine(server) as engine:
-        engine.served.append(Served("trace", 0, 50, 16))  # no probe: does not count
-        engine.served += [Served("probe", 80, 150, cached) for cached in told]
+        engine.requests.append(RequestUsage("trace", 0, 50, 16))  # no probe: does not count
+        engine.requests += [RequestUsage("probe", 80, 150, cached) for cached in told]
         assert measure_engine(engine, "Answer:").cache_block == block
 
 

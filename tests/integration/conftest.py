@@ -15,10 +15,10 @@ from tests.integration.server import NAME, TINY_REASONER, VllmServer, environmen
 
 @pytest.fixture(scope="session")
 def _vllm_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    home = environment()
-    if home is None:
+    replica = environment()
+    if replica is None:
         pytest.skip("no vLLM environment: tests/integration/setup-vllm.sh builds it")
-    server = VllmServer(home, tmp_path_factory.mktemp("vllm"))
+    server = VllmServer(replica, tmp_path_factory.mktemp("vllm"))
     server.start()
     yield server
     server.stop()

@@ -46,14 +46,14 @@ TEMPLATE = """
 
 @pytest.fixture(scope="module")
 def chatting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    home = environment()
-    if home is None:
+    replica = environment()
+    if replica is None:
         pytest.skip("no vLLM environment: tests/integration/setup-vllm.sh builds it")
     folder = tmp_path_factory.mktemp("vllm-chat")
     template = folder / "template.jinja"
     template.write_text(TEMPLATE.lstrip(), encoding="utf-8")
     words = ("--reasoning-parser", "deepseek_r1", "--chat-template", str(template))
-    server = VllmServer(home, folder, words)
+    server = VllmServer(replica, folder, words)
     server.start()
     yield server
     server.stop()

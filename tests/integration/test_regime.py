@@ -19,11 +19,11 @@ pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def without_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    home = environment()
-    if home is None:
+    replica = environment()
+    if replica is None:
         pytest.skip("no vLLM environment: tests/integration/setup-vllm.sh builds it")
     server = VllmServer(
-        home, tmp_path_factory.mktemp("uncached"), arguments=("--no-enable-prefix-caching",)
+        replica, tmp_path_factory.mktemp("uncached"), arguments=("--no-enable-prefix-caching",)
     )
     server.start()
     yield server

@@ -23,7 +23,7 @@ from stopadvisor.engines.hf.traces import Kept
 from stopadvisor.engines.sampling import entropy_top_k
 from stopadvisor.errors import EngineError
 
-__all__ = ["Branch", "Forced", "probe_branches"]
+__all__ = ["Branch", "BranchAnswer", "probe_branches"]
 
 _STATISTICS_ELEMENTS = 2**26
 """Most logits that are turned into statistics at once: 256 MB in float32."""
@@ -43,7 +43,7 @@ class Branch:
 
 
 @dataclass(frozen=True)
-class Forced:
+class BranchAnswer:
     """One forced answer, as numbers."""
 
     ids: tuple[int, ...]
@@ -66,7 +66,7 @@ def probe_branches(
     cap: int,
     entropy: str = "full",
     consume: bool = False,
-) -> list[Forced]:
+) -> list[BranchAnswer]:
     """Decode a forced answer on every branch, greedily; the kept cache stays as it was.
 
     Parameters
@@ -90,7 +90,7 @@ def probe_branches(
 
     Returns
     -------
-    list of Forced
+    list of BranchAnswer
         In the order of `branches`.
 
     Raises
@@ -293,12 +293,12 @@ class _Records:
         over[live] = ended
         return over
 
-    def forced(self, branch: int, with_tail: bool) -> Forced:
+    def forced(self, branch: int, with_tail: bool) -> BranchAnswer:
         """Return one branch's answer."""
         length, ended = int(self._length[branch]), bool(self._ended[branch])
         counted = max(1, length - ended)
         logprob, entropy, tail = self._statistics[branch, :counted].mean(axis=0).tolist()
-        return Forced(
+        return BranchAnswer(
             ids=tuple(self._ids[branch, :length].tolist()),
             ended=ended,
             mean_logprob=min(logprob, 0.0),

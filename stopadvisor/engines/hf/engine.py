@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from stopadvisor.engines.answer_end import AnswerStops
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.errors import OutOfMemory
-from stopadvisor.engines.hf.branch import Branch, Forced, probe_branches
+from stopadvisor.engines.hf.branch import Branch, BranchAnswer, probe_branches
 from stopadvisor.engines.hf.memory import free_memory, kv_bytes_per_token
 from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.engines.hf.sampling import Sampler, Sampling, uniforms
@@ -300,7 +300,7 @@ class HfEngine:
 
     def _probe_group(
         self, group: Finished, plan: ProbePlan, suffix: list[int]
-    ) -> list[dict[int, Forced]]:
+    ) -> list[dict[int, BranchAnswer]]:
         """Probe a group's traces; per row, the forced answer at each prefix length."""
         lengths = [
             sorted({min(budget, length) for budget in plan.budgets})
@@ -317,7 +317,7 @@ class HfEngine:
             entropy=plan.entropy,
             consume=True,
         )
-        probed: list[dict[int, Forced]] = [{} for _ in lengths]
+        probed: list[dict[int, BranchAnswer]] = [{} for _ in lengths]
         for branch, answer in zip(branches, answers, strict=True):
             probed[branch.row][branch.tokens] = answer
         return probed
@@ -368,7 +368,7 @@ class HfEngine:
         row: int,
         prompt_tokens: int,
         suffix_tokens: int,
-        answers: Mapping[int, Forced],
+        answers: Mapping[int, BranchAnswer],
         plan: ProbePlan,
     ) -> RawTrace:
         """Turn one row into text and figures."""
@@ -397,7 +397,11 @@ class HfEngine:
         )
 
     def _raw_probe(
-        self, budget: int, length: int, answers: Mapping[int, Forced], markers: Mapping[int, int]
+        self,
+        budget: int,
+        length: int,
+        answers: Mapping[int, BranchAnswer],
+        markers: Mapping[int, int],
     ) -> RawProbe:
         at = min(budget, length)
         forced = answers[at]

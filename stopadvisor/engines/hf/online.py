@@ -19,7 +19,7 @@ import torch
 
 from stopadvisor.answers.normal_form import extract_forced, extract_natural
 from stopadvisor.engines.errors import OutOfMemory
-from stopadvisor.engines.hf.branch import Branch, Forced, probe_branches
+from stopadvisor.engines.hf.branch import Branch, BranchAnswer, probe_branches
 from stopadvisor.engines.hf.engine import HfEngine, ran_out_of_memory
 from stopadvisor.engines.hf.loaded import wrap
 from stopadvisor.engines.hf.rolling import RollingBatch, RollingSampler
@@ -324,7 +324,7 @@ class _Serving:
 
     def _probe(self, batch: RollingBatch) -> list[tuple[int, Reply]]:
         """Probe where it is due and end what the policy stops."""
-        stopped: list[tuple[int, Stop, Forced]] = []
+        stopped: list[tuple[int, Stop, BranchAnswer]] = []
         while due := self._due(batch):
             branches = [Branch(i, batch.offset(i) + self._asked(i).position) for i in due]
             answers = probe_branches(
@@ -352,7 +352,7 @@ class _Serving:
         assert isinstance(event, AskProbe)
         return event
 
-    def _judge(self, batch: RollingBatch, i: int, forced: Forced) -> Event:
+    def _judge(self, batch: RollingBatch, i: int, forced: BranchAnswer) -> Event:
         """Hand a row's session the forced answer it asked for; returns what it says then."""
         row, position = self._rows[i], self._asked(i).position
         row.session.judge(
@@ -369,7 +369,7 @@ class _Serving:
     # --- Replies ---
 
     def _stopped(
-        self, batch: RollingBatch, i: int, stop: Stop, forced: Forced
+        self, batch: RollingBatch, i: int, stop: Stop, forced: BranchAnswer
     ) -> tuple[int, Reply]:
         text = self.engine.stops.text(forced.ids, forced.ended)
         answer = extract_forced(self._rows[i].request.task, text) or None

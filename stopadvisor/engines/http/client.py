@@ -35,8 +35,8 @@ from stopadvisor.errors import EngineError
 
 __all__ = [
     "FINAL",
-    "PATIENCE",
     "REQUEST_TIMEOUT",
+    "RETRY_TIMEOUT",
     "Client",
     "Completion",
     "Key",
@@ -44,7 +44,7 @@ __all__ = [
     "Traffic",
 ]
 
-PATIENCE = 300.0
+RETRY_TIMEOUT = 300.0
 """Seconds that a request goes on failing before the run gives up."""
 REQUEST_TIMEOUT = 600.0
 """Seconds that a server may take over one answer."""
@@ -94,14 +94,14 @@ class Client:
     ----------
     base_urls : sequence of str
         Such as ``http://host:8000/v1``.  With several, each question has a home among them (see
-        `home`), so that its prefix is cached where it is asked for again.
+        `assign_replica`), so that its prefix is cached where it is asked for again.
     model : str
         Name of the model as the servers know it.
     key : Key, optional
         Sent to these servers only, through the proxies that the environment names.
     request_timeout : float
         Seconds for one answer.
-    patience : float
+    retry_timeout : float
         Seconds for which a request may go on failing before `EngineError` is raised: a server that
         dies and comes back within them costs time, and nothing else.
 
@@ -124,10 +124,10 @@ class Client:
         *,
         key: Key | None = None,
         request_timeout: float = REQUEST_TIMEOUT,
-        patience: float = PATIENCE,
+        retry_timeout: float = RETRY_TIMEOUT,
     ) -> None:
         self.model = model
-        self.patience = patience
+        self.retry_timeout = retry_timeout
         self.traffic = Traffic()
         self._key = key
         self._servers = Servers(base_urls)
@@ -159,9 +159,9 @@ class Client:
         """Base URLs of the servers."""
         return self._servers.urls
 
-    def home(self) -> int:
+    def assign_replica(self) -> int:
         """Give a question its server, by number: the one that was given the fewest so far."""
-        return self._servers.home()
+        return self._servers.assign_replica()
 
     async def complete(
         self,
@@ -172,8 +172,8 @@ class Client:
         seed: int | None = None,
         stop_token_ids: Sequence[int] = (),
         logprobs: int | None = None,
-        home: int | None = None,
-        patience: float | None = None,
+        replica: int | None = None,
+        retry_timeout: float | None = None,
         **fields: Any,
     ) -> Completion:
         """Continue token ids.
@@ -192,9 +192,9 @@ class Client:
             End the answer, beside the model's own.
         logprobs : int, optional
             Return log-probabilities of the decoded tokens and of so many likeliest ones.
-        home : int, optional
+        replica : int, optional
             The question's server; another is asked while that one is down.
-        patience : float, optional
+        retry_timeout : float, optional
             Instead of the client's own.
         **fields
             Further fields of the request, such as ``top_p``.
@@ -204,14 +204,14 @@ class Client:
         Refused
             The server will not do this.
         EngineError
-            It went on failing for longer than `patience`.
+            It went on failing for longer than `retry_timeout`.
         """
         options: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature}
         options |= {"seed": seed, "logprobs": logprobs}
         options |= {"stop_token_ids": list(stop_token_ids) or None}
         body = self._body(prompt, fields | options)
-        completion: Completion = await self._patiently(
-            "POST", "/completions", body, home, patience, _whole(read_completion)
+        completion: Completion = await self._ask_until(
+            "POST", "/completions", body, replica, retry_timeout, _whole(read_completion)
         )
         self._count(completion)
         return completion
@@ -222,8 +222,8 @@ class Client:
         take: Take,
         *,
         stop_token_ids: Sequence[int] = (),
-        home: int | None = None,
-        patience: float | None = None,
+        replica: int | None = None,
+        retry_timeout: float | None = None,
         **fields: Any,
     ) -> Completion:
         """Continue token ids and hand the tokens on as they are decoded.
@@ -254,7 +254,11 @@ class Client:
         asked |= {"stop_token_ids": list(stop_token_ids) or None}
         body = self._body(prompt, fields | asked)
         return await self.read_stream(
-            "/completions", body, lambda: StreamReader(take), home=home, patience=patience
+            "/completions",
+            body,
+            lambda: StreamReader(take),
+            replica=replica,
+            retry_timeout=retry_timeout,
         )
 
     async def read_stream(
@@ -263,8 +267,8 @@ class Client:
         body: Mapping[str, Any],
         make_reader: Callable[[], Reader],
         *,
-        home: int | None = None,
-        patience: float | None = None,
+        replica: int | None = None,
+        retry_timeout: float | None = None,
     ) -> Completion:
         """Send a request whose answer is streamed, and have a reader put it together.
 
@@ -294,7 +298,9 @@ class Client:
                 self.traffic.failed += 1
                 return reader.result(time.monotonic() - began, broken=True)
 
-        completion: Completion = await self._patiently("POST", path, body, home, patience, receive)
+        completion: Completion = await self._ask_until(
+            "POST", path, body, replica, retry_timeout, receive
+        )
         self._count(completion)
         return completion
 
@@ -318,8 +324,8 @@ class Client:
         path: str,
         body: Mapping[str, Any] | None = None,
         *,
-        home: int | None = None,
-        patience: float | None = None,
+        replica: int | None = None,
+        retry_timeout: float | None = None,
     ) -> dict[str, Any]:
         """Send any request and return the JSON object it is answered with.
 
@@ -334,22 +340,22 @@ class Client:
         Refused, EngineError
             As in `complete`.
         """
-        found: dict[str, Any] = await self._patiently(
-            method, path, body, home, patience, _whole(lambda data, seconds: data)
+        found: dict[str, Any] = await self._ask_until(
+            method, path, body, replica, retry_timeout, _whole(lambda data, seconds: data)
         )
         return found
 
-    async def _patiently(
+    async def _ask_until(
         self,
         method: str,
         path: str,
         body: Mapping[str, Any] | None,
-        home: int | None,
-        patience: float | None,
+        replica: int | None,
+        retry_timeout: float | None,
         receive: _Receive,
     ) -> Any:
-        """Ask until it works, or for as long as patience lasts."""
-        limit = Waiting(self.patience if patience is None else patience)
+        """Ask until it works, or until `retry_timeout` is over."""
+        limit = Waiting(self.retry_timeout if retry_timeout is None else retry_timeout)
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(TransientError),
             stop=limit.stop,
@@ -359,15 +365,15 @@ class Client:
         )
         content = None if body is None else json.dumps(body).encode()
         try:
-            return await retrying(self._once, method, path, content, home, receive)
+            return await retrying(self._once, method, path, content, replica, receive)
         except TransientError as error:
             tried = f"for {limit.seconds:.0f} s " if limit.seconds >= 1 else ""
             raise EngineError(f"no answer {tried}from {error}") from error
 
     async def _once(
-        self, method: str, path: str, content: bytes | None, home: int | None, receive: _Receive
+        self, method: str, path: str, content: bytes | None, replica: int | None, receive: _Receive
     ) -> Any:
-        server = self._servers.pick(home)
+        server = self._servers.pick(replica)
         url = server.url.removesuffix("/v1") + path[1:] if path[:2] == "//" else server.url + path
         headers = {} if content is None else {"Content-Type": "application/json"}
         server.in_flight += 1

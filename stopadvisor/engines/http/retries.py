@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from tenacity import RetryCallState
 from tenacity.wait import wait_random_exponential
 
-__all__ = ["LONGEST_PAUSE", "OPENING_PATIENCE", "TransientError", "Waiting"]
+__all__ = ["LONGEST_PAUSE", "OPENING_TIMEOUT", "TransientError", "Waiting"]
 
-OPENING_PATIENCE = 5.0
+OPENING_TIMEOUT = 5.0
 """Seconds for which a server may be out of reach before it is called unreachable."""
 LONGEST_PAUSE = 10.0
 """Seconds between two attempts at most, unless the server asks for more."""
@@ -44,12 +44,12 @@ class Waiting:
         return self._since + self.seconds - now
 
     def stop(self, _: RetryCallState) -> bool:
-        """Whether patience is over."""
+        """Whether to give up."""
         return self._left() <= 0
 
     def wait(self, state: RetryCallState) -> float:
         """Seconds until the next attempt: more each time, and as many as the server asks for."""
         error = state.outcome.exception() if state.outcome else None
         asked = error.retry_after if isinstance(error, TransientError) else 0.0
-        # Never beyond the end of patience: the last attempt is made then.
+        # Never beyond the time-out: the last attempt is made when it is over.
         return max(0.0, min(max(asked, self._pause(state)), self._left()))

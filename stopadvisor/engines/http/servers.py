@@ -26,7 +26,7 @@ class Server:
 
     url: str
     in_flight: int = 0
-    homes: int = 0
+    questions: int = 0
     """Questions that were given to it."""
     resting_until: float = 0.0
 
@@ -54,17 +54,17 @@ class Servers:
         """Base URLs."""
         return tuple(server.url for server in self._all)
 
-    def home(self) -> int:
+    def assign_replica(self) -> int:
         """Give a question its server, by number: the one that was given the fewest so far."""
-        number = min(range(len(self._all)), key=lambda i: self._all[i].homes)
-        self._all[number].homes += 1
+        number = min(range(len(self._all)), key=lambda i: self._all[i].questions)
+        self._all[number].questions += 1
         return number
 
-    def pick(self, home: int | None) -> Server:
+    def pick(self, replica: int | None) -> Server:
         """Take the home while it is well, else the least busy server that is."""
         well = self._well() or self._all
-        if home is not None and self._all[home] in well:
-            return self._all[home]
+        if replica is not None and self._all[replica] in well:
+            return self._all[replica]
         return min(well, key=lambda server: server.in_flight)
 
     def any_well(self) -> bool:

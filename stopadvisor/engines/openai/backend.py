@@ -27,7 +27,7 @@ class Backend(Protocol):
         """Base URLs of the servers."""
         ...
 
-    def home(self) -> int:
+    def assign_replica(self) -> int:
         """Give a question its server."""
         ...
 

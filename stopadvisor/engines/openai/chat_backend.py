@@ -1,4 +1,4 @@
-"""A chat endpoint as a wire: it thinks in a stream, and answers behind thinking given to it.
+"""A chat endpoint as a `Backend`: it thinks in a stream, and answers behind given thinking.
 
 Nothing resumes a chat's reasoning; some endpoints complete a message that holds reasoning and the
 begin of an answer, which is what a probe needs.  Which form of asking works is found out by what
@@ -15,7 +15,7 @@ from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.http.client import FINAL, Client, Refused
 from stopadvisor.engines.http.completion import Completion, Take
 from stopadvisor.engines.openai.chat_stream import ChatReader, ChatText
-from stopadvisor.engines.openai.drawing import telling
+from stopadvisor.engines.openai.drawing import meaningful
 from stopadvisor.engines.openai.prefix import Prefix
 from stopadvisor.errors import EngineError, ModelError
 
@@ -23,12 +23,12 @@ __all__ = [
     "FORMS",
     "ChatBackend",
     "Form",
-    "OtherTrace",
+    "OtherTraceError",
     "shows_reasoning",
 ]
 
 
-class OtherTrace(EngineError):
+class OtherTraceError(EngineError):
     """A stream broke off, and asked for again the server thinks something else."""
 
 
@@ -87,12 +87,12 @@ class ChatBackend:
         """Base URLs of the servers."""
         return self.client.urls
 
-    def home(self) -> int:
+    def assign_replica(self) -> int:
         """Give a question its server."""
-        return self.client.home()
+        return self.client.assign_replica()
 
     @classmethod
-    async def of(cls, client: Client, chat: Chat, *, patience: float) -> ChatBackend:
+    async def of(cls, client: Client, chat: Chat, *, retry_timeout: float) -> ChatBackend:
         """Find the form in which every server answers behind given reasoning.
 
         Raises
@@ -101,15 +101,17 @@ class ChatBackend:
             There is none.
         """
         found: list[str] = []
-        for form in FORMS if await _in_a_field(client, patience, found) else ():
-            wire = cls(client, chat, form)
+        for form in FORMS if await _in_a_field(client, retry_timeout, found) else ():
+            backend = cls(client, chat, form)
             for number in range(len(client.urls)):
-                wrong = await wire._wrong(number, patience)
+                wrong = await backend._wrong(number, retry_timeout)
                 if wrong:
                     found.append(f"{form.name}: {wrong}")
                     break
             else:
-                return replace(wire, from_nothing=await wire._starts_from_nothing(patience))
+                return replace(
+                    backend, from_nothing=await backend._starts_from_nothing(retry_timeout)
+                )
         raise ModelError(
             f"{client.urls[0]}: the endpoint shows its reasoning in a chat stream and cannot "
             "resume it (visible-stream), nor answer behind reasoning that is given to it "
@@ -117,12 +119,12 @@ class ChatBackend:
             "provider's own effort setting"
         )
 
-    async def _wrong(self, number: int, patience: float) -> str | None:
+    async def _wrong(self, number: int, retry_timeout: float) -> str | None:
         """Say why the form does not work; None where it does."""
         try:
-            short, wrong = await self._try(_REASONING, _CUE, self.form, number, patience)
-            long, _ = await self._try(_REASONING * _TIMES, _CUE, self.form, number, patience)
-            cues, _ = await self._try(_REASONING, _CUE * _CUES, self.form, number, patience)
+            short, wrong = await self._try(_REASONING, _CUE, self.form, number, retry_timeout)
+            long, _ = await self._try(_REASONING * _TIMES, _CUE, self.form, number, retry_timeout)
+            cues, _ = await self._try(_REASONING, _CUE * _CUES, self.form, number, retry_timeout)
         except EngineError as error:
             return str(error)
         if wrong:
@@ -134,18 +136,18 @@ class ChatBackend:
         if not self._near(cues - short, _CUE * _CUES, _CUE):
             return f"the prompt grows by {cues - short} tokens with the answer's begin"
         try:
-            closed, _ = await self._try(_REASONING, _CUE, Form("none"), number, patience)
+            closed, _ = await self._try(_REASONING, _CUE, Form("none"), number, retry_timeout)
         except EngineError:
             return None  # so it is the form that makes it acceptable
         # A message that is over has its end, and another message's begin, behind it.
         return None if closed != short else "it has no effect"
 
-    async def _starts_from_nothing(self, patience: float) -> bool:
+    async def _starts_from_nothing(self, retry_timeout: float) -> bool:
         """Whether no thinking is closed as some is."""
         try:
             for number in range(len(self.client.urls)):
-                none, wrong = await self._try(_NOTHING, _CUE, self.form, number, patience)
-                some, _ = await self._try(_REASONING, _CUE, self.form, number, patience)
+                none, wrong = await self._try(_NOTHING, _CUE, self.form, number, retry_timeout)
+                some, _ = await self._try(_REASONING, _CUE, self.form, number, retry_timeout)
                 if wrong or not self._near(some - none, _REASONING, _NOTHING):
                     return False
         except EngineError:
@@ -153,7 +155,7 @@ class ChatBackend:
         return True
 
     async def _try(
-        self, reasoning: str, content: str, form: Form, number: int, patience: float
+        self, reasoning: str, content: str, form: Form, number: int, retry_timeout: float
     ) -> tuple[int, str]:
         """Return the prompt's tokens, and what is wrong with the answer."""
         readers: list[ChatReader] = []
@@ -166,8 +168,8 @@ class ChatBackend:
             "/chat/completions",
             self._behind(_QUESTION, reasoning, content, form) | {"max_tokens": 4},
             make,
-            home=number,
-            patience=patience,
+            replica=number,
+            retry_timeout=retry_timeout,
         )
         said = readers[-1]
         begins = said.reasoning or said.text.lstrip().startswith(self.chat.opener.text)
@@ -182,8 +184,8 @@ class ChatBackend:
         self,
         prompt: Sequence[int],
         *,
-        home: int | None = None,
-        patience: float | None = None,
+        replica: int | None = None,
+        retry_timeout: float | None = None,
         stop: Sequence[str] = (),
         **options: Any,
     ) -> Completion:
@@ -202,12 +204,14 @@ class ChatBackend:
                 came.extend(new)
                 return True
 
-            answer = await self._think(prefix, take, home, patience, options, hands_on=False)
+            answer = await self._think(
+                prefix, take, replica, retry_timeout, options, hands_on=False
+            )
             return replace(answer, token_ids=tuple(came))
-        answer = await self._answer(prefix, home, patience, options, stop)
+        answer = await self._answer(prefix, replica, retry_timeout, options, stop)
         if stop and answer.finish_reason == "stop" and not answer.text.strip():
             # Ended by a newline before any content, or by the model: only without a stop it shows.
-            answer = await self._answer(prefix, home, patience, options, ())
+            answer = await self._answer(prefix, replica, retry_timeout, options, ())
         return replace(answer, token_ids=tuple(self.chat.encode(answer.text)))
 
     async def stream(
@@ -215,8 +219,8 @@ class ChatBackend:
         prompt: Sequence[int],
         take: Take,
         *,
-        home: int | None = None,
-        patience: float | None = None,
+        replica: int | None = None,
+        retry_timeout: float | None = None,
         **options: Any,
     ) -> Completion:
         """Think and answer, and hand the tokens on as they come; see `Client.stream`.
@@ -239,21 +243,21 @@ class ChatBackend:
             nonlocal seen
             again = known[seen : seen + len(new)]
             if tuple(new[: len(again)]) != again:
-                raise OtherTrace("the stream broke off, and asked again the server differs")
+                raise OtherTraceError("the stream broke off, and asked again the server differs")
             seen += len(new)
             rest = new[len(again) :]
             given.extend(rest)
             return take(rest) if rest else True
 
-        answer = await self._think(prefix, give, home, patience, options, hands_on=True)
+        answer = await self._think(prefix, give, replica, retry_timeout, options, hands_on=True)
         return replace(answer, token_ids=tuple(given))
 
     async def _think(
         self,
         prefix: Prefix,
         take: Take,
-        home: int | None,
-        patience: float | None,
+        replica: int | None,
+        retry_timeout: float | None,
         options: Mapping[str, Any],
         *,
         hands_on: bool,
@@ -273,7 +277,7 @@ class ChatBackend:
 
         body = self._body(prefix.messages, options)
         answer = await self.client.read_stream(
-            "/chat/completions", body, make, home=home, patience=patience
+            "/chat/completions", body, make, replica=replica, retry_timeout=retry_timeout
         )
         if answer.finish_reason in ("stop", "length"):
             _given([*text.ids, *text.finish()])
@@ -282,8 +286,8 @@ class ChatBackend:
     async def _answer(
         self,
         prefix: Prefix,
-        home: int | None,
-        patience: float | None,
+        replica: int | None,
+        retry_timeout: float | None,
         options: Mapping[str, Any],
         stop: Sequence[str],
     ) -> Completion:
@@ -309,7 +313,7 @@ class ChatBackend:
             return readers[-1]
 
         answer = await self.client.read_stream(
-            "/chat/completions", body, make, home=home, patience=patience
+            "/chat/completions", body, make, replica=replica, retry_timeout=retry_timeout
         )
         if readers[-1].reasoning.strip():
             raise EngineError("the server thinks anew where it was given thinking to answer behind")
@@ -340,7 +344,7 @@ class ChatBackend:
         }
         if self.chat.template_kwargs:
             body["chat_template_kwargs"] = dict(self.chat.template_kwargs)
-        return body | telling(options)
+        return body | meaningful(options)
 
 
 def _known(prompt: Sequence[int]) -> Prefix:
@@ -349,16 +353,16 @@ def _known(prompt: Sequence[int]) -> Prefix:
     raise ModelError("a chat endpoint takes no token ids: this cannot be asked of it")
 
 
-async def _in_a_field(client: Client, patience: float, wrong: list[str]) -> bool:
+async def _in_a_field(client: Client, retry_timeout: float, wrong: list[str]) -> bool:
     """Whether every server gives reasoning in a field of its own."""
     for number in range(len(client.urls)):
-        if not await shows_reasoning(client, number, patience=patience):
+        if not await shows_reasoning(client, number, retry_timeout=retry_timeout):
             wrong.append("reasoning among the answer's text: vLLM wants a --reasoning-parser")
             return False
     return True
 
 
-async def shows_reasoning(client: Client, number: int, *, patience: float) -> bool | None:
+async def shows_reasoning(client: Client, number: int, *, retry_timeout: float) -> bool | None:
     """Whether a chat stream shows reasoning in a field of its own; None: among the answer's text.
 
     Raises
@@ -379,7 +383,7 @@ async def shows_reasoning(client: Client, number: int, *, patience: float) -> bo
         body = {"model": client.model, "messages": list(_QUESTION), "stream": True, **options}
         try:
             await client.read_stream(
-                "/chat/completions", body, make, home=number, patience=patience
+                "/chat/completions", body, make, replica=number, retry_timeout=retry_timeout
             )
         except Refused as error:
             if error.status in FINAL or not options:

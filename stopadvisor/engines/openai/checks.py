@@ -41,7 +41,7 @@ async def server_checks(
 
 async def _obeys(model: ServedModel, ids: Sequence[int]) -> Check:
     """Limits and stops have their effect, and ids are taken as they are."""
-    drawn = await model.wire.complete(ids, max_tokens=_TOKENS)
+    drawn = await model.backend.complete(ids, max_tokens=_TOKENS)
     tokens = drawn.token_ids or ()
     wrong = await _wrong_ends(model, ids, drawn)
     if drawn.prompt_tokens != len(ids):
@@ -61,7 +61,7 @@ async def _obeys(model: ServedModel, ids: Sequence[int]) -> Check:
 
 async def _chat_obeys(model: ServedModel, prompt: Sequence[int], plan: ProbePlan) -> Check:
     """Limits have their effect, and an answer behind given thinking can be had again."""
-    drawn = await model.wire.complete(prompt, max_tokens=_TOKENS)
+    drawn = await model.backend.complete(prompt, max_tokens=_TOKENS)
     if drawn.decoded_tokens > _TOKENS:
         return Check(
             "server-obeys",
@@ -96,7 +96,7 @@ async def _wrong_ends(model: ServedModel, ids: Sequence[int], drawn: Completion)
     new = [i for i, token in enumerate(tokens) if i and token not in tokens[:i]]
     if new:
         at = new[0]
-        cut = await model.wire.complete(ids, max_tokens=_TOKENS, stop_token_ids=[tokens[at]])
+        cut = await model.backend.complete(ids, max_tokens=_TOKENS, stop_token_ids=[tokens[at]])
         if len(cut.token_ids or ()) not in (at, at + 1):
             wrong.append(
                 f"goes on behind stop_token_ids=[{tokens[at]}], its token {at + 1}, for "
@@ -107,10 +107,10 @@ async def _wrong_ends(model: ServedModel, ids: Sequence[int], drawn: Completion)
 
 async def _continues(model: ServedModel, ids: Sequence[int]) -> Check:
     """A trace that is resumed goes on as it would have."""
-    wire = model.wire
-    whole = (await wire.complete(ids, max_tokens=_TOKENS)).token_ids or ()
+    backend = model.backend
+    whole = (await backend.complete(ids, max_tokens=_TOKENS)).token_ids or ()
     half = len(whole) // 2
-    rest = await wire.complete([*ids, *whole[:half]], max_tokens=len(whole) - half)
+    rest = await backend.complete([*ids, *whole[:half]], max_tokens=len(whole) - half)
     if whole[half:] == rest.token_ids:
         return Check("resumes", "pass", f"greedy tokens go on as they were, at {half}")
     detail = (

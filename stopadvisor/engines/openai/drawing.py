@@ -12,7 +12,7 @@ from typing import Any
 from stopadvisor.engines.sampling import Sampling
 from stopadvisor.probes.plan import ProbePlan, Prompt
 
-__all__ = ["GREEDY", "sampling_params", "telling"]
+__all__ = ["GREEDY", "meaningful", "sampling_params"]
 
 GREEDY: Mapping[str, Any] = {
     "temperature": 0.0,
@@ -36,7 +36,7 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 """Fields of drawing, with the values under which they change nothing."""
 
 
-def telling(options: Mapping[str, Any]) -> dict[str, Any]:
+def meaningful(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those fields of drawing that say something.
 
     Some endpoints refuse what they do not know, as OpenAI's own knows neither ``top_k``, ``min_p``

@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Drawn", "Forced", "Kind", "Served", "Written"]
+__all__ = ["ForcedAnswer", "Kind", "RequestUsage", "Trace", "VisibleAnswer"]
 
 Kind = Literal["trace", "probe", "answer"]
 
 
 @dataclass(frozen=True)
-class Served:
+class RequestUsage:
     """One request that was answered, as the serving regime is measured from it."""
 
     kind: Kind
@@ -26,7 +26,7 @@ class Served:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class Trace:
     """One trace with its natural answer, as token ids."""
 
     thinking: tuple[int, ...]
@@ -35,11 +35,11 @@ class Drawn:
     """The model closed its thinking."""
     visible: tuple[int, ...]
     """The natural answer behind the closer, the ending token included; empty if not closed."""
-    served: tuple[Served, ...]
+    requests: tuple[RequestUsage, ...]
 
 
 @dataclass(frozen=True)
-class Forced:
+class ForcedAnswer:
     """One forced answer."""
 
     ids: tuple[int, ...]
@@ -51,14 +51,14 @@ class Forced:
     mean_entropy: float
     tail_mass: float | None
     """Mean probability outside the top k; None without log-probabilities."""
-    served: tuple[Served, ...]
+    requests: tuple[RequestUsage, ...]
 
 
 @dataclass(frozen=True)
-class Written:
+class VisibleAnswer:
     """One visible answer behind thinking that was closed for the model."""
 
     ids: tuple[int, ...]
     """Decoded tokens, the ending one included."""
     text: str
-    served: tuple[Served, ...]
+    requests: tuple[RequestUsage, ...]

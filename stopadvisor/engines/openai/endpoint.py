@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.http.client import FINAL, Client, Refused
-from stopadvisor.engines.http.retries import OPENING_PATIENCE
+from stopadvisor.engines.http.retries import OPENING_TIMEOUT
 from stopadvisor.engines.openai.backend import NO_STREAM, Backend
 from stopadvisor.engines.openai.chat_backend import ChatBackend, shows_reasoning
 from stopadvisor.errors import EngineError, ModelError
@@ -127,10 +127,10 @@ async def open_backend(client: Client, chat: Chat, endpoint: Endpoint) -> Backen
     """
     if endpoint.resumes:
         return client
-    return await ChatBackend.of(client, chat, patience=OPENING_PATIENCE)
+    return await ChatBackend.of(client, chat, retry_timeout=OPENING_TIMEOUT)
 
 
-async def check_streams(wire: Backend) -> None:
+async def check_streams(backend: Backend) -> None:
     """Find out whether every server streams token ids, as overlap needs it.
 
     Raises
@@ -138,20 +138,24 @@ async def check_streams(wire: Backend) -> None:
     ModelError
         One does not.
     """
-    for number, url in enumerate(wire.urls):
+    for number, url in enumerate(backend.urls):
         try:
-            answer = await wire.stream(
+            answer = await backend.stream(
                 _ANY_IDS,
                 lambda new: True,
                 max_tokens=2,
                 temperature=0.0,
-                home=number,
-                patience=OPENING_PATIENCE,
+                **_opening(number),
             )
         except EngineError as error:
             raise ModelError(f"{url}: {NO_STREAM}: {error}") from error
         if not answer.token_ids:
             raise ModelError(f"{url}: {NO_STREAM}")
+
+
+def _opening(number: int) -> dict[str, Any]:
+    """How a server is asked while it is opened: no other in its place, and not for long."""
+    return {"replica": number, "retry_timeout": OPENING_TIMEOUT}
 
 
 async def _endpoint_of(client: Client, number: int) -> Endpoint:
@@ -183,7 +187,7 @@ async def _model_entry(client: Client, number: int) -> dict[str, Any]:
     """Return the server's own entry for the model, and call the model as that does from now on."""
     url = client.urls[number]
     try:
-        listed = await client.ask("GET", "/models", home=number, patience=OPENING_PATIENCE)
+        listed = await client.ask("GET", "/models", **_opening(number))
     except Refused as error:
         _raise_if_final(error)
         if error.status == 404:
@@ -219,7 +223,10 @@ async def _way(client: Client, number: int) -> tuple[Way, bool]:
     for logprobs in (1, None):
         try:
             answer = await client.complete(
-                _ANY_IDS, logprobs=logprobs, max_tokens=2, home=number, patience=OPENING_PATIENCE
+                _ANY_IDS,
+                logprobs=logprobs,
+                max_tokens=2,
+                **_opening(number),
             )
         except EngineError as error:
             _raise_if_final(error)
@@ -238,7 +245,7 @@ async def _way(client: Client, number: int) -> tuple[Way, bool]:
         break
     url = client.urls[number]
     try:
-        shown = await shows_reasoning(client, number, patience=OPENING_PATIENCE)
+        shown = await shows_reasoning(client, number, retry_timeout=OPENING_TIMEOUT)
     except Refused as error:
         _raise_if_final(error)
         tried.append(f"chat: {error}")
@@ -263,9 +270,7 @@ async def _top_limit(client: Client, number: int) -> int:
 
     async def gives(k: int) -> bool:
         try:
-            answer = await client.complete(
-                _ANY_IDS, max_tokens=1, logprobs=k, home=number, patience=OPENING_PATIENCE
-            )
+            answer = await client.complete(_ANY_IDS, max_tokens=1, logprobs=k, **_opening(number))
         except Refused as error:
             _raise_if_final(error)
             return False
@@ -290,14 +295,14 @@ async def _top_limit(client: Client, number: int) -> int:
 async def _cached(client: Client, prompt: Sequence[int], number: int) -> tuple[int | None, int]:
     """Send a long prompt twice; return how much of it came from the cache then, and its length."""
     for _ in range(2):
-        answer = await client.complete(prompt, max_tokens=1, home=number, patience=OPENING_PATIENCE)
+        answer = await client.complete(prompt, max_tokens=1, **_opening(number))
     return answer.cached_tokens, answer.prompt_tokens
 
 
 async def _version(client: Client, number: int) -> str | None:
     """Return the server's version; vLLM and its kin give one beside ``/v1``."""
     try:
-        found = await client.ask("GET", "//version", home=number, patience=OPENING_PATIENCE)
+        found = await client.ask("GET", "//version", **_opening(number))
     except EngineError:
         return None
     version = found.get("version")

@@ -23,7 +23,7 @@ from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.errors import first_error
 from stopadvisor.engines.http.client import Traffic
 from stopadvisor.engines.openai.checks import server_checks
-from stopadvisor.engines.openai.drawn import Forced, Served, Written
+from stopadvisor.engines.openai.drawn import ForcedAnswer, RequestUsage, VisibleAnswer
 from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
 from stopadvisor.engines.openai.ramp import find_concurrency
 from stopadvisor.probes.markers import count_markers
@@ -59,7 +59,7 @@ class OpenAiEngine:
     """Most requests at once; None: found by a short ramp over the first questions asked."""
     remarks: list[str] = field(default_factory=list)
     """What the user should know, one line each, in the order it came up."""
-    served: deque[Served] = field(default_factory=lambda: deque(maxlen=KEPT), repr=False)
+    requests: deque[RequestUsage] = field(default_factory=lambda: deque(maxlen=KEPT), repr=False)
     """The requests that were answered last."""
     _began: float | None = field(default=None, repr=False)
     _before: Traffic = field(default_factory=Traffic, repr=False)
@@ -155,7 +155,7 @@ class OpenAiEngine:
         ModelError
             A prompt, the entropy or the generation settings do not fit the server.
         EngineError
-            The server refuses, or goes on failing for longer than the client's patience.
+            The server refuses, or goes on failing for longer than its retry time-out.
         """
         traces = dict(self.probe_each(prompts, plan))
         return [traces[i] for i in range(len(prompts))]
@@ -241,7 +241,7 @@ class OpenAiEngine:
             questions = [f"What is {n} + {n + 9}? Think step by step." for n in range(16)]
             model = self.served_model
             prompts = [model.open([{"role": "user", "content": q}]) for q in questions]
-            found = self.call(find_concurrency, model.wire, prompts)
+            found = self.call(find_concurrency, model.backend, prompts)
             self.concurrency = found.concurrency
             self.remarks.append(found.remark())
         return self.concurrency
@@ -262,15 +262,15 @@ class OpenAiEngine:
     ) -> RawTrace:
         """Draw one trace, then all its answers at once: its prefix is in the server's cache."""
         model = self.served_model
-        home = model.client.home()
+        replica = model.client.assign_replica()
         ids = model.open(prompt.messages)
         suffix = self.suffix_ids(plan.cue)
         async with slots:
-            drawn = await model.draw(ids, prompt, plan, home=home)
-        self.served += drawn.served
+            drawn = await model.draw(ids, prompt, plan, replica=replica)
+        self.requests += drawn.requests
         length = len(drawn.thinking)
-        forced: dict[int, Forced] = {}
-        written: dict[int, Written] = {}
+        forced: dict[int, ForcedAnswer] = {}
+        written: dict[int, VisibleAnswer] = {}
 
         async def force(at: int) -> None:
             async with slots:
@@ -280,14 +280,16 @@ class OpenAiEngine:
                     suffix,
                     cap=plan.cap,
                     entropy=plan.entropy,
-                    home=home,
+                    replica=replica,
                 )
-            self.served += forced[at].served
+            self.requests += forced[at].requests
 
         async def write(at: int) -> None:
             async with slots:
-                written[at] = await model.write(ids, drawn.thinking[:at], prompt, plan, home=home)
-            self.served += written[at].served
+                written[at] = await model.write(
+                    ids, drawn.thinking[:at], prompt, plan, replica=replica
+                )
+            self.requests += written[at].requests
 
         ends = sorted({min(budget, length) for budget in plan.budgets})
         async with anyio.create_task_group() as group:
@@ -316,8 +318,8 @@ class OpenAiEngine:
 def _raw_probe(
     budget: int,
     length: int,
-    forced: dict[int, Forced],
-    written: dict[int, Written],
+    forced: dict[int, ForcedAnswer],
+    written: dict[int, VisibleAnswer],
     markers: dict[int, int],
     closer: int,
 ) -> RawProbe:

@@ -144,14 +144,14 @@ def _client(
     request_timeout: float | None,
     patience: float | None,
 ) -> Client:
-    from stopadvisor.engines.http.client import PATIENCE, REQUEST_TIMEOUT, Client, Key
+    from stopadvisor.engines.http.client import REQUEST_TIMEOUT, RETRY_TIMEOUT, Client, Key
 
     return Client(
         base_urls,
         model,
         key=Key.of_environment(api_key_env or DEFAULT_KEY, required=api_key_env is not None),
         request_timeout=REQUEST_TIMEOUT if request_timeout is None else request_timeout,
-        patience=PATIENCE if patience is None else patience,
+        retry_timeout=RETRY_TIMEOUT if patience is None else patience,
     )
 
 
@@ -187,7 +187,7 @@ async def _open(
     await _check_tokenizer(client, chat)
     return ServedModel(
         client=client,
-        wire=await open_backend(client, chat, endpoint),
+        backend=await open_backend(client, chat, endpoint),
         chat=chat,
         stop_ids=found.stop_ids,
         stops=stops,
@@ -234,14 +234,14 @@ async def _check_tokenizer(client: Client, chat: Chat) -> None:
     ModelError
         They cut the same text differently.
     """
-    from stopadvisor.engines.http.retries import OPENING_PATIENCE
+    from stopadvisor.engines.http.retries import OPENING_TIMEOUT
 
     text = chat.render([{"role": "user", "content": "What is 17 + 25?"}])
     body = {"model": client.model, "prompt": text, "add_special_tokens": False}
     for number, url in enumerate(client.urls):
         try:
             found = await client.ask(
-                "POST", "//tokenize", body, home=number, patience=OPENING_PATIENCE
+                "POST", "//tokenize", body, replica=number, retry_timeout=OPENING_TIMEOUT
             )
         except EngineError:
             continue  # not every server has it
@@ -285,8 +285,8 @@ def _engine(served: ServedModel) -> str:
     """The engine's name, by how its probes come about: those of one are not another's."""
     from stopadvisor.engines.openai.chat_backend import ChatBackend
 
-    if isinstance(served.wire, ChatBackend):
-        return f"openai-chat ({served.wire.form.name})"
+    if isinstance(served.backend, ChatBackend):
+        return f"openai-chat ({served.backend.form.name})"
     return "openai"
 
 
@@ -311,8 +311,8 @@ def _remarks(served: ServedModel) -> list[str]:
 def _remarks_on_chat(served: ServedModel) -> list[str]:
     from stopadvisor.engines.openai.chat_backend import ChatBackend
 
-    wire = served.wire
-    form = wire.form.name if isinstance(wire, ChatBackend) else None
+    backend = served.backend
+    form = backend.form.name if isinstance(backend, ChatBackend) else None
     return [
         "the endpoint is a chat that shows its reasoning and cannot resume it (visible-stream); it "
         f"answers behind given reasoning ({form}): probed and served with overlap, no "

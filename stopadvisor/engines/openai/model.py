@@ -16,7 +16,7 @@ from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.http.client import Client, Completion
 from stopadvisor.engines.openai.backend import Backend
 from stopadvisor.engines.openai.drawing import GREEDY, sampling_params
-from stopadvisor.engines.openai.drawn import Drawn, Forced, Kind, Served, Written
+from stopadvisor.engines.openai.drawn import ForcedAnswer, Kind, RequestUsage, Trace, VisibleAnswer
 from stopadvisor.engines.openai.endpoint import Endpoint
 from stopadvisor.engines.openai.ends import TraceEnd, mean_statistics, token_statistics
 from stopadvisor.engines.openai.prefix import Prefix
@@ -35,7 +35,7 @@ class ServedModel:
     """What asking a server takes, beside the question."""
 
     client: Client
-    wire: Backend = field(repr=False)
+    backend: Backend = field(repr=False)
     """What the client is asked through."""
     chat: Chat
     stop_ids: tuple[int, ...]
@@ -102,8 +102,8 @@ class ServedModel:
         prompt: Prompt,
         plan: ProbePlan,
         *,
-        home: int | None = None,
-    ) -> Drawn:
+        replica: int | None = None,
+    ) -> Trace:
         """Draw one trace with its natural answer.
 
         Parameters
@@ -114,26 +114,26 @@ class ServedModel:
             Seeds the sampling.
         plan : ProbePlan
             Thinking is cut at its cap, or where the context leaves no more.
-        home : int, optional
-            See `Client.home`.
+        replica : int, optional
+            See `Client.assign_replica`.
 
         Raises
         ------
         ModelError
             The prompt leaves no room for thinking.
         EngineError
-            The server refuses, or goes on failing for longer than the client's patience.
+            The server refuses, or goes on failing for longer than its retry time-out.
         """
         end = self.trace_end(prompt_ids, plan)
         ids: list[int] = []
-        served: list[Served] = []
-        await self.extend(prompt_ids, ids, end, prompt, plan, served=served, home=home)
-        return Drawn(
+        requests: list[RequestUsage] = []
+        await self.extend(prompt_ids, ids, end, prompt, plan, requests=requests, replica=replica)
+        return Trace(
             thinking=tuple(ids[: end.thinking]),
             finish="length" if end.cut else "stop",
             closed=end.closed,
             visible=tuple(ids[end.thinking + len(self.chat.closer.ids) :]) if end.closed else (),
-            served=tuple(served),
+            requests=tuple(requests),
         )
 
     async def extend(
@@ -144,11 +144,11 @@ class ServedModel:
         prompt: Prompt,
         plan: ProbePlan,
         *,
-        served: list[Served],
-        upto: int | None = None,
-        home: int | None = None,
+        requests: list[RequestUsage],
+        until: int | None = None,
+        replica: int | None = None,
     ) -> None:
-        """Draw on until the trace is over, or until `upto` tokens stand behind the prompt.
+        """Draw on until the trace is over, or until `until` tokens stand behind the prompt.
 
         Parameters
         ----------
@@ -156,9 +156,9 @@ class ServedModel:
             What was drawn so far; grows.
         end : TraceEnd
             From `trace_end`; has seen all of `ids`.
-        served : list of Served
+        requests : list of RequestUsage
             The requests are put down here.
-        upto : int, optional
+        until : int, optional
             A part of the trace only.
 
         Notes
@@ -167,14 +167,14 @@ class ServedModel:
         which the server stops by itself.  Sampled parts have seeds of their own, so that a trace
         drawn in parts is another one than the same drawn at once; greedy they are equal.
         """
-        most = end.most if upto is None else min(upto, end.most)
+        most = end.most if until is None else min(until, end.most)
         while not end.over and len(ids) < most:
             answer = await self._continue(
                 "trace",
                 Prefix.of(prompt_ids, ids),
                 len(ids),
-                served,
-                home,
+                requests,
+                replica,
                 max_tokens=most - len(ids),
                 **self._drawing(plan, prompt, len(ids)),
             )
@@ -190,9 +190,9 @@ class ServedModel:
         prompt: Prompt,
         plan: ProbePlan,
         *,
-        served: list[Served],
+        requests: list[RequestUsage],
         grown: Callable[[], None],
-        home: int | None = None,
+        replica: int | None = None,
     ) -> None:
         """Draw as `extend` does, to the trace's end, and tell of each token as it is decoded.
 
@@ -216,15 +216,15 @@ class ServedModel:
         stalled = 0
         while True:
             at = len(ids)
-            answer = await self.wire.stream(
+            answer = await self.backend.stream(
                 Prefix.of(prompt_ids, ids),
                 take,
-                home=home,
+                replica=replica,
                 stop_token_ids=self.stop_ids,
                 max_tokens=end.most - (at if self.endpoint.resumes else 0),
                 **self._drawing(plan, prompt, at if self.endpoint.resumes else 0),
             )
-            self._put_down("trace", answer, len(prompt_ids) + at, at, served)
+            self._record("trace", answer, len(prompt_ids) + at, at, requests)
             if answer.finish_reason != "broken":
                 if not end.over:
                     take(self._new_ids(answer)[len(answer.token_ids or ()) :])
@@ -292,8 +292,8 @@ class ServedModel:
         *,
         cap: int,
         entropy: str,
-        home: int | None = None,
-    ) -> Forced:
+        replica: int | None = None,
+    ) -> ForcedAnswer:
         """Force a short answer behind a prefix, greedily.
 
         Parameters
@@ -320,15 +320,15 @@ class ServedModel:
         k = self.check_entropy(entropy)
         ids: list[int] = []
         rows: list[tuple[float, float, float]] = []
-        served: list[Served] = []
+        requests: list[RequestUsage] = []
         over = has_content = ended = False
         while not over:
             answer = await self._continue(
                 "probe",
                 Prefix.of(prompt_ids, thinking, [*suffix_ids, *ids]),
                 len(thinking),
-                served,
-                home,
+                requests,
+                replica,
                 max_tokens=cap - len(ids),
                 logprobs=k,
                 # Only a request's first newline can end it; one before content goes on below.
@@ -346,13 +346,13 @@ class ServedModel:
                 "the server returns no log-probability of a token that ends an answer"
             )
         mean = mean_statistics(rows[:counted])
-        return Forced(
+        return ForcedAnswer(
             ids=tuple(ids),
             text=self.stops.text(ids, ended),
             mean_logprob=min(mean[0], 0.0),
             mean_entropy=max(mean[1], 0.0),
             tail_mass=None if k is None else min(max(mean[2], 0.0), 1.0),
-            served=tuple(served),
+            requests=tuple(requests),
         )
 
     async def write(
@@ -362,23 +362,23 @@ class ServedModel:
         prompt: Prompt,
         plan: ProbePlan,
         *,
-        home: int | None = None,
-    ) -> Written:
+        replica: int | None = None,
+    ) -> VisibleAnswer:
         """Close the thinking and let the model write its visible answer.
 
         Parameters and errors are those of `draw`.
         """
         closer = self.chat.closer.ids
         ids: list[int] = []
-        served: list[Served] = []
+        requests: list[RequestUsage] = []
         over = False
         while not over:  # once, unless the server has a limit of its own below the cap
             answer = await self._continue(
                 "answer",
                 Prefix.of(prompt_ids, thinking, [*closer, *ids]),
                 len(thinking),
-                served,
-                home,
+                requests,
+                replica,
                 max_tokens=plan.answer_cap - len(ids),
                 **sampling_params(
                     self.sampling(plan), plan, prompt, len(thinking) + len(closer) + len(ids)
@@ -389,7 +389,7 @@ class ServedModel:
                 over = token in self.stop_ids or len(ids) >= plan.answer_cap
                 if over:
                     break
-        return Written(tuple(ids), self.visible_text(ids), tuple(served))
+        return VisibleAnswer(tuple(ids), self.visible_text(ids), tuple(requests))
 
     def visible_text(self, ids: Sequence[int]) -> str:
         """Return a visible answer as text, without the token that ended it."""
@@ -401,17 +401,19 @@ class ServedModel:
         kind: Kind,
         ids: Prefix,
         budget: int,
-        served: list[Served],
-        home: int | None,
+        requests: list[RequestUsage],
+        replica: int | None,
         **options: Any,
     ) -> Completion:
         """Ask once and put down what came from the cache."""
-        answer = await self.wire.complete(ids, stop_token_ids=self.stop_ids, home=home, **options)
-        self._put_down(kind, answer, len(ids), budget, served)
+        answer = await self.backend.complete(
+            ids, stop_token_ids=self.stop_ids, replica=replica, **options
+        )
+        self._record(kind, answer, len(ids), budget, requests)
         return answer
 
-    def _put_down(
-        self, kind: Kind, answer: Completion, sent: int, budget: int, served: list[Served]
+    def _record(
+        self, kind: Kind, answer: Completion, sent: int, budget: int, requests: list[RequestUsage]
     ) -> None:
         """Remember a request, if the server took what was sent."""
         # A stream that did not come to its end may not have come to its counts.
@@ -421,7 +423,7 @@ class ServedModel:
                 f"the server counts {answer.prompt_tokens} prompt tokens where {sent} ids were "
                 "sent: it does not take ids as they are"
             )
-        served.append(Served(kind, budget, answer.prompt_tokens, answer.cached_tokens))
+        requests.append(RequestUsage(kind, budget, answer.prompt_tokens, answer.cached_tokens))
 
     def _drawing(self, plan: ProbePlan, prompt: Prompt, at: int) -> dict[str, Any]:
         return sampling_params(self.sampling(plan), plan, prompt, at)

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from stopadvisor.answers.normal_form import extract_forced, extract_natural
-from stopadvisor.engines.openai.chat_backend import OtherTrace
-from stopadvisor.engines.openai.drawn import Forced
+from stopadvisor.engines.openai.chat_backend import OtherTraceError
+from stopadvisor.engines.openai.drawn import ForcedAnswer
 from stopadvisor.engines.openai.endpoint import check_streams
 from stopadvisor.engines.openai.load import identity_of, open_model
 from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
-from stopadvisor.engines.openai.thinking import Parts, Thinking, Trace, streaming
+from stopadvisor.engines.openai.thinking import LiveTrace, Parts, Thinking, streaming
 from stopadvisor.engines.sampling import entropy_top_k
 from stopadvisor.errors import ModelError
 from stopadvisor.policy.frozen import Policy
@@ -160,7 +160,7 @@ class PolicyServer:
         ModelError
             The prompt does not fit the server's context.
         EngineError
-            The server refuses, or goes on failing for longer than the client's patience.
+            The server refuses, or goes on failing for longer than its retry time-out.
         """
         (request,) = make_requests([prompt], self.policy, task=task)
         return await self._answering.go(request)
@@ -188,7 +188,7 @@ async def choose_draws(
     if asked == "resume" or (asked is None and policy.terms.serving != "overlap"):
         return "resume"
     try:
-        await check_streams(served.wire)
+        await check_streams(served.backend)
     except ModelError as error:
         if asked is not None:
             raise
@@ -293,13 +293,13 @@ class _Answering:
                 "some prompts leave less of the server's context than the policy's cap of "
                 f"{self.plan.max_think} thinking tokens: the certificate does not cover them"
             )
-        home = self.model.client.home()
-        trace = Trace(self.model, prompt_ids, request.prompt, self.plan, home)
+        replica = self.model.client.assign_replica()
+        trace = LiveTrace(self.model, prompt_ids, request.prompt, self.plan, replica)
         row = _RequestRow(self, request, trace, self.session(request))
         for left in reversed(range(_ANEW)):
             try:
                 return await self._once(row)
-            except OtherTrace:
+            except OtherTraceError:
                 if not left:
                     raise
                 row = row.anew()
@@ -325,7 +325,7 @@ class _Answering:
             return row.ended()
         return await row.stopped(*stopped)
 
-    def _thinking(self, trace: Trace) -> AbstractAsyncContextManager[Thinking]:
+    def _thinking(self, trace: LiveTrace) -> AbstractAsyncContextManager[Thinking]:
         # Without a rule nothing runs beside the thinking.
         if self.draws == "overlap" and self.rule is not None and self.rule.trigger.probes:
             return streaming(trace)
@@ -338,7 +338,7 @@ class _RequestRow:
 
     common: _Answering
     request: Request
-    trace: Trace
+    trace: LiveTrace
     session: Session
     started: float = field(default_factory=time.perf_counter)
     n_probes: int = 0
@@ -349,11 +349,11 @@ class _RequestRow:
     def anew(self) -> _RequestRow:
         """Return the request as it begins again; what was asked in vain goes on counting."""
         old = self.trace
-        trace = Trace(old.model, old.prompt_ids, old.prompt, old.plan, old.home)
+        trace = LiveTrace(old.model, old.prompt_ids, old.prompt, old.plan, old.replica)
         session = self.common.session(self.request)
         return replace(self, trace=trace, session=session, in_vain=self.in_vain + len(old.ids))
 
-    async def think(self, thinking: Thinking) -> tuple[Stop, Forced] | None:
+    async def think(self, thinking: Thinking) -> tuple[Stop, ForcedAnswer] | None:
         """Do what the session asks until it stops, or until the trace and its answer are over.
 
         Returns
@@ -387,7 +387,7 @@ class _RequestRow:
         if self.session.thinking is None and self.trace.end.thinking >= 0:
             self.session.end(self.trace.end.thinking, cut=self.trace.end.cut)
 
-    async def _judge(self, position: int) -> Forced:
+    async def _judge(self, position: int) -> ForcedAnswer:
         """Force the answer that the session asks for, and hand it over."""
         forced = await self._force(position)
         self.n_probes += 1
@@ -402,7 +402,7 @@ class _RequestRow:
         )
         return forced
 
-    async def _force(self, budget: int) -> Forced:
+    async def _force(self, budget: int) -> ForcedAnswer:
         model, plan = self.common.model, self.common.plan
         return await model.force(
             self.trace.prompt_ids,
@@ -410,10 +410,10 @@ class _RequestRow:
             model.chat.suffix_ids(plan.cue),
             cap=plan.cap,
             entropy=plan.entropy,
-            home=self.trace.home,
+            replica=self.trace.replica,
         )
 
-    async def stopped(self, stop: Stop, forced: Forced) -> Reply:
+    async def stopped(self, stop: Stop, forced: ForcedAnswer) -> Reply:
         """Reply with the forced answer, or have a visible one written."""
         model = self.common.model
         trace, task = self.trace, self.request.task
@@ -427,7 +427,7 @@ class _RequestRow:
             short = extract_forced(task, text) or None
         else:
             written = await model.write(
-                trace.prompt_ids, thinking, trace.prompt, trace.plan, home=trace.home
+                trace.prompt_ids, thinking, trace.prompt, trace.plan, replica=trace.replica
             )
             text, visible = written.text, len(written.ids) + len(model.chat.closer.ids)
             short = extract_natural(task, text)

@@ -1,6 +1,6 @@
 """How many requests at once a server takes well: a short ramp that keeps latency bounded.
 
-Knows a wire and a few prompts; nothing of probing.
+Knows a backend and a few prompts; nothing of probing.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class Concurrency:
         return text
 
 
-async def find_concurrency(wire: Backend, prompts: Sequence[Sequence[int]]) -> Concurrency:
+async def find_concurrency(backend: Backend, prompts: Sequence[Sequence[int]]) -> Concurrency:
     """Double the requests until throughput stops growing or latency grows too much.
 
     Parameters
     ----------
-    wire : Backend
+    backend : Backend
     prompts : sequence of sequence of int
         Token ids; used in turn.
 
@@ -79,11 +79,11 @@ async def find_concurrency(wire: Backend, prompts: Sequence[Sequence[int]]) -> C
     EngineError
         The server fails.
     """
-    await _step(wire, prompts, 1)  # the first request finds everything cold
+    await _step(backend, prompts, 1)  # the first request finds everything cold
     steps: list[RampStep] = []
     best = 0
-    for number in (n * len(wire.urls) for n in RAMP):
-        steps.append(await _step(wire, prompts, number))
+    for number in (n * len(backend.urls) for n in RAMP):
+        steps.append(await _step(backend, prompts, number))
         if steps[-1].latency > SLOWER * steps[0].latency:
             break
         if steps[-1].tokens_per_second > WORTH * steps[best].tokens_per_second:
@@ -94,12 +94,14 @@ async def find_concurrency(wire: Backend, prompts: Sequence[Sequence[int]]) -> C
     return Concurrency(tuple(steps), steps[best].concurrency)
 
 
-async def _step(wire: Backend, prompts: Sequence[Sequence[int]], number: int) -> RampStep:
+async def _step(backend: Backend, prompts: Sequence[Sequence[int]], number: int) -> RampStep:
     tokens, slowest = 0, 0.0
 
     async def ask(ids: Sequence[int]) -> None:
         nonlocal tokens, slowest
-        answer = await wire.complete(ids, max_tokens=RAMP_TOKENS, home=wire.home())
+        answer = await backend.complete(
+            ids, max_tokens=RAMP_TOKENS, replica=backend.assign_replica()
+        )
         # Not every endpoint counts them.
         tokens += answer.decoded_tokens or len(answer.token_ids or ())
         slowest = max(slowest, answer.seconds)

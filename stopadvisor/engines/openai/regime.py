@@ -2,7 +2,7 @@
 
 Prompts that nobody sent before are sent twice; what the server says it took from its cache, and
 how long it took, tell a prefix cache, its block size, and a server that computes everything anew.
-Probes that were recorded say whether that held under load.  Knows a wire's `complete`; nothing
+Probes that were recorded say whether that held under load.  Knows a backend's `complete`; nothing
 of workloads, answers or policies.
 """
 
@@ -22,7 +22,7 @@ from stopadvisor.errors import ProbeError
 from stopadvisor.runs.storage import write_json_atomically
 
 if TYPE_CHECKING:
-    from stopadvisor.engines.openai.drawn import Served
+    from stopadvisor.engines.openai.drawn import RequestUsage
     from stopadvisor.engines.openai.engine import OpenAiEngine
 
 __all__ = [
@@ -78,7 +78,7 @@ class _Answer(Protocol):
 
 
 class _Asks(Protocol):
-    """The part of `wire.Backend` that is needed here."""
+    """The part of `Backend` that is needed here."""
 
     @property
     def urls(self) -> tuple[str, ...]: ...
@@ -148,13 +148,13 @@ class RegimeMeasure:
 
 
 async def measure_regime(
-    wire: _Asks, vocabulary: Sequence[int], *, context: int | None = None
+    backend: _Asks, vocabulary: Sequence[int], *, context: int | None = None
 ) -> RegimeMeasure:
     """Send prompts twice and see what the second time costs.
 
     Parameters
     ----------
-    wire : Backend
+    backend : Backend
         Its servers are asked in turn, one request at a time.
     vocabulary : sequence of int
         Token ids to make prompts of; those of any rendered prompt will do.
@@ -175,13 +175,13 @@ async def measure_regime(
     # Not seeded: a prompt that an earlier measurement sent may stand in the cache still.
     rng = np.random.default_rng()
     rows = []
-    for turn in range(max(REPEATS, len(wire.urls))):
-        home = turn % len(wire.urls)
+    for turn in range(max(REPEATS, len(backend.urls))):
+        replica = turn % len(backend.urls)
         for share in SHARES:
             tokens = max(2, round((share + SPREAD * rng.random()) * longest))
             prompt = rng.choice(ids, tokens).tolist()
-            first = await wire.complete(prompt, max_tokens=1, home=home)
-            second = await wire.complete(prompt, max_tokens=1, home=home)
+            first = await backend.complete(prompt, max_tokens=1, replica=replica)
+            second = await backend.complete(prompt, max_tokens=1, replica=replica)
             rows.append(Repeated(tokens, second.cached_tokens, first.seconds, second.seconds))
     return classify(rows)
 
@@ -226,24 +226,26 @@ def measure_engine(engine: OpenAiEngine, cue: str) -> RegimeMeasure:
     suffix = len(engine.suffix_ids(cue))
     if not engine.served_model.endpoint.resumes:
         # Token ids that belong to no conversation cannot be sent: its probes alone tell.
-        told = [row.cached_tokens for row in engine.served if row.kind == "probe"]
+        told = [row.cached_tokens for row in engine.requests if row.kind == "probe"]
         counts = [cached for cached in told if cached is not None]
         block = math.gcd(*counts)
-        return watched(found_in_cache(engine.served, suffix, block or 1) if counts else None, block)
+        return watched(
+            found_in_cache(engine.requests, suffix, block or 1) if counts else None, block
+        )
     vocabulary = engine.chat.prompt_ids([{"role": "user", "content": _WORDS}])
     measure = partial(measure_regime, context=engine.context)
-    found = engine.call(measure, engine.served_model.wire, vocabulary)
+    found = engine.call(measure, engine.served_model.backend, vocabulary)
     if found.cache_block is None:
         return found
-    return classify(found.repeated, found_in_cache(engine.served, suffix, found.cache_block))
+    return classify(found.repeated, found_in_cache(engine.requests, suffix, found.cache_block))
 
 
-def found_in_cache(served: Sequence[Served], suffix: int, block: int) -> Cached:
+def found_in_cache(requests: Sequence[RequestUsage], suffix: int, block: int) -> Cached:
     """Add up what probes could find in a cache with these blocks, and what they found.
 
     Parameters
     ----------
-    served : sequence of Served
+    requests : sequence of RequestUsage
         Requests of all kinds; those count that are probes.
     suffix : int
         Tokens of closer and cue, which no earlier request of the question has sent.
@@ -251,7 +253,7 @@ def found_in_cache(served: Sequence[Served], suffix: int, block: int) -> Cached:
     """
     rows = [
         ((row.prompt_tokens - suffix) // block * block, row.cached_tokens)
-        for row in served
+        for row in requests
         if row.kind == "probe" and row.cached_tokens is not None
     ]
     return Cached(

@@ -14,26 +14,26 @@ from typing import Protocol
 import anyio
 
 from stopadvisor.engines.errors import first_error
-from stopadvisor.engines.openai.drawn import Served
+from stopadvisor.engines.openai.drawn import RequestUsage
 from stopadvisor.engines.openai.ends import TraceEnd
 from stopadvisor.engines.openai.model import ServedModel
 from stopadvisor.probes.plan import ProbePlan, Prompt
 
-__all__ = ["Parts", "Stream", "Thinking", "Trace", "streaming"]
+__all__ = ["LiveTrace", "Parts", "Stream", "Thinking", "streaming"]
 
 
 @dataclass
-class Trace:
+class LiveTrace:
     """What was drawn of one request, and by what it is drawn."""
 
     model: ServedModel
     prompt_ids: Sequence[int]
     prompt: Prompt
     plan: ProbePlan
-    home: int
+    replica: int
     ids: list[int] = field(default_factory=list)
     """Drawn behind the prompt."""
-    served: list[Served] = field(default_factory=list)
+    requests: list[RequestUsage] = field(default_factory=list)
     end: TraceEnd = field(init=False)
 
     def __post_init__(self) -> None:
@@ -52,7 +52,7 @@ class Thinking(Protocol):
 class Parts:
     """Draws no further than it is asked to: nothing is thought in vain, each part is a request."""
 
-    trace: Trace
+    trace: LiveTrace
 
     async def reach(self, tokens: int | None) -> None:
         """Draw so far, if that is not drawn yet."""
@@ -63,9 +63,9 @@ class Parts:
             trace.end,
             trace.prompt,
             trace.plan,
-            upto=tokens,
-            served=trace.served,
-            home=trace.home,
+            until=tokens,
+            requests=trace.requests,
+            replica=trace.replica,
         )
 
 
@@ -73,7 +73,7 @@ class Parts:
 class Stream:
     """One request that thinks on whoever waits for it; made by `streaming`."""
 
-    trace: Trace
+    trace: LiveTrace
     _wanted: int | None = None
     """Tokens that are waited for; None for all of them."""
     _reached: anyio.Event = field(default_factory=anyio.Event)
@@ -94,9 +94,9 @@ class Stream:
             trace.end,
             trace.prompt,
             trace.plan,
-            served=trace.served,
+            requests=trace.requests,
             grown=self._tell,
-            home=trace.home,
+            replica=trace.replica,
         )
         self._over = True
         self._tell()
@@ -108,13 +108,13 @@ class Stream:
 
 
 @asynccontextmanager
-async def streaming(trace: Trace) -> AsyncIterator[Stream]:
+async def streaming(trace: LiveTrace) -> AsyncIterator[Stream]:
     """Begin a stream; what is still to come when this is left is given up.
 
     Raises
     ------
     EngineError
-        The server refuses, or goes on failing for longer than the client's patience.
+        The server refuses, or goes on failing for longer than its retry time-out.
     """
     stream = Stream(trace)
     try:
