@@ -272,6 +272,17 @@ class Chat:
             "production must render alike: see that --chat-template-kwargs suit all questions",
         )
 
+    def identity(self, stop_ids: Sequence[int]) -> dict[str, Any]:
+        """Return the part of `Engine.identity` that tokenizer, template and ends decide."""
+        return {
+            "tokenizer_sha256": self.tokenizer_sha256(),
+            "template_sha256": self.template_sha256(),
+            "think_open": self.opener.to_json(),
+            "think_close": self.closer.to_json(),
+            "stop_ids": list(stop_ids),
+            "chat_template_kwargs": dict(self.template_kwargs),
+        }
+
     def tokenizer_sha256(self) -> str:
         """Hash the vocabulary with its ids, and how a fixed text is split.
 

@@ -14,7 +14,7 @@ from typing import Any
 import transformers
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
-from stopadvisor.engines.hub import require_hub
+from stopadvisor.engines.model_files import require_hub
 from stopadvisor.errors import ModelError
 
 __all__ = ["LoadedTokenizer", "load_tokenizer", "stop_ids"]

@@ -11,7 +11,10 @@ from typing import Any
 from stopadvisor.errors import ModelError, ProbeError
 from stopadvisor.probes.plan import ProbePlan
 
-__all__ = ["Sampling", "entropy_top_k"]
+__all__ = ["Sampling", "entropy_top_k", "identity_settings"]
+
+_IDENTITY = ("do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+"""Generation settings that are a part of an engine's identity."""
 
 _UNSUPPORTED: dict[str, tuple[Any, ...]] = {
     "num_beams": (None, 1),
@@ -93,6 +96,11 @@ class Sampling:
     def to_json(self) -> dict[str, float]:
         """Return the settings as plain values."""
         return asdict(self)
+
+
+def identity_settings(generation_config: Any) -> dict[str, Any]:
+    """Return those of a model's generation settings that are a part of an engine's identity."""
+    return {name: getattr(generation_config, name, None) for name in _IDENTITY}
 
 
 def entropy_top_k(entropy: str) -> int | None:

@@ -19,9 +19,9 @@ from stopadvisor.constants import PAPER_BUDGETS
 from stopadvisor.engines.answer_end import AnswerStops
 from stopadvisor.engines.hf.branch import Branch, BranchAnswer, probe_branches
 from stopadvisor.engines.hf.cache import KeptCache, register_attention
-from stopadvisor.engines.hf.memory import kv_bytes_per_token
 from stopadvisor.engines.hf.runner import Runner
-from stopadvisor.engines.hf.sampling import Sampler, Sampling, uniforms
+from stopadvisor.engines.hf.sampler import Sampler, Sampling, uniforms
+from stopadvisor.engines.hf.size import kv_bytes_per_token
 from stopadvisor.engines.hf.traces import Finished, Kept, Limits, TraceBatch
 from stopadvisor.probes.plan import Prompt
 

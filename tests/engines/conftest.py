@@ -13,7 +13,7 @@ from torch import Tensor
 
 from stopadvisor.engines.hf import load_engine
 from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.engines.hf.sampling import Sampler
+from stopadvisor.engines.hf.sampler import Sampler
 from tests.engines.tiny import Reprefill, byte_tokenizer, save_model
 
 TINY_REASONER = Path(__file__).parents[2] / "samples" / "tiny-reasoner"

@@ -15,7 +15,7 @@ import torch
 from stopadvisor.engines.hf import load_engine
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.size import ModelSize, check_size, size_of_folder, size_of_name
-from stopadvisor.engines.revision import content_revision
+from stopadvisor.engines.model_files import content_revision
 from stopadvisor.errors import ModelError
 from tests.engines.tiny import edit_config, plan, prompt
 
@@ -194,8 +194,8 @@ def test_identity_tells_models_apart(
 def test_the_sampled_hash_of_large_files_sees_both_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stopadvisor.engines.revision._WHOLE", 100)
-    monkeypatch.setattr("stopadvisor.engines.revision._PIECE", 10)
+    monkeypatch.setattr("stopadvisor.engines.model_files._WHOLE", 100)
+    monkeypatch.setattr("stopadvisor.engines.model_files._PIECE", 10)
     weights, revisions = tmp_path / "model.safetensors", set()
     for place in (None, 0, 9999):
         content = bytearray(10_000)

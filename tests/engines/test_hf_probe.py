@@ -17,7 +17,7 @@ from stopadvisor.engines.hf import load_engine
 from stopadvisor.engines.hf.branch import Branch, probe_branches
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.runner import Runner
-from stopadvisor.engines.hf.sampling import Sampler, Sampling
+from stopadvisor.engines.hf.sampler import Sampler, Sampling
 from stopadvisor.engines.hf.traces import Limits, TraceBatch
 from stopadvisor.errors import ModelError, ProbeError
 from stopadvisor.workload.questions import read_workload

@@ -17,7 +17,7 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from stopadvisor.engines.hf.sampling import Sampler, Sampling, uniforms
+from stopadvisor.engines.hf.sampler import Sampler, Sampling, uniforms
 from stopadvisor.errors import EngineError, ModelError
 from tests.engines.tiny import plan, prompt
 

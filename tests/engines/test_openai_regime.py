@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stopadvisor.engines.openai.drawn import RequestUsage
 from stopadvisor.engines.openai.regime import (
     SERVING,
     Cached,
@@ -24,6 +23,7 @@ from stopadvisor.engines.openai.regime import (
     watched,
     write_regime,
 )
+from stopadvisor.engines.openai.requests import RequestUsage
 from stopadvisor.errors import ProbeError
 from tests.engines.fake_server import fake_server
 from tests.engines.test_openai_chat import VLLM, chat_engine

@@ -151,7 +151,7 @@ def test_committed_probes_are_small() -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_a_bundled_policy_is_bound_to_the_bundled_model(name: str) -> None:
-    revision = pytest.importorskip("stopadvisor.engines.revision")
+    revision = pytest.importorskip("stopadvisor.engines.model_files")
     model = load_policy(POLICIES / f"{name}.joblib").content["model"]
     assert model["revision"] == revision.content_revision(SAMPLES / "tiny-reasoner")
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from stopadvisor.engines.hf.load import load_engine
 
 if TYPE_CHECKING:
-    from stopadvisor.engines.hf.loaded import wrap
+    from stopadvisor.engines.hf.assemble import wrap
     from stopadvisor.engines.hf.online import generate
 
 __all__ = ["generate", "load_engine", "wrap"]
 
-_HOMES = {"generate": "online", "wrap": "loaded"}
+_HOMES = {"generate": "online", "wrap": "assemble"}
 """Module of each name that needs torch."""
 
 

@@ -1,4 +1,4 @@
-"""From a configuration to a checked engine; the part of loading that needs torch.
+"""From a configuration, or from a loaded model, to a checked engine: what needs torch of loading.
 
 Order: configuration, layers, tokenizer and markers, size, and only then the weights.
 """
@@ -19,17 +19,16 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.hf.cache import register_attention
 from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.engines.hf.memory import free_memory
 from stopadvisor.engines.hf.runner import Runner, check_branches
-from stopadvisor.engines.hf.size import ModelSize, check_size, stored_width
+from stopadvisor.engines.hf.size import ModelSize, check_size, free_memory, stored_width
 from stopadvisor.engines.local_tokenizer import stop_ids
-from stopadvisor.engines.revision import content_revision
+from stopadvisor.engines.model_files import content_revision
+from stopadvisor.engines.sampling import identity_settings
 from stopadvisor.errors import ModelError
 
-__all__ = ["around", "assemble", "check_layers"]
+__all__ = ["assemble", "wrap"]
 
 _LAYERS = {"full_attention", "sliding_attention"}
-_SETTINGS = ("do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
 def assemble(
@@ -58,7 +57,7 @@ def assemble(
     with _quiet(folder is not None):
         with _loading(model, "configuration"):
             config = AutoConfig.from_pretrained(model)
-        window = check_layers(model, config)
+        window = _check_layers(model, config)
         with _loading(model, "tokenizer"):
             tokenizer = AutoTokenizer.from_pretrained(model)
         chat = Chat.of(tokenizer, **chat_options)
@@ -69,10 +68,56 @@ def assemble(
         with _loading(model, "weights"):
             loaded = _load_weights(model, kind, placement)
 
-    return around(model, folder, config, loaded, chat, window)
+    return _around(model, folder, config, loaded, chat, window)
 
 
-def around(
+def wrap(
+    model: Any,
+    tokenizer: Any,
+    *,
+    think_open: str | None = None,
+    think_close: str | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+) -> HfEngine:
+    """Make an engine out of a loaded model and its tokenizer.
+
+    Parameters
+    ----------
+    model : transformers model
+        A causal language model.  It is put into evaluation mode and its attention set to the one
+        that branches over a kept cache; by itself it goes on working as before.
+    tokenizer : transformers tokenizer
+        With a chat template.
+    think_open, think_close : str, optional
+        The thinking markers, where they are not found by themselves.
+    chat_template_kwargs : mapping, optional
+        Passed to the chat template.
+
+    Raises
+    ------
+    ModelError
+        The model is of a kind that cannot be probed here, takes no attention but its own, or has
+        no chat template or thinking markers.
+    """
+    if not isinstance(model, transformers.PreTrainedModel):
+        raise ModelError(f"model must be a loaded transformers model, got {type(model).__name__}")
+    name = model.name_or_path or type(model).__name__
+    folder = Path(name) if (Path(name) / "config.json").is_file() else None
+    window = _check_layers(name, model.config)
+    chat = Chat.of(
+        tokenizer,
+        think_open=think_open,
+        think_close=think_close,
+        template_kwargs=chat_template_kwargs,
+    )
+    try:
+        model.set_attn_implementation(register_attention())
+    except ValueError as error:
+        raise ModelError(f"{name} does not take another attention: {error}") from error
+    return _around(name, folder, model.config, model.eval(), chat, window)
+
+
+def _around(
     model: str,
     folder: Path | None,
     config: Any,
@@ -91,7 +136,7 @@ def around(
         With our attention.
     chat : Chat
     window : tuple
-        From `check_layers`.
+        From `_check_layers`.
     """
     text = config.get_text_config(decoder=True)
     heads = int(text.num_attention_heads)
@@ -116,7 +161,7 @@ def around(
         "attention": "sdpa",
         "device": loaded.device.type,
         "quantization": _quantisation_name(quantisation),
-        "generation_config": {name: getattr(generation, name, None) for name in _SETTINGS},
+        "generation_config": identity_settings(generation),
     }
     return HfEngine(
         name=identity["model"],
@@ -128,7 +173,7 @@ def around(
     )
 
 
-def check_layers(model: str, config: Any) -> tuple[int | None, bool]:
+def _check_layers(model: str, config: Any) -> tuple[int | None, bool]:
     """Refuse layers whose state cannot be branched.
 
     Returns

@@ -20,9 +20,9 @@ from stopadvisor.engines.answer_end import AnswerStops
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.errors import OutOfMemory
 from stopadvisor.engines.hf.branch import Branch, BranchAnswer, probe_branches
-from stopadvisor.engines.hf.memory import free_memory, kv_bytes_per_token
 from stopadvisor.engines.hf.runner import Runner
-from stopadvisor.engines.hf.sampling import Sampler, Sampling, uniforms
+from stopadvisor.engines.hf.sampler import Sampler, Sampling, uniforms
+from stopadvisor.engines.hf.size import free_memory, kv_bytes_per_token
 from stopadvisor.engines.hf.traces import Finished, Limits, TraceBatch
 from stopadvisor.engines.hf.visible import StoppedTrace, visible_answers
 from stopadvisor.engines.sampling import entropy_top_k
@@ -88,15 +88,7 @@ class HfEngine:
 
     def identity(self) -> dict[str, Any]:
         """Return what decides the outcome, as plain values."""
-        return {
-            **self.model_identity,
-            "tokenizer_sha256": self.chat.tokenizer_sha256(),
-            "template_sha256": self.chat.template_sha256(),
-            "think_open": self.chat.opener.to_json(),
-            "think_close": self.chat.closer.to_json(),
-            "stop_ids": list(self.stop_ids),
-            "chat_template_kwargs": dict(self.chat.template_kwargs),
-        }
+        return {**self.model_identity, **self.chat.identity(self.stop_ids)}
 
     def suffix_ids(self, cue: str) -> list[int]:
         """Return the ids that close the thinking and ask for the answer."""

@@ -20,7 +20,7 @@ from stopadvisor.engines.hf.size import (
     size_of_folder,
     size_of_name,
 )
-from stopadvisor.engines.hub import require_hub
+from stopadvisor.engines.model_files import require_hub
 from stopadvisor.errors import ModelError
 
 if TYPE_CHECKING:

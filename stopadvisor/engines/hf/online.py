@@ -19,11 +19,11 @@ import torch
 
 from stopadvisor.answers.normal_form import extract_forced, extract_natural
 from stopadvisor.engines.errors import OutOfMemory
+from stopadvisor.engines.hf.assemble import wrap
 from stopadvisor.engines.hf.branch import Branch, BranchAnswer, probe_branches
 from stopadvisor.engines.hf.engine import HfEngine, ran_out_of_memory
-from stopadvisor.engines.hf.loaded import wrap
 from stopadvisor.engines.hf.rolling import RollingBatch, RollingSampler
-from stopadvisor.engines.hf.sampling import uniforms
+from stopadvisor.engines.hf.sampler import uniforms
 from stopadvisor.engines.hf.traces import Limits
 from stopadvisor.engines.hf.visible import StoppedTrace, visible_answers
 from stopadvisor.policy.frozen import Policy

@@ -1,7 +1,7 @@
-"""Whether a model can fit this machine, judged before anything is downloaded or loaded.
+"""How large a model is, how much memory there is, and whether the one fits the other.
 
-Uses neither torch nor transformers, so that the commonest refusal, a large model on a laptop,
-takes milliseconds.  Knows names, folders and configurations; not what is running on the machine.
+What is asked before anything is downloaded or loaded needs neither torch nor transformers, so that
+the commonest refusal, a large model on a laptop, takes milliseconds.  Estimates, not promises.
 """
 
 from __future__ import annotations
@@ -10,19 +10,25 @@ import json
 import os
 import platform
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stopadvisor.errors import ModelError
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "ALTERNATIVES",
     "ModelSize",
     "check_size",
+    "free_memory",
     "has_accelerator",
     "host_memory",
+    "kv_bytes_per_token",
     "size_of_folder",
     "size_of_name",
     "stored_width",
@@ -41,6 +47,8 @@ _TOO_SLOW = 3e9
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _CPU_MEMORY_SHARE = 0.9
+_USABLE = {"cuda": 0.85, "mps": 0.6, "cpu": 0.5}
+"""Share of what is free now that a batch may plan with; the rest is for work space."""
 
 
 @dataclass(frozen=True)
@@ -168,3 +176,30 @@ def check_size(
             f"{described} and does not fit: {need / 1e9:.0f} GB are needed in {dtype}, {place} "
             f"has {memory / 1e9:.0f} GB free; {ALTERNATIVES}"
         )
+
+
+def free_memory(devices: Iterable[torch.device], usable: float | None = None) -> int:
+    """Return the bytes that may be planned with on these devices.
+
+    `usable` is the share of what is free; by default it leaves work space beside a batch.
+    """
+    import torch
+
+    total = 0.0
+    for device in devices:
+        if device.type == "cuda":
+            free = torch.cuda.mem_get_info(device)[0]
+        elif device.type == "mps":
+            free = torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
+        else:
+            free = host_memory()
+        total += free * (_USABLE.get(device.type, 0.5) if usable is None else usable)
+    return int(total)
+
+
+def kv_bytes_per_token(config: Any, dtype: torch.dtype) -> int:
+    """Return the bytes of keys and values that one token adds over all layers."""
+    heads = int(config.num_attention_heads)
+    kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
+    dim = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
+    return 2 * int(config.num_hidden_layers) * kv_heads * dim * dtype.itemsize

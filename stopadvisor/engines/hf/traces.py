@@ -17,7 +17,7 @@ from torch import Tensor
 
 from stopadvisor.engines.hf.cache import KeptCache, additive
 from stopadvisor.engines.hf.runner import Runner
-from stopadvisor.engines.hf.sampling import Sampler
+from stopadvisor.engines.hf.sampler import Sampler
 
 __all__ = ["Finished", "Kept", "Limits", "TraceBatch"]
 

@@ -17,7 +17,7 @@ from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.hf.branch import Branch
 from stopadvisor.engines.hf.cache import KeptCache, additive
 from stopadvisor.engines.hf.runner import Runner
-from stopadvisor.engines.hf.sampling import Sampler, Sampling, uniforms
+from stopadvisor.engines.hf.sampler import Sampler, Sampling, uniforms
 from stopadvisor.engines.hf.traces import Kept
 from stopadvisor.probes.plan import ProbePlan, Prompt
 

@@ -15,8 +15,7 @@ from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.http.client import FINAL, Client, Refused
 from stopadvisor.engines.http.completion import Completion, Take
 from stopadvisor.engines.openai.chat_stream import ChatReader, ChatText
-from stopadvisor.engines.openai.drawing import meaningful
-from stopadvisor.engines.openai.prefix import Prefix
+from stopadvisor.engines.openai.requests import Prefix, meaningful
 from stopadvisor.errors import EngineError, ModelError
 
 __all__ = [

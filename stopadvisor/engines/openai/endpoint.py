@@ -14,8 +14,8 @@ from typing import Any, Literal
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.http.client import FINAL, Client, Refused
 from stopadvisor.engines.http.retries import OPENING_TIMEOUT
-from stopadvisor.engines.openai.backend import NO_STREAM, Backend
 from stopadvisor.engines.openai.chat_backend import ChatBackend, shows_reasoning
+from stopadvisor.engines.openai.requests import Backend
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.probes.plan import OnStop
 
@@ -28,6 +28,10 @@ NEEDED = (
     "needed is a server whose /v1/completions takes and returns token ids, such as vLLM or SGLang, "
     "or a chat that shows its reasoning and answers behind reasoning given to it; elsewhere the "
     "full budget and the provider's own effort setting remain"
+)
+NO_STREAM = (
+    "early exit with overlap needs an endpoint that streams token ids, such as vLLM's "
+    "/v1/completions; this one is resumed part by part (--serving resume)"
 )
 USUAL_TOP = 20
 """Most log-probabilities that vLLM gives by default."""

@@ -23,9 +23,10 @@ from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.errors import first_error
 from stopadvisor.engines.http.client import Traffic
 from stopadvisor.engines.openai.checks import server_checks
-from stopadvisor.engines.openai.drawn import ForcedAnswer, RequestUsage, VisibleAnswer
 from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
 from stopadvisor.engines.openai.ramp import find_concurrency
+from stopadvisor.engines.openai.requests import RequestUsage
+from stopadvisor.engines.openai.trace import ForcedAnswer, VisibleAnswer
 from stopadvisor.probes.markers import count_markers
 from stopadvisor.probes.plan import Capabilities, Check, ProbePlan, Prompt, RawProbe, RawTrace
 

@@ -28,71 +28,30 @@ __all__ = ["DEFAULT_KEY", "identity_of", "load_engine", "open_model"]
 DEFAULT_KEY = "OPENAI_API_KEY"
 """Environment variable that may hold the key."""
 
-_SETTINGS = ("do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-"""Generation settings that are a part of the identity."""
 _PACKAGES = ("httpx2", "tenacity", "anyio", "transformers")
 
 
 def load_engine(
-    model: str,
-    base_urls: Sequence[str],
-    *,
-    tokenizer: str | None = None,
-    concurrency: int | None = None,
-    api_key_env: str | None = None,
-    request_timeout: float | None = None,
-    patience: float | None = None,
-    think_open: str | None = None,
-    think_close: str | None = None,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
+    model: str, base_urls: Sequence[str], *, concurrency: int | None = None, **options: Any
 ) -> OpenAiEngine:
     """Make the engine of a served model.
 
     Parameters
     ----------
-    model : str
-        Its name as the server knows it, or the folder or name the server took it from.
-    base_urls : sequence of str
-        Such as ``http://host:8000/v1``; several equal servers share the questions.
-    tokenizer : str, optional
-        Folder or name to load the tokenizer from; by default what the server names as the model's
-        origin, else `model`.
     concurrency : int, optional
         Most requests at once; found by a short ramp when not given.
-    api_key_env : str, optional
-        Environment variable that holds the key; ``OPENAI_API_KEY`` is used when it is set.
-    request_timeout, patience : float, optional
-        Seconds for one answer, and for which a request may go on failing; see `Client`.
-    think_open, think_close, chat_template_kwargs
-        As for the hf engine.
-
-    Raises
-    ------
-    ModelError
-        A package is missing; the server cannot be reached, does not accept the key, does not
-        serve the model, or cannot resume reasoning; or the tokenizer cannot be found.
+    model, base_urls, **options
+        As `open_model` takes them; so are the errors.
     """
     _require_packages()
     from anyio.from_thread import start_blocking_portal
 
     from stopadvisor.engines.openai.engine import OpenAiEngine
 
-    opening = partial(
-        open_model,
-        model,
-        base_urls,
-        tokenizer=tokenizer,
-        api_key_env=api_key_env,
-        request_timeout=request_timeout,
-        patience=patience,
-        think_open=think_open,
-        think_close=think_close,
-        chat_template_kwargs=chat_template_kwargs,
-    )
     thread = start_blocking_portal()
     portal = thread.__enter__()
     try:
-        served = portal.call(opening)
+        served = portal.call(partial(open_model, model, base_urls, **options))
     except BaseException as error:
         # Told of the error it cancels what is still under way, as at Ctrl-C, and awaits no answer.
         thread.__exit__(type(error), error, error.__traceback__)
@@ -113,87 +72,77 @@ async def open_model(
     *,
     tokenizer: str | None = None,
     api_key_env: str | None = None,
-    request_timeout: float | None = None,
-    patience: float | None = None,
+    request_timeout: float = 600.0,
+    patience: float = 300.0,
     think_open: str | None = None,
     think_close: str | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> ServedModel:
-    """Open a served model within a running event loop, as a serving loop does.
+    """Open a served model within a running event loop; close it with ``await model.aclose()``.
 
-    Parameters and errors are those of `load_engine`; close it with ``await model.aclose()``.
+    Parameters
+    ----------
+    model : str
+        Its name as the server knows it, or the folder or name the server took it from.
+    base_urls : sequence of str
+        Such as ``http://host:8000/v1``; several equal servers share the questions.
+    tokenizer : str, optional
+        Folder or name to load the tokenizer from; by default what the server names as the model's
+        origin, else `model`.
+    api_key_env : str, optional
+        Environment variable that holds the key; ``OPENAI_API_KEY`` is used when it is set.
+    request_timeout, patience : float
+        Seconds for one answer, and for which a request that fails is sent again.
+    think_open, think_close, chat_template_kwargs
+        As for the hf engine.
+
+    Raises
+    ------
+    ModelError
+        A package is missing; the server cannot be reached, does not accept the key, does not
+        serve the model, or gives no access to its reasoning; or the tokenizer cannot be found.
     """
     _require_packages()
     # Transformers says on import that torch is missing; nothing here needs it.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     from anyio import CancelScope
-
-    client = _client(model, base_urls, api_key_env, request_timeout, patience)
-    try:
-        return await _open(client, tokenizer, think_open, think_close, chat_template_kwargs)
-    except BaseException:
-        with CancelScope(shield=True):  # cancelled, it would close nothing
-            await client.aclose()
-        raise
-
-
-def _client(
-    model: str,
-    base_urls: Sequence[str],
-    api_key_env: str | None,
-    request_timeout: float | None,
-    patience: float | None,
-) -> Client:
-    from stopadvisor.engines.http.client import REQUEST_TIMEOUT, RETRY_TIMEOUT, Client, Key
-
-    return Client(
-        base_urls,
-        model,
-        key=Key.of_environment(api_key_env or DEFAULT_KEY, required=api_key_env is not None),
-        request_timeout=REQUEST_TIMEOUT if request_timeout is None else request_timeout,
-        retry_timeout=RETRY_TIMEOUT if patience is None else patience,
-    )
-
-
-async def _open(
-    client: Client,
-    tokenizer: str | None,
-    think_open: str | None,
-    think_close: str | None,
-    chat_template_kwargs: Mapping[str, Any] | None,
-) -> ServedModel:
-    """Ask what the server can do, and load the tokenizer of what it serves."""
     from anyio.to_thread import run_sync
 
     from stopadvisor.engines.answer_end import AnswerStops
     from stopadvisor.engines.chat import Chat
+    from stopadvisor.engines.http.client import Client, Key
     from stopadvisor.engines.openai.endpoint import find_endpoint, open_backend
     from stopadvisor.engines.openai.model import ServedModel
 
-    asked_for = client.model
-    endpoint = await find_endpoint(client)
-    found = _load_tokenizer(tokenizer, _origin(endpoint, asked_for))
-
-    def make() -> tuple[Chat, AnswerStops]:
+    key = Key.of_environment(api_key_env or DEFAULT_KEY, required=api_key_env is not None)
+    client = Client(
+        base_urls, model, key=key, request_timeout=request_timeout, retry_timeout=patience
+    )
+    try:
+        endpoint = await find_endpoint(client)
+        found = _load_tokenizer(tokenizer, _origin(endpoint, model))
         chat = Chat.of(
             found.tokenizer,
             think_open=think_open,
             think_close=think_close,
             template_kwargs=chat_template_kwargs,
         )
-        return chat, AnswerStops.of(chat, found.stop_ids, len(found.tokenizer))
-
-    chat, stops = await run_sync(make)
-    await _check_tokenizer(client, chat)
-    return ServedModel(
-        client=client,
-        backend=await open_backend(client, chat, endpoint),
-        chat=chat,
-        stop_ids=found.stop_ids,
-        stops=stops,
-        generation=found.generation,
-        endpoint=endpoint,
-    )
+        # Decodes a whole vocabulary, which would hold up the event loop.
+        stops = await run_sync(AnswerStops.of, chat, found.stop_ids, len(found.tokenizer))
+        await _check_tokenizer(client, chat)
+        return ServedModel(
+            client=client,
+            backend=await open_backend(client, chat, endpoint),
+            chat=chat,
+            stop_ids=found.stop_ids,
+            stops=stops,
+            generation=found.generation,
+            endpoint=endpoint,
+        )
+    except BaseException:
+        with CancelScope(shield=True):  # cancelled, it would close nothing
+            await client.aclose()
+        raise
 
 
 def _load_tokenizer(named: str | None, origin: str) -> LoadedTokenizer:
@@ -255,13 +204,15 @@ async def _check_tokenizer(client: Client, chat: Chat) -> None:
 
 def identity_of(served: ServedModel) -> dict[str, Any]:
     """Return what is known of the model that decides the outcome; not where it is served."""
-    from stopadvisor.engines.revision import content_revision
+    from stopadvisor.engines.model_files import content_revision
+    from stopadvisor.engines.sampling import identity_settings
 
     name = served.endpoint.root or served.client.model
     root = Path(name)
     local = (root / "config.json").is_file()
     return {
-        "engine": _engine(served),
+        # Named by how its probes come about: those of one way are not another's.
+        "engine": "openai" if served.form is None else f"openai-chat ({served.form})",
         "engine_version": served.endpoint.server,
         # A folder goes by its own name, as with the hf engine, wherever it lies.
         "model": root.resolve().name if local or root.is_absolute() else name,
@@ -271,30 +222,22 @@ def identity_of(served: ServedModel) -> dict[str, Any]:
         "attention": None,
         "device": None,
         "quantization": None,
-        "generation_config": {name: getattr(served.generation, name, None) for name in _SETTINGS},
-        "tokenizer_sha256": served.chat.tokenizer_sha256(),
-        "template_sha256": served.chat.template_sha256(),
-        "think_open": served.chat.opener.to_json(),
-        "think_close": served.chat.closer.to_json(),
-        "stop_ids": list(served.stop_ids),
-        "chat_template_kwargs": dict(served.chat.template_kwargs),
+        "generation_config": identity_settings(served.generation),
+        **served.chat.identity(served.stop_ids),
     }
-
-
-def _engine(served: ServedModel) -> str:
-    """The engine's name, by how its probes come about: those of one are not another's."""
-    from stopadvisor.engines.openai.chat_backend import ChatBackend
-
-    if isinstance(served.backend, ChatBackend):
-        return f"openai-chat ({served.backend.form.name})"
-    return "openai"
 
 
 def _remarks(served: ServedModel) -> list[str]:
     """What the user should know of this endpoint."""
-    endpoint = served.endpoint
-    if not endpoint.resumes:
-        return _remarks_on_chat(served)
+    endpoint, form = served.endpoint, served.form
+    if form is not None:
+        return [
+            "the endpoint is a chat that shows its reasoning and cannot resume it (visible-stream);"
+            f" it answers behind given reasoning ({form}): probed and served with overlap, no "
+            "log-probabilities: only families that read answers' texts can be used",
+            "thinking is cut into tokens of the local tokenizer, word by word: a policy from these "
+            "probes is for endpoints of this kind",
+        ]
     name = "the server" if endpoint.server is None else f"the server (version {endpoint.server})"
     logprobs = (
         f"{endpoint.top_limit} log-probabilities per token"
@@ -306,20 +249,6 @@ def _remarks(served: ServedModel) -> list[str]:
         repeated = f"{endpoint.repeated_tokens} repeated prompt tokens"
         cached = f"{endpoint.cached_tokens} of {repeated} cached"
     return [f"{name} resumes token ids; {logprobs}; {cached}"]
-
-
-def _remarks_on_chat(served: ServedModel) -> list[str]:
-    from stopadvisor.engines.openai.chat_backend import ChatBackend
-
-    backend = served.backend
-    form = backend.form.name if isinstance(backend, ChatBackend) else None
-    return [
-        "the endpoint is a chat that shows its reasoning and cannot resume it (visible-stream); it "
-        f"answers behind given reasoning ({form}): probed and served with overlap, no "
-        "log-probabilities: only families that read answers' texts can be used",
-        "thinking is cut into tokens of the local tokenizer, word by word: a policy from these "
-        "probes is for endpoints of this kind",
-    ]
 
 
 def _require_packages() -> None:

@@ -14,12 +14,24 @@ from typing import Any
 from stopadvisor.engines.answer_end import AnswerStops
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.http.client import Client, Completion
-from stopadvisor.engines.openai.backend import Backend
-from stopadvisor.engines.openai.drawing import GREEDY, sampling_params
-from stopadvisor.engines.openai.drawn import ForcedAnswer, Kind, RequestUsage, Trace, VisibleAnswer
+from stopadvisor.engines.openai.chat_backend import ChatBackend
 from stopadvisor.engines.openai.endpoint import Endpoint
-from stopadvisor.engines.openai.ends import TraceEnd, mean_statistics, token_statistics
-from stopadvisor.engines.openai.prefix import Prefix
+from stopadvisor.engines.openai.requests import (
+    GREEDY,
+    Backend,
+    Kind,
+    Prefix,
+    RequestUsage,
+    sampling_params,
+)
+from stopadvisor.engines.openai.trace import (
+    ForcedAnswer,
+    Trace,
+    TraceEnd,
+    VisibleAnswer,
+    mean_statistics,
+    token_statistics,
+)
 from stopadvisor.engines.sampling import Sampling, entropy_top_k
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.probes.plan import ProbePlan, Prompt
@@ -45,6 +57,11 @@ class ServedModel:
     generation: Any = field(repr=False)
     """The model's own generation settings."""
     endpoint: Endpoint
+
+    @property
+    def form(self) -> str | None:
+        """How a chat is asked to answer behind given reasoning; None where token ids are sent."""
+        return self.backend.form.name if isinstance(self.backend, ChatBackend) else None
 
     @property
     def context(self) -> int | None:

@@ -19,11 +19,11 @@ import anyio
 
 from stopadvisor.answers.normal_form import extract_forced, extract_natural
 from stopadvisor.engines.openai.chat_backend import OtherTraceError
-from stopadvisor.engines.openai.drawn import ForcedAnswer
 from stopadvisor.engines.openai.endpoint import check_streams
 from stopadvisor.engines.openai.load import identity_of, open_model
 from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
 from stopadvisor.engines.openai.thinking import LiveTrace, Parts, Thinking, streaming
+from stopadvisor.engines.openai.trace import ForcedAnswer
 from stopadvisor.engines.sampling import entropy_top_k
 from stopadvisor.errors import ModelError
 from stopadvisor.policy.frozen import Policy

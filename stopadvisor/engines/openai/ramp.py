@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import anyio
 
-from stopadvisor.engines.openai.backend import Backend
+from stopadvisor.engines.openai.requests import Backend
 
 __all__ = ["Concurrency", "RampStep", "find_concurrency"]
 

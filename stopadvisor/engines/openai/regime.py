@@ -22,8 +22,8 @@ from stopadvisor.errors import ProbeError
 from stopadvisor.runs.storage import write_json_atomically
 
 if TYPE_CHECKING:
-    from stopadvisor.engines.openai.drawn import RequestUsage
     from stopadvisor.engines.openai.engine import OpenAiEngine
+    from stopadvisor.engines.openai.requests import RequestUsage
 
 __all__ = [
     "SERVING",

@@ -14,9 +14,9 @@ from typing import Protocol
 import anyio
 
 from stopadvisor.engines.errors import first_error
-from stopadvisor.engines.openai.drawn import RequestUsage
-from stopadvisor.engines.openai.ends import TraceEnd
 from stopadvisor.engines.openai.model import ServedModel
+from stopadvisor.engines.openai.requests import RequestUsage
+from stopadvisor.engines.openai.trace import TraceEnd
 from stopadvisor.probes.plan import ProbePlan, Prompt
 
 __all__ = ["LiveTrace", "Parts", "Stream", "Thinking", "streaming"]

@@ -1,4 +1,4 @@
-"""Where a trace drawn by a server is over, and what its tokens' log-probabilities come to.
+"""What a served model drew: where a trace is over, its answers, and what its log-probabilities say.
 
 The rules of `engines.hf.traces` and the figures of `engines.hf.branch`, for one trace at a time.
 Knows ids and numbers; no server and no tokenizer.
@@ -9,11 +9,59 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from stopadvisor.engines.http.client import Completion
+from stopadvisor.engines.http.completion import Completion
+from stopadvisor.engines.openai.requests import RequestUsage
 from stopadvisor.errors import EngineError
 
-__all__ = ["TraceEnd", "mean_statistics", "token_statistics"]
+__all__ = [
+    "ForcedAnswer",
+    "Trace",
+    "TraceEnd",
+    "VisibleAnswer",
+    "mean_statistics",
+    "token_statistics",
+]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One trace with its natural answer, as token ids."""
+
+    thinking: tuple[int, ...]
+    finish: Literal["stop", "length"]
+    closed: bool
+    """The model closed its thinking."""
+    visible: tuple[int, ...]
+    """The natural answer behind the closer, the ending token included; empty if not closed."""
+    requests: tuple[RequestUsage, ...]
+
+
+@dataclass(frozen=True)
+class ForcedAnswer:
+    """One forced answer."""
+
+    ids: tuple[int, ...]
+    """Decoded tokens, the ending one included."""
+    text: str
+    """The answer without what ended it."""
+    mean_logprob: float
+    """0 where the endpoint returns no log-probabilities; so is the entropy."""
+    mean_entropy: float
+    tail_mass: float | None
+    """Mean probability outside the top k; None without log-probabilities."""
+    requests: tuple[RequestUsage, ...]
+
+
+@dataclass(frozen=True)
+class VisibleAnswer:
+    """One visible answer behind thinking that was closed for the model."""
+
+    ids: tuple[int, ...]
+    """Decoded tokens, the ending one included."""
+    text: str
+    requests: tuple[RequestUsage, ...]
 
 
 @dataclass
