@@ -264,20 +264,21 @@ class OpenAiEngine:
         """Draw one trace, then all its answers at once: its prefix is in the server's cache."""
         model = self.served_model
         replica = model.client.assign_replica()
-        ids = model.open(prompt.messages)
+        trace = model.begin(model.open(prompt.messages), prompt, plan, replica=replica)
         suffix = self.suffix_ids(plan.cue)
         async with slots:
-            drawn = await model.draw(ids, prompt, plan, replica=replica)
-        self.requests += drawn.requests
-        length = len(drawn.thinking)
+            await model.extend(trace)
+        self.requests += trace.requests
+        length = trace.end.thinking
+        thinking = trace.ids[:length]
         forced: dict[int, ForcedAnswer] = {}
         written: dict[int, VisibleAnswer] = {}
 
         async def force(at: int) -> None:
             async with slots:
                 forced[at] = await model.force(
-                    ids,
-                    drawn.thinking[:at],
+                    trace.prompt_ids,
+                    thinking[:at],
                     suffix,
                     cap=plan.cap,
                     entropy=plan.entropy,
@@ -287,9 +288,7 @@ class OpenAiEngine:
 
         async def write(at: int) -> None:
             async with slots:
-                written[at] = await model.write(
-                    ids, drawn.thinking[:at], prompt, plan, replica=replica
-                )
+                written[at] = await model.write(trace, at)
             self.requests += written[at].requests
 
         ends = sorted({min(budget, length) for budget in plan.budgets})
@@ -299,16 +298,16 @@ class OpenAiEngine:
             for budget in plan.budgets if plan.on_stop == "answer" else ():
                 if budget < length:
                     group.start_soon(write, budget)
-        markers = {at: count_markers(self.chat.decode(drawn.thinking[:at])) for at in ends}
-        closer = len(self.chat.closer.ids)
+        markers = {at: count_markers(self.chat.decode(thinking[:at])) for at in ends}
+        closer, closed = len(self.chat.closer.ids), trace.end.closed
         return RawTrace(
-            prompt_tokens=len(ids),
+            prompt_tokens=len(trace.prompt_ids),
             suffix_tokens=len(suffix),
             trace_tokens=length,
-            finish=drawn.finish,
-            thinking=self.chat.decode(drawn.thinking),
-            natural_text=model.visible_text(drawn.visible) if drawn.closed else None,
-            natural_tokens=closer + len(drawn.visible) if drawn.closed else 0,
+            finish="length" if trace.end.cut else "stop",
+            thinking=self.chat.decode(thinking),
+            natural_text=model.visible_text(trace.visible) if closed else None,
+            natural_tokens=closer + len(trace.visible) if closed else 0,
             probes=tuple(
                 _raw_probe(budget, length, forced, written, markers, closer)
                 for budget in plan.budgets

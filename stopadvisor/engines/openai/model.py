@@ -113,7 +113,7 @@ class ServedModel:
             )
         return k
 
-    async def draw(
+    def begin(
         self,
         prompt_ids: Sequence[int],
         prompt: Prompt,
@@ -121,7 +121,7 @@ class ServedModel:
         *,
         replica: int | None = None,
     ) -> Trace:
-        """Draw one trace with its natural answer.
+        """Return a trace of which nothing is drawn yet.
 
         Parameters
         ----------
@@ -138,45 +138,18 @@ class ServedModel:
         ------
         ModelError
             The prompt leaves no room for thinking.
+        """
+        room = self.thinking_room(prompt_ids, plan)
+        end = TraceEnd(self.chat.closer.ids, self.stop_ids, room, plan.answer_cap)
+        return Trace(prompt_ids, prompt, plan, replica, end)
+
+    async def extend(self, trace: Trace, *, until: int | None = None) -> None:
+        """Draw on until the trace is over, or until so many tokens stand behind the prompt.
+
+        Raises
+        ------
         EngineError
             The server refuses, or goes on failing for longer than its retry time-out.
-        """
-        end = self.trace_end(prompt_ids, plan)
-        ids: list[int] = []
-        requests: list[RequestUsage] = []
-        await self.extend(prompt_ids, ids, end, prompt, plan, requests=requests, replica=replica)
-        return Trace(
-            thinking=tuple(ids[: end.thinking]),
-            finish="length" if end.cut else "stop",
-            closed=end.closed,
-            visible=tuple(ids[end.thinking + len(self.chat.closer.ids) :]) if end.closed else (),
-            requests=tuple(requests),
-        )
-
-    async def extend(
-        self,
-        prompt_ids: Sequence[int],
-        ids: list[int],
-        end: TraceEnd,
-        prompt: Prompt,
-        plan: ProbePlan,
-        *,
-        requests: list[RequestUsage],
-        until: int | None = None,
-        replica: int | None = None,
-    ) -> None:
-        """Draw on until the trace is over, or until `until` tokens stand behind the prompt.
-
-        Parameters
-        ----------
-        ids : list of int
-            What was drawn so far; grows.
-        end : TraceEnd
-            From `trace_end`; has seen all of `ids`.
-        requests : list of RequestUsage
-            The requests are put down here.
-        until : int, optional
-            A part of the trace only.
 
         Notes
         -----
@@ -184,72 +157,64 @@ class ServedModel:
         which the server stops by itself.  Sampled parts have seeds of their own, so that a trace
         drawn in parts is another one than the same drawn at once; greedy they are equal.
         """
-        most = end.most if until is None else min(until, end.most)
-        while not end.over and len(ids) < most:
+        most = trace.end.most if until is None else min(until, trace.end.most)
+        while not trace.end.over and len(trace.ids) < most:
+            at = len(trace.ids)
             answer = await self._continue(
                 "trace",
-                Prefix.of(prompt_ids, ids),
-                len(ids),
-                requests,
-                replica,
-                max_tokens=most - len(ids),
-                **self._drawing(plan, prompt, len(ids)),
+                Prefix.of(trace.prompt_ids, trace.ids),
+                at,
+                trace.requests,
+                trace.replica,
+                max_tokens=most - at,
+                **sampling_params(self.sampling(trace.plan), trace.plan, trace.prompt, at),
             )
-            end.take(self._new_ids(answer), ids)
+            trace.take(self._new_ids(answer))
             if not self.endpoint.resumes:
-                end.give_up(ids)
+                trace.end.give_up(trace.ids)
 
-    async def stream(
-        self,
-        prompt_ids: Sequence[int],
-        ids: list[int],
-        end: TraceEnd,
-        prompt: Prompt,
-        plan: ProbePlan,
-        *,
-        requests: list[RequestUsage],
-        grown: Callable[[], None],
-        replica: int | None = None,
-    ) -> None:
+    async def stream(self, trace: Trace, grown: Callable[[], None]) -> None:
         """Draw as `extend` does, to the trace's end, and tell of each token as it is decoded.
 
         Parameters
         ----------
+        trace : Trace
         grown : function
-            Called when there are more `ids`.
+            Called when there are more tokens.
 
         Notes
         -----
-        One request, so that sampled traces are those of `draw`.  Cancelling it closes the
-        connection, and the server gives the request up.  A stream that breaks off is gone on with
+        One request, so that sampled traces are those of `extend`.  Cancelling it closes the
+        connection, and the server gives the request up.  A stream that breaks off is resumed
         behind the ids that came: greedy nothing changes, a sampled rest has a seed of its own.
         """
 
         def take(new: Sequence[int]) -> bool:
-            end.take(self._known(new), ids)
+            trace.take(self._known(new))
             grown()
-            return not end.over
+            return not trace.end.over
 
         stalled = 0
         while True:
-            at = len(ids)
+            at = len(trace.ids)
+            resumed = at if self.endpoint.resumes else 0  # a chat is asked for all of it again
             answer = await self.backend.stream(
-                Prefix.of(prompt_ids, ids),
+                Prefix.of(trace.prompt_ids, trace.ids),
                 take,
-                replica=replica,
+                replica=trace.replica,
                 stop_token_ids=self.stop_ids,
-                max_tokens=end.most - (at if self.endpoint.resumes else 0),
-                **self._drawing(plan, prompt, at if self.endpoint.resumes else 0),
+                max_tokens=trace.end.most - resumed,
+                **sampling_params(self.sampling(trace.plan), trace.plan, trace.prompt, resumed),
             )
-            self._record("trace", answer, len(prompt_ids) + at, at, requests)
+            self._record("trace", answer, len(trace.prompt_ids) + at, at, trace.requests)
             if answer.finish_reason != "broken":
-                if not end.over:
+                if not trace.end.over:
                     take(self._new_ids(answer)[len(answer.token_ids or ()) :])
                 if not self.endpoint.resumes:
-                    end.give_up(ids)
-            if end.over:
+                    trace.end.give_up(trace.ids)
+            if trace.end.over:
                 return
-            stalled = stalled + 1 if len(ids) == at else 0
+            stalled = stalled + 1 if len(trace.ids) == at else 0
             if stalled > _STALLED:
                 raise EngineError(f"the server's stream breaks off {stalled} times at {at} tokens")
 
@@ -268,17 +233,6 @@ class ServedModel:
                 f"context of {self.context}, which leaves less than {room}: its certificate does "
                 "not hold there; serve the model with a longer context"
             )
-
-    def trace_end(self, prompt_ids: Sequence[int], plan: ProbePlan) -> TraceEnd:
-        """Return the rule by which a trace of this prompt is over.
-
-        Raises
-        ------
-        ModelError
-            The prompt leaves no room for thinking.
-        """
-        room = self.thinking_room(prompt_ids, plan)
-        return TraceEnd(self.chat.closer.ids, self.stop_ids, room, plan.answer_cap)
 
     def thinking_room(self, prompt_ids: Sequence[int], plan: ProbePlan) -> int:
         """Return the plan's cap on thinking, or less where the server's context leaves less.
@@ -332,7 +286,7 @@ class ServedModel:
         ModelError
             The server gives fewer log-probabilities than `entropy` asks for.
         EngineError
-            As in `draw`; or the server leaves out what it was asked for.
+            As in `extend`; or the server leaves out what it was asked for.
         """
         k = self.check_entropy(entropy)
         ids: list[int] = []
@@ -372,34 +326,28 @@ class ServedModel:
             requests=tuple(requests),
         )
 
-    async def write(
-        self,
-        prompt_ids: Sequence[int],
-        thinking: Sequence[int],
-        prompt: Prompt,
-        plan: ProbePlan,
-        *,
-        replica: int | None = None,
-    ) -> VisibleAnswer:
-        """Close the thinking and let the model write its visible answer.
+    async def write(self, trace: Trace, at: int) -> VisibleAnswer:
+        """Close the thinking behind `at` tokens and let the model write its visible answer.
 
-        Parameters and errors are those of `draw`.
+        Raises
+        ------
+        EngineError
+            As in `extend`.
         """
-        closer = self.chat.closer.ids
+        closer, plan = self.chat.closer.ids, trace.plan
         ids: list[int] = []
         requests: list[RequestUsage] = []
         over = False
         while not over:  # once, unless the server has a limit of its own below the cap
+            drawn = at + len(closer) + len(ids)
             answer = await self._continue(
                 "answer",
-                Prefix.of(prompt_ids, thinking, [*closer, *ids]),
-                len(thinking),
+                Prefix.of(trace.prompt_ids, trace.ids[:at], [*closer, *ids]),
+                at,
                 requests,
-                replica,
+                trace.replica,
                 max_tokens=plan.answer_cap - len(ids),
-                **sampling_params(
-                    self.sampling(plan), plan, prompt, len(thinking) + len(closer) + len(ids)
-                ),
+                **sampling_params(self.sampling(plan), plan, trace.prompt, drawn),
             )
             for token in self._new_ids(answer):
                 ids.append(token)
@@ -441,9 +389,6 @@ class ServedModel:
                 "sent: it does not take ids as they are"
             )
         requests.append(RequestUsage(kind, budget, answer.prompt_tokens, answer.cached_tokens))
-
-    def _drawing(self, plan: ProbePlan, prompt: Prompt, at: int) -> dict[str, Any]:
-        return sampling_params(self.sampling(plan), plan, prompt, at)
 
     def _new_ids(self, answer: Completion, *, newline: bool = False) -> list[int]:
         """Return the ids of an answer, the ending one included.

@@ -22,8 +22,8 @@ from stopadvisor.engines.openai.chat_backend import OtherTraceError
 from stopadvisor.engines.openai.endpoint import check_streams
 from stopadvisor.engines.openai.load import identity_of, open_model
 from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
-from stopadvisor.engines.openai.thinking import LiveTrace, Parts, Thinking, streaming
-from stopadvisor.engines.openai.trace import ForcedAnswer
+from stopadvisor.engines.openai.thinking import Parts, Thinking, streaming
+from stopadvisor.engines.openai.trace import ForcedAnswer, Trace
 from stopadvisor.engines.sampling import entropy_top_k
 from stopadvisor.errors import ModelError
 from stopadvisor.policy.frozen import Policy
@@ -294,7 +294,7 @@ class _Answering:
                 f"{self.plan.max_think} thinking tokens: the certificate does not cover them"
             )
         replica = self.model.client.assign_replica()
-        trace = LiveTrace(self.model, prompt_ids, request.prompt, self.plan, replica)
+        trace = self.model.begin(prompt_ids, request.prompt, self.plan, replica=replica)
         row = _RequestRow(self, request, trace, self.session(request))
         for left in reversed(range(_ANEW)):
             try:
@@ -325,11 +325,11 @@ class _Answering:
             return row.ended()
         return await row.stopped(*stopped)
 
-    def _thinking(self, trace: LiveTrace) -> AbstractAsyncContextManager[Thinking]:
+    def _thinking(self, trace: Trace) -> AbstractAsyncContextManager[Thinking]:
         # Without a rule nothing runs beside the thinking.
         if self.draws == "overlap" and self.rule is not None and self.rule.trigger.probes:
-            return streaming(trace)
-        return nullcontext(Parts(trace))
+            return streaming(self.model, trace)
+        return nullcontext(Parts(self.model, trace))
 
 
 @dataclass
@@ -338,7 +338,7 @@ class _RequestRow:
 
     common: _Answering
     request: Request
-    trace: LiveTrace
+    trace: Trace
     session: Session
     started: float = field(default_factory=time.perf_counter)
     n_probes: int = 0
@@ -349,7 +349,8 @@ class _RequestRow:
     def anew(self) -> _RequestRow:
         """Return the request as it begins again; what was asked in vain goes on counting."""
         old = self.trace
-        trace = LiveTrace(old.model, old.prompt_ids, old.prompt, old.plan, old.replica)
+        begin = self.common.model.begin
+        trace = begin(old.prompt_ids, old.prompt, old.plan, replica=old.replica)
         session = self.common.session(self.request)
         return replace(self, trace=trace, session=session, in_vain=self.in_vain + len(old.ids))
 
@@ -358,7 +359,7 @@ class _RequestRow:
 
         Returns
         -------
-        tuple of Stop and Forced, or None
+        tuple of Stop and ForcedAnswer, or None
             The stop with the forced answer that it rests on; None where the trace ended by itself.
 
         Notes
@@ -426,9 +427,7 @@ class _RequestRow:
             text, visible = forced.text, 0
             short = extract_forced(task, text) or None
         else:
-            written = await model.write(
-                trace.prompt_ids, thinking, trace.prompt, trace.plan, replica=trace.replica
-            )
+            written = await model.write(trace, stop.position)
             text, visible = written.text, len(written.ids) + len(model.chat.closer.ids)
             short = extract_natural(task, text)
         return self._reply(text, short, visible, drawn, thinking, stop=stop)
@@ -439,8 +438,7 @@ class _RequestRow:
         length = trace.end.thinking
         text, short, visible = None, None, 0
         if trace.end.closed:
-            closer = len(model.chat.closer.ids)
-            text = model.visible_text(trace.ids[length + closer :])
+            text = model.visible_text(trace.visible)
             short = extract_natural(self.request.task, text)
             visible = len(trace.ids) - length
         return self._reply(text, short, visible, length, trace.ids[:length])

@@ -6,7 +6,7 @@ Knows the model; nothing of policies, probes or replies.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -15,29 +15,9 @@ import anyio
 
 from stopadvisor.engines.errors import first_error
 from stopadvisor.engines.openai.model import ServedModel
-from stopadvisor.engines.openai.requests import RequestUsage
-from stopadvisor.engines.openai.trace import TraceEnd
-from stopadvisor.probes.plan import ProbePlan, Prompt
+from stopadvisor.engines.openai.trace import Trace
 
-__all__ = ["LiveTrace", "Parts", "Stream", "Thinking", "streaming"]
-
-
-@dataclass
-class LiveTrace:
-    """What was drawn of one request, and by what it is drawn."""
-
-    model: ServedModel
-    prompt_ids: Sequence[int]
-    prompt: Prompt
-    plan: ProbePlan
-    replica: int
-    ids: list[int] = field(default_factory=list)
-    """Drawn behind the prompt."""
-    requests: list[RequestUsage] = field(default_factory=list)
-    end: TraceEnd = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.end = self.model.trace_end(self.prompt_ids, self.plan)
+__all__ = ["Parts", "Stream", "Thinking", "streaming"]
 
 
 class Thinking(Protocol):
@@ -52,28 +32,20 @@ class Thinking(Protocol):
 class Parts:
     """Draws no further than it is asked to: nothing is thought in vain, each part is a request."""
 
-    trace: LiveTrace
+    model: ServedModel
+    trace: Trace
 
     async def reach(self, tokens: int | None) -> None:
         """Draw so far, if that is not drawn yet."""
-        trace = self.trace
-        await trace.model.extend(
-            trace.prompt_ids,
-            trace.ids,
-            trace.end,
-            trace.prompt,
-            trace.plan,
-            until=tokens,
-            requests=trace.requests,
-            replica=trace.replica,
-        )
+        await self.model.extend(self.trace, until=tokens)
 
 
 @dataclass
 class Stream:
     """One request that thinks on whoever waits for it; made by `streaming`."""
 
-    trace: LiveTrace
+    model: ServedModel
+    trace: Trace
     _wanted: int | None = None
     """Tokens that are waited for; None for all of them."""
     _reached: anyio.Event = field(default_factory=anyio.Event)
@@ -87,17 +59,7 @@ class Stream:
 
     async def draw(self) -> None:
         """Let the tokens come."""
-        trace = self.trace
-        await trace.model.stream(
-            trace.prompt_ids,
-            trace.ids,
-            trace.end,
-            trace.prompt,
-            trace.plan,
-            requests=trace.requests,
-            grown=self._tell,
-            replica=trace.replica,
-        )
+        await self.model.stream(self.trace, self._tell)
         self._over = True
         self._tell()
 
@@ -108,7 +70,7 @@ class Stream:
 
 
 @asynccontextmanager
-async def streaming(trace: LiveTrace) -> AsyncIterator[Stream]:
+async def streaming(model: ServedModel, trace: Trace) -> AsyncIterator[Stream]:
     """Begin a stream; what is still to come when this is left is given up.
 
     Raises
@@ -116,7 +78,7 @@ async def streaming(trace: LiveTrace) -> AsyncIterator[Stream]:
     EngineError
         The server refuses, or goes on failing for longer than its retry time-out.
     """
-    stream = Stream(trace)
+    stream = Stream(model, trace)
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(stream.draw)

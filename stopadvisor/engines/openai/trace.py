@@ -1,4 +1,4 @@
-"""What a served model drew: where a trace is over, its answers, and what its log-probabilities say.
+"""What a served model draws: traces and their ends, answers, and what log-probabilities come to.
 
 The rules of `engines.hf.traces` and the figures of `engines.hf.branch`, for one trace at a time.
 Knows ids and numbers; no server and no tokenizer.
@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
 
 from stopadvisor.engines.http.completion import Completion
 from stopadvisor.engines.openai.requests import RequestUsage
 from stopadvisor.errors import EngineError
+from stopadvisor.probes.plan import ProbePlan, Prompt
 
 __all__ = [
     "ForcedAnswer",
@@ -23,19 +23,6 @@ __all__ = [
     "mean_statistics",
     "token_statistics",
 ]
-
-
-@dataclass(frozen=True)
-class Trace:
-    """One trace with its natural answer, as token ids."""
-
-    thinking: tuple[int, ...]
-    finish: Literal["stop", "length"]
-    closed: bool
-    """The model closed its thinking."""
-    visible: tuple[int, ...]
-    """The natural answer behind the closer, the ending token included; empty if not closed."""
-    requests: tuple[RequestUsage, ...]
 
 
 @dataclass(frozen=True)
@@ -83,14 +70,6 @@ class TraceEnd:
         """Most tokens that can be needed."""
         return self.max_think + len(self.closer) + self.answer_cap
 
-    def take(self, new: Sequence[int], ids: list[int]) -> None:
-        """Put new tokens behind `ids`, which are all so far, until the trace is over."""
-        for token in new:
-            ids.append(token)
-            self.see(ids)
-            if self.over:
-                break
-
     def see(self, ids: Sequence[int]) -> None:
         """Take note of the last token of `ids`, which are all so far."""
         token, steps = ids[-1], len(ids)
@@ -114,6 +93,37 @@ class TraceEnd:
         if self.thinking < 0:
             self.thinking, self.cut = min(len(ids), self.max_think), True
         self.over = True
+
+
+@dataclass
+class Trace:
+    """A trace on its way, and then a whole one: what was drawn, and by which requests."""
+
+    prompt_ids: Sequence[int]
+    """Thinking opened."""
+    prompt: Prompt
+    """Seeds the sampling."""
+    plan: ProbePlan
+    replica: int | None
+    """The server that has its prefix in the cache."""
+    end: TraceEnd
+    ids: list[int] = field(default_factory=list)
+    """Drawn behind the prompt."""
+    requests: list[RequestUsage] = field(default_factory=list)
+
+    @property
+    def visible(self) -> list[int]:
+        """The natural answer behind the closer, the ending token included; empty if not closed."""
+        begin = self.end.thinking + len(self.end.closer)
+        return self.ids[begin:] if self.end.closed else []
+
+    def take(self, new: Sequence[int]) -> None:
+        """Put new tokens behind those so far, until the trace is over."""
+        for token in new:
+            self.ids.append(token)
+            self.end.see(self.ids)
+            if self.end.over:
+                break
 
 
 def token_statistics(
