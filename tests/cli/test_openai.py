@@ -159,7 +159,7 @@ def test_a_server_that_cannot_be_used_is_bad_input(
 def test_a_server_that_is_not_there_is_bad_input(
     sums: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stopadvisor.engines.openai.endpoint.OPENING_PATIENCE", 0.3)
+    monkeypatch.setattr("stopadvisor.engines.openai.endpoint.OPENING_TIMEOUT", 0.3)
     server = FakeServer()
     server.start()
     server.stop()
