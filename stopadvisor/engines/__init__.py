@@ -1,8 +1,7 @@
-"""Engines: what draws traces and forced answers, one module or folder each.
+"""Models that draw traces and forced answers: here in `hf`, at servers in `openai`.
 
-`stopadvisor.engines.hf.load_engine` runs a model through transformers, and
-`stopadvisor.engines.openai.load_engine` asks a server; nothing here imports either, so that the
-command line starts without torch.
+Public are `OutOfMemory`, and `load_engine` of either folder; README.md says what each needs.
+Nothing here imports them, so that the command line starts without torch.
 """
 
 from stopadvisor.engines.errors import OutOfMemory

@@ -1,8 +1,8 @@
-"""The transformers engine.
+"""The engine for models that run here, through transformers.
 
-Importing this package imports neither torch nor transformers; `load_engine` does, after it has
-refused what needs neither to be refused, and so do `generate` and `wrap`.  The engine itself is
-`stopadvisor.engines.hf.engine`.
+Public are `load_engine` (probing), `wrap` (an engine around a loaded model) and `generate` (early
+exit with a policy).  Importing this package imports neither torch nor transformers; `load_engine`
+does so only after it has refused what can be refused without them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 __all__ = ["generate", "load_engine", "wrap"]
 
-_HOMES = {"generate": "online", "wrap": "assemble"}
+_MODULES = {"generate": "online", "wrap": "assemble"}
 """Module of each name that needs torch."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = import_module(f"{__name__}.{_HOMES[name]}")
-    return globals().setdefault(name, getattr(home, name))
+    module = import_module(f"{__name__}.{_MODULES[name]}")
+    return globals().setdefault(name, getattr(module, name))

@@ -1,4 +1,7 @@
-"""Asking servers over HTTP: which one, again when it fails, and reading what it says strictly."""
+"""Asking servers over HTTP: which replica, again when it fails, and reading answers strictly.
+
+Public is `client.Client`; the other modules are its parts.
+"""
 
 __all__ = [
     "client",

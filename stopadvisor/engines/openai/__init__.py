@@ -1,8 +1,7 @@
 """The engine over OpenAI-compatible HTTP servers such as vLLM and SGLang.
 
-Importing this package imports no HTTP library; `load_engine`, `open_model` and `connect` do.  The
-client is `stopadvisor.engines.http.client`, what a server can do is `capabilities`, one question
-is `model`, early exit is `online`, and the engine itself is `stopadvisor.engines.openai.engine`.
+Public are `load_engine` (probing), `open_model` (one served model, asynchronous) and `connect`
+(early exit with a policy).  Importing this package imports no HTTP library; calling them does.
 """
 
 from __future__ import annotations
