@@ -1,7 +1,8 @@
-"""Blocks about the tests themselves: the markers that sort them into tiers."""
+"""Blocks about the tests themselves: markers that sort them into tiers, and the benchmarks."""
 
 from __future__ import annotations
 
+import ast
 import tomllib
 
 from tests.generate import ROOT, Block, table
@@ -17,4 +18,15 @@ def _markers() -> str:
     return table(("marker", "tests that carry it"), rows)
 
 
-BLOCKS: dict[str, Block] = {"test-markers": _markers}
+def _benchmarks() -> str:
+    rows = []
+    for path in sorted((ROOT / "tests" / "benchmarks").glob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if 'if __name__ == "__main__"' not in text:
+            continue  # a part of another
+        said = (ast.get_docstring(ast.parse(text)) or "").split("\n\n")[0]
+        rows.append((f"`python -m tests.benchmarks.{path.stem}`", said))
+    return table(("command", "what it measures"), rows)
+
+
+BLOCKS: dict[str, Block] = {"benchmarks": _benchmarks, "test-markers": _markers}
