@@ -1,0 +1,46 @@
+"""Blocks about the studies: what each answers and needs, and the columns of its tables."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from stopadvisor.studies.registry import STUDIES
+from stopadvisor.studies.rows import Outline, columns
+from stopadvisor.studies.study import StudyOptions
+from tests.generate import Block, table
+
+__all__ = ["BLOCKS"]
+
+
+def _outline(study: str) -> Outline:
+    found: Outline = import_module(f"stopadvisor.studies.{study.replace('-', '_')}").OUTLINE
+    return found
+
+
+def _studies() -> str:
+    rows = []
+    for name, entry in STUDIES.items():
+        needs = [entry.needs, *(f"`--set {key}={what}`" for key, what in entry.options.items())]
+        rows.append((f"`{name}`", entry.help, _outline(name).paper, "; ".join(needs)))
+    return table(("study", "what it answers", "in the paper", "needs"), rows)
+
+
+def _tables() -> str:
+    parts = []
+    for name in STUDIES:
+        outline = _outline(name)
+        rows = [
+            (
+                f"`{kind.table}`",
+                outline.title(kind, StudyOptions()),
+                ", ".join(
+                    f"`{c.name}`" + (f" ({c.unit})" if c.unit else "") for c in columns(kind)
+                ),
+            )
+            for kind in outline.tables
+        ]
+        parts.append(f"### `{name}`\n\n{table(('table', 'title', 'columns'), rows)}")
+    return "\n\n".join(parts)
+
+
+BLOCKS: dict[str, Block] = {"studies": _studies, "study-tables": _tables}
