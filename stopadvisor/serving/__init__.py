@@ -1,9 +1,10 @@
-"""Answering questions with a policy, in batches and live."""
+"""Answering questions with a policy: a workload at once, and what that came to."""
 
 __all__ = [
-    "agreement",
+    "answer_file",
+    "answer_pass",
     "answering",
-    "answers",
     "profiling",
+    "recorded_stops",
     "totals",
 ]

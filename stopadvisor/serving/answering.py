@@ -1,207 +1,295 @@
-"""Asking the questions of `run`, with stopping, and without it where both are compared.
+"""Answer a workload's questions, each thinking only as long as a policy lets it.
 
-Batches halve when memory runs out; every line is written as its question is over.  Knows neither
-click nor what is printed.
+The use case behind `run`: policy and questions are read and compared with the engine, what is
+missing is answered into a file, and the result says what all answers in it came to.  Knows no
+command line, no JSON document and no screen.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Protocol, cast
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from stopadvisor.answers.grading import Grader
-from stopadvisor.answers.normal_form import extract_natural
-from stopadvisor.collection.progress import Progress, report_remarks
-from stopadvisor.engines import OutOfMemory
-from stopadvisor.policy.frozen import Policy
-from stopadvisor.policy.requests import Draws, OnStop, Reply, Request, make_requests
-from stopadvisor.policy.session import Rule
-from stopadvisor.probes.plan import ProbePlan
-from stopadvisor.serving.answers import AnswerFile, AnswerRecord, Full, normal_form
-from stopadvisor.workload.questions import Question
+from stopadvisor.certification.budgets import check_budgets
+from stopadvisor.collection.progress import Progress
+from stopadvisor.errors import EngineError
+from stopadvisor.policy.frozen import MIXED_TASKS, Policy, load_policy
+from stopadvisor.policy.requests import Draws, OnStop, make_requests, policy_plan
+from stopadvisor.probes.plan import Engine, ProbePlan
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.sources import open_source
+from stopadvisor.serving.answer_file import AnswerFile, AnswerRecord
+from stopadvisor.serving.answer_pass import AnswerPass
+from stopadvisor.serving.recorded_stops import Agreement, compare_stops
+from stopadvisor.serving.totals import AnswerTotals, FullComparison, compare, total
+from stopadvisor.workload.questions import Workload, read_workload
 
 if TYPE_CHECKING:
     from stopadvisor.engines.hf.engine import HfEngine
     from stopadvisor.engines.openai.engine import OpenAiEngine
 
-__all__ = ["Answering"]
+__all__ = ["AnswerSettings", "AnsweredWorkload", "OpenEngineOf", "answer_workload"]
 
-GROUP_BATCHES = 4
-"""Batches of questions between two turns of stopping and not stopping."""
-
-
-class _Serve(Protocol):
-    """How both engines answer requests."""
-
-    def __call__(
-        self,
-        engine: HfEngine | OpenAiEngine,
-        requests: Sequence[Request],
-        plan: ProbePlan,
-        rule: Rule | None,
-        *,
-        batch_size: int | None,
-        on_stop: OnStop,
-    ) -> Iterator[tuple[int, Reply]]: ...
+OpenEngineOf = Callable[[Policy], AbstractContextManager[Engine]]
+"""Loads the model that a policy is for, when it is entered, and closes it at the end."""
 
 
-def _serve_function(draws: Draws | None) -> _Serve:
-    if draws is not None:
-        from stopadvisor.engines.openai.online import serve
+@dataclass(frozen=True)
+class AnswerSettings:
+    """Which policy, over which questions, and how."""
 
-        return cast(_Serve, partial(serve, serving=draws))
-    from stopadvisor.engines.hf.online import serve as serve_here
+    policy: Path
+    workload: Path
+    at_server: bool = False
+    """A server answers, and not a model that is loaded here."""
+    out: Path | None = None
+    """The answers' file; None for one under ``runs/``."""
+    compare_full: bool = False
+    """Ask every question without stopping too."""
+    against: Path | None = None
+    """A run with recorded probes of the same questions."""
+    on_stop: OnStop | None = None
+    """None: the policy's own."""
+    batch_size: int | None = None
+    """None: what fits, halved when memory runs out."""
+    limit: int | None = None
+    """Only so many questions, the first ones."""
+    answer_cap: int | None = None
+    """None: the one that was certified, else the default."""
+    serving: Draws | None = None
+    """None: overlap at a server where the policy was chosen for it."""
 
-    return cast(_Serve, serve_here)
 
+@dataclass(frozen=True)
+class AnsweredWorkload:
+    """What was answered, now and earlier, and what it came to."""
 
-@dataclass
-class Answering:
-    """One pass over the questions that are not answered yet."""
-
+    settings: AnswerSettings
     policy: Policy
-    plan: ProbePlan
-    engine: HfEngine | OpenAiEngine
+    workload: Path
+    model: str
+    """Name of what answered."""
+    out: Path
+    """The answers' file."""
+    setting: str
+    """Short hash over all that decides an answer and what it costs."""
     on_stop: OnStop
-    draws: Draws | None
-    """How a server's thinking is drawn; None where the model runs here."""
-    file: AnswerFile
-    grader: Grader
-    progress: Progress
-    compare_full: bool
-    asked_size: int | None
-    """Batch size that was asked for; None: what fits, halved when memory runs out."""
-    batch_size: int = 1
-    new: int = 0
-    seconds: float = 0.0
-    """Wall time of the engine with stopping, of the new questions."""
-    full_seconds: float = 0.0
-    said: set[str] = field(default_factory=set)
+    serving: Draws | None
+    """How a server's thinking was resumed; None where the model ran here."""
+    lines: tuple[AnswerRecord, ...]
+    """Answers to the questions that were asked for, in the order of the file."""
+    new: int
+    """Questions answered by this call."""
+    seconds: float
+    """Wall time of the engine for these, with stopping."""
+    full_seconds: float
+    """The same without stopping; 0 without `compare_full`."""
+    agreement: Agreement | None
+    """With the recorded probes of `settings.against`."""
+    remarks: tuple[str, ...]
+    """What the reader should know."""
 
-    def go(self, questions: Sequence[Question]) -> None:
-        """Answer what the file does not answer yet."""
-        done = self.file.done(questions)
-        left = [question for question in questions if question.id not in done]
-        if left and self.draws is not None:
-            self.batch_size = cast("OpenAiEngine", self.engine).slots()
-        elif left:
-            self.batch_size = self.asked_size or self.engine.auto_batch_size(self.plan)
-        report_remarks(self.engine, self.progress, self.said)
-        self.progress.begin("answering", len(questions), len(questions) - len(left))
-        size = GROUP_BATCHES * self.batch_size if self.compare_full else max(1, len(left))
-        for turn, start in enumerate(range(0, len(left), size)):
-            group = left[start : start + size]
-            if self.compare_full:
-                self._both(group, stopping_first=turn % 2 == 0)
-            else:
-                for question, reply in self._serve(group, stopping=True):
-                    self._keep(question, reply, None)
-        report_remarks(self.engine, self.progress, self.said)
+    @property
+    def certified(self) -> bool:
+        """Whether the policy's certificate covers these answers."""
+        terms = self.policy.terms
+        return terms.certificate is not None and self.on_stop == terms.on_stop
+
+    @property
+    def alpha(self) -> float | None:
+        """The certificate's; None where there is none."""
+        certificate = self.policy.terms.certificate
+        return None if certificate is None else certificate.alpha
+
+    @property
+    def totals(self) -> AnswerTotals:
+        """Sums and means over all lines."""
+        return total(self.lines)
+
+    @property
+    def timed_questions(self) -> int:
+        """Questions that this call answered both ways, one after the other."""
+        return self.new if self.settings.compare_full else 0
 
     @property
     def time_saving_pct(self) -> float | None:
         """Time saved by stopping; None where nothing was timed."""
-        return 100 * (1 - self.seconds / self.full_seconds) if self.full_seconds else None
+        if not self.timed_questions or not self.full_seconds:
+            return None
+        return 100 * (1 - self.seconds / self.full_seconds)
 
-    def answered(self, questions: Sequence[Question]) -> list[AnswerRecord]:
-        """Lines of these questions, in the order of the file."""
-        wanted = {question.id for question in questions}
-        return [line for line in self.file.lines if line.id in wanted]
+    @property
+    def full(self) -> FullComparison | None:
+        """Stopping against full thinking; None if no question was answered both ways."""
+        return compare(self.lines) if any(line.full for line in self.lines) else None
 
-    def unmet(self, lines: Sequence[AnswerRecord]) -> list[AnswerRecord]:
-        """Those of questions that made no part of the policy."""
-        split = self.policy.content["split"] or {"fit": [], "calibration": []}
-        met = {*split["fit"], *split["calibration"]}
-        return [line for line in lines if line.key not in met]
+    @property
+    def full_of_unseen(self) -> FullComparison:
+        """The same over the questions that neither fitted nor calibrated the policy."""
+        split = self.policy.terms.split
+        seen = set() if split is None else {*split.fit, *split.calibration}
+        return compare([line for line in self.lines if line.key not in seen])
 
-    def _both(self, group: Sequence[Question], *, stopping_first: bool) -> None:
-        """Ask a group twice; a line is written as soon as a question has both answers."""
-        first: dict[str, Reply] = {}
-        for question, reply in self._serve(group, stopping=stopping_first):
-            first[question.id] = reply
-        for question, reply in self._serve(group, stopping=not stopping_first):
-            stopped, full = first[question.id], reply
-            if not stopping_first:
-                stopped, full = full, stopped
-            self._keep(question, stopped, full)
 
-    def _serve(
-        self, questions: Sequence[Question], *, stopping: bool
-    ) -> Iterator[tuple[Question, Reply]]:
-        """Ask questions and yield each as it is over; batches halve when memory runs out."""
-        serve = _serve_function(self.draws)
-        left = list(questions)
-        while left:
-            replies = serve(
-                self.engine,
-                make_requests(left, self.policy),
-                self.plan,
-                self.policy if stopping else None,
-                batch_size=self.batch_size,
-                on_stop=self.on_stop,
+def answer_workload(
+    settings: AnswerSettings, open_engine: OpenEngineOf, progress: Progress
+) -> AnsweredWorkload:
+    """Answer what the file of answers lacks, and sum up all of it.
+
+    Parameters
+    ----------
+    settings
+        What to answer, and how.
+    open_engine
+        Loads the model; called when policy, questions and recorded probes were not refused.
+    progress
+        Where progress and remarks are reported.
+
+    Raises
+    ------
+    PolicyError
+        The file is refused, or the policy is bound to something else than what is opened.
+    WorkloadError
+        The questions cannot be used.
+    ProbeError
+        The run of `against` cannot be compared with.
+    ModelError, EngineError
+        The model cannot be used, or fails; answers up to then are in the file.
+    OutputError
+        The file cannot be written, or holds answers under other settings.
+    """
+    policy = load_policy(settings.policy)
+    plan = policy_plan(policy, answer_cap=settings.answer_cap)
+    task = policy.terms.task
+    workload = read_workload(
+        settings.workload, require_gold=False, default_task=None if task == MIXED_TASKS else task
+    )
+    make_requests(workload.questions, policy)  # refused before a model is loaded
+    recorded = RunDirectory.load(settings.against) if settings.against else None
+    if settings.against is not None:
+        check_budgets(policy, str(settings.policy), open_source(settings.against))
+    with open_engine(policy) as opened:
+        engine = cast("HfEngine | OpenAiEngine", opened)
+        if settings.at_server:
+            from stopadvisor.engines.openai.online import server_plan
+
+            plan = server_plan(policy, answer_cap=settings.answer_cap)
+        remarks = _check_engine(engine, policy, settings)
+        serving = _choose_serving(engine, policy, settings, remarks)
+        on_stop = settings.on_stop or policy.on_stop
+        path = settings.out or Path("runs") / f"{workload.name}-{policy.digest[:8]}.jsonl"
+        setting = _setting(policy, engine.identity(), plan, on_stop, serving)
+        with AnswerFile.open(path, setting) as file, Grader() as grader:
+            answer_pass = AnswerPass(
+                policy,
+                plan,
+                engine,
+                on_stop,
+                serving,
+                file,
+                grader,
+                progress,
+                compare_full=settings.compare_full,
+                asked_size=settings.batch_size,
             )
-            over: set[str] = set()
-            try:
-                for index, reply in self._timed(replies, stopping=stopping):
-                    over.add(left[index].id)
-                    yield left[index], reply
-            except OutOfMemory:
-                if self.batch_size == 1 or self.asked_size is not None:
-                    raise
-                self.batch_size //= 2
-                self.progress.remark(
-                    f"out of memory; going on with {self.batch_size} questions at once"
-                )
-            left = [question for question in left if question.id not in over]
-
-    def _timed(
-        self, replies: Iterator[tuple[int, Reply]], *, stopping: bool
-    ) -> Iterator[tuple[int, Reply]]:
-        """Pass replies on, adding up the time that the engine took for them and nothing else."""
-        while True:
-            began = time.perf_counter()
-            found = next(replies, None)
-            spent = time.perf_counter() - began
-            if stopping:
-                self.seconds += spent
-            else:
-                self.full_seconds += spent
-            if found is None:
-                return
-            yield found
-
-    def _keep(self, question: Question, reply: Reply, full: Reply | None) -> None:
-        """Grade, where there is gold, and write the line."""
-        graded = [reply] if full is None else [reply, full]
-        correct: list[bool | None] = [None] * len(graded)
-        if question.gold is not None:
-            gold = question.gold
-            items = [(question.task, gold, _gradable(question, r)) for r in graded]
-            correct = list(self.grader.grade_many(items))
-        whole = None
-        if full is not None:
-            whole = Full(
-                answer=full.text,
-                normalized=normal_form(question, full),
-                finish=full.finish,
-                think_tokens=full.think_tokens,
-                visible_tokens=full.visible_tokens,
-                seconds=round(full.seconds, 6),
-                correct=correct[1],
+            _answer(answer_pass, workload, settings, remarks, progress)
+            wanted = {question.id for question in workload.questions[: settings.limit]}
+            lines = tuple(line for line in file.lines if line.id in wanted)
+            return AnsweredWorkload(
+                settings=settings,
+                policy=policy,
+                workload=workload.path,
+                model=engine.name,
+                out=path,
+                setting=setting,
+                on_stop=on_stop,
+                serving=serving,
+                lines=lines,
+                new=answer_pass.new,
+                seconds=answer_pass.seconds,
+                full_seconds=answer_pass.full_seconds,
+                agreement=None if recorded is None else compare_stops(policy, lines, recorded),
+                remarks=tuple(remarks),
             )
-        self.file.add(AnswerRecord.of(question, self.file.setting, reply, correct[0], whole))
-        self.new += 1
-        decoded = sum(r.decoded_tokens for r in graded)
-        self.progress.advance(1, decoded)
 
 
-def _gradable(question: Question, reply: Reply) -> str | None:
-    """What is graded: a forced answer's whole text, the short answer of a visible one."""
-    if reply.text is None:
+def _answer(
+    answer_pass: AnswerPass,
+    workload: Workload,
+    settings: AnswerSettings,
+    remarks: list[str],
+    progress: Progress,
+) -> None:
+    """Answer what is missing; an interruption says what is kept."""
+    questions, path = workload.questions[: settings.limit], answer_pass.file.path
+    alone = answer_pass.file.uncompared(questions)
+    if settings.compare_full and alone:
+        remarks.append(
+            f"{alone} questions were answered before without full thinking beside them: "
+            "--compare-full leaves them out, another --out asks them again"
+        )
+    for remark in remarks:
+        progress.remark(f"note: {remark}")
+    try:
+        answer_pass.go(questions)
+    except KeyboardInterrupt:
+        progress.remark(
+            f"interrupted: what was answered is kept in {path}; the same command goes on from there"
+        )
+        raise
+    except EngineError:
+        progress.remark(f"what was answered is kept in {path}; the same command goes on from there")
+        raise
+
+
+# --- Before the first question --------------------------------------------------------------------
+
+
+def _check_engine(
+    engine: HfEngine | OpenAiEngine, policy: Policy, settings: AnswerSettings
+) -> list[str]:
+    """Compare the policy with the engine; differences that are allowed become remarks."""
+    entropy = policy.terms.entropy_source  # a model here is measured as the policy wants it
+    if settings.at_server:
+        from stopadvisor.engines.openai.online import entropy_at
+
+        entropy = entropy_at(cast("OpenAiEngine", engine).served_model, policy)
+    remarks = policy.check_source(engine.identity(), entropy)
+    if settings.on_stop not in (None, policy.on_stop) and policy.kind == "stop":
+        remarks.append(
+            f"--on-stop {settings.on_stop}: the certificate does not cover these answers, it was "
+            f"shown for on-stop {policy.on_stop}"
+        )
+    return remarks
+
+
+def _choose_serving(
+    engine: HfEngine | OpenAiEngine, policy: Policy, settings: AnswerSettings, remarks: list[str]
+) -> Draws | None:
+    """How a server's thinking is resumed; None where the model runs here."""
+    if not settings.at_server:
         return None
-    if reply.finish == "stopped" and not reply.visible_tokens:
-        return reply.text
-    return extract_natural(question.task, reply.text)
+    from stopadvisor.engines.openai.online import choose_draws
+
+    server = cast("OpenAiEngine", engine)
+    return server.call(choose_draws, server.served_model, policy, settings.serving, remarks)
+
+
+def _setting(
+    policy: Policy,
+    identity: Mapping[str, Any],
+    plan: ProbePlan,
+    on_stop: OnStop,
+    serving: Draws | None,
+) -> str:
+    """Name everything that decides the answers and what they cost, in eight digits."""
+    decides = [policy.digest, identity, plan.answer_cap, on_stop]
+    if serving == "overlap":
+        decides.append(serving)
+    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:8]

@@ -1,6 +1,6 @@
-"""What the answers of a run add up to: stops, mean tokens, accuracy.
+"""What the answers of `run` add up to: stops, tokens, accuracy, and what stopping saved.
 
-Counts lines that are there; knows no policy and no document.
+Counts lines that are there.  Knows no policy and no document.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stopadvisor.serving.answers import AnswerRecord
+from stopadvisor.serving.answer_file import AnswerRecord
+from stopadvisor.stats.intervals import exact_interval
 
-__all__ = ["AnswerTotals", "total"]
+__all__ = ["AnswerTotals", "FullComparison", "compare", "total"]
 
 
 @dataclass(frozen=True)
@@ -50,3 +51,78 @@ def total(lines: Sequence[AnswerRecord]) -> AnswerTotals:
 
 def _mean(values: Sequence[int]) -> float | None:
     return sum(values) / len(values) if values else None
+
+
+# --- Stopped against full -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FullComparison:
+    """Stopping against full thinking, over the same questions."""
+
+    questions: int
+    decoded_tokens: int
+    full_decoded_tokens: int
+    think_tokens: int
+    full_think_tokens: int
+    labelled: int
+    """Questions with gold; the figures below are about these."""
+    correct: int
+    full_correct: int
+    lost: int
+    """Full thinking is right, the reply is wrong."""
+
+    @property
+    def token_saving_pct(self) -> float:
+        """Decoded tokens saved, those of the probes paid."""
+        return _saving(self.decoded_tokens, self.full_decoded_tokens)
+
+    @property
+    def think_saving_pct(self) -> float:
+        """Thinking tokens saved."""
+        return _saving(self.think_tokens, self.full_think_tokens)
+
+    @property
+    def accuracy(self) -> float | None:
+        """With stopping; None without gold, as what follows."""
+        return self.correct / self.labelled if self.labelled else None
+
+    @property
+    def full_accuracy(self) -> float | None:
+        """Without stopping."""
+        return self.full_correct / self.labelled if self.labelled else None
+
+    @property
+    def risk(self) -> float | None:
+        """Share lost."""
+        return self.lost / self.labelled if self.labelled else None
+
+    @property
+    def risk_ci95(self) -> tuple[float, float] | None:
+        """Exact interval of the share lost."""
+        return exact_interval(self.lost, self.labelled) if self.labelled else None
+
+
+def compare(lines: Sequence[AnswerRecord]) -> FullComparison:
+    """Compare those lines that hold the full answer too."""
+    pairs = [(line, line.full) for line in lines if line.full is not None]
+    graded = [
+        (bool(line.correct), bool(full.correct))
+        for line, full in pairs
+        if line.correct is not None and full.correct is not None
+    ]
+    return FullComparison(
+        questions=len(pairs),
+        decoded_tokens=sum(line.decoded_tokens for line, _ in pairs),
+        full_decoded_tokens=sum(full.decoded_tokens for _, full in pairs),
+        think_tokens=sum(line.think_tokens for line, _ in pairs),
+        full_think_tokens=sum(full.think_tokens for _, full in pairs),
+        labelled=len(graded),
+        correct=sum(right for right, _ in graded),
+        full_correct=sum(full for _, full in graded),
+        lost=sum(full and not right for right, full in graded),
+    )
+
+
+def _saving(spent: float, full: float) -> float:
+    return 100 * (1 - spent / full) if full else 0.0

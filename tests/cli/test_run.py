@@ -19,7 +19,7 @@ from stopadvisor.policy.frozen import Policy, save_policy
 from stopadvisor.policy.requests import make_requests, policy_plan
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
-from stopadvisor.serving.agreement import recorded_stop
+from stopadvisor.serving.recorded_stops import recorded_stop
 from stopadvisor.workload.questions import read_workload
 from tests.engines.online_policies import TINY_REASONER, bound, rule
 from tests.policy_content import full_budget_content

@@ -28,7 +28,7 @@ from stopadvisor.report.documents.assess import assessment_document
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.runs.sources import open_source
-from stopadvisor.serving.agreement import agree, recorded_stop
+from stopadvisor.serving.recorded_stops import compare_stops, recorded_stop
 from stopadvisor.workload.questions import PARTS, read_workload
 from tests.material import PLAN, edit_records, make_run
 from tests.scripted import ScriptedEngine, write_sums
@@ -269,10 +269,10 @@ def test_served_visible_answers_are_held_against_recorded_visible_ones(
             id=record.id, key=record.key, checkpoint=stop, normalized=form, visible_tokens=8
         )
         served.append(line)
-    found = agree(policy, served, run)
+    found = compare_stops(policy, served, run)
     assert (found.questions, found.differing_stops, found.differing_answers) == (len(served), 0, 0)
     served[0].normalized = "another"
-    assert agree(policy, served, run).differing_answers == 1
+    assert compare_stops(policy, served, run).differing_answers == 1
 
 
 def test_a_policy_of_forced_answers_is_verified_on_either_run(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict
 
 from stopadvisor.report.documents.parts import SCHEMA
-from stopadvisor.serving.agreement import Agreement
-from stopadvisor.serving.answering import Answering
-from stopadvisor.serving.answers import AnswerRecord, FullComparison, compare
-from stopadvisor.serving.totals import total
+from stopadvisor.serving.answering import AnsweredWorkload
+from stopadvisor.serving.recorded_stops import Agreement
+from stopadvisor.serving.totals import FullComparison
 
 __all__ = ["RunDocument", "run_document"]
 
@@ -138,47 +136,26 @@ class RunDocument(TypedDict):
     """What the reader should know."""
 
 
-def run_document(
-    work: Answering,
-    lines: Sequence[AnswerRecord],
-    *,
-    policy_path: Path,
-    workload_path: Path,
-    recorded: tuple[Path, Agreement] | None,
-    remarks: list[str],
-) -> RunDocument:
-    """Build the document.
-
-    Parameters
-    ----------
-    work : Answering
-        What this call did.
-    lines : sequence of AnswerRecord
-        Answers to the questions that were asked for, earlier ones included.
-    policy_path, workload_path : Path
-    recorded : Path and Agreement, optional
-        A run, and how its recorded stops agree with these.
-    remarks : list of str
-    """
-    content, totals = work.policy.content, total(lines)
-    certificate = content["certificate"]
+def run_document(found: AnsweredWorkload) -> RunDocument:
+    """Build the document of an answered workload."""
+    policy, totals = found.policy, found.totals
     return {
         "schema": SCHEMA,
-        "policy": str(policy_path),
-        "digest": work.policy.digest,
-        "kind": work.policy.kind,
-        "family": work.policy.family,
-        "workload": str(workload_path),
-        "model": work.engine.name,
-        "out": str(work.file.path),
-        "setting": work.file.setting,
-        "on_stop": work.on_stop,
-        "serving": work.draws,
-        "certified": certificate is not None and work.on_stop == content["on_stop"],
-        "alpha": None if certificate is None else certificate["alpha"],
+        "policy": str(found.settings.policy),
+        "digest": policy.digest,
+        "kind": policy.kind,
+        "family": policy.family,
+        "workload": str(found.workload),
+        "model": found.model,
+        "out": str(found.out),
+        "setting": found.setting,
+        "on_stop": found.on_stop,
+        "serving": found.serving,
+        "certified": found.certified,
+        "alpha": found.alpha,
         "questions": totals.questions,
-        "new": work.new,
-        "seconds": round(work.seconds, 3),
+        "new": found.new,
+        "seconds": round(found.seconds, 3),
         "stopped": totals.stopped,
         "stopped_share": totals.stopped_share,
         "mean_tokens": {
@@ -188,22 +165,26 @@ def run_document(
         },
         "labelled": totals.labelled,
         "accuracy": totals.accuracy,
-        "full": _full(work, lines) if any(line.full is not None for line in lines) else None,
-        "against": None if recorded is None else _against(*recorded),
-        "remarks": remarks,
+        "full": None if found.full is None else _full(found, found.full),
+        "against": (
+            None
+            if found.settings.against is None or found.agreement is None
+            else _against(found.settings.against, found.agreement)
+        ),
+        "remarks": list(found.remarks),
     }
 
 
-def _full(work: Answering, lines: Sequence[AnswerRecord]) -> _FullFields:
-    """Stopping against not stopping: all questions, and those the policy has never met."""
-    timed = work.new if work.compare_full else 0
+def _full(found: AnsweredWorkload, full: FullComparison) -> _FullFields:
+    """Stopping against not stopping: all questions, and those the policy has never seen."""
+    timed = found.timed_questions
     return {
-        **_compared(compare(lines)),
+        **_compared(full),
         "timed_questions": timed,
-        "seconds": round(work.seconds, 3) if timed else None,
-        "full_seconds": round(work.full_seconds, 3) if timed else None,
-        "time_saving_pct": work.time_saving_pct if timed else None,
-        "unmet": _compared(compare(work.unmet(lines))),
+        "seconds": round(found.seconds, 3) if timed else None,
+        "full_seconds": round(found.full_seconds, 3) if timed else None,
+        "time_saving_pct": found.time_saving_pct,
+        "unmet": _compared(found.full_of_unseen),
     }
 
 

@@ -1,7 +1,7 @@
-"""The answers of `run` as lines of a file, and what they add up to.
+"""The answers of `run` as lines of a file.
 
-One line a question, on disk before the next; a file that was left in the middle is gone on with,
-and one of another policy or model is refused.  Knows no engine and no screen.
+Each question's line is on disk before the next question is answered.  A file that was left
+unfinished is continued; one of another policy or model is refused.  Knows no engine and no screen.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from stopadvisor.answers.normal_form import normalize
 from stopadvisor.errors import OutputError
 from stopadvisor.policy.requests import Reply
 from stopadvisor.runs.storage import append, encode
-from stopadvisor.stats.intervals import exact_interval
 from stopadvisor.workload.questions import Question
 
-__all__ = ["AnswerFile", "AnswerRecord", "Full", "FullComparison", "compare"]
+__all__ = ["AnswerFile", "AnswerRecord", "FullAnswer", "normal_form"]
 
 
 @dataclass(frozen=True)
-class Full:
-    """The same question without stopping."""
+class FullAnswer:
+    """What the same question got without stopping."""
 
     answer: str | None
     normalized: str
@@ -45,13 +44,13 @@ class Full:
 
 @dataclass(frozen=True)
 class AnswerRecord:
-    """One line: a question and what it got."""
+    """One line of the file: a question and its reply."""
 
     id: str
     key: str
     """Content hash of the question."""
     setting: str
-    """Short hash over policy, model, engine and `on_stop`."""
+    """Short hash over all that decides the answer: policy, model, engine, `on_stop`."""
     answer: str | None
     """The reply as decoded."""
     normalized: str
@@ -66,7 +65,7 @@ class AnswerRecord:
     seconds: float
     correct: bool | None
     """None where there is no gold; the line then leaves it out."""
-    full: Full | None = None
+    full: FullAnswer | None = None
     """With ``--compare-full``; the line leaves it out otherwise."""
 
     @classmethod
@@ -76,7 +75,7 @@ class AnswerRecord:
         setting: str,
         reply: Reply,
         correct: bool | None,
-        full: Full | None = None,
+        full: FullAnswer | None = None,
     ) -> AnswerRecord:
         """Put a reply into a line."""
         return cls(
@@ -124,7 +123,7 @@ class AnswerRecord:
             raise OutputError(f"{where}: field {missing[0]!r} is missing: not a file of `run`")
         try:
             if values["full"] is not None:
-                values["full"] = Full(**({"correct": None} | values["full"]))
+                values["full"] = FullAnswer(**({"correct": None} | values["full"]))
             return cls(**{name: values[name] for name in names})
         except TypeError as error:
             raise OutputError(f"{where}: field 'full': {error}") from error
@@ -142,7 +141,7 @@ def normal_form(question: Question, reply: Reply) -> str:
 
 
 class AnswerFile:
-    """Lines that are appended one by one; made by `AnswerFile.open`, which also locks it."""
+    """A file of answers, locked for this process; made by `AnswerFile.open`."""
 
     def __init__(self, path: Path, setting: str, lines: Sequence[AnswerRecord]) -> None:
         self.path = path
@@ -153,9 +152,9 @@ class AnswerFile:
     @classmethod
     @contextmanager
     def open(cls, path: Path, setting: str) -> Iterator[AnswerFile]:
-        """Open or begin the file and hold it alone for writing; released even by a kill.
+        """Open or begin the file and lock it; the lock ends with the process, even if it is killed.
 
-        A half-written last line, as a kill leaves it, is cut off.
+        A last line that is incomplete, as after a kill, is removed.
 
         Raises
         ------
@@ -228,78 +227,3 @@ def _read(line: bytes, where: str) -> AnswerRecord | None:
     if not isinstance(data, dict):
         raise OutputError(f"{where}: expected an object, got {data!r}")
     return AnswerRecord.from_dict(data, where)
-
-
-# --- Stopped against full -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class FullComparison:
-    """Stopping against full thinking, over the same questions."""
-
-    questions: int
-    decoded_tokens: int
-    full_decoded_tokens: int
-    think_tokens: int
-    full_think_tokens: int
-    labelled: int
-    """Questions with gold; the figures below are about these."""
-    correct: int
-    full_correct: int
-    lost: int
-    """Full thinking is right, the reply is wrong."""
-
-    @property
-    def token_saving_pct(self) -> float:
-        """Decoded tokens saved, those of the probes paid."""
-        return _saving(self.decoded_tokens, self.full_decoded_tokens)
-
-    @property
-    def think_saving_pct(self) -> float:
-        """Thinking tokens saved."""
-        return _saving(self.think_tokens, self.full_think_tokens)
-
-    @property
-    def accuracy(self) -> float | None:
-        """With stopping; None without gold, as what follows."""
-        return self.correct / self.labelled if self.labelled else None
-
-    @property
-    def full_accuracy(self) -> float | None:
-        """Without stopping."""
-        return self.full_correct / self.labelled if self.labelled else None
-
-    @property
-    def risk(self) -> float | None:
-        """Share lost."""
-        return self.lost / self.labelled if self.labelled else None
-
-    @property
-    def risk_ci95(self) -> tuple[float, float] | None:
-        """Exact interval of the share lost."""
-        return exact_interval(self.lost, self.labelled) if self.labelled else None
-
-
-def compare(lines: Sequence[AnswerRecord]) -> FullComparison:
-    """Compare those lines that hold the full answer too."""
-    pairs = [(line, line.full) for line in lines if line.full is not None]
-    graded = [
-        (bool(line.correct), bool(full.correct))
-        for line, full in pairs
-        if line.correct is not None and full.correct is not None
-    ]
-    return FullComparison(
-        questions=len(pairs),
-        decoded_tokens=sum(line.decoded_tokens for line, _ in pairs),
-        full_decoded_tokens=sum(full.decoded_tokens for _, full in pairs),
-        think_tokens=sum(line.think_tokens for line, _ in pairs),
-        full_think_tokens=sum(full.think_tokens for _, full in pairs),
-        labelled=len(graded),
-        correct=sum(right for right, _ in graded),
-        full_correct=sum(full for _, full in graded),
-        lost=sum(full and not right for right, full in graded),
-    )
-
-
-def _saving(spent: float, full: float) -> float:
-    return 100 * (1 - spent / full) if full else 0.0

@@ -1,7 +1,8 @@
-"""Real stops held against those that recorded probes give.
+"""Real stops compared with those that recorded probes give.
 
-In float32 with the same company they do, up to scores that rounding carries over the threshold;
-elsewhere the share that differs is what a certificate from recorded probes may be off by.
+In float32, and with the same prompts in the batch, they are the same but for scores that rounding
+carries over the threshold.  Elsewhere the share that differs is how far a certificate from recorded
+probes may be off.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from stopadvisor.policy.frozen import MIXED_TASKS, Policy
 from stopadvisor.policy.session import AskProbe, Session, Stop
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.runs.directory import RunDirectory
-from stopadvisor.serving.answers import AnswerRecord
+from stopadvisor.serving.answer_file import AnswerRecord
 
-__all__ = ["Agreement", "agree", "recorded_stop"]
+__all__ = ["Agreement", "compare_stops", "recorded_stop"]
 
-_SHOWN = 10
+_MOST_EXAMPLES = 10
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Agreement:
     """Real stops beside recorded ones."""
 
     questions: int
-    """That stand in both."""
+    """Questions that were answered and are in the run."""
     differing_stops: int
     differing_answers: int
     """Normal forms of the replies that differ."""
@@ -69,8 +70,8 @@ def recorded_stop(policy: Policy, record: ProbeRecord) -> int | None:
     return event.index if isinstance(event, Stop) else None
 
 
-def agree(policy: Policy, lines: Sequence[AnswerRecord], run: RunDirectory) -> Agreement:
-    """Hold real stops against those of a run's recorded probes, its first traces.
+def compare_stops(policy: Policy, lines: Sequence[AnswerRecord], run: RunDirectory) -> Agreement:
+    """Compare real stops with those of a run's recorded probes, the first trace of each question.
 
     Raises
     ------
@@ -96,4 +97,4 @@ def agree(policy: Policy, lines: Sequence[AnswerRecord], run: RunDirectory) -> A
             answers += recorded != line.normalized
         else:
             answers += stop != line.checkpoint
-    return Agreement(len(both), len(moved), answers, tuple(moved[:_SHOWN]))
+    return Agreement(len(both), len(moved), answers, tuple(moved[:_MOST_EXAMPLES]))

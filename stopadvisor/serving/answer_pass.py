@@ -1,0 +1,191 @@
+"""One pass over a workload's questions: answer what is missing, and write each answer at once.
+
+With full thinking beside it, both take turns in groups, so that whatever else the machine does
+slows both alike.  Batches halve when memory runs out.  Knows no command line and no document.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, cast
+
+from stopadvisor.answers.grading import Grader
+from stopadvisor.answers.normal_form import extract_natural
+from stopadvisor.collection.progress import Progress, report_remarks
+from stopadvisor.engines import OutOfMemory
+from stopadvisor.policy.frozen import Policy
+from stopadvisor.policy.requests import Draws, OnStop, Reply, Request, make_requests
+from stopadvisor.policy.session import Rule
+from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.serving.answer_file import AnswerFile, AnswerRecord, FullAnswer, normal_form
+from stopadvisor.workload.questions import Question
+
+if TYPE_CHECKING:
+    from stopadvisor.engines.hf.engine import HfEngine
+    from stopadvisor.engines.openai.engine import OpenAiEngine
+
+__all__ = ["AnswerPass"]
+
+GROUP_BATCHES = 4
+"""Batches of questions between two turns of stopping and not stopping."""
+
+
+class _Serve(Protocol):
+    """How both engines answer requests."""
+
+    def __call__(
+        self,
+        engine: HfEngine | OpenAiEngine,
+        requests: Sequence[Request],
+        plan: ProbePlan,
+        rule: Rule | None,
+        *,
+        batch_size: int | None,
+        on_stop: OnStop,
+    ) -> Iterator[tuple[int, Reply]]: ...
+
+
+def _serve_function(draws: Draws | None) -> _Serve:
+    if draws is not None:
+        from stopadvisor.engines.openai.online import serve
+
+        return cast(_Serve, partial(serve, serving=draws))
+    from stopadvisor.engines.hf.online import serve as serve_here
+
+    return cast(_Serve, serve_here)
+
+
+@dataclass
+class AnswerPass:
+    """Answers what the file does not answer yet; counts and times what it did."""
+
+    policy: Policy
+    plan: ProbePlan
+    engine: HfEngine | OpenAiEngine
+    on_stop: OnStop
+    draws: Draws | None
+    """How a server's thinking is drawn; None where the model runs here."""
+    file: AnswerFile
+    grader: Grader
+    progress: Progress
+    compare_full: bool
+    asked_size: int | None
+    """Batch size that was asked for; None: what fits, halved when memory runs out."""
+    batch_size: int = 1
+    new: int = 0
+    seconds: float = 0.0
+    """Wall time of the engine with stopping, of the new questions."""
+    full_seconds: float = 0.0
+    reported: set[str] = field(default_factory=set)
+
+    def go(self, questions: Sequence[Question]) -> None:
+        """Answer what the file does not answer yet."""
+        done = self.file.done(questions)
+        left = [question for question in questions if question.id not in done]
+        if left and self.draws is not None:
+            self.batch_size = cast("OpenAiEngine", self.engine).slots()
+        elif left:
+            self.batch_size = self.asked_size or self.engine.auto_batch_size(self.plan)
+        report_remarks(self.engine, self.progress, self.reported)
+        self.progress.begin("answering", len(questions), len(questions) - len(left))
+        size = GROUP_BATCHES * self.batch_size if self.compare_full else max(1, len(left))
+        for turn, start in enumerate(range(0, len(left), size)):
+            group = left[start : start + size]
+            if self.compare_full:
+                self._both(group, stopping_first=turn % 2 == 0)
+            else:
+                for question, reply in self._serve(group, stopping=True):
+                    self._keep(question, reply, None)
+        report_remarks(self.engine, self.progress, self.reported)
+
+    def _both(self, group: Sequence[Question], *, stopping_first: bool) -> None:
+        """Ask a group twice; each question is written once it has both answers."""
+        first: dict[str, Reply] = {}
+        for question, reply in self._serve(group, stopping=stopping_first):
+            first[question.id] = reply
+        for question, reply in self._serve(group, stopping=not stopping_first):
+            stopped, full = first[question.id], reply
+            if not stopping_first:
+                stopped, full = full, stopped
+            self._keep(question, stopped, full)
+
+    def _serve(
+        self, questions: Sequence[Question], *, stopping: bool
+    ) -> Iterator[tuple[Question, Reply]]:
+        """Ask questions and yield each as it is over; batches halve when memory runs out."""
+        serve = _serve_function(self.draws)
+        left = list(questions)
+        while left:
+            replies = serve(
+                self.engine,
+                make_requests(left, self.policy),
+                self.plan,
+                self.policy if stopping else None,
+                batch_size=self.batch_size,
+                on_stop=self.on_stop,
+            )
+            over: set[str] = set()
+            try:
+                for index, reply in self._timed(replies, stopping=stopping):
+                    over.add(left[index].id)
+                    yield left[index], reply
+            except OutOfMemory:
+                if self.batch_size == 1 or self.asked_size is not None:
+                    raise
+                self.batch_size //= 2
+                self.progress.remark(
+                    f"out of memory; going on with {self.batch_size} questions at once"
+                )
+            left = [question for question in left if question.id not in over]
+
+    def _timed(
+        self, replies: Iterator[tuple[int, Reply]], *, stopping: bool
+    ) -> Iterator[tuple[int, Reply]]:
+        """Pass replies on, adding up the time that the engine took for them and nothing else."""
+        while True:
+            began = time.perf_counter()
+            found = next(replies, None)
+            spent = time.perf_counter() - began
+            if stopping:
+                self.seconds += spent
+            else:
+                self.full_seconds += spent
+            if found is None:
+                return
+            yield found
+
+    def _keep(self, question: Question, reply: Reply, full: Reply | None) -> None:
+        """Grade, where there is gold, and write the line."""
+        graded = [reply] if full is None else [reply, full]
+        correct: list[bool | None] = [None] * len(graded)
+        if question.gold is not None:
+            gold = question.gold
+            items = [(question.task, gold, _gradable(question, r)) for r in graded]
+            correct = list(self.grader.grade_many(items))
+        whole = None
+        if full is not None:
+            whole = FullAnswer(
+                answer=full.text,
+                normalized=normal_form(question, full),
+                finish=full.finish,
+                think_tokens=full.think_tokens,
+                visible_tokens=full.visible_tokens,
+                seconds=round(full.seconds, 6),
+                correct=correct[1],
+            )
+        self.file.add(AnswerRecord.of(question, self.file.setting, reply, correct[0], whole))
+        self.new += 1
+        decoded = sum(r.decoded_tokens for r in graded)
+        self.progress.advance(1, decoded)
+
+
+def _gradable(question: Question, reply: Reply) -> str | None:
+    """What the grader sees: a forced answer's whole text, or a visible answer's short one."""
+    if reply.text is None:
+        return None
+    if reply.finish == "stopped" and not reply.visible_tokens:
+        return reply.text
+    return extract_natural(question.task, reply.text)
