@@ -24,8 +24,7 @@ from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, Parsed, 
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.report.documents.profile_serving import serving_profile_document
-from stopadvisor.report.text.screen import Screen
-from stopadvisor.rules.serving_profile import ServingProfile
+from stopadvisor.report.text.written import show_profile
 from stopadvisor.runs.storage import check_writable, write_json_atomically
 from stopadvisor.serving.profiling import ProfileSettings, profile
 
@@ -116,35 +115,6 @@ def run(options: ProfileOptions, out: TextIO, err: TextIO) -> int:
     document = serving_profile_document(measured)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write_json_atomically(options.out, document)
-    emit(document, options.output, out, lambda _, out: _show(measured, options.out, out))
+    path = str(options.out)
+    emit(document, options.output, out, lambda document, out: show_profile(document, path, out))
     return 0
-
-
-def _show(measured: ServingProfile, path: Path, out: TextIO) -> None:
-    screen = Screen(out)
-    screen.headline(f"{measured.model} on {measured.device}")
-    seconds = measured.per_token_seconds
-    screen.facts(
-        [
-            ("prefilled", f"{1e6 * seconds.prefilled:.2f} µs per token"),
-            ("cached", f"{1e6 * seconds.cached:.3f} µs per token that a probe reads"),
-            ("decoded", f"{1e6 * seconds.decoded:.1f} µs per token"),
-            ("profile", str(path)),
-        ]
-    )
-    screen.table(
-        "Per question, probes included; nothing is stopped",
-        ["batch", "checkpoints", "seconds", "std", "peak memory"],
-        [
-            (
-                str(row.batch),
-                str(row.checkpoints) if row.checkpoints else "none",
-                f"{row.seconds_per_question:.3g}",
-                "-" if row.std is None else f"{row.std:.2g}",
-                f"{row.peak_memory_gb:.2f} GB",
-            )
-            for row in measured.rows
-        ],
-        left=0,
-    )
-    screen.command(f"stopadvisor assess RUN --serving-profile {path}")

@@ -27,7 +27,8 @@ from stopadvisor.report.documents.assess import assessment_document
 from stopadvisor.report.documents.report import report_document
 from stopadvisor.report.figures.load import agrees
 from stopadvisor.report.html.page import write_report
-from stopadvisor.report.text.screen import Screen, place
+from stopadvisor.report.text.screen import place
+from stopadvisor.report.text.written import show_report_file
 from stopadvisor.runs.access import is_opened
 from stopadvisor.runs.results import read_assessment
 from stopadvisor.runs.sources import ASSESSMENT, Source, newest_source, open_source
@@ -97,7 +98,7 @@ def run(options: ReportOptions, out: TextIO, err: TextIO) -> int:
     result = report_document(
         source.folder, written.path, written.size, document, data.calibration, data.remarks
     )
-    emit(result, options.output, out, _show)
+    emit(result, options.output, out, show_report_file)
     return 0
 
 
@@ -123,18 +124,4 @@ def _assess_again(source: Source, document: Mapping[str, Any]) -> Assessment:
         )
     return assess_paper(
         source, alpha=settings.alpha, delta=settings.delta, serving=settings.serving
-    )
-
-
-def _show(result: Mapping[str, Any], out: TextIO) -> None:
-    screen = Screen(out)
-    screen.headline("Report written.")
-    certified = result["certified"]
-    words = {True: "certified", False: "calibrated, nothing certified", None: "not calibrated yet"}
-    screen.facts(
-        [
-            ("file", f"{result['report']} ({result['bytes'] / 1000:.0f} kB)"),
-            ("of", result["run"]),
-            ("state", words[certified]),
-        ]
     )

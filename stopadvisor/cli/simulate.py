@@ -5,7 +5,6 @@ What is written says of itself, everywhere, that it is simulated: nothing of it 
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,10 +12,10 @@ from typing import Any, TextIO
 
 import click
 
-from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, declare, take
+from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, declare, emit, take
 from stopadvisor.cli.page import Command
 from stopadvisor.constants import PAPER_BUDGETS
-from stopadvisor.report.text.screen import Screen, number_list, place, plural, share
+from stopadvisor.report.text.written import show_simulation
 
 __all__ = ["SimulateOptions", "command", "run"]
 
@@ -93,36 +92,21 @@ def command(**params: Any) -> int:
 
 def run(options: SimulateOptions, out: TextIO, err: TextIO) -> int:
     """Draw, write, and say what was written."""
-    from stopadvisor.probes.simulation import KINDS, checkpoint_grid, parse_profile
+    from stopadvisor.probes.simulation import checkpoint_grid, parse_profile
     from stopadvisor.report.documents.simulate import simulation_document
     from stopadvisor.runs.simulated import write_archive, write_run
 
-    law = parse_profile(options.profile)
-    law = replace(
-        law,
+    population = parse_profile(options.profile)
+    population = replace(
+        population,
         budgets=checkpoint_grid(options.checkpoints),
-        signal=law.signal if options.signal is None else options.signal,
+        signal=population.signal if options.signal is None else options.signal,
     )
     archive = options.out.suffix == ".npz"
     write = write_archive if archive else write_run
-    write(options.out, law, options.questions, options.seed)
-    if options.output.json:
-        document = simulation_document(
-            options.out, law, options.questions, options.seed, archive=archive
-        )
-        print(json.dumps(document, ensure_ascii=False, allow_nan=False), file=out)
-        return 0
-    screen = Screen(out)
-    screen.headline(f"Simulated {plural(options.questions, 'question')}: nothing was measured.")
-    shares = ((kind, law.shares.get(kind, 0.0)) for kind in KINDS)
-    kinds = [f"{kind.replace('_', ' ')} {share(value)}" for kind, value in shares if value]
-    screen.facts(
-        [
-            ("written to", str(options.out)),
-            ("expected", ", ".join(kinds)),
-            ("probed at", f"{number_list(law.budgets)} thinking tokens"),
-            ("signal", f"{law.signal:g} in log-odds; seed {options.seed}"),
-        ]
+    write(options.out, population, options.questions, options.seed)
+    document = simulation_document(
+        options.out, population, options.questions, options.seed, archive=archive
     )
-    screen.command(f"stopadvisor assess {place(options.out)}")
+    emit(document, options.output, out, show_simulation, indent=None)
     return 0

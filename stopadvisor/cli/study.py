@@ -6,17 +6,16 @@ Opens runs and archives, hands them to studies and writes what they found.  Know
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 import click
 
-from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, Parsed, declare, take
+from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, Parsed, declare, emit, take
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on, time_left
 from stopadvisor.cli.settings import ALPHA, DELTA, setting_options
@@ -27,6 +26,7 @@ from stopadvisor.constants import (
 from stopadvisor.errors import StopAdvisorError, StudyError
 from stopadvisor.report.documents.study import (
     SkippedStudy,
+    StudyAllDocument,
     StudyDocument,
     study_all_document,
     study_document,
@@ -128,31 +128,27 @@ def command(name: str, runs: tuple[Path, ...], extra: Sequence[Any], **params: A
 
 def run(options: StudyCommandOptions, out: TextIO, err: TextIO) -> int:
     """Run one study or all, write and print what was found."""
-    as_json = options.output.json
+    output = options.output
     if options.name == LIST:
         listed = study_list_document(STUDIES)
-        _print(out, listed) if as_json else show_list(listed["studies"], out)
+        emit(listed, output, out, lambda document, out: show_list(document["studies"], out))
         return 0
     sources = _sources(options, err)
     if options.name != ALL:
         result = run_study(options.name, sources, options.study)
-        document = _written(result, sources, options)
-        _print(out, document) if as_json else show_study(document, out)
+        emit(_written(result, sources, options), output, out, show_study)
         return 0
     documents, skipped, broken = _all(options, sources, err)
     ordered = [documents[name] for name in STUDIES if name in documents]
-    if as_json:
-        _print(out, study_all_document(ordered, skipped))
-    else:
-        for document in ordered:
-            show_study(document, out)
-            print(file=out)
-        show_skipped(skipped, out)
+    emit(study_all_document(ordered, skipped), output, out, _show_all)
     return 1 if broken else 0
 
 
-def _print(out: TextIO, document: Mapping[str, Any]) -> None:
-    print(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1), file=out)
+def _show_all(document: StudyAllDocument, out: TextIO) -> None:
+    for study in document["studies"]:
+        show_study(study, out)
+        print(file=out)
+    show_skipped(document["skipped"], out)
 
 
 def _sources(options: StudyCommandOptions, err: TextIO) -> list[Source]:

@@ -10,11 +10,11 @@ from typing import Any, TextIO
 
 import click
 
-from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, declare, take
+from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, declare, emit, take
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.report.documents.workload import workload_document
-from stopadvisor.report.text.screen import Screen, place, plural
+from stopadvisor.report.text.written import show_workload
 from stopadvisor.runs.storage import encode, replace_file
 from stopadvisor.workload.converters import BENCHMARKS, convert, load_rows
 from stopadvisor.workload.questions import read_workload
@@ -91,9 +91,9 @@ def command(**params: Any) -> int:
 def run(options: WorkloadOptions, out: TextIO, err: TextIO) -> int:
     """Read, draw, write, and read back what was written."""
     benchmark = BENCHMARKS[options.name]
-    asked = options.questions or benchmark.size
+    wanted = options.questions or benchmark.size
     rows = load_rows(options.name, options.source, quiet=options.output.quiet)
-    found = convert(options.name, rows, asked, seed=options.seed)
+    found = convert(options.name, rows, wanted, seed=options.seed)
     lines = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in found.lines)
     replace_file(options.out, encode(lines))
     count = len(read_workload(options.out).questions)
@@ -102,23 +102,11 @@ def run(options: WorkloadOptions, out: TextIO, err: TextIO) -> int:
             progress.remark(f"left out: {sentence}")
         if len(found.left_out) > _MOST_NAMED:
             progress.remark(f"left out: {len(found.left_out) - _MOST_NAMED} more")
-        if count < asked:
-            progress.remark(f"{asked} questions were asked for, and there are {count}")
+        if count < wanted:
+            progress.remark(f"{wanted} questions were asked for, and there are {count}")
     source = benchmark.repository if options.source is None else str(options.source)
-    if options.output.json:
-        document = workload_document(
-            options.name, benchmark, found, source, count, options.seed, options.out
-        )
-        print(json.dumps(document, ensure_ascii=False, allow_nan=False), file=out)
-        return 0
-    screen = Screen(out)
-    screen.headline(f"{plural(count, 'question')} of {options.name}, task {benchmark.task}.")
-    screen.facts(
-        [
-            ("written to", str(options.out)),
-            ("drawn from", f"{found.available} of {source}, split {benchmark.split}"),
-            ("seed", str(options.seed)),
-        ]
+    document = workload_document(
+        options.name, benchmark, found, source, count, options.seed, options.out
     )
-    screen.command(f"stopadvisor preflight {place(options.out)}")
+    emit(document, options.output, out, show_workload, indent=None)
     return 0

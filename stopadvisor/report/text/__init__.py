@@ -3,6 +3,7 @@
 __all__ = [
     "assess",
     "calibrate",
+    "inspect",
     "plan",
     "preflight",
     "run",
@@ -11,4 +12,5 @@ __all__ = [
     "study",
     "transfer",
     "verify",
+    "written",
 ]

@@ -1,0 +1,95 @@
+"""What commands print that write one file: a benchmark, made-up probes, a profile, a page.
+
+Formats documents and computes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from stopadvisor.report.documents.profile_serving import ProfileServingDocument
+from stopadvisor.report.documents.report import ReportDocument
+from stopadvisor.report.documents.simulate import SimulateDocument
+from stopadvisor.report.documents.workload import WorkloadDocument
+from stopadvisor.report.text.screen import Screen, number_list, place, plural, share
+
+__all__ = ["show_profile", "show_report_file", "show_simulation", "show_workload"]
+
+
+def show_workload(document: WorkloadDocument, out: TextIO) -> None:
+    """Print which benchmark was written, and from where."""
+    screen = Screen(out)
+    count = plural(document["n_questions"], "question")
+    screen.headline(f"{count} of {document['benchmark']}, task {document['task']}.")
+    source = f"{document['source']}, split {document['split']}"
+    screen.facts(
+        [
+            ("written to", document["out"]),
+            ("drawn from", f"{document['available']} of {source}"),
+            ("seed", str(document["seed"])),
+        ]
+    )
+    screen.command(f"stopadvisor preflight {place(document['out'])}")
+
+
+def show_simulation(document: SimulateDocument, out: TextIO) -> None:
+    """Print which probes were drawn, and that nothing was measured."""
+    screen = Screen(out)
+    count = plural(document["n_questions"], "question")
+    screen.headline(f"Simulated {count}: nothing was measured.")
+    shares = document["shares"].items()
+    kinds = [f"{kind.replace('_', ' ')} {share(value)}" for kind, value in shares if value]
+    screen.facts(
+        [
+            ("written to", document["out"]),
+            ("expected", ", ".join(kinds)),
+            ("probed at", f"{number_list(document['budgets'])} thinking tokens"),
+            ("signal", f"{document['signal']:g} in log-odds; seed {document['seed']}"),
+        ]
+    )
+    screen.command(f"stopadvisor assess {place(document['out'])}")
+
+
+def show_report_file(document: ReportDocument, out: TextIO) -> None:
+    """Print where the page is, and what is on it."""
+    screen = Screen(out)
+    screen.headline("Report written.")
+    words = {True: "certified", False: "calibrated, nothing certified", None: "not calibrated yet"}
+    screen.facts(
+        [
+            ("file", f"{document['report']} ({document['bytes'] / 1000:.0f} kB)"),
+            ("of", document["run"]),
+            ("state", words[document["certified"]]),
+        ]
+    )
+
+
+def show_profile(document: ProfileServingDocument, path: str, out: TextIO) -> None:
+    """Print the seconds that were measured, and where they are kept."""
+    screen = Screen(out)
+    screen.headline(f"{document['model']} on {document['device']}")
+    seconds = document["per_token_seconds"]
+    screen.facts(
+        [
+            ("prefilled", f"{1e6 * seconds['prefilled']:.2f} µs per token"),
+            ("cached", f"{1e6 * seconds['cached']:.3f} µs per token that a probe reads"),
+            ("decoded", f"{1e6 * seconds['decoded']:.1f} µs per token"),
+            ("profile", path),
+        ]
+    )
+    screen.table(
+        "Per question, probes included; nothing is stopped",
+        ["batch", "checkpoints", "seconds", "std", "peak memory"],
+        [
+            (
+                str(row["batch"]),
+                str(row["checkpoints"]) if row["checkpoints"] else "none",
+                f"{row['seconds_per_question']:.3g}",
+                "-" if row["std"] is None else f"{row['std']:.2g}",
+                f"{row['peak_memory_gb']:.2f} GB",
+            )
+            for row in document["rows"]
+        ],
+        left=0,
+    )
+    screen.command(f"stopadvisor assess RUN --serving-profile {place(path)}")
