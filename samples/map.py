@@ -135,7 +135,7 @@ def profiles(runs: Sequence[Path]) -> str:
     """Profile and accuracy of each workload, over all of its questions."""
     rows = []
     for path in runs:
-        probes = RunDirectory.load(path).table()
+        probes = RunDirectory.load(path).table().unseal()
         kinds = classify(trajectory(probes))
         shares = np.bincount(kinds, minlength=len(TYPES)) / probes.n_questions
         rows.append(
@@ -158,7 +158,7 @@ def accuracies(runs: Sequence[Path]) -> str:
     """Accuracy of the forced answer at each checkpoint, and how many still think there."""
     rows = []
     for path in runs:
-        probes = RunDirectory.load(path).table()
+        probes = RunDirectory.load(path).table().unseal()
         right = probes.correct_online.mean(axis=0)
         live = (~probes.ended).mean(axis=0)
         budgets = probes.budgets.tolist()

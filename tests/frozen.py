@@ -13,7 +13,7 @@ from stopadvisor.assessment.choice import Settings, choose
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.certification.export import policy_content
 from stopadvisor.policy.frozen import build_policy
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.trajectories import profile, trajectory
 from stopadvisor.runs.ledger import Look
 from stopadvisor.runs.sources import Source
@@ -25,11 +25,11 @@ FRACTIONS = (0.4, 0.4, 0.2)
 MODEL = {key: example_content()[key] for key in ("model", "engine", "probe", "max_think")}
 
 
-def source_of(table: ProbeTable, name: str, *, seed: int = 0) -> Source:
+def source_of(table: OpenQuestions, name: str, *, seed: int = 0) -> Source:
     """A source with a hash split, as a run would have; `name` stands for its workload."""
     parts = assign_parts(table.groups, seed=seed, fractions=FRACTIONS)
     digest = hashlib.sha256(name.encode()).hexdigest()
-    return Source(Path(name), table, parts, seed, FRACTIONS, None, digest)
+    return Source(Path(name), table.sealed(), parts, seed, FRACTIONS, None, digest)
 
 
 def drawn_source(law: KnownPopulation, n: int, name: str, *, seed: int = 0) -> Source:
@@ -45,15 +45,15 @@ def look_of(settings: Settings) -> Look:
 
 def frozen(source: Source, settings: Settings, *, bound: bool = True) -> dict[str, Any]:
     """The policy that calibrating a source gives; bound to a model unless told otherwise."""
-    fit, calibration = source.part("fit"), source.part("calibration")
+    fit, calibration = source.part("fit"), source.part("calibration").unseal()
     choice = choose(fit, len(set(calibration.groups)), settings)
-    found = calibrate(choice, calibration)
+    found = calibrate(choice, calibration.as_calibration())
     shape = profile(trajectory(fit), rng=np.random.default_rng(0))
     content = policy_content(source, choice, found, shape, look_of(settings), alpha=settings.alpha)
     return build_policy(content | (MODEL if bound else {}))
 
 
-def with_groups(table: ProbeTable, size: int) -> ProbeTable:
+def with_groups(table: OpenQuestions, size: int) -> OpenQuestions:
     """The table with so many questions, one after the other, to a group."""
     groups = tuple(f"group {i // size} of {key[:3]}" for i, key in enumerate(table.keys))
     return replace(table, groups=groups)

@@ -6,11 +6,13 @@ What breaks certificates on purpose, traps and relapses, scales with the alpha t
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.simulation import PRESETS, Population, make_table
-from stopadvisor.probes.table import NO_PROBE, ProbeTable
+from stopadvisor.probes.table import NO_PROBE
 from stopadvisor.probes.trajectories import TYPES
 
 __all__ = [
@@ -18,6 +20,7 @@ __all__ = [
     "POPULATIONS",
     "KnownPopulation",
     "make_table",
+    "regraded",
     "renamed",
     "with_own_positions",
 ]
@@ -60,12 +63,12 @@ class KnownPopulation:
             shares, self.signal, self.budgets, self.median_trace, self.prompt, self.papers_costs
         )
 
-    def draw(self, n: int, rng: np.random.Generator, *, alpha: float = 0.1) -> ProbeTable:
+    def draw(self, n: int, rng: np.random.Generator, *, alpha: float = 0.1) -> OpenQuestions:
         """`n` fresh, independent questions."""
         return self.law(alpha).draw(n, rng)
 
 
-def renamed(table: ProbeTable, prefix: str) -> ProbeTable:
+def renamed(table: OpenQuestions, prefix: str) -> OpenQuestions:
     """The same questions under other names, so that two draws share no identity."""
     names = tuple(f"{prefix}{i}" for i in range(table.n_questions))
     return replace(table, ids=names, keys=names, groups=names)
@@ -113,7 +116,12 @@ POPULATIONS = (
 )
 
 
-def with_own_positions(table: ProbeTable, rng: np.random.Generator) -> ProbeTable:
+def regraded(table: OpenQuestions, **changes: Any) -> OpenQuestions:
+    """The same questions with other outcomes; fields as in `Outcomes`."""
+    return OpenQuestions.of(table, replace(table.outcomes, **changes))
+
+
+def with_own_positions(table: OpenQuestions, rng: np.random.Generator) -> OpenQuestions:
     """The same probes, moved: each question has as many as chance gives it, where chance wants."""
     n, m = table.positions.shape
     first = np.where(rng.random(n) < 0.3, 0, rng.integers(1, 30, n))

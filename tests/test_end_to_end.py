@@ -88,7 +88,7 @@ def certified_rule(source: Source, family: str, alpha: float) -> ExportedRule:
     """The rule as calibration has it in memory."""
     choice = assess(source, Settings(alpha=alpha, families=(family,), weights=DECODED_ONLY)).choice
     assert choice is not None
-    rule = calibrate(choice, source.part("calibration")).rule
+    rule = calibrate(choice, source.part("calibration").unseal().as_calibration()).rule
     assert rule is not None
     return rule
 

@@ -15,6 +15,7 @@ from stopadvisor.assessment.recommendation import Recommendation, recommend
 from stopadvisor.constants import SMALL_WORKLOAD
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.grouping import calibration_rows
+from stopadvisor.probes.outcomes import FitQuestions, GradedTable, require_fit
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.probes.trajectories import Profile, profile, trajectory
 from stopadvisor.rules.outcomes import BlindStopping, blind_stopping
@@ -24,6 +25,7 @@ from stopadvisor.workload.questions import SMALLEST_PARTS
 __all__ = [
     "SIMULATED_PROBES",
     "Assessment",
+    "advice_profile",
     "assess",
     "calibration_size",
     "check_labels",
@@ -95,7 +97,7 @@ def assess(source: Source, settings: Settings) -> Assessment:
     _check_sizes(source.counts()["fit"], n_calibration, source)
     check_labels(fit)
     rng = np.random.default_rng(source.seed)
-    shape = profile(trajectory(fit.take(calibration_rows(fit))), rng=rng)
+    shape = advice_profile(fit, rng=rng)
     choice = choose(fit, n_calibration, settings)
     return Assessment(
         "deploy",
@@ -112,6 +114,12 @@ def assess(source: Source, settings: Settings) -> Assessment:
         marked(recommend(shape, choice, _blind(choice, shape, rng)), source),
         choice,
     )
+
+
+def advice_profile(fit: FitQuestions, *, rng: np.random.Generator) -> Profile:
+    """Profile of fit questions, one trace of each group, on which advice may rest."""
+    require_fit(fit)
+    return profile(trajectory(fit.take(calibration_rows(fit))), rng=rng)
 
 
 def _blind(choice: Choice, shape: Profile, rng: np.random.Generator) -> BlindStopping | None:
@@ -140,7 +148,7 @@ def _check_sizes(n_fit: int, n_calibration: int, source: Source) -> None:
             )
 
 
-def check_labels(table: ProbeTable) -> None:
+def check_labels(table: GradedTable) -> None:
     """Raise CalibrationError where all answers are right, or all wrong: nothing can be learned."""
     correct = table.stop_correct
     if correct.all() or not correct.any():

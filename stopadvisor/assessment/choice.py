@@ -22,7 +22,7 @@ from stopadvisor.assessment.sequences import (
 )
 from stopadvisor.constants import DEFAULT_ALPHA, DEFAULT_DELTA
 from stopadvisor.errors import CalibrationError
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.outcomes import FitQuestions, require_fit
 from stopadvisor.rules.costs import (
     DEFAULT_CACHE_BLOCK,
     PAPER_WEIGHTS,
@@ -180,13 +180,12 @@ def _denominator(n_calibration: int, settings: Settings, full_accuracy: float) -
     return round(n_calibration * full_accuracy) if settings.conditional else n_calibration
 
 
-def choose(fit_table: ProbeTable, n_calibration: int, settings: Settings) -> Choice:
+def choose(fit_table: FitQuestions, n_calibration: int, settings: Settings) -> Choice:
     """Choose family, schedule and threshold order from fit questions alone.
 
     Parameters
     ----------
-    fit_table : ProbeTable
-        Fit questions and nothing else.
+    fit_table : FitQuestions
     n_calibration : int
         How many calibration questions there will be; their number, not their outcomes.
     settings : Settings
@@ -194,7 +193,7 @@ def choose(fit_table: ProbeTable, n_calibration: int, settings: Settings) -> Cho
     Raises
     ------
     CalibrationError
-        Too few fit questions, or a risk target that full thinking cannot miss.
+        Questions of another type, too few of them, or a risk target that full thinking cannot miss.
 
     Notes
     -----
@@ -202,6 +201,7 @@ def choose(fit_table: ProbeTable, n_calibration: int, settings: Settings) -> Cho
     tell two equal families apart far too often.  Here thresholds, schedules and families are
     chosen anew in each resample.
     """
+    require_fit(fit_table)
     table = fit_table
     if table.n_questions == 0:
         raise CalibrationError("no fit questions: nothing can be chosen")

@@ -17,6 +17,7 @@ from stopadvisor.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.constants import N_FOLDS
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.grouping import group_numbers
+from stopadvisor.probes.outcomes import FitQuestions, require_fit
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.boosting import BoostedModel, fit_boosted
 from stopadvisor.rules.costs import Serving as ServingRegime
@@ -81,7 +82,7 @@ def candidate_schedules(table: ProbeTable) -> tuple[tuple[int, ...], ...]:
 class FitData:
     """Fit questions with what every chain needs of them."""
 
-    table: ProbeTable
+    table: FitQuestions
     folds: IntArray  # (n_questions,) by group
     blocks: IntArray  # (n_questions,) unit of resampling
     n_blocks: int
@@ -94,14 +95,15 @@ class FitData:
     @classmethod
     def build(
         cls,
-        table: ProbeTable,
+        table: FitQuestions,
         *,
         serving: ServingRegime,
         weights: Weights,
         cache_block: int,
         most_blocks: int,
     ) -> FitData:
-        """Prepare fit questions; raises CalibrationError when there are too few."""
+        """Prepare fit questions; raises CalibrationError for others, and when there are too few."""
+        require_fit(table)
         groups = group_numbers(table)
         n_groups = int(groups.max()) + 1
         if n_groups < N_FOLDS:

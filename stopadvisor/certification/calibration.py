@@ -17,6 +17,7 @@ from stopadvisor.assessment.choice import Choice, Settings, first_useful_risk
 from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.grouping import calibration_rows
+from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable, require_calibration
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.costs import full_counts, stopped_counts
 from stopadvisor.rules.scorer import Scorer
@@ -69,7 +70,7 @@ class Calibration:
     """Family and outcome of each chain."""
     rows: IntArray
     """Calibration questions that entered the bound, as rows of the table given."""
-    entered: ProbeTable
+    entered: CalibrationQuestions
     """Those questions."""
     advised_family: str | None
     truncated_share: float
@@ -118,14 +119,13 @@ def entering_rows(calibration_table: ProbeTable, settings: Settings) -> IntArray
     return rows
 
 
-def calibrate(choice: Choice, calibration_table: ProbeTable) -> Calibration:
+def calibrate(choice: Choice, calibration_table: CalibrationQuestions) -> Calibration:
     """Test the chosen chains on calibration questions and pick the rule to export.
 
     Parameters
     ----------
     choice : Choice
-    calibration_table : ProbeTable
-        Calibration questions and nothing else.
+    calibration_table : CalibrationQuestions
 
     Raises
     ------
@@ -137,6 +137,7 @@ def calibrate(choice: Choice, calibration_table: ProbeTable) -> Calibration:
     Chains share delta equally.  Of the certified ones with a positive saving (by fit) the cheaper
     is taken, and the simpler where the paired interval of their saving on fit holds zero.
     """
+    require_calibration(calibration_table)
     rows = check_questions(choice, calibration_table)
     table = calibration_table.take(rows)
     truncated = float(table.truncated.mean())
@@ -167,7 +168,7 @@ def calibrate(choice: Choice, calibration_table: ProbeTable) -> Calibration:
 
 
 def recalibrate(
-    scorer: Scorer, order: FloatArray, calibration_table: ProbeTable, settings: Settings
+    scorer: Scorer, order: FloatArray, calibration_table: CalibrationQuestions, settings: Settings
 ) -> Calibration:
     """Calibrate a rule that was fitted elsewhere: target-calibrated transfer.
 
@@ -177,7 +178,7 @@ def recalibrate(
         The source policy's, over this table's columns.
     order : ndarray of float, shape (n_thresholds,)
         The source policy's thresholds in testing order.
-    calibration_table : ProbeTable
+    calibration_table : CalibrationQuestions
         Every question outside the test part: nothing here is fitted, so all of them calibrate.
     settings : Settings
         One chain is tested, at the whole of delta.
@@ -197,6 +198,7 @@ def recalibrate(
     ----------
     Paper, Appendix "Transfer Protocols" (target-calibrated).
     """
+    require_calibration(calibration_table)
     rows = entering_rows(calibration_table, settings)
     table = calibration_table.take(rows)
     curve = scorer.curve(table, order)
@@ -226,12 +228,12 @@ def recalibrate(
     return Calibration(rule, None, tested, rows, table, None, truncated, counted)
 
 
-def _counted(table: ProbeTable, settings: Settings) -> int:
+def _counted(table: GradedTable, settings: Settings) -> int:
     return int(table.full_correct.sum()) if settings.conditional else table.n_questions
 
 
 def _first_risk(
-    curve: StopCurve, scorer: Scorer, table: ProbeTable, saves: BoolArray, settings: Settings
+    curve: StopCurve, scorer: Scorer, table: GradedTable, saves: BoolArray, settings: Settings
 ) -> float | None:
     """Share lost at the most careful threshold that saves anything; sizes advice, no claim."""
     n = _counted(table, settings)
@@ -245,7 +247,7 @@ def _first_risk(
 def _certify_losses(
     curve: StopCurve,
     scorer: Scorer,
-    table: ProbeTable,
+    table: GradedTable,
     settings: Settings,
     delta: float,
     expected_risk: float | None,
@@ -275,7 +277,7 @@ def _certify_losses(
 
 
 def _certify_chain(
-    choice: Choice, chain: ThresholdSequence, table: ProbeTable
+    choice: Choice, chain: ThresholdSequence, table: GradedTable
 ) -> tuple[Certified | NotCertified, NotCertified | None]:
     """Outcome of one chain, and what a certified saving is expected to take."""
     settings = choice.settings

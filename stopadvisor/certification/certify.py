@@ -21,8 +21,8 @@ from stopadvisor.certification.calibration import Calibration, calibrate, check_
 from stopadvisor.certification.export import policy_content
 from stopadvisor.errors import CalibrationError
 from stopadvisor.policy.frozen import build_policy
-from stopadvisor.probes.table import ProbeTable
-from stopadvisor.runs.ledger import Look, LookRequest, looks_at, read_ledger, take_looks
+from stopadvisor.probes.outcomes import SealedQuestions
+from stopadvisor.runs.ledger import Look, LookRequest, hand_out, looks_at, read_ledger, take_looks
 from stopadvisor.runs.results import read_assessment
 from stopadvisor.runs.sources import Part, Source, looks_elsewhere
 from stopadvisor.workload.questions import PARTS
@@ -63,7 +63,7 @@ class CertifyRequest:
 class Plan:
     """All that is settled before a calibration outcome is opened."""
 
-    table: ProbeTable
+    table: SealedQuestions
     """Calibration questions."""
     assessment: Assessment
     choice: Choice
@@ -105,7 +105,7 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
     assessment, choice = plan.assessment, plan.choice
     (look,) = take_looks(source.folder, [plan.look])
     assert look.test_delta == choice.settings.delta
-    calibration = calibrate(choice, plan.table)
+    calibration = calibrate(choice, hand_out(plan.table, look))
     content = build_policy(
         policy_content(
             source, choice, calibration, assessment.profile, look, alpha=choice.settings.alpha

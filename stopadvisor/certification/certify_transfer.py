@@ -32,7 +32,7 @@ from stopadvisor.certification.transfer import (
 )
 from stopadvisor.certification.verification import costing
 from stopadvisor.policy.frozen import Policy, build_policy
-from stopadvisor.runs.ledger import Look, LookRequest, looks_at, take_looks
+from stopadvisor.runs.ledger import Look, LookRequest, hand_out, looks_at, take_looks
 from stopadvisor.runs.results import read_assessment
 from stopadvisor.runs.sources import Source, looks_elsewhere
 
@@ -95,11 +95,11 @@ def certify_transfer(
     looks = [_look_request(policy, view, asked, planned)]
     looks += [] if trained_here is None else [trained_here.look]
     look, *others = take_looks(source.folder, looks)
-    calibration = calibrate_transfer(policy.content, view, settings)
+    calibration = calibrate_transfer(policy.content, view, hand_out(table, look), settings)
     content = build_policy(transferred_content(policy.content, view, calibration, settings, look))
     comparison = None
     if trained_here is not None:
-        trained = calibrate(trained_here.choice, trained_here.table)
+        trained = calibrate(trained_here.choice, hand_out(trained_here.table, others[0]))
         comparison = compare(policy.content, source, calibration, trained_here.choice, trained)
     return TransferCertification(
         settings,

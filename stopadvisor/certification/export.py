@@ -28,6 +28,7 @@ from stopadvisor.rules.families import display_threshold
 from stopadvisor.rules.outcomes import Outcome, measure_rule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import LinearModel
+from stopadvisor.runs.access import open_test
 from stopadvisor.runs.archives import SIMULATED
 from stopadvisor.runs.ledger import Look
 from stopadvisor.runs.sources import Source
@@ -66,7 +67,7 @@ def test_outcome(rule: ExportedRule, choice: RuleBasis, source: Source) -> Outco
     -----
     One trace per group counts, the first, as in calibration: exact intervals need independent rows.
     """
-    table = source.part("test")
+    table = open_test(source)
     if table.n_questions == 0:
         return None
     settings = choice.settings

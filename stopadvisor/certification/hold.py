@@ -11,21 +11,22 @@ from typing import Any
 
 import numpy as np
 
+from stopadvisor.arrays import IntArray
 from stopadvisor.certification.budgets import check_budgets
 from stopadvisor.certification.verification import (
     Verification,
     costing,
     fresh_questions,
     scorer_of,
-    verify,
+    verify_fresh,
 )
 from stopadvisor.constants import DEFAULT_DELTA, TRUNCATED_WARN
 from stopadvisor.errors import PolicyError, ProbeError
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy
+from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import Serving, Weights
-from stopadvisor.runs.ledger import open_outcomes
+from stopadvisor.runs.access import open_rows
 from stopadvisor.runs.sources import Source
-from stopadvisor.runs.storage import lock_directory
 from stopadvisor.workload.questions import PARTS
 
 __all__ = ["Held", "HoldRequest", "hold"]
@@ -84,14 +85,15 @@ def hold(policy: Policy, file: str, source: Source, request: HoldRequest) -> Hel
     check_budgets(policy, file, source)
     fresh = fresh_questions(content, view.table, workload_sha256=sha)
     scorer_of(content, view.table)
-    remarks += _record_look(policy, view, fresh.rows)
-    result = verify(
+    questions, looked = _open(policy, view, fresh.rows)
+    remarks += looked
+    result = verify_fresh(
         content,
-        view.table,
+        fresh,
+        questions,
         serving=request.serving,
         weights=request.weights,
         cache_block=request.cache_block,
-        workload_sha256=sha,
         rng=np.random.default_rng(source.seed),
     )
     if result.truncated_share > TRUNCATED_WARN:
@@ -159,22 +161,16 @@ def _test_part(source: Source) -> Source:
     return replace(source, table=source.table.take(rows), parts=source.parts[rows])
 
 
-def _record_look(policy: Policy, view: Source, rows: np.ndarray[Any, Any]) -> list[str]:
-    """Enter the look at calibration questions among these."""
-    if view.is_archive:
-        return []  # published with their outcomes
-    opened = rows[view.parts[rows] == PARTS.index("calibration")]
-    keys = [view.table.keys[row] for row in opened.tolist()]
-    if not keys:
-        return []
-    request = {"protocol": "verify", "policy": policy.digest, "data": view.fingerprint()}
+def _open(policy: Policy, view: Source, rows: IntArray) -> tuple[OpenQuestions, list[str]]:
+    """Open these questions, with a look at the calibration questions among them."""
     # Not the policy's own delta: a promise made at 0.001 must not make looking here cheap.
     delta = max(policy.content["certificate"]["delta"], DEFAULT_DELTA)
-    with lock_directory(view.folder):
-        if not open_outcomes(view.folder, keys, request, delta=delta):
-            return []
-    return [
-        f"{len(set(keys))} of these are calibration questions of {view.folder}: recorded as a "
+    request = {"protocol": "verify", "policy": policy.digest}
+    questions, n_looked = open_rows(view, rows, request, delta=delta)
+    if not n_looked:
+        return questions, []
+    return questions, [
+        f"{n_looked} of these are calibration questions of {view.folder}: recorded as a "
         "look, so that a later calibrate there has less confidence (--test-only leaves them "
         "closed)"
     ]

@@ -17,17 +17,20 @@ from typing import Any, Literal
 
 import numpy as np
 
+from stopadvisor.arrays import IntArray
 from stopadvisor.assessment.choice import Choice, Settings
 from stopadvisor.certification.calibration import Calibration, recalibrate
 from stopadvisor.certification.export import policy_content
 from stopadvisor.certification.verification import Verdict, questions_met, scorer_of, verdict_on
 from stopadvisor.errors import PolicyError
 from stopadvisor.probes.grouping import calibration_rows
+from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.probes.trajectories import profile, trajectory
 from stopadvisor.rules.families import display_threshold
 from stopadvisor.rules.outcomes import Outcome, measure_rule
 from stopadvisor.rules.scorer import Scorer
+from stopadvisor.runs.access import open_test
 from stopadvisor.runs.ledger import Look
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bootstrap import Interval
@@ -149,7 +152,10 @@ def target_view(target: Source) -> Source:
 
 
 def calibrate_transfer(
-    content: Mapping[str, Any], target: Source, settings: Settings
+    content: Mapping[str, Any],
+    target: Source,
+    questions: CalibrationQuestions,
+    settings: Settings,
 ) -> Calibration:
     """Certify a threshold of the source's rule on every target question outside the test part.
 
@@ -158,6 +164,8 @@ def calibrate_transfer(
     content : mapping
         Of the source policy: its scorer, its checkpoints, its thresholds in testing order.
     target : Source
+    questions : CalibrationQuestions
+        Of `target_view`.
     settings : Settings
         One chain is tested, at the whole of delta.
 
@@ -168,7 +176,7 @@ def calibrate_transfer(
     """
     scorer = check_transfer(content, target)
     order = np.array(content["order"], dtype=np.float64)
-    return recalibrate(scorer, order, target_view(target).part("calibration"), settings)
+    return recalibrate(scorer, order, questions, settings)
 
 
 def transferred_content(
@@ -218,13 +226,13 @@ def transferred_content(
 # --- The comparison -------------------------------------------------------------------------------
 
 
-def check_comparison(content: Mapping[str, Any], target: Source) -> tuple[ProbeTable, int]:
+def check_comparison(content: Mapping[str, Any], target: Source) -> tuple[IntArray, int]:
     """Test questions on which the protocols can be compared; looks at no outcome.
 
     Returns
     -------
-    table : ProbeTable
-        One trace per group, none that the source policy has met.
+    rows : ndarray of int
+        Of the test part; one trace per group, none that the source policy has met.
     n_met : int
         Traces left out because it has.
 
@@ -242,8 +250,8 @@ def check_comparison(content: Mapping[str, Any], target: Source) -> tuple[ProbeT
             "a comparison needs test questions that the source policy has not met: "
             f"{target.folder} holds {table.n_questions} test traces, none of them fresh"
         )
-    test = table.take(fresh)
-    return test.take(calibration_rows(test)), int((~fresh).sum())
+    rows = np.flatnonzero(fresh)
+    return rows[calibration_rows(table.take(rows))], int((~fresh).sum())
 
 
 def compare(
@@ -278,7 +286,8 @@ def compare(
     different numbers of labels: here all may use the same ones, and the table says what they used.
     """
     settings = choice.settings
-    test, n_met = check_comparison(content, target)
+    rows_compared, n_met = check_comparison(content, target)
+    test = open_test(target).take(rows_compared)
     seed = target.seed
     zero_shot = _row(
         "zero-shot",
@@ -314,7 +323,7 @@ def compare(
 def _row(
     protocol: Protocol,
     rule: tuple[Scorer, float] | None,
-    test: ProbeTable,
+    test: GradedTable,
     settings: Settings,
     *,
     labels_used: int,

@@ -8,7 +8,7 @@ come from the model that the policy is bound to is for the caller to check.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +18,7 @@ from stopadvisor.arrays import BoolArray, IntArray
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.schema import reads_logprobs
 from stopadvisor.probes.grouping import calibration_rows
+from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.boosting import BoostedModel, Tree
 from stopadvisor.rules.costs import (
@@ -47,6 +48,7 @@ __all__ = [
     "scorer_of",
     "verdict_on",
     "verify",
+    "verify_fresh",
 ]
 
 Verdict = Literal["confirmed", "contradicted", "silent"]
@@ -208,7 +210,7 @@ def fresh_questions(
 
 def verify(
     content: Mapping[str, Any],
-    table: ProbeTable,
+    table: GradedTable,
     *,
     serving: Serving | None = None,
     weights: Weights | None = None,
@@ -222,8 +224,8 @@ def verify(
     ----------
     content : mapping
         Content of a policy of kind ``stop``.
-    table : ProbeTable
-        Fresh probes, graded; at the policy's budgets among others.
+    table : GradedTable
+        Fresh probes; at the policy's budgets among others.
     serving, weights, cache_block : optional
         How the saving is counted; as for the policy's own expectation by default.
     workload_sha256 : str, optional
@@ -245,9 +247,31 @@ def verify(
     again.
     """
     fresh = fresh_questions(content, table, workload_sha256=workload_sha256)
+    questions = table.take(fresh.rows)
+    return verify_fresh(
+        content,
+        fresh,
+        questions,
+        serving=serving,
+        weights=weights,
+        cache_block=cache_block,
+        rng=rng,
+    )
+
+
+def verify_fresh(
+    content: Mapping[str, Any],
+    fresh: Fresh,
+    questions: GradedTable,
+    *,
+    serving: Serving | None = None,
+    weights: Weights | None = None,
+    cache_block: int | None = None,
+    rng: np.random.Generator,
+) -> Verification:
+    """`verify` on the questions that `fresh_questions` named, and on no others."""
     certificate = content["certificate"]
-    scorer_of(content, table)  # complains of budgets that were not probed
-    probed = _at_budgets(table.take(fresh.rows), content["budgets"])
+    probed = questions.select(scorer_of(content, questions).schedule)
     probed = probed.with_on_stop(content["on_stop"])
     if probed.reference != certificate["reference"]:
         probed = probed.with_reference(certificate["reference"])
@@ -312,16 +336,6 @@ def verdict_on(losses: int, n: int, alpha: float, delta: float) -> Verdict:
     return "confirmed" if losses <= max_losses(n, alpha, delta) else "silent"
 
 
-def _at_budgets(table: ProbeTable, budgets: list[int]) -> ProbeTable:
-    """The table at the policy's own checkpoints, the last of which may be the reference."""
-    columns = [table.budgets.tolist().index(b) for b in budgets]
-    matrix = ["correct", "answer_codes", "mean_logprob", "mean_entropy", "markers", "probe_tokens"]
-    if table.on_stop == "answer":
-        matrix += ["visible_correct", "visible_tokens"]
-    changes: dict[str, Any] = {name: getattr(table, name)[:, columns] for name in matrix}
-    return replace(table, positions=table.positions[:, columns], **changes)
-
-
 def _lower_limit(losses: int, n: int, delta: float) -> float:
     return float(stats.beta.ppf(delta, losses, n - losses + 1)) if losses else 0.0
 
@@ -341,7 +355,9 @@ def _expected_risk(content: Mapping[str, Any]) -> float:
     return min(float(told), 1.0)
 
 
-def _categories(table: ProbeTable, lost: BoolArray, counted: BoolArray) -> tuple[CategoryRisk, ...]:
+def _categories(
+    table: GradedTable, lost: BoolArray, counted: BoolArray
+) -> tuple[CategoryRisk, ...]:
     if all(category is None for category in table.categories):
         return ()
     tally: dict[str | None, list[int]] = {}

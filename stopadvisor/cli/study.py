@@ -160,7 +160,7 @@ def _sources(options: StudyCommandOptions, err: TextIO) -> list[Source]:
             progress.remark(f"studying {sources[0].folder}")
     if options.open_calibration:
         for source in sources:
-            open_calibration(source, study=options.name, delta=options.study.delta)
+            open_calibration(source, {"study": options.name}, delta=options.study.delta)
     return sources
 
 

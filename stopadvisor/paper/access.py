@@ -5,14 +5,10 @@ Knows no figure of the protocol.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.errors import CalibrationError
-from stopadvisor.runs.ledger import looks_at, open_outcomes
+from stopadvisor.runs import access
 from stopadvisor.runs.sources import Source
-from stopadvisor.runs.storage import lock_directory
 
 __all__ = ["open_for_paper"]
 
@@ -30,24 +26,15 @@ def open_for_paper(source: Source, settings: Settings, *, open_calibration: bool
         raise CalibrationError(
             "the paper's serving regimes are kv-fork, prefix-cache and black-box, got 'overlap'"
         )
-    if source.is_archive:
-        return  # published with their outcomes: nothing is left to be blind to
-    keys = source.part("calibration").keys
-    seen = {key for look in looks_at(source.folder, keys) for key in look.questions}
-    if seen.issuperset(keys):
+    closed = access.closed_questions(source)
+    if not closed:
         return
     if not open_calibration:
         raise CalibrationError(
-            f"the paper protocol shows outcomes of {len(set(keys) - seen)} calibration questions "
+            f"the paper protocol shows outcomes of {len(closed)} calibration questions "
             f"that nobody has looked at: run `stopadvisor calibrate {source.folder}` first, or say "
             "--open-calibration, which is recorded as a look and costs later certificates "
             "confidence"
         )
-    with lock_directory(source.folder):
-        request: Mapping[str, Any] = {
-            "protocol": "paper",
-            "alpha": settings.alpha,
-            "serving": settings.serving,
-            "data": source.fingerprint(),
-        }
-        open_outcomes(source.folder, keys, request, delta=settings.delta)
+    request = {"protocol": "paper", "alpha": settings.alpha, "serving": settings.serving}
+    access.open_calibration(source, request, delta=settings.delta)

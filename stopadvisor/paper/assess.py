@@ -1,6 +1,6 @@
 """Assessing a source under the paper's protocol, over all of its questions.
 
-Every outcome is opened; who may do that is for the caller to know.
+Every outcome is shown, so all of them have to be open: `runs.access` says whether they are.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from stopadvisor.constants import PAPER_ALPHAS
 from stopadvisor.errors import CalibrationError
 from stopadvisor.paper.protocol import PaperResult, run_paper
 from stopadvisor.paper.recommendation import recommend_paper
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.trajectories import profile, trajectory
+from stopadvisor.runs.access import open_all
 from stopadvisor.runs.sources import Source
 
 __all__ = ["PaperAssessment", "assess_paper"]
@@ -52,7 +53,7 @@ def assess_paper(
         raise CalibrationError(
             f"the paper's serving regimes are kv-fork, prefix-cache and black-box, got {serving!r}"
         )
-    table = _first_traces(source.table).with_reference("last-checkpoint")
+    table = _first_traces(open_all(source)).with_reference("last-checkpoint")
     check_labels(table)
     levels = sorted({*alphas, alpha})
     result = run_paper(table, alphas=levels, delta=delta)
@@ -81,6 +82,6 @@ def assess_paper(
     )
 
 
-def _first_traces(table: ProbeTable) -> ProbeTable:
+def _first_traces(table: GradedTable) -> GradedTable:
     """One trace per question, where several were drawn: exact intervals need independent rows."""
     return table.take(table.samples == 0)

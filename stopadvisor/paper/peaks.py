@@ -21,7 +21,7 @@ from stopadvisor.assessment.frontier import (
 from stopadvisor.constants import PAPER_OPERATING_GRID, PAPER_PEAK_POINTS
 from stopadvisor.paper.protocol import PaperSetting, first_stops
 from stopadvisor.paper.proxies import TWO_CONDITION_FAMILIES, RulePeak, pair_peak
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.outcomes import GradedTable
 
 __all__ = [
     "Peak",
@@ -126,7 +126,7 @@ def learned_peak(setting: PaperSetting) -> Peak:
 
 def find_peak(
     family: str,
-    table: ProbeTable,
+    table: GradedTable,
     setting: PaperSetting,
     fixed: Frontier,
     how: Interpolation = "linear",
@@ -137,7 +137,7 @@ def find_peak(
     ----------
     family : str
         One of the setting's.
-    table : ProbeTable
+    table : GradedTable
     setting : PaperSetting
         Of that table.
     fixed : Frontier

@@ -27,7 +27,7 @@ from stopadvisor.constants import (
     PROBE_CAP,
 )
 from stopadvisor.errors import CalibrationError
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules.costs import PaperCosts, paper_costs
 from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.rules.features import feature_array
@@ -121,12 +121,12 @@ class PaperSetting:
     """As people know them: probabilities and confidences, not their logarithms."""
 
     @classmethod
-    def build(cls, table: ProbeTable, *, cap: int = PROBE_CAP) -> PaperSetting:
+    def build(cls, table: GradedTable, *, cap: int = PROBE_CAP) -> PaperSetting:
         """Scores and costs of all questions; the learned score is out of fold.
 
         Parameters
         ----------
-        table : ProbeTable
+        table : GradedTable
             Read under the ``last-checkpoint`` reference, whatever its own.
         cap : int
             Tokens that each probe is charged.
@@ -349,7 +349,7 @@ def match_risk(
 
 
 def run_paper(
-    table: ProbeTable,
+    table: GradedTable,
     *,
     alphas: Sequence[float] = PAPER_ALPHAS,
     delta: float = DEFAULT_DELTA,
@@ -359,7 +359,7 @@ def run_paper(
 
     Parameters
     ----------
-    table : ProbeTable
+    table : GradedTable
         Read under the ``last-checkpoint`` reference, whatever its own.
     alphas : sequence of float
     delta : float

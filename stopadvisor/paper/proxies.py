@@ -24,7 +24,7 @@ from stopadvisor.constants import (
     PAPER_PUMA_DENSITIES,
 )
 from stopadvisor.paper.protocol import PaperSetting
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules.features import AUDIT_FEATURES, FEATURES, feature_array, run_lengths
 from stopadvisor.rules.scores import out_of_fold, paper_folds
 
@@ -51,13 +51,13 @@ _NO_VARIANCE = 999.0
 # --- One score, for matched risk ------------------------------------------------------------------
 
 
-def proxy_scores(family: Proxy, table: ProbeTable) -> FloatArray:
+def proxy_scores(family: Proxy, table: GradedTable) -> FloatArray:
     """Score of a proxy at every checkpoint; higher means stop sooner.
 
     Parameters
     ----------
     family : {"deer", "eat", "puma", "terminator-light"}
-    table : ProbeTable
+    table : GradedTable
 
     Returns
     -------
@@ -85,7 +85,7 @@ def proxy_scores(family: Proxy, table: ProbeTable) -> FloatArray:
     return _probability(table, reached, FEATURES)
 
 
-def audit_setting(table: ProbeTable, setting: PaperSetting) -> PaperSetting:
+def audit_setting(table: GradedTable, setting: PaperSetting) -> PaperSetting:
     """The paper's setting of a table with the audit-only families beside its own."""
     scores = dict(setting.scores)
     scores |= {family: proxy_scores(family, table) for family in PROXY_FAMILIES}
@@ -95,18 +95,18 @@ def audit_setting(table: ProbeTable, setting: PaperSetting) -> PaperSetting:
     return replace(setting, scores=scores)
 
 
-def _probability(table: ProbeTable, labels: BoolArray, names: tuple[str, ...]) -> FloatArray:
+def _probability(table: GradedTable, labels: BoolArray, names: tuple[str, ...]) -> FloatArray:
     features = feature_array(table, names=names)
     folds = paper_folds(table.n_questions)
     z = out_of_fold(features, labels, folds, names=names, solver="lbfgs")
     return np.asarray(expit(z), dtype=np.float64)
 
 
-def _density(table: ProbeTable) -> FloatArray:
+def _density(table: GradedTable) -> FloatArray:
     return feature_array(table, names=("marker_density",))[..., 0]
 
 
-def _entropy_variance(table: ProbeTable, window: int) -> FloatArray:
+def _entropy_variance(table: GradedTable, window: int) -> FloatArray:
     variance = np.full(table.mean_entropy.shape, _NO_VARIANCE)
     if table.n_checkpoints >= window:
         runs = np.lib.stride_tricks.sliding_window_view(table.mean_entropy, window, axis=1)
@@ -132,7 +132,7 @@ class RulePeak:
 
 def pair_peak(
     family: str,
-    table: ProbeTable,
+    table: GradedTable,
     setting: PaperSetting,
     fixed: Frontier,
     how: Interpolation = "linear",
@@ -144,7 +144,7 @@ def pair_peak(
     family : {"confidence-leap", "deer", "eat", "puma"}
         Least leap and least confidence; least confidence and least marker density; checkpoints and
         largest variance of their entropies; least run length and largest marker density.
-    table : ProbeTable
+    table : GradedTable
     setting : PaperSetting
         Of the same questions.
     fixed : Frontier
@@ -171,7 +171,7 @@ def pair_peak(
     return RulePeak(pairs[k], float(above[k]), float(accuracy[k]), float(cost[k]), at[:, k])
 
 
-def _hits(family: str, table: ProbeTable) -> Iterator[tuple[tuple[float, float], BoolArray]]:
+def _hits(family: str, table: GradedTable) -> Iterator[tuple[tuple[float, float], BoolArray]]:
     """Each pair of numbers with where both conditions hold."""
     confidence = np.exp(table.mean_logprob)
     if family == "confidence-leap":

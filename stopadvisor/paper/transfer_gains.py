@@ -13,7 +13,7 @@ from scipy.special import expit
 from stopadvisor.arrays import FloatArray, IntArray
 from stopadvisor.paper.peaks import fixed_budgets, gain_at, learned_peak, peak, peak_thresholds
 from stopadvisor.paper.protocol import PaperSetting, paper_split
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules.features import feature_array
 from stopadvisor.rules.scores import LinearModel, fit_logistic
 
@@ -24,7 +24,7 @@ __all__ = ["Learner", "TransferGains", "transfer_gains"]
 class Learner:
     """One workload as a source and as a target of transfers."""
 
-    table: ProbeTable
+    table: GradedTable
     setting: PaperSetting
     model: LinearModel
     """Fitted on all of its questions; scores other workloads only."""
@@ -33,12 +33,12 @@ class Learner:
     peak_gain: float
 
     @classmethod
-    def build(cls, table: ProbeTable, setting: PaperSetting) -> Learner:
+    def build(cls, table: GradedTable, setting: PaperSetting) -> Learner:
         """Fit a workload's classifier and find its threshold.
 
         Parameters
         ----------
-        table : ProbeTable
+        table : GradedTable
         setting : PaperSetting
             Of that table.
         """

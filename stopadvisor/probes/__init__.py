@@ -3,6 +3,7 @@
 __all__ = [
     "grouping",
     "markers",
+    "outcomes",
     "plan",
     "records",
     "simulation",

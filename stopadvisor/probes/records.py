@@ -1,4 +1,4 @@
-"""Graded probes: one record a question, a line of ``probes.jsonl``.
+"""Graded probes: one record a question, a line of ``probes.jsonl``, and the table of all of them.
 
 This module opens no file: `runs` stores the records.
 """
@@ -6,13 +6,20 @@ This module opens no file: `runs` stores the records.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from stopadvisor.errors import ProbeError
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["Checkpoint", "ProbeRecord"]
+from stopadvisor.answers.normal_form import extract_natural, normalize
+from stopadvisor.errors import ProbeError
+from stopadvisor.probes.outcomes import OpenQuestions, Outcomes
+from stopadvisor.probes.plan import OnStop
+from stopadvisor.probes.table import NO_PROBE, ProbeTable, Reference, answer_codes
+
+__all__ = ["Checkpoint", "ProbeRecord", "graded_table"]
 
 
 @dataclass(frozen=True)
@@ -85,3 +92,93 @@ class ProbeRecord:
         return cls(
             **{name: data[name] for name in names - {"checkpoints"}}, checkpoints=checkpoints
         )
+
+
+def graded_table(
+    records: Sequence[ProbeRecord],
+    reference: Reference = "natural",
+    on_stop: OnStop = "probe",
+) -> OpenQuestions:
+    """Build the table of graded records, each with positions of its own.
+
+    Raises
+    ------
+    ProbeError
+        No record, records whose entropy sources differ, or a live checkpoint without the
+        visible answer that on-stop ``answer`` takes.
+    """
+    if not records:
+        raise ProbeError("no probes: the run holds no finished question")
+    source = next((c.entropy_source for r in records for c in r.checkpoints), "full")
+    for record in records:
+        for c in record.checkpoints:
+            if c.entropy_source != source:
+                raise ProbeError(
+                    f"question {record.id!r} has entropy source {c.entropy_source!r}, "
+                    f"the run {source!r}"
+                )
+            if on_stop == "answer" and c.visible_tokens is None and not c.ended:
+                raise ProbeError(
+                    f"question {record.id!r} has no visible answer at budget {c.budget}: "
+                    "on-stop answer takes one at every checkpoint before the trace's end"
+                )
+
+    sizes = np.array([len(r.checkpoints) for r in records])
+    probed = np.arange(sizes.max()) < sizes[:, None]  # (n_questions, n_checkpoints)
+
+    def matrix(name: str, kind: Any, padding: Any = 0) -> NDArray[Any]:
+        values = [getattr(c, name) for r in records for c in r.checkpoints]
+        found = np.full(probed.shape, padding, dtype=kind)
+        found[probed] = np.array(values, dtype=kind)
+        return found
+
+    def vector(name: str, kind: Any) -> NDArray[Any]:
+        return np.array([getattr(r, name) for r in records], dtype=kind)
+
+    codes, natural_code = answer_codes(
+        matrix("normalized", object), [_natural(r) for r in records], probed
+    )
+    visible_tokens = visible_correct = None
+    trace = vector("trace_tokens", np.int64)
+    natural_correct = vector("natural_correct", np.bool_)
+    natural_tokens = vector("natural_answer_tokens", np.float64)
+    positions = matrix("budget", np.int64, NO_PROBE)
+    if on_stop == "answer":
+        over = ~probed | (positions >= trace[:, None])
+        right = matrix("visible_correct", np.bool_)
+        tokens = matrix("visible_tokens", np.float64)  # None becomes NaN
+        visible_correct = np.where(over, natural_correct[:, None], right)
+        visible_tokens = np.where(over, natural_tokens[:, None], tokens)
+    table = ProbeTable(
+        ids=tuple(r.id for r in records),
+        keys=tuple(r.key for r in records),
+        groups=tuple(r.group or r.key for r in records),
+        samples=vector("sample", np.int64),
+        tasks=tuple(r.task for r in records),
+        categories=tuple(r.category for r in records),
+        positions=positions,
+        answer_codes=codes,
+        mean_logprob=matrix("mean_logprob", np.float64),
+        mean_entropy=matrix("mean_entropy", np.float64),
+        markers=matrix("markers", np.float64),
+        probe_tokens=matrix("probe_tokens", np.float64),
+        trace_tokens=trace,
+        prompt_tokens=vector("prompt_tokens", np.int64),
+        natural_tokens=natural_tokens,
+        truncated=np.array([r.finish == "length" for r in records], dtype=np.bool_),
+        suffix_tokens=max(r.suffix_tokens for r in records),
+        entropy_source=source,
+        reference=reference,
+        visible_tokens=visible_tokens,
+    )
+    correct = matrix("correct", np.bool_)
+    outcomes = Outcomes(correct, natural_correct, visible_correct, natural_code)
+    return OpenQuestions.of(table, outcomes)
+
+
+def _natural(record: ProbeRecord) -> str | None:
+    """The natural answer in its normal form, as forced answers have one; None without any."""
+    if record.natural_answer is None:
+        return None
+    answer = extract_natural(record.task, record.natural_answer)
+    return None if answer is None else normalize(record.task, answer)

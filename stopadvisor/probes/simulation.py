@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from stopadvisor.constants import PAPER_BUDGETS, PROBE_CAP
 from stopadvisor.errors import WorkloadError
+from stopadvisor.probes.outcomes import OpenQuestions, Outcomes
 from stopadvisor.probes.table import ProbeTable, Reference, on_grid
 from stopadvisor.probes.trajectories import TYPES
 
@@ -76,7 +77,7 @@ class Population:
 
     def draw(
         self, n: int, rng: np.random.Generator, *, reference: Reference = "natural"
-    ) -> ProbeTable:
+    ) -> OpenQuestions:
         """Draw fresh, independent questions with their probes.
 
         Parameters
@@ -89,7 +90,7 @@ class Population:
 
         Returns
         -------
-        ProbeTable
+        OpenQuestions
             Answers are numbered per question: 0 is right.  The five-way profile under `reference`
             gives every question the kind that was drawn, traps and relapses as above.
         """
@@ -196,11 +197,11 @@ def make_table(
     suffix_tokens: int = 6,
     natural_code: NDArray[np.int64] | None = None,
     prefix: str = "",
-) -> ProbeTable:
-    """A table of arrays, fields as in `ProbeTable`; ids are row numbers behind `prefix`."""
+) -> OpenQuestions:
+    """A table of arrays, named as in `ProbeTable` and `Outcomes`; ids are `prefix` and a number."""
     n = len(correct)
     names = tuple(f"{prefix}{i}" for i in range(n))
-    return ProbeTable(
+    table = ProbeTable(
         ids=names,
         keys=names,
         groups=names,
@@ -208,7 +209,6 @@ def make_table(
         tasks=("exact",) * n,
         categories=(None,) * n,
         positions=on_grid(budgets, n),
-        correct=correct,
         answer_codes=codes.astype(np.int64),
         mean_logprob=logprob,
         mean_entropy=entropy,
@@ -216,14 +216,13 @@ def make_table(
         probe_tokens=probe_tokens,
         trace_tokens=trace.astype(np.int64),
         prompt_tokens=prompt.astype(np.int64),
-        natural_correct=natural_correct,
         natural_tokens=natural_tokens,
         truncated=np.zeros(n, dtype=np.bool_),
         suffix_tokens=suffix_tokens,
         entropy_source="full",
         reference="natural" if natural_correct is not None else "last-checkpoint",
-        natural_code=natural_code,
     )
+    return OpenQuestions.of(table, Outcomes(correct, natural_correct, None, natural_code))
 
 
 # --- Laws with names ------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from stopadvisor.constants import (
     UNSOLVED_FULL_BUDGET,
 )
 from stopadvisor.errors import ProbeError
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.stats.intervals import exact_interval
 
 __all__ = ["TYPES", "Profile", "Regime", "Share", "classify", "profile", "regime", "trajectory"]
@@ -30,7 +30,7 @@ TYPES = ("early_solved", "beneficial", "harmful", "unsolved", "oscillating")
 Regime = Literal["learned", "scalar", "full-budget", "mixed"]
 
 
-def trajectory(table: ProbeTable) -> BoolArray:
+def trajectory(table: GradedTable) -> BoolArray:
     """Right or wrong along each question's thinking, ending with full thinking.
 
     Returns

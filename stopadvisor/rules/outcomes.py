@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from stopadvisor.arrays import FloatArray, IntArray
 from stopadvisor.probes.grouping import group_numbers
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules.costs import Serving, Weights, full_counts, stopped_counts
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bootstrap import Interval, interval, resample_counts
@@ -52,7 +52,7 @@ class Outcome:
 
 def measure(
     scorer: Scorer,
-    table: ProbeTable,
+    table: GradedTable,
     stops: IntArray,
     costs: FloatArray,
     full_cost: FloatArray,
@@ -64,7 +64,7 @@ def measure(
     Parameters
     ----------
     scorer : Scorer
-    table : ProbeTable
+    table : GradedTable
     stops : ndarray of int, shape (n_questions,)
         Position in the scorer's schedule; its length means never.
     costs : ndarray of float, shape (n_questions, n_scheduled + 1)
@@ -113,7 +113,7 @@ def measure(
 def measure_rule(
     scorer: Scorer,
     threshold: float,
-    table: ProbeTable,
+    table: GradedTable,
     *,
     serving: Serving,
     weights: Weights,
@@ -150,7 +150,7 @@ class BlindStopping:
 
 
 def blind_stopping(
-    scorer: Scorer, table: ProbeTable, stops: IntArray, *, rng: np.random.Generator
+    scorer: Scorer, table: GradedTable, stops: IntArray, *, rng: np.random.Generator
 ) -> BlindStopping:
     """Compare a rule with giving up blindly, by a permutation test.
 
@@ -160,7 +160,7 @@ def blind_stopping(
     Parameters
     ----------
     scorer : Scorer
-    table : ProbeTable
+    table : GradedTable
         Questions on which the scores are out of fold.
     stops : ndarray of int, shape (n_questions,)
         Position in the scorer's schedule; its length means never.

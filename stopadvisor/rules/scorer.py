@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stopadvisor.arrays import BoolArray, FloatArray
+from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.boosting import BoostedModel
 from stopadvisor.rules.features import feature_array
@@ -42,6 +43,6 @@ class Scorer:
         live = table.live[:, self.schedule]
         return StopCurve.build(self.scores(table), live, thresholds)
 
-    def losses(self, table: ProbeTable) -> BoolArray:
+    def losses(self, table: GradedTable) -> BoolArray:
         """Lost-correct by place of stopping, shape (n_questions, n_scheduled + 1)."""
         return lost_correct(table.correct_online[:, self.schedule], table.full_correct)

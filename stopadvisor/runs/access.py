@@ -1,19 +1,21 @@
 """Which questions of a source a study may show, and what the source is called in its tables.
 
 Outcomes of calibration questions stay closed until the ledger has a look at them; until then a
-study sees fit questions alone.  Reads the ledger, writes to it where a look is asked for, and knows
-no study.
+study sees fit questions alone.  The paper's protocol, which shows all outcomes, comes through here
+too.  Reads the ledger, writes to it where a look is asked for, and knows no study.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.errors import CalibrationError
+from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable, OpenQuestions
 from stopadvisor.runs.ledger import looks_at, open_outcomes
 from stopadvisor.runs.sources import Source
 from stopadvisor.runs.storage import lock_directory
@@ -22,14 +24,19 @@ from stopadvisor.workload.questions import PARTS
 __all__ = [
     "View",
     "basis_remarks",
+    "closed_questions",
     "is_opened",
     "labels",
+    "open_all",
     "open_calibration",
+    "open_rows",
+    "open_test",
+    "opened_calibration",
     "paper_view",
     "view",
 ]
 
-_FIT = PARTS.index("fit")
+_FIT, _CALIBRATION = PARTS.index("fit"), PARTS.index("calibration")
 
 
 @dataclass(frozen=True)
@@ -38,7 +45,7 @@ class View:
 
     label: str
     """Name of the source in tables."""
-    table: ProbeTable
+    table: OpenQuestions
     """One trace per question where asked for, all of them otherwise."""
     basis: Literal["all", "fit"]
     """All questions, or the fit part alone because calibration has not been opened."""
@@ -54,21 +61,25 @@ def is_opened(source: Source) -> bool:
     ProbeError
         The ledger is damaged.
     """
+    return not closed_questions(source)
+
+
+def closed_questions(source: Source) -> set[str]:
+    """Keys of the calibration questions that nobody has looked at; see `is_opened`."""
     if source.is_archive:
-        return True
-    keys = set(source.part("calibration").keys)
-    seen = {key for look in looks_at(source.folder, tuple(keys)) for key in look.questions}
-    return seen >= keys
+        return set()
+    keys = source.part("calibration").keys
+    return set(keys) - {key for look in looks_at(source.folder, keys) for key in look.questions}
 
 
-def open_calibration(source: Source, *, study: str, delta: float) -> None:
-    """Record a look at the calibration questions, because a study is about to show them.
+def open_calibration(source: Source, request: Mapping[str, Any], *, delta: float) -> None:
+    """Record a look at the calibration questions, because somebody is about to show them.
 
     Parameters
     ----------
     source : Source
-    study : str
-        Name of the study that asks.
+    request : mapping
+        What asks, as the ledger is to name it.
     delta : float
         Error probability that the look takes from later certificates.
 
@@ -79,10 +90,77 @@ def open_calibration(source: Source, *, study: str, delta: float) -> None:
     """
     if is_opened(source):
         return
-    keys = source.part("calibration").keys
-    with lock_directory(source.folder):
-        request = {"study": study, "data": source.fingerprint()}
-        open_outcomes(source.folder, keys, request, delta=delta)
+    open_rows(source, source.parts == _CALIBRATION, request, delta=delta)
+
+
+def open_rows(
+    source: Source, rows: NDArray[Any], request: Mapping[str, Any], *, delta: float
+) -> tuple[OpenQuestions, int]:
+    """Open some questions, with a look at the calibration questions among them.
+
+    Parameters
+    ----------
+    source : Source
+    rows : ndarray
+        Mask or row numbers.
+    request : mapping
+        What asks, as the ledger is to name it.
+    delta : float
+        Error probability that a look takes from later certificates.
+
+    Returns
+    -------
+    questions : OpenQuestions
+    n_looked : int
+        Calibration questions of a look that was not in the ledger before; 0 for archives.
+
+    Raises
+    ------
+    CalibrationError
+        As `open_calibration`.
+    """
+    sealed = source.table.take(rows)
+    keys = sealed.take(source.parts[rows] == _CALIBRATION).keys
+    n_looked = 0
+    if keys and not source.is_archive:
+        with lock_directory(source.folder):
+            named = {**request, "data": source.fingerprint()}
+            if open_outcomes(source.folder, keys, named, delta=delta):
+                n_looked = len(set(keys))
+    return sealed.unseal(), n_looked
+
+
+def open_all(source: Source) -> OpenQuestions:
+    """All questions with their outcomes, of an archive or after every calibration question's look.
+
+    Raises
+    ------
+    CalibrationError
+        Nobody has looked at some calibration questions.
+    """
+    if not is_opened(source):
+        raise CalibrationError(
+            f"{source.folder}: nobody has looked at its calibration questions, so that their "
+            "outcomes are closed; `stopadvisor calibrate` takes a look"
+        )
+    return source.table.unseal()
+
+
+def opened_calibration(source: Source) -> CalibrationQuestions:
+    """Calibration questions that are open already.
+
+    Raises
+    ------
+    CalibrationError
+        As `open_all`.
+    """
+    return open_all(source).take(source.parts == _CALIBRATION).as_calibration()
+
+
+def open_test(source: Source) -> GradedTable:
+    """Test questions with their outcomes, to measure a rule that is settled without them."""
+    found = source.part("test")
+    return GradedTable.of(found, found.unseal().outcomes)
 
 
 def view(source: Source, label: str | None = None, *, all_samples: bool = False) -> View:
@@ -100,7 +178,7 @@ def view(source: Source, label: str | None = None, *, all_samples: bool = False)
     rows = np.ones(source.table.n_questions, bool) if opened else source.parts == _FIT
     if not all_samples:
         rows = rows & (source.table.samples == 0)
-    table = source.table.take(rows)
+    table = source.table.take(rows).unseal()
     return View(label or source.folder.name, table, "all" if opened else "fit")
 
 

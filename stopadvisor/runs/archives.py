@@ -13,6 +13,7 @@ import numpy as np
 
 from stopadvisor.constants import PROBE_CAP
 from stopadvisor.errors import ProbeError
+from stopadvisor.probes.outcomes import OpenQuestions, Outcomes
 from stopadvisor.probes.table import ProbeTable, answer_codes, on_grid
 
 __all__ = ["SIMULATED", "is_simulated", "read_archive"]
@@ -23,7 +24,7 @@ SIMULATED = "simulated"
 _ARCHIVE_ARRAYS = ("budgets", "correct", "think_lens", "conf_lp", "conf_ent", "mkr", "ans")
 
 
-def read_archive(path: Path) -> ProbeTable:
+def read_archive(path: Path) -> OpenQuestions:
     """Read a ``raw.npz`` in the layout of the paper's own scripts.
 
     Such archives hold no natural answers, so the full reference is the last checkpoint; they log
@@ -75,7 +76,7 @@ def read_archive(path: Path) -> ProbeTable:
     trace_tokens = arrays["think_lens"].astype(np.int64)
     keys = tuple(f"row-{i}" for i in range(n))
     prefix = np.minimum(trace_tokens[:, None], budgets)
-    return ProbeTable(
+    table = ProbeTable(
         ids=keys,
         keys=keys,
         groups=keys,
@@ -83,7 +84,6 @@ def read_archive(path: Path) -> ProbeTable:
         tasks=("exact",) * n,
         categories=(None,) * n,
         positions=on_grid(budgets, n),
-        correct=correct.astype(np.bool_),
         answer_codes=answer_codes(arrays["ans"])[0],
         mean_logprob=arrays["conf_lp"].astype(np.float64),
         mean_entropy=arrays["conf_ent"].astype(np.float64),
@@ -92,13 +92,13 @@ def read_archive(path: Path) -> ProbeTable:
         probe_tokens=np.full((n, m), _answer_tokens(path), dtype=np.float64),
         trace_tokens=trace_tokens,
         prompt_tokens=np.zeros(n, dtype=np.int64),
-        natural_correct=None,
         natural_tokens=None,
         truncated=np.zeros(n, dtype=np.bool_),
         suffix_tokens=0,
         entropy_source="full",
         reference="last-checkpoint",
     )
+    return OpenQuestions.of(table, Outcomes(correct.astype(np.bool_), None))
 
 
 def is_simulated(path: Path) -> bool:

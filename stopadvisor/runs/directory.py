@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stopadvisor.errors import OutputError, ProbeError
+from stopadvisor.probes.outcomes import SealedQuestions
 from stopadvisor.probes.plan import ProbePlan
-from stopadvisor.probes.records import ProbeRecord
+from stopadvisor.probes.records import ProbeRecord, graded_table
 from stopadvisor.probes.table import ProbeTable, Reference
 from stopadvisor.runs.manifest import SCHEMA, differences, identity_of, run_id, short
 from stopadvisor.runs.storage import (
@@ -229,11 +230,11 @@ class RunDirectory:
 
     # --- What analyses read ---
 
-    def table(self, reference: Reference = "natural") -> ProbeTable:
-        """All finished questions as arrays, in the order of the file."""
+    def table(self, reference: Reference = "natural") -> SealedQuestions:
+        """All finished questions as arrays, in the order of the file; `Source.part` opens some."""
         try:
             on_stop = self.plan.on_stop if reference == "natural" else "probe"
-            return ProbeTable.from_records(self.records(), reference, on_stop)
+            return graded_table(self.records(), reference, on_stop).sealed()
         except ProbeError as error:
             raise ProbeError(f"{self.path}: {error}") from error
 

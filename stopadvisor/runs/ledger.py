@@ -1,7 +1,8 @@
 """The ledger of looks: who looked at calibration outcomes, how often, and what that costs.
 
 Every look at the same calibration questions spends error probability.  The ledger is written
-before a result is shown, so that a look cannot be taken and forgotten.
+before a result is shown, so that a look cannot be taken and forgotten.  Calibration outcomes are
+handed out here, for a look.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.errors import CalibrationError, ProbeError
+from stopadvisor.probes.outcomes import CalibrationQuestions, SealedQuestions
 from stopadvisor.runs.directory import write_json_atomically
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "LEDGER",
     "Look",
     "LookRequest",
+    "hand_out",
     "looks_at",
     "open_outcomes",
     "read_ledger",
@@ -158,6 +161,23 @@ def open_outcomes(
     delta = earlier[0].delta if planned else delta
     (look,) = take_looks(folder, [LookRequest(questions, request, delta, planned)])
     return look not in earlier
+
+
+def hand_out(sealed: SealedQuestions, look: Look) -> CalibrationQuestions:
+    """The questions of a look with their outcomes.
+
+    Raises
+    ------
+    CalibrationError
+        Some of them are not among those looked at.
+    """
+    missing = set(sealed.keys) - set(look.questions)
+    if missing:
+        raise CalibrationError(
+            f"look {look.number} is not about {len(missing)} of these questions, e.g. "
+            f"{min(missing)!r}: their outcomes stay closed"
+        )
+    return sealed.unseal().as_calibration()
 
 
 def _next_look(looks: Sequence[Look], ask: LookRequest) -> Look:

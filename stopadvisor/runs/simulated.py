@@ -21,10 +21,10 @@ from stopadvisor._version import __version__
 from stopadvisor.answers.grading import GRADING
 from stopadvisor.constants import PROBE_CAP
 from stopadvisor.errors import OutputError
+from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.probes.records import Checkpoint, ProbeRecord
 from stopadvisor.probes.simulation import Population
-from stopadvisor.probes.table import ProbeTable
 from stopadvisor.runs.archives import SIMULATED
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
@@ -124,11 +124,11 @@ def _question(row: int, gold: int, seed: int) -> Question:
     )
 
 
-def _records(table: ProbeTable, questions: Sequence[Question]) -> list[ProbeRecord]:
+def _records(table: OpenQuestions, questions: Sequence[Question]) -> list[ProbeRecord]:
     assert table.natural_tokens is not None  # drawn with natural answers
     golds = _golds(table.n_questions)
-    assert table.natural_code is not None
-    ended, natural = table.ended, golds + table.natural_code
+    assert table.outcomes.natural_code is not None
+    ended, natural = table.ended, golds + table.outcomes.natural_code
     records = []
     for i, question in enumerate(questions):
         answers = [str(code + golds[i]) for code in table.answer_codes[i].tolist()]

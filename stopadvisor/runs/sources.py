@@ -1,7 +1,7 @@
 """Where probes come from: a run directory, or a published archive with a folder for its results.
 
-A source is a table of probes, its split, and what is known of model and workload.  It hands out
-the parts of the split and keeps them apart; it computes nothing from them.
+A source is a table of probes, its split, and what is known of model and workload.  It hands out fit
+questions with their outcomes and the other parts without; it computes nothing from them.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stopadvisor.errors import OutputError, ProbeError
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.outcomes import FitQuestions, Outcomes, SealedQuestions
 from stopadvisor.runs.archives import SIMULATED, is_simulated, read_archive
 from stopadvisor.runs.directory import MANIFEST, RunDirectory, write_json_atomically
 from stopadvisor.runs.ledger import LEDGER, looks_at
@@ -33,6 +33,14 @@ REPORT = "report.html"
 
 _FRACTIONS = (0.4, 0.4, 0.2)
 
+_FINGERPRINT = (
+    *("ids", "keys", "groups", "samples", "tasks", "categories", "positions", "correct"),
+    *("answer_codes", "mean_logprob", "mean_entropy", "markers", "probe_tokens", "trace_tokens"),
+    *("prompt_tokens", "natural_correct", "natural_tokens", "truncated", "suffix_tokens"),
+    *("entropy_source", "reference", "visible_correct", "visible_tokens"),
+)
+"""What a look is about, in this order; written ledgers hold hashes of it."""
+
 Part = Literal["fit", "calibration", "test"]
 
 
@@ -42,7 +50,8 @@ class Source:
 
     folder: Path
     """Where results go: the run directory, or the archive's own folder under ``runs/``."""
-    table: ProbeTable
+    table: SealedQuestions
+    """All questions.  Outcomes: of fit questions by `part`, of others by `ledger` and `access`."""
     parts: NDArray[np.int8]  # (n_questions,) index into workload.PARTS
     seed: int
     fractions: tuple[float, float, float]
@@ -52,18 +61,26 @@ class Source:
     simulated: bool = False
     """Whether no model was ever asked: the probes are those of `simulate`."""
 
-    def part(self, name: Part) -> ProbeTable:
-        """The questions of one part of the split."""
-        return self.table.take(self.parts == PARTS.index(name))
+    @overload
+    def part(self, name: Literal["fit"]) -> FitQuestions: ...
+
+    @overload
+    def part(self, name: Literal["calibration", "test"]) -> SealedQuestions: ...
+
+    def part(self, name: Part) -> FitQuestions | SealedQuestions:
+        """The questions of one part of the split; outcomes of fit questions alone are open."""
+        found = self.table.take(self.parts == PARTS.index(name))
+        return found.unseal().as_fit() if name == "fit" else found
 
     def fingerprint(self) -> str:
         """Hash of all that is recorded of fit and calibration questions; shows no outcome."""
-        table = self.table.take(self.parts != PARTS.index("test"))
+        table = self.table.take(self.parts != PARTS.index("test")).unseal()
         digest = hashlib.sha256()
-        for field in fields(table):
-            name, value = field.name, getattr(table, field.name)
-            if name == "natural_code" or (value is None and name.startswith("visible_")):
-                continue  # ledgers name data without these fields
+        for name in _FINGERPRINT:
+            where = table.outcomes if name in Outcomes.__dataclass_fields__ else table
+            value = getattr(where, name)
+            if value is None and name.startswith("visible_"):
+                continue  # not collected; ledgers name data without these fields
             if name == "positions" and table.is_grid:
                 name, value = "budgets", table.budgets
             data = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()
@@ -160,7 +177,7 @@ def open_source(
                 "drawn again"
             )
         return found
-    table = read_archive(path)
+    table = read_archive(path).sealed()
     if keep:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -234,10 +251,12 @@ def _of_results_folder(folder: Path) -> Source:
         raise ProbeError(f"{note}: not readable as the note of an archive: {error}") from error
     if not path.exists() or _sha256(path) != digest:
         raise ProbeError(f"{path}: the archive of {folder} is gone or has changed")
-    return _of_archive(folder, path, read_archive(path), content)
+    return _of_archive(folder, path, read_archive(path).sealed(), content)
 
 
-def _of_archive(folder: Path, path: Path, table: ProbeTable, content: Mapping[str, Any]) -> Source:
+def _of_archive(
+    folder: Path, path: Path, table: SealedQuestions, content: Mapping[str, Any]
+) -> Source:
     split = content["split"]
     first, second, third = split["fractions"]
     fractions = (float(first), float(second), float(third))

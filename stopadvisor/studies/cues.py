@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from stopadvisor.errors import CalibrationError, StudyError
 from stopadvisor.paper.peaks import learned_peak
 from stopadvisor.paper.protocol import PaperSetting
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.runs.access import View, basis_remarks
 from stopadvisor.runs.compatibility import require_related
 from stopadvisor.runs.sources import Source
@@ -122,12 +122,12 @@ def _cue(source: Source, view: View, gain: float | None) -> _Cue:
     )
 
 
-def _against(source: Source, view: View, first: ProbeTable) -> _Against:
+def _against(source: Source, view: View, first: GradedTable) -> _Against:
     natural, agreement = _natural(view.table), _agreement(source)
     return _Against(view.label, natural, agreement, _beside(view.table, first))
 
 
-def _natural(table: ProbeTable) -> _Natural:
+def _natural(table: GradedTable) -> _Natural:
     over = table.ended[:, -1] & ~table.truncated
     n = int(over.sum())
     if n == 0 or table.natural_correct is None:
@@ -149,7 +149,7 @@ def _agreement(source: Source) -> float | None:
     return None if value is None else float(value)
 
 
-def _beside(table: ProbeTable, first: ProbeTable) -> _First:
+def _beside(table: GradedTable, first: GradedTable) -> _First:
     there = dict(zip(first.keys, first.correct[:, -1].tolist(), strict=True))
     here = dict(zip(table.keys, table.correct[:, -1].tolist(), strict=True))
     common = [(here[key], there[key]) for key in here if key in there]

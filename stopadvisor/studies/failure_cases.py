@@ -23,7 +23,7 @@ from stopadvisor.assessment.sequences import ThresholdSequence, score_out_of_fol
 from stopadvisor.errors import StudyError, WorkloadError
 from stopadvisor.paper.cases import RulePair, find_cases
 from stopadvisor.paper.protocol import first_stops, operating_points, paper_split
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.runs.access import View, basis_remarks
 from stopadvisor.runs.archives import read_answers
@@ -114,7 +114,7 @@ class _Comparison:
     label: str
     protocol: str
     families: tuple[str, str]
-    table: ProbeTable
+    table: GradedTable
     rules: RulePair
     learned_scores: FloatArray  # (n_questions, n_checkpoints); NaN where not probed
     scalar_scores: FloatArray  # (n_questions, n_checkpoints)

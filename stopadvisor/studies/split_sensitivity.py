@@ -20,7 +20,7 @@ from stopadvisor.certification.calibration import calibrate
 from stopadvisor.constants import PAPER_SPLIT_SEEDS
 from stopadvisor.errors import CalibrationError
 from stopadvisor.paper.protocol import OperatingPoint, operating_points, paper_split
-from stopadvisor.runs.access import View, basis_remarks, is_opened
+from stopadvisor.runs.access import View, basis_remarks, is_opened, open_all
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.protocols import paper_setting, paper_views, study_settings
 from stopadvisor.studies.rows import Outline, Row, column
@@ -169,11 +169,11 @@ def _certified_rows(label: str, source: Source, settings: Settings) -> Iterator[
 
 def _certified(label: str, source: Source, seed: int, settings: Settings) -> _Certified:
     """Choice on new fit questions, certificate on new calibration questions, then the test."""
-    table = source.table
+    table = open_all(source)
     parts = assign_parts(table.groups, seed=seed, fractions=source.fractions)
     fit, calibration, test = (table.take(parts == k) for k in range(len(PARTS)))
-    choice = choose(fit, calibration_size(calibration), settings)
-    found = calibrate(choice, calibration)
+    choice = choose(fit.as_fit(), calibration_size(calibration), settings)
+    found = calibrate(choice, calibration.as_calibration())
     rule, outcome = found.rule, None
     if rule is not None and test.n_questions:
         outcome = measure_rule(rule.scorer, rule.threshold, test, settings, seed=seed)

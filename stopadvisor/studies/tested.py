@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from stopadvisor.assessment.choice import Settings
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules import outcomes
 from stopadvisor.rules.scorer import Scorer
 
@@ -16,7 +16,7 @@ __all__ = ["measure_rule"]
 
 
 def measure_rule(
-    scorer: Scorer, threshold: float, test: ProbeTable, settings: Settings, *, seed: int
+    scorer: Scorer, threshold: float, test: GradedTable, settings: Settings, *, seed: int
 ) -> outcomes.Outcome:
     """Measure a rule on questions that had no part in it.
 
@@ -25,7 +25,7 @@ def measure_rule(
     scorer : Scorer
     threshold : float
         Linear scale.
-    test : ProbeTable
+    test : GradedTable
         At least one question; of several traces the first is taken.
     settings : Settings
         Serving regime and weights.

@@ -16,15 +16,21 @@ from typing import Any
 from stopadvisor.assessment.assess import calibration_size
 from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.certification.calibration import Calibration, calibrate
-from stopadvisor.certification.transfer import TransferRow, calibrate_transfer, compare
+from stopadvisor.certification.transfer import (
+    TransferRow,
+    calibrate_transfer,
+    compare,
+    target_view,
+)
 from stopadvisor.errors import CalibrationError, PolicyError, StudyError
 from stopadvisor.paper.transfer_gains import Learner, transfer_gains
 from stopadvisor.policy.frozen import load_policy
-from stopadvisor.runs.access import View, basis_remarks
+from stopadvisor.runs.access import View, basis_remarks, open_all, opened_calibration
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.protocols import paper_setting, paper_views, study_settings
 from stopadvisor.studies.rows import Ends, Outline, Row, column, ends
 from stopadvisor.studies.study import StudyOptions, StudyResult
+from stopadvisor.workload.questions import PARTS
 
 __all__ = ["OUTLINE", "run"]
 
@@ -148,12 +154,14 @@ def _savings(
             continue
         try:
             choice, trained = _trained(target, settings)
+            calibrates = target_view(target).parts == PARTS.index("calibration")
+            outside_test = open_all(target).take(calibrates).as_calibration()
         except CalibrationError as error:
             yield f"{view.label}: no deploy side as a target: {error}"
             continue
         for name, content in contents.items():
             try:
-                moved = calibrate_transfer(content, target, settings)
+                moved = calibrate_transfer(content, target, outside_test, settings)
                 found = compare(content, target, moved, choice, trained)
             except (CalibrationError, PolicyError) as error:
                 yield f"{name} on {view.label}: {error} (see `probe --like POLICY`)"
@@ -163,7 +171,7 @@ def _savings(
 
 
 def _trained(target: Source, settings: Settings) -> tuple[Choice, Calibration]:
-    calibration = target.part("calibration")
+    calibration = opened_calibration(target)
     choice = choose(target.part("fit"), calibration_size(calibration), settings)
     return choice, calibrate(choice, calibration)
 

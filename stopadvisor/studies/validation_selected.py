@@ -18,7 +18,7 @@ from stopadvisor.paper.gain_bootstrap import resample_gains
 from stopadvisor.paper.peaks import fixed_budgets, gain_at, peak
 from stopadvisor.paper.protocol import first_stops, paper_split
 from stopadvisor.rules.families import display_threshold
-from stopadvisor.runs.access import View, is_opened, labels
+from stopadvisor.runs.access import View, is_opened, labels, open_test
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bootstrap import interval
 from stopadvisor.studies.protocols import DeployProtocol, paper_setting, study_both
@@ -137,7 +137,7 @@ def _deployed_rows(
     deploy: DeployProtocol, source: Source, options: StudyOptions
 ) -> Iterator[_Deployed]:
     """Every family over all checkpoints: chosen on fit questions, measured on the test part."""
-    test = source.part("test")
+    test = open_test(source)
     for sequence in deploy.sequences(deploy.every_checkpoint):
         scorer, limit = sequence.scorer, deploy.limit(sequence)
         if limit is None:

@@ -14,33 +14,33 @@ from stopadvisor.assessment import choice as module
 from stopadvisor.assessment.choice import Choice, Settings, choose, fewest_labels, first_useful_risk
 from stopadvisor.assessment.sequences import FitData, build_chain, candidate_schedules
 from stopadvisor.errors import CalibrationError
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.outcomes import FitQuestions, OpenQuestions
 from stopadvisor.rules.costs import REGIMES, full_counts, stopped_counts
 from stopadvisor.rules.families import LEARNED_FAMILIES, SCALAR_FAMILIES
 from stopadvisor.stats.bounds import Bound, max_losses, power
-from tests.populations import POPULATIONS, renamed
+from tests.populations import POPULATIONS, regraded, renamed
 
 FREE_FORM = POPULATIONS[3]
 LIGHT = Settings(alpha=0.15, families=("learned", "confidence", "entropy"))
 
 
-def draw(n: int, seed: int) -> ProbeTable:
+def draw(n: int, seed: int) -> OpenQuestions:
     return renamed(FREE_FORM.draw(n, np.random.default_rng(seed)), "f")
 
 
 @pytest.fixture(scope="module")
-def table() -> ProbeTable:
+def table() -> OpenQuestions:
     return draw(150, 0)
 
 
 @pytest.fixture(scope="module")
-def light(table: ProbeTable) -> Choice:
-    return choose(table, 120, LIGHT)
+def light(table: OpenQuestions) -> Choice:
+    return choose(table.as_fit(), 120, LIGHT)
 
 
-def fit_data(table: ProbeTable, settings: Settings) -> FitData:
+def fit_data(table: OpenQuestions, settings: Settings) -> FitData:
     return FitData.build(
-        table,
+        table.as_fit(),
         serving=settings.serving,
         weights=settings.weights,
         cache_block=settings.cache_block,
@@ -55,14 +55,14 @@ def test_a_choice_is_given_no_calibration_question() -> None:
     # Of calibration it learns a number, so that no outcome can reach what is tested later.
     parameters = inspect.signature(choose, eval_str=True).parameters
     assert {name: p.annotation for name, p in parameters.items()} == {
-        "fit_table": ProbeTable,
+        "fit_table": FitQuestions,
         "n_calibration": int,
         "settings": Settings,
     }
 
 
-def test_the_same_fit_questions_give_the_same_choice(table: ProbeTable, light: Choice) -> None:
-    again = choose(table, 120, LIGHT)
+def test_the_same_fit_questions_give_the_same_choice(table: OpenQuestions, light: Choice) -> None:
+    again = choose(table.as_fit(), 120, LIGHT)
     for one, other in zip(light.chains, again.chains, strict=True):
         assert one.scorer == other.scorer
         assert np.array_equal(one.thresholds, other.thresholds)
@@ -74,10 +74,10 @@ def test_the_same_fit_questions_give_the_same_choice(table: ProbeTable, light: C
 
 @pytest.mark.parametrize("serving", REGIMES)
 def test_each_side_is_the_cheapest_candidate_at_what_calibration_could_certify(
-    table: ProbeTable, serving: Any
+    table: OpenQuestions, serving: Any
 ) -> None:
     settings = replace(LIGHT, serving=serving)
-    found = choose(table, 120, settings)
+    found = choose(table.as_fit(), 120, settings)
     limit = max_losses(120, 0.15, 0.025) / 120 * 150
     fit = fit_data(table, settings)
     for chain, families in zip(
@@ -112,7 +112,9 @@ def test_boosting_joins_over_the_learned_schedule() -> None:
     assert found[-1].scorer.schedule == linear.scorer.schedule
 
 
-def test_the_point_is_the_chain_measured_at_its_position(table: ProbeTable, light: Choice) -> None:
+def test_the_point_is_the_chain_measured_at_its_position(
+    table: OpenQuestions, light: Choice
+) -> None:
     limit = max_losses(120, 0.15, 0.025) / 120 * 150
     for chain, point in zip(light.chains, (light.learned, light.scalar), strict=True):
         assert point is not None
@@ -148,8 +150,8 @@ def test_delta_is_shared_by_the_sides_asked_for() -> None:
     assert Settings(delta=0.05, families=("learned", "learned-text")).chain_delta() == 0.05
 
 
-def test_too_few_calibration_questions_are_infeasible(table: ProbeTable) -> None:
-    found = choose(table, 15, LIGHT)  # 23 could exclude 0.15 at 0.025, with no loss at all
+def test_too_few_calibration_questions_are_infeasible(table: OpenQuestions) -> None:
+    found = choose(table.as_fit(), 15, LIGHT)  # 23 could exclude 0.15 at 0.025, with no loss at all
     assert found.verdict == "inconclusive"
     assert found.advised is None
     assert found.chance == 0.0
@@ -166,22 +168,22 @@ def test_the_chance_is_the_binomial_at_the_first_useful_threshold(light: Choice)
 @pytest.mark.parametrize("conditional", [False, True])
 @pytest.mark.parametrize("bound", ["exact", "hoeffding"])
 def test_fewer_labels_than_the_fewest_certify_nothing(
-    table: ProbeTable, light: Choice, conditional: bool, bound: Bound
+    table: OpenQuestions, light: Choice, conditional: bool, bound: Bound
 ) -> None:
     found = replace(light, settings=replace(LIGHT, conditional=conditional, bound=bound))
     fewest = fewest_labels(found)
     counted = math.floor(fewest * (found.full_accuracy if conditional else 1.0))
     assert max_losses(counted, 0.15, 0.025, bound) >= 0
     assert max_losses(counted - 1, 0.15, 0.025, bound) < 0
-    assert choose(table, counted - 1, replace(LIGHT, bound=bound)).chance == 0.0
+    assert choose(table.as_fit(), counted - 1, replace(LIGHT, bound=bound)).chance == 0.0
 
 
-def test_a_grid_of_thresholds_shares_the_error_probability(table: ProbeTable) -> None:
+def test_a_grid_of_thresholds_shares_the_error_probability(table: OpenQuestions) -> None:
     grid = replace(LIGHT, multiplicity="finite-grid")
     assert grid.test_delta(100) == grid.chain_delta() / 100
     assert LIGHT.test_delta(100) == LIGHT.chain_delta()
-    found = choose(table, 45, grid)  # even no loss at all excludes nothing at delta / 100
-    assert choose(table, 45, LIGHT).chance > 0
+    found = choose(table.as_fit(), 45, grid)  # even no loss at all excludes nothing at delta / 100
+    assert choose(table.as_fit(), 45, LIGHT).chance > 0
     assert found.chance == 0.0
     assert found.advised is None
 
@@ -197,7 +199,7 @@ def test_a_family_that_is_better_is_found() -> None:
         mean_entropy=rng.exponential(size=shape),
         answer_codes=np.where(fit_table.correct, 0, 1 + np.arange(shape[1])),
     )
-    found = choose(blind, 300, replace(LIGHT, families=("learned", "confidence")))
+    found = choose(blind.as_fit(), 300, replace(LIGHT, families=("learned", "confidence")))
     assert found.verdict == "learned better"
     assert found.advised is not None
     assert found.advised.scorer.family == "learned"
@@ -206,15 +208,15 @@ def test_a_family_that_is_better_is_found() -> None:
 # --- What is refused ------------------------------------------------------------------------------
 
 
-def test_an_alpha_that_full_thinking_cannot_miss_is_refused(table: ProbeTable) -> None:
-    low = replace(table, natural_correct=np.arange(150) < 15)
+def test_an_alpha_that_full_thinking_cannot_miss_is_refused(table: OpenQuestions) -> None:
+    low = regraded(table, natural_correct=np.arange(150) < 15)
     with pytest.raises(CalibrationError, match="alpha must be below the full-thinking accuracy"):
-        choose(low, 120, replace(LIGHT, alpha=0.1))
+        choose(low.as_fit(), 120, replace(LIGHT, alpha=0.1))
 
 
-def test_no_fit_questions_are_refused(table: ProbeTable) -> None:
+def test_no_fit_questions_are_refused(table: OpenQuestions) -> None:
     with pytest.raises(CalibrationError, match="no fit questions"):
-        choose(table.take(np.zeros(150, dtype=bool)), 100, LIGHT)
+        choose(table.take(np.zeros(150, dtype=bool)).as_fit(), 100, LIGHT)
 
 
 @pytest.mark.parametrize(
@@ -234,10 +236,10 @@ def test_impossible_settings_are_refused(change: dict[str, Any]) -> None:
         Settings(**change)
 
 
-def test_families_that_cannot_be_measured_are_refused(table: ProbeTable) -> None:
+def test_families_that_cannot_be_measured_are_refused(table: OpenQuestions) -> None:
     over = replace(table, trace_tokens=np.zeros(150, dtype=np.int64))
     with pytest.raises(CalibrationError, match="no family can be measured"):
-        choose(over, 100, LIGHT)
+        choose(over.as_fit(), 100, LIGHT)
 
 
 def test_every_family_name_is_known() -> None:
@@ -248,20 +250,20 @@ def test_every_family_name_is_known() -> None:
 # --- Where a server returned no log-probabilities -------------------------------------------------
 
 
-def test_without_log_probabilities_only_texts_are_read(table: ProbeTable) -> None:
+def test_without_log_probabilities_only_texts_are_read(table: OpenQuestions) -> None:
     silent = replace(
         table,
         entropy_source="none",
         mean_logprob=np.zeros_like(table.mean_logprob),
         mean_entropy=np.zeros_like(table.mean_entropy),
     )
-    found = choose(silent, 120, Settings(alpha=0.15))
+    found = choose(silent.as_fit(), 120, Settings(alpha=0.15))
     assert found.settings.families == ("learned-text", "run-stability")
     assert {chain.scorer.family for chain in found.chains} <= set(found.settings.families)
     assert found.settings.chain_delta() == Settings().delta / 2
 
 
-def test_families_that_read_log_probabilities_alone_are_refused_there(table: ProbeTable) -> None:
+def test_families_that_read_log_probabilities_alone_are_refused_there(table: OpenQuestions) -> None:
     silent = replace(table, entropy_source="none")
     with pytest.raises(CalibrationError, match=r"hold no log-probabilities .* entropy read them"):
-        choose(silent, 120, Settings(alpha=0.15, families=("confidence", "entropy")))
+        choose(silent.as_fit(), 120, Settings(alpha=0.15, families=("confidence", "entropy")))

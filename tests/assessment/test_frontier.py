@@ -20,7 +20,7 @@ from stopadvisor.assessment.frontier import (
 from stopadvisor.assessment.sequences import FitData, build_chain
 from stopadvisor.errors import CalibrationError
 from stopadvisor.paper.protocol import first_stops
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.outcomes import measure
 from stopadvisor.runs.sources import open_source
 from tests.material import make_run
@@ -83,14 +83,14 @@ def test_fixed_budgets_are_column_means() -> None:
 
 
 @pytest.fixture(scope="module")
-def table(tmp_path_factory: pytest.TempPathFactory) -> ProbeTable:
-    return open_source(make_run(tmp_path_factory.mktemp("frontier") / "run", 200)).table
+def table(tmp_path_factory: pytest.TempPathFactory) -> OpenQuestions:
+    return open_source(make_run(tmp_path_factory.mktemp("frontier") / "run", 200)).table.unseal()
 
 
-def _fit(table: ProbeTable) -> FitData:
+def _fit(table: OpenQuestions) -> FitData:
     own = Settings()
     return FitData.build(
-        table,
+        table.as_fit(),
         serving="kv-fork",
         weights=own.weights,
         cache_block=own.cache_block,
@@ -101,7 +101,7 @@ def _fit(table: ProbeTable) -> FitData:
 @pytest.mark.parametrize("reference", ["natural", "last-checkpoint"])
 @pytest.mark.parametrize("family", ["learned", "entropy"])
 def test_chain_frontier_is_what_each_rule_is_measured_to_do(
-    table: ProbeTable, reference: str, family: str
+    table: OpenQuestions, reference: str, family: str
 ) -> None:
     fit = _fit(table.with_reference(reference))  # type: ignore[arg-type]
     chain = build_chain(fit, family, (0, 3, table.n_checkpoints - 1))
@@ -115,7 +115,7 @@ def test_chain_frontier_is_what_each_rule_is_measured_to_do(
         assert saving == pytest.approx(outcome.total_saving_pct)
 
 
-def test_a_fixed_budget_asks_once_and_lets_short_traces_end(table: ProbeTable) -> None:
+def test_a_fixed_budget_asks_once_and_lets_short_traces_end(table: OpenQuestions) -> None:
     fit = _fit(table)
     found = served_budget_frontier(fit)
     assert table.natural_tokens is not None
@@ -129,7 +129,7 @@ def test_a_fixed_budget_asks_once_and_lets_short_traces_end(table: ProbeTable) -
         assert found.accuracy[column] == pytest.approx(table.correct_online[:, column].mean())
 
 
-def test_the_last_budget_of_an_archive_is_full_thinking(table: ProbeTable) -> None:
+def test_the_last_budget_of_an_archive_is_full_thinking(table: OpenQuestions) -> None:
     fit = _fit(table.with_reference("last-checkpoint"))
     found = served_budget_frontier(fit)
     assert found.accuracy[-1] == pytest.approx(fit.table.full_correct.mean())

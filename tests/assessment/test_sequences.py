@@ -18,13 +18,14 @@ from stopadvisor.assessment.sequences import (
 )
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.grouping import group_numbers
-from stopadvisor.probes.table import ProbeTable, on_grid
+from stopadvisor.probes.outcomes import OpenQuestions
+from stopadvisor.probes.simulation import Population
 from stopadvisor.rules.boosting import BoostedModel
 from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts, stopped_counts
 from stopadvisor.rules.families import LEARNED_FAMILIES, SCALAR_FAMILIES
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import StopCurve
-from tests.populations import POPULATIONS
+from tests.populations import POPULATIONS, regraded
 from tests.replay import stops
 
 FREE_FORM = POPULATIONS[3]
@@ -32,13 +33,17 @@ FAMILIES = (*LEARNED_FAMILIES, *SCALAR_FAMILIES)
 EVERY = tuple(range(10))
 
 
-def draw(n: int, seed: int) -> ProbeTable:
+def draw(n: int, seed: int) -> OpenQuestions:
     return FREE_FORM.draw(n, np.random.default_rng(seed))
 
 
-def data(table: ProbeTable, most_blocks: int = 1000) -> FitData:
+def data(table: OpenQuestions, most_blocks: int = 1000) -> FitData:
     return FitData.build(
-        table, serving="kv-fork", weights=PAPER_WEIGHTS, cache_block=16, most_blocks=most_blocks
+        table.as_fit(),
+        serving="kv-fork",
+        weights=PAPER_WEIGHTS,
+        cache_block=16,
+        most_blocks=most_blocks,
     )
 
 
@@ -53,23 +58,8 @@ def chain(fit: FitData, family: str, schedule: tuple[int, ...] = EVERY) -> Thres
 
 @given(st.integers(1, 14), st.booleans())
 def test_schedules_are_increasing_sub_grids_from_all_down_to_two(m: int, natural: bool) -> None:
-    table = draw(3, 0)
-    columns = np.resize(np.arange(10), m)
-    small = replace(
-        table,
-        positions=on_grid(np.arange(m) * 100, 3),
-        **{
-            name: getattr(table, name)[:, columns]
-            for name in (
-                "correct",
-                "answer_codes",
-                "mean_logprob",
-                "mean_entropy",
-                "markers",
-                "probe_tokens",
-            )
-        },
-    )
+    budgets = tuple(100 * column for column in range(m))
+    small = Population({"beneficial": 1.0}, budgets=budgets).draw(3, np.random.default_rng(0))
     if not natural:
         small = small.with_reference("last-checkpoint")
     found = candidate_schedules(small)
@@ -152,7 +142,7 @@ def test_learned_scores_on_fit_are_out_of_fold(family: str) -> None:
         chain(fit, family)
         held = fit.folds == 2
         correct = np.where(held[:, None], ~table.correct, table.correct)
-        chain(replace(fit, table=replace(table, correct=correct)), family)
+        chain(replace(fit, table=regraded(table, correct=correct).as_fit()), family)
     before, after = seen
     assert np.array_equal(before[held], after[held])
     assert not np.array_equal(before[~held], after[~held])
@@ -172,7 +162,7 @@ def test_thresholds_lie_between_live_scores_and_ended_rows_change_nothing() -> N
     assert np.array_equal(one.thresholds, other.thresholds)
     assert np.array_equal(one.losses, other.losses)
     learned = chain(data(table), "learned")
-    again = chain(data(replace(table, correct=np.where(live, table.correct, True))), "learned")
+    again = chain(data(regraded(table, correct=np.where(live, table.correct, True))), "learned")
     assert learned.scorer == again.scorer
 
 
@@ -196,7 +186,7 @@ def test_boosting_waits_for_enough_questions() -> None:
 
 def test_what_cannot_be_learned_is_no_candidate() -> None:
     table = draw(60, 8)
-    right = replace(table, correct=np.ones_like(table.correct))
+    right = regraded(table, correct=np.ones_like(table.correct))
     assert build_chain(data(right), "learned", EVERY) is None
     over = replace(table, trace_tokens=np.zeros_like(table.trace_tokens))
     assert build_chain(data(over), "confidence", EVERY) is None

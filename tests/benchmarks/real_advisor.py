@@ -14,7 +14,8 @@ from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.collection.pilot import PILOT_QUESTIONS, auto_budgets
 from stopadvisor.constants import PAPER_CACHED_WEIGHT
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.outcomes import OpenQuestions, Outcomes
+from stopadvisor.probes.table import ProbeTable, on_grid
 from stopadvisor.rules.costs import Weights, full_counts, stopped_counts
 from tests.benchmarks.real_rivals import CUE_TOKENS, Outcome
 from tests.benchmarks.real_traces import Traces, Waits
@@ -49,23 +50,22 @@ class StopAdvisor:
         )
         if self.waits is not None:
             settings = replace(settings, families=_WITH_CONFIDENCE)
-        return _Chosen(choose(table.take(rows), n_calibration, settings), table)
+        return _Chosen(choose(table.take(rows).as_fit(), n_calibration, settings), table)
 
-    def _table(self, columns: IntArray) -> ProbeTable:
+    def _table(self, columns: IntArray) -> OpenQuestions:
         traces, n = self.traces, len(self.traces.questions)
         codes = traces.codes[:, columns]
         logprob = np.zeros(codes.shape)
         if self.waits is not None:
             logprob = _last_confidence(self.waits, traces.positions[columns])
-        return ProbeTable(
+        table = ProbeTable(
             ids=traces.questions,
             keys=traces.questions,
             groups=traces.questions,
             samples=np.zeros(n, dtype=np.int64),
             tasks=("math",) * n,
             categories=(None,) * n,
-            budgets=traces.positions[columns],
-            correct=codes == 1,
+            positions=on_grid(traces.positions[columns], n),
             answer_codes=codes,
             mean_logprob=logprob,
             mean_entropy=np.zeros(codes.shape),
@@ -73,26 +73,26 @@ class StopAdvisor:
             probe_tokens=traces.probe_tokens[:, columns].astype(np.float64),
             trace_tokens=traces.think_tokens.copy(),
             prompt_tokens=traces.prompt_tokens.copy(),
-            natural_correct=traces.full_correct.copy(),
             natural_tokens=(traces.total_tokens - traces.think_tokens).astype(np.float64),
             truncated=traces.truncated.copy(),
             suffix_tokens=CUE_TOKENS,
             entropy_source="full" if self.waits is not None else "none",
             reference="natural",
         )
+        return OpenQuestions.of(table, Outcomes(codes == 1, traces.full_correct.copy()))
 
 
 @dataclass(frozen=True)
 class _Chosen:
     choice: Choice
-    table: ProbeTable
+    table: OpenQuestions
     """Of all questions."""
 
     def certify(self, rows: IntArray) -> Outcome:
         table, settings = self.table, self.choice.settings
         names = tuple(f"calibration {number}" for number in range(rows.size))
         drawn = replace(table.take(rows), ids=names, keys=names, groups=names)
-        rule = calibrate(self.choice, drawn).rule
+        rule = calibrate(self.choice, drawn.as_calibration()).rule
         if rule is None:
             full = full_counts(table).weighed(settings.weights)
             return Outcome(np.zeros(table.n_questions, dtype=bool), full)

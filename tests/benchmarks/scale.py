@@ -38,8 +38,8 @@ def measure(n_questions: int) -> tuple[float, float, float, float, str]:
     del parts
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     wall, cpu = time.perf_counter(), time.process_time()
-    choice = choose(fit, calibration.n_questions, Settings(alpha=0.10))
-    found = calibrate(choice, calibration)
+    choice = choose(fit.as_fit(), calibration.n_questions, Settings(alpha=0.10))
+    found = calibrate(choice, calibration.as_calibration())
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     outcome = found.rule.scorer.family if found.rule else "nothing certified"

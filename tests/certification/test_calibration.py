@@ -17,24 +17,24 @@ from stopadvisor.certification.calibration import (
 )
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.grouping import calibration_rows
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.stats.bounds import Certified, NotCertified, max_losses, upper_limit
-from tests.populations import POPULATIONS, renamed
+from tests.populations import POPULATIONS, regraded, renamed
 from tests.replay import stops
 
 MIXED = POPULATIONS[0]
 
 
-def draw(n: int, seed: int, prefix: str = "c") -> ProbeTable:
+def draw(n: int, seed: int, prefix: str = "c") -> OpenQuestions:
     return renamed(MIXED.draw(n, np.random.default_rng(seed)), prefix)
 
 
 @pytest.fixture(scope="module")
 def choice() -> Choice:
-    return choose(draw(160, 0, "f"), 160, Settings(alpha=0.15))
+    return choose(draw(160, 0, "f").as_fit(), 160, Settings(alpha=0.15))
 
 
-def lost_by_replay(choice: Choice, table: ProbeTable, chain: Any, threshold: float) -> int:
+def lost_by_replay(choice: Choice, table: OpenQuestions, chain: Any, threshold: float) -> int:
     """Losses of the frozen rule, one probe at a time through the stepper."""
     scorer = chain.scorer
     found = stops(table, scorer.family, scorer.schedule, scorer.model, threshold)
@@ -47,7 +47,7 @@ def lost_by_replay(choice: Choice, table: ProbeTable, chain: Any, threshold: flo
 
 def test_the_certificate_is_about_the_rule_that_is_exported(choice: Choice) -> None:
     table = draw(160, 1)
-    found = calibrate(choice, table)
+    found = calibrate(choice, table.as_calibration())
     assert found.rule is not None
     assert found.refusal is None
     certificate = found.rule.certificate
@@ -63,7 +63,7 @@ def test_the_certificate_is_about_the_rule_that_is_exported(choice: Choice) -> N
 
 def test_every_chain_is_tested_in_its_order(choice: Choice) -> None:
     table = draw(160, 2)
-    found = calibrate(choice, table)
+    found = calibrate(choice, table.as_calibration())
     most = max_losses(160, 0.15, 0.025)
     for chain, (family, result) in zip(choice.chains, found.tested, strict=True):
         assert family == chain.scorer.family
@@ -74,7 +74,10 @@ def test_every_chain_is_tested_in_its_order(choice: Choice) -> None:
 
 
 def test_calibration_changes_nothing_that_was_chosen(choice: Choice) -> None:
-    one, other = calibrate(choice, draw(160, 3)), calibrate(choice, draw(160, 4))
+    one, other = (
+        calibrate(choice, draw(160, 3).as_calibration()),
+        calibrate(choice, draw(160, 4).as_calibration()),
+    )
     for found in (one, other):
         assert found.rule is not None
         assert any(found.rule.scorer is c.scorer for c in choice.chains)
@@ -83,7 +86,7 @@ def test_calibration_changes_nothing_that_was_chosen(choice: Choice) -> None:
 
 
 def test_fit_and_calibration_questions_never_meet(choice: Choice) -> None:
-    table = draw(20, 5)
+    table = draw(20, 5).as_calibration()
     shared = replace(table, groups=(choice.fit.table.groups[7], *table.groups[1:]))
     for ask in (calibrate, check_questions):
         with pytest.raises(CalibrationError, match="1 calibration questions were used for fitting"):
@@ -102,7 +105,7 @@ def test_one_trace_per_group_enters_the_bound_whatever_it_shows() -> None:
     )
     # First of the first samples; group d has no first sample and stays out.
     assert calibration_rows(table).tolist() == [0, 3, 4, 8, 10]
-    flipped = replace(table, correct=~table.correct, natural_correct=~table.full_correct)
+    flipped = regraded(table, correct=~table.correct, natural_correct=~table.full_correct)
     assert calibration_rows(flipped).tolist() == [0, 3, 4, 8, 10]
 
 
@@ -118,22 +121,22 @@ def test_the_order_of_rows_does_not_choose_what_enters() -> None:
 
 def test_no_calibration_question_is_refused(choice: Choice) -> None:
     with pytest.raises(CalibrationError, match="no calibration questions"):
-        calibrate(choice, draw(3, 7).take(np.zeros(3, dtype=bool)))
+        calibrate(choice, draw(3, 7).take(np.zeros(3, dtype=bool)).as_calibration())
 
 
 def test_many_truncated_traces_need_to_be_allowed(choice: Choice) -> None:
     table = draw(100, 8)
     cut = replace(table, truncated=np.arange(100) < 11)
     with pytest.raises(CalibrationError, match=r"11.0% of the traces were cut off"):
-        calibrate(choice, cut)
+        calibrate(choice, cut.as_calibration())
     few = replace(table, truncated=np.arange(100) < 10)
-    assert calibrate(choice, few).truncated_share == pytest.approx(0.10)
+    assert calibrate(choice, few.as_calibration()).truncated_share == pytest.approx(0.10)
     allowed = replace(choice, settings=replace(choice.settings, allow_truncated=True))
-    assert calibrate(allowed, cut).truncated_share == pytest.approx(0.11)
+    assert calibrate(allowed, cut.as_calibration()).truncated_share == pytest.approx(0.11)
 
 
 def test_too_few_questions_are_a_typed_result(choice: Choice) -> None:
-    found = calibrate(choice, draw(15, 9))
+    found = calibrate(choice, draw(15, 9).as_calibration())
     assert found.rule is None
     assert isinstance(found.refusal, NotCertified)
     assert "15 calibration questions cannot exclude" in found.refusal.reason
@@ -144,13 +147,13 @@ def test_too_few_questions_are_a_typed_result(choice: Choice) -> None:
 @pytest.mark.parametrize("conditional", [False, True])
 def test_a_refusal_asks_for_more_labels_than_were_there(conditional: bool) -> None:
     # Every confident answer is wrong here: the first thresholds lose more than fit promised.
-    chosen = choose(draw(160, 20, "f"), 100, Settings(alpha=0.1, conditional=conditional))
+    chosen = choose(draw(160, 20, "f").as_fit(), 100, Settings(alpha=0.1, conditional=conditional))
     table = draw(100, 21)
-    worse = replace(table, correct=table.correct & (table.mean_logprob < -0.3))
-    found = calibrate(chosen, worse)
+    worse = regraded(table, correct=table.correct & (table.mean_logprob < -0.3))
+    found = calibrate(chosen, worse.as_calibration())
     assert found.refusal is not None
     assert found.refusal.labels_needed is None or found.refusal.labels_needed > 100
-    few = calibrate(chosen, draw(20, 22))
+    few = calibrate(chosen, draw(20, 22).as_calibration())
     assert few.refusal is not None
     assert few.refusal.labels_needed is not None
     # The bound counts full-correct questions alone; a deployer labels all of them.
@@ -161,7 +164,9 @@ def test_a_refusal_asks_for_more_labels_than_were_there(conditional: bool) -> No
 def test_a_certified_threshold_that_saves_nothing_is_no_rule() -> None:
     dear = draw(160, 10, "f")
     dear = replace(dear, probe_tokens=np.full(dear.probe_tokens.shape, 4000.0))
-    found = calibrate(choose(dear, 160, Settings(alpha=0.15)), draw(160, 11))
+    found = calibrate(
+        choose(dear.as_fit(), 160, Settings(alpha=0.15)), draw(160, 11).as_calibration()
+    )
     assert found.rule is None
     assert found.refusal is not None
     assert "its probes eat the saving" in found.refusal.reason
@@ -171,7 +176,7 @@ def test_a_refusal_for_costs_names_no_number_of_labels() -> None:
     dear = draw(160, 10, "f")
     dear = replace(dear, probe_tokens=np.full(dear.probe_tokens.shape, 4000.0))
     # Neither can alpha be shown with so few questions, nor would more of them make probes cheap.
-    found = calibrate(choose(dear, 15, Settings(alpha=0.1)), draw(15, 11))
+    found = calibrate(choose(dear.as_fit(), 15, Settings(alpha=0.1)), draw(15, 11).as_calibration())
     assert found.refusal is not None
     assert "its probes eat the saving" in found.refusal.reason
     assert found.refusal.labels_needed is None
@@ -180,15 +185,15 @@ def test_a_refusal_for_costs_names_no_number_of_labels() -> None:
 
 def test_the_conditional_certificate_counts_full_correct_questions_only() -> None:
     conditional = Settings(alpha=0.2, conditional=True)
-    chosen = choose(draw(160, 12, "f"), 160, conditional)
+    chosen = choose(draw(160, 12, "f").as_fit(), 160, conditional)
     table = draw(160, 13)
-    found = calibrate(chosen, table)
+    found = calibrate(chosen, table.as_calibration())
     assert found.rule is not None
     assert found.rule.certificate.n == int(table.full_correct.sum())
-    wrong = replace(
+    wrong = regraded(
         table, natural_correct=np.zeros(160, dtype=bool), correct=np.zeros_like(table.correct)
     )
-    nothing = calibrate(chosen, wrong)
+    nothing = calibrate(chosen, wrong.as_calibration())
     assert nothing.refusal is not None
     assert "right with full thinking" in nothing.refusal.reason
 
@@ -203,7 +208,9 @@ def test_no_other_bound_goes_further_than_the_exact_fixed_sequence(
         choice, settings=replace(choice.settings, bound=bound, multiplicity=multiplicity)
     )
     for (_, ours), (_, other) in zip(
-        calibrate(choice, table).tested, calibrate(changed, table).tested, strict=True
+        calibrate(choice, table.as_calibration()).tested,
+        calibrate(changed, table.as_calibration()).tested,
+        strict=True,
     ):
         assert isinstance(ours, Certified)
         if isinstance(other, Certified) and multiplicity == "fixed-sequence":
@@ -213,13 +220,15 @@ def test_no_other_bound_goes_further_than_the_exact_fixed_sequence(
 def test_a_rule_from_elsewhere_is_one_chain_at_the_whole_of_delta(choice: Choice) -> None:
     table = draw(160, 15)
     chain = choice.chains[0]
-    found = recalibrate(chain.scorer, chain.thresholds, table, choice.settings)
+    found = recalibrate(chain.scorer, chain.thresholds, table.as_calibration(), choice.settings)
     assert found.rule is not None
     certificate = found.rule.certificate
     assert certificate.delta == 0.05
     assert certificate.losses == lost_by_replay(choice, table, chain, found.rule.threshold)
     assert certificate.losses <= max_losses(160, 0.15, 0.05)
-    few = recalibrate(chain.scorer, chain.thresholds, draw(10, 16), choice.settings)
+    few = recalibrate(
+        chain.scorer, chain.thresholds, draw(10, 16).as_calibration(), choice.settings
+    )
     assert few.rule is None
     assert few.refusal is not None
 
@@ -228,7 +237,7 @@ def test_a_rule_from_elsewhere_that_saves_nothing_here_is_withheld(choice: Choic
     table = draw(160, 17)
     dear = replace(table, probe_tokens=np.full(table.probe_tokens.shape, 4000.0))
     chain = choice.chains[0]
-    found = recalibrate(chain.scorer, chain.thresholds, dear, choice.settings)
+    found = recalibrate(chain.scorer, chain.thresholds, dear.as_calibration(), choice.settings)
     assert found.rule is None
     assert found.refusal is not None
     assert "eat the saving" in found.refusal.reason
@@ -236,6 +245,6 @@ def test_a_rule_from_elsewhere_that_saves_nothing_here_is_withheld(choice: Choic
 
 def test_what_enters_is_decided_without_outcomes(choice: Choice) -> None:
     table = draw(50, 18)
-    flipped = replace(table, correct=~table.correct, natural_correct=~table.full_correct)
+    flipped = regraded(table, correct=~table.correct, natural_correct=~table.full_correct)
     settings = choice.settings
     assert np.array_equal(entering_rows(table, settings), entering_rows(flipped, settings))

@@ -25,7 +25,7 @@ from stopadvisor.runs.sources import Source
 from stopadvisor.stats.intervals import exact_interval
 from tests.frozen import MODEL, drawn_source, frozen, look_of, with_groups
 from tests.policy_content import full_budget_content
-from tests.populations import POPULATIONS
+from tests.populations import POPULATIONS, regraded
 
 LAWS = {law.name: law for law in POPULATIONS}
 MIXED, EARLY, HARD = LAWS["mixed"], LAWS["early-solved"], LAWS["unsolved-heavy"]
@@ -45,9 +45,14 @@ def target() -> Source:
     return drawn_source(MIXED, 500, "target", seed=1)
 
 
+def moved(policy: dict[str, Any], target: Source, settings: Settings = SETTINGS) -> Calibration:
+    questions = target_view(target).part("calibration").unseal().as_calibration()
+    return calibrate_transfer(policy, target, questions, settings)
+
+
 @pytest.fixture(scope="module")
 def calibration(policy: dict[str, Any], target: Source) -> Calibration:
-    found = calibrate_transfer(policy, target, SETTINGS)
+    found = moved(policy, target)
     assert found.rule is not None
     return found
 
@@ -80,22 +85,22 @@ def test_labels_of_the_test_part_change_nothing(
     calibration: Calibration, policy: dict[str, Any], target: Source
 ) -> None:
     test = target.parts == 2
-    table = target.table
-    flipped = replace(
+    table = target.table.unseal()
+    flipped = regraded(
         table,
         correct=table.correct ^ test[:, None],
         natural_correct=table.full_correct ^ test,
     )
-    again = calibrate_transfer(policy, replace(target, table=flipped), SETTINGS)
+    again = moved(policy, replace(target, table=flipped.sealed()))
     assert again.rule is not None
     assert calibration.rule is not None
     assert again.rule.certificate == calibration.rule.certificate
 
 
 def test_one_question_per_group_calibrates(policy: dict[str, Any], target: Source) -> None:
-    table = with_groups(target.table, 5)
+    table = with_groups(target.table.unseal(), 5).sealed()
     grouped = replace(target, table=table, parts=np.repeat(target.parts[::5], 5))
-    found = calibrate_transfer(policy, grouped, SETTINGS)
+    found = moved(policy, grouped)
     assert len(found.rows) == len(set(target_view(grouped).part("calibration").groups))
 
 
@@ -127,9 +132,7 @@ def test_questions_that_made_the_policy_are_refused(
 
 
 def test_the_last_checkpoint_must_be_probed(policy: dict[str, Any], target: Source) -> None:
-    table = replace(
-        target.table, natural_correct=None, natural_tokens=None, reference="last-checkpoint"
-    )
+    table = replace(target.table, natural_tokens=None, reference="last-checkpoint")
     archive = replace(target, table=table)
     inner = policy | {"budgets": [0, 256, 640]}
     with pytest.raises(PolicyError, match="last budget, 1536"):
@@ -138,8 +141,8 @@ def test_the_last_checkpoint_must_be_probed(policy: dict[str, Any], target: Sour
 
 def test_an_alpha_that_never_being_right_would_meet_is_refused(policy: dict[str, Any]) -> None:
     target = drawn_source(HARD, 300, "hard", seed=2)
-    wrong = replace(target.table, natural_correct=np.arange(300) % 10 == 0)
-    found = calibrate_transfer(policy, replace(target, table=wrong), SETTINGS)
+    wrong = regraded(target.table.unseal(), natural_correct=np.arange(300) % 10 == 0)
+    found = moved(policy, replace(target, table=wrong.sealed()))
     assert found.rule is None
     assert found.refusal is not None
     assert "below the full-thinking accuracy" in found.refusal.reason
@@ -147,7 +150,7 @@ def test_an_alpha_that_never_being_right_would_meet_is_refused(policy: dict[str,
 
 def test_advice_on_labels_knows_the_targets_risk(policy: dict[str, Any]) -> None:
     target = drawn_source(MIXED, 50, "few", seed=3)
-    few = calibrate_transfer(policy, target, replace(SETTINGS, alpha=0.02))
+    few = moved(policy, target, replace(SETTINGS, alpha=0.02))
     assert few.refusal is not None
     lost = few.entered.n_questions
     assert few.refusal.labels_needed is None or few.refusal.labels_needed > lost
@@ -175,7 +178,7 @@ def test_the_transferred_policy(
     assert set(split["calibration"]) == set(target_view(target).part("calibration").keys)
     assert set(split["test"]) == set(target.part("test").keys)
     # Verifying it on the target leaves the test part alone.
-    found = verify(content, target.table, rng=np.random.default_rng(0))
+    found = verify(content, target.table.unseal(), rng=np.random.default_rng(0))
     assert found.n == target.counts()["test"]
     assert found.outcome.losses == round(content["expected"]["test_risk"] * found.n)
 
@@ -184,7 +187,7 @@ def test_nothing_certified_gives_a_full_budget_policy(
     policy: dict[str, Any], target: Source
 ) -> None:
     settings = replace(SETTINGS, alpha=0.001)
-    refused = calibrate_transfer(policy, target, settings)
+    refused = moved(policy, target, settings)
     assert refused.rule is None
     fields = transferred_content(policy, target, refused, settings, look_of(settings))
     content = build_policy(fields)
@@ -193,7 +196,7 @@ def test_nothing_certified_gives_a_full_budget_policy(
 
 def test_rows_of_a_source_archive_are_no_names_here(target: Source) -> None:
     archive = frozen(drawn_source(EARLY, 500, "source"), SETTINGS, bound=False)
-    found = calibrate_transfer(archive, target, SETTINGS)
+    found = moved(archive, target)
     fields = transferred_content(archive, target, found, SETTINGS, look_of(SETTINGS))
     assert fields["split"]["fit"] == []
     assert fields["certificate"]["source_model"] is None
@@ -221,7 +224,7 @@ def test_the_certificate_is_false_with_at_most_delta(
     false = 0
     for _ in range(500):
         table = ADVERSARIAL.draw(150, rng, alpha=alpha)
-        rule = recalibrate(scorer, order, table, settings).rule
+        rule = recalibrate(scorer, order, table.as_calibration(), settings).rule
         false += rule is not None and risks[rule.certificate.position] > alpha
     assert false / 500 <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 500)
 
@@ -238,7 +241,7 @@ def choice(target: Source) -> Choice:
 def comparison(
     policy: dict[str, Any], target: Source, calibration: Calibration, choice: Choice
 ) -> TransferComparison:
-    trained = calibrate(choice, target.part("calibration"))
+    trained = calibrate(choice, target.part("calibration").unseal().as_calibration())
     return compare(policy, target, calibration, choice, trained)
 
 
@@ -280,9 +283,8 @@ def test_rows_say_what_was_shown_of_each_rule(
 def test_a_protocol_without_certificate_serves_the_full_budget(
     policy: dict[str, Any], target: Source, calibration: Calibration, choice: Choice
 ) -> None:
-    trained = calibrate(
-        replace(choice, settings=replace(choice.settings, alpha=0.001)), target.part("calibration")
-    )
+    hard = replace(choice, settings=replace(choice.settings, alpha=0.001))
+    trained = calibrate(hard, target.part("calibration").unseal().as_calibration())
     row = compare(policy, target, calibration, choice, trained).rows[2]
     assert (row.certified, row.family, row.threshold) == (False, None, None)
     assert row.reason is not None
@@ -296,7 +298,7 @@ def test_test_questions_that_the_source_met_are_left_out(
     split = policy["split"]
     met = list(target.part("test").keys[:4])
     source = policy | {"split": split | {"calibration": [*split["calibration"], *met]}}
-    trained = calibrate(choice, target.part("calibration"))
+    trained = calibrate(choice, target.part("calibration").unseal().as_calibration())
     found = compare(source, target, calibration, choice, trained)
     assert (found.n_met, found.n_test) == (4, target.counts()["test"] - 4)
     everything = policy | {"split": split | {"calibration": list(target.table.keys)}}

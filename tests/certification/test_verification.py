@@ -21,22 +21,22 @@ from stopadvisor.certification.verification import (
     verify,
 )
 from stopadvisor.errors import PolicyError, ProbeError
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import Weights
 from stopadvisor.rules.outcomes import Outcome
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.intervals import exact_interval, paired_difference
-from stopadvisor.workload.questions import assign_parts
+from stopadvisor.workload.questions import PARTS, assign_parts
 from tests.frozen import MODEL, drawn_source, frozen, with_groups
 from tests.policy_content import family_content, full_budget_content
-from tests.populations import POPULATIONS, renamed
+from tests.populations import POPULATIONS, regraded, renamed
 from tests.replay import stops
 
 MIXED = POPULATIONS[0]
 SETTINGS = Settings(alpha=0.15, families=("learned", "confidence"))
 
 
-def check(content: Any, table: ProbeTable, **changes: Any) -> Verification:
+def check(content: Any, table: OpenQuestions, **changes: Any) -> Verification:
     return verify(content, table, rng=np.random.default_rng(0), **changes)
 
 
@@ -52,7 +52,7 @@ def policy(source: Source) -> dict[str, Any]:
     return content
 
 
-def fresh_table(n: int, seed: int, prefix: str = "fresh-") -> ProbeTable:
+def fresh_table(n: int, seed: int, prefix: str = "fresh-") -> OpenQuestions:
     return renamed(MIXED.draw(n, np.random.default_rng(seed)), prefix)
 
 
@@ -62,7 +62,7 @@ def fresh_table(n: int, seed: int, prefix: str = "fresh-") -> ProbeTable:
 def test_questions_that_made_the_policy_are_left_out_and_counted(
     source: Source, policy: dict[str, Any]
 ) -> None:
-    found = check(policy, source.table)
+    found = check(policy, source.table.unseal())
     assert found.n == source.counts()["test"]
     assert found.fresh.n_met == source.counts()["fit"] + source.counts()["calibration"]
     assert found.fresh.n_repeated == 0
@@ -75,16 +75,16 @@ def test_without_a_fresh_question_it_is_refused(
     source: Source, policy: dict[str, Any], part: Any
 ) -> None:
     with pytest.raises(PolicyError, match="fresh ones are required") as caught:
-        check(policy, source.part(part))
+        check(policy, source.table.take(source.parts == PARTS.index(part)).unseal())
     assert caught.value.exit_code == 2
 
 
 def test_labels_of_questions_left_out_change_nothing(
     source: Source, policy: dict[str, Any]
 ) -> None:
-    table = source.table
+    table = source.table.unseal()
     closed = source.parts != 2
-    flipped = replace(
+    flipped = regraded(
         table,
         correct=table.correct ^ closed[:, None],
         natural_correct=table.full_correct ^ closed,
@@ -115,9 +115,9 @@ def test_a_group_that_was_met_is_met_whole(source: Source, policy: dict[str, Any
 
 def test_a_group_is_met_elsewhere_too(source: Source) -> None:
     """Other questions of a passage that served for calibration are not fresh."""
-    table = with_groups(source.table, 4)
+    table = with_groups(source.table.unseal(), 4)
     parts = assign_parts(table.groups, seed=source.seed, fractions=source.fractions)
-    grouped = replace(source, table=table, parts=parts)
+    grouped = replace(source, table=table.sealed(), parts=parts)
     used = grouped.part("calibration").groups[0]
     fresh = fresh_table(24, 3)
     fresh = replace(fresh, groups=(*(used,) * 4, *fresh.groups[4:]))
@@ -211,7 +211,7 @@ def test_the_conditional_risk_counts_questions_that_full_thinking_gets_right(
     assert found.losses == check(policy, table).losses
     assert found.expected_risk == policy["certificate"]["losses"] / policy["certificate"]["n"]
     with pytest.raises(PolicyError, match="nothing can be lost"):
-        check(conditional, replace(table, natural_correct=np.zeros(120, dtype=bool)))
+        check(conditional, regraded(table, natural_correct=np.zeros(120, dtype=bool)))
 
 
 def test_the_reference_is_the_certificates(policy: dict[str, Any]) -> None:
@@ -221,7 +221,7 @@ def test_the_reference_is_the_certificates(policy: dict[str, Any]) -> None:
     table = fresh_table(50, 8)
     found = check(content, table)
     assert found.outcome.full_correct == int(table.correct[:, 6].sum())
-    archive = replace(table, natural_correct=None, natural_tokens=None, reference="last-checkpoint")
+    archive = replace(table, natural_tokens=None, reference="last-checkpoint")
     with pytest.raises(ProbeError, match="needs natural answers"):
         check(policy, archive)
 
@@ -305,15 +305,12 @@ def test_verdicts_by_simulation(risk: float, verdict: str, low: float, high: flo
         "budgets": [128, 1024],
         "calibration_features": None,
     }
-    table = replace(
-        fresh_table(120, 14),
-        natural_correct=np.ones(120, dtype=bool),
-        trace_tokens=np.full(120, 4000),
-    )
+    table = replace(fresh_table(120, 14), trace_tokens=np.full(120, 4000))
+    table = regraded(table, natural_correct=np.ones(120, dtype=bool))
     said = 0
     for _ in range(250):
         wrong = rng.random(120) < risk  # everything stops at the first checkpoint
-        labelled = replace(table, correct=np.repeat(~wrong[:, None], 10, axis=1))
+        labelled = regraded(table, correct=np.repeat(~wrong[:, None], 10, axis=1))
         said += check(content, labelled).verdict == verdict
     room = 3 * np.sqrt(0.05 * 0.95 / 250)
     assert low - room <= said / 250 <= high + room

@@ -81,7 +81,7 @@ def test_the_samples_share_fold_and_unit_of_resampling(three: Source) -> None:
 
 
 def test_the_first_sample_alone_may_enter_the_bound(one: Source, three: Source) -> None:
-    alone, drawn = one.part("calibration"), three.part("calibration")
+    alone, drawn = (s.part("calibration").unseal() for s in (one, three))
     entered = drawn.take(calibration_rows(drawn))
     assert entered.ids == alone.ids
     assert not entered.samples.any()

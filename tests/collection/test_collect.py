@@ -126,7 +126,7 @@ def test_collect_grades_every_question_once(bench: Bench) -> None:
             assert c.normalized == c.answer.strip()
             assert c.correct == (c.normalized == r.gold)
             assert c.ended == (r.trace_tokens <= c.budget)
-    table = bench.run.table()
+    table = bench.run.table().unseal()
     assert table.correct.any()
     assert not table.correct.all()
 

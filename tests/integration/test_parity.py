@@ -21,8 +21,8 @@ from stopadvisor.engines import hf, openai
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.policy.source import policy_source
+from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.plan import Engine, ProbePlan
-from stopadvisor.probes.table import ProbeTable
 from stopadvisor.probes.trajectories import profile, trajectory
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
@@ -76,12 +76,12 @@ def probed(engine: Engine, workload: Workload, path: Path, plan: ProbePlan = PLA
     return run
 
 
-def in_order(table: ProbeTable) -> ProbeTable:
+def in_order(table: OpenQuestions) -> OpenQuestions:
     """Rows by id: a server's are written as they are finished."""
     return table.take(np.argsort(table.ids))
 
 
-def check_same(theirs: ProbeTable, ours: ProbeTable) -> None:
+def check_same(theirs: OpenQuestions, ours: OpenQuestions) -> None:
     """The same answers and counts, figures within 1e-4, and so the same profile."""
     for name in ("ids", "entropy_source", "suffix_tokens", "on_stop"):
         assert getattr(theirs, name) == getattr(ours, name), name
@@ -114,8 +114,8 @@ def test_same_probes_as_the_local_engine(
             replace(PLAN, on_stop="answer"),
             replace(workload, questions=workload.questions[:12]),
         )
-    theirs = in_order(probed(served, asked, tmp_path / "served", plan).table())
-    ours = in_order(probed(local, asked, tmp_path / "local", plan).table())
+    theirs = in_order(probed(served, asked, tmp_path / "served", plan).table().unseal())
+    ours = in_order(probed(local, asked, tmp_path / "local", plan).table().unseal())
 
     assert theirs.n_questions == len(asked.questions)
     check_same(theirs, ours)

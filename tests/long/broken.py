@@ -19,7 +19,7 @@ from stopadvisor.assessment.sequences import (
     build_chain,
     candidate_schedules,
 )
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.boosting import fit_boosted
 from stopadvisor.rules.costs import PAPER_WEIGHTS
 from stopadvisor.rules.families import SCALAR_FAMILIES
@@ -47,13 +47,13 @@ class Found:
         return self.violations / self.n
 
 
-def _fit_data(table: ProbeTable) -> FitData:
+def _fit_data(table: OpenQuestions) -> FitData:
     return FitData.build(
-        table, serving="kv-fork", weights=PAPER_WEIGHTS, cache_block=16, most_blocks=1000
+        table.as_fit(), serving="kv-fork", weights=PAPER_WEIGHTS, cache_block=16, most_blocks=1000
     )
 
 
-def _losses(scorer: Scorer, thresholds: FloatArray, table: ProbeTable) -> IntArray:
+def _losses(scorer: Scorer, thresholds: FloatArray, table: OpenQuestions) -> IntArray:
     curve = scorer.curve(table, thresholds)
     return np.asarray(curve.totals(scorer.losses(table))[0].round(), dtype=np.int64)
 
@@ -71,7 +71,7 @@ def without_a_bound(fit_sets: int, calibrations: int, truth: int) -> Found:
     for fit_set in range(fit_sets):
         rng = seeded(MIXED, alpha, 12, fit_set)
         fit = renamed(MIXED.draw(MIXED.n_fit, rng), "fit-")
-        chain = choose(fit, MIXED.n_calibration, settings_of(MIXED, alpha)).chains[0]
+        chain = choose(fit.as_fit(), MIXED.n_calibration, settings_of(MIXED, alpha)).chains[0]
         risk = Truth.of(chain.scorer, chain.thresholds, table).risk
         for _ in range(calibrations):
             fresh = MIXED.draw(MIXED.n_calibration, rng)

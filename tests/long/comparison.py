@@ -19,7 +19,7 @@ from stopadvisor.assessment.sequences import (
     build_chain,
     candidate_schedules,
 )
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import PAPER_WEIGHTS
 from tests.populations import POPULATIONS, KnownPopulation
 
@@ -51,7 +51,7 @@ def cases() -> Iterator[Case]:
 
 def _exchangeable(
     population: KnownPopulation, n: int, alpha: float, rng: np.random.Generator
-) -> ProbeTable:
+) -> OpenQuestions:
     table = population.draw(n, rng, alpha=alpha)
     n_questions, m = table.correct.shape
     level = 0.6 * rng.standard_normal((n_questions, 1))
@@ -71,7 +71,11 @@ def told_apart(case: Case, repeats: int) -> float:
         rng = np.random.default_rng([case.n_fit, round(1000 * case.alpha), number])
         table = _exchangeable(case.population, case.n_fit, case.alpha, rng)
         fit = FitData.build(
-            table, serving="kv-fork", weights=PAPER_WEIGHTS, cache_block=16, most_blocks=1000
+            table.as_fit(),
+            serving="kv-fork",
+            weights=PAPER_WEIGHTS,
+            cache_block=16,
+            most_blocks=1000,
         )
         schedules = candidate_schedules(table)
         if not case.every_schedule:

@@ -17,7 +17,7 @@ from scipy import stats
 
 from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.certification.calibration import calibrate
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts, stopped_counts
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import BOUNDS, MULTIPLICITIES, Bound, Multiplicity
@@ -69,7 +69,7 @@ class Truth:
     saving: NDArray[np.float64]  # (n_thresholds,) percent
 
     @classmethod
-    def of(cls, scorer: Scorer, thresholds: NDArray[np.float64], table: ProbeTable) -> Truth:
+    def of(cls, scorer: Scorer, thresholds: NDArray[np.float64], table: OpenQuestions) -> Truth:
         """Measured on `table`, a draw that served nothing else."""
         curve = scorer.curve(table, thresholds)
         costs = stopped_counts(table, scorer.schedule, "kv-fork").weighed(PAPER_WEIGHTS)
@@ -141,7 +141,7 @@ def run_cell(population: KnownPopulation, alpha: float, size: Size) -> Cell:
     for fit_set in range(size.fit_sets):
         rng = seeded(population, alpha, 2, fit_set)
         fit = renamed(population.draw(population.n_fit, rng, alpha=alpha), "fit-")
-        choice = choose(fit, population.n_calibration, settings_of(population, alpha))
+        choice = choose(fit.as_fit(), population.n_calibration, settings_of(population, alpha))
         truths = [Truth.of(c.scorer, c.thresholds, truth_table) for c in choice.chains]
         variants = [
             replace(choice, settings=replace(choice.settings, bound=b, multiplicity=m))
@@ -165,8 +165,10 @@ class _Tally:
     violations: int = 0
     saving: float = 0.0
 
-    def add(self, choice: Choice, truths: Sequence[Truth], table: ProbeTable, alpha: float) -> None:
-        found = calibrate(choice, table)
+    def add(
+        self, choice: Choice, truths: Sequence[Truth], table: OpenQuestions, alpha: float
+    ) -> None:
+        found = calibrate(choice, table.as_calibration())
         self.n += 1
         if found.rule is None:
             return

@@ -12,7 +12,7 @@ from stopadvisor.assessment.recommendation import recommend
 from stopadvisor.assessment.sequences import ThresholdSequence, build_chain
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.paper.protocol import threshold_grid
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.trajectories import profile, trajectory
 from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts, stopped_counts
 from stopadvisor.rules.families import SCALAR_FAMILIES
@@ -62,7 +62,7 @@ def against_the_paper(population: KnownPopulation, size: Size, alpha: float = 0.
     for fit_set in range(size.fit_sets):
         rng = seeded(population, alpha, 62, fit_set)
         fit = renamed(population.draw(population.n_fit, rng), "fit-")
-        choice = choose(fit, population.n_calibration, settings_of(population, alpha))
+        choice = choose(fit.as_fit(), population.n_calibration, settings_of(population, alpha))
         truths = [Truth.of(c.scorer, c.thresholds, truth_table) for c in choice.chains]
         schedule = tuple(range(fit.n_checkpoints))
         learned = build_chain(choice.fit, "learned", schedule)
@@ -71,7 +71,7 @@ def against_the_paper(population: KnownPopulation, size: Size, alpha: float = 0.
         chosen: list[tuple[Scorer, float]] = []
         for _ in range(size.calibrations):
             table = population.draw(population.n_calibration, rng)
-            rule = calibrate(choice, table).rule
+            rule = calibrate(choice, table.as_calibration()).rule
             if rule is not None:
                 which = [c.scorer is rule.scorer for c in choice.chains].index(True)
                 ours += float(truths[which].saving[rule.certificate.position])
@@ -92,7 +92,7 @@ def against_the_paper(population: KnownPopulation, size: Size, alpha: float = 0.
 
 
 def _paper_choice(
-    side: list[Scorer], table: ProbeTable, alpha: float
+    side: list[Scorer], table: OpenQuestions, alpha: float
 ) -> tuple[float, Scorer, float] | None:
     live = ~table.ended
     grids = [threshold_grid(s.scores(table)[live])[::-1] for s in side]
@@ -133,8 +133,10 @@ def few_labels(population: KnownPopulation, alpha: float, runs: int, truth: int)
     for run in range(runs):
         rng = seeded(population, alpha, 72, run)
         fit = renamed(population.draw(population.n_fit, rng), "fit-")
-        choice = choose(fit, population.n_calibration, settings_of(population, alpha))
-        rule = calibrate(choice, population.draw(population.n_calibration, rng)).rule
+        choice = choose(fit.as_fit(), population.n_calibration, settings_of(population, alpha))
+        rule = calibrate(
+            choice, population.draw(population.n_calibration, rng).as_calibration()
+        ).rule
         if rule is None:
             continue
         truly = float(Truth.of(rule.scorer, np.array([rule.threshold]), table).saving[0])
@@ -166,7 +168,7 @@ def black_box(population: KnownPopulation, alpha: float, truth: int) -> BlackBox
     rng = seeded(population, alpha, 81)
     fit = renamed(population.draw(population.n_fit, rng), "fit-")
     settings = replace(settings_of(population, alpha), serving="black-box")
-    choice = choose(fit, population.n_calibration, settings)
+    choice = choose(fit.as_fit(), population.n_calibration, settings)
     advice = recommend(profile(trajectory(fit), rng=rng), choice)
     saving = 0.0
     if advice.policy != "full-budget":
@@ -225,7 +227,7 @@ def lower_limit(
     n = below = 0
     for number in range(runs):
         fit = population.draw(population.n_fit, seeded(population, alpha, 72, number))
-        choice = choose(fit, population.n_calibration, settings)
+        choice = choose(fit.as_fit(), population.n_calibration, settings)
         if choice.advised is None or choice.saving_lower is None:
             continue
         true = measure_rule(

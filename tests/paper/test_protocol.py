@@ -19,7 +19,7 @@ from stopadvisor.paper.protocol import (
     run_paper,
     threshold_grid,
 )
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.rules.features import feature_array
 from stopadvisor.rules.scores import out_of_fold, paper_folds, scalar_scores
@@ -28,7 +28,7 @@ from stopadvisor.stats.bootstrap import MOST_BLOCKS, Interval
 from tests.populations import POPULATIONS
 
 
-def table(n: int, seed: int) -> ProbeTable:
+def table(n: int, seed: int) -> OpenQuestions:
     drawn = POPULATIONS[3].draw(n, np.random.default_rng(seed))
     return drawn.with_reference("last-checkpoint")
 

@@ -20,19 +20,19 @@ from stopadvisor.paper.proxies import (
     pair_peak,
     proxy_scores,
 )
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.runs.archives import read_archive
 from tests.material import ARCHIVES
 from tests.populations import POPULATIONS
 
 
 @pytest.fixture(scope="module")
-def table() -> ProbeTable:
+def table() -> OpenQuestions:
     drawn = POPULATIONS[3].draw(150, np.random.default_rng(4))
     return drawn.with_reference("last-checkpoint")
 
 
-def runs_of(table: ProbeTable) -> list[list[int]]:
+def runs_of(table: OpenQuestions) -> list[list[int]]:
     found = []
     for codes in table.answer_codes.tolist():
         row = [1]
@@ -42,12 +42,12 @@ def runs_of(table: ProbeTable) -> list[list[int]]:
     return found
 
 
-def density_of(table: ProbeTable) -> np.ndarray:
+def density_of(table: OpenQuestions) -> np.ndarray:
     prefix = np.minimum(table.trace_tokens[:, None], table.budgets)
     return np.where(prefix > 0, table.markers / np.maximum(prefix, 1), 0.0)
 
 
-def test_scalar_proxies_are_their_formulas(table: ProbeTable) -> None:
+def test_scalar_proxies_are_their_formulas(table: OpenQuestions) -> None:
     confidence, density = np.exp(table.mean_logprob), density_of(table)
     assert proxy_scores("deer", table) == pytest.approx(confidence * density)
     runs = np.array(runs_of(table))
@@ -83,7 +83,7 @@ def test_learned_proxies_equal_scikit_learn_on_the_archives_own_features(name: s
 
 @pytest.mark.parametrize("family", TWO_CONDITION_FAMILIES)
 def test_the_peak_of_two_conditions_is_the_best_of_all_pairs(
-    table: ProbeTable, family: str
+    table: OpenQuestions, family: str
 ) -> None:
     setting = audit_setting(table, PaperSetting.build(table))
     fixed = fixed_budgets(setting)
@@ -126,7 +126,7 @@ def test_the_peak_of_two_conditions_is_the_best_of_all_pairs(
     assert found.stops.tolist() == at
 
 
-def test_the_audit_has_all_families(table: ProbeTable) -> None:
+def test_the_audit_has_all_families(table: OpenQuestions) -> None:
     setting = audit_setting(table, PaperSetting.build(table))
     assert set(AUDIT_FAMILIES) <= set(setting.scores)
     assert all(s.shape == table.correct.shape for s in setting.scores.values())

@@ -13,8 +13,8 @@ import pytest
 from stopadvisor.constants import PROBE_CAP
 from stopadvisor.errors import ProbeError
 from stopadvisor.probes.plan import ProbePlan
-from stopadvisor.probes.records import Checkpoint, ProbeRecord
-from stopadvisor.probes.table import NO_PROBE, ProbeTable, answer_codes
+from stopadvisor.probes.records import Checkpoint, ProbeRecord, graded_table
+from stopadvisor.probes.table import NO_PROBE, answer_codes
 from stopadvisor.runs.archives import read_archive
 from tests.populations import POPULATIONS, renamed
 
@@ -117,7 +117,7 @@ def test_records_become_arrays() -> None:
             checkpoint(128, ended=True),
         ),
     )
-    table = ProbeTable.from_records([record(), other])
+    table = graded_table([record(), other])
     assert (table.n_questions, table.n_checkpoints) == (2, 3)
     assert table.groups == ("key-q1", "g")
     assert table.budgets.tolist() == [0, 64, 128]
@@ -132,7 +132,7 @@ def test_records_become_arrays() -> None:
 
 def test_after_the_end_one_gets_the_references_answer() -> None:
     wrong_end = record(natural_correct=False, trace_tokens=64)
-    table = ProbeTable.from_records([wrong_end])
+    table = graded_table([wrong_end])
     assert table.correct_online.tolist() == [[True, False, False]]
     assert table.full_correct.tolist() == [False]
     paper = table.with_reference("last-checkpoint")
@@ -144,38 +144,38 @@ def test_each_question_may_have_positions_of_its_own() -> None:
     rows = (checkpoint(17, normalized="41"), checkpoint(30))
     other = record("q2", checkpoints=rows, natural_answer="It is\nFinal answer: 41")
     silent = record("q3", checkpoints=(), natural_answer=None)
-    table = ProbeTable.from_records([record(), other, silent])
+    table = graded_table([record(), other, silent])
     assert not table.is_grid
     none = NO_PROBE
     assert table.positions.tolist() == [[0, 64, 128], [17, 30, none], [none, none, none]]
     assert table.live.tolist() == [[True, True, False], [True, True, False], [False] * 3]
     assert table.think_tokens.tolist() == [[0, 64, 90], [17, 30, 0], [0, 0, 0]]
-    codes, natural = table.answer_codes, table.natural_code
+    codes, natural = table.answer_codes, table.outcomes.natural_code
     assert natural is not None
     assert natural[0] == codes[0, 0] == codes[1, 1]
     assert natural[1] == codes[1, 0] != natural[0]
     assert natural[2] == none == codes[1, 2]
     assert table.take(np.array([0])).budgets.tolist() == [0, 64, 128]
     with pytest.raises(ProbeError, match="positions of question 'q2' must be strictly increasing"):
-        ProbeTable.from_records([record(), record("q2", checkpoints=rows[::-1])])
+        graded_table([record(), record("q2", checkpoints=rows[::-1])])
 
 
 def test_a_natural_answer_that_no_probe_gave_has_a_number_of_its_own() -> None:
     other = record("q2", natural_answer="Final answer: 43", natural_correct=False)
     empty = record("q3", natural_answer="")
-    table = ProbeTable.from_records([record(), other, empty])
-    assert table.natural_code is not None
-    assert table.natural_code[0] in table.answer_codes
-    assert table.natural_code[1] not in table.answer_codes
-    assert table.natural_code[2] == -1
+    table = graded_table([record(), other, empty])
+    assert table.outcomes.natural_code is not None
+    assert table.outcomes.natural_code[0] in table.answer_codes
+    assert table.outcomes.natural_code[1] not in table.answer_codes
+    assert table.outcomes.natural_code[2] == -1
 
 
 def test_a_question_and_one_entropy_source_are_required() -> None:
     with pytest.raises(ProbeError, match="no finished question"):
-        ProbeTable.from_records([])
+        graded_table([])
     rows = (checkpoint(0), checkpoint(64), checkpoint(128, entropy_source="top-k:20"))
     with pytest.raises(ProbeError, match="'q2' has entropy source 'top-k:20'"):
-        ProbeTable.from_records([record(), record("q2", checkpoints=rows)])
+        graded_table([record(), record("q2", checkpoints=rows)])
 
 
 def test_arrays_are_read_only() -> None:
@@ -191,7 +191,7 @@ def test_arrays_are_read_only() -> None:
         ({"markers": np.zeros((3, 9))}, r"markers must have shape \(3, 10\)"),
         ({"positions": np.zeros((3, 10), dtype=int)}, "strictly increasing"),
         ({"mean_logprob": np.full((3, 10), np.nan)}, "mean_logprob must be finite, got nan"),
-        ({"natural_correct": None}, "needs natural answers"),
+        ({"natural_tokens": None}, "needs natural answers"),
     ],
 )
 def test_impossible_tables_are_refused(change: dict[str, Any], message: str) -> None:

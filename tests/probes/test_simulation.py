@@ -14,8 +14,9 @@ from stopadvisor.answers.grading import Grader
 from stopadvisor.collection.labels import regrade
 from stopadvisor.constants import PAPER_BUDGETS
 from stopadvisor.errors import OutputError, WorkloadError
+from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.simulation import KINDS, PRESETS, Population, checkpoint_grid, parse_profile
-from stopadvisor.probes.table import ProbeTable, Reference
+from stopadvisor.probes.table import Reference
 from stopadvisor.probes.trajectories import TYPES, classify, trajectory
 from stopadvisor.runs.archives import SIMULATED, read_archive
 from stopadvisor.runs.directory import RunDirectory
@@ -27,7 +28,7 @@ REFERENCES: tuple[Reference, ...] = ("natural", "last-checkpoint")
 COUNTED_AS = {"trap": "beneficial", "relapse": "early_solved"}
 
 
-def counts(table: ProbeTable) -> dict[str, int]:
+def counts(table: OpenQuestions) -> dict[str, int]:
     found = np.bincount(classify(trajectory(table)), minlength=len(TYPES))
     return dict(zip(TYPES, found.tolist(), strict=True))
 
@@ -155,7 +156,7 @@ def test_a_run_holds_what_was_drawn(tmp_path: Path) -> None:
     source = open_source(path)
     assert source.engine == SIMULATED
     assert source.model is None
-    table = source.table
+    table = source.table.unseal()
     for name in ("correct", "natural_correct", "mean_logprob", "mean_entropy", "trace_tokens"):
         np.testing.assert_array_equal(getattr(table, name), getattr(drawn, name))
     for name in ("prompt_tokens", "probe_tokens", "markers", "natural_tokens"):

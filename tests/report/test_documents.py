@@ -102,8 +102,8 @@ def test_figures_are_named_for_the_questions_they_come_from(source: Source) -> N
 def test_calibrations_are_plain(source: Source, tmp_path: Path, alpha: float) -> None:
     assessment = deploy(source, alpha=alpha)
     assert assessment.choice is not None
-    table = source.part("calibration")
-    calibration = calibrate(assessment.choice, table)
+    table = source.part("calibration").unseal()
+    calibration = calibrate(assessment.choice, table.as_calibration())
     (look,) = take_looks(tmp_path, [LookRequest(table.keys, {}, 0.05)])
     content = build_policy(
         policy_content(

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stopadvisor.errors import CalibrationError
-from stopadvisor.probes.table import NO_PROBE, ProbeTable
+from stopadvisor.probes.outcomes import OpenQuestions
+from stopadvisor.probes.table import NO_PROBE
 from stopadvisor.rules.costs import (
     PAPER_WEIGHTS,
     REGIMES,
@@ -27,7 +28,7 @@ Counts = tuple[float, float, float]  # decoded, read from cache, prefilled
 
 
 def serve(
-    table: ProbeTable, i: int, schedule: list[int], stop: int, serving: Serving, block: int
+    table: OpenQuestions, i: int, schedule: list[int], stop: int, serving: Serving, block: int
 ) -> Counts:
     """Tokens of one question, one engine request after the other.
 
@@ -92,8 +93,14 @@ def serve(
     return decoded, cached, prefilled
 
 
+def with_visible(table: OpenQuestions, correct: Any, tokens: Any) -> OpenQuestions:
+    """The same questions with visible answers."""
+    outcomes = replace(table.outcomes, visible_correct=correct)
+    return OpenQuestions.of(replace(table.observations, visible_tokens=tokens), outcomes)
+
+
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[ProbeTable, list[int]]:
+def cases(draw: st.DrawFn) -> tuple[OpenQuestions, list[int]]:
     """A few questions, on a small grid or at positions of their own, with every way of ending; and
     a schedule."""
     first = draw(st.sampled_from([0, 5]))
@@ -117,10 +124,8 @@ def cases(draw: st.DrawFn) -> tuple[ProbeTable, list[int]]:
         suffix_tokens=draw(st.integers(0, 6)),
     )
     if natural and draw(st.booleans()):  # on-stop answer
-        table = replace(
-            table,
-            visible_correct=rng.random((n, m)) < 0.5,
-            visible_tokens=rng.integers(1, 20, (n, m)).astype(float),
+        table = with_visible(
+            table, rng.random((n, m)) < 0.5, rng.integers(1, 20, (n, m)).astype(float)
         )
     if natural and draw(st.booleans()):
         table = with_own_positions(table, rng)
@@ -134,7 +139,7 @@ def cases(draw: st.DrawFn) -> tuple[ProbeTable, list[int]]:
 @settings(max_examples=120)
 @given(case=cases(), block=st.sampled_from([1, 4, 16]))
 def test_equals_the_server_walked_through(
-    serving: Serving, case: tuple[ProbeTable, list[int]], block: int
+    serving: Serving, case: tuple[OpenQuestions, list[int]], block: int
 ) -> None:
     table, schedule = case
     found = stopped_counts(table, schedule, serving, cache_block=block)
@@ -146,7 +151,7 @@ def test_equals_the_server_walked_through(
             assert got == serve(table, i, schedule, stop, serving, block), (i, stop)
 
 
-def one_question(**changes: Any) -> ProbeTable:
+def one_question(**changes: Any) -> OpenQuestions:
     """P = 100, s = 4, budgets 0/50/80, T = 120, probes of 3/5/7 tokens, natural answer of 20."""
     table = make_table(
         np.array([0, 50, 80]),
@@ -196,11 +201,7 @@ def test_one_question_by_hand(serving: Serving, stopped: Counts, never: Counts) 
 )
 def test_a_visible_answer_is_one_request_more(serving: Serving, stopped: Counts) -> None:
     bare = one_question()
-    table = replace(
-        bare,
-        visible_correct=np.array([[False, True, True]]),
-        visible_tokens=np.array([[8.0, 9.0, 10.0]]),
-    )
+    table = with_visible(bare, np.array([[False, True, True]]), np.array([[8.0, 9.0, 10.0]]))
     found, without = (stopped_counts(t, [0, 1, 2], serving) for t in (table, bare))
     arrays = (found.decoded, found.cached, found.prefilled)
     assert tuple(float(a[0, 1]) for a in arrays) == stopped
@@ -219,13 +220,13 @@ def test_a_question_that_ends_at_once_still_pays_for_its_prompt() -> None:
 def test_full_thinking_has_no_probe() -> None:
     natural = full_counts(one_question())
     assert (natural.decoded[0], natural.cached[0], natural.prefilled[0]) == (140, 0, 100)
-    cut = one_question(natural_correct=None, natural_tokens=None, reference="last-checkpoint")
+    cut = one_question(natural_tokens=None, reference="last-checkpoint")
     paper = full_counts(cut)
     assert (paper.decoded[0], paper.prefilled[0]) == (80 + 7, 100)  # being cut off saves nothing
 
 
 def test_under_the_last_checkpoint_never_stopping_is_stopping_at_the_last() -> None:
-    cut = one_question(natural_correct=None, natural_tokens=None, reference="last-checkpoint")
+    cut = one_question(natural_tokens=None, reference="last-checkpoint")
     for serving in REGIMES:
         found = stopped_counts(cut, [0, 1, 2], serving)
         for array in (found.decoded, found.cached, found.prefilled):
@@ -255,7 +256,7 @@ def test_impossible_requests_are_refused() -> None:
         stopped_counts(one_question(), [0], "telepathy")  # type: ignore[arg-type]
     with pytest.raises(CalibrationError, match="cache block"):
         stopped_counts(one_question(), [0], "prefix-cache", cache_block=0)
-    cut = one_question(natural_correct=None, natural_tokens=None, reference="last-checkpoint")
+    cut = one_question(natural_tokens=None, reference="last-checkpoint")
     with pytest.raises(CalibrationError, match="must end with the last checkpoint"):
         stopped_counts(cut, [0, 1], "kv-fork")
     for values in ((-1.0, 0.0, 1.0), (0.0, 0.0, 0.0), (float("nan"), 0.0, 1.0)):

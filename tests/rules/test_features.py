@@ -77,7 +77,7 @@ def test_nothing_looks_ahead() -> None:
     other = POPULATIONS[3].draw(30, np.random.default_rng(2))
     mixed = {
         name: np.concatenate([getattr(table, name)[:, :6], getattr(other, name)[:, 6:]], axis=1)
-        for name in ("correct", "answer_codes", "mean_logprob", "mean_entropy", "markers")
+        for name in ("answer_codes", "mean_logprob", "mean_entropy", "markers")
     }
     changed = replace(table, **mixed)  # type: ignore[arg-type]
     assert np.array_equal(feature_array(table)[:, :6], feature_array(changed)[:, :6])

@@ -21,8 +21,7 @@ from stopadvisor.collection.labels import regrade
 from stopadvisor.errors import EngineError, ProbeError
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.probes.plan import ProbePlan, Prompt, RawTrace
-from stopadvisor.probes.records import Checkpoint
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.records import Checkpoint, graded_table
 from stopadvisor.probes.trajectories import trajectory
 from stopadvisor.report.documents.assess import assessment_document
 from stopadvisor.runs.directory import RunDirectory
@@ -31,6 +30,7 @@ from stopadvisor.runs.sources import open_source
 from stopadvisor.serving.recorded_stops import compare_stops, recorded_stop
 from stopadvisor.workload.questions import PARTS, read_workload
 from tests.material import PLAN, edit_records, make_run
+from tests.populations import regraded
 from tests.scripted import ScriptedEngine, write_sums
 
 ANSWER = replace(PLAN, on_stop="answer")
@@ -81,7 +81,7 @@ def test_a_run_without_them_is_what_it_was(runs: dict[str, Path]) -> None:
     assert other.manifest["plan"]["on_stop"] == "answer"
     assert plain.manifest["id"] != other.manifest["id"]
     assert (plain.plan, other.plan) == (PLAN, ANSWER)
-    assert plain.table().visible_correct is None
+    assert plain.table().unseal().outcomes.visible_correct is None
     with pytest.raises(ProbeError, match=r"holds another run: plan.on_stop"):
         RunDirectory.resume(plain.path, other.manifest)
     with pytest.raises(ProbeError, match="on_stop must be 'probe' or 'answer', got 'stop'"):
@@ -89,7 +89,7 @@ def test_a_run_without_them_is_what_it_was(runs: dict[str, Path]) -> None:
 
 
 def test_the_table_is_right_where_the_visible_answer_is(runs: dict[str, Path]) -> None:
-    table = RunDirectory.load(runs["answer"]).table()
+    table = RunDirectory.load(runs["answer"]).table().unseal()
     assert table.on_stop == "answer"
     assert table.visible_tokens is not None
     for i, row in enumerate(lines(runs["answer"])):
@@ -102,8 +102,8 @@ def test_the_table_is_right_where_the_visible_answer_is(runs: dict[str, Path]) -
     assert (table.correct_online != table.with_on_stop("probe").correct_online).any()
     np.testing.assert_array_equal(trajectory(table)[:, :-1], table.correct_online)
     part = table.take(np.arange(7)[::-1])
-    assert part.visible_correct is not None
-    np.testing.assert_array_equal(part.visible_correct, table.stop_correct[:7][::-1])
+    assert part.outcomes.visible_correct is not None
+    np.testing.assert_array_equal(part.outcomes.visible_correct, table.stop_correct[:7][::-1])
     assert table.with_reference("last-checkpoint").on_stop == "probe"  # the paper's are forced
     with pytest.raises(ProbeError, match="probe with --on-stop answer"):
         RunDirectory.load(runs["probe"]).table().with_on_stop("answer")
@@ -125,8 +125,8 @@ def test_a_missing_visible_answer_is_named(runs: dict[str, Path]) -> None:
     with pytest.raises(
         ProbeError, match=f"question '{first.id}' has no visible answer at budget 0"
     ):
-        ProbeTable.from_records(broken, on_stop="answer")
-    assert ProbeTable.from_records(broken).on_stop == "probe"
+        graded_table(broken, on_stop="answer")
+    assert graded_table(broken).on_stop == "probe"
 
 
 def test_grading_again_grades_the_visible_answers(tmp_path: Path) -> None:
@@ -181,10 +181,12 @@ def test_the_forced_answers_of_such_a_run_are_those_of_any_other(runs: dict[str,
 
 def test_classifiers_learn_the_visible_answer(runs: dict[str, Path]) -> None:
     source = open_source(runs["answer"])
-    table = source.table
-    opposite = replace(table, correct=~table.correct)  # the label of the forced answer is unused
+    table = source.table.unseal()
+    opposite = regraded(table, correct=~table.correct)  # the label of the forced answer is unused
     settings = Settings(families=("learned",))
-    choices = [assess(replace(source, table=own), settings).choice for own in (table, opposite)]
+    choices = [
+        assess(replace(source, table=own.sealed()), settings).choice for own in (table, opposite)
+    ]
     assert choices[0] is not None
     assert choices[1] is not None
     assert choices[0].chains[0].scorer == choices[1].chains[0].scorer

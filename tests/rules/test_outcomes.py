@@ -7,8 +7,8 @@ from itertools import permutations
 import numpy as np
 import pytest
 
+from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.simulation import PRESETS
-from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.outcomes import BlindStopping, blind_stopping
 from stopadvisor.rules.scorer import Scorer
 
@@ -17,11 +17,11 @@ COLUMNS = (0, 3, 6)
 SCORER = Scorer("confidence", COLUMNS, None)
 
 
-def drawn(n: int, seed: int) -> ProbeTable:
+def drawn(n: int, seed: int) -> OpenQuestions:
     return UNSOLVED.draw(n, np.random.default_rng(seed))
 
 
-def by_confidence(table: ProbeTable, threshold: float) -> np.ndarray:
+def by_confidence(table: OpenQuestions, threshold: float) -> np.ndarray:
     thresholds = np.array([threshold])
     return np.asarray(SCORER.curve(table, thresholds).stops(0))
 

@@ -9,7 +9,7 @@ from stopadvisor.assessment.choice import Settings, choose
 from stopadvisor.assessment.sequences import candidate_schedules
 from stopadvisor.errors import ProbeError
 from stopadvisor.paper.protocol import PaperSetting
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import PAPER_WEIGHTS, serving_costs
 from stopadvisor.rules.drift import question_features
 from stopadvisor.rules.features import feature_array
@@ -27,12 +27,12 @@ ON_PREFIX = (
 )
 
 
-def draw(n: int = 40, seed: int = 0) -> ProbeTable:
+def draw(n: int = 40, seed: int = 0) -> OpenQuestions:
     rng = np.random.default_rng(seed)
     return with_own_positions(FREE_FORM.draw(n, rng), rng)
 
 
-def probes_of(table: ProbeTable, i: int, schedule: list[int]) -> list[int]:
+def probes_of(table: OpenQuestions, i: int, schedule: list[int]) -> list[int]:
     """Columns at which question `i` is probed online, in order."""
     length, found = int(table.trace_tokens[i]), []
     for column in schedule:
@@ -43,7 +43,7 @@ def probes_of(table: ProbeTable, i: int, schedule: list[int]) -> list[int]:
     return found
 
 
-def features_of(table: ProbeTable, i: int, columns: list[int]) -> list[float]:
+def features_of(table: OpenQuestions, i: int, columns: list[int]) -> list[float]:
     """The six features that need no grid, after the probes at these columns."""
     answers = [int(table.answer_codes[i, c]) for c in columns]
     run = 1
@@ -145,6 +145,6 @@ def test_what_takes_a_grid_says_so() -> None:
         PaperSetting.build(table)
     assert candidate_schedules(table) == (tuple(range(10)),)
     with pytest.raises(ProbeError, match="one grid"):
-        choose(table, 100, Settings(families=("learned", "confidence")))
+        choose(table.as_fit(), 100, Settings(families=("learned", "confidence")))
     with pytest.raises(ProbeError, match="one grid"):
         question_features(table, range(10))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import (
     MONEY,
     PAPER_WEIGHTS,
@@ -23,7 +23,7 @@ from tests.rules.test_costs import cases, one_question, serve
 PRICES = Weights(0.5, 0.05, 2.0, MONEY)
 
 
-def some_stops(table: ProbeTable, schedule: list[int], seed: int) -> np.ndarray:
+def some_stops(table: OpenQuestions, schedule: list[int], seed: int) -> np.ndarray:
     """A live checkpoint, or never, for each question."""
     rng = np.random.default_rng(seed)
     live = ~table.ended[:, schedule]
@@ -33,7 +33,7 @@ def some_stops(table: ProbeTable, schedule: list[int], seed: int) -> np.ndarray:
 
 @given(cases(), st.integers(0, 2**32 - 1), st.sampled_from([1, 4, 16]))
 def test_means_are_those_of_the_server_walked_through(
-    case: tuple[ProbeTable, list[int]], seed: int, block: int
+    case: tuple[OpenQuestions, list[int]], seed: int, block: int
 ) -> None:
     table, schedule = case
     stops = some_stops(table, schedule, seed)
@@ -63,7 +63,7 @@ def test_means_are_those_of_the_server_walked_through(
 
 
 @given(cases(), st.integers(0, 2**32 - 1))
-def test_at_break_even_nothing_is_saved(case: tuple[ProbeTable, list[int]], seed: int) -> None:
+def test_at_break_even_nothing_is_saved(case: tuple[OpenQuestions, list[int]], seed: int) -> None:
     table, schedule = case
     stops = some_stops(table, schedule, seed)
     # The same stops if nobody had to ask: thinking up to them, and the visible answer if never.

@@ -17,6 +17,7 @@ from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.runs.sources import ARCHIVE, ASSESSMENT, newest_source, open_source
 from stopadvisor.workload.questions import read_workload
+from tests.populations import regraded
 from tests.probes.test_records import arrays, checkpoint, record
 from tests.scripted import ScriptedEngine, write_sums
 
@@ -98,8 +99,9 @@ def test_the_fingerprint_tells_labels_apart_but_not_those_of_test(tmp_path: Path
 
     def flipped(part: int) -> Any:
         rows = (found.parts == part)[:, None]
-        correct = np.where(rows, ~found.table.correct, found.table.correct)
-        return replace(found, table=replace(found.table, correct=correct))
+        table = found.table.unseal()
+        correct = np.where(rows, ~table.correct, table.correct)
+        return replace(found, table=regraded(table, correct=correct).sealed())
 
     assert flipped(0).fingerprint() != found.fingerprint()
     assert flipped(1).fingerprint() != found.fingerprint()

@@ -75,7 +75,7 @@ def test_after_a_look_the_papers_side_takes_all_questions(
 ) -> None:
     path = make_run(tmp_path / "run", 300)
     before = study(name)([open_source(path)], OPTIONS)
-    open_calibration(open_source(path), study=name, delta=0.05)
+    open_calibration(open_source(path), {"study": name}, delta=0.05)
     source = open_source(path)
     assert is_opened(source)
     after = study(name)([source], OPTIONS)

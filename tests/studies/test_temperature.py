@@ -10,7 +10,7 @@ import pytest
 from stopadvisor.errors import StudyError
 from stopadvisor.paper.peaks import learned_peak
 from stopadvisor.paper.protocol import PaperSetting
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.records import graded_table
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.temperature import run
@@ -46,7 +46,7 @@ def test_runs_and_samples_are_rows(tmp_path: Path) -> None:
     )
     assert row["natural_accuracy"] == pytest.approx(np.mean([r.natural_correct for r in records]))
     assert row["mean_think_tokens"] == pytest.approx(np.mean([r.trace_tokens for r in records]))
-    table = ProbeTable.from_records(records, "last-checkpoint")
+    table = graded_table(records, "last-checkpoint")
     assert row["peak_gain"] == learned_peak(PaperSetting.build(table)).gain
     spread = row_of(found, "spread")
     gains = [float(str(r["peak_gain"])) for r in rows]

@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from stopadvisor.assessment.assess import calibration_size
 from stopadvisor.assessment.choice import choose
 from stopadvisor.certification.calibration import calibrate
-from stopadvisor.certification.transfer import calibrate_transfer, compare
+from stopadvisor.certification.transfer import calibrate_transfer, compare, target_view
 from stopadvisor.cli.main import main
 from stopadvisor.errors import StudyError
 from stopadvisor.policy.frozen import load_policy
@@ -81,10 +81,13 @@ def test_policies_are_compared_on_the_targets_test_questions(material: Path) -> 
     found = run([open_source(material / name) for name in ("old", "new")], options)
     target, settings = open_source(material / "new"), study_settings(options, boosted=True)
     content = load_policy(material / "old" / "policy.joblib").content
-    calibration = target.part("calibration")
+    calibration = target.part("calibration").unseal()
+    outside = target_view(target).part("calibration").unseal()
     choice = choose(target.part("fit"), calibration_size(calibration), settings)
-    moved = calibrate_transfer(content, target, settings)
-    expected = compare(content, target, moved, choice, calibrate(choice, calibration))
+    moved = calibrate_transfer(content, target, outside.as_calibration(), settings)
+    expected = compare(
+        content, target, moved, choice, calibrate(choice, calibration.as_calibration())
+    )
     rows = [r for r in rows_of(found, "savings") if r["target"] == "new"]
     assert [r["protocol"] for r in rows] == ["zero-shot", "target-calibrated", "target-trained"]
     for row, wanted in zip(rows, expected.rows, strict=True):

@@ -19,7 +19,7 @@ from stopadvisor.assessment.frontier import Frontier, chain_frontier, served_bud
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence, chain_of, score_out_of_fold
 from stopadvisor.certification.verification import scorer_of
 from stopadvisor.probes.grouping import calibration_rows
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable
 from stopadvisor.report.figures.data import (
     AlphaFigure,
     Curve,
@@ -86,7 +86,10 @@ class _Rule:
 
 
 def opened_risk(
-    choice: Choice, document: Mapping[str, Any], policy: Mapping[str, Any], table: ProbeTable
+    choice: Choice,
+    document: Mapping[str, Any],
+    policy: Mapping[str, Any],
+    table: CalibrationQuestions,
 ) -> OpenedRisk | None:
     """Risk of the calibrated rule along its thresholds.
 
@@ -98,7 +101,7 @@ def opened_risk(
         A ``calibration.json``.
     policy : mapping
         Content of the policy that it names.
-    table : ProbeTable
+    table : CalibrationQuestions
         The questions that the look opened, and no others.
 
     Returns
@@ -329,7 +332,7 @@ def _alphas(choice: Choice, rules: Mapping[str, _Rule], basis: str) -> AlphaFigu
 
 
 def _reliability(
-    table: ProbeTable, learned: _Rule | None, probabilities: FloatArray | None, basis: str
+    table: GradedTable, learned: _Rule | None, probabilities: FloatArray | None, basis: str
 ) -> ReliabilityFigure | None:
     live = ~table.ended
     scores = {}

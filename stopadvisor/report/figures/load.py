@@ -24,7 +24,7 @@ from stopadvisor.report.figures.deploy import OpenedRisk, deploy_exhibits, opene
 from stopadvisor.report.figures.paper import paper_exhibits
 from stopadvisor.report.figures.signals import Texts
 from stopadvisor.runs.directory import RunDirectory
-from stopadvisor.runs.ledger import CALIBRATION, Look, read_ledger
+from stopadvisor.runs.ledger import CALIBRATION, Look, hand_out, read_ledger
 from stopadvisor.runs.sources import Source
 from stopadvisor.workload.questions import read_workload
 
@@ -151,7 +151,8 @@ def _opened(assessment: Assessment, calibration: Document) -> OpenedRisk | None:
         raise PolicyError("the ledger holds no look of that calibration")
     for look in looks:
         keys = set(look.questions)
-        table = source.table.take(np.array([key in keys for key in source.table.keys]))
+        sealed = source.table.take(np.array([key in keys for key in source.table.keys]))
+        table = hand_out(sealed, look)
         found = opened_risk(assessment.choice, calibration, content, table)
         if found is None or found.position is None:
             return found

@@ -20,7 +20,7 @@ from stopadvisor.paper.protocol import (
     paper_split,
     threshold_grid,
 )
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.report.figures.data import (
     AlphaFigure,
     Curve,
@@ -37,6 +37,7 @@ from stopadvisor.report.figures.signals import (
     examples,
     signal_exhibits,
 )
+from stopadvisor.runs.access import open_all
 from stopadvisor.stats.reliability import reliability
 
 __all__ = ["paper_exhibits"]
@@ -45,7 +46,7 @@ __all__ = ["paper_exhibits"]
 def paper_exhibits(assessment: PaperAssessment, texts: Texts | None) -> Figures:
     """Everything that a report on an assessment under the paper's protocol shows."""
     result = assessment.paper
-    table = assessment.source.table
+    table = open_all(assessment.source)
     table = table.take(table.samples == 0).with_reference("last-checkpoint")
     setting = PaperSetting.build(table)
     row = next(r for r in result.matched_risk if r.alpha == assessment.alpha)
@@ -80,7 +81,7 @@ def paper_exhibits(assessment: PaperAssessment, texts: Texts | None) -> Figures:
 
 
 def _frontier(
-    table: ProbeTable, setting: PaperSetting, point: OperatingPoint | None, basis: str
+    table: GradedTable, setting: PaperSetting, point: OperatingPoint | None, basis: str
 ) -> FrontierFigure:
     thinking = setting.costs.thinking
     full = float(setting.costs.full_thinking.mean())

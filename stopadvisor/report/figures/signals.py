@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from stopadvisor.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.records import ProbeRecord
-from stopadvisor.probes.table import ProbeTable
 from stopadvisor.probes.trajectories import TYPES, classify, trajectory
 from stopadvisor.report.figures.data import (
     CheckpointFigure,
@@ -55,7 +55,7 @@ class Texts:
     questions: Mapping[str, str]
 
 
-def checkpoint_accuracy(table: ProbeTable, basis: str) -> CheckpointFigure:
+def checkpoint_accuracy(table: GradedTable, basis: str) -> CheckpointFigure:
     """Accuracy of stopping every question at each checkpoint."""
     return CheckpointFigure(
         table.budgets,
@@ -67,13 +67,13 @@ def checkpoint_accuracy(table: ProbeTable, basis: str) -> CheckpointFigure:
 
 
 def signal_exhibits(
-    table: ProbeTable, learned: FloatArray | None, columns: tuple[int, ...]
+    table: GradedTable, learned: FloatArray | None, columns: tuple[int, ...]
 ) -> tuple[SignalFigure, ...]:
     """Confidence, entropy, share of votes and the learned score, for right and wrong answers.
 
     Parameters
     ----------
-    table : ProbeTable
+    table : GradedTable
     learned : ndarray of float, shape (n_questions, n_scheduled), optional
         Out-of-fold probabilities.
     columns : tuple of int
@@ -119,7 +119,7 @@ def _spread(values: FloatArray, members: BoolArray) -> Spread:
 
 
 def examples(
-    table: ProbeTable, stops: Stops | None, texts: Texts | None
+    table: GradedTable, stops: Stops | None, texts: Texts | None
 ) -> tuple[QuestionExample, ...]:
     """A win, a loss and an oscillation: of each kind the one in the middle by thinking tokens.
 
@@ -143,7 +143,7 @@ def examples(
     return tuple(_example(kind, table, row, stops, texts) for kind, row in rows if row is not None)
 
 
-def _middle(table: ProbeTable, members: BoolArray) -> int | None:
+def _middle(table: GradedTable, members: BoolArray) -> int | None:
     rows = np.flatnonzero(members)
     if not rows.size:
         return None
@@ -152,7 +152,7 @@ def _middle(table: ProbeTable, members: BoolArray) -> int | None:
 
 
 def _example(
-    kind: str, table: ProbeTable, row: int, stops: Stops | None, texts: Texts | None
+    kind: str, table: GradedTable, row: int, stops: Stops | None, texts: Texts | None
 ) -> QuestionExample:
     name = table.ids[row]
     record = texts.records.get(name) if texts else None

@@ -1,0 +1,226 @@
+"""Who was right: outcomes apart from what can be seen online, and tables by who may read them.
+
+A rule is chosen on fit questions and certified on calibration questions, and the certificate is
+true only if nobody chose by calibration outcomes.  So the two are types of their own.  What chooses
+takes `FitQuestions`, what certifies takes `CalibrationQuestions`, and until the ledger has recorded
+a look, calibration questions are `SealedQuestions`: a `ProbeTable` without outcomes.  Knows no
+files and no ledger; `runs` says who may open what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stopadvisor.arrays import BoolArray, IntArray
+from stopadvisor.errors import CalibrationError, ProbeError
+from stopadvisor.probes.plan import OnStop
+from stopadvisor.probes.table import ProbeTable, row_numbers
+
+__all__ = [
+    "CalibrationQuestions",
+    "FitQuestions",
+    "GradedTable",
+    "OpenQuestions",
+    "Outcomes",
+    "SealedQuestions",
+    "require_calibration",
+    "require_fit",
+]
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Which answers are right, and what full thinking answers, as read-only arrays."""
+
+    correct: BoolArray  # (n_questions, n_checkpoints) forced answer equals gold
+    natural_correct: BoolArray | None  # (n_questions,); None in archives
+    visible_correct: BoolArray | None = None  # (n_questions, n_checkpoints)
+    """Whether the visible answer after a stop is right; None where none was collected.
+
+    Where the trace is over it is the natural answer.
+    """
+    natural_code: IntArray | None = None  # (n_questions,)
+    """The natural answer, numbered as in `ProbeTable.answer_codes`; -1 where it is empty or there
+    is none.  An outcome, because a stopped request never shows it."""
+
+    def __post_init__(self) -> None:
+        for array in self._arrays().values():
+            array.flags.writeable = False
+
+    def _arrays(self) -> dict[str, NDArray[Any]]:
+        every = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: array for name, array in every.items() if array is not None}
+
+    def take(self, rows: NDArray[Any]) -> Outcomes:
+        """Outcomes of some questions, by boolean mask or by row numbers."""
+        index = row_numbers(rows)
+        return replace(self, **{name: array[index] for name, array in self._arrays().items()})
+
+    def select(self, columns: Sequence[int]) -> Outcomes:
+        """Outcomes at some checkpoints."""
+        there = {n: a[:, list(columns)] for n, a in self._arrays().items() if a.ndim == 2}
+        return replace(self, **there)
+
+
+@dataclass(frozen=True)
+class _Carrier(ProbeTable):
+    """A table that takes its outcomes along wherever its questions go."""
+
+    _outcomes: Outcomes = field(kw_only=True, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        n, m = self.answer_codes.shape
+        found = self._outcomes
+        wanted: dict[str, tuple[int, ...]] = {"correct": (n, m)}
+        if self.reference == "natural":
+            if found.natural_correct is None:
+                raise ProbeError(
+                    "the natural reference needs natural answers; these probes hold none"
+                )
+            wanted["natural_correct"] = (n,)
+        if self.on_stop == "answer":
+            wanted["visible_correct"] = (n, m)
+        if found.natural_code is not None:
+            wanted["natural_code"] = (n,)
+        for name, shape in wanted.items():
+            if np.shape(getattr(found, name)) != shape:
+                got = np.shape(getattr(found, name))
+                raise ProbeError(f"{name} must have shape {shape}, got {got}")
+
+    @classmethod
+    def of(cls, table: ProbeTable, outcomes: Outcomes) -> Self:
+        """A table of this type, from what was seen and from what came of it."""
+        seen = {f.name: getattr(table, f.name) for f in fields(ProbeTable)}
+        return cls(**seen, _outcomes=outcomes)
+
+    @property
+    def observations(self) -> ProbeTable:
+        """What could be seen online, alone."""
+        return ProbeTable(**{f.name: getattr(self, f.name) for f in fields(ProbeTable)})
+
+    def take(self, rows: NDArray[Any]) -> Self:
+        """The table of some questions, by boolean mask or by row numbers."""
+        return type(self).of(self.observations.take(rows), self._outcomes.take(rows))
+
+    def select(self, columns: Sequence[int]) -> Self:
+        """The same questions at some of their checkpoints."""
+        return type(self).of(self.observations.select(columns), self._outcomes.select(columns))
+
+    def with_on_stop(self, on_stop: OnStop) -> Self:
+        """The same probes under another reply to a stop; see `ProbeTable.with_on_stop`."""
+        found = super().with_on_stop(on_stop)
+        if found.on_stop == self.on_stop:
+            return found
+        return replace(found, _outcomes=replace(self._outcomes, visible_correct=None))
+
+
+@dataclass(frozen=True)
+class GradedTable(_Carrier):
+    """Probes with their outcomes: what every measurement of a rule takes."""
+
+    @property
+    def outcomes(self) -> Outcomes:
+        """Who was right."""
+        return self._outcomes
+
+    @property
+    def correct(self) -> BoolArray:
+        """Whether each forced answer is right."""
+        return self._outcomes.correct
+
+    @property
+    def natural_correct(self) -> BoolArray | None:
+        """Whether the natural answer is right; None in archives."""
+        return self._outcomes.natural_correct
+
+    @property
+    def full_correct(self) -> BoolArray:
+        """Whether full thinking is correct, under the table's reference."""
+        if self.reference == "natural":
+            assert self.natural_correct is not None  # held by __post_init__
+            return self.natural_correct
+        return self.correct[:, -1]
+
+    @property
+    def stop_correct(self) -> BoolArray:
+        """Whether the reply of a stop is right, the visible answer or the forced one.
+
+        This is what a stopping rule is to foresee, so classifiers are fitted on it.
+        """
+        visible = self._outcomes.visible_correct
+        return self.correct if visible is None else visible
+
+    @property
+    def correct_online(self) -> BoolArray:
+        """Correctness of what the caller gets when stopped at each checkpoint.
+
+        Where no probe happens the question ends by itself with the reference's answer.
+        """
+        return np.where(self.ended, self.full_correct[:, None], self.stop_correct)
+
+
+@dataclass(frozen=True)
+class FitQuestions(GradedTable):
+    """Questions to choose on.  Nothing is certified on them."""
+
+
+@dataclass(frozen=True)
+class CalibrationQuestions(GradedTable):
+    """Questions to certify on, handed out by the ledger.  Nothing is chosen on them."""
+
+
+@dataclass(frozen=True)
+class OpenQuestions(GradedTable):
+    """Questions whose outcomes hold no promise: published, simulated, or looked at already.
+
+    Whoever has them may split them as they like.
+    """
+
+    def as_fit(self) -> FitQuestions:
+        """These questions, to choose on."""
+        return FitQuestions.of(self, self.outcomes)
+
+    def as_calibration(self) -> CalibrationQuestions:
+        """These questions, to certify on."""
+        return CalibrationQuestions.of(self, self.outcomes)
+
+    def sealed(self) -> SealedQuestions:
+        """These questions without their outcomes, until somebody may read them."""
+        return SealedQuestions.of(self, self.outcomes)
+
+
+@dataclass(frozen=True)
+class SealedQuestions(_Carrier):
+    """Questions whose outcomes nobody may read yet."""
+
+    def unseal(self) -> OpenQuestions:
+        """The questions with their outcomes.
+
+        For `runs` alone: fit questions by `Source.part`, calibration questions by the ledger, what
+        is open already by `runs.access`.
+        """
+        return OpenQuestions.of(self, self._outcomes)
+
+
+def require_fit(table: object) -> None:
+    """Raise CalibrationError unless a rule may be chosen on these questions."""
+    if not isinstance(table, FitQuestions):
+        raise CalibrationError(
+            f"a rule is chosen on FitQuestions, got {type(table).__name__}: chosen on any others "
+            "it could not be certified on them"
+        )
+
+
+def require_calibration(table: object) -> None:
+    """Raise CalibrationError unless a rule may be certified on these questions."""
+    if not isinstance(table, CalibrationQuestions):
+        raise CalibrationError(
+            f"a rule is certified on CalibrationQuestions, got {type(table).__name__}: the ledger "
+            "hands them out for a look"
+        )
