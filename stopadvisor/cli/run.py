@@ -27,7 +27,7 @@ from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.errors import ModelError
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.policy.requests import DRAWS
+from stopadvisor.policy.requests import THINKING_MODES
 from stopadvisor.probes.plan import Engine, ProbePlan
 from stopadvisor.report.documents.run import run_document
 from stopadvisor.report.text.run import show_summary
@@ -99,7 +99,7 @@ class RunOptions:
 )
 @click.option(
     "--serving",
-    type=click.Choice(DRAWS),
+    type=click.Choice(THINKING_MODES),
     show_default="overlap if the policy was chosen for it",
     help="At a server: resume thinking after each probe, or let it stream on while one runs.",
 )

@@ -16,12 +16,12 @@ from stopadvisor.probes.plan import OnStop, ProbePlan, Prompt
 from stopadvisor.workload.questions import Question, content_key, render_messages
 
 __all__ = [
-    "DRAWS",
-    "Draws",
+    "THINKING_MODES",
     "OnStop",
     "PromptLike",
     "Reply",
     "Request",
+    "ThinkingMode",
     "make_requests",
     "policy_plan",
 ]
@@ -29,9 +29,9 @@ __all__ = [
 PromptLike = str | Sequence[Mapping[str, str]] | Question
 """A question's text, chat messages that are sent as they stand, or a line of a workload."""
 
-Draws = Literal["resume", "overlap"]
+ThinkingMode = Literal["resume", "overlap"]
 """How a server thinks: resumed after each probe, or streaming on while a probe runs."""
-DRAWS: tuple[Draws, ...] = get_args(Draws)
+THINKING_MODES: tuple[ThinkingMode, ...] = get_args(ThinkingMode)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from stopadvisor.answers.normal_form import extract_natural
 from stopadvisor.collection.progress import Progress, report_remarks
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.policy.requests import Draws, OnStop, Reply, Request, make_requests
+from stopadvisor.policy.requests import OnStop, Reply, Request, ThinkingMode, make_requests
 from stopadvisor.policy.session import Rule
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.serving.answer_file import AnswerFile, AnswerRecord, FullAnswer, normal_form
@@ -48,11 +48,11 @@ class _Serve(Protocol):
     ) -> Iterator[tuple[int, Reply]]: ...
 
 
-def _serve_function(draws: Draws | None) -> _Serve:
-    if draws is not None:
+def _serve_function(mode: ThinkingMode | None) -> _Serve:
+    if mode is not None:
         from stopadvisor.engines.openai.online import serve
 
-        return cast(_Serve, partial(serve, serving=draws))
+        return cast(_Serve, partial(serve, serving=mode))
     from stopadvisor.engines.hf.online import serve as serve_here
 
     return cast(_Serve, serve_here)
@@ -66,8 +66,8 @@ class AnswerPass:
     plan: ProbePlan
     engine: HfEngine | OpenAiEngine
     on_stop: OnStop
-    draws: Draws | None
-    """How a server's thinking is drawn; None where the model runs here."""
+    mode: ThinkingMode | None
+    """How a server thinks; None where the model runs here."""
     file: AnswerFile
     grader: Grader
     progress: Progress
@@ -85,7 +85,7 @@ class AnswerPass:
         """Answer what the file does not answer yet."""
         done = self.file.done(questions)
         left = [question for question in questions if question.id not in done]
-        if left and self.draws is not None:
+        if left and self.mode is not None:
             self.batch_size = cast("OpenAiEngine", self.engine).slots()
         elif left:
             self.batch_size = self.asked_size or self.engine.auto_batch_size(self.plan)
@@ -116,7 +116,7 @@ class AnswerPass:
         self, questions: Sequence[Question], *, stopping: bool
     ) -> Iterator[tuple[Question, Reply]]:
         """Ask questions and yield each as it is over; batches halve when memory runs out."""
-        serve = _serve_function(self.draws)
+        serve = _serve_function(self.mode)
         left = list(questions)
         while left:
             replies = serve(

@@ -20,7 +20,7 @@ from stopadvisor.certification.budgets import check_budgets
 from stopadvisor.collection.progress import Progress
 from stopadvisor.errors import EngineError
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy, load_policy
-from stopadvisor.policy.requests import Draws, OnStop, make_requests, policy_plan
+from stopadvisor.policy.requests import OnStop, ThinkingMode, make_requests, policy_plan
 from stopadvisor.probes.plan import Engine, ProbePlan
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
@@ -62,7 +62,7 @@ class AnswerSettings:
     """Only so many questions, the first ones."""
     answer_cap: int | None = None
     """None: the one that was certified, else the default."""
-    serving: Draws | None = None
+    serving: ThinkingMode | None = None
     """None: overlap at a server where the policy was chosen for it."""
 
 
@@ -80,8 +80,8 @@ class AnsweredWorkload:
     setting: str
     """Short hash over all that decides an answer and what it costs."""
     on_stop: OnStop
-    serving: Draws | None
-    """How a server's thinking was resumed; None where the model ran here."""
+    serving: ThinkingMode | None
+    """How a server thought; None where the model ran here."""
     lines: tuple[AnswerRecord, ...]
     """Answers to the questions that were asked for, in the order of the file."""
     new: int
@@ -271,14 +271,14 @@ def _check_engine(
 
 def _choose_serving(
     engine: HfEngine | OpenAiEngine, policy: Policy, settings: AnswerSettings, remarks: list[str]
-) -> Draws | None:
-    """How a server's thinking is resumed; None where the model runs here."""
+) -> ThinkingMode | None:
+    """Say how a server thinks; None where the model runs here."""
     if not settings.at_server:
         return None
-    from stopadvisor.engines.openai.online import choose_draws
+    from stopadvisor.engines.openai.online import choose_thinking_mode
 
     server = cast("OpenAiEngine", engine)
-    return server.call(choose_draws, server.served_model, policy, settings.serving, remarks)
+    return server.call(choose_thinking_mode, server.served_model, policy, settings.serving, remarks)
 
 
 def _setting(
@@ -286,7 +286,7 @@ def _setting(
     identity: Mapping[str, Any],
     plan: ProbePlan,
     on_stop: OnStop,
-    serving: Draws | None,
+    serving: ThinkingMode | None,
 ) -> str:
     """Name everything that decides the answers and what they cost, in eight digits."""
     decides = [policy.digest, identity, plan.answer_cap, on_stop]

@@ -20,7 +20,7 @@ from stopadvisor.engines.http.completion import Unfinished
 from stopadvisor.engines.openai import load_engine
 from stopadvisor.engines.openai.chat_stream import ChatReader, Cutter
 from stopadvisor.engines.openai.engine import OpenAiEngine
-from stopadvisor.engines.openai.online import choose_draws, serve, server_plan
+from stopadvisor.engines.openai.online import choose_thinking_mode, serve, server_plan
 from stopadvisor.engines.openai.regime import RegimeMeasure, measure_engine
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.policy.frozen import save_policy
@@ -298,9 +298,9 @@ def test_thinking_cannot_be_resumed_there() -> None:
     with fake_server(**VLLM) as server, chat_engine(server) as engine:
         policy = policy_of(engine, entropy_source="none", serving="prefix-cache")
         served = engine.served_model
-        assert engine.call(choose_draws, served, policy, None, []) == "overlap"
+        assert engine.call(choose_thinking_mode, served, policy, None, []) == "overlap"
         with pytest.raises(ModelError, match="cannot resume thinking"):
-            engine.call(choose_draws, served, policy, "resume", [])
+            engine.call(choose_thinking_mode, served, policy, "resume", [])
 
 
 def test_run_serves_through_a_chat(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,10 +14,10 @@ import pytest
 from stopadvisor.cli.main import main
 from stopadvisor.engines.http.client import Client
 from stopadvisor.engines.http.completion import read_events
-from stopadvisor.engines.openai.online import choose_draws, connect, serve, server_plan
+from stopadvisor.engines.openai.online import choose_thinking_mode, connect, serve, server_plan
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.policy.frozen import save_policy
-from stopadvisor.policy.requests import Draws, Reply, make_requests
+from stopadvisor.policy.requests import Reply, ThinkingMode, make_requests
 from tests.engines.fake_server import BREAKS, FAULTS, FakeServer, Story, end_id, fake_server, ids_of
 from tests.engines.test_openai_online import (
     BUDGETS,
@@ -34,7 +34,7 @@ WHOLE = LENGTH + VISIBLE
 NEVER: dict[str, Any] = {"decision_threshold": 9.0, "threshold": 9.0}
 
 
-def replied(server: FakeServer, serving: Draws = "overlap", **changes: Any) -> Reply:
+def replied(server: FakeServer, serving: ThinkingMode = "overlap", **changes: Any) -> Reply:
     with engine_at(server) as engine:
         policy = policy_of(engine, **changes)
         server.streamed.clear()
@@ -206,12 +206,14 @@ def test_a_call_that_is_cancelled_ends_its_stream() -> None:
     ],
 )
 def test_the_policy_says_unless_the_user_does(
-    chosen_for: str, asked: Draws | None, used: Draws
+    chosen_for: str, asked: ThinkingMode | None, used: ThinkingMode
 ) -> None:
     with fake_server() as server, engine_at(server) as engine:
         policy = policy_of(engine, serving=chosen_for)
         remarks: list[str] = []
-        assert engine.call(choose_draws, engine.served_model, policy, asked, remarks) == used
+        assert (
+            engine.call(choose_thinking_mode, engine.served_model, policy, asked, remarks) == used
+        )
     assert remarks == []
 
 
@@ -219,11 +221,14 @@ def test_a_server_that_streams_no_ids_is_found_out() -> None:
     with fake_server(streams_ids=False) as server, engine_at(server) as engine:
         policy = policy_of(engine, serving="overlap")
         remarks: list[str] = []
-        assert engine.call(choose_draws, engine.served_model, policy, None, remarks) == "resume"
+        assert (
+            engine.call(choose_thinking_mode, engine.served_model, policy, None, remarks)
+            == "resume"
+        )
         assert "chosen for overlap" in remarks[0]
         assert "streams token ids" in remarks[0]
         with pytest.raises(ModelError, match="streams token ids"):
-            engine.call(choose_draws, engine.served_model, policy, "overlap", remarks)
+            engine.call(choose_thinking_mode, engine.served_model, policy, "overlap", remarks)
 
 
 def test_run_overlaps_where_the_policy_was_chosen_for_it(

@@ -15,7 +15,7 @@ from stopadvisor.engines.openai import load_engine
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.engines.openai.online import serve, server_plan
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.policy.requests import Draws, OnStop, Reply, Request, make_requests
+from stopadvisor.policy.requests import OnStop, Reply, Request, ThinkingMode, make_requests
 from stopadvisor.workload.questions import read_workload
 from tests.engines.online_policies import rule
 from tests.integration.proxy import FAULTS, Fault, FaultProxy, every
@@ -40,7 +40,11 @@ def requests_of(policy: Policy, number: int = N_QUESTIONS) -> list[Request]:
 
 
 def served(
-    engine: OpenAiEngine, policy: Policy, serving: Draws, on_stop: OnStop = "probe", **how: Any
+    engine: OpenAiEngine,
+    policy: Policy,
+    serving: ThinkingMode,
+    on_stop: OnStop = "probe",
+    **how: Any,
 ) -> list[Reply]:
     asked, plan = requests_of(policy, **how), server_plan(policy)
     replies = dict(serve(engine, asked, plan, policy, on_stop=on_stop, serving=serving))

@@ -1,8 +1,8 @@
-"""Real early exit: generate, probe over the live cache, ask the policy, stop or go on.
+"""Early exit on a model in this process: a `policy.session.Session` says what each request needs.
 
-A probe branches off the cache of the running trace and is thrown away with its columns, so that a
-trace that goes on is the very one that would have come without any probe.  Places of requests that
-are over are taken by waiting ones.  Knows no files and no gold answer.
+A probe branches off the cache of the running trace, and its columns are dropped afterwards.  So a
+trace that goes on is token for token the one that comes without probes.  Waiting requests take the
+places of those that are done.  Knows no files and no gold answer.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Real early exit over HTTP: draw to a checkpoint, probe, ask the policy, stop or draw on.
+"""Early exit over HTTP: a server thinks and answers, a `policy.session.Session` says what to ask.
 
-Thinking is drawn in parts, each a request that sends prompt and thinking so far as token ids, so
-that the server's prefix cache gives them back; or with overlap it streams on while a probe runs,
-and is broken off at a stop.  Stops are those of `engines.hf.online`.  Knows no files and no gold
-answer.
+Resumed thinking is drawn in parts.  Each part is a request that sends the prompt and the thinking
+so far as token ids, which the server finds in its prefix cache.  With overlap, thinking streams on
+while a probe runs, and is broken off at a stop.  Stops are the same either way, and those of
+`engines.hf.online`.  Knows no files and no gold answer.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from stopadvisor.engines.openai.chat_backend import OtherTraceError
 from stopadvisor.engines.openai.endpoint import check_streams
 from stopadvisor.engines.openai.load import identity_of, open_model
 from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
-from stopadvisor.engines.openai.thinking import Parts, Thinking, streaming
+from stopadvisor.engines.openai.thinking import ResumedThinking, Thinking, streaming
 from stopadvisor.engines.openai.trace import ForcedAnswer, Trace
 from stopadvisor.engines.sampling import entropy_top_k
 from stopadvisor.errors import ModelError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import (
-    Draws,
     OnStop,
     PromptLike,
     Reply,
     Request,
+    ThinkingMode,
     make_requests,
     policy_plan,
 )
@@ -43,7 +43,7 @@ from stopadvisor.probes.plan import ProbePlan
 if TYPE_CHECKING:
     from stopadvisor.engines.openai.engine import OpenAiEngine
 
-__all__ = ["PolicyServer", "choose_draws", "connect", "entropy_at", "serve", "server_plan"]
+__all__ = ["PolicyServer", "choose_thinking_mode", "connect", "entropy_at", "serve", "server_plan"]
 
 
 @asynccontextmanager
@@ -54,7 +54,7 @@ async def connect(
     model: str | None = None,
     on_stop: OnStop | None = None,
     answer_cap: int | None = None,
-    serving: Draws | None = None,
+    serving: ThinkingMode | None = None,
     **options: Any,
 ) -> AsyncIterator[PolicyServer]:
     """Open a served model and hold a frozen policy against it, once for many prompts.
@@ -114,10 +114,10 @@ async def connect(
     )
     try:
         remarks = policy.check_source(identity_of(served), entropy_at(served, policy))
-        draws = await choose_draws(served, policy, serving, remarks)
+        mode = await choose_thinking_mode(served, policy, serving, remarks)
         how: OnStop = on_stop or policy.on_stop
         served.endpoint.check_on_stop(how)
-        yield PolicyServer(_Answering(served, plan, policy, how, draws, remarks), policy)
+        yield PolicyServer(_PolicyService(served, plan, policy, how, mode, remarks), policy)
     finally:
         await served.aclose()
 
@@ -126,18 +126,18 @@ async def connect(
 class PolicyServer:
     """A frozen policy at a server; made by `connect`."""
 
-    _answering: _Answering
+    _service: _PolicyService
     policy: Policy
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """Differences from calibration that ask for a passing ``verify`` before this serves."""
-        return tuple(self._answering.remarks)
+        return tuple(self._service.remarks)
 
     @property
-    def serving(self) -> Draws:
+    def serving(self) -> ThinkingMode:
         """Whether thinking is resumed after each probe or overlaps with it."""
-        return self._answering.draws
+        return self._service.mode
 
     async def answer(self, prompt: PromptLike, *, task: str | None = None) -> Reply:
         """Answer one prompt, thinking only as long as the policy lets it.
@@ -163,12 +163,12 @@ class PolicyServer:
             The server refuses, or goes on failing for longer than its retry time-out.
         """
         (request,) = make_requests([prompt], self.policy, task=task)
-        return await self._answering.go(request)
+        return await self._service.answer(request)
 
 
-async def choose_draws(
-    served: ServedModel, policy: Policy, asked: Draws | None, remarks: list[str]
-) -> Draws:
+async def choose_thinking_mode(
+    served: ServedModel, policy: Policy, asked: ThinkingMode | None, remarks: list[str]
+) -> ThinkingMode:
     """Return how thinking is drawn: as asked, else as the policy was chosen for, where that works.
 
     Parameters
@@ -227,7 +227,7 @@ def serve(
     *,
     batch_size: int | None = None,
     on_stop: OnStop = "probe",
-    serving: Draws = "resume",
+    serving: ThinkingMode = "resume",
 ) -> Iterator[tuple[int, Reply]]:
     """Answer requests and yield each with its position as soon as it is over.
 
@@ -242,7 +242,7 @@ def serve(
     on_stop : {"probe", "answer"}
         What a stopped request gets.
     serving : {"resume", "overlap"}
-        From `choose_draws`.
+        From `choose_thinking_mode`.
 
     Raises
     ------
@@ -250,13 +250,13 @@ def serve(
         As `PolicyServer.answer`.  What was over before is yielded before the error is raised.
     """
     engine.served_model.endpoint.check_on_stop(on_stop)
-    answering = _Answering(engine.served_model, plan, rule, on_stop, serving, engine.remarks)
+    service = _PolicyService(engine.served_model, plan, rule, on_stop, serving, engine.remarks)
     waiting = iter(enumerate(requests))
     done: queue.SimpleQueue[tuple[int, Reply] | None] = queue.SimpleQueue()
 
     async def worker() -> None:
         for number, request in waiting:
-            done.put((number, await answering.go(request)))
+            done.put((number, await service.answer(request)))
 
     async def work(size: int) -> None:
         async with anyio.create_task_group() as group:
@@ -266,26 +266,26 @@ def serve(
     yield from engine.results(work, batch_size, done)
 
 
-_ANEW = 4
-"""Attempts at a question whose stream breaks off where nothing can go on with it."""
+_ATTEMPTS = 4
+"""Attempts at a request whose stream breaks off and cannot be continued."""
 
 
 @dataclass
-class _Answering:
-    """What all requests of one policy have in common."""
+class _PolicyService:
+    """A policy at a served model; what all its requests share."""
 
     model: ServedModel
     plan: ProbePlan
     rule: Rule | None
     on_stop: OnStop
-    draws: Draws
+    mode: ThinkingMode
     remarks: list[str]
     """What the user should know; grows."""
 
     def __post_init__(self) -> None:
         self.model.check_cap(self.plan)
 
-    async def go(self, request: Request) -> Reply:
+    async def answer(self, request: Request) -> Reply:
         """Answer one request."""
         prompt_ids = self.model.open(request.prompt.messages)
         if self.model.thinking_room(prompt_ids, self.plan) < self.plan.max_think:
@@ -296,13 +296,13 @@ class _Answering:
         replica = self.model.client.assign_replica()
         trace = self.model.begin(prompt_ids, request.prompt, self.plan, replica=replica)
         row = _RequestRow(self, request, trace, self.session(request))
-        for left in reversed(range(_ANEW)):
+        for left in reversed(range(_ATTEMPTS)):
             try:
                 return await self._once(row)
             except OtherTraceError:
                 if not left:
                     raise
-                row = row.anew()
+                row = row.restarted()
         raise AssertionError("the last attempt returns or raises")
 
     def session(self, request: Request) -> Session:
@@ -327,32 +327,37 @@ class _Answering:
 
     def _thinking(self, trace: Trace) -> AbstractAsyncContextManager[Thinking]:
         # Without a rule nothing runs beside the thinking.
-        if self.draws == "overlap" and self.rule is not None and self.rule.trigger.probes:
+        if self.mode == "overlap" and self.rule is not None and self.rule.trigger.probes:
             return streaming(self.model, trace)
-        return nullcontext(Parts(self.model, trace))
+        return nullcontext(ResumedThinking(self.model, trace))
 
 
 @dataclass
 class _RequestRow:
     """A request on its way."""
 
-    common: _Answering
+    service: _PolicyService
     request: Request
     trace: Trace
     session: Session
     started: float = field(default_factory=time.perf_counter)
     n_probes: int = 0
     probe_tokens: int = 0
-    in_vain: int = 0
-    """Tokens of attempts that were given up; their probes and seconds are among the others."""
+    discarded_tokens: int = 0
+    """Thinking of attempts that were given up; their probes and seconds count with the others."""
 
-    def anew(self) -> _RequestRow:
-        """Return the request as it begins again; what was asked in vain goes on counting."""
+    def restarted(self) -> _RequestRow:
+        """Return the request for another attempt, with the counts of the earlier ones."""
         old = self.trace
-        begin = self.common.model.begin
+        begin = self.service.model.begin
         trace = begin(old.prompt_ids, old.prompt, old.plan, replica=old.replica)
-        session = self.common.session(self.request)
-        return replace(self, trace=trace, session=session, in_vain=self.in_vain + len(old.ids))
+        session = self.service.session(self.request)
+        return replace(
+            self,
+            trace=trace,
+            session=session,
+            discarded_tokens=self.discarded_tokens + len(old.ids),
+        )
 
     async def think(self, thinking: Thinking) -> tuple[Stop, ForcedAnswer] | None:
         """Do what the session asks until it stops, or until the trace and its answer are over.
@@ -364,9 +369,9 @@ class _RequestRow:
 
         Notes
         -----
-        A probe is sent once the one before was judged to go on, never in vain.  Where the trace
-        has ended meanwhile, checkpoints before its end are probed all the same: calibration has
-        seen their answers, and counts a stop there.
+        A probe is sent once the one before was judged.  If the trace ends meanwhile, checkpoints
+        before its end are probed all the same: calibration saw their answers, and a stop there
+        counts.
         """
         while True:
             event = self.session.next_event()
@@ -393,7 +398,7 @@ class _RequestRow:
         forced = await self._force(position)
         self.n_probes += 1
         self.probe_tokens += len(forced.ids)
-        chat = self.common.model.chat
+        chat = self.service.model.chat
         seen = chat.decode(self.trace.ids[:position])
         self.session.judge(
             answer=forced.text,
@@ -404,7 +409,7 @@ class _RequestRow:
         return forced
 
     async def _force(self, budget: int) -> ForcedAnswer:
-        model, plan = self.common.model, self.common.plan
+        model, plan = self.service.model, self.service.plan
         return await model.force(
             self.trace.prompt_ids,
             self.trace.ids[:budget],
@@ -416,11 +421,11 @@ class _RequestRow:
 
     async def stopped(self, stop: Stop, forced: ForcedAnswer) -> Reply:
         """Reply with the forced answer, or have a visible one written."""
-        model = self.common.model
+        model = self.service.model
         trace, task = self.trace, self.request.task
         thinking = trace.ids[: stop.position]
-        if self.common.draws == "overlap":
-            drawn = len(trace.ids)  # of an answer that the model had begun by itself, too
+        if self.service.mode == "overlap":
+            drawn = len(trace.ids)  # also of an answer that the model began meanwhile
         else:
             drawn = trace.end.thinking if trace.end.thinking >= 0 else len(trace.ids)
         if stop.reply == "probe":
@@ -433,8 +438,8 @@ class _RequestRow:
         return self._reply(text, short, visible, drawn, thinking, stop=stop)
 
     def ended(self) -> Reply:
-        """Reply with what the trace says that ended by itself, or was cut."""
-        model, trace = self.common.model, self.trace
+        """Reply with the model's own answer, or without one where thinking was cut."""
+        model, trace = self.service.model, self.trace
         length = trace.end.thinking
         text, short, visible = None, None, 0
         if trace.end.closed:
@@ -459,11 +464,11 @@ class _RequestRow:
             stopped_at=None if stop is None else stop.index,
             budget=None if stop is None else stop.position,
             prompt_tokens=len(self.trace.prompt_ids),
-            think_tokens=self.in_vain + drawn,
+            think_tokens=self.discarded_tokens + drawn,
             probe_tokens=self.probe_tokens,
             visible_tokens=visible,
             n_probes=self.n_probes,
             seconds=time.perf_counter() - self.started,
             finish="stopped" if stop is not None else ("length" if self.trace.end.cut else "stop"),
-            thinking=self.common.model.chat.decode(list(thinking)),
+            thinking=self.service.model.chat.decode(list(thinking)),
         )

@@ -1,7 +1,7 @@
-"""The thinking of one request as early exit needs it: drawn part by part, or streaming on.
+"""The thinking of one request, as early exit needs it: resumed part by part, or streaming on.
 
-Both say when the trace has come to a budget, or to its end before it; what is drawn is the same.
-Knows the model; nothing of policies, probes or replies.
+Both wait until the trace has so many tokens, or is over; the tokens are the same.  Knows the model;
+nothing of policies, probes or replies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stopadvisor.engines.errors import first_error
 from stopadvisor.engines.openai.model import ServedModel
 from stopadvisor.engines.openai.trace import Trace
 
-__all__ = ["Parts", "Stream", "Thinking", "streaming"]
+__all__ = ["ResumedThinking", "StreamedThinking", "Thinking", "streaming"]
 
 
 class Thinking(Protocol):
@@ -29,8 +29,8 @@ class Thinking(Protocol):
 
 
 @dataclass(frozen=True)
-class Parts:
-    """Draws no further than it is asked to: nothing is thought in vain, each part is a request."""
+class ResumedThinking:
+    """Thinks no further than it is asked to, so nothing is discarded; each part is a request."""
 
     model: ServedModel
     trace: Trace
@@ -41,8 +41,8 @@ class Parts:
 
 
 @dataclass
-class Stream:
-    """One request that thinks on whoever waits for it; made by `streaming`."""
+class StreamedThinking:
+    """One request that thinks on while others wait for it or probe; made by `streaming`."""
 
     model: ServedModel
     trace: Trace
@@ -70,7 +70,7 @@ class Stream:
 
 
 @asynccontextmanager
-async def streaming(model: ServedModel, trace: Trace) -> AsyncIterator[Stream]:
+async def streaming(model: ServedModel, trace: Trace) -> AsyncIterator[StreamedThinking]:
     """Begin a stream; what is still to come when this is left is given up.
 
     Raises
@@ -78,7 +78,7 @@ async def streaming(model: ServedModel, trace: Trace) -> AsyncIterator[Stream]:
     EngineError
         The server refuses, or goes on failing for longer than its retry time-out.
     """
-    stream = Stream(model, trace)
+    stream = StreamedThinking(model, trace)
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(stream.draw)
