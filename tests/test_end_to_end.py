@@ -231,4 +231,6 @@ def test_the_archives_can_be_deployed_from(name: str, tmp_path: Path) -> None:
     assert document["recommendation"]["policy"] in ("learned", "scalar")
     assert document["workload"]["full_reference"] == "last-checkpoint"
     # Under this reference every schedule ends with the answer that counts as full thinking's.
-    assert document["recommendation"]["schedule"][-1] == document["workload"]["budgets"][-1]
+    schedule = document["recommendation"]["schedule"]
+    assert schedule is not None
+    assert schedule[-1] == document["workload"]["budgets"][-1]

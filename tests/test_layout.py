@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
@@ -134,6 +135,15 @@ def test_every_module_names_what_is_public() -> None:
 
     unsaid = [m.name for m in MODULES if "__all__" not in m.bound and not hides_nothing(m)]
     assert not unsaid
+
+
+def test_no_public_class_name_stands_twice() -> None:
+    places = defaultdict(list)
+    for module in MODULES:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(f"{module.name}:{node.lineno}")
+    assert not {name: where for name, where in places.items() if len(where) > 1}
 
 
 # --- What an import loads -------------------------------------------------------------------------

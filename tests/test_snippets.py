@@ -9,10 +9,12 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from stopadvisor.policy.frozen import save_policy
 from tests.generate import ROOT
 from tests.policy_content import family_content
+from tests.schemas import DOCUMENTS, schema
 from tests.snippets import (
     KNOWN,
     Snippet,
@@ -74,8 +76,14 @@ def test_it_runs_as_it_stands(workplaces: Callable[[Path], Workplace], snippet: 
 
 
 @pytest.mark.parametrize("snippet", READ, ids=map(str, READ))
-def test_it_is_json(snippet: Snippet) -> None:
-    assert parse(snippet)
+def test_it_is_json_and_a_document_fits_its_schema(snippet: Snippet) -> None:
+    found = parse(snippet)
+    assert found
+    for document in found:
+        if isinstance(document, dict) and "schema" in document:
+            assert any(Draft202012Validator(schema(n)).is_valid(document) for n in DOCUMENTS), (
+                "fits no schema"
+            )
 
 
 def test_every_fence_says_what_it_is() -> None:

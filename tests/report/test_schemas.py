@@ -18,12 +18,14 @@ from jsonschema import Draft202012Validator
 
 from stopadvisor.cli.main import COMMANDS, main
 from stopadvisor.collection.cues import CueExample
-from stopadvisor.collection.preflight import Check, PreflightReport
+from stopadvisor.collection.preflight import PreflightReport
 from stopadvisor.engines.openai.regime import Repeated, classify, write_regime
 from stopadvisor.policy.frozen import Policy, build_policy, save_policy
+from stopadvisor.probes.plan import Check
 from stopadvisor.report.documents.inspect import policy_document
 from stopadvisor.report.documents.probe import preflight_document
 from stopadvisor.runs.directory import RunDirectory
+from tests.goldens import Goldens
 from tests.material import PLAN, keep_studies, make_run, write_archive
 from tests.policy_content import example_contents
 from tests.schemas import DOCUMENTS, FOLDER, check_valid, schema, schema_text
@@ -33,9 +35,9 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_the_file_is_up_to_date(name: str) -> None:
-    text = (FOLDER / f"{name}.json").read_text(encoding="utf-8")
-    assert text == schema_text(name), "run `python -m tests.schemas`"
+def test_the_file_is_up_to_date(name: str, goldens: Goldens) -> None:
+    text = schema_text(name)
+    goldens.check(FOLDER / f"{name}.json", text)
     Draft202012Validator.check_schema(json.loads(text))
 
 
