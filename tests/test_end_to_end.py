@@ -87,7 +87,6 @@ def replay(path: Path, policy_path: str) -> tuple[list[int], int]:
 def certified_rule(source: Source, family: str, alpha: float) -> ExportedRule:
     """The rule as calibration has it in memory."""
     choice = assess(source, Settings(alpha=alpha, families=(family,), weights=DECODED_ONLY)).choice
-    assert choice is not None
     rule = calibrate(choice, source.part("calibration").unseal().as_calibration()).rule
     assert rule is not None
     return rule
@@ -152,8 +151,6 @@ def test_calibration_labels_change_nothing_before_calibration(
     assert capsys.readouterr().out == screen
     assert (path / "assessment.json").read_bytes() == document
     after = assess(open_source(path), Settings(families=("learned", "entropy"))).choice
-    assert before is not None
-    assert after is not None
     for old, new in zip(before.chains, after.chains, strict=True):
         assert old.scorer == new.scorer  # family, schedule and every coefficient
         assert old.thresholds.tolist() == new.thresholds.tolist()

@@ -25,6 +25,7 @@ from stopadvisor.workload.questions import SMALLEST_PARTS
 __all__ = [
     "SIMULATED_PROBES",
     "Assessment",
+    "FitAssessment",
     "advice_profile",
     "assess",
     "calibration_size",
@@ -40,7 +41,7 @@ Protocol = Literal["paper", "deploy"]
 
 @dataclass(frozen=True)
 class Assessment:
-    """What `assess` found, before anything is formatted."""
+    """What both protocols find, before anything is formatted."""
 
     protocol: Protocol
     source: Source
@@ -57,8 +58,13 @@ class Assessment:
     full_accuracy: float
     """Full-thinking accuracy of the questions on which the profile is based."""
     recommendation: Recommendation
-    choice: Choice | None
-    """Deploy protocol only."""
+
+
+@dataclass(frozen=True)
+class FitAssessment(Assessment):
+    """What `assess` found on fit questions."""
+
+    choice: Choice
 
 
 def calibration_size(table: ProbeTable) -> int:
@@ -78,7 +84,7 @@ def split_hint(source: Source) -> str | None:
     )
 
 
-def assess(source: Source, settings: Settings) -> Assessment:
+def assess(source: Source, settings: Settings) -> FitAssessment:
     """Assess under the deploy protocol, from fit questions alone.
 
     Parameters
@@ -99,7 +105,7 @@ def assess(source: Source, settings: Settings) -> Assessment:
     rng = np.random.default_rng(source.seed)
     shape = advice_profile(fit, rng=rng)
     choice = choose(fit, n_calibration, settings)
-    return Assessment(
+    return FitAssessment(
         "deploy",
         source,
         settings.alpha,

@@ -6,7 +6,7 @@ question.
 
 from __future__ import annotations
 
-from stopadvisor.assessment.assess import SIMULATED_PROBES, Assessment, split_hint
+from stopadvisor.assessment.assess import SIMULATED_PROBES, Assessment, FitAssessment, split_hint
 from stopadvisor.assessment.settings import alpha_remark
 from stopadvisor.constants import TRUNCATED_WARN
 
@@ -37,6 +37,8 @@ def remarks_on_promise(assessment: Assessment) -> list[str]:
             "the archive holds no natural answers: the full reference is last-checkpoint, and a "
             "policy from it is bound to no model"
         )
-    if assessment.choice and assessment.choice.n_fit < source.counts()["fit"]:
-        found.append(f"the choice was made on {assessment.choice.n_fit} of the fit questions")
+    if isinstance(assessment, FitAssessment):
+        n_fit = assessment.choice.n_fit
+        if n_fit < source.counts()["fit"]:
+            found.append(f"the choice was made on {n_fit} of the fit questions")
     return found

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from stopadvisor._version import __version__
-from stopadvisor.assessment.assess import Assessment, assess
+from stopadvisor.assessment.assess import FitAssessment, assess
 from stopadvisor.assessment.choice import Choice, Settings
 from stopadvisor.assessment.settings import SettingsOverrides, alpha_remark
 from stopadvisor.certification.calibration import Calibration, calibrate, check_questions
@@ -65,7 +65,7 @@ class Plan:
 
     table: SealedQuestions
     """Calibration questions."""
-    assessment: Assessment
+    assessment: FitAssessment
     choice: Choice
     look: LookRequest
     n_earlier: int
@@ -76,7 +76,7 @@ class Plan:
 class Certification:
     """What was tested, and the policy that follows from it."""
 
-    assessment: Assessment
+    assessment: FitAssessment
     calibration: Calibration
     look: Look
     content: Mapping[str, Any]
@@ -111,7 +111,7 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
             source, choice, calibration, assessment.profile, look, alpha=choice.settings.alpha
         )
     )
-    remarks = _remarks(assessment, choice, content, plan.n_earlier, look)
+    remarks = _remarks(assessment, content, plan.n_earlier, look)
     return Certification(assessment, calibration, look, content, tuple(remarks))
 
 
@@ -123,7 +123,6 @@ def plan_choice(source: Source, request: CertifyRequest) -> Plan:
     settings, planned = request.settings(source), request.planned(earlier)
     assessment = assess(view, replace(settings, delta=settings.delta / (planned or 1)))
     choice = assessment.choice
-    assert choice is not None  # the deploy protocol makes one
     check_questions(choice, table)
     entry = {
         "protocol": "deploy",
@@ -180,9 +179,13 @@ def look_remarks(look: Look, n_earlier: int) -> list[str]:
 
 
 def _remarks(
-    assessment: Assessment, choice: Choice, content: Mapping[str, Any], n_earlier: int, look: Look
+    assessment: FitAssessment,
+    choice: Choice,
+    content: Mapping[str, Any],
+    n_earlier: int,
+    look: Look,
 ) -> list[str]:
-    found = []
+    found, choice = [], assessment.choice
     alpha, accuracy = choice.settings.alpha, choice.full_accuracy
     if not choice.settings.conditional and (remark := alpha_remark(alpha, accuracy)):
         found.append(remark)

@@ -17,7 +17,7 @@ from typing import Any, Literal, TextIO
 import click
 from click.core import ParameterSource
 
-from stopadvisor.assessment.assess import Assessment, assess
+from stopadvisor.assessment.assess import FitAssessment, assess
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.measured import measured_settings, remark_on_serving
 from stopadvisor.assessment.remarks import remarks_on_promise, remarks_on_sample
@@ -34,7 +34,7 @@ from stopadvisor.collection.settings import ProbeSettings
 from stopadvisor.engines.openai.regime import read_regime
 from stopadvisor.errors import StopAdvisorError, WorkloadError
 from stopadvisor.paper.access import open_for_paper
-from stopadvisor.paper.assess import assess_paper
+from stopadvisor.paper.assess import PaperAssessment, assess_paper
 from stopadvisor.report.documents.assess import assessment_document
 from stopadvisor.report.text.assess import PAPER_FLAW, show_assessment
 from stopadvisor.runs.sources import ASSESSMENT, Source, open_source
@@ -159,7 +159,7 @@ def run(options: AssessOptions, out: TextIO, err: TextIO) -> int:
             settings = measured_settings(settings, server, paper=is_paper)
         if is_paper:
             open_for_paper(source, settings, open_calibration=options.open_calibration)
-            assessment: Assessment = assess_paper(
+            assessment: FitAssessment | PaperAssessment = assess_paper(
                 source, alpha=settings.alpha, delta=settings.delta, serving=settings.serving
             )
         else:
@@ -198,7 +198,7 @@ def _source(options: AssessOptions, progress: Progress) -> Source:
     return open_source(target, seed=seed, fractions=split, folder=settings.out)
 
 
-def _write_report(assessment: Assessment, document: Mapping[str, Any]) -> str:
+def _write_report(assessment: FitAssessment | PaperAssessment, document: Mapping[str, Any]) -> str:
     """Write the page with pictures, and say where; the assessment stands without it."""
     from stopadvisor.report.html.page import missing_packages, write_report
 

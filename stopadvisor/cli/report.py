@@ -16,13 +16,13 @@ from typing import Any, TextIO
 
 import click
 
-from stopadvisor.assessment.assess import Assessment, assess
+from stopadvisor.assessment.assess import FitAssessment, assess
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.cli.options import OUTPUT, PATH, OutputOptions, declare, emit, take
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.errors import OutputError, ProbeError
-from stopadvisor.paper.assess import assess_paper
+from stopadvisor.paper.assess import PaperAssessment, assess_paper
 from stopadvisor.report.documents.assess import assessment_document
 from stopadvisor.report.documents.report import report_document
 from stopadvisor.report.figures.load import agrees
@@ -112,7 +112,7 @@ def _assessed(source: Source) -> dict[str, Any]:
     return document
 
 
-def _assess_again(source: Source, document: Mapping[str, Any]) -> Assessment:
+def _assess_again(source: Source, document: Mapping[str, Any]) -> FitAssessment | PaperAssessment:
     settings = SettingsOverrides().settings(document)
     if document["protocol"] == "deploy":
         return assess(source, settings)

@@ -25,7 +25,7 @@ __all__ = ["PaperAssessment", "assess_paper"]
 
 @dataclass(frozen=True)
 class PaperAssessment(Assessment):
-    """What `assess_paper` found, before anything is formatted; there is no `choice`."""
+    """What `assess_paper` found on all questions."""
 
     paper: PaperResult
 
@@ -77,7 +77,6 @@ def assess_paper(
         "all",
         float(table.full_correct.mean()),
         advice,
-        None,
         result,
     )
 

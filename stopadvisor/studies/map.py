@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from stopadvisor.assessment.assess import Assessment, assess
+from stopadvisor.assessment.assess import FitAssessment, assess
 from stopadvisor.errors import CalibrationError, StudyError
 from stopadvisor.paper.map import PAPER_ROWS, PaperRow
 from stopadvisor.paper.peaks import find_peak, fixed_budgets
@@ -190,9 +190,8 @@ def _advice_rows(
             yield f"{view.label}: no advice: {error}"
 
 
-def _advice(label: str, found: Assessment) -> _Advice:
+def _advice(label: str, found: FitAssessment) -> _Advice:
     advice, choice = found.recommendation, found.choice
-    assert choice is not None  # the deploy protocol's
     points = [p for p in (choice.learned, choice.scalar) if p and p.family == advice.family]
     point = points[0] if points else None
     return _Advice(

@@ -94,8 +94,6 @@ def test_figures_with_exact_intervals_count_questions(one: Source, three: Source
     several, single = assess(three, settings), assess(one, settings)
     assert several.profile == single.profile
     assert (several.n_questions, several.split) == (N, single.split)
-    assert several.choice is not None
-    assert single.choice is not None
     assert several.choice.n_fit == 3 * single.choice.n_fit  # all samples serve the choice
     assert several.choice.n_calibration == single.choice.n_calibration
     paper = [assess_paper(s, alpha=0.15, delta=0.05) for s in (one, three)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-from stopadvisor.assessment.assess import Assessment
+from stopadvisor.assessment.assess import FitAssessment
 from stopadvisor.assessment.choice import Choice, FitPoint
 from stopadvisor.assessment.recommendation import operating_point
 from stopadvisor.engines.openai.regime import RegimeMeasure
@@ -235,7 +235,7 @@ class AssessDocument(_ProtocolFields, _ServedFields):
 
 
 def assessment_document(
-    assessment: Assessment,
+    assessment: FitAssessment | PaperAssessment,
     remarks: Sequence[str] = (),
     server: RegimeMeasure | None = None,
 ) -> AssessDocument:
@@ -243,7 +243,7 @@ def assessment_document(
 
     Parameters
     ----------
-    assessment : Assessment
+    assessment : FitAssessment or PaperAssessment
     remarks : sequence of str
     server : RegimeMeasure, optional
         What the probed server was measured to be.
@@ -252,13 +252,12 @@ def assessment_document(
     -----
     It carries no time, and nothing of a calibration question under the deploy protocol.
     """
-    source, choice = assessment.source, assessment.choice
-    advice = assessment.recommendation
+    source, advice = assessment.source, assessment.recommendation
     if isinstance(assessment, PaperAssessment):
         matched, serving = _paper_matched_risk(assessment.paper), _paper_serving(assessment.paper)
     else:
-        assert choice is not None  # the deploy protocol makes one
-        matched, serving = _fit_matched_risk(choice), _fit_serving(choice)
+        matched = _fit_matched_risk(assessment.choice)
+        serving = _fit_serving(assessment.choice)
     workload: _Workload = {
         "n_questions": assessment.n_questions,
         "n_checkpoints": source.table.n_checkpoints,
@@ -269,7 +268,8 @@ def assessment_document(
         "engine": source.engine,
         "sha256": source.workload_sha256,
     }
-    if choice and choice.fit.table.on_stop == "answer":
+    is_paper = isinstance(assessment, PaperAssessment)
+    if not is_paper and source.table.on_stop == "answer":
         workload["on_stop"] = "answer"
     return {
         "schema": SCHEMA,
@@ -318,10 +318,10 @@ def _served_fields(server: RegimeMeasure | None) -> _ServedFields:
     }
 
 
-def _protocol_fields(assessment: Assessment) -> _ProtocolFields:
-    choice = assessment.choice
-    if choice is None:
+def _protocol_fields(assessment: FitAssessment | PaperAssessment) -> _ProtocolFields:
+    if isinstance(assessment, PaperAssessment):
         return {"full_accuracy": assessment.full_accuracy}
+    choice = assessment.choice
     settings = choice.settings
     return {
         "fit_full_accuracy": choice.full_accuracy,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
 
-from stopadvisor.assessment.assess import Assessment
+from stopadvisor.assessment.assess import FitAssessment
 from stopadvisor.assessment.recommendation import operating_point
 from stopadvisor.certification.calibration import Calibration
 from stopadvisor.certification.certify_transfer import TransferCertification
@@ -139,7 +139,7 @@ class CalibrateDocument(CertificationFields, _TransferredFields):
 
 
 def calibration_document(
-    assessment: Assessment,
+    assessment: FitAssessment,
     calibration: Calibration,
     look: Look,
     content: Mapping[str, Any],
@@ -150,7 +150,7 @@ def calibration_document(
 
     Parameters
     ----------
-    assessment : Assessment
+    assessment : FitAssessment
         Of the fit questions, under the settings that were calibrated.
     calibration : Calibration
     look : Look
@@ -160,7 +160,6 @@ def calibration_document(
     remarks : sequence of str
     """
     choice = assessment.choice
-    assert choice is not None  # calibration follows the deploy protocol
     advice = assessment.recommendation
     point = operating_point(choice)
     return {

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from stopadvisor.assessment.assess import Assessment
+from stopadvisor.assessment.assess import FitAssessment
 from stopadvisor.errors import PolicyError, ProbeError, WorkloadError
 from stopadvisor.paper.assess import PaperAssessment
 from stopadvisor.policy.frozen import load_policy
@@ -45,12 +45,12 @@ class ReportData:
     """What could not be shown, and why."""
 
 
-def gather(assessment: Assessment, document: Document) -> ReportData:
+def gather(assessment: FitAssessment | PaperAssessment, document: Document) -> ReportData:
     """Collect what a report on an assessment shows.
 
     Parameters
     ----------
-    assessment : Assessment
+    assessment : FitAssessment or PaperAssessment
     document : mapping
         Its document.
 
@@ -66,7 +66,6 @@ def gather(assessment: Assessment, document: Document) -> ReportData:
     if isinstance(assessment, PaperAssessment):
         exhibits = paper_exhibits(assessment, texts)
     else:
-        assert assessment.choice is not None  # the deploy protocol makes one
         opened = None
         if calibration is not None:
             try:
@@ -128,7 +127,7 @@ def _calibration(folder: Path) -> Document | None:
     return content
 
 
-def _opened(assessment: Assessment, calibration: Document) -> OpenedRisk | None:
+def _opened(assessment: FitAssessment, calibration: Document) -> OpenedRisk | None:
     """Risk on the opened questions.
 
     Raises
@@ -137,7 +136,6 @@ def _opened(assessment: Assessment, calibration: Document) -> OpenedRisk | None:
         It cannot be shown; the message says why.
     """
     source = assessment.source
-    assert assessment.choice is not None  # the deploy protocol makes one
     certificate = calibration["certificate"]
     content: Mapping[str, Any] = {}
     if calibration["certified"]:

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from stopadvisor.assessment.assess import Assessment
+from stopadvisor.assessment.assess import FitAssessment
 from stopadvisor.assessment.recommendation import chance_words
 from stopadvisor.errors import OutputError
+from stopadvisor.paper.assess import PaperAssessment
 from stopadvisor.report.figures.data import QuestionExample
 from stopadvisor.report.figures.load import ReportData, gather
 from stopadvisor.report.html import captions
@@ -67,13 +68,15 @@ def missing_packages() -> tuple[str, ...]:
 
 
 def write_report(
-    assessment: Assessment, document: Mapping[str, Any], target: Path | None = None
+    assessment: FitAssessment | PaperAssessment,
+    document: Mapping[str, Any],
+    target: Path | None = None,
 ) -> WrittenPage:
     """Write the report on an assessed source.
 
     Parameters
     ----------
-    assessment : Assessment
+    assessment : FitAssessment or PaperAssessment
     document : mapping
         Its document, as written to ``assessment.json``.
     target : Path, optional
