@@ -16,21 +16,36 @@ from typing import Any
 import pytest
 
 from stopadvisor import errors
-from stopadvisor.cli.main import main
+from stopadvisor.cli.main import COMMANDS, main
+from stopadvisor.cli.page import EXIT_CODES
 from stopadvisor.policy.frozen import build_policy, save_policy
+from tests.generate import pages
 from tests.policy_content import family_content
+from tests.snippets import KNOWN
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGES = pages()
+IDS = [str(page.relative_to(ROOT)) for page in PAGES]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMAND_ROW = re.compile(r"^\| `stopadvisor ([a-z-]+)\b", re.MULTILINE)
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PYTHON = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
-# --- What it promises -----------------------------------------------------------------------------
+# --- What pages promise ---------------------------------------------------------------------------
+
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
+OTHERS = {
+    "--index-url",  # pip
+    "--enable-prompt-tokens-details",  # vLLM
+    *("--policies", "--steps"),  # the scripts in samples/
+    *("--fast", "--lint", "--unit", "--integration"),  # python -m tests
+    *("--update-goldens", "--short", "--device", "--shape", "--half"),  # pytest, benchmarks
+}
+"""Options of other programs."""
 
 
 def _fences(language: str) -> list[str]:
-    return [body for found, body in FENCE.findall(README) if found == language]
+    return [body.strip() for found, body in FENCE.findall(README) if found == language]
 
 
 @cache
@@ -41,52 +56,57 @@ def _help(*arguments: str) -> str:
     return shown.getvalue()
 
 
-def test_readme_lists_the_commands_that_exist() -> None:
-    shown = _help().partition("Commands:\n")[2].partition("\n\n")[0]
-    existing = set(re.findall(r"^  ([a-z][a-z-]*)\b", shown, re.MULTILINE))
-    assert set(COMMAND_ROW.findall(README)) == existing
+def _without(text: str, *languages: str) -> str:
+    """A page without the blocks of these languages."""
+    return FENCE.sub(lambda found: "" if found[1] in languages else found[0], text)
 
 
-def test_readme_names_only_options_that_exist() -> None:
-    text = FENCE.sub(lambda found: found[0] if "stopadvisor" in found[2] else "", README)
-    # Those of pip stand in fences and in one remark on its index, vLLM's in one on its cache.
-    others = {"--index-url", "--enable-prompt-tokens-details"}
-    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) - others
-    existing = set()
-    for arguments in [(), *((command,) for command in COMMAND_ROW.findall(README))]:
-        existing |= set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", _help(*arguments)))
-    assert named <= existing
+@cache
+def _existing_options() -> set[str]:
+    shown = [_help(), *(_help(command) for command in COMMANDS)]
+    return {option for text in shown for option in OPTION.findall(text)}
 
 
-def test_readme_opens_with_the_two_commands() -> None:
-    first, second = _fences("sh")[:2]
-    assert first.startswith("pip install -e '.[hf]' && stopadvisor assess ")
-    assert second.strip() == "pip install -e '.[hf,dev]' && python -m tests"
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_commands_in_tables_exist(page: Path) -> None:
+    named = set(COMMAND_ROW.findall(page.read_text(encoding="utf-8")))
+    assert named <= COMMANDS.keys()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_options_exist(page: Path) -> None:
+    text = _without(page.read_text(encoding="utf-8"), "console", "text", "python", "")
+    assert set(OPTION.findall(text)) - OTHERS <= _existing_options()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = _without(page.read_text(encoding="utf-8"), *KNOWN)
+    linked = re.findall(r"\]\(([^):#]+)(?:#[^)]*)?\)", text)  # of this page or of others
+    assert not [name for name in linked if not (page.parent / name).exists()]
+
+
+def test_readme_opens_with_the_whole_job() -> None:
+    assert _fences("sh")[0].startswith("pip install -e '.[hf]' && stopadvisor assess ")
 
 
 def test_ci_runs_what_the_readme_says() -> None:
     lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
-    install, test = _fences("sh")[1].strip().split(" && ")
+    (command,) = (found for found in _fences("sh") if found.endswith("python -m tests"))
+    assert command == "pip install -e '.[hf,dev]' && python -m tests"
+    install, test = command.split(" && ")
     # CI may ask pip for less talk; nothing else differs.
     assert install in [line.replace(" --quiet", "") for line in lines]
     assert test in lines
 
 
-def test_readme_names_only_files_that_exist() -> None:
-    in_commands = re.findall(r"\bsamples/[\w./-]+", _fences("sh")[0])
-    linked = re.findall(r"\]\(([^):#]+)(?:#[^)]*)?\)", README)  # of this page or of others
-    missing = [name for name in [*in_commands, *linked] if not (ROOT / name).exists()]
-    assert not missing
-
-
-def test_readme_gives_every_exit_code() -> None:
-    named = {int(code) for code in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)}
+def test_every_exit_code_is_explained() -> None:
     raised = {
         kind.exit_code
         for kind in vars(errors).values()
         if isinstance(kind, type) and issubclass(kind, errors.StopAdvisorError)
     }
-    assert raised | {0, 3, 130} <= named
+    assert raised | {0, 3, 130} <= EXIT_CODES.keys()
 
 
 # --- Its Python -----------------------------------------------------------------------------------
