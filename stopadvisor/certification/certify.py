@@ -179,11 +179,7 @@ def look_remarks(look: Look, n_earlier: int) -> list[str]:
 
 
 def _remarks(
-    assessment: FitAssessment,
-    choice: Choice,
-    content: Mapping[str, Any],
-    n_earlier: int,
-    look: Look,
+    assessment: FitAssessment, content: Mapping[str, Any], n_earlier: int, look: Look
 ) -> list[str]:
     found, choice = [], assessment.choice
     alpha, accuracy = choice.settings.alpha, choice.full_accuracy
