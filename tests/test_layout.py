@@ -137,12 +137,16 @@ def test_every_module_names_what_is_public() -> None:
     assert not unsaid
 
 
-def test_no_public_class_name_stands_twice() -> None:
+def test_no_class_name_stands_twice() -> None:
     places = defaultdict(list)
     for module in MODULES:
         for node in ast.walk(module.tree):
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                places[node.name].append(f"{module.name}:{node.lineno}")
+            if not isinstance(node, ast.ClassDef):
+                continue
+            # A study declares the rows of its own tables, and hands them to nobody.
+            if "studies" in module.path.parts and node.name.startswith("_"):
+                continue
+            places[node.name].append(f"{module.name}:{node.lineno}")
     assert not {name: where for name, where in places.items() if len(where) > 1}
 
 

@@ -327,6 +327,7 @@ def test_an_archive_has_no_texts(tmp_path: Path, protocol: str) -> None:
     assert "holds no texts" in Page(render(material)).text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -354,6 +355,7 @@ def test_every_kind_of_assessment_has_its_page(run: Path, settings: Settings) ->
         assert "Keep the full thinking budget." in shown.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["run", "raw.npz"])
 def test_simulated_probes_are_called_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str

@@ -53,6 +53,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pat
     return {**made, "warm": (path, flipped)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*SINGLE, *SEVERAL])
 def test_calibration_outcomes_change_nothing_before_a_look(
     name: str, pairs: dict[str, tuple[Path, Path]]
