@@ -14,7 +14,7 @@ from stopadvisor.assessment.assess import assess
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.collection.collect import collect
 from stopadvisor.report.documents.assess import assessment_document
-from stopadvisor.report.figures.load import ReportData, gather
+from stopadvisor.report.figures.load import ReportData, load
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.runs.sources import open_source
@@ -22,7 +22,7 @@ from stopadvisor.workload.questions import read_workload
 from tests.material import PLAN
 from tests.scripted import ScriptedEngine, write_sums
 
-__all__ = ["HOSTILE", "Page", "hostile_run", "material_of"]
+__all__ = ["HOSTILE", "Page", "hostile_run", "report_data"]
 
 HOSTILE = "</blockquote></svg><script>alert(1)</script><img src=x onerror=alert(2)>&\"'{{ 7*7 }}"
 """What a question may hold, and a page must show as it stands."""
@@ -59,9 +59,9 @@ class Page(HTMLParser):
         return list(csv.DictReader(io.StringIO(unquote(str(link).partition(",")[2]))))
 
 
-def material_of(path: Path, settings: Settings | None = None) -> ReportData:
+def report_data(path: Path, settings: Settings | None = None) -> ReportData:
     assessment = assess(open_source(path), settings or Settings())
-    return gather(assessment, json.loads(json.dumps(assessment_document(assessment))))
+    return load(assessment, json.loads(json.dumps(assessment_document(assessment))))
 
 
 def hostile_run(path: Path, n: int = 300) -> Path:

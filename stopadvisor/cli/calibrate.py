@@ -27,8 +27,8 @@ from stopadvisor.report.documents.calibrate import (
     transfer_calibration_document,
 )
 from stopadvisor.report.text.calibrate import show_calibration
-from stopadvisor.report.text.screen import place
 from stopadvisor.report.text.transfer import show_transfer
+from stopadvisor.report.words import shell_quote
 from stopadvisor.runs.ledger import CALIBRATION
 from stopadvisor.runs.sources import REPORT, Source, newest_source, open_source
 from stopadvisor.runs.storage import lock_directory, write_json_atomically
@@ -151,7 +151,7 @@ def run(options: CalibrateOptions, out: TextIO, err: TextIO) -> int:
         if (source.folder / REPORT).exists() and target.parent.resolve() == source.folder.resolve():
             progress.remark(
                 f"note: {REPORT} is from before this calibration; `stopadvisor report "
-                f"{place(source.folder)}` writes it again"
+                f"{shell_quote(source.folder)}` writes it again"
             )
     emit(document, options.output, out, _show)
     return 0 if document["certified"] else NOT_CERTIFIED

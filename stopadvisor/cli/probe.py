@@ -21,7 +21,7 @@ from stopadvisor.cli.probing import ProbeOptions, probe_options
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.collection.probing import probe
 from stopadvisor.report.documents.probe import probe_document
-from stopadvisor.report.text.screen import place
+from stopadvisor.report.words import shell_quote
 
 __all__ = ["command", "run"]
 
@@ -67,8 +67,8 @@ def run(options: ProbeOptions, out: TextIO, err: TextIO) -> int:
     emit(document, options.output, out, _show, indent=None)
     if not (options.output.json or options.output.quiet):
         # What is probed like a policy is there to check it.
-        step = "assess" if options.like is None else f"verify {place(options.like)}"
-        print(f"next: stopadvisor {step} {place(document['run'])}", file=err)
+        step = "assess" if options.like is None else f"verify {shell_quote(options.like)}"
+        print(f"next: stopadvisor {step} {shell_quote(document['run'])}", file=err)
     return 0
 
 

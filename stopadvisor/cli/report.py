@@ -27,8 +27,8 @@ from stopadvisor.report.documents.assess import assessment_document
 from stopadvisor.report.documents.report import report_document
 from stopadvisor.report.figures.load import agrees
 from stopadvisor.report.html.page import write_report
-from stopadvisor.report.text.screen import place
 from stopadvisor.report.text.written import show_report_file
+from stopadvisor.report.words import shell_quote
 from stopadvisor.runs.access import is_opened
 from stopadvisor.runs.results import read_assessment
 from stopadvisor.runs.sources import ASSESSMENT, Source, newest_source, open_source
@@ -86,15 +86,15 @@ def run(options: ReportOptions, out: TextIO, err: TextIO) -> int:
     if not agrees(document, parts):
         raise ProbeError(
             f"{source.folder / ASSESSMENT}: the probes now give other figures than it holds; run "
-            f"`stopadvisor assess {place(source.folder)}` again"
+            f"`stopadvisor assess {shell_quote(source.folder)}` again"
         )
     written = write_report(assessment, document, options.out)
     with progress_on(err, quiet=options.output.quiet) as progress:
         if options.path is None:
             progress.remark(f"reporting on {source.folder}, the run assessed last")
-        for remark in written.material.remarks:
+        for remark in written.data.remarks:
             progress.remark(f"note: {remark}")
-    data = written.material
+    data = written.data
     result = report_document(
         source.folder, written.path, written.size, document, data.calibration, data.remarks
     )
@@ -107,7 +107,7 @@ def _assessed(source: Source) -> dict[str, Any]:
     if document is None:
         raise ProbeError(
             f"{source.folder}: not assessed yet: run `stopadvisor assess "
-            f"{place(source.folder)}` first"
+            f"{shell_quote(source.folder)}` first"
         )
     return document
 
@@ -119,8 +119,8 @@ def _assess_again(source: Source, document: Mapping[str, Any]) -> FitAssessment 
     if not is_opened(source):
         raise ProbeError(
             f"{source.folder}: the paper's protocol shows outcomes of calibration questions that "
-            f"nobody has looked at; run `stopadvisor assess {place(source.folder)}` for a report "
-            "on the others"
+            "nobody has looked at; run "
+            f"`stopadvisor assess {shell_quote(source.folder)}` for a report on the others"
         )
     return assess_paper(
         source, alpha=settings.alpha, delta=settings.delta, serving=settings.serving

@@ -25,6 +25,7 @@ from stopadvisor.workload.questions import Question
 
 __all__ = [
     "PREFLIGHT_QUESTIONS",
+    "Check",
     "PreflightReport",
     "run_preflight",
 ]

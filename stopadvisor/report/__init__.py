@@ -5,4 +5,5 @@ __all__ = [
     "figures",
     "html",
     "text",
+    "words",
 ]

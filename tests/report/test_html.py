@@ -18,16 +18,17 @@ from stopadvisor.cli.main import main
 from stopadvisor.errors import ProbeError
 from stopadvisor.paper.assess import assess_paper
 from stopadvisor.report.documents.assess import assessment_document
-from stopadvisor.report.figures.load import ReportData, agrees, gather
+from stopadvisor.report.figures.load import ReportData, agrees, load
 from stopadvisor.report.html import page
-from stopadvisor.report.html.captions import matched_risk_table, percent, share
+from stopadvisor.report.html.captions import matched_risk_table
 from stopadvisor.report.html.page import render
 from stopadvisor.report.html.summary import summarise
+from stopadvisor.report.words import percent, share
 from stopadvisor.rules.costs import Weights
 from stopadvisor.runs.sources import open_source
 from stopadvisor.stats.bounds import upper_limit
 from tests.material import edit_records, flip_calibration, make_run, write_archive
-from tests.pages import HOSTILE, Page, hostile_run, material_of
+from tests.pages import HOSTILE, Page, hostile_run, report_data
 
 PICTURES = (
     *("profile", "frontier", "risk", "serving", "alpha", "reliability", "checkpoints", "signals"),
@@ -48,12 +49,12 @@ def spoilt(assessed_run: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="module")
 def certified(calibrated_run: Path) -> ReportData:
     """What the page of the calibrated run shows."""
-    return material_of(calibrated_run)
+    return report_data(calibrated_run)
 
 
 @pytest.fixture(scope="module")
 def before(run: Path) -> ReportData:
-    return material_of(run)
+    return report_data(run)
 
 
 @pytest.fixture(scope="module")
@@ -98,11 +99,11 @@ def test_tables_repeat_the_assessment(before: ReportData, html: str) -> None:
 
 
 def test_pictures_agree_with_the_assessment(before: ReportData) -> None:
-    document, exhibits = before.document, before.exhibits
+    document, figures = before.document, before.figures
     (row,) = document["matched_risk"]
     advised = document["recommendation"]["family"]
     point = next(p for p in (row["learned"], row["scalar"]) if p["family"] == advised)
-    frontier, risk, alpha = exhibits.frontier, exhibits.risk, exhibits.alpha
+    frontier, risk, alpha = figures.frontier, figures.risk, figures.alpha
     assert frontier.chosen is not None
     name, cost, accuracy = frontier.chosen
     assert name == advised
@@ -121,12 +122,12 @@ def test_pictures_agree_with_the_assessment(before: ReportData) -> None:
         assert saving == pytest.approx(found["fit_total_saving_pct"])
     assert alpha.chances is not None
     assert alpha.chances[at] == pytest.approx(document["chance_to_certify"])
-    accuracies = exhibits.checkpoints
+    accuracies = figures.checkpoints
     assert accuracies.full_accuracy == document["fit_full_accuracy"]
 
 
 def test_savings_and_chances_never_fall_with_alpha(before: ReportData) -> None:
-    alpha = before.exhibits.alpha
+    alpha = before.figures.alpha
     for savings in alpha.savings.values():
         known = [s for s in savings if s is not None]
         assert known == sorted(known)
@@ -136,9 +137,9 @@ def test_savings_and_chances_never_fall_with_alpha(before: ReportData) -> None:
 
 def test_the_certificate_is_the_calibration_s(calibrated_run: Path, certified: ReportData) -> None:
     calibration = json.loads((calibrated_run / "calibration.json").read_text(encoding="utf-8"))
-    material = certified
-    assert material.calibration == calibration
-    text = Page(render(material)).text
+    data = certified
+    assert data.calibration == calibration
+    text = Page(render(data)).text
     certificate, expected = calibration["certificate"], calibration["expected"]
     for words in (
         certificate["claim"].replace(" %", "%"),
@@ -148,7 +149,7 @@ def test_the_certificate_is_the_calibration_s(calibrated_run: Path, certified: R
         f"with full thinking {share(expected['test_full_accuracy'])}",
     ):
         assert words in text
-    risk, frontier = material.exhibits.risk, material.exhibits.frontier
+    risk, frontier = data.figures.risk, data.figures.frontier
     assert risk is not None
     assert risk.observed is not None
     assert risk.upper is not None
@@ -205,19 +206,19 @@ def test_a_refusal_is_said_with_its_reason(
 ) -> None:
     assert main(["calibrate", str(spoilt), "--alpha", "0.002", "--looks", "5"]) == 3
     capsys.readouterr()
-    material = material_of(spoilt)
-    assert material.calibration is not None
-    text = Page(render(material)).text
+    data = report_data(spoilt)
+    assert data.calibration is not None
+    text = Page(render(data)).text
     assert "Keep the full thinking budget." in text
-    assert f"full thinking, {material.document['split']['fit']} fit questions" in text
-    assert f"Not certified at alpha = 0.2%: {material.calibration['refusal']['reason']}" in text
+    assert f"full thinking, {data.document['split']['fit']} fit questions" in text
+    assert f"Not certified at alpha = 0.2%: {data.calibration['refusal']['reason']}" in text
     assert "Assessed at alpha = 0.15, calibrated at 0.002" in text
-    risk = material.exhibits.risk
+    risk = data.figures.risk
     assert risk is not None
     assert risk.observed is not None
     assert risk.upper is not None
     assert risk.position is None
-    n = material.calibration["tested"][0]["n"]
+    n = data.calibration["tested"][0]["n"]
     losses = [round(share * n) for share in risk.observed.tolist()]
     # The look's own delta, a fifth of 0.05, shared by two chains.
     assert risk.upper.tolist() == [upper_limit(k, n, 0.05 / 5 / 2, "exact") for k in losses]
@@ -228,10 +229,10 @@ def test_labels_changed_after_calibration_are_not_passed_off(
 ) -> None:
     path = shutil.copytree(calibrated_run, tmp_path / "run")
     edit_records(path, flip_calibration)
-    material = material_of(path)
-    assert any("labels have changed" in remark for remark in material.remarks)
-    assert material.exhibits.risk is not None
-    assert material.exhibits.risk.observed is None
+    data = report_data(path)
+    assert any("labels have changed" in remark for remark in data.remarks)
+    assert data.figures.risk is not None
+    assert data.figures.risk.observed is None
 
 
 @pytest.mark.slow
@@ -249,7 +250,7 @@ def test_of_several_looks_the_calibration_s_own_is_found(
     sizes = set()
     for step in range(2):
         certificate = json.loads((path / "calibration.json").read_bytes())["certificate"]
-        risk = material_of(path).exhibits.risk
+        risk = report_data(path).figures.risk
         assert risk is not None
         assert risk.observed is not None
         assert risk.position is not None
@@ -273,8 +274,8 @@ def test_a_transferred_rule_is_shown_on_what_it_was_calibrated_on(
     policy = str(first / "policy.joblib")
     assert main(["calibrate", str(second), "--from", policy]) in (0, 3)
     capsys.readouterr()
-    material = material_of(second)
-    risk, calibration = material.exhibits.risk, material.calibration
+    data = report_data(second)
+    risk, calibration = data.figures.risk, data.calibration
     assert calibration is not None
     assert risk is not None
     assert calibration["certified"]
@@ -287,9 +288,9 @@ def test_a_transferred_rule_is_shown_on_what_it_was_calibrated_on(
 def test_the_paper_s_figures_are_the_document_s(tmp_path: Path) -> None:
     source = open_source(write_archive(tmp_path / "raw.npz"), root=tmp_path / "runs")
     assessment = assess_paper(source, alpha=0.2, delta=0.05)
-    material = gather(assessment, json.loads(json.dumps(assessment_document(assessment))))
-    shown = Page(render(material))
-    rows = material.document["matched_risk"]
+    data = load(assessment, json.loads(json.dumps(assessment_document(assessment))))
+    shown = Page(render(data))
+    rows = data.document["matched_risk"]
     for row in shown.table("alpha"):
         (found,) = (r for r in rows if r["alpha"] == float(row["alpha"]))
         for side, column in (("learned", "learned"), ("scalar", "best_scalar")):
@@ -298,9 +299,9 @@ def test_the_paper_s_figures_are_the_document_s(tmp_path: Path) -> None:
                 None if saving is None else str(saving)
             )
     for row in shown.table("serving"):
-        saving = material.document["serving"][row["serving"]]["saving_pct"]
+        saving = data.document["serving"][row["serving"]]["saving_pct"]
         assert float(row["saving_pct"]) == saving
-    risk = material.exhibits.risk
+    risk = data.figures.risk
     assert risk is not None
     assert risk.upper is not None
     assert risk.observed is not None
@@ -319,12 +320,12 @@ def test_an_archive_has_no_texts(tmp_path: Path, protocol: str) -> None:
         if protocol == "deploy"
         else assess_paper(source, alpha=0.15, delta=0.05)
     )
-    material = gather(assessment, json.loads(json.dumps(assessment_document(assessment))))
-    assert material.exhibits.examples
-    for example in material.exhibits.examples:
+    data = load(assessment, json.loads(json.dumps(assessment_document(assessment))))
+    assert data.figures.examples
+    for example in data.figures.examples:
         assert example.question is None
         assert {step.answer for step in example.steps} == {None}
-    assert "holds no texts" in Page(render(material)).text
+    assert "holds no texts" in Page(render(data)).text
 
 
 @pytest.mark.slow
@@ -343,15 +344,15 @@ def test_an_archive_has_no_texts(tmp_path: Path, protocol: str) -> None:
     ],
 )
 def test_every_kind_of_assessment_has_its_page(run: Path, settings: Settings) -> None:
-    material = material_of(run, settings)
-    shown = Page(render(material))
+    data = report_data(run, settings)
+    shown = Page(render(data))
     pictures = {a["id"] for t, a in shown.tags if t == "article" and "id" in a}
     expected = {f"part-{name}" for name in PICTURES}
-    if material.document["serving"]["operating_point"] is None:
+    if data.document["serving"]["operating_point"] is None:
         expected -= {"part-serving"}
     assert pictures == expected
-    assert material.document["recommendation"]["serving"] in shown.text
-    if material.document["recommendation"]["policy"] == "full-budget":
+    assert data.document["recommendation"]["serving"] in shown.text
+    if data.document["recommendation"]["policy"] == "full-budget":
         assert "Keep the full thinking budget." in shown.text
 
 
@@ -365,8 +366,8 @@ def test_simulated_probes_are_called_so(
     assert main(["simulate", *words]) == 0
     capsys.readouterr()
     assessment = assess(open_source(target, root=tmp_path / "runs"), Settings())
-    material = gather(assessment, json.loads(json.dumps(assessment_document(assessment))))
-    text = Page(render(material)).text
+    data = load(assessment, json.loads(json.dumps(assessment_document(assessment))))
+    text = Page(render(data)).text
     assert "StopAdvisor report · simulated probes · 300 questions" in text
     assert "Simulated probes have no texts" in text
     assert "published archive" not in text
@@ -380,15 +381,15 @@ def test_without_log_probabilities_none_are_shown(spoilt: Path, families: tuple[
             checkpoint.update(entropy_source="none", mean_logprob=0.0, mean_entropy=0.0)
 
     edit_records(spoilt, blind)
-    material = material_of(spoilt, Settings(families=families))
-    exhibits = material.exhibits
+    data = report_data(spoilt, Settings(families=families))
+    figures = data.figures
     learned = [] if len(families) == 1 else ["learned-text"]
-    assert [rule.name for rule in exhibits.frontier.rules] == [*learned, "run-stability"]
-    known = exhibits.reliability
+    assert [rule.name for rule in figures.frontier.rules] == [*learned, "run-stability"]
+    known = figures.reliability
     assert ([] if known is None else list(known.scores)) == learned
-    assert not {"confidence", "entropy (nats)"} & {signal.name for signal in exhibits.signals}
-    assert {step.confidence for e in exhibits.examples for step in e.steps} == {None}
-    assert ("part-reliability" in Page(render(material)).ids) == bool(learned)
+    assert not {"confidence", "entropy (nats)"} & {signal.name for signal in figures.signals}
+    assert {step.confidence for e in figures.examples for step in e.steps} == {None}
+    assert ("part-reliability" in Page(render(data)).ids) == bool(learned)
 
 
 # --- What may be shown ----------------------------------------------------------------------------
@@ -398,7 +399,7 @@ def test_before_a_look_no_calibration_outcome_is_on_the_page(spoilt: Path, html:
     edit_records(spoilt, flip_calibration)
     assessment = assess(open_source(spoilt), Settings())
     document = json.loads(json.dumps(assessment_document(assessment)))
-    flipped = render(gather(assessment, document))
+    flipped = render(load(assessment, document))
     folders = re.compile(r"[^\s<>\"]*/run\b")
     assert folders.sub("", flipped) == folders.sub("", html)
 
@@ -406,7 +407,7 @@ def test_before_a_look_no_calibration_outcome_is_on_the_page(spoilt: Path, html:
 def test_examples_are_fit_questions(run: Path, before: ReportData) -> None:
     source = open_source(run)
     fit = set(source.part("fit").ids)
-    examples = before.exhibits.examples
+    examples = before.figures.examples
     assert {example.kind for example in examples} == {"win", "loss", "oscillation"}
     assert {example.id for example in examples} <= fit
     for example in examples:
@@ -463,14 +464,14 @@ def test_no_colour_of_a_picture_escapes_the_theme(html: str) -> None:
 
 @pytest.mark.slow
 def test_texts_of_questions_stay_text(tmp_path: Path) -> None:
-    material = material_of(hostile_run(tmp_path / "run"))
-    changed = replace(material, remarks=(HOSTILE,), document={**material.document, "run": HOSTILE})
-    for found in (material, changed):
+    data = report_data(hostile_run(tmp_path / "run"))
+    changed = replace(data, remarks=(HOSTILE,), document={**data.document, "run": HOSTILE})
+    for found in (data, changed):
         text = render(found)
         assert "alert(1)</script>" not in text
         assert "<img" not in text
         shown = Page(text)
-        asked = {example.question for example in found.exhibits.examples}
+        asked = {example.question for example in found.figures.examples}
         assert len(asked) == 3
         assert all(question in shown.texts for question in asked)
 
@@ -478,9 +479,9 @@ def test_texts_of_questions_stay_text(tmp_path: Path) -> None:
 def test_without_the_workload_s_file_examples_show_no_question(tmp_path: Path) -> None:
     path = make_run(tmp_path / "run", 300)
     (tmp_path / "run-sums.jsonl").unlink()
-    material = material_of(path)
-    assert all(example.question is None for example in material.exhibits.examples)
-    assert any("workload file is gone" in remark for remark in material.remarks)
+    data = report_data(path)
+    assert all(example.question is None for example in data.figures.examples)
+    assert any("workload file is gone" in remark for remark in data.remarks)
 
 
 @pytest.mark.parametrize(
@@ -491,7 +492,7 @@ def test_without_the_workload_s_file_examples_show_no_question(tmp_path: Path) -
 def test_a_damaged_calibration_is_an_error(spoilt: Path, content: bytes) -> None:
     (spoilt / "calibration.json").write_bytes(content)
     with pytest.raises(ProbeError, match=r"calibration\.json.*calibrate again"):
-        material_of(spoilt)
+        report_data(spoilt)
 
 
 def test_documents_agree_up_to_rounding() -> None:

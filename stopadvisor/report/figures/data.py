@@ -1,7 +1,7 @@
 """What the report's pictures show: plain arrays, under either protocol in the same shapes.
 
-An exhibit holds numbers and the names of what they are; `deploy` and `paper` fill them, `charts`
-draws them and `captions` puts them into words.
+A figure here holds numbers and the names of what they are; `deploy` and `paper` fill it, `charts`
+draws it and `captions` puts it into words.
 """
 
 from __future__ import annotations

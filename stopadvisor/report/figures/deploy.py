@@ -1,4 +1,4 @@
-"""Exhibits of the deploy protocol: fit questions out of fold, and calibration only once opened.
+"""Figures of the deploy protocol: fit questions out of fold, and calibration only once opened.
 
 Everything is asked of the functions that made the assessment, so that pictures and documents give
 the same numbers.  Outcomes of calibration questions come in as an `OpenedRisk` or not at all.
@@ -34,14 +34,14 @@ from stopadvisor.report.figures.signals import (
     Texts,
     checkpoint_accuracy,
     examples,
-    signal_exhibits,
+    signal_figures,
 )
 from stopadvisor.rules.families import SCALAR_FAMILIES, display_threshold
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import Bound, max_losses, upper_limit
 from stopadvisor.stats.reliability import reliability
 
-__all__ = ["OpenedRisk", "deploy_exhibits", "opened_risk"]
+__all__ = ["OpenedRisk", "deploy_figures", "opened_risk"]
 
 ALPHAS = (0.01, 0.02, 0.03, 0.05, 0.075, 0.10, 0.125, 0.15, 0.175, 0.20, 0.25, 0.30)
 """Risk targets at which the saving is shown, beside the one asked for."""
@@ -137,10 +137,10 @@ def opened_risk(
     return OpenedRisk(scorer, order, losses, n, conditional, alpha, delta, bound, position)
 
 
-# --- The exhibits ---------------------------------------------------------------------------------
+# --- The figures ----------------------------------------------------------------------------------
 
 
-def deploy_exhibits(choice: Choice, opened: OpenedRisk | None, texts: Texts | None) -> Figures:
+def deploy_figures(choice: Choice, opened: OpenedRisk | None, texts: Texts | None) -> Figures:
     """Everything that a report on a deploy assessment shows.
 
     Parameters
@@ -176,7 +176,7 @@ def deploy_exhibits(choice: Choice, opened: OpenedRisk | None, texts: Texts | No
         _alphas(choice, by_family, basis),
         _reliability(fit.table, learned, probabilities, basis),
         checkpoint_accuracy(fit.table, f"{fit.table.n_questions} fit questions"),
-        signal_exhibits(fit.table, probabilities, columns),
+        signal_figures(fit.table, probabilities, columns),
         basis,
         examples(fit.table, stops, texts),
         f"fit questions, scored out of fold{stopped}",

@@ -20,15 +20,15 @@ from stopadvisor.errors import PolicyError, ProbeError, WorkloadError
 from stopadvisor.paper.assess import PaperAssessment
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.report.figures.data import Figures
-from stopadvisor.report.figures.deploy import OpenedRisk, deploy_exhibits, opened_risk
-from stopadvisor.report.figures.paper import paper_exhibits
+from stopadvisor.report.figures.deploy import OpenedRisk, deploy_figures, opened_risk
+from stopadvisor.report.figures.paper import paper_figures
 from stopadvisor.report.figures.signals import Texts
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ledger import CALIBRATION, Look, hand_out, read_ledger
 from stopadvisor.runs.sources import Source
 from stopadvisor.workload.questions import read_workload
 
-__all__ = ["ReportData", "agrees", "gather"]
+__all__ = ["ReportData", "agrees", "load"]
 
 Document = Mapping[str, Any]
 
@@ -40,12 +40,12 @@ class ReportData:
     document: Document
     """An ``assessment.json``."""
     calibration: Document | None
-    exhibits: Figures
+    figures: Figures
     remarks: tuple[str, ...]
     """What could not be shown, and why."""
 
 
-def gather(assessment: FitAssessment | PaperAssessment, document: Document) -> ReportData:
+def load(assessment: FitAssessment | PaperAssessment, document: Document) -> ReportData:
     """Collect what a report on an assessment shows.
 
     Parameters
@@ -64,7 +64,7 @@ def gather(assessment: FitAssessment | PaperAssessment, document: Document) -> R
     calibration = _calibration(source.folder)
     remarks: list[str] = []
     if isinstance(assessment, PaperAssessment):
-        exhibits = paper_exhibits(assessment, texts)
+        figures = paper_figures(assessment, texts)
     else:
         opened = None
         if calibration is not None:
@@ -76,7 +76,7 @@ def gather(assessment: FitAssessment | PaperAssessment, document: Document) -> R
                 ) from error
             except PolicyError as error:
                 remarks.append(f"The risk picture shows fit questions only: {error}.")
-        exhibits = deploy_exhibits(assessment.choice, opened, texts)
+        figures = deploy_figures(assessment.choice, opened, texts)
         if calibration is not None and calibration["alpha"] != assessment.alpha:
             remarks.append(
                 f"Assessed at alpha = {assessment.alpha:g}, calibrated at "
@@ -88,7 +88,7 @@ def gather(assessment: FitAssessment | PaperAssessment, document: Document) -> R
         remarks.append("A published archive holds no texts: examples show no question or answer.")
     elif not texts.questions:
         remarks.append("The workload file is gone, so that examples show no question.")
-    return ReportData(document, calibration, exhibits, tuple(remarks))
+    return ReportData(document, calibration, figures, tuple(remarks))
 
 
 def agrees(stored: Any, fresh: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Exhibits of the paper's protocol: all questions, its own split, bound and costs.
+"""Figures of the paper's protocol: all questions, its own split, bound and costs.
 
 Whoever asks for these has opened every question.  The functions are those of
 `stopadvisor.paper.protocol`, so that pictures and documents give the same numbers.
@@ -35,15 +35,15 @@ from stopadvisor.report.figures.signals import (
     Texts,
     checkpoint_accuracy,
     examples,
-    signal_exhibits,
+    signal_figures,
 )
 from stopadvisor.runs.access import open_all
 from stopadvisor.stats.reliability import reliability
 
-__all__ = ["paper_exhibits"]
+__all__ = ["paper_figures"]
 
 
-def paper_exhibits(assessment: PaperAssessment, texts: Texts | None) -> Figures:
+def paper_figures(assessment: PaperAssessment, texts: Texts | None) -> Figures:
     """Everything that a report on an assessment under the paper's protocol shows."""
     result = assessment.paper
     table = open_all(assessment.source)
@@ -73,7 +73,7 @@ def paper_exhibits(assessment: PaperAssessment, texts: Texts | None) -> Figures:
             basis,
         ),
         checkpoint_accuracy(table, f"all {table.n_questions} questions"),
-        signal_exhibits(table, setting.scores["learned"], every),
+        signal_figures(table, setting.scores["learned"], every),
         basis,
         examples(table, stops, texts),
         "all questions are open here, scored out of fold; stops are those of the chosen rule",

@@ -25,7 +25,7 @@ from stopadvisor.report.figures.data import (
 from stopadvisor.rules.features import FEATURES, feature_array
 from stopadvisor.stats.reliability import auroc
 
-__all__ = ["Stops", "Texts", "checkpoint_accuracy", "examples", "signal_exhibits"]
+__all__ = ["Stops", "Texts", "checkpoint_accuracy", "examples", "signal_figures"]
 
 _FEWEST = 5
 """Answers of a class at a checkpoint below which deciles say nothing."""
@@ -66,7 +66,7 @@ def checkpoint_accuracy(table: GradedTable, basis: str) -> CheckpointFigure:
     )
 
 
-def signal_exhibits(
+def signal_figures(
     table: GradedTable, learned: FloatArray | None, columns: tuple[int, ...]
 ) -> tuple[SignalFigure, ...]:
     """Confidence, entropy, share of votes and the learned score, for right and wrong answers.

@@ -1,6 +1,7 @@
 """What stands beside each picture: its title, a sentence, and its numbers as a table.
 
-Takes documents and exhibits, returns words and `Table` values as computed; formats no page.
+Takes documents and the data of figures, returns words and `Table` values as computed; formats no
+page.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from stopadvisor.report.figures.data import (
     SignalFigure,
     Spread,
 )
+from stopadvisor.report.words import listed, percent, risk_difference, share
 from stopadvisor.rules.families import rule_name
 from stopadvisor.studies.study import Cell, Column, Table
 
@@ -31,12 +33,10 @@ __all__ = [
     "checkpoint_caption",
     "frontier_caption",
     "matched_risk_table",
-    "percent",
     "profile_caption",
     "reliability_caption",
     "risk_caption",
     "serving_caption",
-    "share",
     "signal_caption",
 ]
 
@@ -56,20 +56,6 @@ class Caption:
     basis: str
     """Whose questions these are."""
     table: Table
-
-
-def share(value: float) -> str:
-    """A share in 0–1 as a percentage."""
-    return f"{100 * value:.1f}%"
-
-
-def percent(value: float) -> str:
-    """A percentage that is one already."""
-    return f"{value:.1f}%"
-
-
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
 
 
 def _numbers(values: Iterable[float]) -> list[Cell]:
@@ -147,7 +133,7 @@ def serving_caption(document: Document) -> Caption | None:
     return Caption(
         "serving",
         "What the same rule saves on other serving stacks",
-        f"{whose} saves {_listed(savings)}: what a probe costs decides.{chosen}",
+        f"{whose} saves {listed(savings)}: what a probe costs decides.{chosen}",
         str(serving["operating_point"]),
         Table("serving", "Net saving by serving stack", tuple(columns), tuple(table)),
     )
@@ -158,7 +144,7 @@ def matched_risk_table(document: Document) -> Table:
     basis = "test" if document["protocol"] == "paper" else "fit"
     rows = [tuple(point.values()) for point in matched_points(document)]
     verdicts = [
-        f"alpha {row['alpha']:g}: {row['verdict']}, {_difference(row)}"
+        f"alpha {row['alpha']:g}: {row['verdict']}, {risk_difference(row)}"
         for row in document["matched_risk"]
         if row["delta_saving_pp"] is not None
     ]
@@ -181,44 +167,32 @@ def matched_risk_table(document: Document) -> Table:
     )
 
 
-def _difference(row: Document) -> str:
-    """Learned minus scalar; a rule that is not feasible never stops, so there is none to take."""
-    feasible = [side for side in ("learned", "scalar") if row[side]["feasible"]]
-    if len(feasible) < 2:
-        return f"only the {feasible[0]} side is feasible" if feasible else "neither is feasible"
-    low, high = row["delta_saving_pp"]["ci95"]
-    return (
-        f"learned minus scalar {row['delta_saving_pp']['median']:+.1f} pp, "
-        f"95% [{low:+.1f}, {high:+.1f}]"
-    )
+# --- From figures --------------------------------------------------------------------------------
 
 
-# --- From exhibits --------------------------------------------------------------------------------
-
-
-def frontier_caption(exhibit: FrontierFigure) -> Caption:
+def frontier_caption(data: FrontierFigure) -> Caption:
     """Accuracy against cost."""
-    full = share(exhibit.full_accuracy)
-    if exhibit.chosen is None:
+    full = share(data.full_accuracy)
+    if data.chosen is None:
         sentence = f"No point is advised: full thinking is right on {full} at 100% of the cost."
     else:
-        name, cost, accuracy = exhibit.chosen
+        name, cost, accuracy = data.chosen
         sentence = (
-            f"At the {exhibit.chosen_name} ({name}) {percent(cost)} of the cost gives an accuracy "
+            f"At the {data.chosen_name} ({name}) {percent(cost)} of the cost gives an accuracy "
             f"of {share(accuracy)}; full thinking gives {full}"
         )
-        if exhibit.fixed_at_chosen is not None:
-            sentence += f", one fixed budget at the same cost {share(exhibit.fixed_at_chosen)}"
+        if data.fixed_at_chosen is not None:
+            sentence += f", one fixed budget at the same cost {share(data.fixed_at_chosen)}"
         sentence += "."
-    curves = (*exhibit.rules, exhibit.fixed)
+    curves = (*data.rules, data.fixed)
     return Caption(
         "frontier",
         "Accuracy against cost",
         sentence + " Higher and further left is better.",
-        exhibit.basis,
+        data.basis,
         Table(
             "frontier",
-            f"Accuracy against {exhibit.cost_of}",
+            f"Accuracy against {data.cost_of}",
             (
                 Column("rule", "rule"),
                 Column("at", "threshold or budget"),
@@ -242,38 +216,38 @@ def _curve_rows(curve: Curve) -> list[tuple[Cell, ...]]:
     return rows
 
 
-def risk_caption(exhibit: RiskFigure) -> Caption:
+def risk_caption(data: RiskFigure) -> Caption:
     """Lost-correct risk along the thresholds."""
     parts = []
-    shown = exhibit.observed if exhibit.observed is not None else exhibit.expected
-    if exhibit.position is not None and shown is not None:
-        at = exhibit.thresholds[exhibit.position]
-        lost = float(shown[exhibit.position])
+    shown = data.observed if data.observed is not None else data.expected
+    if data.position is not None and shown is not None:
+        at = data.thresholds[data.position]
+        lost = float(shown[data.position])
         parts.append(
-            f"At the {exhibit.position_name} threshold of {at:.4g}, {share(lost)} were lost "
-            f"({round(lost * exhibit.n)} of {exhibit.n})"
+            f"At the {data.position_name} threshold of {at:.4g}, {share(lost)} were lost "
+            f"({round(lost * data.n)} of {data.n})"
         )
-        if exhibit.upper is not None:
-            upper = float(exhibit.upper[exhibit.position])
-            parts[-1] += f", with an upper limit of {share(upper)} {exhibit.upper_name}"
+        if data.upper is not None:
+            upper = float(data.upper[data.position])
+            parts[-1] += f", with an upper limit of {share(upper)} {data.upper_name}"
     else:
         parts.append("No threshold is advised or exported")
-    parts.append(f"alpha allows {share(exhibit.alpha)}")
-    if exhibit.limit is not None:
-        parts.append(f"{share(exhibit.limit)} is the {exhibit.limit_name}")
-    empty = np.full(exhibit.thresholds.size, np.nan)
+    parts.append(f"alpha allows {share(data.alpha)}")
+    if data.limit is not None:
+        parts.append(f"{share(data.limit)} is the {data.limit_name}")
+    empty = np.full(data.thresholds.size, np.nan)
     columns = [
-        exhibit.thresholds,
-        *(empty if v is None else v for v in (exhibit.expected, exhibit.observed, exhibit.upper)),
+        data.thresholds,
+        *(empty if v is None else v for v in (data.expected, data.observed, data.upper)),
     ]
     return Caption(
         "risk",
         "What a lower threshold loses",
         "; ".join(parts) + ". Lost means: full thinking is right, the stopped answer is wrong.",
-        exhibit.basis,
+        data.basis,
         Table(
             "risk",
-            f"Risk along the thresholds of {exhibit.family}, careful ones first",
+            f"Risk along the thresholds of {data.family}, careful ones first",
             (
                 Column("threshold", "threshold"),
                 Column("fit_risk", "lost, fit", "share"),
@@ -285,32 +259,32 @@ def risk_caption(exhibit: RiskFigure) -> Caption:
     )
 
 
-def alpha_caption(exhibit: AlphaFigure) -> Caption:
+def alpha_caption(data: AlphaFigure) -> Caption:
     """Saving by risk target."""
-    at = exhibit.alphas.index(exhibit.alpha)
+    at = data.alphas.index(data.alpha)
     found = []
-    for name, savings in exhibit.savings.items():
+    for name, savings in data.savings.items():
         here = savings[at]
         first = next(
-            (a for a, s in zip(exhibit.alphas, savings, strict=True) if s is not None and s > 0),
+            (a for a, s in zip(data.alphas, savings, strict=True) if s is not None and s > 0),
             None,
         )
         text = f"{rule_name(name)} saves {'nothing' if here is None else percent(here)}"
-        if first is not None and first < exhibit.alpha:
+        if first is not None and first < data.alpha:
             text += f" (the first saving comes at {share(first)})"
         found.append(text)
     columns = [Column("alpha", "alpha")]
     columns += [
-        Column(f"{n.replace(' ', '_')}_saving_pct", f"{n}, saving", "%") for n in exhibit.savings
+        Column(f"{n.replace(' ', '_')}_saving_pct", f"{n}, saving", "%") for n in data.savings
     ]
-    rows: list[list[Cell]] = [[a] for a in exhibit.alphas]
-    for savings in exhibit.savings.values():
+    rows: list[list[Cell]] = [[a] for a in data.alphas]
+    for savings in data.savings.values():
         for row, saving in zip(rows, savings, strict=True):
             row.append(saving)
-    sentence = f"At alpha = {share(exhibit.alpha)}, {'; '.join(found)}."
-    if exhibit.chances is not None:
+    sentence = f"At alpha = {share(data.alpha)}, {'; '.join(found)}."
+    if data.chances is not None:
         columns.append(Column("chance", "chance to certify", "chance"))
-        for row, chance in zip(rows, exhibit.chances, strict=True):
+        for row, chance in zip(rows, data.chances, strict=True):
             row.append(chance)
         sentence += (
             " Rules and checkpoints are those chosen for that alpha; the threshold is the last "
@@ -320,18 +294,18 @@ def alpha_caption(exhibit: AlphaFigure) -> Caption:
         "alpha",
         "What a stricter promise costs",
         sentence,
-        exhibit.basis,
+        data.basis,
         Table(
             "alpha", "Net saving by risk target", tuple(columns), tuple(tuple(row) for row in rows)
         ),
     )
 
 
-def reliability_caption(exhibit: ReliabilityFigure) -> Caption:
+def reliability_caption(data: ReliabilityFigure) -> Caption:
     """Scores as probabilities."""
-    found = [f"{name} {r.ece:.3f} and {r.brier:.3f}" for name, r in exhibit.scores.items()]
+    found = [f"{name} {r.ece:.3f} and {r.brier:.3f}" for name, r in data.scores.items()]
     rows: list[tuple[Cell, ...]] = []
-    for name, r in exhibit.scores.items():
+    for name, r in data.scores.items():
         columns = (r.low, r.high, r.count, r.predicted, r.observed)
         for low, high, count, predicted, observed in zip(*columns, strict=True):
             rows.append(
@@ -342,7 +316,7 @@ def reliability_caption(exhibit: ReliabilityFigure) -> Caption:
         "Can the score be read as a chance?",
         f"ECE and Brier score: {'; '.join(found)}. On the diagonal a score says how often it is "
         "right; the certificate holds whether it does or not.",
-        f"{exhibit.basis}; forced answers while the trace goes on",
+        f"{data.basis}; forced answers while the trace goes on",
         Table(
             "reliability",
             "Reliability by bins of the score",
@@ -359,18 +333,18 @@ def reliability_caption(exhibit: ReliabilityFigure) -> Caption:
     )
 
 
-def checkpoint_caption(exhibit: CheckpointFigure) -> Caption:
+def checkpoint_caption(data: CheckpointFigure) -> Caption:
     """Accuracy by checkpoint."""
-    middle = exhibit.budgets.size // 2
+    middle = data.budgets.size // 2
     return Caption(
         "checkpoints",
         "Accuracy at each checkpoint",
-        f"Stopping everything at {exhibit.budgets[0]} thinking tokens is right on "
-        f"{share(exhibit.accuracy[0])}, at {exhibit.budgets[middle]} on "
-        f"{share(exhibit.accuracy[middle])}, at {exhibit.budgets[-1]} on "
-        f"{share(exhibit.accuracy[-1])}; full thinking on {share(exhibit.full_accuracy)}. At "
-        f"{exhibit.budgets[middle]} tokens {share(exhibit.thinking[middle])} are still thinking.",
-        exhibit.basis,
+        f"Stopping everything at {data.budgets[0]} thinking tokens is right on "
+        f"{share(data.accuracy[0])}, at {data.budgets[middle]} on "
+        f"{share(data.accuracy[middle])}, at {data.budgets[-1]} on "
+        f"{share(data.accuracy[-1])}; full thinking on {share(data.full_accuracy)}. At "
+        f"{data.budgets[middle]} tokens {share(data.thinking[middle])} are still thinking.",
+        data.basis,
         Table(
             "checkpoints",
             "Accuracy and traces by checkpoint",
@@ -381,9 +355,9 @@ def checkpoint_caption(exhibit: CheckpointFigure) -> Caption:
             ),
             tuple(
                 zip(
-                    exhibit.budgets.tolist(),
-                    _numbers(exhibit.accuracy),
-                    _numbers(exhibit.thinking),
+                    data.budgets.tolist(),
+                    _numbers(data.accuracy),
+                    _numbers(data.thinking),
                     strict=True,
                 )
             ),
@@ -391,21 +365,21 @@ def checkpoint_caption(exhibit: CheckpointFigure) -> Caption:
     )
 
 
-def signal_caption(exhibits: Sequence[SignalFigure], basis: str) -> Caption:
+def signal_caption(figures: Sequence[SignalFigure], basis: str) -> Caption:
     """Signals of right and wrong answers."""
-    known = [(e.auroc, e.name) for e in exhibits if e.auroc is not None]
+    known = [(e.auroc, e.name) for e in figures if e.auroc is not None]
     order = sorted(known, reverse=True)
     words = [f"{name} {value:.3f}" for value, name in order]
     sentence = (
-        f"How often a right answer looks better than a wrong one (AUROC): {_listed(words)}. "
+        f"How often a right answer looks better than a wrong one (AUROC): {listed(words)}. "
         if words
         else ""
     )
     rows = []
-    for exhibit in exhibits:
-        columns = [exhibit.budgets, *_parts(exhibit.right), *_parts(exhibit.wrong)]
+    for data in figures:
+        columns = [data.budgets, *_parts(data.right), *_parts(data.wrong)]
         for budget, *deciles in zip(*columns, strict=True):
-            rows.append((exhibit.name, int(budget), *_numbers(deciles)))
+            rows.append((data.name, int(budget), *_numbers(deciles)))
     return Caption(
         "signals",
         "What a right answer looks like before the end",

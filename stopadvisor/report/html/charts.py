@@ -1,4 +1,4 @@
-"""The report's pictures, drawn from exhibits with matplotlib.
+"""The report's pictures, drawn from the data of figures with matplotlib.
 
 One function a picture; each returns a figure and knows neither the page nor what is said beside
 it.  Drawn without pyplot: no state is shared, and no screen is needed.
@@ -95,10 +95,10 @@ def draw_profile(profile: Mapping[str, Mapping[str, Any]]) -> Figure:
     return figure
 
 
-def draw_frontier(exhibit: FrontierFigure) -> Figure:
+def draw_frontier(data: FrontierFigure) -> Figure:
     """Accuracy against cost of every rule, of fixed budgets, and the chosen point."""
     figure, axes = framed(4.2)
-    for k, rule in enumerate(exhibit.rules):
+    for k, rule in enumerate(data.rules):
         order = np.argsort(rule.cost, kind="stable")
         axes.plot(
             rule.cost[order],
@@ -112,8 +112,8 @@ def draw_frontier(exhibit: FrontierFigure) -> Figure:
             zorder=4 if k == 0 else 3,
         )
     axes.plot(
-        exhibit.fixed.cost,
-        exhibit.fixed.accuracy,
+        data.fixed.cost,
+        data.fixed.accuracy,
         color=MUTED,
         marker="s",
         markersize=3.5,
@@ -122,15 +122,15 @@ def draw_frontier(exhibit: FrontierFigure) -> Figure:
     )
     axes.plot(
         [100],
-        [exhibit.full_accuracy],
+        [data.full_accuracy],
         marker="D",
         color=INK,
         linestyle="none",
         label="full thinking",
     )
-    costs = [c.cost for c in (*exhibit.rules, exhibit.fixed)]
-    if exhibit.chosen is not None:
-        _, cost, accuracy = exhibit.chosen
+    costs = [c.cost for c in (*data.rules, data.fixed)]
+    if data.chosen is not None:
+        _, cost, accuracy = data.chosen
         axes.plot(
             [cost],
             [accuracy],
@@ -140,7 +140,7 @@ def draw_frontier(exhibit: FrontierFigure) -> Figure:
             markeredgecolor=BAD,
             markeredgewidth=2.2,
             linestyle="none",
-            label=exhibit.chosen_name,
+            label=data.chosen_name,
             zorder=5,
         )
         costs.append(np.array([cost]))
@@ -148,63 +148,63 @@ def draw_frontier(exhibit: FrontierFigure) -> Figure:
     axes.set_xlim(float(min(c.min() for c in costs)) - 4, max(right, 100) + 4)
     _percent_axis(axes, "x", whole=100)
     _percent_axis(axes, "y")
-    axes.set_xlabel(f"{exhibit.cost_of}, % of full thinking")
+    axes.set_xlabel(f"{data.cost_of}, % of full thinking")
     axes.set_ylabel("accuracy")
     _legend_below(axes)
     return figure
 
 
-def draw_risk(exhibit: RiskFigure) -> Figure:
+def draw_risk(data: RiskFigure) -> Figure:
     """Share lost along the thresholds, careful ones to the left."""
     figure, axes = framed(4.0)
-    x = exhibit.thresholds
-    if exhibit.expected is not None:
+    x = data.thresholds
+    if data.expected is not None:
         axes.step(
             x,
-            exhibit.expected,
+            data.expected,
             where="post",
             color=COLOURS["series-1"],
-            linestyle="solid" if exhibit.observed is None else DASHES[2],
+            linestyle="solid" if data.observed is None else DASHES[2],
             label="fit questions",
         )
-    if exhibit.observed is not None:
-        axes.step(x, exhibit.observed, where="post", color=COLOURS["series-1"], label="calibration")
-    if exhibit.upper is not None and exhibit.observed is not None:
+    if data.observed is not None:
+        axes.step(x, data.observed, where="post", color=COLOURS["series-1"], label="calibration")
+    if data.upper is not None and data.observed is not None:
         axes.fill_between(
             x,
-            exhibit.observed,
-            exhibit.upper,
+            data.observed,
+            data.upper,
             step="post",
             color=COLOURS["series-1"],
             alpha=0.16,
             linewidth=0,
             label="up to its upper limit",
         )
-    axes.axhline(exhibit.alpha, color=BAD, linewidth=1.6, label=f"alpha = {exhibit.alpha:g}")
-    if exhibit.limit is not None:
+    axes.axhline(data.alpha, color=BAD, linewidth=1.6, label=f"alpha = {data.alpha:g}")
+    if data.limit is not None:
         axes.axhline(
-            exhibit.limit, color=BAD, linewidth=1.4, linestyle=DASHES[1], label="passes the test"
+            data.limit, color=BAD, linewidth=1.4, linestyle=DASHES[1], label="passes the test"
         )
-    shown = exhibit.observed if exhibit.observed is not None else exhibit.expected
-    if exhibit.position is not None and shown is not None:
+    shown = data.observed if data.observed is not None else data.expected
+    if data.position is not None and shown is not None:
         axes.plot(
-            [x[exhibit.position]],
-            [shown[exhibit.position]],
+            [x[data.position]],
+            [shown[data.position]],
             marker="o",
             markersize=10,
             markerfacecolor=SURFACE,
             markeredgecolor=INK,
             markeredgewidth=2,
             linestyle="none",
-            label=f"{exhibit.position_name} threshold",
+            label=f"{data.position_name} threshold",
             zorder=5,
         )
-    values = [v for v in (exhibit.expected, exhibit.observed, exhibit.upper) if v is not None]
+    values = [v for v in (data.expected, data.observed, data.upper) if v is not None]
     top = max(float(v.max()) for v in values)
-    axes.set_ylim(0, min(max(2.2 * exhibit.alpha, 0.02), max(top, exhibit.alpha) * 1.1))
+    axes.set_ylim(0, min(max(2.2 * data.alpha, 0.02), max(top, data.alpha) * 1.1))
     axes.margins(x=0.03)
     axes.invert_xaxis()
-    axes.set_xlabel(f"{exhibit.family} threshold: careful to aggressive")
+    axes.set_xlabel(f"{data.family} threshold: careful to aggressive")
     axes.set_ylabel("share of questions lost")
     _percent_axis(axes, "y")
     _legend_below(axes, 2)
@@ -240,13 +240,13 @@ def draw_serving(savings: Mapping[str, float], asked: str) -> Figure:
     return figure
 
 
-def draw_alphas(exhibit: AlphaFigure) -> Figure:
+def draw_alphas(data: AlphaFigure) -> Figure:
     """Net saving by risk target, for each side."""
     figure, axes = framed(3.7)
-    for k, (name, savings) in enumerate(exhibit.savings.items()):
+    for k, (name, savings) in enumerate(data.savings.items()):
         values = np.array([np.nan if s is None else s for s in savings])
         axes.plot(
-            exhibit.alphas,
+            data.alphas,
             values,
             color=COLOURS[SERIES[k]],
             linestyle=DASHES[k],
@@ -254,9 +254,9 @@ def draw_alphas(exhibit: AlphaFigure) -> Figure:
             markersize=4,
             label=name,
         )
-    axes.axvline(exhibit.alpha, color=BAD, linewidth=1.4, linestyle=DASHES[2], label="asked for")
+    axes.axvline(data.alpha, color=BAD, linewidth=1.4, linestyle=DASHES[2], label="asked for")
     axes.axhline(0, color=MUTED, linewidth=1)
-    axes.set_xlim(0, max(exhibit.alphas) * 1.04)
+    axes.set_xlim(0, max(data.alphas) * 1.04)
     _percent_axis(axes, "x")
     _percent_axis(axes, "y", whole=100)
     axes.set_xlabel("alpha: most questions that may be lost")
@@ -265,11 +265,11 @@ def draw_alphas(exhibit: AlphaFigure) -> Figure:
     return figure
 
 
-def draw_reliability(exhibit: ReliabilityFigure) -> Figure:
+def draw_reliability(data: ReliabilityFigure) -> Figure:
     """Predicted chance of being right against the share that was; area by number of answers."""
     figure, axes = framed(4.4)
     axes.plot([0, 1], [0, 1], color=MUTED, linewidth=1.2, linestyle=DASHES[2], label="calibrated")
-    for k, (name, found) in enumerate(exhibit.scores.items()):
+    for k, (name, found) in enumerate(data.scores.items()):
         colour = COLOURS[SERIES[k]]
         axes.plot(found.predicted, found.observed, color=colour, linestyle=DASHES[k], linewidth=1.4)
         axes.scatter(
@@ -297,18 +297,16 @@ def draw_reliability(exhibit: ReliabilityFigure) -> Figure:
     return figure
 
 
-def draw_checkpoints(exhibit: CheckpointFigure) -> Figure:
+def draw_checkpoints(data: CheckpointFigure) -> Figure:
     """Accuracy of stopping everything at each checkpoint, and the share still thinking."""
     figure, axes = framed(3.5)
-    x = np.arange(exhibit.budgets.size)
-    axes.bar(
-        x, exhibit.thinking, color=COLOURS["grid"], width=0.72, label="still thinking", zorder=1
-    )
-    axes.plot(x, exhibit.accuracy, color=COLOURS["series-1"], marker="o", label="right if stopped")
+    x = np.arange(data.budgets.size)
+    axes.bar(x, data.thinking, color=COLOURS["grid"], width=0.72, label="still thinking", zorder=1)
+    axes.plot(x, data.accuracy, color=COLOURS["series-1"], marker="o", label="right if stopped")
     axes.axhline(
-        exhibit.full_accuracy, color=INK, linewidth=1.4, linestyle=DASHES[1], label="full thinking"
+        data.full_accuracy, color=INK, linewidth=1.4, linestyle=DASHES[1], label="full thinking"
     )
-    axes.set_xticks(x, [str(b) for b in exhibit.budgets])
+    axes.set_xticks(x, [str(b) for b in data.budgets])
     axes.set_ylim(0, 1.02)
     _percent_axis(axes, "y")
     axes.grid(visible=False, axis="x")
@@ -318,18 +316,18 @@ def draw_checkpoints(exhibit: CheckpointFigure) -> Figure:
     return figure
 
 
-def draw_signals(exhibits: Sequence[SignalFigure]) -> Figure:
+def draw_signals(signals: Sequence[SignalFigure]) -> Figure:
     """Median and deciles of each signal at each checkpoint, for right and wrong answers."""
-    rows = (len(exhibits) + 1) // 2
+    rows = (len(signals) + 1) // 2
     figure = blank(0.6 + 2.1 * rows)
     grid = figure.subplots(rows, 2, squeeze=False)
     panels: list[Axes] = list(grid.flat)
-    for axes, exhibit in zip(panels, exhibits, strict=False):
+    for axes, data in zip(panels, signals, strict=False):
         axes.patch.set_visible(False)
-        x = np.arange(exhibit.budgets.size)
+        x = np.arange(data.budgets.size)
         for spread, colour, mark, label in (
-            (exhibit.right, GOOD, "o", "right"),
-            (exhibit.wrong, BAD, "X", "wrong"),
+            (data.right, GOOD, "o", "right"),
+            (data.wrong, BAD, "X", "wrong"),
         ):
             axes.fill_between(x, spread.low, spread.high, color=colour, alpha=0.16, linewidth=0)
             axes.plot(
@@ -341,13 +339,13 @@ def draw_signals(exhibits: Sequence[SignalFigure]) -> Figure:
                 linewidth=1.4,
                 label=label,
             )
-        axes.set_title(exhibit.name, fontsize=11, color=INK)
-        step = max(1, -(-exhibit.budgets.size // 5))
-        axes.set_xticks(x[::step], [str(b) for b in exhibit.budgets[::step]])
+        axes.set_title(data.name, fontsize=11, color=INK)
+        step = max(1, -(-data.budgets.size // 5))
+        axes.set_xticks(x[::step], [str(b) for b in data.budgets[::step]])
         axes.yaxis.set_major_locator(MaxNLocator(4))
     for axes in grid[-1]:
         axes.set_xlabel("thinking tokens")
-    for axes in panels[len(exhibits) :]:
+    for axes in panels[len(signals) :]:
         axes.set_visible(False)
     _legend_below(panels[0], 2)
     return figure

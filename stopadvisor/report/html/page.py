@@ -20,10 +20,11 @@ from stopadvisor.assessment.recommendation import chance_words
 from stopadvisor.errors import OutputError
 from stopadvisor.paper.assess import PaperAssessment
 from stopadvisor.report.figures.data import QuestionExample
-from stopadvisor.report.figures.load import ReportData, gather
+from stopadvisor.report.figures.load import ReportData, load
 from stopadvisor.report.html import captions
-from stopadvisor.report.html.captions import Caption, percent, share
+from stopadvisor.report.html.captions import Caption
 from stopadvisor.report.html.summary import summarise
+from stopadvisor.report.words import percent, share
 from stopadvisor.runs.archives import SIMULATED
 from stopadvisor.runs.sources import REPORT
 from stopadvisor.runs.storage import encode, replace_file
@@ -52,7 +53,7 @@ class WrittenPage:
     path: Path
     size: int
     """Bytes."""
-    material: ReportData
+    data: ReportData
     """What it shows."""
 
 
@@ -95,24 +96,24 @@ def write_report(
             "pip install 'stopadvisor[report]'"
         )
     path = target or assessment.source.folder / REPORT
-    material = gather(assessment, document)
-    page = encode(render(material))
+    data = load(assessment, document)
+    page = encode(render(data))
     replace_file(path, page)
-    return WrittenPage(path, len(page), material)
+    return WrittenPage(path, len(page), data)
 
 
-def render(material: ReportData) -> str:
+def render(data: ReportData) -> str:
     """Write the page.
 
     Returns
     -------
     str
-        HTML that refers to nothing outside itself, the same for the same material.
+        HTML that refers to nothing outside itself, the same for the same data.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    document = material.document
+    document = data.document
     environment = Environment(
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
@@ -122,20 +123,20 @@ def render(material: ReportData) -> str:
     script = (_HERE / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("page.html").render(
-        summary=summarise(document, material.calibration),
+        summary=summarise(document, data.calibration),
         document=document,
         origin=_origin(document),
         provenance=_provenance(document),
         matched=captions.matched_risk_table(document),
         pictures=[
-            {"caption": p.caption, "svg": Markup(p.svg)} for p in _pictures(material)
+            {"caption": p.caption, "svg": Markup(p.svg)} for p in _pictures(data)
         ],
         examples=[
             {"example": e, "title": _KINDS[e.kind], "svg": Markup(svg), "table": table}
-            for e, svg, table in _examples(material.exhibits.examples)
+            for e, svg, table in _examples(data.figures.examples)
         ],
-        examples_basis=material.exhibits.examples_basis,
-        remarks=[*document["remarks"], *material.remarks],
+        examples_basis=data.figures.examples_basis,
+        remarks=[*document["remarks"], *data.remarks],
         style=Markup(style),
         script=Markup(script),
         script_digest=digest,
@@ -145,31 +146,31 @@ def render(material: ReportData) -> str:
 # --- Pictures -------------------------------------------------------------------------------------
 
 
-def _pictures(material: ReportData) -> list[_Picture]:
+def _pictures(data: ReportData) -> list[_Picture]:
     from stopadvisor.report.html import charts
 
-    document, exhibits = material.document, material.exhibits
-    frontier = captions.frontier_caption(exhibits.frontier)
+    document, figures = data.document, data.figures
+    frontier = captions.frontier_caption(figures.frontier)
     found = [
         _drawn(captions.profile_caption(document), charts.draw_profile, document["profile"]),
-        _drawn(frontier, charts.draw_frontier, exhibits.frontier),
+        _drawn(frontier, charts.draw_frontier, figures.frontier),
     ]
-    if exhibits.risk is not None:
-        found.append(_drawn(captions.risk_caption(exhibits.risk), charts.draw_risk, exhibits.risk))
+    if figures.risk is not None:
+        found.append(_drawn(captions.risk_caption(figures.risk), charts.draw_risk, figures.risk))
     serving = captions.serving_caption(document)
     if serving is not None:
         savings = {str(row[0]): row[1] for row in serving.table.rows}
         asked = document["recommendation"]["serving"]
         found.append(_drawn(serving, charts.draw_serving, savings, asked))
-    signals = captions.signal_caption(exhibits.signals, exhibits.signals_basis)
-    alpha, checkpoints = exhibits.alpha, exhibits.checkpoints
+    signals = captions.signal_caption(figures.signals, figures.signals_basis)
+    alpha, checkpoints = figures.alpha, figures.checkpoints
     found.append(_drawn(captions.alpha_caption(alpha), charts.draw_alphas, alpha))
-    if exhibits.reliability is not None:
-        caption = captions.reliability_caption(exhibits.reliability)
-        found.append(_drawn(caption, charts.draw_reliability, exhibits.reliability))
+    if figures.reliability is not None:
+        caption = captions.reliability_caption(figures.reliability)
+        found.append(_drawn(caption, charts.draw_reliability, figures.reliability))
     found += [
         _drawn(captions.checkpoint_caption(checkpoints), charts.draw_checkpoints, checkpoints),
-        _drawn(signals, charts.draw_signals, exhibits.signals),
+        _drawn(signals, charts.draw_signals, figures.signals),
     ]
     return found
 
@@ -192,12 +193,12 @@ def _examples(examples: Sequence[QuestionExample]) -> list[tuple[QuestionExample
     for example in examples:
         name = f"example-{example.kind}"
         with style(name):
-            svg = inline_svg(draw_example(example), name, _KINDS[example.kind], _told(example))
+            svg = inline_svg(draw_example(example), name, _KINDS[example.kind], _in_words(example))
         found.append((example, svg, _steps(example)))
     return found
 
 
-def _told(example: QuestionExample) -> str:
+def _in_words(example: QuestionExample) -> str:
     """An example in words."""
     live = [step for step in example.steps if not step.ended]
     words = ", ".join(f"{s.budget}: {'right' if s.correct else 'wrong'}" for s in live)

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from stopadvisor.assessment.recommendation import chance_words, deciding_reason
-from stopadvisor.report.html.captions import percent, share
+from stopadvisor.assessment.recommendation import chance_words
+from stopadvisor.report.words import advised_point, percent, reason, rule_headline, share
 from stopadvisor.rules.families import rule_name
 
 __all__ = ["Card", "Summary", "summarise"]
@@ -61,15 +61,8 @@ def summarise(document: Document, calibration: Document | None) -> Summary:
     return _paper(document) if document["protocol"] == "paper" else _assessed(document)
 
 
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
 def _headline(family: str | None, schedule: list[int] | None) -> str:
-    if family is None:
-        return "Keep the full thinking budget."
-    place = f", at {_plural(len(schedule), 'checkpoint')}" if schedule else ""
-    return f"Stop early by {rule_name(family)}{place}."
+    return "Keep the full thinking budget." if family is None else rule_headline(family, schedule)
 
 
 def _asked_at(schedule: list[int] | None) -> str:
@@ -77,9 +70,7 @@ def _asked_at(schedule: list[int] | None) -> str:
 
 
 def _why(document: Document) -> str:
-    advice = document["recommendation"]
-    found = deciding_reason(advice["policy"], advice["reasons"])
-    text = found.partition(": ")[2] or found
+    text = reason(document["recommendation"])
     return text[0].upper() + text[1:]
 
 
@@ -100,18 +91,6 @@ def _why_exported(document: Document, calibration: Document) -> str:
     )
 
 
-def _point(document: Document) -> Document | None:
-    """The row of the comparison that the advice rests on."""
-    family = document["recommendation"]["family"]
-    for row in document["matched_risk"]:
-        if row["alpha"] == document["alpha"]:
-            for side in (row["learned"], row["scalar"]):
-                if side and side["family"] == family:
-                    found: Document = side
-                    return found
-    return None
-
-
 def _serving_card(document: Document, serving: str, schedule: list[int] | None) -> Card:
     note = _asked_at(schedule) or "no probes: nothing changes"
     if document.get("server", {}).get("regime") == serving:
@@ -130,7 +109,7 @@ def _nothing(document: Document, accuracy: float, whose: str) -> tuple[Card, ...
 
 
 def _assessed(document: Document) -> Summary:
-    advice, split, point = document["recommendation"], document["split"], _point(document)
+    advice, split, point = document["recommendation"], document["split"], advised_point(document)
     n = split["fit"]
     basis = (
         f"Based on {n} fit questions of {document['workload']['n_questions']}; "
@@ -178,7 +157,7 @@ def _assessed(document: Document) -> Summary:
 
 
 def _paper(document: Document) -> Summary:
-    advice, split, point = document["recommendation"], document["split"], _point(document)
+    advice, split, point = document["recommendation"], document["split"], advised_point(document)
     basis = (
         f"The paper's protocol: thresholds from {split['calibration']} calibration questions, "
         f"figures from {split['test']} test questions, every question open."

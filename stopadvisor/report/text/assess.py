@@ -8,20 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from stopadvisor.assessment.recommendation import LABELS, chance_words, deciding_reason
+from stopadvisor.assessment.recommendation import LABELS, chance_words
 from stopadvisor.report.documents.assess import matched_points
-from stopadvisor.report.text.screen import (
-    Screen,
+from stopadvisor.report.text.screen import Screen
+from stopadvisor.report.words import (
+    advised_point,
     in_unit,
     interval,
+    listed,
     number,
-    number_list,
     percent,
-    place,
-    plural,
+    reason,
+    risk_difference,
+    rule_headline,
     share,
+    shell_quote,
 )
-from stopadvisor.rules.families import rule_name
 
 __all__ = ["PAPER_FLAW", "show_assessment"]
 
@@ -43,7 +45,7 @@ def show_assessment(document: Document, out: TextIO) -> None:
     stops = advice["policy"] != "full-budget"
     screen.headline(_headline(advice), "good" if stops else "doubtful")
     screen.facts(_paper_facts(document) if paper else _facts(document))
-    run = place(document["run"])
+    run = shell_quote(document["run"])
     if paper:
         screen.command(f"stopadvisor assess {run} --alpha {document['alpha']:g}")
     elif stops:
@@ -59,34 +61,16 @@ def show_assessment(document: Document, out: TextIO) -> None:
 def _headline(advice: Document) -> str:
     if advice["policy"] == "full-budget":
         return "Keep the full thinking budget: do not stop early."
-    rule = rule_name(advice["family"])
-    if advice["schedule"] is None:  # the paper's rules look at every checkpoint
-        return f"Stop early by {rule}."
-    return f"Stop early by {rule}, at {plural(len(advice['schedule']), 'checkpoint')}."
-
-
-def _point(document: Document) -> Document | None:
-    """The row of the comparison that the advice rests on."""
-    for row in document["matched_risk"]:
-        if row["alpha"] == document["alpha"]:
-            for side in (row["learned"], row["scalar"]):
-                if side and side["family"] == document["recommendation"]["family"]:
-                    found: Document = side
-                    return found
-    return None
-
-
-def _why(advice: Document) -> str:
-    return deciding_reason(advice["policy"], advice["reasons"]).partition(": ")[2]
+    return rule_headline(advice["family"], advice["schedule"])
 
 
 def _facts(document: Document) -> list[tuple[str, str]]:
     advice, split = document["recommendation"], document["split"]
-    point = _point(document)
-    rows = [("why", _why(advice))]
+    point = advised_point(document)
+    rows = [("why", reason(advice))]
     if point is not None:
         rows += [
-            ("probe at", f"{number_list(advice['schedule'])} thinking tokens"),
+            ("probe at", f"{listed(advice['schedule'])} thinking tokens"),
             (
                 "saves",
                 f"{percent(point['fit_total_saving_pct'])} of the cost under {advice['serving']}"
@@ -110,9 +94,7 @@ def _facts(document: Document) -> list[tuple[str, str]]:
     else:
         rows.append(("saves", "nothing, and loses nothing: serve without probes, as you do now"))
     rows += [
-        ("labels", reason.removeprefix(LABELS))
-        for reason in advice["reasons"]
-        if reason.startswith(LABELS)
+        ("labels", row.removeprefix(LABELS)) for row in advice["reasons"] if row.startswith(LABELS)
     ]
     if document["workload"].get("on_stop") == "answer":
         text = "thinking is closed and the model writes its visible answer"
@@ -134,8 +116,8 @@ def _facts(document: Document) -> list[tuple[str, str]]:
 
 def _paper_facts(document: Document) -> list[tuple[str, str]]:
     advice, split = document["recommendation"], document["split"]
-    point = _point(document)
-    rows = [("why", _why(advice))]
+    point = advised_point(document)
+    rows = [("why", reason(advice))]
     if point is not None:
         rows += [
             (
@@ -201,16 +183,7 @@ def _matched_risk(screen: Screen, document: Document) -> None:
     )
     for row in document["matched_risk"]:
         if row["delta_saving_pp"] is not None:
-            screen.text(f"alpha {row['alpha']:g}: {row['verdict']}, {_difference(row)}")
-
-
-def _difference(row: Document) -> str:
-    """Learned minus scalar; a rule that is not feasible never stops, so there is none to take."""
-    feasible = [side for side in ("learned", "scalar") if row[side]["feasible"]]
-    if len(feasible) < 2:
-        return f"only the {feasible[0]} side is feasible" if feasible else "neither is feasible"
-    spread = row["delta_saving_pp"]
-    return f"learned minus scalar {spread['median']:+.1f} pp, 95 % {interval(spread['ci95'])}"
+            screen.text(f"alpha {row['alpha']:g}: {row['verdict']}, {risk_difference(row)}")
 
 
 def _serving(screen: Screen, document: Document) -> None:
@@ -254,7 +227,7 @@ def _serving(screen: Screen, document: Document) -> None:
     )
     screen.text(serving["operating_point"])
     unit = document["settings"]["weights"]["unit"]
-    others = number_list([name for name in named if name != asked])
+    others = listed([name for name in named if name != asked])
     screen.text(
         f"For {others} another rule may save more: assess with --serving. The saving is gone at "
         "the break-even: so many probes a request, each as dear as now, or that price of a "

@@ -8,16 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from stopadvisor.report.text.screen import (
-    Screen,
-    in_unit,
-    interval,
-    number,
-    number_list,
-    percent,
-    place,
-    share,
-)
+from stopadvisor.report.text.screen import Screen
+from stopadvisor.report.words import in_unit, interval, listed, number, percent, share, shell_quote
 
 __all__ = ["evidence", "expectation", "show_calibration"]
 
@@ -34,7 +26,7 @@ def show_calibration(document: Document, out: TextIO) -> None:
     else:
         screen.headline("Not certified: the policy written never stops early.", "doubtful")
         screen.facts(_refused(document))
-    screen.command(f"stopadvisor inspect {place(document['policy'])}")
+    screen.command(f"stopadvisor inspect {shell_quote(document['policy'])}")
     _tested(screen, document)
 
 
@@ -74,7 +66,7 @@ def _certified(document: Document) -> list[tuple[str, str]]:
             "exported",
             f"{document['family']}, stop when its score reaches {number(document['threshold'])}",
         ),
-        ("probe at", f"{number_list(document['schedule'])} thinking tokens"),
+        ("probe at", f"{listed(document['schedule'])} thinking tokens"),
         *_on_stop(document),
         *expectation(expected, document["serving"]),
         (

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from stopadvisor.report.text.calibrate import evidence, expectation
-from stopadvisor.report.text.screen import Screen, number, number_list, plural, share
+from stopadvisor.report.text.screen import Screen
+from stopadvisor.report.words import listed, number, plural, share
 from stopadvisor.rules.families import rule_name
 
 __all__ = ["show_policy"]
@@ -67,7 +68,7 @@ def _rule(document: Document) -> list[tuple[str, str]]:
     }[document["on_stop"]]
     return [
         ("stops", f"when {when} {number(document['threshold'])}"),
-        ("probe at", f"{number_list(document['budgets'])} thinking tokens"),
+        ("probe at", f"{listed(document['budgets'])} thinking tokens"),
         ("reply", reply),
         ("serving", document["serving"]),
     ]

@@ -9,7 +9,8 @@ from typing import TextIO
 
 from stopadvisor.assessment.recommendation import chance_words
 from stopadvisor.report.documents.plan import PlanDocument
-from stopadvisor.report.text.screen import Screen, plural, share
+from stopadvisor.report.text.screen import Screen
+from stopadvisor.report.words import plural, share
 
 __all__ = ["show_plan"]
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from stopadvisor.collection.cues import CueComparison
 from stopadvisor.collection.preflight import PreflightReport
-from stopadvisor.report.text.screen import Screen, Tone, interval, plural, share
+from stopadvisor.report.text.screen import Screen, Tone
+from stopadvisor.report.words import interval, plural, share
 
 __all__ = ["show_cues", "show_report"]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
-from stopadvisor.report.text.screen import Screen, interval, percent, plural, share
+from stopadvisor.report.text.screen import Screen
+from stopadvisor.report.words import interval, percent, plural, share
 
 __all__ = ["show_summary"]
 

@@ -1,4 +1,4 @@
-"""What the commands' summaries share: a console, a headline with its facts, tables, percentages.
+"""What the commands' summaries share: a console, a headline with its facts, tables.
 
 Eighty columns wherever the width is not known, no colour where nobody can see it, and plain ASCII
 where the locale or the stream has nothing else.  Knows shapes of output, and no command.
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import IO, Any, Literal, TextIO
+from collections.abc import Iterable, Sequence
+from typing import IO, Literal, TextIO
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -19,21 +18,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from stopadvisor.rules.costs import PAPER_WEIGHTS
-
-__all__ = [
-    "LocaleConsole",
-    "Screen",
-    "Tone",
-    "in_unit",
-    "interval",
-    "number",
-    "number_list",
-    "percent",
-    "place",
-    "plural",
-    "share",
-]
+__all__ = ["WIDTH", "LocaleConsole", "Screen", "Tone"]
 
 WIDTH = 80
 WIDEST = 120
@@ -198,50 +183,3 @@ def _shell_lines(command: str, width: int) -> list[str]:
 def _styled(text: str, style: str = "") -> Text:
     """Text whose percentages cannot be torn from their signs at a line's end."""
     return Text(text.replace(" %", "%"), style=style)
-
-
-# --- Values as words ------------------------------------------------------------------------------
-
-
-def share(value: float | None) -> str:
-    """A share in 0–1 as a percentage."""
-    return "-" if value is None else f"{100 * value:.1f}%"
-
-
-def percent(value: float | None) -> str:
-    """A percentage that is one already."""
-    return "-" if value is None else f"{value:.1f}%"
-
-
-def in_unit(weights: Mapping[str, Any] | None) -> str:
-    """What a cost is told in, where that is not the paper's."""
-    unit = None if weights is None else weights["unit"]
-    return "" if unit in (None, PAPER_WEIGHTS.unit) else f" ({unit})"
-
-
-def number(value: float | None) -> str:
-    """A threshold."""
-    return "-" if value is None else f"{value:.4g}"
-
-
-def interval(values: Sequence[float] | None, scale: float = 1.0) -> str:
-    """The 95 % interval of percentages; of shares with scale 100."""
-    if values is None:
-        return ""
-    return f"[{scale * values[0]:.1f}, {scale * values[1]:.1f}]"
-
-
-def number_list(values: Sequence[int] | Sequence[str]) -> str:
-    """Numbers, or names, with commas and an "and"."""
-    words = [str(value) for value in values]
-    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
-
-
-def plural(count: int, noun: str) -> str:
-    """A count with its noun."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def place(path: str | Path) -> str:
-    """A path as a word of a shell command."""
-    return shlex.quote(str(path))

@@ -12,7 +12,8 @@ from textwrap import wrap
 from typing import Any, TextIO
 
 from stopadvisor.assessment.recommendation import chance_words
-from stopadvisor.report.text.screen import WIDTH, Screen, percent, share
+from stopadvisor.report.text.screen import WIDTH, Screen
+from stopadvisor.report.words import percent, share
 
 __all__ = ["show_list", "show_skipped", "show_study"]
 

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from stopadvisor.assessment.recommendation import chance_words
-from stopadvisor.report.text.screen import Screen, Tone, interval, percent, plural, share
+from stopadvisor.report.text.screen import Screen, Tone
+from stopadvisor.report.words import interval, percent, plural, share
 
 __all__ = ["show_verification"]
 

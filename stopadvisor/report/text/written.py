@@ -11,7 +11,8 @@ from stopadvisor.report.documents.profile_serving import ProfileServingDocument
 from stopadvisor.report.documents.report import ReportDocument
 from stopadvisor.report.documents.simulate import SimulateDocument
 from stopadvisor.report.documents.workload import WorkloadDocument
-from stopadvisor.report.text.screen import Screen, number_list, place, plural, share
+from stopadvisor.report.text.screen import Screen
+from stopadvisor.report.words import listed, plural, share, shell_quote
 
 __all__ = ["show_profile", "show_report_file", "show_simulation", "show_workload"]
 
@@ -29,7 +30,7 @@ def show_workload(document: WorkloadDocument, out: TextIO) -> None:
             ("seed", str(document["seed"])),
         ]
     )
-    screen.command(f"stopadvisor preflight {place(document['out'])}")
+    screen.command(f"stopadvisor preflight {shell_quote(document['out'])}")
 
 
 def show_simulation(document: SimulateDocument, out: TextIO) -> None:
@@ -43,11 +44,11 @@ def show_simulation(document: SimulateDocument, out: TextIO) -> None:
         [
             ("written to", document["out"]),
             ("expected", ", ".join(kinds)),
-            ("probed at", f"{number_list(document['budgets'])} thinking tokens"),
+            ("probed at", f"{listed(document['budgets'])} thinking tokens"),
             ("signal", f"{document['signal']:g} in log-odds; seed {document['seed']}"),
         ]
     )
-    screen.command(f"stopadvisor assess {place(document['out'])}")
+    screen.command(f"stopadvisor assess {shell_quote(document['out'])}")
 
 
 def show_report_file(document: ReportDocument, out: TextIO) -> None:
@@ -92,4 +93,4 @@ def show_profile(document: ProfileServingDocument, path: str, out: TextIO) -> No
         ],
         left=0,
     )
-    screen.command(f"stopadvisor assess RUN --serving-profile {place(path)}")
+    screen.command(f"stopadvisor assess RUN --serving-profile {shell_quote(path)}")

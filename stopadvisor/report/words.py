@@ -1,0 +1,113 @@
+"""Values and verdicts as words, the same on the screen and on the page.
+
+Takes values and the documents of `assess`; knows neither a terminal nor HTML.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from stopadvisor.assessment.recommendation import deciding_reason
+from stopadvisor.rules.costs import PAPER_WEIGHTS
+from stopadvisor.rules.families import rule_name
+
+__all__ = [
+    "advised_point",
+    "in_unit",
+    "interval",
+    "listed",
+    "number",
+    "percent",
+    "plural",
+    "reason",
+    "risk_difference",
+    "rule_headline",
+    "share",
+    "shell_quote",
+]
+
+Document = Mapping[str, Any]
+
+# --- Values ---------------------------------------------------------------------------------------
+
+
+def share(value: float | None) -> str:
+    """A share in 0–1 as a percentage."""
+    return "-" if value is None else f"{100 * value:.1f}%"
+
+
+def percent(value: float | None) -> str:
+    """A percentage that is one already."""
+    return "-" if value is None else f"{value:.1f}%"
+
+
+def in_unit(weights: Document | None) -> str:
+    """The unit of a cost, where it is not the paper's."""
+    unit = None if weights is None else weights["unit"]
+    return "" if unit in (None, PAPER_WEIGHTS.unit) else f" ({unit})"
+
+
+def number(value: float | None) -> str:
+    """A threshold."""
+    return "-" if value is None else f"{value:.4g}"
+
+
+def interval(values: Sequence[float] | None, scale: float = 1.0) -> str:
+    """The 95 % interval of percentages; of shares with scale 100."""
+    if values is None:
+        return ""
+    return f"[{scale * values[0]:.1f}, {scale * values[1]:.1f}]"
+
+
+def listed(values: Sequence[int] | Sequence[str]) -> str:
+    """Numbers, or names, with commas and an "and"."""
+    words = [str(value) for value in values]
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
+
+
+def plural(count: int, noun: str) -> str:
+    """A count with its noun."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def shell_quote(path: str | Path) -> str:
+    """A path as a word of a shell command."""
+    return shlex.quote(str(path))
+
+
+# --- From an assessment ---------------------------------------------------------------------------
+
+
+def rule_headline(family: str, schedule: Sequence[int] | None) -> str:
+    """By which rule to stop; the paper's rules look at every checkpoint and give no schedule."""
+    at = f", at {plural(len(schedule), 'checkpoint')}" if schedule else ""
+    return f"Stop early by {rule_name(family)}{at}."
+
+
+def reason(advice: Document) -> str:
+    """The reason that decided, without the name of its step."""
+    found = deciding_reason(advice["policy"], advice["reasons"])
+    return found.partition(": ")[2] or found
+
+
+def advised_point(document: Document) -> Document | None:
+    """The row of the comparison that the advice rests on."""
+    for row in document["matched_risk"]:
+        if row["alpha"] == document["alpha"]:
+            for side in (row["learned"], row["scalar"]):
+                if side and side["family"] == document["recommendation"]["family"]:
+                    found: Document = side
+                    return found
+    return None
+
+
+def risk_difference(row: Document) -> str:
+    """Learned minus scalar; a rule that is not feasible never stops, so there is none to take."""
+    feasible = [side for side in ("learned", "scalar") if row[side]["feasible"]]
+    if len(feasible) < 2:
+        return f"only the {feasible[0]} side is feasible" if feasible else "neither is feasible"
+    spread = row["delta_saving_pp"]
+    return f"learned minus scalar {spread['median']:+.1f} pp, 95 % {interval(spread['ci95'])}"
