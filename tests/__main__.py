@@ -20,9 +20,10 @@ ROOT = Path(__file__).resolve().parent.parent
 WORKERS = ("-n", "logical", "--maxprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder")
 """A worker for each core, up to four: each takes a gigabyte of memory.  Whole files, in order."""
 
-_APART = ("slow", "integration", "browser", "vllm", "gpu")
-FAST = " and ".join(f"not {marker}" for marker in (*_APART, "long"))
-REST = f"({' or '.join(_APART)}) and not long"
+APART = ("slow", "integration", "browser", "vllm", "gpu")
+"""Markers of what the fast tier leaves out; `long` is left out of every tier."""
+FAST = " and ".join(f"not {marker}" for marker in (*APART, "long"))
+REST = f"({' or '.join(APART)}) and not long"
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ TIERS: dict[str, tuple[Check, ...]] = {
 """What each option runs; CI runs the last three as jobs of their own."""
 
 
-def _parse(arguments: Sequence[str]) -> tuple[str, list[str]]:
+def parse(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """Return the tier that is asked for, and what goes to pytest."""
     parser = argparse.ArgumentParser(
         prog="python -m tests",
         description="Run the checks of the project; other arguments go to pytest.",
@@ -80,7 +82,7 @@ def _parse(arguments: Sequence[str]) -> tuple[str, list[str]]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the checks one after the other; return the first failing code, or 0."""
-    tier, rest = _parse(arguments)
+    tier, rest = parse(arguments)
     for check in TIERS[tier]:
         extra = rest if check.shown.startswith("pytest") else []
         print(f"$ {' '.join((check.shown, *extra))}", flush=True)

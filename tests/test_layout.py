@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.__main__ import APART, TIERS, parse
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "stopadvisor"
 
@@ -190,6 +192,26 @@ HELP = "from stopadvisor.cli.main import main\nassert main() == 0"
 )
 def test_import_stays_light(code: str, absent: set[str]) -> None:
     assert not _loaded_by(code, "--help") & absent
+
+
+# --- Tiers ----------------------------------------------------------------------------------------
+
+
+def test_every_marker_belongs_to_a_tier() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    lines = project["tool"]["pytest"]["ini_options"]["markers"]
+    assert {line.partition(":")[0] for line in lines} == {*APART, "long"}
+
+
+@pytest.mark.parametrize("tier", [name for name in TIERS if name != "full"])
+def test_a_tier_is_named_by_its_option(tier: str) -> None:
+    assert parse([f"--{tier}", "-k", "layout"]) == (tier, ["-k", "layout"])
+
+
+def test_without_an_option_every_check_runs() -> None:
+    assert parse(["-k", "layout"]) == ("full", ["-k", "layout"])
+    shown = [check.shown.split()[0] for check in TIERS["full"]]
+    assert shown == ["ruff", "ruff", "codespell", "mypy", "lint-imports", "pytest"]
 
 
 # --- Dependencies ---------------------------------------------------------------------------------
