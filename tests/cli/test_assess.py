@@ -66,21 +66,16 @@ SERVING = [
 SETTINGS = ["serving", "weights", "cache_block", "bound", "multiplicity", "families"]
 
 
-@pytest.fixture(scope="module")
-def probed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_run(tmp_path_factory.mktemp("probed") / "run", 300)
-
-
 @pytest.fixture
 def call(
     tmp_path: Path,
-    probed: Path,
+    probed_run: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Call:
     """Call the command in a folder with a run `runs/sums` and an archive `raw.npz`."""
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(probed, "runs/sums")
+    shutil.copytree(probed_run, "runs/sums")
     write_archive(Path("raw.npz"))
     monkeypatch.setattr("stopadvisor.cli.model.load_engine", lambda options: ScriptedEngine())
 

@@ -50,21 +50,16 @@ FAST = ["--families", "entropy,confidence"]
 RUN = Path("runs/sums")
 
 
-@pytest.fixture(scope="module")
-def probed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_run(tmp_path_factory.mktemp("probed") / "run", 300)
-
-
 @pytest.fixture
 def call(
     tmp_path: Path,
-    probed: Path,
+    probed_run: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Call:
     """Call the command in a folder with a run `runs/sums`."""
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(probed, RUN)
+    shutil.copytree(probed_run, RUN)
 
     return caller(capsys, "calibrate")
 

@@ -10,24 +10,14 @@ import pytest
 
 from stopadvisor.report.html import page
 from stopadvisor.runs.sources import ASSESSMENT
-from tests.material import Call, caller, make_run, write_archive
-
-
-@pytest.fixture(scope="module")
-def assessed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run, assessed."""
-    from stopadvisor.cli.main import main
-
-    path = make_run(tmp_path_factory.mktemp("report") / "runs" / "old", 300)
-    assert main(["assess", str(path), "--no-report", "--quiet"]) == 0
-    return path
+from tests.material import Call, caller, write_archive
 
 
 @pytest.fixture
-def run(assessed: Path, tmp_path: Path) -> Path:
+def run(quickly_assessed_run: Path, tmp_path: Path) -> Path:
     """A copy to spoil."""
     path = tmp_path / "runs" / "run"
-    shutil.copytree(assessed, path)
+    shutil.copytree(quickly_assessed_run, path)
     return path
 
 

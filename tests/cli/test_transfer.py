@@ -34,10 +34,10 @@ FAST = [*ALPHA, "--families", "confidence"]
 
 
 @pytest.fixture(scope="module")
-def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def material(probed_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A policy, and a run of questions that came after those that made it."""
     root = tmp_path_factory.mktemp("transfer")
-    make_run(root / "old", 300)
+    shutil.copytree(probed_run, root / "old")
     words = [*ALPHA, "--families", "learned", "--out", str(root / SOURCE), "--quiet"]
     assert main(["calibrate", str(root / "old"), *words]) == 0
     make_run(root / "runs" / "target", 600)

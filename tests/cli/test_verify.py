@@ -39,10 +39,10 @@ POLICY, RUN, FRESH = Path("policy.joblib"), Path("runs/sums"), Path("runs/fresh"
 
 
 @pytest.fixture(scope="module")
-def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def material(probed_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A calibrated run, its policy, and a run of the questions that came after."""
     root = tmp_path_factory.mktemp("verify")
-    make_run(root / "runs" / "sums", 300)
+    shutil.copytree(probed_run, root / "runs" / "sums")
     words = ["--alpha", "0.15", "--families", "confidence", "--out", str(root / POLICY), "--quiet"]
     assert main(["calibrate", str(root / RUN), *words]) == 0
     make_run(root / "runs" / "fresh", 600)
