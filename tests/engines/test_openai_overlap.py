@@ -18,7 +18,9 @@ from stopadvisor.engines.openai.online import choose_thinking_mode, connect, ser
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.policy.frozen import save_policy
 from stopadvisor.policy.requests import Reply, ThinkingMode, make_requests
+from stopadvisor.policy.trigger import MarkerTrigger
 from tests.engines.fake_server import BREAKS, FAULTS, FakeServer, Story, end_id, fake_server, ids_of
+from tests.engines.online_policies import WatchedRule
 from tests.engines.test_openai_online import (
     BUDGETS,
     CLOSER,
@@ -29,6 +31,7 @@ from tests.engines.test_openai_online import (
     engine_at,
     policy_of,
 )
+from tests.policy.test_trigger import searched
 
 WHOLE = LENGTH + VISIBLE
 NEVER: dict[str, Any] = {"decision_threshold": 9.0, "threshold": 9.0}
@@ -191,6 +194,27 @@ def test_a_call_that_is_cancelled_ends_its_stream() -> None:
             asyncio.run(ask())
         time.sleep(0.3)
         assert server.streamed[0] < 20
+
+
+# --- Other triggers ---
+
+
+@pytest.mark.parametrize("stops_at", [None, 1])
+@pytest.mark.parametrize("serving", ["resume", "overlap"])
+def test_markers_are_probed_where_they_stand(serving: ThinkingMode, stops_at: int | None) -> None:
+    trigger = MarkerTrigger(
+        (tuple(ids_of("So")[:1]), tuple(ids_of("Wait")[:1])), min_gap=3, max_probes=3
+    )
+    watched = WatchedRule(trigger, stops_at)
+    expected = searched(THINKING, trigger, trigger.markers)
+    with fake_server() as server, engine_at(server) as engine:
+        policy = policy_of(engine)
+        requests, plan = make_requests(["3+4"], policy), server_plan(policy)
+        ((_, reply),) = serve(engine, requests, plan, watched, serving=serving)
+    assert len(expected) >= 3
+    assert watched.questions == [expected if stops_at is None else expected[:2]]
+    assert reply.budget == (None if stops_at is None else expected[1])
+    assert reply.text == ("Final answer: 7" if stops_at is None else " 7")
 
 
 # --- Which of the two is used ---------------------------------------------------------------------

@@ -1,0 +1,172 @@
+"""Answering a workload without a command line: what is answered, kept, and said about it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from stopadvisor.collection.progress import NullProgress
+from stopadvisor.engines.openai import load_engine
+from stopadvisor.engines.openai.engine import OpenAiEngine
+from stopadvisor.errors import EngineError, OutputError, PolicyError
+from stopadvisor.policy.frozen import Policy, save_policy
+from stopadvisor.probes.plan import Engine
+from stopadvisor.report.documents.run import run_document
+from stopadvisor.serving.answering import AnsweredWorkload, AnswerSettings, answer_workload
+from tests.engines.fake_server import FakeServer, fake_server
+from tests.engines.test_openai_online import engine_at, policy_of
+
+N = 6
+
+
+@dataclass
+class KeptRemarks(NullProgress):
+    """Keeps the remarks."""
+
+    remarks: list[str] = field(default_factory=list)
+
+    def remark(self, text: str) -> None:
+        self.remarks.append(text)
+
+
+@dataclass
+class Bench:
+    """A workload, a policy's file, and the server that both are for."""
+
+    folder: Path
+    server: FakeServer
+    engine: OpenAiEngine
+    opened: list[Policy] = field(default_factory=list)
+    progress: KeptRemarks = field(default_factory=KeptRemarks)
+
+    @property
+    def settings(self) -> AnswerSettings:
+        return AnswerSettings(
+            self.folder / "policy.joblib",
+            self.folder / "sums.jsonl",
+            at_server=True,
+            out=self.folder / "answers.jsonl",
+        )
+
+    @contextmanager
+    def open(self, policy: Policy) -> Iterator[Engine]:
+        self.opened.append(policy)
+        yield self.engine
+
+    def answer(self, settings: AnswerSettings | None = None) -> AnsweredWorkload:
+        return answer_workload(settings or self.settings, self.open, self.progress)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    golds = ["5", "7"] * (N // 2)  # every stopped answer is 5, every full one 7
+    lines = [json.dumps({"question": f"{i}+4", "gold": gold}) for i, gold in enumerate(golds)]
+    (tmp_path / "sums.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    with fake_server() as server, engine_at(server) as engine:
+        save_policy(policy_of(engine).content, tmp_path / "policy.joblib")
+        yield Bench(tmp_path, server, engine)
+
+
+def test_every_question_is_answered_and_kept(bench: Bench) -> None:
+    found = bench.answer()
+    assert [policy.digest for policy in bench.opened] == [found.policy.digest]
+    assert (found.new, len(found.lines), found.totals.questions) == (N, N, N)
+    assert {(line.budget, line.answer, line.setting) for line in found.lines} == {
+        (4, " 5", found.setting)
+    }
+    assert found.totals.accuracy == 0.5
+    assert (found.on_stop, found.serving, found.certified, found.alpha) == (
+        *("probe", "resume"),
+        *(True, 0.15),
+    )
+    assert (found.full, found.agreement, found.time_saving_pct) == (None, None, None)
+    assert found.seconds > 0
+    assert len(found.out.read_text(encoding="utf-8").splitlines()) == N
+    assert found.remarks == ()
+    (remark,) = bench.progress.remarks
+    assert remark.startswith("the server (version")
+
+
+def test_what_was_answered_is_not_asked_again(bench: Bench) -> None:
+    first = bench.answer(replace(bench.settings, limit=2))
+    bench.server.asked.clear()
+    again = bench.answer(replace(bench.settings, limit=2))
+    assert (first.new, again.new) == (2, 0)
+    assert again.lines == first.lines
+    assert not bench.server.asked
+    whole = bench.answer()
+    assert (whole.new, whole.lines[:2]) == (N - 2, first.lines)
+
+
+def test_full_thinking_beside_it_says_what_stopping_saves_and_loses(bench: Bench) -> None:
+    found = bench.answer(replace(bench.settings, compare_full=True))
+    full = found.full
+    assert full is not None
+    assert (full.questions, full.correct, full.full_correct, full.lost) == (N, 3, 3, 3)
+    assert full.decoded_tokens < full.full_decoded_tokens
+    assert found.timed_questions == N
+    assert found.time_saving_pct is not None
+    # None of these questions made the policy.
+    assert found.full_of_unseen == full
+    again = bench.answer(replace(bench.settings, compare_full=True))
+    assert (again.timed_questions, again.time_saving_pct) == (0, None)
+
+
+def test_answers_without_full_thinking_are_left_out_of_the_comparison(bench: Bench) -> None:
+    bench.answer(replace(bench.settings, limit=2))
+    found = bench.answer(replace(bench.settings, compare_full=True))
+    assert found.full is not None
+    assert found.full.questions == N - 2
+    (remark,) = found.remarks
+    assert remark.startswith("2 questions were answered before without full thinking")
+    assert bench.progress.remarks.count(f"note: {remark}") == 1
+
+
+def test_another_reply_is_not_certified_and_not_mixed(bench: Bench) -> None:
+    bench.answer()
+    other = replace(bench.settings, on_stop="answer")
+    with pytest.raises(OutputError, match="answers under other settings"):
+        bench.answer(other)
+    found = bench.answer(replace(other, out=bench.folder / "other.jsonl"))
+    assert {line.answer for line in found.lines} == {"Final answer: 7"}
+    assert not found.certified
+    assert "the certificate does not cover these answers" in found.remarks[-1]
+
+
+def test_a_failure_says_what_is_kept(bench: Bench) -> None:
+    bench.answer(replace(bench.settings, limit=2))
+    before = bench.settings.out
+    assert before is not None
+    kept = before.read_bytes()
+    bench.engine = load_engine("tiny-reasoner", [bench.server.url], concurrency=1, patience=0.2)
+    bench.server.always = "500"
+    try:
+        with pytest.raises(EngineError, match="500 broken"):
+            bench.answer()
+    finally:
+        bench.engine.close()
+    assert "the same command goes on from there" in bench.progress.remarks[-1]
+    assert before.read_bytes() == kept
+
+
+def test_what_cannot_be_answered_is_refused_before_a_model_is_opened(bench: Bench) -> None:
+    policy = policy_of(bench.engine, model=None, engine=None)
+    save_policy(policy.content, bench.folder / "policy.joblib")
+    with pytest.raises(PolicyError, match="bound to no model"):
+        bench.answer()
+    assert bench.opened == []
+
+
+def test_the_document_says_what_was_found(bench: Bench) -> None:
+    found = bench.answer(replace(bench.settings, compare_full=True))
+    document = run_document(found)
+    assert (document["questions"], document["new"], document["stopped"]) == (N, N, N)
+    assert (document["setting"], document["serving"]) == (found.setting, "resume")
+    assert document["full"] is not None
+    assert document["full"]["lost"] == 3
+    assert document["mean_tokens"]["probe"] == found.totals.mean_probe_tokens
