@@ -265,10 +265,10 @@ def test_looks_cannot_be_planned_too_late(call: Call) -> None:
     assert "with the first look" in refused(call, str(RUN), "--alpha", "0.2", "--looks", "3", *FAST)
 
 
-def test_fresh_takes_only_questions_that_no_look_has_used(call: Call, probed: Path) -> None:
+def test_fresh_takes_only_questions_that_no_look_has_used(call: Call, probed_run: Path) -> None:
     calibrated(call, str(RUN), *FAST)
     assert "--fresh: all" in refused(call, str(RUN), "--fresh", *FAST)
-    shutil.copy(probed.with_name("run-sums.jsonl"), "runs/sums-sums.jsonl")
+    shutil.copy(probed_run.with_name("run-sums.jsonl"), "runs/sums-sums.jsonl")
     make_run(RUN, 600)  # the same run goes on
     found = calibrated(call, str(RUN), "--fresh", *FAST)
     old, new = read_ledger(RUN)
