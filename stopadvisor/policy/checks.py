@@ -36,7 +36,7 @@ class FieldCheck:
     """What passes, in words."""
     run: Callable[[Any, str], None]
     parts: tuple[tuple[str, FieldCheck], ...] = ()
-    """Checks of the values inside, each with what is put behind the field's name for it."""
+    """Checks of the values inside, each with the suffix that the field's name gets for it."""
     meaning: str = ""
     """What the value is for; the field table of policy/README.md is made of these."""
 

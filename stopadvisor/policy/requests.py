@@ -57,7 +57,7 @@ class Reply:
     """Thinking tokens at that checkpoint, on which the answer rests."""
     prompt_tokens: int
     think_tokens: int
-    """Thinking tokens decoded.  Of a stopped trace they include the tokens behind the stop: as many
+    """Thinking tokens decoded.  Of a stopped trace they include the tokens after the stop: as many
     as the closer has, which show that the trace did not end there, and with overlap all that came
     while the probe ran, even of an answer that the model began by itself."""
     probe_tokens: int

@@ -251,7 +251,7 @@ TREES = list_of(
         {
             "feature": list_of(whole(-1)).means("Index into `features`; -1 at a leaf."),
             "threshold": list_of(_REAL).means("At most this goes left."),
-            "left": list_of(_INTEGER).means("Index of a child, always behind its parent."),
+            "left": list_of(_INTEGER).means("Index of a child, always after its parent."),
             "right": list_of(_INTEGER).means("As `left`."),
             "value": list_of(_REAL).means("What a leaf adds to the score."),
         }
@@ -280,7 +280,7 @@ def check_schema(content: Mapping[str, Any]) -> None:
 
 
 def check_fields(content: Mapping[str, Any]) -> None:
-    """Hold every field to its type and range, and the fields to each other.
+    """Check every field's type and range, and that the fields are consistent with each other.
 
     Raises
     ------
@@ -405,7 +405,7 @@ def _check_tree(tree: Mapping[str, list[Any]], name: str, n_features: int) -> No
         expect(feature < n_features, f"{name}.feature", f"below {n_features}", feature)
         for side in ("left", "right"):
             child = tree[side][node]
-            # Children behind their parent: no walk down the tree can go in circles.
+            # Children after their parent: no walk down the tree can go in circles.
             what = f"a child of node {node} between {node + 1} and {n_nodes - 1}"
             expect(node < child < n_nodes, f"{name}.{side}", what, child)
             depth[child] = max(depth[child], depth[node] + 1)

@@ -1,12 +1,12 @@
 """Early exit for one request, without input or output.
 
-Whoever runs the model tells a `Session` what was drawn and what a probe answered; the session says
-what to do next.  It holds the policy's trigger and its stepper, so every way of serving (a model in
-this process, a server over HTTP, a record replayed) stops at the same tokens.
+Whoever runs the model reports to a `Session` what was drawn and what a probe answered; the session
+says what to do next.  It holds the policy's trigger and stepper.  So every way of serving stops at
+the same tokens: a model in this process, a server over HTTP, or a replayed record.
 
-A position is known to lie inside the trace once as many further tokens were drawn as the closer
-has: if thinking had ended there, the closer would be complete.  A trace is not probed where it
-ends, as it was not when the policy was calibrated.
+A trace is probed only inside, never where it ends, because that is how policies are calibrated.  A
+position lies inside for certain once as many tokens were drawn after it as the closer has: had the
+thinking ended at the position, the closer would be complete by then.
 
 Knows counts, token ids and decisions.  Does not know models, text, time, or how a probe is sent.
 """
@@ -30,16 +30,16 @@ __all__ = ["AskProbe", "Ended", "Event", "Judge", "Rule", "Session", "Show", "St
 
 @dataclass(frozen=True, slots=True)
 class Think:
-    """Draw on, and tell the session what came."""
+    """Draw more tokens and report them."""
 
     until: int | None
-    """Tokens drawn behind the prompt, closer included, with which the session may know more.  More
-    may be drawn at once; None: nothing is left to ask, so think to the end."""
+    """The session has nothing new to say before so many tokens are drawn in all, the closer's
+    included.  Drawing more at once is allowed.  None: nothing is left to ask; think to the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskProbe:
-    """Force an answer behind the first `position` thinking tokens, and hand it to `judge`.
+    """Force an answer after the first `position` thinking tokens, and give it to `judge`.
 
     Thinking may go on meanwhile.
     """
@@ -51,11 +51,11 @@ class AskProbe:
 
 @dataclass(frozen=True, slots=True)
 class Show:
-    """These thinking tokens may be shown: no stop can come before them any more."""
+    """Thinking tokens from `start` to `stop` may be shown: the trace cannot stop before them."""
 
     start: int
     stop: int
-    """Up to this one, left out."""
+    """The first token that may not be shown yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Stop:
     """The policy stops the trace; nothing follows."""
 
     position: int
-    """Thinking tokens that the reply rests on."""
+    """Thinking tokens before the stop."""
     index: int
     """Checkpoint at which it stopped."""
     reply: OnStop
@@ -78,7 +78,7 @@ class Ended:
     thinking: int
     """Thinking tokens of the whole trace."""
     cut: bool
-    """Thinking reached its cap, or the server's; otherwise the model closed it."""
+    """Thinking was cut at a cap; otherwise the model closed it."""
 
 
 Event = Think | AskProbe | Show | Stop | Ended
@@ -123,7 +123,7 @@ class Rule(Protocol):
 class Session:
     """One request on its way, from its first thinking token to its stop or end.
 
-    Tell it what was drawn (`receive`, and `end` once thinking is over), then ask `next_event` and
+    Report what was drawn (`receive`, and `end` once thinking is over), then call `next_event` and
     do what it says.  Not shared between requests or threads.
 
     Parameters
@@ -226,9 +226,9 @@ class Session:
         return self._thinking
 
     def receive(self, ids: Sequence[int] | int) -> None:
-        """Take in what was drawn next: ids, or only their number where ids are not needed.
+        """Report what was drawn next: ids, or only their number where ids are not needed.
 
-        What comes after the thinking's end may be told or left out; it changes nothing.
+        What comes after the end of thinking may be reported or not; it changes nothing.
         """
         if self._ids is not None and self._thinking is None:
             if isinstance(ids, int):
@@ -237,9 +237,9 @@ class Session:
         self._drawn += ids if isinstance(ids, int) else len(ids)
 
     def end(self, thinking: int, *, cut: bool) -> None:
-        """Take note that thinking is over.
+        """Report that thinking is over.
 
-        Call it together with the `receive` that shows the end, before the next event is asked for.
+        Call it right after the `receive` whose tokens show the end, before `next_event`.
 
         Parameters
         ----------
@@ -251,7 +251,7 @@ class Session:
         Raises
         ------
         PolicyError
-            The trace has ended before, or goes beyond where it is said to end.
+            The end was reported before, or `thinking` is more than was drawn or less than is known.
         """
         if self._thinking is not None:
             raise PolicyError(f"thinking has ended at {self._thinking} tokens already")
@@ -303,8 +303,16 @@ class Session:
             self._positions = None
         return decision
 
+    def give_up_probing(self) -> None:
+        """Probe no more and think to the end, because a probe failed.
+
+        Later checkpoints are left out too: they would be judged without the answer that is missing,
+        as none was at calibration.
+        """
+        self._asked = self._positions = None
+
     def next_event(self) -> Event:
-        """Say what to do next; the same again for as long as the session is told nothing new."""
+        """Say what to do next; without new reports, the same event again (but `Show` only once)."""
         if self._last is not None:
             return self._last
         self._feed()

@@ -91,7 +91,7 @@ class StopRule:
 
 
 def _root(tree: Mapping[str, Sequence[Any]]) -> Node:
-    """Find the root of a tree given as lists; children stand behind their parents."""
+    """Find the root of a tree given as lists; children stand after their parents."""
     nodes: list[Node] = list(tree["value"])
     for k in range(len(nodes) - 1, -1, -1):
         if tree["feature"][k] >= 0:

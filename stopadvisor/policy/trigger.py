@@ -42,7 +42,7 @@ class Positions(ABC):
 
     @abstractmethod
     def advance(self) -> None:
-        """Go on to the position behind the one that `next` gives: that one was probed."""
+        """Go on to the next position, once the one that `next` gives was probed."""
 
     @property
     @abstractmethod
@@ -140,7 +140,7 @@ class MarkerTrigger:
     Notes
     -----
     Ids are compared, not texts.  That a marker stands at a sentence's beginning has to show in its
-    ids: a tokenizer gives ``Wait`` behind a line break another id than ``wait`` behind a comma.
+    ids: a tokenizer gives ``Wait`` after a line break another id than ``wait`` after a comma.
     Distances are measured from the last position that was probed, the first from the beginning of
     the thinking.  A marker counts if all of its tokens are thinking.
     """

@@ -125,7 +125,7 @@ def read_only(value: Any) -> Any:
 
 
 def check_plain(content: Any) -> None:
-    """Hold a decoded value to the limits on types, depth, number and size of its elements.
+    """Check a decoded value against the limits on types, depth, number and size of its elements.
 
     Raises
     ------

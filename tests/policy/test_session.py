@@ -202,6 +202,21 @@ def test_a_refused_answer_may_be_given_again() -> None:
     assert session.judge(mean_logprob=0.0).stop
 
 
+def test_a_probe_that_fails_means_think_on() -> None:
+    rule = Scripted(GridTrigger((0, 4)), stops_at=0)
+    session = Session(rule, closer_tokens=2, streams=True)
+    session.receive(9)
+    assert session.next_event() == AskProbe(0, 0)
+    session.give_up_probing()
+    assert session.next_event() == Show(0, 8)
+    assert session.next_event() == Think(None)
+    session.receive(3)
+    session.end(10, cut=False)
+    assert session.next_event() == Show(8, 10)
+    assert session.next_event() == Ended(10, False)
+    assert rule.seen == []
+
+
 def test_calls_out_of_order_are_refused() -> None:
     session = Session(Scripted(GridTrigger((0, 4))), closer_tokens=2)
     with pytest.raises(PolicyError, match="no forced answer was asked for"):
