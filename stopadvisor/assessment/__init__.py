@@ -3,6 +3,8 @@
 __all__ = [
     "assess",
     "choice",
+    "diagnostics",
+    "examples",
     "frontier",
     "label_plan",
     "measured",
@@ -10,4 +12,5 @@ __all__ = [
     "remarks",
     "sequences",
     "settings",
+    "signals",
 ]

@@ -7,6 +7,7 @@ __all__ = [
     "certify_transfer",
     "export",
     "hold",
+    "opened",
     "transfer",
     "verification",
 ]

@@ -5,6 +5,7 @@ __all__ = [
     "assess",
     "cases",
     "classifiers",
+    "diagnostics",
     "gain_bootstrap",
     "map",
     "peaks",

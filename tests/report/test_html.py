@@ -123,7 +123,7 @@ def test_pictures_agree_with_the_assessment(before: ReportData) -> None:
     assert alpha.chances is not None
     assert alpha.chances[at] == pytest.approx(document["chance_to_certify"])
     accuracies = figures.checkpoints
-    assert accuracies.full_accuracy == document["fit_full_accuracy"]
+    assert accuracies.data.full_accuracy == document["fit_full_accuracy"]
 
 
 def test_savings_and_chances_never_fall_with_alpha(before: ReportData) -> None:

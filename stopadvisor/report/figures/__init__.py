@@ -3,7 +3,7 @@
 __all__ = [
     "data",
     "deploy",
+    "examples",
     "load",
     "paper",
-    "signals",
 ]

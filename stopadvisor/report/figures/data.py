@@ -9,52 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
-from stopadvisor.arrays import FloatArray, IntArray
-from stopadvisor.assessment.frontier import Frontier, fixed_accuracy
+from stopadvisor.arrays import FloatArray
+from stopadvisor.assessment.diagnostics import Curve
+from stopadvisor.assessment.signals import CheckpointAccuracy, Signal
 from stopadvisor.stats.reliability import Reliability
 
 __all__ = [
     "AlphaFigure",
     "CheckpointFigure",
-    "Curve",
     "Figures",
     "FrontierFigure",
     "QuestionExample",
     "ReliabilityFigure",
     "RiskFigure",
-    "SignalFigure",
-    "Spread",
     "TrajectoryStep",
-    "fixed_at",
 ]
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A frontier for the eye: thresholds or budgets with their cost and accuracy."""
-
-    name: str
-    at: FloatArray  # (n_points,)
-    """Thresholds as people know them, or budgets in tokens."""
-    cost: FloatArray  # (n_points,)
-    """Percent of what full thinking costs."""
-    accuracy: FloatArray  # (n_points,)
-    """Share in 0–1."""
-
-
-def fixed_at(fixed: Curve, chosen: tuple[str, float, float] | None) -> float | None:
-    """Accuracy of fixed budgets at the cost of the chosen point.
-
-    None without a point, outside the budgets' range, or where their costs are out of order.
-    """
-    if chosen is None or np.any(np.diff(fixed.cost) < 0):
-        return None
-    if not fixed.cost[0] <= chosen[1] <= fixed.cost[-1]:
-        return None
-    budgets = Frontier(fixed.at, fixed.cost, fixed.accuracy)
-    return float(fixed_accuracy(budgets, np.array([chosen[1]]))[0])
 
 
 @dataclass(frozen=True)
@@ -130,33 +99,8 @@ class ReliabilityFigure:
 class CheckpointFigure:
     """Accuracy of stopping everything at a checkpoint, and who is still thinking there."""
 
-    budgets: IntArray  # (n_checkpoints,)
-    accuracy: FloatArray  # (n_checkpoints,)
-    thinking: FloatArray  # (n_checkpoints,)
-    """Share of the traces that are not over yet."""
-    full_accuracy: float
+    data: CheckpointAccuracy
     basis: str
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Deciles of one signal at each checkpoint; NaN where too few answers are of the class."""
-
-    low: FloatArray  # (n_checkpoints,) 10 %
-    middle: FloatArray  # (n_checkpoints,) median
-    high: FloatArray  # (n_checkpoints,) 90 %
-
-
-@dataclass(frozen=True)
-class SignalFigure:
-    """One signal at each checkpoint, for right and for wrong forced answers."""
-
-    name: str
-    budgets: IntArray  # (n_checkpoints,)
-    right: Spread
-    wrong: Spread
-    auroc: float | None
-    """Over all live checkpoints, in the direction in which the signal speaks for right answers."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +149,7 @@ class Figures:
     alpha: AlphaFigure
     reliability: ReliabilityFigure | None
     checkpoints: CheckpointFigure
-    signals: tuple[SignalFigure, ...]
+    signals: tuple[Signal, ...]
     signals_basis: str
     examples: tuple[QuestionExample, ...]
     examples_basis: str

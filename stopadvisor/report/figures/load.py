@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 
 from stopadvisor.assessment.assess import FitAssessment
+from stopadvisor.certification.opened import OpenedRisk, opened_risk
 from stopadvisor.errors import PolicyError, ProbeError, WorkloadError
 from stopadvisor.paper.assess import PaperAssessment
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.report.figures.data import Figures
-from stopadvisor.report.figures.deploy import OpenedRisk, deploy_figures, opened_risk
+from stopadvisor.report.figures.deploy import deploy_figures
+from stopadvisor.report.figures.examples import Texts
 from stopadvisor.report.figures.paper import paper_figures
-from stopadvisor.report.figures.signals import Texts
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ledger import CALIBRATION, Look, hand_out, read_ledger
 from stopadvisor.runs.sources import Source

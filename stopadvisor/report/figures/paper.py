@@ -1,44 +1,32 @@
 """Figures of the paper's protocol: all questions, its own split, bound and costs.
 
-Whoever asks for these has opened every question.  The functions are those of
-`stopadvisor.paper.protocol`, so that pictures and documents give the same numbers.
+Words and shapes what `paper.diagnostics` computed.  Whoever asks for these has opened every
+question.
 """
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
-
-from stopadvisor.assessment.frontier import Frontier, fixed_budget_frontier, grid_frontier
+from stopadvisor.assessment.diagnostics import accuracy_at_cost
+from stopadvisor.assessment.signals import checkpoint_accuracy, signals_of
 from stopadvisor.paper.assess import PaperAssessment
-from stopadvisor.paper.protocol import (
-    MatchedRisk,
-    OperatingPoint,
-    PaperSetting,
-    first_stops,
-    paper_split,
-    threshold_grid,
+from stopadvisor.paper.diagnostics import (
+    paper_curves,
+    paper_reliability,
+    paper_risk,
+    paper_stops,
 )
+from stopadvisor.paper.protocol import MatchedRisk, OperatingPoint, PaperSetting
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.report.figures.data import (
     AlphaFigure,
-    Curve,
+    CheckpointFigure,
     Figures,
     FrontierFigure,
     ReliabilityFigure,
     RiskFigure,
-    fixed_at,
 )
-from stopadvisor.report.figures.signals import (
-    Stops,
-    Texts,
-    checkpoint_accuracy,
-    examples,
-    signal_figures,
-)
+from stopadvisor.report.figures.examples import Texts, examples
 from stopadvisor.runs.access import open_all
-from stopadvisor.stats.reliability import reliability
 
 __all__ = ["paper_figures"]
 
@@ -52,30 +40,16 @@ def paper_figures(assessment: PaperAssessment, texts: Texts | None) -> Figures:
     row = next(r for r in result.matched_risk if r.alpha == assessment.alpha)
     advised = assessment.recommendation.family
     point = next((p for p in (row.learned, row.scalar) if p.family == advised), None)
-    every = tuple(range(table.n_checkpoints))
     basis = f"all {table.n_questions} questions, out of fold"
-    stops = None
-    if point is not None:
-        scores = setting.scores[point.family]
-        at = first_stops(scores, point.threshold)
-        # The last checkpoint is no early stop.
-        at = np.where(at == every[-1], len(every), at)
-        stops = Stops(point.family, every, scores, point.threshold, at)
     return Figures(
         _frontier(table, setting, point, basis),
         _risk(assessment, setting, row, point),
         _alphas(assessment, f"{result.n_test} test questions"),
-        ReliabilityFigure(
-            {
-                name: reliability(np.clip(setting.scores[name], 0.0, 1.0), table.correct)
-                for name in ("learned", "confidence")
-            },
-            basis,
-        ),
-        checkpoint_accuracy(table, f"all {table.n_questions} questions"),
-        signal_figures(table, setting.scores["learned"], every),
+        ReliabilityFigure(paper_reliability(table, setting), basis),
+        CheckpointFigure(checkpoint_accuracy(table), f"all {table.n_questions} questions"),
+        signals_of(table, setting.scores["learned"], tuple(range(table.n_checkpoints))),
         basis,
-        examples(table, stops, texts),
+        examples(table, None if point is None else paper_stops(setting, point), texts),
         "all questions are open here, scored out of fold; stops are those of the chosen rule",
     )
 
@@ -83,17 +57,7 @@ def paper_figures(assessment: PaperAssessment, texts: Texts | None) -> Figures:
 def _frontier(
     table: GradedTable, setting: PaperSetting, point: OperatingPoint | None, basis: str
 ) -> FrontierFigure:
-    thinking = setting.costs.thinking
-    full = float(setting.costs.full_thinking.mean())
-
-    def curve(name: str, frontier: Frontier) -> Curve:
-        return Curve(name, frontier.at, 100 * frontier.cost / full, frontier.accuracy)
-
-    rules = [
-        curve(name, grid_frontier(scores, thinking, setting.correct, threshold_grid(scores)[::-1]))
-        for name, scores in setting.scores.items()
-    ]
-    fixed = curve("fixed budget", fixed_budget_frontier(thinking, setting.correct, table.budgets))
+    rules, fixed = paper_curves(table, setting)
     chosen = None
     if point is not None:
         chosen = (
@@ -102,11 +66,11 @@ def _frontier(
             point.test_accuracy,
         )
     return FrontierFigure(
-        tuple(rules),
+        rules,
         fixed,
         chosen,
         "chosen point",
-        fixed_at(fixed, chosen),
+        accuracy_at_cost(fixed, None if chosen is None else chosen[1]),
         float(table.full_correct.mean()),
         "thinking tokens",
         basis,
@@ -120,30 +84,21 @@ def _risk(
     point: OperatingPoint | None,
 ) -> RiskFigure:
     shown = point or row.learned
-    n_questions = setting.correct.shape[0]
-    calibration, _ = paper_split(n_questions)
-    scores = setting.scores[shown.family][calibration]
-    loss = setting.loss[calibration]
-    grid = threshold_grid(scores)[-2::-1]  # without the last, which never stops
-    # The frontier's sums serve for any quantity of the stop: here what is lost.
-    risk = grid_frontier(scores, loss.astype(np.float64), loss, grid).accuracy
-    n = calibration.size
-    slack = math.sqrt(math.log(shown.candidates / assessment.delta) / (2 * n))
-    at = np.flatnonzero(grid == shown.threshold)
+    found = paper_risk(setting, shown, assessment.delta)
     return RiskFigure(
         shown.family,
-        grid,
+        found.thresholds,
         None,
-        risk,
-        np.minimum(risk + slack, 1.0),
+        found.observed,
+        found.upper,
         "over all candidates",
         assessment.alpha,
         None,
         "",
-        int(at[0]) if shown.feasible and at.size else None,
+        found.position,
         "chosen",
-        n,
-        f"{n} calibration questions of the paper's split, Hoeffding over "
+        found.n,
+        f"{found.n} calibration questions of the paper's split, Hoeffding over "
         f"{shown.candidates} candidates",
     )
 

@@ -12,16 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from stopadvisor.assessment.diagnostics import Curve
+from stopadvisor.assessment.signals import Signal, Spread
 from stopadvisor.report.documents.assess import matched_points
 from stopadvisor.report.figures.data import (
     AlphaFigure,
     CheckpointFigure,
-    Curve,
     FrontierFigure,
     ReliabilityFigure,
     RiskFigure,
-    SignalFigure,
-    Spread,
 )
 from stopadvisor.report.words import listed, percent, risk_difference, share
 from stopadvisor.rules.families import rule_name
@@ -333,8 +332,9 @@ def reliability_caption(data: ReliabilityFigure) -> Caption:
     )
 
 
-def checkpoint_caption(data: CheckpointFigure) -> Caption:
+def checkpoint_caption(figure: CheckpointFigure) -> Caption:
     """Accuracy by checkpoint."""
+    data = figure.data
     middle = data.budgets.size // 2
     return Caption(
         "checkpoints",
@@ -344,7 +344,7 @@ def checkpoint_caption(data: CheckpointFigure) -> Caption:
         f"{share(data.accuracy[middle])}, at {data.budgets[-1]} on "
         f"{share(data.accuracy[-1])}; full thinking on {share(data.full_accuracy)}. At "
         f"{data.budgets[middle]} tokens {share(data.thinking[middle])} are still thinking.",
-        data.basis,
+        figure.basis,
         Table(
             "checkpoints",
             "Accuracy and traces by checkpoint",
@@ -365,7 +365,7 @@ def checkpoint_caption(data: CheckpointFigure) -> Caption:
     )
 
 
-def signal_caption(figures: Sequence[SignalFigure], basis: str) -> Caption:
+def signal_caption(figures: Sequence[Signal], basis: str) -> Caption:
     """Signals of right and wrong answers."""
     known = [(e.auroc, e.name) for e in figures if e.auroc is not None]
     order = sorted(known, reverse=True)

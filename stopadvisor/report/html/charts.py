@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from stopadvisor.assessment.signals import Signal
 from stopadvisor.report.figures.data import (
     AlphaFigure,
     CheckpointFigure,
@@ -21,7 +22,6 @@ from stopadvisor.report.figures.data import (
     QuestionExample,
     ReliabilityFigure,
     RiskFigure,
-    SignalFigure,
 )
 from stopadvisor.report.html.theme import COLOURS, DASHES, SERIES, blank, framed
 
@@ -297,9 +297,10 @@ def draw_reliability(data: ReliabilityFigure) -> Figure:
     return figure
 
 
-def draw_checkpoints(data: CheckpointFigure) -> Figure:
+def draw_checkpoints(shown: CheckpointFigure) -> Figure:
     """Accuracy of stopping everything at each checkpoint, and the share still thinking."""
     figure, axes = framed(3.5)
+    data = shown.data
     x = np.arange(data.budgets.size)
     axes.bar(x, data.thinking, color=COLOURS["grid"], width=0.72, label="still thinking", zorder=1)
     axes.plot(x, data.accuracy, color=COLOURS["series-1"], marker="o", label="right if stopped")
@@ -316,7 +317,7 @@ def draw_checkpoints(data: CheckpointFigure) -> Figure:
     return figure
 
 
-def draw_signals(signals: Sequence[SignalFigure]) -> Figure:
+def draw_signals(signals: Sequence[Signal]) -> Figure:
     """Median and deciles of each signal at each checkpoint, for right and wrong answers."""
     rows = (len(signals) + 1) // 2
     figure = blank(0.6 + 2.1 * rows)

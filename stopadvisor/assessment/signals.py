@@ -1,0 +1,111 @@
+"""What can be seen at each checkpoint, of right and of wrong forced answers.
+
+Works on the questions it is given, and knows no protocol: the score of a rule comes in as an array.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stopadvisor.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.probes.outcomes import GradedTable
+from stopadvisor.rules.features import FEATURES, feature_array
+from stopadvisor.stats.reliability import auroc
+
+__all__ = ["CheckpointAccuracy", "Signal", "Spread", "checkpoint_accuracy", "signals_of"]
+
+_FEWEST = 5
+"""Answers of a class at a checkpoint below which deciles say nothing."""
+
+
+@dataclass(frozen=True)
+class CheckpointAccuracy:
+    """Accuracy of stopping everything at a checkpoint, and who is still thinking there."""
+
+    budgets: IntArray  # (n_checkpoints,)
+    accuracy: FloatArray  # (n_checkpoints,)
+    thinking: FloatArray  # (n_checkpoints,)
+    """Share of the traces that are not over yet."""
+    full_accuracy: float
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Deciles of one signal at each checkpoint; NaN where too few answers are of the class."""
+
+    low: FloatArray  # (n_checkpoints,) 10 %
+    middle: FloatArray  # (n_checkpoints,) median
+    high: FloatArray  # (n_checkpoints,) 90 %
+
+
+@dataclass(frozen=True)
+class Signal:
+    """One signal at each checkpoint, for right and for wrong forced answers."""
+
+    name: str
+    budgets: IntArray  # (n_checkpoints,)
+    right: Spread
+    wrong: Spread
+    auroc: float | None
+    """Over all live checkpoints, in the direction in which the signal speaks for right answers."""
+
+
+def checkpoint_accuracy(table: GradedTable) -> CheckpointAccuracy:
+    """Accuracy of stopping every question at each checkpoint."""
+    return CheckpointAccuracy(
+        table.budgets,
+        table.correct_online.mean(axis=0),
+        (~table.ended).mean(axis=0),
+        float(table.full_correct.mean()),
+    )
+
+
+def signals_of(
+    table: GradedTable, learned: FloatArray | None, columns: tuple[int, ...]
+) -> tuple[Signal, ...]:
+    """Confidence, entropy, share of votes and the learned score, for right and wrong answers.
+
+    Parameters
+    ----------
+    table : GradedTable
+    learned : ndarray of float, shape (n_questions, n_scheduled), optional
+        Out-of-fold probabilities.
+    columns : tuple of int
+        Checkpoints of `learned`.
+    """
+    every = tuple(range(table.n_checkpoints))
+    votes = feature_array(table, every, FEATURES)[..., FEATURES.index("vote_share")]
+    signals: list[tuple[str, FloatArray, tuple[int, ...], int]] = []
+    if table.entropy_source != "none":  # the server returned log-probabilities
+        signals += [
+            ("confidence", np.exp(table.mean_logprob), every, 1),
+            ("entropy (nats)", table.mean_entropy, every, -1),
+        ]
+    signals.append(("vote share", votes, every, 1))
+    if learned is not None:
+        signals.append(("learned score", learned, columns, 1))
+    found = []
+    for name, values, at, sign in signals:
+        live = ~table.ended[:, at]
+        correct = table.stop_correct[:, at]
+        found.append(
+            Signal(
+                name,
+                table.budgets[list(at)],
+                _spread(values, live & correct),
+                _spread(values, live & ~correct),
+                auroc(sign * values[live], correct[live]),
+            )
+        )
+    return tuple(found)
+
+
+def _spread(values: FloatArray, members: BoolArray) -> Spread:
+    deciles = np.full((3, values.shape[1]), np.nan)
+    for column in range(values.shape[1]):
+        inside = values[members[:, column], column]
+        if inside.size >= _FEWEST:
+            deciles[:, column] = np.quantile(inside, [0.1, 0.5, 0.9])
+    return Spread(*deciles)

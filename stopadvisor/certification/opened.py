@@ -1,0 +1,107 @@
+"""What a calibrated rule lost along its thresholds, on the questions that a look has opened.
+
+Takes a calibration's document and the questions that the ledger handed out; opens none itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stopadvisor.arrays import FloatArray
+from stopadvisor.assessment.choice import Choice
+from stopadvisor.certification.verification import scorer_of
+from stopadvisor.probes.grouping import calibration_rows
+from stopadvisor.probes.outcomes import CalibrationQuestions
+from stopadvisor.rules.scorer import Scorer
+from stopadvisor.stats.bounds import Bound, max_losses, upper_limit
+
+__all__ = ["OpenedRisk", "opened_risk"]
+
+
+@dataclass(frozen=True)
+class OpenedRisk:
+    """Losses of a calibrated rule on the questions that its look opened."""
+
+    scorer: Scorer
+    order: FloatArray  # (n_thresholds,) linear scale, as tested
+    losses: FloatArray  # (n_thresholds,)
+    n: int
+    conditional: bool
+    """Whether `n` counts only what full thinking gets right."""
+    alpha: float
+    delta: float
+    """Of this chain."""
+    bound: Bound
+    position: int | None
+    """Of the exported threshold; None where nothing was certified."""
+
+    @property
+    def risk(self) -> FloatArray:
+        """Share lost, shape (n_thresholds,)."""
+        return self.losses / self.n
+
+    @property
+    def most_losses(self) -> int:
+        """Losses up to which the test passes; negative where none does."""
+        return max_losses(self.n, self.alpha, self.delta, self.bound)
+
+    def upper_limits(self) -> FloatArray:
+        """Upper limit of each risk by itself, shape (n_thresholds,)."""
+        limits = [upper_limit(int(k), self.n, self.delta, self.bound) for k in self.losses]
+        return np.array(limits)
+
+
+def opened_risk(
+    choice: Choice,
+    document: Mapping[str, Any],
+    policy: Mapping[str, Any],
+    table: CalibrationQuestions,
+) -> OpenedRisk | None:
+    """Risk of the calibrated rule along its thresholds.
+
+    Parameters
+    ----------
+    choice : Choice
+        Whose first chain stands in where nothing was certified.
+    document : mapping
+        A ``calibration.json``.
+    policy : mapping
+        Content of the policy that it names.
+    table : CalibrationQuestions
+        The questions that the look opened, and no others.
+
+    Returns
+    -------
+    OpenedRisk or None
+        None where the refused rule is not among those chosen here.
+    """
+    table = table.take(calibration_rows(table))
+    certificate = document["certificate"]
+    settings = choice.settings
+    if certificate is not None:
+        scorer = scorer_of(policy, table)
+        order = np.array(policy["order"])
+        position = int(np.flatnonzero(order == policy["decision_threshold"])[0])
+        delta, bound = certificate["chain_delta"], certificate["bound"]
+        conditional = certificate["conditional"]
+    else:
+        tested = document["tested"][0]["family"]
+        chains = [c for c in choice.chains if c.scorer.family == tested]
+        if not chains:
+            return None
+        scorer, order, position = chains[0].scorer, chains[0].thresholds, None
+        # Looks that were planned share their delta; chains share what is left to one.
+        look_delta = document["delta"] / (document["look"]["planned"] or 1)
+        delta = look_delta * choice.chain_delta / settings.delta
+        bound = settings.bound
+        conditional = document.get("conditional", settings.conditional)
+    n = int(table.full_correct.sum()) if conditional else table.n_questions
+    if n == 0:
+        return None
+    losses = scorer.curve(table, order).totals(scorer.losses(table))[0].round()
+    alpha = document["alpha"]
+    return OpenedRisk(scorer, order, losses, n, conditional, alpha, delta, bound, position)
