@@ -119,7 +119,8 @@ class Population:
         correct[harmful] = ~after[harmful]
         correct[unsolved] = False
         wander = rng.random((n, m)) < np.linspace(0.25, 0.75, m)
-        correct[oscillating] = _wavering(wander[oscillating], ended[oscillating])
+        if oscillating.any():  # never with fewer than three checkpoints
+            correct[oscillating] = _wavering(wander[oscillating], ended[oscillating])
         correct[trap] = False
         correct[relapse] = np.arange(m) == 0
         full_correct = ~(harmful | unsolved)

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from stopadvisor.cli.main import main
 from stopadvisor.paper.assess import assess_paper
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.probes.grouping import calibration_rows, group_numbers
+from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.rules.costs import PAPER_WEIGHTS
 from stopadvisor.runs.access import open_calibration
 from stopadvisor.runs.sources import Source, open_source
@@ -147,8 +147,8 @@ def test_samples_of_a_model_that_never_draws_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Greedy(ScriptedEngine):
-        def sampling(self, plan: Any) -> Any:
-            return SimpleNamespace(temperature=plan.temperature or 0.0)
+        def temperature(self, plan: ProbePlan) -> float:
+            return plan.temperature or 0.0
 
     file = write_sums(tmp_path / "sums.jsonl", 100)
     monkeypatch.setattr("stopadvisor.cli.model.load_engine", lambda options: Greedy())
