@@ -1,20 +1,31 @@
-"""What tests of studies share: the paper's archives as sources, and reading tables."""
+"""What tests of studies share: sources, results that are computed once, and reading tables."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.runs.sources import Source, open_source
-from stopadvisor.studies.study import Cell, StudyOptions, StudyResult
-from tests.material import ARCHIVES
+from stopadvisor.runs.sources import Source
+from stopadvisor.studies.study import Cell, Study, StudyOptions, StudyResult
 
 NAMES = ["mixed", "early"]
 QUICK = StudyOptions(resamples=400)
 
 
-def archive(name: str, tmp_path: Path) -> Source:
-    return open_source(ARCHIVES / f"{name}.npz", root=tmp_path)
+Archive = Callable[[str], Source]
+"""The paper's archive of this name."""
+Sums = Callable[[int], Source]
+"""A run of so many sums, which nobody may change or open."""
+_RESULTS: dict[tuple[Study, tuple[Path, ...], str], StudyResult] = {}
+
+
+def studied(study: Study, sources: Sequence[Source], options: StudyOptions) -> StudyResult:
+    """What a study says of sources that no test changes; asked again, it is not computed again."""
+    key = (study, tuple(source.folder for source in sources), repr(options))
+    if key not in _RESULTS:
+        _RESULTS[key] = study(sources, options)
+    return _RESULTS[key]
 
 
 def rows_of(result: StudyResult, name: str) -> list[dict[str, Cell]]:

@@ -14,16 +14,16 @@ from stopadvisor.stats.bootstrap import MOST_BLOCKS, resample_counts
 from stopadvisor.studies import calibration
 from stopadvisor.studies.calibration import run
 from stopadvisor.studies.study import StudyOptions
-from tests.material import archive_arrays, make_run, write_archive
-from tests.studies.material import NAMES, QUICK, archive, row_of, rows_of
+from tests.material import archive_arrays, write_archive
+from tests.studies.material import NAMES, QUICK, Archive, Sums, row_of, rows_of, studied
 from tests.studies.plain import load, scores_of
 from tests.studies.related_runs import probe
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("family", ["learned", "confidence"])
-def test_ece_and_brier_are_their_definitions(name: str, family: str, tmp_path: Path) -> None:
-    found = run([archive(name, tmp_path)], QUICK)
+def test_ece_and_brier_are_their_definitions(name: str, family: str, archive: Archive) -> None:
+    found = studied(run, [archive(name)], QUICK)
     data = load(name)
     chance, right = scores_of(data)[family].ravel(), data["correct"].ravel()
     ece = 0.0
@@ -41,8 +41,8 @@ def test_ece_and_brier_are_their_definitions(name: str, family: str, tmp_path: P
     assert sum(int(str(r["count"])) for r in bins) == right.size
 
 
-def test_scores_that_are_no_chances_are_only_ranked(tmp_path: Path) -> None:
-    found = run([archive("mixed", tmp_path)], QUICK)
+def test_scores_that_are_no_chances_are_only_ranked(archive: Archive) -> None:
+    found = studied(run, [archive("mixed")], QUICK)
     data = load("mixed")
     row = row_of(found, "scores", protocol="paper", score="entropy")
     assert (row["ece"], row["brier"]) == (None, None)
@@ -50,9 +50,9 @@ def test_scores_that_are_no_chances_are_only_ranked(tmp_path: Path) -> None:
     assert row["auroc"] == pytest.approx(expected)
 
 
-def test_the_brier_interval_resamples_questions(tmp_path: Path) -> None:
+def test_the_brier_interval_resamples_questions(archive: Archive) -> None:
     row = row_of(
-        run([archive("mixed", tmp_path)], StudyOptions()),
+        studied(run, [archive("mixed")], StudyOptions()),
         "scores",
         protocol="paper",
         score="confidence",
@@ -66,11 +66,11 @@ def test_the_brier_interval_resamples_questions(tmp_path: Path) -> None:
     assert (row["brier_low"], row["brier_high"]) == pytest.approx((low, high), abs=0.001)
 
 
-def test_the_deploy_side_counts_live_checkpoints_of_fit_questions(tmp_path: Path) -> None:
-    source = open_source(make_run(tmp_path / "run", 300))
+def test_the_deploy_side_counts_live_checkpoints_of_fit_questions(sums: Sums) -> None:
+    source = sums(300)
     fit = source.part("fit")
     live = ~fit.ended
-    row = row_of(run([source], QUICK), "scores", protocol="deploy", score="confidence")
+    row = row_of(studied(run, [source], QUICK), "scores", protocol="deploy", score="confidence")
     assert row["checkpoints"] == live.sum()
     chance, right = np.exp(fit.mean_logprob[live]), fit.correct[live]
     assert row["brier"] == pytest.approx(((chance - right) ** 2).mean())
@@ -80,7 +80,10 @@ def test_traces_of_one_question_are_resampled_together(tmp_path: Path) -> None:
     source = open_source(probe(tmp_path / "run", 300, samples=3, temperature=0.6))
     fit = source.part("fit")
     row = row_of(
-        run([source], StudyOptions(resamples=4000)), "scores", protocol="deploy", score="confidence"
+        studied(run, [source], StudyOptions(resamples=4000)),
+        "scores",
+        protocol="deploy",
+        score="confidence",
     )
     assert row["questions"] == len(set(fit.keys)) == fit.n_questions // 3
     squares = np.where(fit.ended, 0.0, (np.exp(fit.mean_logprob) - fit.correct) ** 2)

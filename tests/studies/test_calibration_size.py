@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import binom
 
-from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.calibration_size import run
-from tests.material import ARCHIVES, make_run
-from tests.studies.material import NAMES, QUICK, archive, row_of, rows_of
+from tests.material import ARCHIVES
+from tests.studies.material import NAMES, QUICK, Archive, Sums, row_of, rows_of, studied
 from tests.studies.plain import SCALARS, certified, load, split
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_whole_calibration_part_is_the_papers_comparison(name: str, tmp_path: Path) -> None:
-    found = run([archive(name, tmp_path)], QUICK)
+def test_the_whole_calibration_part_is_the_papers_comparison(name: str, archive: Archive) -> None:
+    found = studied(run, [archive(name)], QUICK)
     expected = json.loads((ARCHIVES / "expected.json").read_text())[name]["alpha"]["0.15"]
     n = int(0.4 * len(load(name)["correct"]))
     for side in ("learned", "scalar"):
@@ -32,8 +30,8 @@ def test_the_whole_calibration_part_is_the_papers_comparison(name: str, tmp_path
         assert row["slack"] == pytest.approx(slack)
 
 
-def test_smaller_sets_are_drawn_from_the_calibration_part(tmp_path: Path) -> None:
-    found = run([archive("mixed", tmp_path)], QUICK)
+def test_smaller_sets_are_drawn_from_the_calibration_part(archive: Archive) -> None:
+    found = studied(run, [archive("mixed")], QUICK)
     data = load("mixed")
     calibration, test = split(len(data["correct"]))
     rng = np.random.default_rng(QUICK.seed)
@@ -51,9 +49,9 @@ def test_smaller_sets_are_drawn_from_the_calibration_part(tmp_path: Path) -> Non
     assert row_of(found, "drawn", questions=80, side="learned")["certified"] == 0.0
 
 
-def test_expected_rows_follow_the_exact_test(tmp_path: Path) -> None:
-    source = open_source(make_run(tmp_path / "run", 500))
-    rows = rows_of(run([source], QUICK), "expected")
+def test_expected_rows_follow_the_exact_test(sums: Sums) -> None:
+    source = sums(500)
+    rows = rows_of(studied(run, [source], QUICK), "expected")
     n_fit = source.counts()["fit"]
     before = -math.inf
     for row in rows:

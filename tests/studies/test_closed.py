@@ -12,8 +12,8 @@ from stopadvisor.constants import CUES
 from stopadvisor.runs.access import is_opened, open_calibration
 from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.study import Study, StudyOptions
-from tests.material import edit_records, flip_calibration, make_run
-from tests.studies.material import rows_of
+from tests.material import edit_records, flip_calibration
+from tests.studies.material import Sums, rows_of
 from tests.studies.related_runs import probe
 
 OPTIONS = StudyOptions(resamples=100, alpha=0.2)
@@ -53,6 +53,15 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Pat
     return {**made, "warm": (path, flipped)}
 
 
+@pytest.fixture(scope="module")
+def opened(sums: Sums, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of a run, after a look at its calibration questions."""
+    path = tmp_path_factory.mktemp("opened") / "run"
+    shutil.copytree(sums(300).folder, path)
+    open_calibration(open_source(path), {"study": "schedules"}, delta=0.05)
+    return path
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*SINGLE, *SEVERAL])
 def test_calibration_outcomes_change_nothing_before_a_look(
@@ -72,12 +81,10 @@ def test_calibration_outcomes_change_nothing_before_a_look(
     [("schedules", "gain", "saving"), ("serving", "paper", "prices"), ("map", "summary", "advice")],
 )
 def test_after_a_look_the_papers_side_takes_all_questions(
-    name: str, papers: str, deploys: str, tmp_path: Path
+    name: str, papers: str, deploys: str, sums: Sums, opened: Path
 ) -> None:
-    path = make_run(tmp_path / "run", 300)
-    before = study(name)([open_source(path)], OPTIONS)
-    open_calibration(open_source(path), {"study": name}, delta=0.05)
-    source = open_source(path)
+    before = study(name)([sums(300)], OPTIONS)
+    source = open_source(opened)
     assert is_opened(source)
     after = study(name)([source], OPTIONS)
     assert not any("fit questions alone" in remark for remark in after.remarks)

@@ -16,7 +16,7 @@ from stopadvisor.runs.sources import open_source
 from stopadvisor.stats.intervals import paired_difference
 from stopadvisor.studies.cues import run
 from stopadvisor.studies.study import StudyOptions
-from tests.studies.material import QUICK, archive, row_of
+from tests.studies.material import QUICK, Archive, row_of
 from tests.studies.related_runs import probe
 
 BRITTLE = frozenset({"brittle-words"})
@@ -86,9 +86,9 @@ def test_a_damaged_preflight_is_refused(tmp_path: Path) -> None:
         run([open_source(path) for path in paths], StudyOptions())
 
 
-def test_archives_do_not_say_their_cue(tmp_path: Path) -> None:
+def test_archives_do_not_say_their_cue(archive: Archive) -> None:
     with pytest.raises(StudyError, match="is an archive"):
-        run([archive(name, tmp_path) for name in ("mixed", "early")], QUICK)
+        run([archive(name) for name in ("mixed", "early")], QUICK)
 
 
 def test_traces_that_were_cut_say_nothing_of_the_cue(tmp_path: Path) -> None:

@@ -16,14 +16,14 @@ from stopadvisor.studies.protocols import deploy_protocol, study_settings
 from stopadvisor.studies.study import StudyOptions
 from stopadvisor.workload.questions import read_workload
 from tests.material import ARCHIVES, make_run
-from tests.studies.material import NAMES, QUICK, archive, row_of, rows_of
+from tests.studies.material import NAMES, QUICK, Archive, Sums, row_of, rows_of, studied
 from tests.studies.plain import load, scores_of, split, stops_of
 from tests.studies.related_runs import probe
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_cases_are_those_of_the_published_thresholds(name: str, tmp_path: Path) -> None:
-    found = run([archive(name, tmp_path)], QUICK)
+def test_cases_are_those_of_the_published_thresholds(name: str, archive: Archive) -> None:
+    found = studied(run, [archive(name)], QUICK)
     at = json.loads((ARCHIVES / "expected.json").read_text())[name]["alpha"]["0.15"]
     data = load(name)
     _, test = split(len(data["correct"]))
@@ -68,9 +68,9 @@ def test_cases_are_those_of_the_published_thresholds(name: str, tmp_path: Path) 
         assert [r["learned_score"] for r in steps] == pytest.approx(data["p_stop"][i].tolist())
 
 
-def test_the_deploy_side_counts_what_the_chosen_rules_lose(tmp_path: Path) -> None:
-    source = open_source(make_run(tmp_path / "run", 500))
-    found = run([source], StudyOptions(alpha=0.2, extra={"cases": "2"}))
+def test_the_deploy_side_counts_what_the_chosen_rules_lose(sums: Sums) -> None:
+    source = sums(500)
+    found = studied(run, [source], StudyOptions(alpha=0.2, extra={"cases": "2"}))
     deploy = deploy_protocol(source, "run", study_settings(StudyOptions(alpha=0.2)))
     chosen = deploy.cheapest([s for s in deploy.all_sequences() if s.scorer.is_learned])
     assert chosen is not None
@@ -85,7 +85,7 @@ def test_the_deploy_side_counts_what_the_chosen_rules_lose(tmp_path: Path) -> No
 
 def test_further_traces_are_no_further_questions(tmp_path: Path) -> None:
     source = open_source(probe(tmp_path / "run", 300, samples=3, temperature=0.6))
-    found = run([source], StudyOptions(alpha=0.2, extra={"cases": "500"}))
+    found = studied(run, [source], StudyOptions(alpha=0.2, extra={"cases": "500"}))
     lost = row_of(found, "counts", protocol="deploy", case="lost-correct")
     assert lost["share"] == pytest.approx(lost["questions"] / source.counts()["fit"])
     for case in {r["case"] for r in rows_of(found, "cases")}:

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.frontier import run
 from stopadvisor.studies.study import StudyOptions
-from tests.material import ARCHIVES, make_run
-from tests.studies.material import (
-    NAMES,
-    QUICK,
-    archive,
-    row_of,
-    rows_of,
-)
+from tests.material import ARCHIVES
+from tests.studies.material import NAMES, QUICK, Archive, Sums, row_of, rows_of, studied
 from tests.studies.plain import SCALARS, load, sweep_stops
 
 
@@ -40,8 +32,8 @@ def fixed_budget(data: dict[str, Any], tokens: float, how: str) -> float:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_peaks_of_every_family_are_those_of_the_definitions(name: str, tmp_path: Path) -> None:
-    found = run([archive(name, tmp_path)], QUICK)
+def test_peaks_of_every_family_are_those_of_the_definitions(name: str, archive: Archive) -> None:
+    found = studied(run, [archive(name)], QUICK)
     data = load(name)
     at = np.arange(len(data["correct"]))
     swept = sweep_stops(data)
@@ -78,8 +70,8 @@ def test_peaks_of_every_family_are_those_of_the_definitions(name: str, tmp_path:
     assert row["full_tokens"] == data["think_lens"].mean()
 
 
-def test_curves_pass_through_every_threshold(tmp_path: Path) -> None:
-    found = run([archive("mixed", tmp_path)], QUICK)
+def test_curves_pass_through_every_threshold(archive: Archive) -> None:
+    found = studied(run, [archive("mixed")], QUICK)
     data = load("mixed")
     at = np.arange(len(data["correct"]))
     swept = sweep_stops(data)
@@ -95,16 +87,16 @@ def test_curves_pass_through_every_threshold(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_learned_peak_is_what_the_published_scripts_print(name: str, tmp_path: Path) -> None:
+def test_the_learned_peak_is_what_the_published_scripts_print(name: str, archive: Archive) -> None:
     expected = json.loads((ARCHIVES / "expected.json").read_text())[name]["regimes"]
-    row = row_of(run([archive(name, tmp_path)], QUICK), "peaks", family="learned")
+    row = row_of(studied(run, [archive(name)], QUICK), "peaks", family="learned")
     assert row["peak_gain"] == pytest.approx(expected["peak_gain"], abs=1e-12)
     assert float(row["threshold"]) == expected["tau"]
     assert row["gain_low"] < row["peak_gain"] < row["gain_high"]
 
 
-def test_intervals_are_those_of_a_loop_over_resamples(tmp_path: Path) -> None:
-    found = run([archive("mixed", tmp_path)], StudyOptions(resamples=4000, seed=5))
+def test_intervals_are_those_of_a_loop_over_resamples(archive: Archive) -> None:
+    found = studied(run, [archive("mixed")], StudyOptions(resamples=4000, seed=5))
     data = np.load(ARCHIVES / "mixed.npz")
     correct, trace = data["correct"], data["think_lens"]
     thinking = np.minimum(trace[:, None], data["budgets"])
@@ -123,17 +115,17 @@ def test_intervals_are_those_of_a_loop_over_resamples(tmp_path: Path) -> None:
     assert row["gain_high"] == pytest.approx(high, abs=0.003)
 
 
-def test_before_a_look_only_fit_questions_are_read(tmp_path: Path) -> None:
-    source = open_source(make_run(tmp_path / "run", 300))
-    found = run([source], QUICK)
+def test_before_a_look_only_fit_questions_are_read(sums: Sums) -> None:
+    source = sums(300)
+    found = studied(run, [source], QUICK)
     assert row_of(found, "runs")["questions"] == source.counts()["fit"]
     assert any("fit questions alone" in remark for remark in found.remarks)
     assert {row["family"] for row in rows_of(found, "served")} >= {"learned", "entropy"}
 
 
-def test_curves_end_at_full_thinking(tmp_path: Path) -> None:
-    source = open_source(make_run(tmp_path / "run", 300))
-    curves = rows_of(run([source], QUICK), "curves")
+def test_curves_end_at_full_thinking(sums: Sums) -> None:
+    source = sums(300)
+    curves = rows_of(studied(run, [source], QUICK), "curves")
     fixed = [row for row in curves if row["family"] == "fixed budget"]
     assert [row["at"] for row in fixed] == source.table.budgets.tolist()
     assert all(row["gain"] == 0 for row in fixed)

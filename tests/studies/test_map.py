@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
@@ -13,11 +12,10 @@ from stopadvisor.assessment.choice import Settings
 from stopadvisor.errors import StudyError
 from stopadvisor.paper.map import PAPER_ROWS
 from stopadvisor.probes.trajectories import TYPES
-from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.map import run
 from stopadvisor.studies.study import StudyOptions
-from tests.material import ARCHIVES, make_run
-from tests.studies.material import NAMES, QUICK, archive, row_of, rows_of
+from tests.material import ARCHIVES
+from tests.studies.material import NAMES, Archive, Sums, row_of, rows_of, studied
 
 VERDICTS = {
     "LearnStop better": "learned better",
@@ -27,8 +25,8 @@ VERDICTS = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_rows_are_what_the_published_scripts_print(name: str, tmp_path: Path) -> None:
-    found = run([archive(name, tmp_path)], StudyOptions())
+def test_rows_are_what_the_published_scripts_print(name: str, archive: Archive) -> None:
+    found = studied(run, [archive(name)], StudyOptions())
     expected = json.loads((ARCHIVES / "expected.json").read_text())[name]
     row = row_of(found, "summary")
     at = expected["alpha"]["0.15"]
@@ -45,16 +43,16 @@ def test_rows_are_what_the_published_scripts_print(name: str, tmp_path: Path) ->
     assert serving["black_box_pct"] == pytest.approx(expected["regimes"]["black_box"])
 
 
-def test_no_difference_is_shown_of_rules_that_are_not_feasible(tmp_path: Path) -> None:
-    row = row_of(run([archive("mixed", tmp_path)], StudyOptions(alpha=0.05)), "summary")
+def test_no_difference_is_shown_of_rules_that_are_not_feasible(archive: Archive) -> None:
+    row = row_of(studied(run, [archive("mixed")], StudyOptions(alpha=0.05)), "summary")
     assert row["verdict"] == "inconclusive"
     shown = [row[f"delta_saving_{name}"] for name in ("pp", "low", "high")]
     assert shown == [None] * 3
 
 
-def test_advice_is_that_of_assess(tmp_path: Path) -> None:
-    source = open_source(make_run(tmp_path / "run", 500))
-    row = row_of(run([source], StudyOptions(alpha=0.2, resamples=400)), "advice")
+def test_advice_is_that_of_assess(sums: Sums) -> None:
+    source = sums(500)
+    row = row_of(studied(run, [source], StudyOptions(alpha=0.2, resamples=400)), "advice")
     found = assess(source, Settings(alpha=0.2))
     assert (row["policy"], row["family"]) == (
         found.recommendation.policy,
@@ -68,11 +66,11 @@ def test_advice_is_that_of_assess(tmp_path: Path) -> None:
         assert row["fit_saving_pct"] == point.fit_total_saving_pct
 
 
-def test_the_papers_settings_stand_beside_ones_own_when_asked(tmp_path: Path) -> None:
-    sources = [archive("mixed", tmp_path)]
-    alone = run(sources, QUICK)
+def test_the_papers_settings_stand_beside_ones_own_when_asked(archive: Archive) -> None:
+    sources = [archive("mixed")]
+    alone = studied(run, sources, StudyOptions())
     assert len(rows_of(alone, "summary")) == 1
-    both = run(sources, StudyOptions(resamples=400, alpha=0.1, extra={"paper": "1"}))
+    both = studied(run, sources, StudyOptions(resamples=400, alpha=0.1, extra={"paper": "1"}))
     origins = [row["origin"] for row in rows_of(both, "summary")]
     assert origins == ["here", *["paper"] * 18]
     assert len(rows_of(both, "profiles")) == 19

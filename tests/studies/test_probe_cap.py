@@ -10,13 +10,13 @@ import pytest
 from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.probe_cap import run
 from tests.material import edit_records, make_run
-from tests.studies.material import NAMES, QUICK, archive, row_of, rows_of
+from tests.studies.material import NAMES, QUICK, Archive, row_of, rows_of, studied
 from tests.studies.plain import SCALARS, certified, load, split
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_savings_are_those_of_thresholds_chosen_for_the_cap(name: str, tmp_path: Path) -> None:
-    found = run([archive(name, tmp_path)], QUICK)
+def test_savings_are_those_of_thresholds_chosen_for_the_cap(name: str, archive: Archive) -> None:
+    found = studied(run, [archive(name)], QUICK)
     data = load(name)
     calibration, test = split(len(data["correct"]))
     for cap in (16, 96):

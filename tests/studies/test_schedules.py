@@ -14,7 +14,7 @@ from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.protocols import deploy_protocol, study_settings
 from stopadvisor.studies.schedules import nearest_columns, run
 from tests.material import ARCHIVES, BUDGETS, edit_records, make_run
-from tests.studies.material import QUICK, archive, row_of, rows_of
+from tests.studies.material import QUICK, Archive, Sums, row_of, rows_of, studied
 from tests.studies.plain import SWEEP, features, load, out_of_fold, stops_of
 
 
@@ -36,9 +36,9 @@ def test_schedules_take_the_nearest_probed_budgets(
 @pytest.mark.parametrize("name", ["mixed", "early"])
 @pytest.mark.parametrize("schedule", ["4-linear", "6-linear"])
 def test_peak_gains_are_those_of_rules_fitted_on_the_schedule(
-    name: str, schedule: str, tmp_path: Path
+    name: str, schedule: str, archive: Archive
 ) -> None:
-    found = run([archive(name, tmp_path)], QUICK)
+    found = studied(run, [archive(name)], QUICK)
     data = load(name)
     budgets = data["budgets"].tolist()
     columns = [budgets.index(b) for b in PAPER_SCHEDULES[schedule]]
@@ -59,17 +59,17 @@ def test_peak_gains_are_those_of_rules_fitted_on_the_schedule(
     assert row_of(found, "gain", schedule="as probed")["peak_gain"] == pytest.approx(whole)
 
 
-def test_what_was_not_probed_is_said(tmp_path: Path) -> None:
-    found = run([open_source(make_run(tmp_path / "run", 300))], QUICK)
+def test_what_was_not_probed_is_said(sums: Sums) -> None:
+    found = studied(run, [sums(300)], QUICK)
     row = row_of(found, "schedules", schedule="4-linear")
     assert row["asked"] == "0 256 512 1536"
     assert row["probed"] == "0 16 32 96"
     assert any("nearest probed budgets, scaled to the last one (96)" in r for r in found.remarks)
 
 
-def test_savings_are_those_of_the_cheapest_rule_within_the_risk(tmp_path: Path) -> None:
-    source = open_source(make_run(tmp_path / "run", 500))
-    row = row_of(run([source], QUICK), "saving", schedule="4-linear")
+def test_savings_are_those_of_the_cheapest_rule_within_the_risk(sums: Sums) -> None:
+    source = sums(500)
+    row = row_of(studied(run, [source], QUICK), "saving", schedule="4-linear")
     deploy = deploy_protocol(source, "run", study_settings(QUICK))
     table = deploy.fit.table
     columns = nearest_columns(np.array(BUDGETS), PAPER_SCHEDULES["4-linear"])

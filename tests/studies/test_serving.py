@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.protocols import deploy_protocol, study_settings
 from stopadvisor.studies.serving import run
 from stopadvisor.studies.study import StudyOptions
-from tests.material import ARCHIVES, make_run
-from tests.studies.material import NAMES, QUICK, archive, row_of, rows_of
+from tests.material import ARCHIVES
+from tests.studies.material import NAMES, QUICK, Archive, Sums, row_of, rows_of, studied
 from tests.studies.plain import load, stops_of
+
+OPTIONS = StudyOptions(resamples=400, alpha=0.2)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_papers_regimes_are_what_its_scripts_print(name: str, tmp_path: Path) -> None:
-    found = run([archive(name, tmp_path)], QUICK)
+def test_the_papers_regimes_are_what_its_scripts_print(name: str, archive: Archive) -> None:
+    found = studied(run, [archive(name)], QUICK)
     expected = json.loads((ARCHIVES / "expected.json").read_text())[name]["regimes"]
     for regime in ("kv-fork", "prefix-cache", "black-box"):
         row = row_of(found, "paper", regime=regime)
@@ -29,8 +29,10 @@ def test_the_papers_regimes_are_what_its_scripts_print(name: str, tmp_path: Path
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("regime", ["prefix-cache", "black-box"])
-def test_at_the_break_even_weight_nothing_is_saved(name: str, regime: str, tmp_path: Path) -> None:
-    row = row_of(run([archive(name, tmp_path)], QUICK), "paper", regime=regime)
+def test_at_the_break_even_weight_nothing_is_saved(
+    name: str, regime: str, archive: Archive
+) -> None:
+    row = row_of(studied(run, [archive(name)], QUICK), "paper", regime=regime)
     data = load(name)
     stops = stops_of(data["p_stop"], row["threshold"])
     budgets, weight = data["budgets"], row["break_even_weight"]
@@ -45,11 +47,10 @@ def test_at_the_break_even_weight_nothing_is_saved(name: str, regime: str, tmp_p
     assert (row["saving_pct"] > 0) == (row["reread_weight"] < weight)
 
 
-def test_prices_weigh_the_tokens_of_one_rule(tmp_path: Path) -> None:
-    source = open_source(make_run(tmp_path / "run", 500))
-    options = StudyOptions(resamples=400, alpha=0.2)
-    found = run([source], options)
-    deploy = deploy_protocol(source, "run", study_settings(options))
+def test_prices_weigh_the_tokens_of_one_rule(sums: Sums) -> None:
+    source = sums(500)
+    found = studied(run, [source], OPTIONS)
+    deploy = deploy_protocol(source, "run", study_settings(OPTIONS))
     chosen = deploy.cheapest(deploy.all_sequences())
     assert chosen is not None
     sequence, limit = chosen
@@ -84,8 +85,8 @@ def test_prices_weigh_the_tokens_of_one_rule(tmp_path: Path) -> None:
     assert (spent["decoded"], spent["prefilled"]) == pytest.approx((decoded / n, prefilled / n))
 
 
-def test_prices_are_no_higher_than_a_cache_makes_them(tmp_path: Path) -> None:
-    found = run([open_source(make_run(tmp_path / "run", 500))], StudyOptions(alpha=0.2))
+def test_prices_are_no_higher_than_a_cache_makes_them(sums: Sums) -> None:
+    found = studied(run, [sums(500)], OPTIONS)
     swept = [row for row in rows_of(found, "prices") if row["swept"] == "cached"]
     savings = np.array(
         [[float(str(r["prefix_cache_pct"])), float(str(r["black_box_pct"]))] for r in swept]

@@ -24,13 +24,13 @@ from stopadvisor.studies.protocols import study_settings
 from stopadvisor.studies.study import StudyOptions
 from stopadvisor.studies.transfer import run
 from tests.material import make_run
-from tests.studies.material import QUICK, archive, row_of, rows_of
+from tests.studies.material import QUICK, Archive, row_of, rows_of, studied
 from tests.studies.plain import SWEEP, gain, load, split
 
 
 @pytest.mark.parametrize(("source", "target"), [("mixed", "early"), ("early", "mixed")])
-def test_gains_are_those_of_the_three_protocols(source: str, target: str, tmp_path: Path) -> None:
-    found = run([archive(name, tmp_path) for name in (source, target)], QUICK)
+def test_gains_are_those_of_the_three_protocols(source: str, target: str, archive: Archive) -> None:
+    found = studied(run, [archive(name) for name in (source, target)], QUICK)
     here, there = load(source), load(target)
 
     def inputs(data: dict[str, np.ndarray]) -> np.ndarray:

@@ -21,14 +21,8 @@ from stopadvisor.errors import CalibrationError
 from stopadvisor.paper.classifiers import classify_out_of_fold
 from stopadvisor.runs.sources import open_source
 from stopadvisor.studies import ablation, classifiers, proxies
-from tests.material import ARCHIVES, make_run
-from tests.studies.material import (
-    NAMES,
-    QUICK,
-    archive,
-    row_of,
-    rows_of,
-)
+from tests.material import ARCHIVES
+from tests.studies.material import NAMES, QUICK, Archive, Sums, row_of, rows_of, studied
 
 SWEEP = np.linspace(0.30, 0.95, 14).round(3)
 
@@ -65,9 +59,9 @@ def peak_gain(data: Any, chance: np.ndarray) -> float:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_ablation_is_logistic_regression_on_the_archives_own_columns(
-    name: str, tmp_path: Path
+    name: str, archive: Archive
 ) -> None:
-    found = ablation.run([archive(name, tmp_path)], QUICK)
+    found = studied(ablation.run, [archive(name)], QUICK)
     data = np.load(ARCHIVES / f"{name}.npz")
     for variant, columns in (
         ("confidence", [2]),
@@ -134,8 +128,8 @@ def test_one_class_of_labels_cannot_be_classified() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_proxies_at_matched_risk_are_their_definition(name: str, tmp_path: Path) -> None:
-    found = proxies.run([archive(name, tmp_path)], QUICK)
+def test_proxies_at_matched_risk_are_their_definition(name: str, archive: Archive) -> None:
+    found = studied(proxies.run, [archive(name)], QUICK)
     data = np.load(ARCHIVES / f"{name}.npz")
     correct, trace = data["correct"], data["think_lens"]
     n, m = correct.shape
@@ -176,8 +170,8 @@ def test_proxies_at_matched_risk_are_their_definition(name: str, tmp_path: Path)
     assert best_row["total_saving_pct"] == pytest.approx(expected["scalar"]["save"])
 
 
-def test_every_proxy_has_a_peak(tmp_path: Path) -> None:
-    found = rows_of(proxies.run([archive("mixed", tmp_path)], QUICK), "peaks")
+def test_every_proxy_has_a_peak(archive: Archive) -> None:
+    found = rows_of(studied(proxies.run, [archive("mixed")], QUICK), "peaks")
     assert [row["family"] for row in found] == [
         "learned", "deer", "eat", "puma", "terminator-light", "learned-10",
     ]  # fmt: skip
@@ -187,8 +181,8 @@ def test_every_proxy_has_a_peak(tmp_path: Path) -> None:
         )
 
 
-def test_runs_are_read_by_their_fit_questions_until_opened(tmp_path: Path) -> None:
-    source = open_source(make_run(tmp_path / "run", 300))
+def test_runs_are_read_by_their_fit_questions_until_opened(sums: Sums) -> None:
+    source = sums(300)
     for study in (proxies, ablation):
-        found = study.run([source], QUICK)
+        found = studied(study.run, [source], QUICK)
         assert any("fit questions alone" in remark for remark in found.remarks)
