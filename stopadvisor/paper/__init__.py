@@ -1,4 +1,4 @@
-"""The paper's own protocol, whole: its costs, thresholds, peaks, bootstraps and settings."""
+"""The paper's own protocol: its costs, thresholds, peaks, bootstraps and settings."""
 
 __all__ = [
     "access",

@@ -42,7 +42,7 @@ class Case:
     rows: IntArray
 
 
-def find_cases(duel: RulePair) -> tuple[Case, ...]:
+def find_cases(rules: RulePair) -> tuple[Case, ...]:
     """Sort questions into cases; one question may be of several.
 
     Returns
@@ -59,16 +59,16 @@ def find_cases(duel: RulePair) -> tuple[Case, ...]:
     Paper, Appendix, "Failure cases", which lists such questions and leaves the rules by which they
     are sorted to their names.
     """
-    full, learned, scalar = duel.full_correct, duel.learned_correct, duel.scalar_correct
+    full, learned, scalar = rules.full_correct, rules.learned_correct, rules.scalar_correct
     both = full & learned & scalar
-    saved = duel.full_cost - duel.learned_cost
-    ahead = duel.scalar_cost - duel.learned_cost
+    saved = rules.full_cost - rules.learned_cost
+    ahead = rules.scalar_cost - rules.learned_cost
     kinds: tuple[tuple[BoolArray, NDArray[np.float64]], ...] = (
         (full & ~learned, saved),
-        (full & learned & ~scalar, duel.full_cost - duel.scalar_cost),
+        (full & learned & ~scalar, rules.full_cost - rules.scalar_cost),
         (learned & (saved < 0), -saved),
-        (both & (duel.learned_stop < duel.scalar_stop) & (ahead > 0), ahead),
-        (both & (duel.scalar_stop < duel.learned_stop) & (ahead < 0), -ahead),
+        (both & (rules.learned_stop < rules.scalar_stop) & (ahead > 0), ahead),
+        (both & (rules.scalar_stop < rules.learned_stop) & (ahead < 0), -ahead),
     )
     found = []
     for name, (mask, size) in zip(CASES, kinds, strict=True):

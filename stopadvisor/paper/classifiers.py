@@ -63,7 +63,7 @@ def classify_out_of_fold(
     from threadpoolctl import threadpool_limits  # a dependency of scikit-learn
 
     rows = np.ones(correct.shape, dtype=bool) if usable is None else usable
-    chance = np.empty(correct.shape)
+    probability = np.empty(correct.shape)
     with threadpool_limits(limits=1), warnings.catch_warnings():
         # A network that stops at its last iteration is still the one the paper reports.
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -78,8 +78,8 @@ def classify_out_of_fold(
             scaler = StandardScaler().fit(features[train])
             model = _unfitted(kind).fit(scaler.transform(features[train]), labels)
             flat = scaler.transform(features[held].reshape(-1, features.shape[-1]))
-            chance[held] = model.predict_proba(flat)[:, 1].reshape(-1, correct.shape[1])
-    return chance
+            probability[held] = model.predict_proba(flat)[:, 1].reshape(-1, correct.shape[1])
+    return probability
 
 
 def _unfitted(kind: Classifier) -> Any:

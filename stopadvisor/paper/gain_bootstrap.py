@@ -34,8 +34,6 @@ def resample_gains(
     thinking : ndarray of float, shape (n_questions, n_checkpoints)
         Thinking tokens by checkpoint.
     correct : ndarray of bool, shape (n_questions, n_checkpoints)
-    n_resamples : int
-    rng : numpy.random.Generator
 
     Returns
     -------

@@ -137,7 +137,6 @@ def find_peak(
     ----------
     family : str
         One of the setting's.
-    table : GradedTable
     setting : PaperSetting
         Of that table.
     fixed : Frontier

@@ -1,8 +1,8 @@
-"""The paper's protocol, whole: what ``--protocol paper`` prints.
+"""The paper's protocol from scores to comparison: what ``--protocol paper`` prints.
 
 Out-of-fold scores over all questions, a 40/60 split, a threshold grid per family, Hoeffding with a
 union bound, the cheapest feasible candidate, and a paired bootstrap with frozen thresholds.  It is
-here to reproduce the paper; `choice` and `calibration` are what a deployer should act on.
+here to reproduce the paper; to decide about a deployment, use `assess` and `calibrate` instead.
 """
 
 from __future__ import annotations
@@ -306,11 +306,8 @@ def match_risk(
 
     Parameters
     ----------
-    setting : PaperSetting
     calibration, test : ndarray of int
         Rows on which thresholds are chosen, and on which they are measured.
-    alphas : sequence of float
-    delta : float
     rivals : sequence of str
         Families of which the cheapest feasible threshold stands against the learned rule; all of
         them are candidates of one union bound.
@@ -361,9 +358,6 @@ def run_paper(
     ----------
     table : GradedTable
         Read under the ``last-checkpoint`` reference, whatever its own.
-    alphas : sequence of float
-    delta : float
-    split_seed : int
 
     Raises
     ------

@@ -57,7 +57,6 @@ def proxy_scores(family: Proxy, table: GradedTable) -> FloatArray:
     Parameters
     ----------
     family : {"deer", "eat", "puma", "terminator-light"}
-    table : GradedTable
 
     Returns
     -------
@@ -144,7 +143,6 @@ def pair_peak(
     family : {"confidence-leap", "deer", "eat", "puma"}
         Least leap and least confidence; least confidence and least marker density; checkpoints and
         largest variance of their entropies; least run length and largest marker density.
-    table : GradedTable
     setting : PaperSetting
         Of the same questions.
     fixed : Frontier

@@ -23,7 +23,6 @@ def recommend_paper(
         Of all questions.
     row : MatchedRisk
         At the risk target asked for.
-    serving : PaperServing
     regime : str
         Serving regime, one of the paper's three.
     """

@@ -1,7 +1,7 @@
 """Gain of a learned rule on another workload or model, by the paper's three transfer protocols.
 
 Everything is a gain over fixed budgets on the target's test questions; nothing is certified.
-`transfer` moves frozen policies with certificates; this module knows neither.
+`certification.transfer` moves policies and certificates; this module knows neither.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ class Learner:
 
         Parameters
         ----------
-        table : GradedTable
         setting : PaperSetting
             Of that table.
         """
