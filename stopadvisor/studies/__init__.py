@@ -21,7 +21,6 @@ __all__ = [
     "split_sensitivity",
     "study",
     "temperature",
-    "tested",
     "transfer",
     "validation_selected",
     "variants",

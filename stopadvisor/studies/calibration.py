@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from scipy.special import expit
 
 from stopadvisor.arrays import BoolArray, FloatArray, IntArray
-from stopadvisor.assessment.sequences import FitData, score_out_of_fold
+from stopadvisor.assessment.sequences import FitData
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.grouping import group_numbers
 from stopadvisor.rules.families import SCALAR_FAMILIES
@@ -21,7 +20,13 @@ from stopadvisor.runs.access import View, basis_remarks
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bootstrap import Interval, block_sums, interval, resample_counts
 from stopadvisor.stats.reliability import auroc, reliability
-from stopadvisor.studies.protocols import fit_data, paper_setting, paper_views, study_settings
+from stopadvisor.studies.protocols import (
+    fit_data,
+    fit_scores,
+    paper_setting,
+    paper_views,
+    study_settings,
+)
 from stopadvisor.studies.rows import Ends, Outline, Row, column, ends
 from stopadvisor.studies.study import StudyOptions, StudyResult
 
@@ -94,17 +99,11 @@ def _paper_rows(view: View, options: StudyOptions) -> Iterator[Row]:
 def _deploy_rows(fit: FitData, label: str, options: StudyOptions) -> Iterator[Row]:
     table = fit.table
     for family in ("learned", "learned-boosted", *SCALAR_FAMILIES):
-        found = score_out_of_fold(fit, family, tuple(range(table.n_checkpoints)))
-        if found is None:
-            continue
-        values = found[1]
-        if family.startswith("learned"):
-            values = expit(values)
-        elif family == "confidence":
-            values = np.exp(values)
-        names = (label, "deploy", family)
-        units = group_numbers(table)
-        yield from _rows(names, values, table.stop_correct, ~table.ended, units, options)
+        values = fit_scores(fit, family, tuple(range(table.n_checkpoints)))
+        if values is not None:
+            names = (label, "deploy", family)
+            units = group_numbers(table)
+            yield from _rows(names, values, table.stop_correct, ~table.ended, units, options)
 
 
 def _rows(

@@ -19,12 +19,7 @@ from stopadvisor.runs.sources import Source
 from stopadvisor.studies.protocols import DeployProtocol, study_both
 from stopadvisor.studies.rows import Outline, column
 from stopadvisor.studies.study import StudyOptions, StudyResult
-from stopadvisor.studies.variants import (
-    VariantPeak,
-    VariantSaving,
-    variant_peaks,
-    variant_saving,
-)
+from stopadvisor.studies.variants import VariantPeak, VariantSaving, variant_peaks, variant_saving
 
 __all__ = ["OUTLINE", "run"]
 

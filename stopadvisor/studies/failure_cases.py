@@ -16,10 +16,9 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from stopadvisor.arrays import FloatArray, IntArray
-from stopadvisor.assessment.sequences import ThresholdSequence, score_out_of_fold
+from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.errors import StudyError, WorkloadError
 from stopadvisor.paper.cases import RulePair, find_cases
 from stopadvisor.paper.protocol import first_stops, operating_points, paper_split
@@ -33,6 +32,7 @@ from stopadvisor.studies.protocols import (
     DeployProtocol,
     Limit,
     deploy_protocols,
+    fit_scores,
     paper_setting,
     paper_views,
     study_settings,
@@ -147,14 +147,14 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
             found.append(f"{deploy.label}: no learned and scalar rule that may be certified")
         else:
             compared.append(comparison)
-    told: dict[_Text, None] = {}  # a question may be shown under both protocols
+    texts: dict[_Text, None] = {}  # a question may be shown under both protocols
     for each in compared:
         for row in _rows(each, words[each.label], shown):
             if isinstance(row, _Text):
-                told[row] = None
+                texts[row] = None
             else:
                 found.append(row)
-    return OUTLINE.result([*found, *told], options, basis_remarks(views))
+    return OUTLINE.result([*found, *texts], options, basis_remarks(views))
 
 
 def _shown(options: StudyOptions) -> int:
@@ -240,14 +240,9 @@ def _outcomes(
 
 def _scores(deploy: DeployProtocol, sequence: ThresholdSequence) -> FloatArray:
     """Out-of-fold scores at every probed checkpoint; NaN where the rule does not probe."""
-    family, schedule = sequence.scorer.family, sequence.scorer.schedule
-    found = score_out_of_fold(deploy.fit, family, schedule)
-    assert found is not None  # the sequence exists
-    values = found[1]
-    if sequence.scorer.is_learned:
-        values = expit(values)
-    elif family == "confidence":
-        values = np.exp(values)
+    schedule = sequence.scorer.schedule
+    values = fit_scores(deploy.fit, sequence.scorer.family, schedule)
+    assert values is not None  # the sequence exists
     out = np.full(deploy.fit.table.correct.shape, np.nan)
     out[:, list(schedule)] = values
     return out

@@ -15,12 +15,17 @@ from stopadvisor.assessment.assess import FitAssessment, assess
 from stopadvisor.errors import CalibrationError, StudyError
 from stopadvisor.paper.map import PAPER_ROWS, PaperRow
 from stopadvisor.paper.peaks import find_peak, fixed_budgets
-from stopadvisor.paper.protocol import PaperSetting, match_risk, paper_split, peak_serving
+from stopadvisor.paper.protocol import PaperSetting, peak_serving
 from stopadvisor.probes.trajectories import TYPES, profile, regime, trajectory
 from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.runs.access import View, basis_remarks
 from stopadvisor.runs.sources import Source
-from stopadvisor.studies.protocols import paper_setting, paper_views, study_settings
+from stopadvisor.studies.protocols import (
+    compare_at_risk,
+    paper_setting,
+    paper_views,
+    study_settings,
+)
 from stopadvisor.studies.rows import Ends, Outline, Row, column, ends, part
 from stopadvisor.studies.study import StudyOptions, StudyResult
 
@@ -85,9 +90,7 @@ class _Advice(Row, table="advice", title="What `assess` advises, {serving}"):
 
 
 OUTLINE = Outline(
-    "map",
-    'Appendix "Eighteen-setting Compact Summary"',
-    (_Summary, _Profile, _Serving, _Advice),
+    "map", 'Appendix "Eighteen-setting Compact Summary"', (_Summary, _Profile, _Serving, _Advice)
 )
 
 
@@ -132,13 +135,7 @@ def _summary(view: View, setting: PaperSetting, options: StudyOptions) -> _Summa
     fixed = fixed_budgets(setting)
     learned = find_peak("learned", view.table, setting, fixed).gain
     scalar = max(find_peak(f, view.table, setting, fixed).gain for f in SCALAR_FAMILIES)
-    (found,) = match_risk(
-        setting,
-        *paper_split(view.table.n_questions),
-        alphas=[options.alpha],
-        delta=options.delta,
-        n_resamples=options.resamples,
-    )
+    found = compare_at_risk(setting, options)
     return _Summary(
         setting=view.label,
         origin="here",

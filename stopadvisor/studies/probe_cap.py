@@ -15,7 +15,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from stopadvisor.paper.protocol import match_risk, paper_split
 from stopadvisor.rules.costs import paper_costs
 from stopadvisor.runs.access import View, basis_remarks
 from stopadvisor.runs.sources import Source
@@ -23,6 +22,7 @@ from stopadvisor.studies.protocols import (
     DeployProtocol,
     Expected,
     archive_remarks,
+    compare_at_risk,
     deploy_protocols,
     paper_setting,
     paper_views,
@@ -88,16 +88,9 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
 
 def _charged_rows(view: View, options: StudyOptions) -> Iterator[_Charged]:
     setting = paper_setting(view)
-    calibration, test = paper_split(view.table.n_questions)
     for cap in _CAPS:
-        (found,) = match_risk(
-            replace(setting, costs=paper_costs(view.table, cap=cap)),
-            calibration,
-            test,
-            alphas=[options.alpha],
-            delta=options.delta,
-            n_resamples=options.resamples,
-        )
+        charged = replace(setting, costs=paper_costs(view.table, cap=cap))
+        found = compare_at_risk(charged, options)
         yield _Charged(
             run=view.label,
             cap=cap,

@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+from scipy.special import expit
+
+from stopadvisor.arrays import FloatArray
 from stopadvisor.assessment.assess import calibration_size
 from stopadvisor.assessment.choice import Settings, fit_limit
 from stopadvisor.assessment.sequences import (
@@ -16,10 +20,14 @@ from stopadvisor.assessment.sequences import (
     ThresholdSequence,
     build_chain,
     candidate_schedules,
+    score_out_of_fold,
 )
 from stopadvisor.errors import CalibrationError, StudyError
-from stopadvisor.paper.protocol import PaperSetting
+from stopadvisor.paper.protocol import MatchedRisk, PaperSetting, match_risk, paper_split
+from stopadvisor.probes.outcomes import GradedTable
+from stopadvisor.rules import outcomes
 from stopadvisor.rules.families import SCALAR_FAMILIES
+from stopadvisor.rules.scorer import Scorer
 from stopadvisor.runs.access import View, basis_remarks, labels, paper_view
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.rows import Outline, Row, column
@@ -30,9 +38,12 @@ __all__ = [
     "Expected",
     "Limit",
     "archive_remarks",
+    "compare_at_risk",
     "deploy_protocol",
     "deploy_protocols",
     "fit_data",
+    "fit_scores",
+    "measure_on_test",
     "paper_setting",
     "paper_views",
     "study_both",
@@ -71,12 +82,26 @@ def paper_setting(view: View) -> PaperSetting:
         raise StudyError(f"{view.label}: {error}") from error
 
 
+def compare_at_risk(
+    setting: PaperSetting, options: StudyOptions, *, rivals: Sequence[str] = SCALAR_FAMILIES
+) -> MatchedRisk:
+    """The learned rule against others at the risk asked for, on the paper's 40/60 split."""
+    (found,) = match_risk(
+        setting,
+        *paper_split(len(setting.correct)),
+        alphas=[options.alpha],
+        delta=options.delta,
+        rivals=rivals,
+        n_resamples=options.resamples,
+    )
+    return found
+
+
 def study_settings(options: StudyOptions, *, boosted: bool = False) -> Settings:
     """What the deploy protocol is asked for in studies.
 
     Parameters
     ----------
-    options : StudyOptions
     boosted : bool
         With boosted trees, as `assess` and `calibrate` have them; their fits take most of the
         time.
@@ -181,6 +206,50 @@ def fit_data(source: Source, settings: Settings) -> FitData:
     )
 
 
+def fit_scores(fit: FitData, family: str, schedule: tuple[int, ...]) -> FloatArray | None:
+    """Out-of-fold scores as people know them: probabilities and confidences, not their logarithms.
+
+    Returns
+    -------
+    ndarray of float, shape (n_questions, n_scheduled), or None
+        None where the family cannot be fitted on these questions.
+    """
+    found = score_out_of_fold(fit, family, schedule)
+    if found is None:
+        return None
+    scorer, values = found
+    if scorer.is_learned:
+        return np.asarray(expit(values))
+    return np.exp(values) if family == "confidence" else values
+
+
+def measure_on_test(
+    scorer: Scorer, threshold: float, test: GradedTable, settings: Settings, *, seed: int
+) -> outcomes.Outcome:
+    """Measure a finished rule on test questions, which had no part in it.
+
+    Parameters
+    ----------
+    threshold : float
+        Linear scale.
+    test : GradedTable
+        At least one question; of several traces the first is taken.
+    settings : Settings
+        Serving regime and weights.
+    seed : int
+        Of the bootstrap interval of the saving.
+    """
+    return outcomes.measure_rule(
+        scorer,
+        threshold,
+        test.take(test.samples == 0),
+        serving=settings.serving,
+        weights=settings.weights,
+        cache_block=settings.cache_block,
+        rng=np.random.default_rng(seed),
+    )
+
+
 def deploy_protocol(source: Source, label: str, settings: Settings) -> DeployProtocol:
     """Prepare a source's fit questions for the risk that is asked for.
 
@@ -231,9 +300,6 @@ def study_both(
 
     Parameters
     ----------
-    outline : Outline
-    sources : sequence of Source
-    options : StudyOptions
     paper, deploy : callable
         Rows and remarks of one source under that protocol.
     """

@@ -10,20 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stopadvisor.paper.peaks import find_peak, fixed_budgets
-from stopadvisor.paper.protocol import (
-    MatchedRisk,
-    OperatingPoint,
-    PaperSetting,
-    match_risk,
-    paper_split,
-)
+from stopadvisor.paper.protocol import MatchedRisk, OperatingPoint, PaperSetting
 from stopadvisor.paper.proxies import AUDIT_FAMILIES, audit_setting
 from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.runs.access import View, basis_remarks
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bootstrap import Interval, interval
 from stopadvisor.studies.frontier import RunPeak, peak_intervals, spelled
-from stopadvisor.studies.protocols import paper_setting, paper_views
+from stopadvisor.studies.protocols import compare_at_risk, paper_setting, paper_views
 from stopadvisor.studies.rows import Ends, Outline, Row, column, ends
 from stopadvisor.studies.study import StudyOptions, StudyResult
 
@@ -102,29 +96,18 @@ def _peaks(view: View, setting: PaperSetting, options: StudyOptions) -> Iterator
 
 
 def _matched(view: View, setting: PaperSetting, options: StudyOptions) -> Iterator[_Matched]:
-    calibration, test = paper_split(view.table.n_questions)
     groups = dict.fromkeys(SCALAR_FAMILIES, "scalar")
     groups |= dict.fromkeys(AUDIT_FAMILIES, "proxy") | {"learned-10": "audit"}
-
-    def against(*rivals: str) -> MatchedRisk:
-        return match_risk(
-            setting,
-            calibration,
-            test,
-            alphas=[options.alpha],
-            delta=options.delta,
-            rivals=rivals,
-            n_resamples=options.resamples,
-        )[0]
 
     def compared(found: MatchedRisk, family: str, group: str, name: str) -> _Matched:
         verdict = found.verdict.replace("scalar better", f"{name} better")
         return _row(view.label, family, group, found.scalar, found.difference, verdict)
 
-    best = against(*SCALAR_FAMILIES)
+    best = compare_at_risk(setting, options)
     yield _row(view.label, "learned", "learned", best.learned)
     for family, group in groups.items():
-        yield compared(against(family), family, group, family)
+        found = compare_at_risk(setting, options, rivals=[family])
+        yield compared(found, family, group, family)
     yield compared(best, f"{_BEST} ({best.scalar.family})", "scalar", _BEST)
 
 

@@ -32,52 +32,47 @@ class StudyEntry:
 
 STUDIES: Mapping[str, StudyEntry] = {
     "frontier": StudyEntry(
-        "Peak gain over fixed budgets, under four interpolations.",
+        "Peak gain: how far each rule gets above fixed budgets at equal thinking."
     ),
     "validation-selected": StudyEntry(
-        "Thresholds chosen on validation questions, measured on the others.",
+        "Thresholds chosen on validation questions, measured on the others."
     ),
-    "alpha-grid": StudyEntry("Learned against scalar rules at four risk targets."),
-    "split-sensitivity": StudyEntry(
-        "The matched-risk comparison under five calibration splits.",
-    ),
+    "alpha-grid": StudyEntry("Learned against scalar rules at several risk targets."),
+    "split-sensitivity": StudyEntry("The matched-risk comparison under five calibration splits."),
     "proxies": StudyEntry(
-        "DEER-, EAT-, PUMA-style and TERMINATOR-light rules, at peak and at matched risk.",
+        "DEER-, EAT-, PUMA-style and TERMINATOR-light rules, at peak and at matched risk."
     ),
     "ablation": StudyEntry("Peak gain of subsets of the features."),
     "classifiers": StudyEntry(
-        "Logistic regression against forest, boosting and a neural network.",
-        slow=True,
+        "Logistic regression against forest, boosting and a neural network.", slow=True
     ),
     "schedules": StudyEntry(
-        "What fewer and other checkpoints keep of the gain, and what they cost.",
+        "What fewer and other checkpoints keep of the gain, and what they cost."
     ),
     "probe-cap": StudyEntry("Savings if probes were capped at other lengths."),
     "calibration": StudyEntry(
-        "Calibration of the scores as probabilities: ECE, Brier score, reliability.",
+        "Calibration of the scores as probabilities: ECE, Brier score, reliability."
     ),
-    "calibration-size": StudyEntry("What is certified with fewer calibration questions."),
+    "calibration-size": StudyEntry("What is certified with fewer, or more, calibration questions."),
     "transfer": StudyEntry(
         "A rule of one run on another: zero-shot, target-calibrated, target-trained.",
         2,
         "two runs or more",
     ),
     "cues": StudyEntry(
-        "Answer cues compared.",
+        "Accuracy and gain under other cues, the words that force an answer.",
         2,
         "two runs or more that differ in their cue only",
     ),
     "temperature": StudyEntry(
-        "Sampling temperatures and repeated samples compared.",
+        "Accuracy and gain at other sampling temperatures, seeds and samples.",
         needs="one run with several samples, or runs that differ in temperature or seed only",
     ),
     "failure-cases": StudyEntry(
         "Lost questions, wins and overhead failures, with their trajectories.",
         options={"cases": "N: questions shown of each case, 5 by default"},
     ),
-    "serving": StudyEntry(
-        "Savings under each serving regime, break-even and prices.",
-    ),
+    "serving": StudyEntry("Savings under each serving regime, break-even and prices."),
     "map": StudyEntry(
         "One row a run: profile, regime, verdict and savings.",
         options={"paper": "1 (the paper's 18 settings beside one's own)"},
@@ -93,8 +88,6 @@ def run_study(name: str, sources: Sequence[Source], options: StudyOptions) -> St
     ----------
     name : str
         A key of `STUDIES`.
-    sources : sequence of Source
-    options : StudyOptions
 
     Raises
     ------

@@ -113,7 +113,6 @@ class Outline:
         ----------
         found : iterable of Row or str
             Rows in their order within each table; a text is a remark.
-        options : StudyOptions
         remarks : sequence of str
             What is remarked before those that were found.
         """

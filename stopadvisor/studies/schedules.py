@@ -26,12 +26,7 @@ from stopadvisor.rules.features import feature_array
 from stopadvisor.rules.scores import out_of_fold, paper_folds
 from stopadvisor.runs.access import View
 from stopadvisor.runs.sources import Source
-from stopadvisor.studies.protocols import (
-    DeployProtocol,
-    paper_setting,
-    paper_views,
-    study_both,
-)
+from stopadvisor.studies.protocols import DeployProtocol, paper_setting, paper_views, study_both
 from stopadvisor.studies.rows import Outline, Row, column
 from stopadvisor.studies.study import StudyOptions, StudyResult
 

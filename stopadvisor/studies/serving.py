@@ -20,12 +20,7 @@ from stopadvisor.paper.protocol import first_stops, peak_serving
 from stopadvisor.rules.costs import Serving, ServingCost, Weights, full_counts, serving_costs
 from stopadvisor.runs.access import View
 from stopadvisor.runs.sources import Source
-from stopadvisor.studies.protocols import (
-    DeployProtocol,
-    archive_remarks,
-    paper_setting,
-    study_both,
-)
+from stopadvisor.studies.protocols import DeployProtocol, archive_remarks, paper_setting, study_both
 from stopadvisor.studies.rows import Outline, Row, column
 from stopadvisor.studies.study import StudyOptions, StudyResult
 

@@ -22,10 +22,14 @@ from stopadvisor.errors import CalibrationError
 from stopadvisor.paper.protocol import OperatingPoint, operating_points, paper_split
 from stopadvisor.runs.access import View, basis_remarks, is_opened, open_all
 from stopadvisor.runs.sources import Source
-from stopadvisor.studies.protocols import paper_setting, paper_views, study_settings
+from stopadvisor.studies.protocols import (
+    measure_on_test,
+    paper_setting,
+    paper_views,
+    study_settings,
+)
 from stopadvisor.studies.rows import Outline, Row, column
 from stopadvisor.studies.study import StudyOptions, StudyResult
-from stopadvisor.studies.tested import measure_rule
 from stopadvisor.workload.questions import PARTS, assign_parts
 
 __all__ = ["OUTLINE", "run"]
@@ -80,9 +84,7 @@ class _Certified(
 
 
 OUTLINE = Outline(
-    "split-sensitivity",
-    'Appendix "Calibration Split Sensitivity"',
-    (_Summary, _Seed, _Certified),
+    "split-sensitivity", 'Appendix "Calibration Split Sensitivity"', (_Summary, _Seed, _Certified)
 )
 
 
@@ -176,7 +178,7 @@ def _certified(label: str, source: Source, seed: int, settings: Settings) -> _Ce
     found = calibrate(choice, calibration.as_calibration())
     rule, outcome = found.rule, None
     if rule is not None and test.n_questions:
-        outcome = measure_rule(rule.scorer, rule.threshold, test, settings, seed=seed)
+        outcome = measure_on_test(rule.scorer, rule.threshold, test, settings, seed=seed)
     return _Certified(
         run=label,
         seed=seed,

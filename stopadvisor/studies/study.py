@@ -90,7 +90,6 @@ class Study(Protocol):
         ----------
         sources : sequence of Source
             Runs and archives, as many as the study needs.
-        options : StudyOptions
 
         Raises
         ------

@@ -18,12 +18,7 @@ from stopadvisor.runs.access import View, basis_remarks, labels, view
 from stopadvisor.runs.compatibility import require_related
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.intervals import exact_interval
-from stopadvisor.studies.protocols import (
-    Expected,
-    deploy_protocols,
-    paper_setting,
-    study_settings,
-)
+from stopadvisor.studies.protocols import Expected, deploy_protocols, paper_setting, study_settings
 from stopadvisor.studies.rows import Ends, Outline, Row, column, ends, part
 from stopadvisor.studies.study import StudyOptions, StudyResult
 

@@ -21,10 +21,9 @@ from stopadvisor.rules.families import display_threshold
 from stopadvisor.runs.access import View, is_opened, labels, open_test
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bootstrap import interval
-from stopadvisor.studies.protocols import DeployProtocol, paper_setting, study_both
+from stopadvisor.studies.protocols import DeployProtocol, measure_on_test, paper_setting, study_both
 from stopadvisor.studies.rows import Ends, Outline, Row, column, ends
 from stopadvisor.studies.study import StudyOptions, StudyResult
-from stopadvisor.studies.tested import measure_rule
 
 __all__ = ["OUTLINE", "run"]
 
@@ -65,9 +64,7 @@ class _Deployed(
 
 
 OUTLINE = Outline(
-    "validation-selected",
-    'Appendix "Validation-Selected Operating Points"',
-    (_Selected, _Deployed),
+    "validation-selected", 'Appendix "Validation-Selected Operating Points"', (_Selected, _Deployed)
 )
 
 
@@ -144,7 +141,7 @@ def _deployed_rows(
             empty = (None, None, None, None, None, None, None)
             yield _Deployed(deploy.label, scorer.family, *empty, source.counts()["test"])
             continue
-        outcome = measure_rule(scorer, limit.threshold, test, deploy.settings, seed=options.seed)
+        outcome = measure_on_test(scorer, limit.threshold, test, deploy.settings, seed=options.seed)
         yield _Deployed(
             run=deploy.label,
             family=scorer.family,

@@ -66,12 +66,10 @@ def variant_peaks(
     ----------
     kind : type of VariantPeak
         The study's own row class.
-    view : View
     probabilities : mapping of str to ndarray of float, shape (n_questions, n_checkpoints)
         Out of fold.
     reference : str
         The variant with which the others are compared, in the same resamples.
-    options : StudyOptions
     """
     table = view.table
     thinking = table.think_tokens.astype(np.float64)
@@ -114,8 +112,6 @@ def variant_saving(
     ----------
     kind : type of VariantSaving
         The study's own row class.
-    deploy : DeployProtocol
-    name : str
     scores : ndarray of float, shape (n_questions, n_checkpoints)
         Of the fit questions, out of fold.
     sequence : ThresholdSequence
