@@ -8,7 +8,6 @@ is one prompt whose trace passes every checkpoint of the shipped policy and neve
 from __future__ import annotations
 
 import copy
-import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -77,14 +76,14 @@ def request_with_copy(policy: Policy, content: dict[str, object]) -> int:
 
 
 def microseconds(works: dict[str, Callable[[], int]], repeats: int) -> dict[str, float]:
-    """Median over rounds of the time for one unit of work; all of them in turn in every round."""
+    """Least CPU time for one unit of work; all kinds of work in turn in every round."""
     found: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(ROUNDS):
         for name, work in works.items():
-            start = time.perf_counter()
+            start = time.process_time()
             units = sum(work() for _ in range(repeats))
-            found[name].append((time.perf_counter() - start) / units)
-    return {name: 1e6 * statistics.median(values) for name, values in found.items()}
+            found[name].append((time.process_time() - start) / units)
+    return {name: 1e6 * min(values) for name, values in found.items()}
 
 
 def main() -> None:
