@@ -46,7 +46,7 @@ def test_the_way_to_its_reasoning_is_found(settings: dict[str, Any], way: str) -
 @pytest.mark.parametrize("status", [400, 404, 422, 500, 501])
 def test_ids_that_fail_somehow_leave_the_chat(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # A failing server is asked again for so long, twice; how long is none of this test's business.
-    monkeypatch.setattr(endpoint, "OPENING_PATIENCE", 0.2)
+    monkeypatch.setattr(endpoint, "OPENING_TIMEOUT", 0.2)
     with fake_server(takes_ids=False, refuses_with=status, chat="reasoning") as server:
         assert found(server).way == "visible-stream"
 
