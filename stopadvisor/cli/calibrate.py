@@ -76,7 +76,7 @@ _certificate = option("Certificate")
 @_certificate(
     "--conditional",
     is_flag=True,
-    help="Certify the share lost of the questions that full thinking gets right.",
+    help="Certify the lost share of those questions that full thinking gets right.",
 )
 @_certificate(
     "--looks",
@@ -94,12 +94,12 @@ _certificate = option("Certificate")
     "source_policy",
     metavar="POLICY",
     type=PATH,
-    help="Transfer: keep this policy's rule, certify its threshold on all but the test questions.",
+    help="Keep this policy's rule, and certify its threshold on all but the test questions.",
 )
 @click.option(
     "--compare",
     is_flag=True,
-    help="With --from: beside the policy as it is and one trained here; that is one look more.",
+    help="With --from: compare with that policy unchanged and one trained here; one more look.",
 )
 @click.option(
     "--format",

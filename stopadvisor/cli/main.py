@@ -55,13 +55,13 @@ COMMANDS = {
         "stopadvisor.cli.probe", "Collect forced answers along each question's thinking."
     ),
     "preflight": CommandEntry(
-        "stopadvisor.cli.preflight", "Prove that the model obeys budgets, markers and answer cue."
+        "stopadvisor.cli.preflight", "Check that the model obeys budgets, markers and answer cue."
     ),
     "inspect": CommandEntry(
         "stopadvisor.cli.inspect", "Show what a frozen policy does and promises."
     ),
     "verify": CommandEntry(
-        "stopadvisor.cli.verify", "Hold a frozen policy against fresh labelled probes."
+        "stopadvisor.cli.verify", "Check a frozen policy on fresh labelled probes."
     ),
     "run": CommandEntry(
         "stopadvisor.cli.run", "Answer questions, stopping early as a frozen policy says."
@@ -70,7 +70,7 @@ COMMANDS = {
         "stopadvisor.cli.profile_serving", "Measure what probing and tokens cost in seconds here."
     ),
     "plan": CommandEntry(
-        "stopadvisor.cli.plan", "Say how many labelled questions a certificate takes."
+        "stopadvisor.cli.plan", "Compute how many labelled questions a certificate needs."
     ),
     "simulate": CommandEntry(
         "stopadvisor.cli.simulate", "Draw probes of a made-up model, to plan or to try."

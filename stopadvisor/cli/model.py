@@ -128,8 +128,12 @@ _LOCAL = (
         default="auto",
         help="Precision of the model.",
     ),
-    _model("--think-open", metavar="TEXT", help="Opener of thinking, where not recognised."),
-    _model("--think-close", metavar="TEXT", help="Closer of thinking, where not recognised."),
+    _model(
+        "--think-open", metavar="TEXT", help="Text that opens thinking, if it is not recognised."
+    ),
+    _model(
+        "--think-close", metavar="TEXT", help="Text that closes thinking, if it is not recognised."
+    ),
 )
 
 CHAT_TEMPLATE = _model(
@@ -150,7 +154,7 @@ SERVER = (
         "--base-url",
         metavar="URL",
         multiple=True,
-        help="The server, such as http://host:8000/v1; several equal ones share the questions.",
+        help="The server, such as http://host:8000/v1; repeat it for several equal servers.",
     ),
     _model(
         "--tokenizer",
@@ -176,14 +180,14 @@ SERVER = (
         metavar="SECONDS",
         type=click.FloatRange(min=0, min_open=True),
         default=ModelOptions.request_timeout,
-        help="Time that the server may take over one answer.",
+        help="Longest time to wait for one answer.",
     ),
     _model(
         "--patience",
         metavar="SECONDS",
         type=click.FloatRange(min=0),
         default=ModelOptions.patience,
-        help="Time for which a request is tried again while the server is down or busy.",
+        help="Time to retry a request while the server is down or busy.",
     ),
 )
 

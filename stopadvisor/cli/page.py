@@ -19,10 +19,10 @@ EXIT_CODES = {
     0: "ok",
     1: "failed in the middle of the job",
     2: "wrong usage or unusable input: one line on stderr says what is wrong",
-    3: "nothing was certified; a policy that never stops is written all the same",
+    3: "nothing was certified; the policy that was written never stops",
     4: "fresh probes contradict the certificate",
     5: "preflight failed: measuring would mislead",
-    130: "interrupted; what was collected is kept, and the same command goes on from there",
+    130: "interrupted; what was finished is kept, and the same command continues there",
 }
 
 

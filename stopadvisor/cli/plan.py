@@ -47,7 +47,9 @@ class PlanOptions:
     default=0.01,
     help="Risk that the most careful useful threshold is expected to have.",
 )
-@click.option("--power", type=SHARE, default=0.8, help="Chance of success wanted.")
+@click.option(
+    "--power", type=SHARE, default=0.8, help="Wanted probability that calibration certifies."
+)
 @click.option(
     "--bound", type=click.Choice(get_args(Bound)), default="exact", help="Test of the risk."
 )
@@ -65,7 +67,7 @@ class PlanOptions:
 )
 @declare(*OUTPUT)
 def command(**params: Any) -> int:
-    """Say how many labelled questions a certificate takes.
+    """Compute how many labelled questions a certificate needs.
 
     The answer is the smallest number such that it and every larger one reach the power: power is
     a sawtooth in the number of questions.

@@ -43,10 +43,10 @@ __all__ = ["command", "run"]
 )
 @probe_options
 def command(workload: Path, compare_cues: bool, **params: Any) -> int:
-    """Prove on a few fit questions of WORKLOAD that the model obeys budgets, markers and cue.
+    """Check on a few fit questions of WORKLOAD that the model obeys budgets, markers and cue.
 
-    Takes the options of `probe` and asks up to 16 fit questions, to prove that what was asked for
-    is what will be measured.  `probe` and `assess` do this first, unless --no-preflight.
+    Takes the options of `probe`, and asks up to 16 fit questions, so that probing measures what the
+    options say.  `probe` and `assess` do this first, unless --no-preflight.
     """
     options = ProbeOptions.of(params, workload)
     return run(options, sys.stdout, sys.stderr, compare=compare_cues)

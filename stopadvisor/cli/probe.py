@@ -52,7 +52,7 @@ __all__ = ["command", "run"]
 def command(ctx: click.Context, /, workload: Path, like: Path | None, **params: Any) -> int:
     """Collect forced answers along the thinking of each question in WORKLOAD (JSONL).
 
-    Goes on where an earlier call stopped: finished questions are never asked again.
+    Continues where an earlier call stopped: finished questions are not asked again.
     """
     if like is not None:
         params = like_policy(ctx, params, like)

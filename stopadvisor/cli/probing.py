@@ -174,7 +174,7 @@ _PROBE = (
         "--on-stop",
         type=click.Choice(["probe", "answer"]),
         default=ProbeSettings.on_stop,
-        help="What a stop gives: the forced answer, or a visible one behind the closed thinking.",
+        help="Reply of a stopped question: the forced answer, or a visible one written after it.",
     ),
     _model("--greedy", is_flag=True, help="Take the likeliest token instead of sampling."),
     _model(
@@ -186,7 +186,7 @@ _PROBE = (
         "--samples",
         type=COUNT,
         default=ProbeSettings.samples,
-        help="Traces per question; the first alone enters the certificate.",
+        help="Traces per question; only the first counts in the certificate.",
     ),
     _probing(
         "--seed", type=click.IntRange(min=0), default=0, help="Seed of the traces and the split."
@@ -202,8 +202,8 @@ _PROBE = (
         "--entropy",
         type=Parsed("auto|full|top-k:K|none", _entropy),
         default="auto",
-        help="Entropy over the vocabulary, or over the K likeliest tokens as servers give it; "
-        "none where they give no log-probabilities. auto: full here, what a server gives there.",
+        help="Entropy over the whole vocabulary (full), over the K likeliest tokens, as servers "
+        "give it, or none. auto: full for a local model; at a server what it gives.",
     ),
     _model(
         "--prompt-template",
@@ -215,17 +215,17 @@ _PROBE = (
         "--split",
         type=Parsed("fit/cal/test", parse_split),
         default="40/40/20",
-        help="Shares of the parts; drawn once, when probing starts.",
+        help="Shares of questions for each part; split once, when probing starts.",
     ),
     _probing(
         "--preflight/--no-preflight",
         default=True,
-        help="Prove first that budgets, markers and cue work.",
+        help="Check first that budgets, markers and cue work.",
     ),
     _probing(
         "--regrade",
         is_flag=True,
-        help="Grade recorded answers again, by the workload's gold and today's rules.",
+        help="Grade recorded answers again, by the workload's gold and this version's rules.",
     ),
 )
 

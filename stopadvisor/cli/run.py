@@ -107,7 +107,7 @@ class RunOptions:
 def command(policy: Path, workload: Path, **params: Any) -> int:
     """Answer the questions of WORKLOAD (JSONL, no gold needed), stopping as POLICY says.
 
-    Prompt, sampling, caps and cue are the policy's.  Goes on where an earlier call stopped.
+    Prompt, sampling, caps and cue are the policy's.  Continues where an earlier call stopped.
     """
     check_engine_options(params)
     model, output = take(ModelOptions, params), take(OutputOptions, params)

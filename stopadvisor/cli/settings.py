@@ -55,12 +55,13 @@ def _families(text: str) -> tuple[str, ...]:
 _OWN = Settings()
 _OPTIONS: dict[str, tuple[str, Any, Any, str]] = {
     "alpha": (
-        "Certificate", float, _OWN.alpha, "Most lost correct answers, as a share of all questions."
+        "Certificate", float, _OWN.alpha,
+        "Largest share of all questions that may lose a right answer.",
     ),
-    "delta": ("Certificate", float, _OWN.delta, "Error probability of the certificate."),
+    "delta": ("Certificate", float, _OWN.delta, "Probability that the certificate is wrong."),
     "serving": (
         "Serving costs", click.Choice(REGIMES), _OWN.serving,
-        "Who pays for a probe: your serving stack.",
+        "Your serving stack, which decides what a probe costs.",
     ),
     "cache-block": (
         "Serving costs", COUNT, _OWN.cache_block, "Tokens per block of the prefix cache."
@@ -72,7 +73,10 @@ _OPTIONS: dict[str, tuple[str, Any, Any, str]] = {
     "serving-profile": (
         "Serving costs", PATH, None, "Count costs in seconds, as `profile-serving` measured them."
     ),
-    "bound": ("Certificate", click.Choice(get_args(Bound)), _OWN.bound, "Test of the risk."),
+    "bound": (
+        "Certificate", click.Choice(get_args(Bound)), _OWN.bound,
+        "Statistical test that certifies the risk.",
+    ),
     "multiplicity": (
         "Certificate", click.Choice(get_args(Multiplicity)), _OWN.multiplicity,
         "How several thresholds share the error probability.",
@@ -85,7 +89,7 @@ _OPTIONS: dict[str, tuple[str, Any, Any, str]] = {
 """By name: section of the help, type, default, and help."""
 
 ALPHA = click.option("--alpha", type=SHARE, default=DEFAULT_ALPHA, help="Risk to certify.")
-DELTA = click.option("--delta", type=SHARE, default=DEFAULT_DELTA, help="1 - confidence.")
+DELTA = click.option("--delta", type=SHARE, default=DEFAULT_DELTA, help="One minus the confidence.")
 """For commands that take no assessment."""
 
 

@@ -68,9 +68,9 @@ class SimulateOptions:
     "--signal",
     type=click.FloatRange(min=0),
     show_default="the profile's, 1.6 or 2.2",
-    help="How far the confidence tells right from wrong, in log-odds: AUROC .85 at 1.6.",
+    help="How well the confidence separates right from wrong, in log-odds (1.6: AUROC 0.85).",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of all that is drawn.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of all random draws.")
 @click.option(
     "--out",
     "-o",

@@ -68,7 +68,7 @@ class VerifyOptions:
 )
 @declare(*OUTPUT)
 def command(policy: Path, probes: Path, price: Weights | None, **params: Any) -> int:
-    """Hold POLICY against fresh labelled probes in RUN.
+    """Check POLICY on fresh labelled probes in RUN.
 
     Questions that fitted or calibrated the policy are left out and counted.  Ends with exit code 4
     if the probes contradict the certificate.

@@ -103,7 +103,7 @@ def run(options: WorkloadOptions, out: TextIO, err: TextIO) -> int:
         if len(found.left_out) > _MOST_NAMED:
             progress.remark(f"left out: {len(found.left_out) - _MOST_NAMED} more")
         if count < wanted:
-            progress.remark(f"{wanted} questions were asked for, and there are {count}")
+            progress.remark(f"{wanted} questions were wanted, the data set has {count}")
     source = benchmark.repository if options.source is None else str(options.source)
     document = workload_document(
         options.name, benchmark, found, source, count, options.seed, options.out

@@ -1,8 +1,8 @@
 """The probing loop: ask the engine batch by batch, grade, append.
 
-Batches are cut from the workload's order alone, so that a resumed run asks in the same company as
-an uninterrupted one and, in float32, writes the same bytes.  This module knows no particular
-engine and no command line; it reports through the small `Progress`.
+Batches are cut from the workload's order alone, so that a resumed run batches the same questions
+together as an uninterrupted one and, in float32, writes the same bytes.  This module knows no
+particular engine and no command line; it reports through the small `Progress`.
 """
 
 from __future__ import annotations

@@ -189,7 +189,11 @@ def _budgets(traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
                 f"must give prefixes of {wanted} tokens, got {found}",
                 "the engine ignores thinking budgets: use another engine or version",
             )
-    return Check("budgets", "pass", f"probes at {list(plan.budgets)} stand on the asked prefixes")
+    return Check(
+        "budgets",
+        "pass",
+        f"probes at {list(plan.budgets)} follow the right number of thinking tokens",
+    )
 
 
 def _think_cap(traces: Sequence[RawTrace], capped: Sequence[RawTrace], cap: int) -> Check:

@@ -279,7 +279,7 @@ class _Probing:
             self.progress.remark(f"note: the serving regime was not measured: {error}")
             return
         write_regime(run.path, found)
-        self.progress.remark(f"serving regime: {found.regime or 'not told'}: {found.reason}")
+        self.progress.remark(f"serving regime: {found.regime or 'unknown'}: {found.reason}")
 
     def _preflight(self, run: RunDirectory, fit: Sequence[Question], batch_size: int) -> None:
         file = run.path / "preflight.json"

@@ -13,7 +13,7 @@ __all__ = ["NullProgress", "Progress", "report_remarks"]
 
 
 class Progress(Protocol):
-    """What the loop tells whoever watches."""
+    """Receives what long work reports."""
 
     def begin(self, title: str, total: int, done: int = 0) -> None:
         """A stage of `total` traces starts, `done` of them from an earlier run."""
