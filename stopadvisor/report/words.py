@@ -16,6 +16,7 @@ from stopadvisor.rules.families import rule_name
 
 __all__ = [
     "advised_point",
+    "favoured",
     "in_unit",
     "interval",
     "listed",
@@ -105,9 +106,23 @@ def advised_point(document: Document) -> Document | None:
 
 
 def risk_difference(row: Document) -> str:
-    """Learned minus scalar; a rule that is not feasible never stops, so there is none to take."""
+    """What combining the signals changes; a rule that is not feasible never stops."""
     feasible = [side for side in ("learned", "scalar") if row[side]["feasible"]]
     if len(feasible) < 2:
         return f"only the {feasible[0]} side is feasible" if feasible else "neither is feasible"
     spread = row["delta_saving_pp"]
-    return f"learned minus scalar {spread['median']:+.1f} pp, 95 % {interval(spread['ci95'])}"
+    more = "more" if spread["median"] >= 0 else "less"
+    return (
+        f"combining the signals saves {abs(spread['median']):.1f} points {more} than the best one "
+        f"alone, 95 % {interval(spread['ci95'])}"
+    )
+
+
+def favoured(predicted: str) -> str:
+    """The kind of rule that a mix of questions favours."""
+    return {
+        "learned": "a combined signal",
+        "scalar": "a single signal",
+        "full-budget": "full thinking",
+        "mixed": "no kind of rule",
+    }[predicted]

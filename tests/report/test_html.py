@@ -187,7 +187,7 @@ def test_no_difference_is_taken_from_a_rule_that_is_not_feasible(before: ReportD
     (row,) = before.document["matched_risk"]
     learned, scalar = row["learned"], row["scalar"]
     for sides, words in (
-        ((True, True), "learned minus scalar "),
+        ((True, True), "combining the signals saves "),
         ((True, False), "only the learned side is feasible"),
         ((False, True), "only the scalar side is feasible"),
         ((False, False), "neither is feasible"),
@@ -198,7 +198,7 @@ def test_no_difference_is_taken_from_a_rule_that_is_not_feasible(before: ReportD
         }
         note = matched_risk_table({**before.document, "matched_risk": [found]}).note
         assert words in note
-        assert ("pp" in note) == all(sides)
+        assert ("points" in note) == all(sides)
 
 
 def test_a_refusal_is_said_with_its_reason(

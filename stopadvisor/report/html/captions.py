@@ -112,8 +112,8 @@ def serving_caption(document: Document) -> Caption | None:
             Column("cached", "cached", "tokens"),
             Column("prefilled", "prefilled", "tokens"),
             Column("probes", "probes"),
-            Column("break_even_probes", "gone at probes"),
-            Column("break_even_cached_price", "gone at cached price"),
+            Column("break_even_probes", "break-even probes"),
+            Column("break_even_cached_price", "break-even cached price"),
         ]
     whose, chosen = "At its peak-gain threshold, which is not the advised one, the learned rule", ""
     if details:

@@ -134,7 +134,7 @@ def _assessed(document: Document) -> Summary:
             f"of the cost, at least {percent(document['fit_saving_lower_pct'])} (one-sided 95%); "
             f"{percent(point['fit_think_saving_pct'])} of the thinking",
         ),
-        Card("May lose", share(point["fit_risk"]), "of all questions, by this estimate"),
+        Card("May lose", share(point["fit_risk"]), "of all questions, estimated"),
         Card(
             "Accuracy",
             share(point["fit_accuracy"]),
@@ -147,9 +147,9 @@ def _assessed(document: Document) -> Summary:
         _why(document),
         cards,
         "open",
-        f"Not yet certified: calibrate is to show that at most {share(document['alpha'])} of all "
-        "questions become wrong that full thinking gets right; chance "
-        f"{chance_words(document['chance_to_certify'])} by this estimate.",
+        f"Not yet certified: run calibrate to show that at most {share(document['alpha'])} of all "
+        "questions become wrong that full thinking gets right; estimated chance "
+        f"{chance_words(document['chance_to_certify'])}.",
         f"That opens {split['calibration']} calibration questions, which nobody has seen.",
         f"stopadvisor calibrate {document['run']} --alpha {document['alpha']:g}",
         basis,

@@ -13,6 +13,7 @@ from stopadvisor.report.documents.assess import matched_points
 from stopadvisor.report.text.screen import Screen
 from stopadvisor.report.words import (
     advised_point,
+    favoured,
     in_unit,
     interval,
     listed,
@@ -80,15 +81,15 @@ def _facts(document: Document) -> list[tuple[str, str]]:
             ),
             (
                 "may lose",
-                f"{share(point['fit_risk'])} of all questions by this estimate; accuracy "
+                f"an estimated {share(point['fit_risk'])} of all questions; accuracy "
                 f"{share(document['fit_full_accuracy'])} -> {share(point['fit_accuracy'])}",
             ),
         ]
         rows.append(
             (
                 "certain",
-                f"not yet: calibrate is to certify at most {share(document['alpha'])} lost; "
-                f"chance {chance_words(document['chance_to_certify'])} by this estimate",
+                f"not yet: run calibrate to certify that at most {share(document['alpha'])} are "
+                f"lost; estimated chance {chance_words(document['chance_to_certify'])}",
             )
         )
     else:
@@ -102,7 +103,7 @@ def _facts(document: Document) -> list[tuple[str, str]]:
             text += f"; {percent(point['fit_answer_saving_pct'])} of its tokens saved"
         rows.append(("on stop", text))
     if server := document.get("server"):
-        regime = server["regime"] or "serving regime not told"
+        regime = server["regime"] or "serving regime unknown"
         rows.append(("server", f"{regime}, as measured: {server['reason']}"))
     rows.append(
         (
@@ -145,8 +146,8 @@ def _profile(screen: Screen, document: Document) -> None:
     regime, profile = document["regime"], document["profile"]
     total = sum(row["count"] for row in profile.values())
     screen.table(
-        f"Profile of {total} {'' if regime['basis'] == 'all' else 'fit '}questions: "
-        f"{regime['predicted']} (stable in {share(regime['stability'])} of draws)",
+        f"How {total} {'' if regime['basis'] == 'all' else 'fit '}questions behave: the mix "
+        f"favours {favoured(regime['predicted'])}",
         ("", "count", "share", "95 % interval", ""),
         [
             (
@@ -176,14 +177,14 @@ def _matched_risk(screen: Screen, document: Document) -> None:
         for point in matched_points(document)
     ]
     screen.table(
-        f"Learned against scalar at matched risk ({basis} questions)",
+        f"Several signals (learned) against one (scalar), at equal risk ({basis} questions)",
         ("alpha", "side", "rule", "threshold", "risk", "accuracy", "saving"),
         rows,
         left=3,
     )
     for row in document["matched_risk"]:
         if row["delta_saving_pp"] is not None:
-            screen.text(f"alpha {row['alpha']:g}: {row['verdict']}, {risk_difference(row)}")
+            screen.text(f"alpha {row['alpha']:g}: {row['verdict']}: {risk_difference(row)}")
 
 
 def _serving(screen: Screen, document: Document) -> None:
@@ -229,9 +230,9 @@ def _serving(screen: Screen, document: Document) -> None:
     unit = document["settings"]["weights"]["unit"]
     others = listed([name for name in named if name != asked])
     screen.text(
-        f"For {others} another rule may save more: assess with --serving. The saving is gone at "
-        "the break-even: so many probes a request, each as dear as now, or that price of a "
-        f"cached token ({unit})."
+        f"For {others} another rule may save more: assess with --serving. Break-even: with that "
+        "many probes per request, each at its cost here, or at that price of a cached token "
+        f"({unit}), stopping saves nothing."
     )
     if priced:
         full = next(row["money_per_1000"]["full"] for row in named.values())

@@ -71,9 +71,9 @@ def _certified(document: Document) -> list[tuple[str, str]]:
         *expectation(expected, document["serving"]),
         (
             "evidence",
-            f"{evidence(certificate)}; upper limit of this threshold alone "
-            f"{share(certificate['upper'])} at {share(1 - certificate['chain_delta'])}, pointwise "
-            "and not the claim",
+            f"{evidence(certificate)}; at this threshold alone the risk is at most "
+            f"{share(certificate['upper'])} (confidence {share(1 - certificate['chain_delta'])}; "
+            "not what is certified)",
         ),
         ("alpha", _alpha(certificate)),
         ("look", _looks(document)),
@@ -139,13 +139,13 @@ def _refused(document: Document) -> list[tuple[str, str]]:
     of_right = " of the questions that full thinking gets right" if document["conditional"] else ""
     needed, assumed = refusal["labels_needed"], refusal["assumed_risk"]
     if needed is None:
-        labels = "no number of them would do at the risk and the costs seen here"
+        labels = "no number of them would be enough at the risk and the costs seen here"
     elif not assumed:
-        labels = f"{needed} calibration questions in all would do, if none of them is lost"
+        labels = f"{needed} calibration questions in all would be enough, if none of them is lost"
     else:
         labels = (
-            f"about {needed} calibration questions in all would do, four times in five, where "
-            f"{share(assumed)} are lost"
+            f"about {needed} calibration questions in all would be enough four times in five, if "
+            f"{share(assumed)} of them are lost"
         )
     return [
         ("why", refusal["reason"]),

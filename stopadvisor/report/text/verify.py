@@ -95,12 +95,15 @@ def _facts(document: Document) -> list[tuple[str, str]]:
 
 def _power(document: Document) -> str:
     text = (
-        f"chance {chance_words(document['power_to_confirm'])} to confirm at the risk the policy "
-        f"expects, {share(document['expected_risk'])}; "
+        f"chance {chance_words(document['power_to_confirm'])} to confirm, if the risk is what the "
+        f"policy expects, {share(document['expected_risk'])}; "
     )
     if document["detectable_risk"] is None:
         return text + "too few questions to contradict any risk"
-    return text + f"four in five to contradict a risk of {share(document['detectable_risk'])}"
+    return (
+        text + f"a risk of {share(document['detectable_risk'])} would be contradicted four times "
+        "in five"
+    )
 
 
 def _drift(screen: Screen, document: Document) -> None:
