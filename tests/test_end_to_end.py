@@ -151,10 +151,10 @@ def test_calibration_labels_change_nothing_before_calibration(
     assert capsys.readouterr().out == screen
     assert (path / "assessment.json").read_bytes() == document
     after = assess(open_source(path), Settings(families=("learned", "entropy"))).choice
-    for old, new in zip(before.chains, after.chains, strict=True):
+    for old, new in zip(before.sequences, after.sequences, strict=True):
         assert old.scorer == new.scorer  # family, schedule and every coefficient
         assert old.thresholds.tolist() == new.thresholds.tolist()
-    assert before.advised_position == after.advised_position
+    assert before.advised_index == after.advised_index
 
 
 # --- The paper's numbers --------------------------------------------------------------------------

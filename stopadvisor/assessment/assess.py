@@ -130,10 +130,10 @@ def advice_profile(fit: FitQuestions, *, rng: np.random.Generator) -> Profile:
 
 def _blind(choice: Choice, shape: Profile, rng: np.random.Generator) -> BlindStopping | None:
     """The advised rule beside stopping at random, where the profile speaks against stopping."""
-    chain, position = choice.advised, choice.advised_position
-    if chain is None or position < 0 or shape.predicted != "full-budget":
+    sequence, index = choice.advised, choice.advised_index
+    if sequence is None or index < 0 or shape.predicted != "full-budget":
         return None
-    return blind_stopping(chain.scorer, choice.fit.table, chain.curve.stops(position), rng=rng)
+    return blind_stopping(sequence.scorer, choice.fit.table, sequence.curve.stops(index), rng=rng)
 
 
 def marked(advice: Recommendation, source: Source) -> Recommendation:

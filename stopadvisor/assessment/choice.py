@@ -17,7 +17,7 @@ from stopadvisor.assessment.sequences import (
     MOST_THRESHOLDS,
     FitData,
     ThresholdSequence,
-    build_chain,
+    build_sequence,
     candidate_schedules,
 )
 from stopadvisor.constants import DEFAULT_ALPHA, DEFAULT_DELTA
@@ -49,7 +49,7 @@ __all__ = [
     "Choice",
     "FitPoint",
     "Settings",
-    "certification_chance",
+    "certification_probability",
     "choose",
     "fewest_labels",
     "first_useful_risk",
@@ -104,19 +104,19 @@ class Settings:
         if unknown or not self.families:
             raise CalibrationError(f"families must be among {known}, got {self.families!r}")
 
-    def chain_delta(self) -> float:
-        """Error probability of one chain: learned and scalar share delta where both are asked."""
+    def sequence_delta(self) -> float:
+        """Error probability of one sequence: learned and scalar rules share delta."""
         return self.delta / len({f in SCALAR_FAMILIES for f in self.families})
 
     def test_delta(self, n_thresholds: int) -> float:
-        """Error probability of one test in a chain of so many thresholds."""
+        """Error probability of one test in a sequence of so many thresholds."""
         share = n_thresholds if self.multiplicity == "finite-grid" else 1
-        return self.chain_delta() / share
+        return self.sequence_delta() / share
 
 
 @dataclass(frozen=True)
 class FitPoint:
-    """A chain at the threshold that fit data expect calibration to certify; out of fold."""
+    """A sequence at the threshold that fit data expect calibration to certify; out of fold."""
 
     feasible: bool
     family: str
@@ -142,34 +142,34 @@ class Choice:
     n_calibration: int
     full_accuracy: float
     """Full-thinking accuracy on fit questions."""
-    chains: tuple[ThresholdSequence, ...]
-    """The chains that calibration will test, learned first: at most one per side."""
+    sequences: tuple[ThresholdSequence, ...]
+    """The sequences that calibration will test, learned first: at most one per side."""
     learned: FitPoint | None
     scalar: FitPoint | None
     verdict: str
     delta_saving_pp: Interval | None
     """Learned minus scalar, paired over questions, every choice made anew in each resample."""
     advised: ThresholdSequence | None
-    """The chain that the evidence favours; None: neither is expected to be certifiable."""
-    advised_position: int
+    """The sequence that the evidence favours; None: neither is expected to be certifiable."""
+    advised_index: int
     saving_lower: float | None
     """One-sided 95 % lower limit of the advised side's net saving (percent)."""
-    chance: float
-    """Chance that calibration certifies some positive saving, at the fit risk."""
+    probability: float
+    """Probability that calibration certifies some positive saving, at the fit risk."""
     serving: tuple[ServingCost, ...]
     """The advised rule under every serving regime; empty where none is advised."""
     fit: FitData
 
     @property
-    def chain_delta(self) -> float:
-        """Error probability of each chain: fixed by the families asked for, not by the data."""
-        return self.settings.chain_delta()
+    def sequence_delta(self) -> float:
+        """Error probability of each sequence: fixed by the families asked for, not by the data."""
+        return self.settings.sequence_delta()
 
 
 def fit_limit(n_fit: int, n_calibration: int, settings: Settings, full_accuracy: float) -> float:
     """Most fit losses that correspond to what calibration could still certify; < 0 if nothing."""
     n = _denominator(n_calibration, settings, full_accuracy)
-    # Chains of fewer thresholds would share less; one limit has to do for all candidates.
+    # Sequences of fewer thresholds would share less; one limit has to do for all candidates.
     delta = settings.test_delta(MOST_THRESHOLDS)
     most = max_losses(n, settings.alpha, delta, settings.bound)
     return -1.0 if most < 0 else most / n_calibration * n_fit
@@ -224,30 +224,30 @@ def choose(fit_table: FitQuestions, n_calibration: int, settings: Settings) -> C
         most_blocks=_MOST_BLOCKS,
     )
     limit = fit_limit(table.n_questions, n_calibration, settings, full_accuracy)
-    chains = _candidates(fit, settings, limit)
-    learned = [c for c in chains if c.scorer.is_learned]
-    scalar = [c for c in chains if not c.scorer.is_learned]
+    sequences = _candidates(fit, settings, limit)
+    learned = [c for c in sequences if c.scorer.is_learned]
+    scalar = [c for c in sequences if not c.scorer.is_learned]
     sides = [side for side in (learned, scalar) if side]
     within = settings.alpha * (
         table.full_correct.sum() if settings.conditional else table.n_questions
     )
-    best = [_cheapest(side, limit).upto(within) for side in sides]
+    best = [_cheapest(side, limit).truncate(within) for side in sides]
     saving_sides, verdict, spread = _compare(fit, learned, scalar, limit)
 
-    points = {c.scorer.is_learned: _fit_point(fit, c, c.position(limit)) for c in best}
-    feasible = [c for c in best if c.position(limit) >= 0]
+    points = {c.scorer.is_learned: _fit_point(fit, c, c.index(limit)) for c in best}
+    feasible = [c for c in best if c.index(limit) >= 0]
     advised: ThresholdSequence | None = None
     if feasible:
         advised = feasible[-1]  # scalar, where both stand: the simpler rule
         if verdict == "learned better":
             advised = feasible[0]
-    position = advised.position(limit) if advised else -1
+    index = advised.index(limit) if advised else -1
     lower = None
     if advised is not None:
         resampled = saving_sides[advised.scorer.is_learned]
         few = limit < 1 or fit.n_blocks < _FEW_FIT_QUESTIONS
         lower = float(np.quantile(resampled, 0.025 if few else 0.05))
-    chance = max((certification_chance(fit, c, n_calibration, settings) for c in best), default=0.0)
+    probabilities = [certification_probability(fit, c, n_calibration, settings) for c in best]
     return Choice(
         settings,
         table.n_questions,
@@ -259,13 +259,13 @@ def choose(fit_table: FitQuestions, n_calibration: int, settings: Settings) -> C
         verdict,
         spread,
         advised,
-        position,
+        index,
         lower,
-        chance,
+        max(probabilities, default=0.0),
         serving_costs(
             table,
             advised.scorer.schedule,
-            advised.curve.stops(position),
+            advised.curve.stops(index),
             settings.weights,
             cache_block=settings.cache_block,
         )
@@ -299,30 +299,30 @@ def _readable(families: tuple[str, ...], entropy_source: str) -> tuple[str, ...]
 
 def _candidates(fit: FitData, settings: Settings, limit: float) -> list[ThresholdSequence]:
     schedules = candidate_schedules(fit.table)
-    chains: list[ThresholdSequence] = []
+    sequences: list[ThresholdSequence] = []
     for family in settings.families:
         tried: Sequence[tuple[int, ...]] = schedules
         if family == "learned-boosted":
             # Dear to fit: only over the schedule at which the linear model is cheapest.
-            linear = [c for c in chains if c.scorer.family == "learned"]
+            linear = [c for c in sequences if c.scorer.family == "learned"]
             tried = [_cheapest(linear, limit).scorer.schedule] if linear else schedules[:1]
-        built = (build_chain(fit, family, schedule) for schedule in tried)
-        chains += [chain for chain in built if chain is not None]
-    if not chains:
+        built = (build_sequence(fit, family, schedule) for schedule in tried)
+        sequences += [sequence for sequence in built if sequence is not None]
+    if not sequences:
         raise CalibrationError(
             "no family can be measured on the fit questions: every trace ends before the first "
             "budget, or the forced answers are all right or all wrong"
         )
-    return chains
+    return sequences
 
 
-def _cost_at(chain: ThresholdSequence, limit: float) -> float:
-    position = chain.position(limit)
-    return float(chain.costs[position]) if position >= 0 else float("inf")
+def _cost_at(sequence: ThresholdSequence, limit: float) -> float:
+    index = sequence.index(limit)
+    return float(sequence.costs[index]) if index >= 0 else float("inf")
 
 
 def _cheapest(side: list[ThresholdSequence], limit: float) -> ThresholdSequence:
-    """The cheapest chain; of equals the one with the fewest checkpoints.
+    """The cheapest sequence; of equals the one with the fewest checkpoints.
 
     Where none is feasible, the one that begins with the fewest losses.
     """
@@ -352,7 +352,7 @@ def _compare(
     # apart in up to 9 % of simulated data sets, nominal 99 % in at most 4 %.
     level = 0.95 if limit >= 1 else 0.99
     spread = interval(savings[True] - savings[False], level)
-    feasible = [any(c.position(limit) >= 0 for c in side) for side in (learned, scalar)]
+    feasible = [any(c.index(limit) >= 0 for c in side) for side in (learned, scalar)]
     if not all(feasible):
         verdict = "inconclusive"
     elif spread.low > 0:
@@ -362,64 +362,64 @@ def _compare(
     return savings, verdict, spread
 
 
-def certification_chance(
-    fit: FitData, chain: ThresholdSequence, n_calibration: int, settings: Settings
+def certification_probability(
+    fit: FitData, sequence: ThresholdSequence, n_calibration: int, settings: Settings
 ) -> float:
-    """Chance that calibration certifies some saving by a chain, at its fit risk."""
-    risk = first_useful_risk(fit, chain)
+    """Probability that calibration certifies some saving by a sequence, at its fit risk."""
+    risk = first_useful_risk(fit, sequence)
     if risk is None:
         return 0.0
     full_accuracy = float(fit.table.full_correct.mean())
     n = _denominator(n_calibration, settings, full_accuracy)
     risk = risk / full_accuracy if settings.conditional else risk
-    delta = settings.test_delta(chain.thresholds.size)
+    delta = settings.test_delta(sequence.thresholds.size)
     return power(n, settings.alpha, delta, min(risk, 1.0), settings.bound)
 
 
-def first_useful_risk(fit: FitData, chain: ThresholdSequence) -> float | None:
+def first_useful_risk(fit: FitData, sequence: ThresholdSequence) -> float | None:
     """Fit risk at the most careful threshold that saves anything."""
-    useful = np.flatnonzero(chain.costs < fit.full_cost.sum())
-    return float(chain.losses[useful[0]]) / fit.table.n_questions if useful.size else None
+    useful = np.flatnonzero(sequence.costs < fit.full_cost.sum())
+    return float(sequence.losses[useful[0]]) / fit.table.n_questions if useful.size else None
 
 
 def fewest_labels(choice: Choice) -> int:
     """Calibration questions without which nothing can be certified, even if none is lost."""
     settings = choice.settings
     needed = labels_needed(
-        settings.alpha, settings.chain_delta(), expected_risk=0.0, bound=settings.bound
+        settings.alpha, settings.sequence_delta(), expected_risk=0.0, bound=settings.bound
     )
     assert needed is not None  # no loss at all is below any alpha
     # The bound counts full-correct questions, a deployer labels all of them.
     return math.ceil(needed / choice.full_accuracy) if settings.conditional else needed
 
 
-def _fit_point(fit: FitData, chain: ThresholdSequence, position: int) -> FitPoint:
-    schedule = tuple(int(b) for b in fit.table.budgets[list(chain.scorer.schedule)])
-    if position < 0:
+def _fit_point(fit: FitData, sequence: ThresholdSequence, index: int) -> FitPoint:
+    schedule = tuple(int(b) for b in fit.table.budgets[list(sequence.scorer.schedule)])
+    if index < 0:
         return FitPoint(
             False,
-            chain.scorer.family,
+            sequence.scorer.family,
             schedule,
             None,
-            chain.thresholds.size,
+            sequence.thresholds.size,
             None,
             None,
             None,
             None,
         )
     outcome = measure(
-        chain.scorer,
+        sequence.scorer,
         fit.table,
-        chain.curve.stops(position),
-        fit.counts(chain.scorer.schedule).weighed(fit.weights),
+        sequence.curve.stops(index),
+        fit.counts(sequence.scorer.schedule).weighed(fit.weights),
         fit.full_cost,
     )
     return FitPoint(
         True,
-        chain.scorer.family,
+        sequence.scorer.family,
         schedule,
-        display_threshold(chain.scorer.family, float(chain.thresholds[position])),
-        chain.thresholds.size,
+        display_threshold(sequence.scorer.family, float(sequence.thresholds[index])),
+        sequence.thresholds.size,
         outcome.risk,
         outcome.accuracy,
         outcome.think_saving_pct,

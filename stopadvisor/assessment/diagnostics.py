@@ -12,15 +12,20 @@ import numpy as np
 from scipy.special import expit
 
 from stopadvisor.arrays import FloatArray
-from stopadvisor.assessment.choice import Choice, certification_chance, fit_limit
+from stopadvisor.assessment.choice import Choice, certification_probability, fit_limit
 from stopadvisor.assessment.examples import Stops
 from stopadvisor.assessment.frontier import (
     Frontier,
-    chain_frontier,
     fixed_accuracy,
+    sequence_frontier,
     served_budget_frontier,
 )
-from stopadvisor.assessment.sequences import FitData, ThresholdSequence, chain_of, score_out_of_fold
+from stopadvisor.assessment.sequences import (
+    FitData,
+    ThresholdSequence,
+    score_out_of_fold,
+    sequence_of,
+)
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules.families import SCALAR_FAMILIES, display_threshold
 from stopadvisor.stats.reliability import Reliability, reliability
@@ -47,29 +52,29 @@ ALPHAS = (0.01, 0.02, 0.03, 0.05, 0.075, 0.10, 0.125, 0.15, 0.175, 0.20, 0.25, 0
 class FitRule:
     """A family on fit questions: all its thresholds, and the scores they were made of."""
 
-    chain: ThresholdSequence
+    sequence: ThresholdSequence
     scores: FloatArray  # (n_questions, n_scheduled) linear scale, out of fold
 
     @property
     def family(self) -> str:
         """Of its scores."""
-        return self.chain.scorer.family
+        return self.sequence.scorer.family
 
     def stops(self, position: int) -> Stops:
         """What it does at one of its thresholds."""
         return Stops(
             self.family,
-            self.chain.scorer.schedule,
+            self.sequence.scorer.schedule,
             _display_scores(self.family, self.scores),
-            display_threshold(self.family, float(self.chain.thresholds[position])),
-            self.chain.curve.stops(position),
+            display_threshold(self.family, float(self.sequence.thresholds[position])),
+            self.sequence.curve.stops(position),
         )
 
     @classmethod
     def build(cls, fit: FitData, family: str, schedule: tuple[int, ...]) -> FitRule | None:
         """Score out of fold; None where the family cannot be scored."""
         found = score_out_of_fold(fit, family, schedule)
-        return None if found is None else cls(chain_of(fit, *found), found[1])
+        return None if found is None else cls(sequence_of(fit, *found), found[1])
 
 
 @dataclass(frozen=True)
@@ -97,8 +102,8 @@ class AlphaSavings:
 
 
 def fit_rules(choice: Choice) -> tuple[FitRule, ...]:
-    """The chains that calibration tests, untruncated, and the other scalars asked for."""
-    wanted = [(c.scorer.family, c.scorer.schedule) for c in choice.chains]
+    """The sequences that calibration tests, untruncated, and the other scalars asked for."""
+    wanted = [(c.scorer.family, c.scorer.schedule) for c in choice.sequences]
     beside = wanted[-1][1]  # the scalar side's checkpoints, where there is one
     asked = [f for f in SCALAR_FAMILIES if f in choice.settings.families]
     wanted += [(f, beside) for f in asked if f not in dict(wanted)]
@@ -131,8 +136,8 @@ def fit_curves(fit: FitData, rules: tuple[FitRule, ...]) -> tuple[Curve, ...]:
     return tuple(
         curve_of(
             rule.family,
-            chain_frontier(fit, rule.chain),
-            displayed(rule.family, rule.chain.thresholds),
+            sequence_frontier(fit, rule.sequence),
+            displayed(rule.family, rule.sequence.thresholds),
             full_cost,
         )
         for rule in rules
@@ -168,20 +173,20 @@ def savings_by_alpha(choice: Choice, rules: tuple[FitRule, ...]) -> AlphaSavings
     alphas = sorted({a for a in ALPHAS if a < accuracy} | {settings.alpha})
     full = float(fit.full_cost.sum())
     savings: dict[str, tuple[float | None, ...]] = {}
-    by_family = {rule.family: rule.chain for rule in rules}
+    by_family = {rule.family: rule.sequence for rule in rules}
     chances = np.zeros(len(alphas))
-    for tested in choice.chains:
-        chain = by_family[tested.scorer.family]
+    for tested in choice.sequences:
+        sequence = by_family[tested.scorer.family]
         row: list[float | None] = []
         for k, alpha in enumerate(alphas):
             asked = replace(settings, alpha=alpha)
-            position = chain.position(
+            position = sequence.index(
                 fit_limit(choice.n_fit, choice.n_calibration, asked, accuracy)
             )
-            row.append(None if position < 0 else 100 * (1 - float(chain.costs[position]) / full))
-            chance = certification_chance(fit, chain, choice.n_calibration, asked)
+            row.append(None if position < 0 else 100 * (1 - float(sequence.costs[position]) / full))
+            chance = certification_probability(fit, sequence, choice.n_calibration, asked)
             chances[k] = max(chances[k], chance)
-        savings[chain.scorer.family] = tuple(row)
+        savings[sequence.scorer.family] = tuple(row)
     return AlphaSavings(tuple(alphas), savings, tuple(chances.tolist()))
 
 
@@ -190,7 +195,7 @@ def fit_reliability(table: GradedTable, learned: FitRule | None) -> dict[str, Re
     live = ~table.ended
     scores = {}
     if learned is not None:
-        at = learned.chain.scorer.schedule
+        at = learned.sequence.scorer.schedule
         inside = live[:, at]
         scores[learned.family] = reliability(
             expit(learned.scores)[inside], table.stop_correct[:, at][inside]

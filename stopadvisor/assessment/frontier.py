@@ -23,11 +23,11 @@ from stopadvisor.stats.bounds import StopCurve
 __all__ = [
     "Frontier",
     "Interpolation",
-    "chain_frontier",
     "fixed_accuracy",
     "fixed_budget_frontier",
     "gains",
     "grid_frontier",
+    "sequence_frontier",
     "served_budget_frontier",
 ]
 
@@ -159,13 +159,13 @@ def gains(rule: Frontier, fixed: Frontier, how: Interpolation = "linear") -> NDA
 # --- From fit questions, as served: costs of the deployer's own regime ----------------------------
 
 
-def chain_frontier(fit: FitData, chain: ThresholdSequence) -> Frontier:
-    """Frontier of a chain on fit questions, out of fold; thresholds on the linear scale."""
+def sequence_frontier(fit: FitData, sequence: ThresholdSequence) -> Frontier:
+    """Frontier of a sequence on fit questions, out of fold; thresholds on the linear scale."""
     table = fit.table
-    columns = list(chain.scorer.schedule)
+    columns = list(sequence.scorer.schedule)
     correct = np.column_stack([table.correct_online[:, columns], table.full_correct])
     n = table.n_questions
-    return Frontier(chain.thresholds, chain.costs / n, chain.curve.totals(correct)[0] / n)
+    return Frontier(sequence.thresholds, sequence.costs / n, sequence.curve.totals(correct)[0] / n)
 
 
 def served_budget_frontier(fit: FitData) -> Frontier:

@@ -18,9 +18,9 @@ __all__ = [
     "LABELS",
     "LIKELY",
     "Recommendation",
-    "chance_words",
     "deciding_reason",
     "operating_point",
+    "probability_words",
     "profile_reason",
     "recommend",
 ]
@@ -56,11 +56,11 @@ def _percent(value: float, digits: int = 1) -> str:
     return f"{100 * value:.{digits}f} %"
 
 
-def chance_words(chance: float) -> str:
-    """An estimated chance as a percentage; no estimate is as sure as 0 % or 100 %."""
-    if chance >= 0.9995:
+def probability_words(probability: float) -> str:
+    """An estimated probability as a percentage; no estimate is as sure as 0 % or 100 %."""
+    if probability >= 0.9995:
         return "> 99.9 %"
-    return "< 0.1 %" if chance < 0.0005 else _percent(chance)
+    return "< 0.1 %" if probability < 0.0005 else _percent(probability)
 
 
 def profile_reason(profile: Profile) -> str:
@@ -131,7 +131,7 @@ def recommend(
     side: PolicyKind = "learned" if is_learned else "scalar"
     reasons.append(_evidence_reason(profile, choice, side))
     point = choice.learned if is_learned else choice.scalar
-    # An advised chain has both.
+    # An advised sequence has both.
     assert point is not None
     assert choice.saving_lower is not None
     lower = choice.saving_lower
@@ -146,10 +146,10 @@ def recommend(
         f"{point.fit_total_saving_pct:.1f} % (one-sided 95 % lower limit {lower:.1f} %)."
     )
     if profile.predicted == "full-budget":
-        if choice.chance < LIKELY:
+        if choice.probability < LIKELY:
             return full_budget(
                 f"Certificate: the chance that calibration certifies a saving is only "
-                f"{chance_words(choice.chance)}, so the profile's advice stands.",
+                f"{probability_words(choice.probability)}, so the profile's advice stands.",
                 _labels_reason(choice),
             )
         solved = choice.full_accuracy * choice.n_fit
@@ -167,10 +167,11 @@ def recommend(
         )
     reasons.append(
         f"Certificate: provisional; with {choice.n_calibration} calibration questions the chance "
-        f"to certify a saving at alpha = {settings.alpha:g} is {chance_words(choice.chance)}. "
+        f"to certify a saving at alpha = {settings.alpha:g} is "
+        f"{probability_words(choice.probability)}. "
         "`stopadvisor calibrate` decides."
     )
-    if choice.chance < LIKELY:
+    if choice.probability < LIKELY:
         reasons.append(_labels_reason(choice))
     return Recommendation(side, point.family, point.schedule, settings.serving, tuple(reasons))
 

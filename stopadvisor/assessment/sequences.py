@@ -1,8 +1,9 @@
 """Candidate rules on fit data: family × checkpoint schedule × threshold order.
 
 A *scorer* is what production runs: a family, its schedule and, if learned, its fitted model.  A
-*chain* is a scorer with its thresholds in the order in which calibration will test them, measured
-on fit questions by models that never saw them.  Nothing here ever meets a calibration question.
+*threshold sequence* is a scorer with its thresholds in the order in which calibration will test
+them, measured on fit questions by models that never saw them.  Nothing here sees a calibration
+question.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ __all__ = [
     "MOST_THRESHOLDS",
     "FitData",
     "ThresholdSequence",
-    "build_chain",
+    "build_sequence",
     "candidate_schedules",
-    "chain_of",
     "score_out_of_fold",
+    "sequence_of",
 ]
 
 _SMALLEST_FIT_FOR_BOOSTING = 200
 """Different questions; several traces of one count once."""
 _SCHEDULE_SIZES = (6, 4, 3, 2)
 _GRID = np.concatenate([[1.0, 0.9975, 0.995], np.arange(99, -1, -1) / 100])
-MOST_THRESHOLDS = _GRID.size
-"""Of a chain."""
 """Quantiles of the live scores that become thresholds, careful ones first."""
+MOST_THRESHOLDS = _GRID.size
+"""Of one sequence."""
 
 
 def candidate_schedules(table: ProbeTable) -> tuple[tuple[int, ...], ...]:
@@ -80,7 +81,7 @@ def candidate_schedules(table: ProbeTable) -> tuple[tuple[int, ...], ...]:
 
 @dataclass(frozen=True)
 class FitData:
-    """Fit questions with what every chain needs of them."""
+    """Fit questions with what every sequence needs of them."""
 
     table: FitQuestions
     folds: IntArray  # (n_questions,) by group
@@ -140,7 +141,7 @@ class ThresholdSequence:
     losses: FloatArray  # (n_thresholds,)
     costs: FloatArray  # (n_thresholds,)
 
-    def position(self, limit: float) -> int:
+    def index(self, limit: float) -> int:
         """Last threshold before the first whose losses exceed `limit`; -1 if there is none.
 
         The same walk as calibration's, so that what is expected is what can be certified.
@@ -148,7 +149,7 @@ class ThresholdSequence:
         over = np.flatnonzero(self.losses > limit)
         return (int(over[0]) if over.size else self.losses.size) - 1
 
-    def upto(self, most_losses: float) -> ThresholdSequence:
+    def truncate(self, most_losses: float) -> ThresholdSequence:
         """Without the thresholds beyond the last whose fit losses are at most `most_losses`.
 
         Fit data alone say that those lie above the risk asked for: a lucky calibration must not
@@ -188,12 +189,12 @@ class ThresholdSequence:
         # float32 is exact for these counts, and half as much to move.
         losses = counts @ self.block_losses.astype(np.float32)  # (n_resamples, n_thresholds)
         over = losses > limits[:, None] + 1e-6
-        position = np.where(over.any(axis=1), over.argmax(axis=1), over.shape[1]) - 1
+        index = np.where(over.any(axis=1), over.argmax(axis=1), over.shape[1]) - 1
         # Few distinct thresholds win: multiply by those columns only.
-        used, inverse = np.unique(position, return_inverse=True)
+        used, inverse = np.unique(index, return_inverse=True)
         columns = self.block_costs[:, np.maximum(used, 0)].astype(np.float32)
         costs = (counts @ columns).astype(np.float64)[np.arange(len(counts)), inverse]
-        return np.where(position >= 0, costs, full)
+        return np.where(index >= 0, costs, full)
 
 
 def _features_of(family: str) -> tuple[str, ...]:
@@ -262,13 +263,15 @@ def score_out_of_fold(
     return Scorer(family, schedule, _fit(family, features, correct, live)), scores
 
 
-def build_chain(fit: FitData, family: str, schedule: tuple[int, ...]) -> ThresholdSequence | None:
+def build_sequence(
+    fit: FitData, family: str, schedule: tuple[int, ...]
+) -> ThresholdSequence | None:
     """Measure one candidate on fit questions; None as `score_out_of_fold`."""
     found = score_out_of_fold(fit, family, schedule)
-    return None if found is None else chain_of(fit, *found)
+    return None if found is None else sequence_of(fit, *found)
 
 
-def chain_of(fit: FitData, scorer: Scorer, scores: FloatArray) -> ThresholdSequence:
+def sequence_of(fit: FitData, scorer: Scorer, scores: FloatArray) -> ThresholdSequence:
     """Order the thresholds of scored fit questions and measure them.
 
     Parameters

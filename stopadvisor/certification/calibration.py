@@ -1,7 +1,7 @@
 """Certifying on calibration questions what was chosen on fit questions.
 
-`calibrate` takes a finished choice and calibration questions, tests the chosen chains in their
-order and returns the exact rule that is exported, or why there is none.  It shares no question
+`calibrate` takes a finished choice and calibration questions, tests the chosen sequences in order
+and returns the exact rule that is exported, or why there is none.  It shares no question
 with `choose`, which is what makes the certificate true of the exported rule.
 """
 
@@ -67,7 +67,7 @@ class Calibration:
     refusal: NotCertified | None
     """Set exactly when there is no rule."""
     tested: tuple[tuple[str, Certified | NotCertified], ...]
-    """Family and outcome of each chain."""
+    """Family and outcome of each sequence."""
     rows: IntArray
     """Calibration questions that entered the bound, as rows of the table given."""
     entered: CalibrationQuestions
@@ -120,7 +120,7 @@ def entering_rows(calibration_table: ProbeTable, settings: Settings) -> IntArray
 
 
 def calibrate(choice: Choice, calibration_table: CalibrationQuestions) -> Calibration:
-    """Test the chosen chains on calibration questions and pick the rule to export.
+    """Test the chosen sequences on calibration questions and pick the rule to export.
 
     Parameters
     ----------
@@ -134,8 +134,8 @@ def calibrate(choice: Choice, calibration_table: CalibrationQuestions) -> Calibr
 
     Notes
     -----
-    Chains share delta equally.  Of the certified ones with a positive saving (by fit) the cheaper
-    is taken, and the simpler where the paired interval of their saving on fit holds zero.
+    Sequences share delta equally.  Of the certified ones with a positive saving (by fit) the
+    cheaper is taken, and the simpler where the paired interval of their saving on fit holds zero.
     """
     require_calibration(calibration_table)
     rows = check_questions(choice, calibration_table)
@@ -145,24 +145,24 @@ def calibrate(choice: Choice, calibration_table: CalibrationQuestions) -> Calibr
     tested: list[tuple[str, Certified | NotCertified]] = []
     certified: list[tuple[ThresholdSequence, Certified]] = []
     wanted: list[NotCertified | None] = []
-    for chain in choice.chains:
-        result, labels = _certify_chain(choice, chain, table)
+    for sequence in choice.sequences:
+        result, labels = _certify_sequence(choice, sequence, table)
         wanted.append(labels)
-        tested.append((chain.scorer.family, result))
-        if isinstance(result, Certified) and _saving(choice, chain, result.position) > 0:
-            certified.append((chain, result))
+        tested.append((sequence.scorer.family, result))
+        if isinstance(result, Certified) and _saving(choice, sequence, result.index) > 0:
+            certified.append((sequence, result))
     advised = choice.advised.scorer.family if choice.advised else None
     if not certified:
         refusal = _refusal(choice, tested, wanted)
         return Calibration(None, refusal, tuple(tested), rows, table, advised, truncated, counted)
-    chain, certificate = _pick(choice, certified)
+    sequence, certificate = _pick(choice, certified)
     rule = ExportedRule(
-        chain.scorer,
-        float(chain.thresholds[certificate.position]),
-        chain.thresholds,
+        sequence.scorer,
+        float(sequence.thresholds[certificate.index]),
+        sequence.thresholds,
         certificate,
-        _saving(choice, chain, certificate.position),
-        float(chain.losses[certificate.position]) / choice.n_fit,
+        _saving(choice, sequence, certificate.index),
+        float(sequence.losses[certificate.index]) / choice.n_fit,
     )
     return Calibration(rule, None, tuple(tested), rows, table, advised, truncated, counted)
 
@@ -181,7 +181,7 @@ def recalibrate(
     calibration_table : CalibrationQuestions
         Every question outside the test part: nothing here is fitted, so all of them calibrate.
     settings : Settings
-        One chain is tested, at the whole of delta.
+        One sequence is tested, at the whole of delta.
 
     Raises
     ------
@@ -219,12 +219,12 @@ def recalibrate(
             f"questions), got {settings.alpha:g}: never being right would meet it",
             None,
         )
-    elif isinstance(result, Certified) and not saves[result.position]:
+    elif isinstance(result, Certified) and not saves[result.index]:
         refusal = NotCertified(_NO_SAVING, None)
     if refusal is not None:
         return Calibration(None, refusal, tested, rows, table, None, truncated, counted)
     assert isinstance(result, Certified)  # anything else is a refusal
-    rule = ExportedRule(scorer, float(order[result.position]), order, result, None, None)
+    rule = ExportedRule(scorer, float(order[result.index]), order, result, None, None)
     return Calibration(rule, None, tested, rows, table, None, truncated, counted)
 
 
@@ -276,33 +276,34 @@ def _certify_losses(
     return result
 
 
-def _certify_chain(
-    choice: Choice, chain: ThresholdSequence, table: GradedTable
+def _certify_sequence(
+    choice: Choice, sequence: ThresholdSequence, table: GradedTable
 ) -> tuple[Certified | NotCertified, NotCertified | None]:
-    """Outcome of one chain, and what a certified saving is expected to take."""
+    """Outcome of one sequence, and what a certified saving is expected to take."""
     settings = choice.settings
-    curve = chain.scorer.curve(table, chain.thresholds)
-    expected = first_useful_risk(choice.fit, chain)
+    curve = sequence.scorer.curve(table, sequence.thresholds)
+    expected = first_useful_risk(choice.fit, sequence)
     if expected is not None:
         # Labels are counted for what has been seen by now, calibration included: advice, no claim.
         if settings.conditional:
             expected /= choice.full_accuracy
-        saves = chain.costs < choice.fit.full_cost.sum()
-        seen = _first_risk(curve, chain.scorer, table, saves, settings)
+        saves = sequence.costs < choice.fit.full_cost.sum()
+        seen = _first_risk(curve, sequence.scorer, table, saves, settings)
         expected = min(max(expected, seen or 0.0), 0.999)
-    result = _certify_losses(curve, chain.scorer, table, settings, choice.chain_delta, expected)
+    delta = choice.sequence_delta
+    result = _certify_losses(curve, sequence.scorer, table, settings, delta, expected)
     if isinstance(result, NotCertified) or expected is None:
         return result, None
-    delta = settings.test_delta(chain.thresholds.size)
+    delta = settings.test_delta(sequence.thresholds.size)
     wanted = labels_needed(settings.alpha, delta, expected_risk=expected, bound=settings.bound)
     if wanted is not None and settings.conditional:
         wanted = math.ceil(wanted / choice.full_accuracy)
     return result, NotCertified(_NO_SAVING, wanted, expected)
 
 
-def _saving(choice: Choice, chain: ThresholdSequence, position: int) -> float:
+def _saving(choice: Choice, sequence: ThresholdSequence, index: int) -> float:
     """Net saving on fit, out of fold (percent)."""
-    return float(100 * (1 - chain.costs[position] / choice.fit.full_cost.sum()))
+    return float(100 * (1 - sequence.costs[index] / choice.fit.full_cost.sum()))
 
 
 def _refusal(
@@ -310,8 +311,8 @@ def _refusal(
     tested: list[tuple[str, Certified | NotCertified]],
     wanted: list[NotCertified | None],
 ) -> NotCertified:
-    """One refusal for all chains; `wanted` is what those take that saved nothing."""
-    if all(first_useful_risk(choice.fit, chain) is None for chain in choice.chains):
+    """One refusal for all sequences; `wanted` is what those take that saved nothing."""
+    if all(first_useful_risk(choice.fit, sequence) is None for sequence in choice.sequences):
         return NotCertified(_NO_SAVING, None)
     refused = [r for _, r in tested if isinstance(r, NotCertified)]
     needs = [*refused, *(w for w in wanted if w is not None)]
@@ -329,11 +330,11 @@ def _pick(
     """The cheaper on fit; the simpler one where their paired interval holds zero."""
     if len(certified) == 1:
         return certified[0]
-    (learned, at_learned), (scalar, at_scalar) = certified  # the order of Choice.chains
+    (learned, at_learned), (scalar, at_scalar) = certified  # the order of Choice.sequences
     rng = np.random.default_rng(choice.settings.seed)
     counts = resample_counts(choice.fit.n_blocks, _RESAMPLES, rng=rng).astype(np.float64)
     difference = counts @ (
-        scalar.block_costs[:, at_scalar.position] - learned.block_costs[:, at_learned.position]
+        scalar.block_costs[:, at_scalar.index] - learned.block_costs[:, at_learned.index]
     )
     # Thresholds are given here (by calibration, not by these questions), so they stay fixed.
     return certified[0] if interval(difference).low > 0 else certified[1]

@@ -34,7 +34,7 @@ class OpenedRisk:
     """Whether `n` counts only what full thinking gets right."""
     alpha: float
     delta: float
-    """Of this chain."""
+    """Of this sequence."""
     bound: Bound
     position: int | None
     """Of the exported threshold; None where nothing was certified."""
@@ -66,7 +66,7 @@ def opened_risk(
     Parameters
     ----------
     choice : Choice
-        Whose first chain stands in where nothing was certified.
+        Whose first sequence stands in where nothing was certified.
     document : mapping
         A ``calibration.json``.
     policy : mapping
@@ -90,13 +90,13 @@ def opened_risk(
         conditional = certificate["conditional"]
     else:
         tested = document["tested"][0]["family"]
-        chains = [c for c in choice.chains if c.scorer.family == tested]
-        if not chains:
+        sequences = [c for c in choice.sequences if c.scorer.family == tested]
+        if not sequences:
             return None
-        scorer, order, position = chains[0].scorer, chains[0].thresholds, None
-        # Looks that were planned share their delta; chains share what is left to one.
+        scorer, order, position = sequences[0].scorer, sequences[0].thresholds, None
+        # Looks that were planned share their delta; sequences share what is left to one.
         look_delta = document["delta"] / (document["look"]["planned"] or 1)
-        delta = look_delta * choice.chain_delta / settings.delta
+        delta = look_delta * choice.sequence_delta / settings.delta
         bound = settings.bound
         conditional = document.get("conditional", settings.conditional)
     n = int(table.full_correct.sum()) if conditional else table.n_questions

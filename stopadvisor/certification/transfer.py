@@ -21,7 +21,7 @@ from stopadvisor.arrays import IntArray
 from stopadvisor.assessment.choice import Choice, Settings
 from stopadvisor.certification.calibration import Calibration, recalibrate
 from stopadvisor.certification.export import policy_content
-from stopadvisor.certification.verification import Verdict, questions_met, scorer_of, verdict_on
+from stopadvisor.certification.verification import Verdict, questions_seen, scorer_of, verdict_on
 from stopadvisor.errors import PolicyError
 from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable
@@ -96,8 +96,8 @@ class TransferComparison:
     labels: int
     """Target questions outside the test part, one per group: what each protocol may use."""
     n_test: int
-    n_met: int
-    """Test traces left out because the source policy had met their questions."""
+    n_seen: int
+    """Test traces left out because they made the source policy."""
 
 
 # --- Target-calibrated ----------------------------------------------------------------------------
@@ -135,8 +135,8 @@ def check_transfer(content: Mapping[str, Any], target: Source) -> Scorer:
             f"under the last-checkpoint reference the policy must probe at the target's last "
             f"budget, {int(table.budgets[-1])}; its budgets are {content['budgets']}"
         )
-    # The source's calibration decided which of its chains was exported, so it counts as fitting.
-    shared = questions_met(content, table, workload_sha256=target.workload_sha256)
+    # The source's calibration decided which sequence was exported, so it counts as fitting.
+    shared = questions_seen(content, table, workload_sha256=target.workload_sha256)
     if shared:
         raise PolicyError(
             f"{len(shared)} questions of {target.folder} fitted or calibrated this policy, e.g. "
@@ -167,7 +167,7 @@ def calibrate_transfer(
     questions : CalibrationQuestions
         Of `target_view`.
     settings : Settings
-        One chain is tested, at the whole of delta.
+        One sequence is tested, at the whole of delta.
 
     Raises
     ------
@@ -212,8 +212,8 @@ def transferred_content(
     # Rows of another archive are no names: they would be taken for rows of this one.
     named = source_model is not None or content["workload_sha256"] == target.workload_sha256
     if named and content["split"] is not None:
-        met = {*content["split"]["fit"], *content["split"]["calibration"]}
-        fields["split"]["fit"] = sorted(met)
+        seen = {*content["split"]["fit"], *content["split"]["calibration"]}
+        fields["split"]["fit"] = sorted(seen)
     if fields["certificate"] is not None:
         fields["certificate"] |= {
             "transfer": TARGET_CALIBRATED,
@@ -232,8 +232,8 @@ def check_comparison(content: Mapping[str, Any], target: Source) -> tuple[IntArr
     Returns
     -------
     rows : ndarray of int
-        Of the test part; one trace per group, none that the source policy has met.
-    n_met : int
+        Of the test part; one trace per group, none that the source policy has seen.
+    n_seen : int
         Traces left out because it has.
 
     Raises
@@ -242,12 +242,12 @@ def check_comparison(content: Mapping[str, Any], target: Source) -> tuple[IntArr
         There is no such question.
     """
     table = target.part("test")
-    met = questions_met(content, table, workload_sha256=target.workload_sha256)
-    groups = {g for g, k in zip(table.groups, table.keys, strict=True) if k in met}
+    seen = questions_seen(content, table, workload_sha256=target.workload_sha256)
+    groups = {g for g, k in zip(table.groups, table.keys, strict=True) if k in seen}
     fresh = np.array([g not in groups for g in table.groups], dtype=bool)
     if not fresh.any():
         raise PolicyError(
-            "a comparison needs test questions that the source policy has not met: "
+            "a comparison needs test questions that the source policy has not seen: "
             f"{target.folder} holds {table.n_questions} test traces, none of them fresh"
         )
     rows = np.flatnonzero(fresh)
@@ -286,7 +286,7 @@ def compare(
     different numbers of labels: here all may use the same ones, and the table says what they used.
     """
     settings = choice.settings
-    rows_compared, n_met = check_comparison(content, target)
+    rows_compared, n_seen = check_comparison(content, target)
     test = open_test(target).take(rows_compared)
     seed = target.seed
     zero_shot = _row(
@@ -317,7 +317,7 @@ def compare(
                 seed=seed,
             )
         )
-    return TransferComparison(tuple(rows), labels, test.n_questions, n_met)
+    return TransferComparison(tuple(rows), labels, test.n_questions, n_seen)
 
 
 def _row(

@@ -44,7 +44,7 @@ __all__ = [
     "Verification",
     "costing",
     "fresh_questions",
-    "questions_met",
+    "questions_seen",
     "scorer_of",
     "verdict_on",
     "verify",
@@ -73,8 +73,8 @@ class Fresh:
     """Which traces of a table may speak about a policy."""
 
     rows: IntArray
-    """One trace per question, of questions that the policy has never met."""
-    n_met: int
+    """One trace per question, of questions that did not make the policy."""
+    n_seen: int
     """Traces of questions (or of their groups) that fitted or calibrated the policy."""
     n_repeated: int
     """Further traces of a question or group that is counted already."""
@@ -154,7 +154,7 @@ def _model_of(content: Mapping[str, Any]) -> LinearModel | BoostedModel | None:
     )
 
 
-def questions_met(
+def questions_seen(
     content: Mapping[str, Any], table: ProbeTable, *, workload_sha256: str | None = None
 ) -> frozenset[str]:
     """Keys of the table's questions that fitted or calibrated the policy.
@@ -196,16 +196,16 @@ def fresh_questions(
             "the policy's certificate is about visible answers (on-stop answer), these probes hold "
             "none: probe with --on-stop answer"
         )
-    met = questions_met(content, table, workload_sha256=workload_sha256)
-    groups = {g for g, k in zip(table.groups, table.keys, strict=True) if k in met}
-    unmet = np.flatnonzero(np.array([g not in groups for g in table.groups], dtype=bool))
-    rows = unmet[calibration_rows(table.take(unmet))] if unmet.size else unmet
+    seen = questions_seen(content, table, workload_sha256=workload_sha256)
+    groups = {g for g, k in zip(table.groups, table.keys, strict=True) if k in seen}
+    unseen = np.flatnonzero(np.array([g not in groups for g in table.groups], dtype=bool))
+    rows = unseen[calibration_rows(table.take(unseen))] if unseen.size else unseen
     if not rows.size:
         raise PolicyError(
             f"all {table.n_questions} traces belong to questions that fitted or calibrated this "
             "policy; fresh ones are required"
         )
-    return Fresh(rows, table.n_questions - unmet.size, unmet.size - rows.size)
+    return Fresh(rows, table.n_questions - unseen.size, unseen.size - rows.size)
 
 
 def verify(
@@ -229,7 +229,7 @@ def verify(
     serving, weights, cache_block : optional
         How the saving is counted; as for the policy's own expectation by default.
     workload_sha256 : str, optional
-        See `questions_met`.
+        See `questions_seen`.
     rng : numpy.random.Generator
 
     Raises
@@ -320,10 +320,10 @@ def verify_fresh(
 
 
 def costing(content: Mapping[str, Any]) -> tuple[Weights, int]:
-    """Weights and cache block in which a policy's expected saving is told."""
-    told = content["expected"] or {}
-    weights = Weights(**told["weights"]) if "weights" in told else PAPER_WEIGHTS
-    return weights, told.get("cache_block", DEFAULT_CACHE_BLOCK)
+    """Weights and cache block in which a policy states its expected saving."""
+    expected = content["expected"] or {}
+    weights = Weights(**expected["weights"]) if "weights" in expected else PAPER_WEIGHTS
+    return weights, expected.get("cache_block", DEFAULT_CACHE_BLOCK)
 
 
 def verdict_on(losses: int, n: int, alpha: float, delta: float) -> Verdict:
@@ -349,10 +349,10 @@ def _detectable_risk(n: int, alpha: float, delta: float) -> float | None:
 def _expected_risk(content: Mapping[str, Any]) -> float:
     """Out-of-fold risk on fit questions; where there is none, the share lost in calibration."""
     certificate = content["certificate"]
-    told = (content["expected"] or {}).get("fit_risk")
-    if told is None or certificate.get("conditional"):
+    recorded = (content["expected"] or {}).get("fit_risk")
+    if recorded is None or certificate.get("conditional"):
         return float(certificate["losses"] / certificate["n"])
-    return min(float(told), 1.0)
+    return min(float(recorded), 1.0)
 
 
 def _categories(

@@ -165,9 +165,11 @@ def _newton(x: FloatArray, y: BoolArray) -> tuple[FloatArray, float]:
     beta = np.zeros(design.shape[1])
     value = objective(beta)
     for _ in range(_NEWTON_STEPS):
-        chance = expit(design @ beta)
-        gradient = design.T @ (chance - y) + penalty * beta
-        hessian = (design * (chance * (1 - chance))[:, None]).T @ design + np.diag(penalty)
+        probability = expit(design @ beta)
+        gradient = design.T @ (probability - y) + penalty * beta
+        hessian = (design * (probability * (1 - probability))[:, None]).T @ design + np.diag(
+            penalty
+        )
         step = np.linalg.solve(hessian, gradient)
         # The objective is convex; a full step overshoots only where classes nearly separate.
         size = 1.0

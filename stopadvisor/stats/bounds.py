@@ -106,7 +106,7 @@ class StopCurve:
             raise CalibrationError("thresholds must be strictly descending")
         best = np.maximum.accumulate(np.where(live, scores, -np.inf), axis=1)
         n_questions = scores.shape[0]
-        # First position whose threshold is <= the best score so far; -inf never reaches any.
+        # First index whose threshold is <= the best score so far; -inf never reaches any.
         reached = thresholds.size - np.searchsorted(thresholds[::-1], best, side="right")
         low = np.zeros((n_questions, scores.shape[1] + 1), dtype=np.int64)
         low[:, :-1] = reached
@@ -140,14 +140,14 @@ class StopCurve:
         steps -= np.bincount((offset + self.high).ravel(), value, size)
         return np.asarray(np.cumsum(steps.reshape(n_blocks, width), axis=1)[:, :-1], np.float64)
 
-    def stops(self, position: int) -> IntArray:
+    def stops(self, index: int) -> IntArray:
         """Checkpoint at which each question stops at one threshold; n_checkpoints for never.
 
         Returns
         -------
         ndarray of int, shape (n_questions,)
         """
-        inside = (self.low <= position) & (position < self.high)
+        inside = (self.low <= index) & (index < self.high)
         return np.asarray(inside.argmax(axis=1), dtype=np.int64)
 
 
@@ -247,7 +247,7 @@ def max_losses(n: int, alpha: float, delta: float, bound: Bound = "exact") -> in
 class Certified:
     """A threshold whose risk is at most alpha with confidence 1 - delta."""
 
-    position: int
+    index: int
     """Index into the sequence of thresholds."""
     alpha: float
     delta: float

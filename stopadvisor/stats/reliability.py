@@ -1,7 +1,7 @@
 """How far a score can be read as a probability: reliability bins, ECE and Brier score.
 
-Takes chances and outcomes as arrays; where they come from, and what is done about a bad one, is
-not known here.
+Takes probabilities and outcomes as arrays.  Knows neither where they come from nor what is done
+about a bad one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BINS = 10
 
 @dataclass(frozen=True)
 class Reliability:
-    """Predicted chance against what came true, in bins of equal width; empty bins are left out."""
+    """Predicted probability against what came true, in bins of equal width, without empty bins."""
 
     low: FloatArray  # (n_bins,) lower edge
     high: FloatArray  # (n_bins,) upper edge
@@ -33,14 +33,14 @@ class Reliability:
     """Mean squared distance of prediction and outcome."""
 
 
-def reliability(chance: FloatArray, outcome: BoolArray, *, n_bins: int = _BINS) -> Reliability:
+def reliability(probability: FloatArray, outcome: BoolArray, *, n_bins: int = _BINS) -> Reliability:
     """Sort predictions into bins and hold them against outcomes.
 
     Parameters
     ----------
-    chance : ndarray of float
-        Predicted chances in 0–1, of any shape.
-    outcome : ndarray of bool, shape of `chance`
+    probability : ndarray of float
+        Predicted probabilities in 0–1, of any shape.
+    outcome : ndarray of bool, shape of `probability`
     n_bins : int
 
     Raises
@@ -53,10 +53,10 @@ def reliability(chance: FloatArray, outcome: BoolArray, *, n_bins: int = _BINS) 
     Brier (1950); Naeini, Cooper and Hauskrecht (2015), "Obtaining well calibrated probabilities
     using Bayesian binning".  Paper, Appendix, calibration diagnostics.
     """
-    values, hits = np.ravel(chance).astype(np.float64), np.ravel(outcome).astype(np.float64)
+    values, hits = np.ravel(probability).astype(np.float64), np.ravel(outcome).astype(np.float64)
     if not values.size or values.min() < 0 or values.max() > 1 or np.isnan(values).any():
         raise CalibrationError(
-            f"reliability needs chances in 0 … 1, got {values.size} from "
+            f"reliability needs probabilities in 0 … 1, got {values.size} from "
             f"{values.min() if values.size else None} to {values.max() if values.size else None}"
         )
     edges = np.linspace(0.0, 1.0, n_bins + 1)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from scipy.special import expit
 
 from stopadvisor.arrays import FloatArray
-from stopadvisor.assessment.sequences import chain_of
+from stopadvisor.assessment.sequences import sequence_of
 from stopadvisor.errors import CalibrationError
 from stopadvisor.rules.features import AUDIT_FEATURES, FEATURES, feature_array
 from stopadvisor.rules.scorer import Scorer
@@ -90,5 +90,5 @@ def _saving(deploy: DeployProtocol, name: str, names: tuple[str, ...]) -> _Savin
     correct = table.stop_correct
     scores = out_of_fold(features, correct, deploy.fit.folds, usable=live, names=names)
     model = fit_logistic(features[live], correct[live], names)
-    sequence = chain_of(deploy.fit, Scorer("learned", deploy.every_checkpoint, model), scores)
+    sequence = sequence_of(deploy.fit, Scorer("learned", deploy.every_checkpoint, model), scores)
     return variant_saving(_Saving, deploy, name, scores, sequence)

@@ -118,5 +118,5 @@ def _deploy_row(label: str, source: Source, settings: Settings) -> _Deploy:
         difference_pp=spread.median if spread else None,
         difference_ci=spread,
         verdict=choice.verdict,
-        chance=choice.chance,
+        chance=choice.probability,
     )

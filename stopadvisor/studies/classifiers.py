@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stopadvisor.arrays import FloatArray
-from stopadvisor.assessment.sequences import chain_of, score_out_of_fold
+from stopadvisor.assessment.sequences import score_out_of_fold, sequence_of
 from stopadvisor.paper.classifiers import CLASSIFIERS, classify_out_of_fold
 from stopadvisor.rules.features import feature_array
 from stopadvisor.rules.scores import paper_folds
@@ -67,5 +67,5 @@ def _savings(deploy: DeployProtocol, options: StudyOptions) -> Iterator[_Saving]
         if found is None:
             yield _Saving(deploy.label, name, None, None, None)
         else:
-            sequence = chain_of(deploy.fit, *found)
+            sequence = sequence_of(deploy.fit, *found)
             yield variant_saving(_Saving, deploy, name, found[1], sequence)

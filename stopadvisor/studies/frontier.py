@@ -17,9 +17,9 @@ from stopadvisor.arrays import FloatArray
 from stopadvisor.assessment.frontier import (
     Frontier,
     Interpolation,
-    chain_frontier,
     gains,
     grid_frontier,
+    sequence_frontier,
     served_budget_frontier,
 )
 from stopadvisor.paper.gain_bootstrap import resample_gains
@@ -198,7 +198,7 @@ def _served_rows(deploy: DeployProtocol, options: StudyOptions) -> Iterator[_Ser
     fixed = Frontier(unsorted.at[order], unsorted.cost[order], unsorted.accuracy[order])
     for sequence in deploy.sequences(deploy.every_checkpoint):
         family = sequence.scorer.family
-        above = gains(chain_frontier(deploy.fit, sequence), fixed)
+        above = gains(sequence_frontier(deploy.fit, sequence), fixed)
         names = (deploy.label, family, float(above.max()))
         limit = deploy.limit(sequence)
         if limit is None:

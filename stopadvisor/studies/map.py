@@ -198,6 +198,6 @@ def _advice(label: str, found: FitAssessment) -> _Advice:
         checkpoints=None if advice.schedule is None else len(advice.schedule),
         fit_risk=point.fit_risk if point else None,
         fit_saving_pct=point.fit_total_saving_pct if point else None,
-        chance=choice.chance,
+        chance=choice.probability,
         evidence=choice.verdict,
     )

@@ -18,7 +18,7 @@ from stopadvisor.assessment.choice import Settings, fit_limit
 from stopadvisor.assessment.sequences import (
     FitData,
     ThresholdSequence,
-    build_chain,
+    build_sequence,
     candidate_schedules,
     score_out_of_fold,
 )
@@ -149,7 +149,7 @@ class DeployProtocol:
 
     def sequences(self, schedule: tuple[int, ...]) -> list[ThresholdSequence]:
         """One threshold sequence a family over a schedule, the learned one first."""
-        built = (build_chain(self.fit, family, schedule) for family in self.settings.families)
+        built = (build_sequence(self.fit, family, schedule) for family in self.settings.families)
         return [sequence for sequence in built if sequence is not None]
 
     def all_sequences(self) -> list[ThresholdSequence]:
@@ -158,7 +158,7 @@ class DeployProtocol:
 
     def limit(self, sequence: ThresholdSequence) -> Limit | None:
         """Where a sequence reaches `most_losses`; None if no threshold keeps to them."""
-        index = sequence.position(self.most_losses)
+        index = sequence.index(self.most_losses)
         if index < 0:
             return None
         return Limit(

@@ -12,7 +12,7 @@ import pytest
 
 from stopadvisor.assessment import choice as module
 from stopadvisor.assessment.choice import Choice, Settings, choose, fewest_labels, first_useful_risk
-from stopadvisor.assessment.sequences import FitData, build_chain, candidate_schedules
+from stopadvisor.assessment.sequences import FitData, build_sequence, candidate_schedules
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.outcomes import FitQuestions, OpenQuestions
 from stopadvisor.rules.costs import REGIMES, full_counts, stopped_counts
@@ -63,7 +63,7 @@ def test_a_choice_is_given_no_calibration_question() -> None:
 
 def test_the_same_fit_questions_give_the_same_choice(table: OpenQuestions, light: Choice) -> None:
     again = choose(table.as_fit(), 120, LIGHT)
-    for one, other in zip(light.chains, again.chains, strict=True):
+    for one, other in zip(light.sequences, again.sequences, strict=True):
         assert one.scorer == other.scorer
         assert np.array_equal(one.thresholds, other.thresholds)
     assert (again.verdict, again.delta_saving_pp) == (light.verdict, light.delta_saving_pp)
@@ -80,13 +80,13 @@ def test_each_side_is_the_cheapest_candidate_at_what_calibration_could_certify(
     found = choose(table.as_fit(), 120, settings)
     limit = max_losses(120, 0.15, 0.025) / 120 * 150
     fit = fit_data(table, settings)
-    for chain, families in zip(
-        found.chains, (("learned",), ("confidence", "entropy")), strict=True
+    for sequence, families in zip(
+        found.sequences, (("learned",), ("confidence", "entropy")), strict=True
     ):
         cheapest = float("inf")
         for family in families:
             for schedule in candidate_schedules(table):
-                other = build_chain(fit, family, schedule)
+                other = build_sequence(fit, family, schedule)
                 assert other is not None
                 cost = np.inf
                 for losses, at in zip(other.losses.tolist(), other.costs.tolist(), strict=True):
@@ -94,8 +94,8 @@ def test_each_side_is_the_cheapest_candidate_at_what_calibration_could_certify(
                         break
                     cost = at
                 cheapest = min(cheapest, cost)
-        assert float(chain.costs[chain.position(limit)]) == cheapest
-        assert chain.scorer.family in families
+        assert float(sequence.costs[sequence.index(limit)]) == cheapest
+        assert sequence.scorer.family in families
 
 
 def test_boosting_joins_over_the_learned_schedule() -> None:
@@ -107,7 +107,7 @@ def test_boosting_joins_over_the_learned_schedule() -> None:
     assert families.count("learned-boosted") == 1
     linear = min(
         (c for c in found if c.scorer.family == "learned"),
-        key=lambda c: float(c.costs[c.position(20.0)]),
+        key=lambda c: float(c.costs[c.index(20.0)]),
     )
     assert found[-1].scorer.schedule == linear.scorer.schedule
 
@@ -116,25 +116,25 @@ def test_the_point_is_the_chain_measured_at_its_position(
     table: OpenQuestions, light: Choice
 ) -> None:
     limit = max_losses(120, 0.15, 0.025) / 120 * 150
-    for chain, point in zip(light.chains, (light.learned, light.scalar), strict=True):
+    for sequence, point in zip(light.sequences, (light.learned, light.scalar), strict=True):
         assert point is not None
-        position = chain.position(limit)
-        stops = chain.curve.stops(position)
+        position = sequence.index(limit)
+        stops = sequence.curve.stops(position)
         lost = right = 0
         for i, stop in enumerate(stops.tolist()):
-            ends = stop == len(chain.scorer.schedule)
+            ends = stop == len(sequence.scorer.schedule)
             correct = table.full_correct[i]
             if not ends:
-                correct = table.correct[i, chain.scorer.schedule[stop]]
+                correct = table.correct[i, sequence.scorer.schedule[stop]]
             right += int(correct)
             lost += int(table.full_correct[i] and not correct)
-        cost = stopped_counts(table, chain.scorer.schedule, "kv-fork").weighed(LIGHT.weights)
+        cost = stopped_counts(table, sequence.scorer.schedule, "kv-fork").weighed(LIGHT.weights)
         total = cost[np.arange(150), stops].sum()
         full = full_counts(table).weighed(LIGHT.weights).sum()
         assert point.fit_risk == lost / 150
         assert point.fit_accuracy == right / 150
         assert point.fit_total_saving_pct == pytest.approx(100 * (1 - total / full))
-        assert point.schedule == tuple(table.budgets[list(chain.scorer.schedule)].tolist())
+        assert point.schedule == tuple(table.budgets[list(sequence.scorer.schedule)].tolist())
 
 
 def test_comparable_families_leave_it_to_the_simpler_rule(light: Choice) -> None:
@@ -145,24 +145,24 @@ def test_comparable_families_leave_it_to_the_simpler_rule(light: Choice) -> None
 
 
 def test_delta_is_shared_by_the_sides_asked_for() -> None:
-    assert Settings(delta=0.05).chain_delta() == 0.025
-    assert Settings(delta=0.05, families=("confidence", "entropy")).chain_delta() == 0.05
-    assert Settings(delta=0.05, families=("learned", "learned-text")).chain_delta() == 0.05
+    assert Settings(delta=0.05).sequence_delta() == 0.025
+    assert Settings(delta=0.05, families=("confidence", "entropy")).sequence_delta() == 0.05
+    assert Settings(delta=0.05, families=("learned", "learned-text")).sequence_delta() == 0.05
 
 
 def test_too_few_calibration_questions_are_infeasible(table: OpenQuestions) -> None:
     found = choose(table.as_fit(), 15, LIGHT)  # 23 could exclude 0.15 at 0.025, with no loss at all
     assert found.verdict == "inconclusive"
     assert found.advised is None
-    assert found.chance == 0.0
+    assert found.probability == 0.0
     assert found.learned is not None
     assert not found.learned.feasible
 
 
 def test_the_chance_is_the_binomial_at_the_first_useful_threshold(light: Choice) -> None:
-    risks = [first_useful_risk(light.fit, chain) for chain in light.chains]
+    risks = [first_useful_risk(light.fit, sequence) for sequence in light.sequences]
     chances = [power(120, 0.15, 0.025, risk) for risk in risks if risk is not None]
-    assert light.chance == max(chances)
+    assert light.probability == max(chances)
 
 
 @pytest.mark.parametrize("conditional", [False, True])
@@ -175,16 +175,16 @@ def test_fewer_labels_than_the_fewest_certify_nothing(
     counted = math.floor(fewest * (found.full_accuracy if conditional else 1.0))
     assert max_losses(counted, 0.15, 0.025, bound) >= 0
     assert max_losses(counted - 1, 0.15, 0.025, bound) < 0
-    assert choose(table.as_fit(), counted - 1, replace(LIGHT, bound=bound)).chance == 0.0
+    assert choose(table.as_fit(), counted - 1, replace(LIGHT, bound=bound)).probability == 0.0
 
 
 def test_a_grid_of_thresholds_shares_the_error_probability(table: OpenQuestions) -> None:
     grid = replace(LIGHT, multiplicity="finite-grid")
-    assert grid.test_delta(100) == grid.chain_delta() / 100
-    assert LIGHT.test_delta(100) == LIGHT.chain_delta()
+    assert grid.test_delta(100) == grid.sequence_delta() / 100
+    assert LIGHT.test_delta(100) == LIGHT.sequence_delta()
     found = choose(table.as_fit(), 45, grid)  # even no loss at all excludes nothing at delta / 100
-    assert choose(table.as_fit(), 45, LIGHT).chance > 0
-    assert found.chance == 0.0
+    assert choose(table.as_fit(), 45, LIGHT).probability > 0
+    assert found.probability == 0.0
     assert found.advised is None
 
 
@@ -259,8 +259,8 @@ def test_without_log_probabilities_only_texts_are_read(table: OpenQuestions) -> 
     )
     found = choose(silent.as_fit(), 120, Settings(alpha=0.15))
     assert found.settings.families == ("learned-text", "run-stability")
-    assert {chain.scorer.family for chain in found.chains} <= set(found.settings.families)
-    assert found.settings.chain_delta() == Settings().delta / 2
+    assert {sequence.scorer.family for sequence in found.sequences} <= set(found.settings.families)
+    assert found.settings.sequence_delta() == Settings().delta / 2
 
 
 def test_families_that_read_log_probabilities_alone_are_refused_there(table: OpenQuestions) -> None:

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.frontier import (
     Frontier,
-    chain_frontier,
     fixed_accuracy,
     fixed_budget_frontier,
     gains,
     grid_frontier,
+    sequence_frontier,
     served_budget_frontier,
 )
-from stopadvisor.assessment.sequences import FitData, build_chain
+from stopadvisor.assessment.sequences import FitData, build_sequence
 from stopadvisor.errors import CalibrationError
 from stopadvisor.paper.protocol import first_stops
 from stopadvisor.probes.outcomes import OpenQuestions
@@ -104,12 +104,12 @@ def test_chain_frontier_is_what_each_rule_is_measured_to_do(
     table: OpenQuestions, reference: str, family: str
 ) -> None:
     fit = _fit(table.with_reference(reference))  # type: ignore[arg-type]
-    chain = build_chain(fit, family, (0, 3, table.n_checkpoints - 1))
-    assert chain is not None
-    found = chain_frontier(fit, chain)
-    costs = fit.counts(chain.scorer.schedule).weighed(fit.weights)
-    for k in (0, chain.thresholds.size // 2, chain.thresholds.size - 1):
-        outcome = measure(chain.scorer, fit.table, chain.curve.stops(k), costs, fit.full_cost)
+    sequence = build_sequence(fit, family, (0, 3, table.n_checkpoints - 1))
+    assert sequence is not None
+    found = sequence_frontier(fit, sequence)
+    costs = fit.counts(sequence.scorer.schedule).weighed(fit.weights)
+    for k in (0, sequence.thresholds.size // 2, sequence.thresholds.size - 1):
+        outcome = measure(sequence.scorer, fit.table, sequence.curve.stops(k), costs, fit.full_cost)
         assert found.accuracy[k] == pytest.approx(outcome.accuracy)
         saving = 100 * (1 - found.cost[k] / fit.full_cost.mean())
         assert saving == pytest.approx(outcome.total_saving_pct)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from stopadvisor.assessment.choice import Choice, FitPoint, Settings
-from stopadvisor.assessment.recommendation import chance_words, deciding_reason, recommend
+from stopadvisor.assessment.recommendation import deciding_reason, probability_words, recommend
 from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.paper.protocol import MatchedRisk, OperatingPoint, PaperServing
 from stopadvisor.paper.recommendation import recommend_paper
@@ -40,28 +40,33 @@ def point(family: str, *, feasible: bool = True) -> FitPoint:
     return FitPoint(feasible, family, (0, 128), 0.9, 100, 0.05, 0.8, saving, saving)
 
 
-def chain(family: str, *, learned: bool) -> ThresholdSequence:
+def sequence(family: str, *, learned: bool) -> ThresholdSequence:
     empty: Any = np.zeros((0, 0))
     scorer = Scorer(family, (0, 1), MODEL if learned else None)
     return ThresholdSequence(scorer, empty, None, empty, empty, empty, empty)  # type: ignore[arg-type]
 
 
-def choice(verdict: str, advised: str | None, *, lower: float = 5.0, chance: float = 0.9) -> Choice:
-    chains = {"learned": chain("learned", learned=True), "scalar": chain("entropy", learned=False)}
+def choice(
+    verdict: str, advised: str | None, *, lower: float = 5.0, probability: float = 0.9
+) -> Choice:
+    sequences = {
+        "learned": sequence("learned", learned=True),
+        "scalar": sequence("entropy", learned=False),
+    }
     return Choice(
         settings=Settings(alpha=0.1),
         n_fit=100,
         n_calibration=100,
         full_accuracy=0.8,
-        chains=tuple(chains.values()),
+        sequences=tuple(sequences.values()),
         learned=point("learned"),
         scalar=point("entropy"),
         verdict=verdict,
         delta_saving_pp=Interval(1.0, -2.0, 4.0),
-        advised=chains[advised] if advised else None,
-        advised_position=3,
+        advised=sequences[advised] if advised else None,
+        advised_index=3,
         saving_lower=lower if advised else None,
-        chance=chance,
+        probability=probability,
         serving=(),
         fit=None,  # type: ignore[arg-type]
     )
@@ -103,13 +108,13 @@ def test_a_saving_that_may_be_none_is_no_saving(lower: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("chance", "words"),
+    ("probability", "words"),
     [(1.0, "> 99.9 %"), (0.9995, "> 99.9 %"), (0.9994, "99.9 %"), (0.5, "50.0 %"),
      (0.0005, "0.1 %"), (0.0, "< 0.1 %")],
 )  # fmt: skip
-def test_no_estimated_chance_is_certain(chance: float, words: str) -> None:
-    assert chance_words(chance) == words
-    found = recommend(shape("scalar"), choice("comparable", "scalar", chance=chance))
+def test_no_estimated_chance_is_certain(probability: float, words: str) -> None:
+    assert probability_words(probability) == words
+    found = recommend(shape("scalar"), choice("comparable", "scalar", probability=probability))
     (certificate,) = (text for text in found.reasons if text.startswith("Certificate: "))
     assert f"is {words}. " in certificate
 
@@ -118,8 +123,8 @@ def test_no_estimated_chance_is_certain(chance: float, words: str) -> None:
     ("found", "predicted", "policy"),
     [
         (choice("inconclusive", None), "scalar", "full-budget"),
-        (choice("comparable", "scalar", chance=0.49), "full-budget", "full-budget"),
-        (choice("comparable", "scalar", chance=0.49), "scalar", "scalar"),
+        (choice("comparable", "scalar", probability=0.49), "full-budget", "full-budget"),
+        (choice("comparable", "scalar", probability=0.49), "scalar", "scalar"),
     ],
     ids=["nothing advised", "the profile stands", "advised nevertheless"],
 )
@@ -134,7 +139,7 @@ def test_where_a_certificate_is_unlikely_labels_are_spoken_of(
     )
     assert not deciding_reason(policy, advice.reasons).startswith("Labels: ")
     few = recommend(shape(predicted), replace(found, n_calibration=20))
-    # 36 without a loss exclude 0.1 at the half of 0.05 that a chain has; 35 do not.
+    # 36 without a loss exclude 0.1 at the half of 0.05 that a sequence has; 35 do not.
     assert few.reasons[-1].startswith(
         "Labels: 20 calibration questions certify nothing at alpha = 0.1, that takes 36 of which "
         "none is lost; "
@@ -142,7 +147,7 @@ def test_where_a_certificate_is_unlikely_labels_are_spoken_of(
 
 
 def test_a_likely_certificate_asks_for_no_labels() -> None:
-    found = recommend(shape("scalar"), choice("comparable", "scalar", chance=0.5))
+    found = recommend(shape("scalar"), choice("comparable", "scalar", probability=0.5))
     assert not any(text.startswith("Labels: ") for text in found.reasons)
 
 
@@ -154,11 +159,11 @@ def test_the_winner_is_said_to_save_more() -> None:
     assert "it saves 1.0 pp more than the best learned rule (95 % [0.5, 2.0])" in evidence
 
 
-@pytest.mark.parametrize(("chance", "policy"), [(0.49, "full-budget"), (0.5, "scalar")])
+@pytest.mark.parametrize(("probability", "policy"), [(0.49, "full-budget"), (0.5, "scalar")])
 def test_a_saving_that_can_be_certified_overrides_a_full_budget_profile(
-    chance: float, policy: str
+    probability: float, policy: str
 ) -> None:
-    found = recommend(shape("full-budget"), choice("comparable", "scalar", chance=chance))
+    found = recommend(shape("full-budget"), choice("comparable", "scalar", probability=probability))
     assert found.policy == policy
     assert any("overrides it" in text for text in found.reasons) == (policy == "scalar")
 

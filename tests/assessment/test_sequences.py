@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stopadvisor.assessment import sequences as chains
+from stopadvisor.assessment import sequences
 from stopadvisor.assessment.sequences import (
     FitData,
     ThresholdSequence,
-    build_chain,
+    build_sequence,
     candidate_schedules,
 )
 from stopadvisor.errors import CalibrationError
@@ -47,8 +47,8 @@ def data(table: OpenQuestions, most_blocks: int = 1000) -> FitData:
     )
 
 
-def chain(fit: FitData, family: str, schedule: tuple[int, ...] = EVERY) -> ThresholdSequence:
-    found = build_chain(fit, family, schedule)
+def sequence(fit: FitData, family: str, schedule: tuple[int, ...] = EVERY) -> ThresholdSequence:
+    found = build_sequence(fit, family, schedule)
     assert found is not None
     return found
 
@@ -58,8 +58,8 @@ def chain(fit: FitData, family: str, schedule: tuple[int, ...] = EVERY) -> Thres
 
 @given(st.integers(1, 14), st.booleans())
 def test_schedules_are_increasing_sub_grids_from_all_down_to_two(m: int, natural: bool) -> None:
-    budgets = tuple(100 * column for column in range(m))
-    small = Population({"beneficial": 1.0}, budgets=budgets).draw(3, np.random.default_rng(0))
+    law = Population({"beneficial": 1.0}, budgets=tuple(range(0, 1400, 100)))
+    small = law.draw(3, np.random.default_rng(0)).select(range(m))
     if not natural:
         small = small.with_reference("last-checkpoint")
     found = candidate_schedules(small)
@@ -97,7 +97,7 @@ def test_fewer_groups_than_folds_are_refused() -> None:
         data(draw(4, 0))
 
 
-# --- Chains ---------------------------------------------------------------------------------------
+# --- Sequences ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -107,7 +107,7 @@ def test_losses_and_costs_are_sums_over_out_of_fold_stops(
 ) -> None:
     table = draw(220, 2)
     fit = data(table)
-    found = chain(fit, family, schedule)
+    found = sequence(fit, family, schedule)
     assert (np.diff(found.thresholds) < 0).all()
     costs = stopped_counts(table, schedule, "kv-fork").weighed(PAPER_WEIGHTS)
     for position in (0, found.thresholds.size // 2, found.thresholds.size - 1):
@@ -139,10 +139,10 @@ def test_learned_scores_on_fit_are_out_of_fold(family: str) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StopCurve, "build", classmethod(spy))
-        chain(fit, family)
+        sequence(fit, family)
         held = fit.folds == 2
         correct = np.where(held[:, None], ~table.correct, table.correct)
-        chain(replace(fit, table=regraded(table, correct=correct).as_fit()), family)
+        sequence(replace(fit, table=regraded(table, correct=correct).as_fit()), family)
     before, after = seen
     assert np.array_equal(before[held], after[held])
     assert not np.array_equal(before[~held], after[~held])
@@ -153,23 +153,23 @@ def test_thresholds_lie_between_live_scores_and_ended_rows_change_nothing() -> N
     live = ~table.ended
     noisy = np.where(live, table.mean_logprob, -1e-6 * np.arange(10))
     assert not live.all()
-    one = chain(data(table), "confidence")
-    other = chain(data(replace(table, mean_logprob=noisy)), "confidence")
+    one = sequence(data(table), "confidence")
+    other = sequence(data(replace(table, mean_logprob=noisy)), "confidence")
     scores = np.unique(table.mean_logprob[live])
     above = np.searchsorted(scores, one.thresholds)  # the score that each threshold stands for
     halfway = (scores[above] + scores[np.maximum(above - 1, 0)]) / 2
     assert np.array_equal(one.thresholds, halfway)
     assert np.array_equal(one.thresholds, other.thresholds)
     assert np.array_equal(one.losses, other.losses)
-    learned = chain(data(table), "learned")
-    again = chain(data(regraded(table, correct=np.where(live, table.correct, True))), "learned")
+    learned = sequence(data(table), "learned")
+    again = sequence(data(regraded(table, correct=np.where(live, table.correct, True))), "learned")
     assert learned.scorer == again.scorer
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_stepper_stops_where_the_curve_does(family: str) -> None:
     schedule = (1, 3, 5, 7, 9)
-    found = chain(data(draw(220, 5)), family, schedule)
+    found = sequence(data(draw(220, 5)), family, schedule)
     fresh = draw(60, 6)
     curve = found.scorer.curve(fresh, found.thresholds)
     for position in (2, found.thresholds.size // 2, found.thresholds.size - 1):
@@ -179,19 +179,19 @@ def test_the_stepper_stops_where_the_curve_does(family: str) -> None:
 
 
 def test_boosting_waits_for_enough_questions() -> None:
-    assert build_chain(data(draw(199, 7)), "learned-boosted", EVERY) is None
-    found = chain(data(draw(200, 7)), "learned-boosted")
+    assert build_sequence(data(draw(199, 7)), "learned-boosted", EVERY) is None
+    found = sequence(data(draw(200, 7)), "learned-boosted")
     assert isinstance(found.scorer.model, BoostedModel)
 
 
 def test_what_cannot_be_learned_is_no_candidate() -> None:
     table = draw(60, 8)
     right = regraded(table, correct=np.ones_like(table.correct))
-    assert build_chain(data(right), "learned", EVERY) is None
+    assert build_sequence(data(right), "learned", EVERY) is None
     over = replace(table, trace_tokens=np.zeros_like(table.trace_tokens))
-    assert build_chain(data(over), "confidence", EVERY) is None
+    assert build_sequence(data(over), "confidence", EVERY) is None
     with pytest.raises(CalibrationError, match="got 'deer'"):
-        build_chain(data(table), "deer", EVERY)
+        build_sequence(data(table), "deer", EVERY)
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.floats(-1, 10))
@@ -202,14 +202,14 @@ def test_the_position_is_calibrations_walk(losses: list[int], limit: float) -> N
         if count > limit:
             break
         expected = position
-    assert found.position(limit) == expected
+    assert found.index(limit) == expected
 
 
 @settings(max_examples=20)
 @given(st.integers(0, 2**32 - 1), st.integers(-1, 30))
 def test_cutting_a_chain_keeps_its_careful_thresholds_as_they_were(seed: int, most: int) -> None:
-    found = chain(data(draw(40, seed)), "confidence")
-    cut = found.upto(most)
+    found = sequence(data(draw(40, seed)), "confidence")
+    cut = found.truncate(most)
     kept = cut.thresholds.size
     assert np.array_equal(cut.thresholds, found.thresholds[:kept])
     assert (found.losses[kept:] > most).all()
@@ -244,7 +244,7 @@ def test_each_resample_chooses_its_own_threshold(seed: int) -> None:
     rng = np.random.default_rng(seed)
     table = draw(30, seed)
     fit = data(table)
-    found = chain(fit, "confidence")
+    found = sequence(fit, "confidence")
     counts = rng.multinomial(30, np.full(30, 1 / 30), size=6).astype(np.float64)
     full = counts.astype(float) @ fit.full_cost
     limits = rng.uniform(-1, 8, 6)
@@ -263,5 +263,5 @@ def test_each_resample_chooses_its_own_threshold(seed: int) -> None:
 
 
 def test_the_grid_of_quantiles_runs_from_careful_to_aggressive() -> None:
-    assert (np.diff(chains._GRID) < 0).all()
-    assert (chains._GRID[0], chains._GRID[-1]) == (1.0, 0.0)
+    assert (np.diff(sequences._GRID) < 0).all()
+    assert (sequences._GRID[0], sequences._GRID[-1]) == (1.0, 0.0)

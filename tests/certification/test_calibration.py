@@ -34,9 +34,9 @@ def choice() -> Choice:
     return choose(draw(160, 0, "f").as_fit(), 160, Settings(alpha=0.15))
 
 
-def lost_by_replay(choice: Choice, table: OpenQuestions, chain: Any, threshold: float) -> int:
+def lost_by_replay(choice: Choice, table: OpenQuestions, sequence: Any, threshold: float) -> int:
     """Losses of the frozen rule, one probe at a time through the stepper."""
-    scorer = chain.scorer
+    scorer = sequence.scorer
     found = stops(table, scorer.family, scorer.schedule, scorer.model, threshold)
     lost = 0
     for i, stop in enumerate(found):
@@ -51,12 +51,12 @@ def test_the_certificate_is_about_the_rule_that_is_exported(choice: Choice) -> N
     assert found.rule is not None
     assert found.refusal is None
     certificate = found.rule.certificate
-    chain = next(c for c in choice.chains if c.scorer is found.rule.scorer)
-    assert found.rule.threshold == chain.thresholds[certificate.position]
-    assert np.array_equal(found.rule.order, chain.thresholds)
-    lost = lost_by_replay(choice, table, chain, found.rule.threshold)
+    sequence = next(c for c in choice.sequences if c.scorer is found.rule.scorer)
+    assert found.rule.threshold == sequence.thresholds[certificate.index]
+    assert np.array_equal(found.rule.order, sequence.thresholds)
+    lost = lost_by_replay(choice, table, sequence, found.rule.threshold)
     assert (certificate.losses, certificate.n) == (lost, 160)
-    assert certificate.delta == 0.025  # two chains share delta
+    assert certificate.delta == 0.025  # two sequences share delta
     assert certificate.upper == upper_limit(lost, 160, 0.025)
     assert lost <= max_losses(160, 0.15, 0.025)
 
@@ -65,11 +65,11 @@ def test_every_chain_is_tested_in_its_order(choice: Choice) -> None:
     table = draw(160, 2)
     found = calibrate(choice, table.as_calibration())
     most = max_losses(160, 0.15, 0.025)
-    for chain, (family, result) in zip(choice.chains, found.tested, strict=True):
-        assert family == chain.scorer.family
+    for sequence, (family, result) in zip(choice.sequences, found.tested, strict=True):
+        assert family == sequence.scorer.family
         assert isinstance(result, Certified)
-        thresholds = chain.thresholds.tolist()
-        walk = [lost_by_replay(choice, table, chain, t) for t in thresholds[: result.position + 2]]
+        thresholds = sequence.thresholds.tolist()
+        walk = [lost_by_replay(choice, table, sequence, t) for t in thresholds[: result.index + 2]]
         assert max(walk[:-1]) <= most < walk[-1]
 
 
@@ -80,9 +80,9 @@ def test_calibration_changes_nothing_that_was_chosen(choice: Choice) -> None:
     )
     for found in (one, other):
         assert found.rule is not None
-        assert any(found.rule.scorer is c.scorer for c in choice.chains)
-        chain = next(c for c in choice.chains if c.scorer is found.rule.scorer)
-        assert found.rule.threshold in chain.thresholds
+        assert any(found.rule.scorer is c.scorer for c in choice.sequences)
+        sequence = next(c for c in choice.sequences if c.scorer is found.rule.scorer)
+        assert found.rule.threshold in sequence.thresholds
 
 
 def test_fit_and_calibration_questions_never_meet(choice: Choice) -> None:
@@ -214,20 +214,22 @@ def test_no_other_bound_goes_further_than_the_exact_fixed_sequence(
     ):
         assert isinstance(ours, Certified)
         if isinstance(other, Certified) and multiplicity == "fixed-sequence":
-            assert other.position <= ours.position
+            assert other.index <= ours.index
 
 
 def test_a_rule_from_elsewhere_is_one_chain_at_the_whole_of_delta(choice: Choice) -> None:
     table = draw(160, 15)
-    chain = choice.chains[0]
-    found = recalibrate(chain.scorer, chain.thresholds, table.as_calibration(), choice.settings)
+    sequence = choice.sequences[0]
+    found = recalibrate(
+        sequence.scorer, sequence.thresholds, table.as_calibration(), choice.settings
+    )
     assert found.rule is not None
     certificate = found.rule.certificate
     assert certificate.delta == 0.05
-    assert certificate.losses == lost_by_replay(choice, table, chain, found.rule.threshold)
+    assert certificate.losses == lost_by_replay(choice, table, sequence, found.rule.threshold)
     assert certificate.losses <= max_losses(160, 0.15, 0.05)
     few = recalibrate(
-        chain.scorer, chain.thresholds, draw(10, 16).as_calibration(), choice.settings
+        sequence.scorer, sequence.thresholds, draw(10, 16).as_calibration(), choice.settings
     )
     assert few.rule is None
     assert few.refusal is not None
@@ -236,8 +238,10 @@ def test_a_rule_from_elsewhere_is_one_chain_at_the_whole_of_delta(choice: Choice
 def test_a_rule_from_elsewhere_that_saves_nothing_here_is_withheld(choice: Choice) -> None:
     table = draw(160, 17)
     dear = replace(table, probe_tokens=np.full(table.probe_tokens.shape, 4000.0))
-    chain = choice.chains[0]
-    found = recalibrate(chain.scorer, chain.thresholds, dear.as_calibration(), choice.settings)
+    sequence = choice.sequences[0]
+    found = recalibrate(
+        sequence.scorer, sequence.thresholds, dear.as_calibration(), choice.settings
+    )
     assert found.rule is None
     assert found.refusal is not None
     assert "eat the saving" in found.refusal.reason

@@ -67,7 +67,7 @@ def test_every_label_outside_the_test_part_calibrates(
     rule = calibration.rule
     assert rule is not None
     assert rule.certificate.n == counts["fit"] + counts["calibration"]
-    assert rule.certificate.delta == SETTINGS.delta  # one chain has the whole of it
+    assert rule.certificate.delta == SETTINGS.delta  # one sequence has the whole of it
     assert set(calibration.entered.keys).isdisjoint(target.part("test").keys)
 
 
@@ -124,7 +124,7 @@ def test_policies_that_cannot_be_transferred(
 def test_questions_that_made_the_policy_are_refused(
     policy: dict[str, Any], target: Source, part: str
 ) -> None:
-    # The calibration decided which of the source's chains was exported.
+    # The calibration decided which of the source's sequences was exported.
     shared = target.table.keys[3]
     split = policy["split"] | {part: [*policy["split"][part], shared]}
     with pytest.raises(PolicyError, match=f"1 questions of target fitted or .*{shared}"):
@@ -225,7 +225,7 @@ def test_the_certificate_is_false_with_at_most_delta(
     for _ in range(500):
         table = ADVERSARIAL.draw(150, rng, alpha=alpha)
         rule = recalibrate(scorer, order, table.as_calibration(), settings).rule
-        false += rule is not None and risks[rule.certificate.position] > alpha
+        false += rule is not None and risks[rule.certificate.index] > alpha
     assert false / 500 <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 500)
 
 
@@ -300,7 +300,7 @@ def test_test_questions_that_the_source_met_are_left_out(
     source = policy | {"split": split | {"calibration": [*split["calibration"], *met]}}
     trained = calibrate(choice, target.part("calibration").unseal().as_calibration())
     found = compare(source, target, calibration, choice, trained)
-    assert (found.n_met, found.n_test) == (4, target.counts()["test"] - 4)
+    assert (found.n_seen, found.n_test) == (4, target.counts()["test"] - 4)
     everything = policy | {"split": split | {"calibration": list(target.table.keys)}}
     with pytest.raises(PolicyError, match="none of them fresh"):
         compare(everything, target, calibration, choice, trained)

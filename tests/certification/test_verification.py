@@ -15,7 +15,7 @@ from stopadvisor.assessment.choice import Settings
 from stopadvisor.certification.verification import (
     Verification,
     fresh_questions,
-    questions_met,
+    questions_seen,
     scorer_of,
     verdict_on,
     verify,
@@ -64,7 +64,7 @@ def test_questions_that_made_the_policy_are_left_out_and_counted(
 ) -> None:
     found = check(policy, source.table.unseal())
     assert found.n == source.counts()["test"]
-    assert found.fresh.n_met == source.counts()["fit"] + source.counts()["calibration"]
+    assert found.fresh.n_seen == source.counts()["fit"] + source.counts()["calibration"]
     assert found.fresh.n_repeated == 0
     keys = {source.table.keys[row] for row in found.fresh.rows.tolist()}
     assert keys == set(source.part("test").keys)
@@ -110,7 +110,7 @@ def test_a_group_that_was_met_is_met_whole(source: Source, policy: dict[str, Any
     )
     found = fresh_questions(policy, both)
     assert found.rows.tolist() == [1]
-    assert (found.n_met, found.n_repeated) == (3, 0)
+    assert (found.n_seen, found.n_repeated) == (3, 0)
 
 
 def test_a_group_is_met_elsewhere_too(source: Source) -> None:
@@ -121,19 +121,19 @@ def test_a_group_is_met_elsewhere_too(source: Source) -> None:
     used = grouped.part("calibration").groups[0]
     fresh = fresh_table(24, 3)
     fresh = replace(fresh, groups=(*(used,) * 4, *fresh.groups[4:]))
-    assert fresh_questions(frozen(grouped, SETTINGS), fresh).n_met == 4
+    assert fresh_questions(frozen(grouped, SETTINGS), fresh).n_seen == 4
 
 
 def test_rows_of_archives_name_questions_of_that_archive_only(source: Source) -> None:
     archive = frozen(source, SETTINGS, bound=False)
     assert archive["model"] is None
     table, sha = source.table, source.workload_sha256
-    assert len(questions_met(archive, table)) == 400 - source.counts()["test"]
-    assert questions_met(archive, table, workload_sha256=sha) == questions_met(archive, table)
-    assert not questions_met(archive, table, workload_sha256="another")
+    assert len(questions_seen(archive, table)) == 400 - source.counts()["test"]
+    assert questions_seen(archive, table, workload_sha256=sha) == questions_seen(archive, table)
+    assert not questions_seen(archive, table, workload_sha256="another")
     bound = archive | MODEL  # content hashes name a question everywhere
-    assert questions_met(bound, table, workload_sha256="another")
-    assert not questions_met(archive | {"split": None}, table)
+    assert questions_seen(bound, table, workload_sha256="another")
+    assert not questions_seen(archive | {"split": None}, table)
 
 
 # --- What is counted ------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from stopadvisor.assessment.choice import choose
 from stopadvisor.assessment.sequences import (
     FitData,
     ThresholdSequence,
-    build_chain,
+    build_sequence,
     candidate_schedules,
 )
 from stopadvisor.probes.outcomes import OpenQuestions
@@ -71,11 +71,11 @@ def without_a_bound(fit_sets: int, calibrations: int, truth: int) -> Found:
     for fit_set in range(fit_sets):
         rng = seeded(MIXED, alpha, 12, fit_set)
         fit = renamed(MIXED.draw(MIXED.n_fit, rng), "fit-")
-        chain = choose(fit.as_fit(), MIXED.n_calibration, settings_of(MIXED, alpha)).chains[0]
-        risk = Truth.of(chain.scorer, chain.thresholds, table).risk
+        sequence = choose(fit.as_fit(), MIXED.n_calibration, settings_of(MIXED, alpha)).sequences[0]
+        risk = Truth.of(sequence.scorer, sequence.thresholds, table).risk
         for _ in range(calibrations):
             fresh = MIXED.draw(MIXED.n_calibration, rng)
-            losses = _losses(chain.scorer, chain.thresholds, fresh)
+            losses = _losses(sequence.scorer, sequence.thresholds, fresh)
             passing = np.flatnonzero(losses <= alpha * fresh.n_questions + 1e-9)
             n += 1
             bad += bool(passing.size and risk[passing[-1]] > alpha)
@@ -84,7 +84,7 @@ def without_a_bound(fit_sets: int, calibrations: int, truth: int) -> Found:
 
 def _cheapest_of_25(population: KnownPopulation, alpha: float) -> Callable[[int, int, int], Found]:
     def run(fit_sets: int, calibrations: int, truth: int) -> Found:
-        """Five families over five schedules, each chain at the whole of delta; the cheapest."""
+        """Five families over five schedules, each sequence at the whole of delta; the cheapest."""
         n = bad = 0
         table = population.draw(truth, seeded(population, alpha, 21))
         most = max_losses(population.n_calibration, alpha, DELTA)
@@ -92,18 +92,18 @@ def _cheapest_of_25(population: KnownPopulation, alpha: float) -> Callable[[int,
             rng = seeded(population, alpha, 22, fit_set)
             fit = _fit_data(renamed(population.draw(population.n_fit, rng), "fit-"))
             schedules = candidate_schedules(fit.table)[:5]
-            chains: list[ThresholdSequence] = []
+            sequences: list[ThresholdSequence] = []
             for family in ("learned", *SCALAR_FAMILIES):
-                built = (build_chain(fit, family, schedule) for schedule in schedules)
-                chains += [chain for chain in built if chain is not None]
-            risks = [Truth.of(c.scorer, c.thresholds, table).risk for c in chains]
+                built = (build_sequence(fit, family, schedule) for schedule in schedules)
+                sequences += [sequence for sequence in built if sequence is not None]
+            risks = [Truth.of(c.scorer, c.thresholds, table).risk for c in sequences]
             for _ in range(calibrations):
                 fresh = population.draw(population.n_calibration, rng)
                 best = (float("inf"), 0.0)
-                for chain, risk in zip(chains, risks, strict=True):
-                    position = _last(_losses(chain.scorer, chain.thresholds, fresh), most)
+                for sequence, risk in zip(sequences, risks, strict=True):
+                    position = _last(_losses(sequence.scorer, sequence.thresholds, fresh), most)
                     if position >= 0:
-                        best = min(best, (float(chain.costs[position]), float(risk[position])))
+                        best = min(best, (float(sequence.costs[position]), float(risk[position])))
                 n += 1
                 bad += best[1] > alpha
         return Found(n, bad)
@@ -171,14 +171,14 @@ def best_of_ten_splits(fit_sets: int, calibrations: int, truth: int) -> Found:
         for _ in range(10):
             order = rng.permutation(size)
             fit = _fit_data(questions.take(order[: population.n_fit]))
-            chain = build_chain(fit, "confidence", schedule)
-            assert chain is not None
+            sequence = build_sequence(fit, "confidence", schedule)
+            assert sequence is not None
             held = questions.take(order[population.n_fit :])
-            position = _last(_losses(chain.scorer, chain.thresholds, held), most)
+            position = _last(_losses(sequence.scorer, sequence.thresholds, held), most)
             if position >= 0:
-                saving = 1 - float(chain.costs[position]) / float(fit.full_cost.sum())
+                saving = 1 - float(sequence.costs[position]) / float(fit.full_cost.sum())
                 if saving > best[0]:
-                    best = (saving, chain, position)
+                    best = (saving, sequence, position)
         n += 1
         if best[1] is not None:
             thresholds = best[1].thresholds[[best[2]]]
@@ -208,14 +208,14 @@ VARIANTS: Iterable[Variant] = (
         ".39–.56",
     ),
     Variant(
-        "cheapest of 25 chains, each at δ, n_cal 36",
+        "cheapest of 25 sequences, each at δ, n_cal 36",
         _cheapest_of_25(TINY, 0.15),
         (6, 50, 10_000),
         (20, 100, 100_000),
         ".14–.15",
     ),
     Variant(
-        "cheapest of 25 chains, each at δ, n_cal 79",
+        "cheapest of 25 sequences, each at δ, n_cal 79",
         _cheapest_of_25(SMALL, 0.10),
         (6, 50, 10_000),
         (20, 100, 100_000),

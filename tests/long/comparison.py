@@ -16,7 +16,7 @@ from stopadvisor.assessment.choice import Settings, _compare, fit_limit
 from stopadvisor.assessment.sequences import (
     FitData,
     ThresholdSequence,
-    build_chain,
+    build_sequence,
     candidate_schedules,
 )
 from stopadvisor.probes.outcomes import OpenQuestions
@@ -82,8 +82,8 @@ def told_apart(case: Case, repeats: int) -> float:
             schedules = schedules[:1]
         sides: list[list[ThresholdSequence]] = []
         for family in ("confidence", "entropy"):
-            built = (build_chain(fit, family, schedule) for schedule in schedules)
-            sides.append([chain for chain in built if chain is not None])
+            built = (build_sequence(fit, family, schedule) for schedule in schedules)
+            sides.append([sequence for sequence in built if sequence is not None])
         accuracy = float(table.full_correct.mean())
         limit = fit_limit(case.n_fit, case.n_fit, Settings(alpha=case.alpha), accuracy)
         _, verdict, _ = _compare(fit, sides[0], sides[1], limit)

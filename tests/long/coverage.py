@@ -142,7 +142,7 @@ def run_cell(population: KnownPopulation, alpha: float, size: Size) -> Cell:
         rng = seeded(population, alpha, 2, fit_set)
         fit = renamed(population.draw(population.n_fit, rng, alpha=alpha), "fit-")
         choice = choose(fit.as_fit(), population.n_calibration, settings_of(population, alpha))
-        truths = [Truth.of(c.scorer, c.thresholds, truth_table) for c in choice.chains]
+        truths = [Truth.of(c.scorer, c.thresholds, truth_table) for c in choice.sequences]
         variants = [
             replace(choice, settings=replace(choice.settings, bound=b, multiplicity=m))
             for b, m in TESTS
@@ -172,8 +172,8 @@ class _Tally:
         self.n += 1
         if found.rule is None:
             return
-        which = [c.scorer is found.rule.scorer for c in choice.chains].index(True)
-        position = found.rule.certificate.position
+        which = [c.scorer is found.rule.scorer for c in choice.sequences].index(True)
+        position = found.rule.certificate.index
         self.exported += 1
         self.violations += bool(truths[which].risk[position] > alpha)
         self.saving += float(truths[which].saving[position])

@@ -9,7 +9,7 @@ import numpy as np
 
 from stopadvisor.assessment.choice import Choice, choose
 from stopadvisor.assessment.recommendation import recommend
-from stopadvisor.assessment.sequences import ThresholdSequence, build_chain
+from stopadvisor.assessment.sequences import ThresholdSequence, build_sequence
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.paper.protocol import threshold_grid
 from stopadvisor.probes.outcomes import OpenQuestions
@@ -63,9 +63,9 @@ def against_the_paper(population: KnownPopulation, size: Size, alpha: float = 0.
         rng = seeded(population, alpha, 62, fit_set)
         fit = renamed(population.draw(population.n_fit, rng), "fit-")
         choice = choose(fit.as_fit(), population.n_calibration, settings_of(population, alpha))
-        truths = [Truth.of(c.scorer, c.thresholds, truth_table) for c in choice.chains]
+        truths = [Truth.of(c.scorer, c.thresholds, truth_table) for c in choice.sequences]
         schedule = tuple(range(fit.n_checkpoints))
-        learned = build_chain(choice.fit, "learned", schedule)
+        learned = build_sequence(choice.fit, "learned", schedule)
         assert learned is not None
         sides = [[learned.scorer], [Scorer(f, schedule, None) for f in SCALAR_FAMILIES]]
         chosen: list[tuple[Scorer, float]] = []
@@ -73,8 +73,8 @@ def against_the_paper(population: KnownPopulation, size: Size, alpha: float = 0.
             table = population.draw(population.n_calibration, rng)
             rule = calibrate(choice, table.as_calibration()).rule
             if rule is not None:
-                which = [c.scorer is rule.scorer for c in choice.chains].index(True)
-                ours += float(truths[which].saving[rule.certificate.position])
+                which = [c.scorer is rule.scorer for c in choice.sequences].index(True)
+                ours += float(truths[which].saving[rule.certificate.index])
             found = [_paper_choice(side, table, alpha) for side in sides]
             feasible = [f for f in found if f is not None]
             if feasible:
@@ -173,8 +173,8 @@ def black_box(population: KnownPopulation, alpha: float, truth: int) -> BlackBox
     saving = 0.0
     if advice.policy != "full-budget":
         assert choice.advised is not None
-        chain = choice.advised
-        saving = _saving(population, chain, choice.advised_position, alpha, truth)
+        sequence = choice.advised
+        saving = _saving(population, sequence, choice.advised_index, alpha, truth)
     return BlackBox(
         alpha,
         _ten_probes(choice),
@@ -187,22 +187,26 @@ def black_box(population: KnownPopulation, alpha: float, truth: int) -> BlackBox
 
 def _ten_probes(choice: Choice) -> float:
     schedule = tuple(range(choice.fit.table.n_checkpoints))
-    most = max_losses(choice.n_calibration, choice.settings.alpha, choice.chain_delta)
+    most = max_losses(choice.n_calibration, choice.settings.alpha, choice.sequence_delta)
     limit = most / choice.n_calibration * choice.n_fit
     costs = []
     for family in ("learned", *SCALAR_FAMILIES):
-        chain = build_chain(choice.fit, family, schedule)
-        if chain is not None and chain.position(limit) >= 0:
-            costs.append(float(chain.costs[chain.position(limit)]))
+        sequence = build_sequence(choice.fit, family, schedule)
+        if sequence is not None and sequence.index(limit) >= 0:
+            costs.append(float(sequence.costs[sequence.index(limit)]))
     return 100 * (1 - min(costs) / float(choice.fit.full_cost.sum()))
 
 
 def _saving(
-    population: KnownPopulation, chain: ThresholdSequence, position: int, alpha: float, truth: int
+    population: KnownPopulation,
+    sequence: ThresholdSequence,
+    position: int,
+    alpha: float,
+    truth: int,
 ) -> float:
     table = population.draw(truth, seeded(population, alpha, 82))
-    curve = chain.scorer.curve(table, chain.thresholds[[position]])
-    costs = stopped_counts(table, chain.scorer.schedule, "black-box").weighed(PAPER_WEIGHTS)
+    curve = sequence.scorer.curve(table, sequence.thresholds[[position]])
+    costs = stopped_counts(table, sequence.scorer.schedule, "black-box").weighed(PAPER_WEIGHTS)
     full = full_counts(table).weighed(PAPER_WEIGHTS).sum()
     return float(100 * (1 - curve.totals(costs)[0, 0] / full))
 
@@ -232,7 +236,7 @@ def lower_limit(
             continue
         true = measure_rule(
             choice.advised.scorer,
-            float(choice.advised.thresholds[choice.advised_position]),
+            float(choice.advised.thresholds[choice.advised_index]),
             truth,
             serving=settings.serving,
             weights=settings.weights,

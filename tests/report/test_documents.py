@@ -117,7 +117,7 @@ def test_calibrations_are_plain(source: Source, tmp_path: Path, alpha: float) ->
     assert document["certified"] == (document["refusal"] is None)
     assert document["policy"] == str(tmp_path / "policy.joblib")
     assert [row["family"] for row in document["tested"]] == [
-        chain.scorer.family for chain in assessment.choice.chains
+        sequence.scorer.family for sequence in assessment.choice.sequences
     ]
 
 

@@ -220,7 +220,7 @@ def test_a_refusal_is_said_with_its_reason(
     assert risk.position is None
     n = data.calibration["tested"][0]["n"]
     losses = [round(share * n) for share in risk.observed.tolist()]
-    # The look's own delta, a fifth of 0.05, shared by two chains.
+    # The look's own delta, a fifth of 0.05, shared by two sequences.
     assert risk.upper.tolist() == [upper_limit(k, n, 0.05 / 5 / 2, "exact") for k in losses]
 
 

@@ -187,7 +187,7 @@ def test_classifiers_learn_the_visible_answer(runs: dict[str, Path]) -> None:
     choices = [
         assess(replace(source, table=own.sealed()), settings).choice for own in (table, opposite)
     ]
-    assert choices[0].chains[0].scorer == choices[1].chains[0].scorer
+    assert choices[0].sequences[0].scorer == choices[1].sequences[0].scorer
 
 
 def test_the_certificate_is_about_the_visible_answers(

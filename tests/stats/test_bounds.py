@@ -243,7 +243,7 @@ def test_the_fixed_sequence_stops_at_the_first_failure(
         assert isinstance(found, NotCertified)
     else:
         assert isinstance(found, Certified)
-        assert (found.position, found.losses) == (last, losses[last])
+        assert (found.index, found.losses) == (last, losses[last])
         assert found.upper == upper_limit(losses[last], n, 0.05, bound)
         assert found.upper <= alpha + 1e-9
 
@@ -257,7 +257,7 @@ def test_the_grid_takes_the_last_that_passes_at_its_share(losses: list[int]) -> 
     passed = [k for k, c in enumerate(losses) if float(p_values(c, n, alpha)) <= 0.05 / len(losses)]
     if passed:
         assert isinstance(found, Certified)
-        assert found.position == passed[-1]
+        assert found.index == passed[-1]
     else:
         assert isinstance(found, NotCertified)
 
@@ -268,7 +268,7 @@ def test_a_fixed_sequence_never_jumps_over_a_failure_that_a_grid_ignores() -> No
     grid = certify(losses, 59, alpha=0.1, delta=0.05, multiplicity="finite-grid")
     assert isinstance(careful, Certified)
     assert isinstance(grid, Certified)
-    assert (careful.position, grid.position) == (0, 2)
+    assert (careful.index, grid.index) == (0, 2)
 
 
 @pytest.mark.parametrize(

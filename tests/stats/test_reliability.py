@@ -44,5 +44,5 @@ def test_agrees_with_scikit_learn(seed: int) -> None:
 def test_what_cannot_be_said_is_not_said() -> None:
     assert auroc(np.array([0.1, 0.9]), np.array([True, True])) is None
     for chance in ([], [1.2], [float("nan")]):
-        with pytest.raises(CalibrationError, match="chances in 0 … 1"):
+        with pytest.raises(CalibrationError, match="probabilities in 0 … 1"):
             reliability(np.array(chance), np.zeros(len(chance), bool))

@@ -58,7 +58,7 @@ def test_advice_is_that_of_assess(sums: Sums) -> None:
         found.recommendation.policy,
         found.recommendation.family,
     )
-    assert row["chance"] == found.choice.chance
+    assert row["chance"] == found.choice.probability
     assert row["evidence"] == found.choice.verdict
     point = found.choice.learned if row["policy"] == "learned" else found.choice.scalar
     if row["family"] is not None:

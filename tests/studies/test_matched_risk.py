@@ -126,7 +126,7 @@ def test_the_deploy_side_of_alpha_grid_is_the_choice_on_fit(archive: Archive) ->
     choice = choose(source.part("fit"), counts["calibration"], study_settings(QUICK))
     assert choice.learned is not None
     assert found["learned_saving_pct"] == choice.learned.fit_total_saving_pct
-    assert (found["verdict"], found["chance"]) == (choice.verdict, choice.chance)
+    assert (found["verdict"], found["chance"]) == (choice.verdict, choice.probability)
 
 
 def test_no_difference_is_shown_of_rules_that_are_not_feasible(sums: Sums) -> None:

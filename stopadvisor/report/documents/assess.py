@@ -326,7 +326,7 @@ def _protocol_fields(assessment: FitAssessment | PaperAssessment) -> _ProtocolFi
     return {
         "fit_full_accuracy": choice.full_accuracy,
         "fit_saving_lower_pct": choice.saving_lower,
-        "chance_to_certify": choice.chance,
+        "chance_to_certify": choice.probability,
         "settings": {
             "serving": settings.serving,
             "weights": {

@@ -305,7 +305,7 @@ def _tested_rule(family: str, result: Certified | NotCertified, n: int) -> _Test
         return {
             "family": family,
             "certified": True,
-            "position": result.position,
+            "position": result.index,
             "n": result.n,
             "losses": result.losses,
             "upper": result.upper,

@@ -106,7 +106,7 @@ def comparison_fields(comparison: TransferComparison, second: Look) -> Compariso
     """Put the comparison into fields; `second` is the look that the rule trained here took."""
     return {
         "n_test": comparison.n_test,
-        "n_met_before": comparison.n_met,
+        "n_met_before": comparison.n_seen,
         "labels": comparison.labels,
         "look": {"number": second.number, "confidence": second.confidence},
         "rows": [_row(row) for row in comparison.rows],

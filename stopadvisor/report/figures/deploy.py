@@ -51,7 +51,7 @@ def deploy_figures(choice: Choice, opened: OpenedRisk | None, texts: Texts | Non
     fit = choice.fit
     rules = fit_rules(choice)
     by_family = {rule.family: rule for rule in rules}
-    learned = next((r for r in rules if r.chain.scorer.is_learned), None)
+    learned = next((r for r in rules if r.sequence.scorer.is_learned), None)
     rule, position = _shown(choice, by_family, opened)
     basis = f"{fit.table.n_questions} fit questions, out of fold"
     stops, stopped = None, ""
@@ -60,7 +60,7 @@ def deploy_figures(choice: Choice, opened: OpenedRisk | None, texts: Texts | Non
         stopped = f"; stops are those of the {'exported' if exported else 'advised'} rule"
         stops = rule.stops(position)
     probabilities = None if learned is None else expit(learned.scores)
-    columns = () if learned is None else learned.chain.scorer.schedule
+    columns = () if learned is None else learned.sequence.scorer.schedule
     savings = savings_by_alpha(choice, rules)
     scores = fit_reliability(fit.table, learned)
     return Figures(
@@ -81,20 +81,20 @@ def _shown(
 ) -> tuple[FitRule | None, int]:
     """The rule and threshold to point at: the exported ones, or before a look the advised ones."""
     if opened is not None and opened.position is not None:
-        same = _same_chain(rules, opened)
+        same = _same_sequence(rules, opened)
         if same is not None:
             return same, opened.position
     if choice.advised is None:
         return None, -1
-    return rules[choice.advised.scorer.family], choice.advised_position
+    return rules[choice.advised.scorer.family], choice.advised_index
 
 
-def _same_chain(rules: Mapping[str, FitRule], opened: OpenedRisk) -> FitRule | None:
+def _same_sequence(rules: Mapping[str, FitRule], opened: OpenedRisk) -> FitRule | None:
     """The rule on fit questions that was calibrated; None where it was fitted elsewhere."""
     same = rules.get(opened.scorer.family)
-    if same is None or same.chain.scorer.schedule != opened.scorer.schedule:
+    if same is None or same.sequence.scorer.schedule != opened.scorer.schedule:
         return None
-    agrees = np.array_equal(same.chain.thresholds[: opened.order.size], opened.order)
+    agrees = np.array_equal(same.sequence.thresholds[: opened.order.size], opened.order)
     return same if agrees else None
 
 
@@ -129,32 +129,32 @@ def _risk(
 ) -> RiskFigure | None:
     n_fit = choice.n_fit
     if opened is None:
-        if choice.advised is None and not choice.chains:
+        if choice.advised is None and not choice.sequences:
             return None
-        chain = rules[(choice.advised or choice.chains[0]).scorer.family].chain
+        sequence = rules[(choice.advised or choice.sequences[0]).scorer.family].sequence
         settings = choice.settings
         limit = fit_limit(n_fit, choice.n_calibration, settings, choice.full_accuracy)
-        family = chain.scorer.family
+        family = sequence.scorer.family
         return RiskFigure(
             family,
-            displayed(family, chain.thresholds),
-            chain.losses / n_fit,
+            displayed(family, sequence.thresholds),
+            sequence.losses / n_fit,
             None,
             None,
             "",
             settings.alpha,
             limit / n_fit if limit >= 0 else None,
             f"most that {choice.n_calibration} calibration questions can still certify",
-            choice.advised_position if choice.advised is not None else None,
+            choice.advised_index if choice.advised is not None else None,
             "advised",
             n_fit,
             basis,
         )
     family = opened.scorer.family
     whom = " that full thinking gets right" if opened.conditional else ""
-    same = _same_chain(rules, opened)
+    same = _same_sequence(rules, opened)
     counted = n_fit * (choice.full_accuracy if opened.conditional else 1)
-    expected = None if same is None else same.chain.losses[: opened.order.size] / counted
+    expected = None if same is None else same.sequence.losses[: opened.order.size] / counted
     most = opened.most_losses
     return RiskFigure(
         family,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from stopadvisor.assessment.assess import FitAssessment
-from stopadvisor.assessment.recommendation import chance_words
+from stopadvisor.assessment.recommendation import probability_words
 from stopadvisor.errors import OutputError
 from stopadvisor.paper.assess import PaperAssessment
 from stopadvisor.report.figures.data import QuestionExample
@@ -297,7 +297,7 @@ def _cell(value: Cell, column: Column) -> str:
     if column.unit == "share":
         return share(value)
     if column.unit == "chance":
-        return chance_words(value).replace(" %", "%")
+        return probability_words(value).replace(" %", "%")
     if column.unit == "%":
         return percent(value)
     if isinstance(value, int):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from stopadvisor.assessment.recommendation import chance_words
+from stopadvisor.assessment.recommendation import probability_words
 from stopadvisor.report.words import advised_point, percent, reason, rule_headline, share
 from stopadvisor.rules.families import rule_name
 
@@ -149,7 +149,7 @@ def _assessed(document: Document) -> Summary:
         "open",
         f"Not yet certified: run calibrate to show that at most {share(document['alpha'])} of all "
         "questions become wrong that full thinking gets right; estimated chance "
-        f"{chance_words(document['chance_to_certify'])}.",
+        f"{probability_words(document['chance_to_certify'])}.",
         f"That opens {split['calibration']} calibration questions, which nobody has seen.",
         f"stopadvisor calibrate {document['run']} --alpha {document['alpha']:g}",
         basis,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from stopadvisor.assessment.recommendation import LABELS, chance_words
+from stopadvisor.assessment.recommendation import LABELS, probability_words
 from stopadvisor.report.documents.assess import matched_points
 from stopadvisor.report.text.screen import Screen
 from stopadvisor.report.words import (
@@ -89,7 +89,7 @@ def _facts(document: Document) -> list[tuple[str, str]]:
             (
                 "certain",
                 f"not yet: run calibrate to certify that at most {share(document['alpha'])} are "
-                f"lost; estimated chance {chance_words(document['chance_to_certify'])}",
+                f"lost; estimated chance {probability_words(document['chance_to_certify'])}",
             )
         )
     else:

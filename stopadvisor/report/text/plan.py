@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from stopadvisor.assessment.recommendation import chance_words
+from stopadvisor.assessment.recommendation import probability_words
 from stopadvisor.report.documents.plan import PlanDocument
 from stopadvisor.report.text.screen import Screen
 from stopadvisor.report.words import plural, share
@@ -37,8 +37,8 @@ def show_plan(document: PlanDocument, out: TextIO) -> None:
         ("in all", f"about {document['total_labels']} labelled questions (split {shares})"),
         (
             "chance",
-            f"{chance_words(reached)} to certify, if the risk is {risk:g}; with more labels never "
-            f"below {share(document['power'])}",
+            f"{probability_words(reached)} to certify, if the risk is {risk:g}; with more labels "
+            f"never below {share(document['power'])}",
         ),
     ]
     if document["chains"] > 1:

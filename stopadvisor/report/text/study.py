@@ -11,7 +11,7 @@ from itertools import zip_longest
 from textwrap import wrap
 from typing import Any, TextIO
 
-from stopadvisor.assessment.recommendation import chance_words
+from stopadvisor.assessment.recommendation import probability_words
 from stopadvisor.report.text.screen import WIDTH, Screen
 from stopadvisor.report.words import percent, share
 
@@ -167,7 +167,7 @@ def _cell(value: Any, unit: str) -> str:
     if unit == "share":
         return share(value)
     if unit == "chance":
-        return chance_words(value)
+        return probability_words(value)
     if unit == "tokens":
         return f"{value:.0f}"
     return str(value) if isinstance(value, int) else f"{value:.3g}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from stopadvisor.assessment.recommendation import chance_words
+from stopadvisor.assessment.recommendation import probability_words
 from stopadvisor.report.text.screen import Screen, Tone
 from stopadvisor.report.words import interval, percent, plural, share
 
@@ -95,8 +95,8 @@ def _facts(document: Document) -> list[tuple[str, str]]:
 
 def _power(document: Document) -> str:
     text = (
-        f"chance {chance_words(document['power_to_confirm'])} to confirm, if the risk is what the "
-        f"policy expects, {share(document['expected_risk'])}; "
+        f"chance {probability_words(document['power_to_confirm'])} to confirm, if the risk is what "
+        f"the policy expects, {share(document['expected_risk'])}; "
     )
     if document["detectable_risk"] is None:
         return text + "too few questions to contradict any risk"
