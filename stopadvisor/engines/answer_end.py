@@ -16,12 +16,27 @@ from numpy.typing import NDArray
 
 from stopadvisor.engines.chat import Chat
 
-__all__ = ["AnswerStops"]
+__all__ = ["AnswerStops", "ForcedAnswer"]
 
 _EOS, _NEWLINE, _CONTENT, _ENDS_LINE, _BRACE = 1, 2, 4, 8, 16
 
 _BOXED = re.compile(r"\\boxed\s*\{")
 _FIRST_LINE = re.compile(r"\s*\S[^\n]*")
+
+
+@dataclass(frozen=True)
+class ForcedAnswer:
+    """One forced answer."""
+
+    ids: tuple[int, ...]
+    """Decoded tokens, the ending one included."""
+    text: str
+    """The answer without what ended it."""
+    mean_logprob: float
+    """Of the tokens before the ending one; 0 without log-probabilities, and so is the entropy."""
+    mean_entropy: float
+    tail_mass: float | None
+    """Mean probability outside the top k; None where no top k was asked for."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +159,11 @@ class AnswerStops:
         text = self.chat.decode(ids)
         line = _FIRST_LINE.match(text)
         return line.group() if line else text
+
+    def visible_text(self, ids: Sequence[int]) -> str:
+        """Return a visible answer without the token that ended it."""
+        ended = bool(len(ids)) and bool(self.flags[ids[-1]] & _EOS)
+        return self.chat.decode(ids[:-1] if ended else ids)
 
 
 def _flags(text: str) -> int:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-    from stopadvisor.engines.hf.branch import BranchAnswer
+    from stopadvisor.engines.answer_end import ForcedAnswer
     from tests.benchmarks.random_qwen3 import RandomQwen3, Spent
 
 SHAPES = ("30m", "qwen3-8b", "tiny", "tiny-bf16")
@@ -145,7 +145,7 @@ def _row(bench: RandomQwen3, group: Any, cap: int, generation: Spent, bandwidth:
     if bench.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(bench.device)
     runs: list[Spent] = []
-    forced: list[BranchAnswer] = []
+    forced: list[ForcedAnswer] = []
     for _ in range(REPEATS):
         kept = bench.copy(group.kept)
         spent, forced = bench.timed(lambda at=kept: bench.packed(at, cap))  # type: ignore[misc]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, DynamicCache, Qwen3Config
 
 from stopadvisor.constants import PAPER_BUDGETS
-from stopadvisor.engines.answer_end import AnswerStops
-from stopadvisor.engines.hf.branch import Branch, BranchAnswer, probe_branches
+from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
+from stopadvisor.engines.hf.branch import Branch, probe_branches
 from stopadvisor.engines.hf.cache import KeptCache, register_attention
 from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.engines.hf.sampler import Sampler, Sampling, uniforms
@@ -117,7 +118,7 @@ class RandomQwen3:
         self.prompts = [rng.integers(0, self.vocabulary, n).tolist() for n in lengths]
         self.suffix: list[int] = rng.integers(0, self.vocabulary, SUFFIX).tolist()
         # Nothing ends an answer, and no text is asked for: the cap alone counts.
-        chat: Any = None
+        chat: Any = SimpleNamespace(decode=lambda ids, special=False: "")
         self.stops = AnswerStops(chat, np.zeros(self.vocabulary, dtype=np.uint8))
         self.branches = [Branch(row, at) for row in range(questions) for at in shape.budgets]
 
@@ -170,7 +171,7 @@ class RandomQwen3:
         branches: Sequence[Branch] | None = None,
         *,
         consume: bool = True,
-    ) -> list[BranchAnswer]:
+    ) -> list[ForcedAnswer]:
         """Answer all branches at once; `consume` as when traces are collected."""
         at = self.branches if branches is None else branches
         return probe_branches(

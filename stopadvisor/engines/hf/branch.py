@@ -16,14 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stopadvisor.engines.answer_end import AnswerStops
+from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
 from stopadvisor.engines.hf.cache import additive
 from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.engines.hf.traces import Kept
 from stopadvisor.engines.sampling import entropy_top_k
 from stopadvisor.errors import EngineError
 
-__all__ = ["Branch", "BranchAnswer", "probe_branches"]
+__all__ = ["Branch", "probe_branches"]
 
 _STATISTICS_ELEMENTS = 2**26
 """Most logits that are turned into statistics at once: 256 MB in float32."""
@@ -42,20 +42,6 @@ class Branch:
     """Thinking tokens it sees."""
 
 
-@dataclass(frozen=True)
-class BranchAnswer:
-    """One forced answer, as numbers."""
-
-    ids: tuple[int, ...]
-    """Decoded tokens, the ending one included."""
-    ended: bool
-    """The last token ended the answer; otherwise the cap did."""
-    mean_logprob: float
-    mean_entropy: float
-    tail_mass: float | None
-    """Mean probability outside the top k; None when the entropy is over the full vocabulary."""
-
-
 def probe_branches(
     runner: Runner,
     kept: Kept,
@@ -66,7 +52,7 @@ def probe_branches(
     cap: int,
     entropy: str = "full",
     consume: bool = False,
-) -> list[BranchAnswer]:
+) -> list[ForcedAnswer]:
     """Decode a forced answer on every branch, greedily; the kept cache stays as it was.
 
     Parameters
@@ -90,7 +76,7 @@ def probe_branches(
 
     Returns
     -------
-    list of BranchAnswer
+    list of ForcedAnswer
         In the order of `branches`.
 
     Raises
@@ -293,14 +279,15 @@ class _Records:
         over[live] = ended
         return over
 
-    def forced(self, branch: int, with_tail: bool) -> BranchAnswer:
+    def forced(self, branch: int, with_tail: bool) -> ForcedAnswer:
         """Return one branch's answer."""
         length, ended = int(self._length[branch]), bool(self._ended[branch])
         counted = max(1, length - ended)
         logprob, entropy, tail = self._statistics[branch, :counted].mean(axis=0).tolist()
-        return BranchAnswer(
-            ids=tuple(self._ids[branch, :length].tolist()),
-            ended=ended,
+        ids = self._ids[branch, :length].tolist()
+        return ForcedAnswer(
+            ids=tuple(ids),
+            text=self._stops.text(ids, ended),
             mean_logprob=min(logprob, 0.0),
             mean_entropy=max(entropy, 0.0),
             tail_mass=min(max(tail, 0.0), 1.0) if with_tail else None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -16,19 +16,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from stopadvisor.engines.answer_end import AnswerStops
+from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.errors import OutOfMemory
-from stopadvisor.engines.hf.branch import Branch, BranchAnswer, probe_branches
+from stopadvisor.engines.hf.branch import Branch, probe_branches
 from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.engines.hf.sampler import Sampler, Sampling, uniforms
 from stopadvisor.engines.hf.size import free_memory, kv_bytes_per_token
 from stopadvisor.engines.hf.traces import Finished, Limits, TraceBatch
 from stopadvisor.engines.hf.visible import StoppedTrace, visible_answers
+from stopadvisor.engines.raw_trace import raw_trace
 from stopadvisor.engines.sampling import entropy_top_k
 from stopadvisor.errors import ModelError
-from stopadvisor.probes.markers import count_markers
-from stopadvisor.probes.plan import Capabilities, Check, ProbePlan, Prompt, RawProbe, RawTrace
+from stopadvisor.probes.plan import Capabilities, Check, ProbePlan, Prompt, RawTrace
 
 __all__ = ["HfEngine", "ran_out_of_memory"]
 
@@ -239,8 +239,17 @@ class HfEngine:
                 visible = self._visible_group(group, prompts, ids, plan)
                 probed = self._probe_group(group, plan, suffix)
                 for i, row in enumerate(group.rows.tolist()):
-                    trace = self._trace(group, i, len(ids[row]), len(suffix), probed[i], plan)
-                    traces[row] = self._with_visible(trace, visible[i])
+                    traces[row] = raw_trace(
+                        self.stops,
+                        plan,
+                        prompt_tokens=len(ids[row]),
+                        ids=group.ids[i, : group.total_tokens[i]].tolist(),
+                        thinking=int(group.trace_tokens[i]),
+                        closed=bool(group.closed[i]),
+                        cut=bool(group.cut[i]),
+                        forced=probed[i],
+                        visible=visible[i],
+                    )
         return [trace for trace in traces if trace is not None]
 
     def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int | None:
@@ -292,7 +301,7 @@ class HfEngine:
 
     def _probe_group(
         self, group: Finished, plan: ProbePlan, suffix: list[int]
-    ) -> list[dict[int, BranchAnswer]]:
+    ) -> list[dict[int, ForcedAnswer]]:
         """Probe a group's traces; per row, the forced answer at each prefix length."""
         lengths = [
             sorted({min(budget, length) for budget in plan.budgets})
@@ -309,7 +318,7 @@ class HfEngine:
             entropy=plan.entropy,
             consume=True,
         )
-        probed: list[dict[int, BranchAnswer]] = [{} for _ in lengths]
+        probed: list[dict[int, ForcedAnswer]] = [{} for _ in lengths]
         for branch, answer in zip(branches, answers, strict=True):
             probed[branch.row][branch.tokens] = answer
         return probed
@@ -339,75 +348,6 @@ class HfEngine:
                 for i, answer in zip(live, answers, strict=True):
                     written[i][budget] = answer
         return written
-
-    def _with_visible(self, trace: RawTrace, written: Mapping[int, list[int]]) -> RawTrace:
-        """Add visible answers to the probes of a trace."""
-        if not written:
-            return trace
-        probes = []
-        for probe in trace.probes:
-            if probe.budget in written:
-                ids = written[probe.budget]
-                text = self.chat.decode(ids[:-1] if ids[-1] in self.stop_ids else ids)
-                tokens = len(self.chat.closer.ids) + len(ids)
-                probe = replace(probe, visible_text=text, visible_tokens=tokens)
-            probes.append(probe)
-        return replace(trace, probes=tuple(probes))
-
-    def _trace(
-        self,
-        group: Finished,
-        row: int,
-        prompt_tokens: int,
-        suffix_tokens: int,
-        answers: Mapping[int, BranchAnswer],
-        plan: ProbePlan,
-    ) -> RawTrace:
-        """Turn one row into text and figures."""
-        length, total = int(group.trace_tokens[row]), int(group.total_tokens[row])
-        ids = group.ids[row].tolist()
-        closed = bool(group.closed[row])
-        visible = ids[length + len(self.chat.closer.ids) : total]
-        if visible and visible[-1] in self.stop_ids:
-            visible.pop()
-        thinking = self.chat.decode(ids[:length])
-        markers = {
-            at: count_markers(thinking if at == length else self.chat.decode(ids[:at]))
-            for at in answers
-        }
-        return RawTrace(
-            prompt_tokens=prompt_tokens,
-            suffix_tokens=suffix_tokens,
-            trace_tokens=length,
-            finish="length" if group.cut[row] else "stop",
-            thinking=thinking,
-            natural_text=self.chat.decode(visible) if closed else None,
-            natural_tokens=total - length if closed else 0,
-            probes=tuple(
-                self._raw_probe(budget, length, answers, markers) for budget in plan.budgets
-            ),
-        )
-
-    def _raw_probe(
-        self,
-        budget: int,
-        length: int,
-        answers: Mapping[int, BranchAnswer],
-        markers: Mapping[int, int],
-    ) -> RawProbe:
-        at = min(budget, length)
-        forced = answers[at]
-        return RawProbe(
-            budget=budget,
-            think_tokens=at,
-            text=self.stops.text(forced.ids, forced.ended),
-            mean_logprob=forced.mean_logprob,
-            mean_entropy=forced.mean_entropy,
-            probe_tokens=len(forced.ids),
-            markers=markers[at],
-            ended=length <= budget,
-            tail_mass=forced.tail_mass,
-        )
 
 
 def ran_out_of_memory(error: RuntimeError) -> bool:

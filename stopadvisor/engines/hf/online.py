@@ -18,9 +18,10 @@ import numpy as np
 import torch
 
 from stopadvisor.answers.normal_form import extract_forced, extract_natural
+from stopadvisor.engines.answer_end import ForcedAnswer
 from stopadvisor.engines.errors import OutOfMemory
 from stopadvisor.engines.hf.assemble import wrap
-from stopadvisor.engines.hf.branch import Branch, BranchAnswer, probe_branches
+from stopadvisor.engines.hf.branch import Branch, probe_branches
 from stopadvisor.engines.hf.engine import HfEngine, ran_out_of_memory
 from stopadvisor.engines.hf.rolling import RollingBatch, RollingSampler
 from stopadvisor.engines.hf.sampler import uniforms
@@ -324,7 +325,7 @@ class _Serving:
 
     def _probe(self, batch: RollingBatch) -> list[tuple[int, Reply]]:
         """Probe where it is due and end what the policy stops."""
-        stopped: list[tuple[int, Stop, BranchAnswer]] = []
+        stopped: list[tuple[int, Stop, ForcedAnswer]] = []
         while due := self._due(batch):
             branches = [Branch(i, batch.offset(i) + self._asked(i).position) for i in due]
             answers = probe_branches(
@@ -352,11 +353,11 @@ class _Serving:
         assert isinstance(event, AskProbe)
         return event
 
-    def _judge(self, batch: RollingBatch, i: int, forced: BranchAnswer) -> Event:
+    def _judge(self, batch: RollingBatch, i: int, forced: ForcedAnswer) -> Event:
         """Hand a row's session the forced answer it asked for; returns what it says then."""
         row, position = self._rows[i], self._asked(i).position
         row.session.judge(
-            answer=self.engine.stops.text(forced.ids, forced.ended),
+            answer=forced.text,
             mean_logprob=forced.mean_logprob,
             mean_entropy=forced.mean_entropy,
             markers=float(count_markers(self.engine.chat.decode(batch.generated(i)[:position]))),
@@ -369,11 +370,10 @@ class _Serving:
     # --- Replies ---
 
     def _stopped(
-        self, batch: RollingBatch, i: int, stop: Stop, forced: BranchAnswer
+        self, batch: RollingBatch, i: int, stop: Stop, forced: ForcedAnswer
     ) -> tuple[int, Reply]:
-        text = self.engine.stops.text(forced.ids, forced.ended)
-        answer = extract_forced(self._rows[i].request.task, text) or None
-        return self._reply(batch, i, text, answer, visible=0, stop=stop)
+        answer = extract_forced(self._rows[i].request.task, forced.text) or None
+        return self._reply(batch, i, forced.text, answer, visible=0, stop=stop)
 
     def _answered(
         self, batch: RollingBatch, stopped: list[tuple[int, Stop]]
@@ -388,7 +388,7 @@ class _Serving:
         written = visible_answers(self.engine, batch.kept, asked, self.plan)
         replies = []
         for (i, stop), drawn in zip(stopped, written, strict=True):
-            text = self._visible_text(drawn)
+            text = self.engine.stops.visible_text(drawn)
             answer = extract_natural(self._rows[i].request.task, text)
             visible = len(drawn) + len(self._closer)
             replies.append(self._reply(batch, i, text, answer, visible=visible, stop=stop))
@@ -406,15 +406,11 @@ class _Serving:
             text, answer, visible = None, None, 0
             if batch.closed[i]:
                 ids = batch.generated(i)[length + len(self._closer) : total]
-                text = self._visible_text(ids)
+                text = self.engine.stops.visible_text(ids)
                 answer = extract_natural(row.request.task, text)
                 visible = total - length
             replies.append(self._reply(batch, i, text, answer, visible=visible))
         return replies
-
-    def _visible_text(self, ids: list[int]) -> str:
-        over = bool(ids) and ids[-1] in self.engine.stop_ids
-        return self.engine.chat.decode(ids[:-1] if over else ids)
 
     def _reply(
         self,

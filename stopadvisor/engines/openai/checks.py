@@ -7,10 +7,11 @@ the plan; no workload.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from stopadvisor.engines.http.completion import Completion
 from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
-from stopadvisor.probes.plan import Check, ProbePlan
+from stopadvisor.probes.plan import Check, ProbePlan, Prompt
 
 __all__ = ["server_checks"]
 
@@ -69,15 +70,9 @@ async def _chat_obeys(model: ServedModel, prompt: Sequence[int], plan: ProbePlan
             f"the server decodes {drawn.decoded_tokens} tokens under max_tokens={_TOKENS}",
             "limits must be obeyed, or what a probe costs is not known",
         )
-    suffix = model.chat.suffix_ids(plan.cue)
-    said = [
-        (
-            await model.force(
-                prompt, drawn.token_ids or (), suffix, cap=plan.cap, entropy=NO_ENTROPY
-            )
-        ).text
-        for _ in range(2)
-    ]
+    trace = model.begin(prompt, Prompt("", ()), replace(plan, entropy=NO_ENTROPY))
+    trace.ids += drawn.token_ids or ()
+    said = [(await model.force(trace, len(trace.ids))).text for _ in range(2)]
     if said[0] != said[1]:
         return Check(
             "server-obeys",

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import anyio
 from anyio.from_thread import BlockingPortal
 
+from stopadvisor.engines.answer_end import ForcedAnswer
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.errors import first_error
 from stopadvisor.engines.http.client import Traffic
@@ -26,9 +27,8 @@ from stopadvisor.engines.openai.checks import server_checks
 from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
 from stopadvisor.engines.openai.ramp import find_concurrency
 from stopadvisor.engines.openai.requests import RequestUsage
-from stopadvisor.engines.openai.trace import ForcedAnswer, VisibleAnswer
-from stopadvisor.probes.markers import count_markers
-from stopadvisor.probes.plan import Capabilities, Check, ProbePlan, Prompt, RawProbe, RawTrace
+from stopadvisor.engines.raw_trace import raw_trace
+from stopadvisor.probes.plan import Capabilities, Check, ProbePlan, Prompt, RawTrace
 
 __all__ = ["OpenAiEngine"]
 
@@ -265,79 +265,38 @@ class OpenAiEngine:
         model = self.served_model
         replica = model.client.assign_replica()
         trace = model.begin(model.open(prompt.messages), prompt, plan, replica=replica)
-        suffix = self.suffix_ids(plan.cue)
         async with slots:
             await model.extend(trace)
-        self.requests += trace.requests
         length = trace.end.thinking
-        thinking = trace.ids[:length]
         forced: dict[int, ForcedAnswer] = {}
-        written: dict[int, VisibleAnswer] = {}
+        visible: dict[int, list[int]] = {}
 
         async def force(at: int) -> None:
             async with slots:
-                forced[at] = await model.force(
-                    trace.prompt_ids,
-                    thinking[:at],
-                    suffix,
-                    cap=plan.cap,
-                    entropy=plan.entropy,
-                    replica=replica,
-                )
-            self.requests += forced[at].requests
+                forced[at] = await model.force(trace, at)
 
         async def write(at: int) -> None:
             async with slots:
-                written[at] = await model.write(trace, at)
-            self.requests += written[at].requests
+                visible[at] = await model.write(trace, at)
 
-        ends = sorted({min(budget, length) for budget in plan.budgets})
         async with anyio.create_task_group() as group:
-            for at in ends:
+            for at in sorted({min(budget, length) for budget in plan.budgets}):
                 group.start_soon(force, at)
             for budget in plan.budgets if plan.on_stop == "answer" else ():
                 if budget < length:
                     group.start_soon(write, budget)
-        markers = {at: count_markers(self.chat.decode(thinking[:at])) for at in ends}
-        closer, closed = len(self.chat.closer.ids), trace.end.closed
-        return RawTrace(
+        self.requests += trace.requests
+        return raw_trace(
+            model.stops,
+            plan,
             prompt_tokens=len(trace.prompt_ids),
-            suffix_tokens=len(suffix),
-            trace_tokens=length,
-            finish="length" if trace.end.cut else "stop",
-            thinking=self.chat.decode(thinking),
-            natural_text=model.visible_text(trace.visible) if closed else None,
-            natural_tokens=closer + len(trace.visible) if closed else 0,
-            probes=tuple(
-                _raw_probe(budget, length, forced, written, markers, closer)
-                for budget in plan.budgets
-            ),
+            ids=trace.ids,
+            thinking=length,
+            closed=trace.end.closed,
+            cut=trace.end.cut,
+            forced=forced,
+            visible=visible,
         )
-
-
-def _raw_probe(
-    budget: int,
-    length: int,
-    forced: dict[int, ForcedAnswer],
-    written: dict[int, VisibleAnswer],
-    markers: dict[int, int],
-    closer: int,
-) -> RawProbe:
-    at = min(budget, length)
-    answer, visible = forced[at], written.get(budget)
-    return RawProbe(
-        budget=budget,
-        think_tokens=at,
-        text=answer.text,
-        mean_logprob=answer.mean_logprob,
-        mean_entropy=answer.mean_entropy,
-        probe_tokens=len(answer.ids),
-        markers=markers[at],
-        ended=length <= budget,
-        tail_mass=answer.tail_mass,
-        visible_text=None if visible is None else visible.text,
-        visible_tokens=0 if visible is None else closer + len(visible.ids),
-    )
 
 
 def _result(work: Future[_Result]) -> _Result:

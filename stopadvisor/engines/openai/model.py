@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stopadvisor.engines.answer_end import AnswerStops
+from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.http.client import Client, Completion
 from stopadvisor.engines.openai.chat_backend import ChatBackend
@@ -25,10 +25,8 @@ from stopadvisor.engines.openai.requests import (
     sampling_params,
 )
 from stopadvisor.engines.openai.trace import (
-    ForcedAnswer,
     Trace,
     TraceEnd,
-    VisibleAnswer,
     mean_statistics,
     token_statistics,
 )
@@ -162,10 +160,9 @@ class ServedModel:
             at = len(trace.ids)
             answer = await self._continue(
                 "trace",
+                trace,
                 Prefix.of(trace.prompt_ids, trace.ids),
                 at,
-                trace.requests,
-                trace.replica,
                 max_tokens=most - at,
                 **sampling_params(self.sampling(trace.plan), trace.plan, trace.prompt, at),
             )
@@ -206,7 +203,7 @@ class ServedModel:
                 max_tokens=trace.end.most - resumed,
                 **sampling_params(self.sampling(trace.plan), trace.plan, trace.prompt, resumed),
             )
-            self._record("trace", answer, len(trace.prompt_ids) + at, at, trace.requests)
+            self._record("trace", trace, answer, len(trace.prompt_ids) + at, at)
             if answer.finish_reason != "broken":
                 if not trace.end.over:
                     take(self._new_ids(answer)[len(answer.token_ids or ()) :])
@@ -255,51 +252,33 @@ class ServedModel:
             )
         return min(room, plan.max_think)
 
-    async def force(
-        self,
-        prompt_ids: Sequence[int],
-        thinking: Sequence[int],
-        suffix_ids: Sequence[int],
-        *,
-        cap: int,
-        entropy: str,
-        replica: int | None = None,
-    ) -> ForcedAnswer:
-        """Force a short answer behind a prefix, greedily.
-
-        Parameters
-        ----------
-        prompt_ids, thinking, suffix_ids : sequence of int
-            Joined as they stand, so that the server finds the prefix in its cache.
-        cap : int
-            Most tokens of the answer.
-        entropy : str
-            ``top-k:K``, or ``none`` without log-probabilities.
+    async def force(self, trace: Trace, at: int) -> ForcedAnswer:
+        """Force a short answer behind `at` tokens of thinking, greedily.
 
         Notes
         -----
         Ends, counts and means as in `engines.hf.branch.probe_branches`; the entropy is over the K
-        likeliest tokens, with their raw probabilities.
+        likeliest tokens of the plan's ``top-k:K``, with their raw probabilities.
 
         Raises
         ------
         ModelError
-            The server gives fewer log-probabilities than `entropy` asks for.
+            The server gives fewer log-probabilities than the plan asks for.
         EngineError
             As in `extend`; or the server leaves out what it was asked for.
         """
-        k = self.check_entropy(entropy)
+        plan = trace.plan
+        suffix, cap = self.chat.suffix_ids(plan.cue), plan.cap
+        k = self.check_entropy(plan.entropy)
         ids: list[int] = []
         rows: list[tuple[float, float, float]] = []
-        requests: list[RequestUsage] = []
         over = has_content = ended = False
         while not over:
             answer = await self._continue(
                 "probe",
-                Prefix.of(prompt_ids, thinking, [*suffix_ids, *ids]),
-                len(thinking),
-                requests,
-                replica,
+                trace,
+                Prefix.of(trace.prompt_ids, trace.ids[:at], [*suffix, *ids]),
+                at,
                 max_tokens=cap - len(ids),
                 logprobs=k,
                 # Only a request's first newline can end it; one before content goes on below.
@@ -323,10 +302,9 @@ class ServedModel:
             mean_logprob=min(mean[0], 0.0),
             mean_entropy=max(mean[1], 0.0),
             tail_mass=None if k is None else min(max(mean[2], 0.0), 1.0),
-            requests=tuple(requests),
         )
 
-    async def write(self, trace: Trace, at: int) -> VisibleAnswer:
+    async def write(self, trace: Trace, at: int) -> list[int]:
         """Close the thinking behind `at` tokens and let the model write its visible answer.
 
         Raises
@@ -336,16 +314,14 @@ class ServedModel:
         """
         closer, plan = self.chat.closer.ids, trace.plan
         ids: list[int] = []
-        requests: list[RequestUsage] = []
         over = False
         while not over:  # once, unless the server has a limit of its own below the cap
             drawn = at + len(closer) + len(ids)
             answer = await self._continue(
                 "answer",
+                trace,
                 Prefix.of(trace.prompt_ids, trace.ids[:at], [*closer, *ids]),
                 at,
-                requests,
-                trace.replica,
                 max_tokens=plan.answer_cap - len(ids),
                 **sampling_params(self.sampling(plan), plan, trace.prompt, drawn),
             )
@@ -354,33 +330,20 @@ class ServedModel:
                 over = token in self.stop_ids or len(ids) >= plan.answer_cap
                 if over:
                     break
-        return VisibleAnswer(tuple(ids), self.visible_text(ids), tuple(requests))
-
-    def visible_text(self, ids: Sequence[int]) -> str:
-        """Return a visible answer as text, without the token that ended it."""
-        ended = bool(ids) and ids[-1] in self.stop_ids
-        return self.chat.decode(ids[:-1] if ended else ids)
+        return ids
 
     async def _continue(
-        self,
-        kind: Kind,
-        ids: Prefix,
-        budget: int,
-        requests: list[RequestUsage],
-        replica: int | None,
-        **options: Any,
+        self, kind: Kind, trace: Trace, prefix: Prefix, budget: int, **options: Any
     ) -> Completion:
-        """Ask once and put down what came from the cache."""
+        """Ask once and record what came from the cache."""
         answer = await self.backend.complete(
-            ids, stop_token_ids=self.stop_ids, replica=replica, **options
+            prefix, stop_token_ids=self.stop_ids, replica=trace.replica, **options
         )
-        self._record(kind, answer, len(ids), budget, requests)
+        self._record(kind, trace, answer, len(prefix), budget)
         return answer
 
-    def _record(
-        self, kind: Kind, answer: Completion, sent: int, budget: int, requests: list[RequestUsage]
-    ) -> None:
-        """Remember a request, if the server took what was sent."""
+    def _record(self, kind: Kind, trace: Trace, answer: Completion, sent: int, budget: int) -> None:
+        """Record a request, if the server took what was sent."""
         # A stream that did not come to its end may not have come to its counts.
         counted = answer.prompt_tokens or answer.finish_reason in ("stop", "length")
         if self.endpoint.resumes and counted and answer.prompt_tokens != sent:
@@ -388,7 +351,8 @@ class ServedModel:
                 f"the server counts {answer.prompt_tokens} prompt tokens where {sent} ids were "
                 "sent: it does not take ids as they are"
             )
-        requests.append(RequestUsage(kind, budget, answer.prompt_tokens, answer.cached_tokens))
+        usage = RequestUsage(kind, budget, answer.prompt_tokens, answer.cached_tokens)
+        trace.requests.append(usage)
 
     def _new_ids(self, answer: Completion, *, newline: bool = False) -> list[int]:
         """Return the ids of an answer, the ending one included.

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from stopadvisor.answers.normal_form import extract_forced, extract_natural
+from stopadvisor.engines.answer_end import ForcedAnswer
 from stopadvisor.engines.openai.chat_backend import OtherTraceError
 from stopadvisor.engines.openai.endpoint import check_streams
 from stopadvisor.engines.openai.load import identity_of, open_model
 from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
 from stopadvisor.engines.openai.thinking import ResumedThinking, Thinking, streaming
-from stopadvisor.engines.openai.trace import ForcedAnswer, Trace
+from stopadvisor.engines.openai.trace import Trace
 from stopadvisor.engines.sampling import entropy_top_k
 from stopadvisor.errors import ModelError
 from stopadvisor.policy.frozen import Policy
@@ -395,7 +396,7 @@ class _RequestRow:
 
     async def _judge(self, position: int) -> ForcedAnswer:
         """Force the answer that the session asks for, and hand it over."""
-        forced = await self._force(position)
+        forced = await self.service.model.force(self.trace, position)
         self.n_probes += 1
         self.probe_tokens += len(forced.ids)
         chat = self.service.model.chat
@@ -407,17 +408,6 @@ class _RequestRow:
             markers=float(count_markers(seen)),
         )
         return forced
-
-    async def _force(self, budget: int) -> ForcedAnswer:
-        model, plan = self.service.model, self.service.plan
-        return await model.force(
-            self.trace.prompt_ids,
-            self.trace.ids[:budget],
-            model.chat.suffix_ids(plan.cue),
-            cap=plan.cap,
-            entropy=plan.entropy,
-            replica=self.trace.replica,
-        )
 
     async def stopped(self, stop: Stop, forced: ForcedAnswer) -> Reply:
         """Reply with the forced answer, or have a visible one written."""
@@ -433,7 +423,8 @@ class _RequestRow:
             short = extract_forced(task, text) or None
         else:
             written = await model.write(trace, stop.position)
-            text, visible = written.text, len(written.ids) + len(model.chat.closer.ids)
+            text = model.stops.visible_text(written)
+            visible = len(written) + len(model.chat.closer.ids)
             short = extract_natural(task, text)
         return self._reply(text, short, visible, drawn, thinking, stop=stop)
 
@@ -443,7 +434,7 @@ class _RequestRow:
         length = trace.end.thinking
         text, short, visible = None, None, 0
         if trace.end.closed:
-            text = model.visible_text(trace.visible)
+            text = model.stops.visible_text(trace.visible)
             short = extract_natural(self.request.task, text)
             visible = len(trace.ids) - length
         return self._reply(text, short, visible, length, trace.ids[:length])

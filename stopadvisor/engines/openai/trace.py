@@ -16,39 +16,11 @@ from stopadvisor.errors import EngineError
 from stopadvisor.probes.plan import ProbePlan, Prompt
 
 __all__ = [
-    "ForcedAnswer",
     "Trace",
     "TraceEnd",
-    "VisibleAnswer",
     "mean_statistics",
     "token_statistics",
 ]
-
-
-@dataclass(frozen=True)
-class ForcedAnswer:
-    """One forced answer."""
-
-    ids: tuple[int, ...]
-    """Decoded tokens, the ending one included."""
-    text: str
-    """The answer without what ended it."""
-    mean_logprob: float
-    """0 where the endpoint returns no log-probabilities; so is the entropy."""
-    mean_entropy: float
-    tail_mass: float | None
-    """Mean probability outside the top k; None without log-probabilities."""
-    requests: tuple[RequestUsage, ...]
-
-
-@dataclass(frozen=True)
-class VisibleAnswer:
-    """One visible answer behind thinking that was closed for the model."""
-
-    ids: tuple[int, ...]
-    """Decoded tokens, the ending one included."""
-    text: str
-    requests: tuple[RequestUsage, ...]
 
 
 @dataclass
@@ -110,6 +82,7 @@ class Trace:
     ids: list[int] = field(default_factory=list)
     """Drawn behind the prompt."""
     requests: list[RequestUsage] = field(default_factory=list)
+    """That it took, and its answers."""
 
     @property
     def visible(self) -> list[int]:

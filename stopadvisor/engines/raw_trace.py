@@ -1,0 +1,74 @@
+"""A drawn trace with its answers, from token ids to texts and figures; the same for every engine.
+
+Knows no model, no server and no gold answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
+from stopadvisor.probes.markers import count_markers
+from stopadvisor.probes.plan import ProbePlan, RawProbe, RawTrace
+
+__all__ = ["raw_trace"]
+
+
+def raw_trace(
+    stops: AnswerStops,
+    plan: ProbePlan,
+    *,
+    prompt_tokens: int,
+    ids: Sequence[int],
+    thinking: int,
+    closed: bool,
+    cut: bool,
+    forced: Mapping[int, ForcedAnswer],
+    visible: Mapping[int, Sequence[int]],
+) -> RawTrace:
+    """Put one trace together.
+
+    Parameters
+    ----------
+    ids : sequence of int
+        Drawn behind the prompt: thinking, closer, natural answer, ending token.
+    thinking : int
+        How many of them are thinking.
+    closed, cut : bool
+        The model closed its thinking; it was cut at its cap.
+    forced : mapping
+        Forced answers by the thinking tokens before them.  Budgets at or beyond the trace's
+        length share the one at its end.
+    visible : mapping
+        Visible answers by budget, where the thinking was closed for the model.
+    """
+    chat, closer = stops.chat, len(stops.chat.closer.ids)
+    markers = {at: count_markers(chat.decode(ids[:at])) for at in forced}
+
+    def probe(budget: int) -> RawProbe:
+        at = min(budget, thinking)
+        answer, written = forced[at], visible.get(budget)
+        return RawProbe(
+            budget=budget,
+            think_tokens=at,
+            text=answer.text,
+            mean_logprob=answer.mean_logprob,
+            mean_entropy=answer.mean_entropy,
+            probe_tokens=len(answer.ids),
+            markers=markers[at],
+            ended=thinking <= budget,
+            tail_mass=answer.tail_mass,
+            visible_text=None if written is None else stops.visible_text(written),
+            visible_tokens=0 if written is None else closer + len(written),
+        )
+
+    return RawTrace(
+        prompt_tokens=prompt_tokens,
+        suffix_tokens=len(chat.suffix_ids(plan.cue)),
+        trace_tokens=thinking,
+        finish="length" if cut else "stop",
+        thinking=chat.decode(ids[:thinking]),
+        natural_text=stops.visible_text(ids[thinking + closer :]) if closed else None,
+        natural_tokens=len(ids) - thinking if closed else 0,
+        probes=tuple(probe(budget) for budget in plan.budgets),
+    )
