@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import httpx2
 from tenacity import AsyncRetrying, retry_if_exception_type
@@ -62,7 +62,8 @@ _SHOWN = 200
 """Characters of a server's message that are passed on."""
 
 
-_Receive = Callable[[httpx2.Response, float], Awaitable[Any]]
+_Result = TypeVar("_Result")
+_Receive = Callable[[httpx2.Response, float], Awaitable[_Result]]
 """Reads an answer that has begun, asked for at that time."""
 
 
@@ -93,8 +94,8 @@ class Client:
     Parameters
     ----------
     base_urls : sequence of str
-        Such as ``http://host:8000/v1``.  With several, each question has a home among them (see
-        `assign_replica`), so that its prefix is cached where it is asked for again.
+        Such as ``http://host:8000/v1``.  With several, each question has a replica of its own
+        (see `assign_replica`), so that its prefix is cached where it is asked for again.
     model : str
         Name of the model as the servers know it.
     key : Key, optional
@@ -169,9 +170,6 @@ class Client:
         *,
         max_tokens: int,
         temperature: float | None = 0.0,
-        seed: int | None = None,
-        stop_token_ids: Sequence[int] = (),
-        logprobs: int | None = None,
         replica: int | None = None,
         retry_timeout: float | None = None,
         **fields: Any,
@@ -186,18 +184,13 @@ class Client:
             Most tokens to decode.
         temperature : float
             0 takes the likeliest token; None leaves it to the server.
-        seed : int, optional
-            Seeds the sampling, where the server obeys it.
-        stop_token_ids : sequence of int
-            End the answer, beside the model's own.
-        logprobs : int, optional
-            Return log-probabilities of the decoded tokens and of so many likeliest ones.
         replica : int, optional
             The question's server; another is asked while that one is down.
         retry_timeout : float, optional
             Instead of the client's own.
         **fields
-            Further fields of the request, such as ``top_p``.
+            Further fields of the request, such as ``seed``, ``logprobs`` and ``stop_token_ids``;
+            one that is None is left out.
 
         Raises
         ------
@@ -206,22 +199,16 @@ class Client:
         EngineError
             It went on failing for longer than `retry_timeout`.
         """
-        options: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature}
-        options |= {"seed": seed, "logprobs": logprobs}
-        options |= {"stop_token_ids": list(stop_token_ids) or None}
-        body = self._body(prompt, fields | options)
-        completion: Completion = await self._ask_until(
-            "POST", "/completions", body, replica, retry_timeout, _whole(read_completion)
-        )
-        self._count(completion)
-        return completion
+        body = self._body(prompt, max_tokens=max_tokens, temperature=temperature, **fields)
+        receive = _whole(read_completion)
+        found = await self._ask_until("POST", "/completions", body, replica, retry_timeout, receive)
+        return self._count(found)
 
     async def stream(
         self,
         prompt: Sequence[int],
         take: Take,
         *,
-        stop_token_ids: Sequence[int] = (),
         replica: int | None = None,
         retry_timeout: float | None = None,
         **fields: Any,
@@ -234,25 +221,19 @@ class Client:
             Is given new tokens; when it wants no more the connection is closed, and so it is when
             this call is cancelled: the server then gives the request up.
         **fields
-            Further fields of the request, ``max_tokens`` among them; the rest is as in `complete`.
+            Further fields of the request, ``max_tokens`` among them; the rest, and the errors, are
+            those of `complete`.
 
         Returns
         -------
         Completion
             All tokens that `take` was given.  A stream that breaks off after its first token is
-            returned as ``broken``, to be gone on with from there; one that never began is asked
-            for again, as any request.
-
-        Raises
-        ------
-        Refused, EngineError
-            As in `complete`.
+            returned as ``broken``, to be resumed from there; one that never began is asked for
+            again, as any request.
         """
         # Without the running counts a stream that is closed early says nothing of its prompt.
         usage = {"include_usage": True, "continuous_usage_stats": True}
-        asked: dict[str, Any] = {"stream": True, "stream_options": usage}
-        asked |= {"stop_token_ids": list(stop_token_ids) or None}
-        body = self._body(prompt, fields | asked)
+        body = self._body(prompt, stream=True, stream_options=usage, **fields)
         return await self.read_stream(
             "/completions",
             body,
@@ -272,16 +253,9 @@ class Client:
     ) -> Completion:
         """Send a request whose answer is streamed, and have a reader put it together.
 
-        Parameters
-        ----------
-        make_reader : function
-            Gives each attempt its reader.  One that has handed nothing on when the stream breaks
-            off is not asked for what it has: there is another attempt.
-
-        Raises
-        ------
-        Refused, EngineError
-            As in `complete`.
+        `make_reader` gives each attempt its reader.  One that has handed nothing on when the
+        stream breaks off is not asked for what it has: there is another attempt.  Errors are
+        those of `complete`.
         """
 
         async def receive(response: httpx2.Response, began: float) -> Completion:
@@ -298,25 +272,8 @@ class Client:
                 self.traffic.failed += 1
                 return reader.result(time.monotonic() - began, broken=True)
 
-        completion: Completion = await self._ask_until(
-            "POST", path, body, replica, retry_timeout, receive
-        )
-        self._count(completion)
-        return completion
-
-    def _body(self, prompt: Sequence[int], options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the request of a completion; options without a value are left out."""
-        body: dict[str, Any] = {
-            "model": self.model,
-            "prompt": list(prompt),
-            "return_token_ids": True,
-            "return_tokens_as_token_ids": True,
-        }
-        return body | {name: value for name, value in options.items() if value is not None}
-
-    def _count(self, completion: Completion) -> None:
-        self.traffic.prompt_tokens += completion.prompt_tokens
-        self.traffic.cached_tokens += completion.cached_tokens or 0
+        found = await self._ask_until("POST", path, body, replica, retry_timeout, receive)
+        return self._count(found)
 
     async def ask(
         self,
@@ -329,21 +286,26 @@ class Client:
     ) -> dict[str, Any]:
         """Send any request and return the JSON object it is answered with.
 
-        Parameters
-        ----------
-        path : str
-            Behind the base URL; one that begins with ``//`` stands behind the base URL without its
-            ``/v1``, as in ``//version``.
-
-        Raises
-        ------
-        Refused, EngineError
-            As in `complete`.
+        `path` stands behind the base URL; one that begins with ``//`` stands behind the base URL
+        without its ``/v1``, as in ``//version``.  Errors are those of `complete`.
         """
-        found: dict[str, Any] = await self._ask_until(
-            method, path, body, replica, retry_timeout, _whole(lambda data, seconds: data)
-        )
-        return found
+        receive = _whole(lambda data, seconds: data)
+        return await self._ask_until(method, path, body, replica, retry_timeout, receive)
+
+    def _body(self, prompt: Sequence[int], **fields: Any) -> dict[str, Any]:
+        """Return the request of a completion; fields without a value are left out."""
+        body: dict[str, Any] = {
+            "model": self.model,
+            "prompt": list(prompt),
+            "return_token_ids": True,
+            "return_tokens_as_token_ids": True,
+        }
+        return body | {name: value for name, value in fields.items() if value is not None}
+
+    def _count(self, completion: Completion) -> Completion:
+        self.traffic.prompt_tokens += completion.prompt_tokens
+        self.traffic.cached_tokens += completion.cached_tokens or 0
+        return completion
 
     async def _ask_until(
         self,
@@ -352,8 +314,8 @@ class Client:
         body: Mapping[str, Any] | None,
         replica: int | None,
         retry_timeout: float | None,
-        receive: _Receive,
-    ) -> Any:
+        receive: _Receive[_Result],
+    ) -> _Result:
         """Ask until it works, or until `retry_timeout` is over."""
         limit = Waiting(self.retry_timeout if retry_timeout is None else retry_timeout)
         retrying = AsyncRetrying(
@@ -371,8 +333,13 @@ class Client:
             raise EngineError(f"no answer {tried}from {error}") from error
 
     async def _once(
-        self, method: str, path: str, content: bytes | None, replica: int | None, receive: _Receive
-    ) -> Any:
+        self,
+        method: str,
+        path: str,
+        content: bytes | None,
+        replica: int | None,
+        receive: _Receive[_Result],
+    ) -> _Result:
         server = self._servers.pick(replica)
         url = server.url.removesuffix("/v1") + path[1:] if path[:2] == "//" else server.url + path
         headers = {} if content is None else {"Content-Type": "application/json"}
@@ -441,10 +408,10 @@ class Client:
         return self._key.hide(text) if self._key else text
 
 
-def _whole(parse: Callable[[Any, float], Any]) -> _Receive:
+def _whole(parse: Callable[[Any, float], _Result]) -> _Receive[_Result]:
     """Make a receiver of what reads a whole JSON object, and the seconds that it took."""
 
-    async def receive(response: httpx2.Response, began: float) -> Any:
+    async def receive(response: httpx2.Response, began: float) -> _Result:
         await response.aread()
         seconds = time.monotonic() - began
         data = response.json()

@@ -7,7 +7,7 @@ it changes.  Knows the tokenizer; nothing of probes or policies.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -163,13 +163,9 @@ class ChatBackend:
             readers.append(ChatReader(lambda reasoning, text: True))
             return readers[-1]
 
-        answer = await self.client.read_stream(
-            "/chat/completions",
-            self._behind(_QUESTION, reasoning, content, form) | {"max_tokens": 4},
-            make,
-            replica=number,
-            retry_timeout=retry_timeout,
-        )
+        where = {"replica": number, "retry_timeout": retry_timeout}
+        body = self._behind(_QUESTION, reasoning, content, form, {"max_tokens": 4})
+        answer = await self._send(body, make, where)
         said = readers[-1]
         begins = said.reasoning or said.text.lstrip().startswith(self.chat.opener.text)
         return answer.prompt_tokens, "it begins a new reasoning" if begins else ""
@@ -180,13 +176,7 @@ class ChatBackend:
         return abs(counted - tokens) <= max(2, _NEARLY * tokens)
 
     async def complete(
-        self,
-        prompt: Sequence[int],
-        *,
-        replica: int | None = None,
-        retry_timeout: float | None = None,
-        stop: Sequence[str] = (),
-        **options: Any,
+        self, prompt: Sequence[int], *, stop: Sequence[str] = (), **options: Any
     ) -> Completion:
         """Think and answer, or answer behind given thinking; see `Client.complete`.
 
@@ -197,46 +187,36 @@ class ChatBackend:
         """
         prefix = _known(prompt)
         if not prefix.after:
-            came: list[int] = []
+            ids: list[int] = []
 
             def take(new: Sequence[int]) -> bool:
-                came.extend(new)
+                ids.extend(new)
                 return True
 
-            answer = await self._think(
-                prefix, take, replica, retry_timeout, options, hands_on=False
-            )
-            return replace(answer, token_ids=tuple(came))
-        answer = await self._answer(prefix, replica, retry_timeout, options, stop)
+            answer = await self._think(prefix, take, options, hands_on=False)
+            return replace(answer, token_ids=tuple(ids))
+        answer = await self._answer(prefix, options, stop)
         if stop and answer.finish_reason == "stop" and not answer.text.strip():
             # Ended by a newline before any content, or by the model: only without a stop it shows.
-            answer = await self._answer(prefix, replica, retry_timeout, options, ())
+            answer = await self._answer(prefix, options, ())
         return replace(answer, token_ids=tuple(self.chat.encode(answer.text)))
 
-    async def stream(
-        self,
-        prompt: Sequence[int],
-        take: Take,
-        *,
-        replica: int | None = None,
-        retry_timeout: float | None = None,
-        **options: Any,
-    ) -> Completion:
+    async def stream(self, prompt: Sequence[int], take: Take, **options: Any) -> Completion:
         """Think and answer, and hand the tokens on as they come; see `Client.stream`.
 
         Notes
         -----
-        A chat cannot be gone on with: where thinking stands behind the prompt, all of it is asked
-        for again, and what is known already is left out.
+        A chat cannot be resumed: where thinking stands behind the prompt, all of it is asked for
+        again, and what is known already is left out.
 
         Raises
         ------
-        OtherTrace
+        OtherTraceError
             It is not what came the first time.
         """
         prefix = _known(prompt)
         known, seen = prefix.thinking, 0
-        given: list[int] = []
+        ids: list[int] = []
 
         def give(new: Sequence[int]) -> bool:
             nonlocal seen
@@ -245,21 +225,14 @@ class ChatBackend:
                 raise OtherTraceError("the stream broke off, and asked again the server differs")
             seen += len(new)
             rest = new[len(again) :]
-            given.extend(rest)
+            ids.extend(rest)
             return take(rest) if rest else True
 
-        answer = await self._think(prefix, give, replica, retry_timeout, options, hands_on=True)
-        return replace(answer, token_ids=tuple(given))
+        answer = await self._think(prefix, give, options, hands_on=True)
+        return replace(answer, token_ids=tuple(ids))
 
     async def _think(
-        self,
-        prefix: Prefix,
-        take: Take,
-        replica: int | None,
-        retry_timeout: float | None,
-        options: Mapping[str, Any],
-        *,
-        hands_on: bool,
+        self, prefix: Prefix, take: Take, options: Mapping[str, Any], *, hands_on: bool
     ) -> Completion:
         """Stream a whole trace; attempts that hand nothing on give ids when one is whole."""
         text = ChatText(self.chat)
@@ -269,26 +242,18 @@ class ChatBackend:
             text = ChatText(self.chat)
             if not hands_on:
                 return ChatReader(text.keep)
-            return ChatReader(lambda reasoning, said: _given(text.cut(reasoning, said)), True)
+            return ChatReader(lambda reasoning, said: give(text.cut(reasoning, said)), True)
 
-        def _given(ids: Sequence[int]) -> bool:
+        def give(ids: Sequence[int]) -> bool:
             return take(ids) if ids else True
 
-        body = self._body(prefix.messages, options)
-        answer = await self.client.read_stream(
-            "/chat/completions", body, make, replica=replica, retry_timeout=retry_timeout
-        )
+        answer = await self._send(self._body(prefix.messages, options), make, options)
         if answer.finish_reason in ("stop", "length"):
-            _given([*text.ids, *text.finish()])
+            give([*text.ids, *text.finish()])
         return answer
 
     async def _answer(
-        self,
-        prefix: Prefix,
-        replica: int | None,
-        retry_timeout: float | None,
-        options: Mapping[str, Any],
-        stop: Sequence[str],
+        self, prefix: Prefix, options: Mapping[str, Any], stop: Sequence[str]
     ) -> Completion:
         """Answer behind thinking."""
         if not (prefix.thinking or self.from_nothing):
@@ -296,13 +261,8 @@ class ChatBackend:
                 "this chat cannot be made to answer without any thinking: leave 0 out of --budgets"
             )
         begin = prefix.after[len(self.chat.closer.ids) :]
-        body = self._behind(
-            prefix.messages,
-            self.chat.decode(prefix.thinking) or _NOTHING,
-            self.chat.decode(begin),
-            self.form,
-            **options,
-        )
+        thinking = self.chat.decode(prefix.thinking) or _NOTHING
+        body = self._behind(prefix.messages, thinking, self.chat.decode(begin), self.form, options)
         if stop:
             body["stop"] = list(stop)
         readers: list[ChatReader] = []
@@ -311,12 +271,16 @@ class ChatBackend:
             readers.append(ChatReader(lambda reasoning, text: True))
             return readers[-1]
 
-        answer = await self.client.read_stream(
-            "/chat/completions", body, make, replica=replica, retry_timeout=retry_timeout
-        )
+        answer = await self._send(body, make, options)
         if readers[-1].reasoning.strip():
             raise EngineError("the server thinks anew where it was given thinking to answer behind")
         return answer
+
+    async def _send(
+        self, body: Mapping[str, Any], make: Callable[[], ChatReader], options: Mapping[str, Any]
+    ) -> Completion:
+        where = {name: options.get(name) for name in ("replica", "retry_timeout")}
+        return await self.client.read_stream("/chat/completions", body, make, **where)
 
     def _behind(
         self,
@@ -324,7 +288,7 @@ class ChatBackend:
         reasoning: str,
         begin: str,
         form: Form,
-        **options: Any,
+        options: Mapping[str, Any],
     ) -> dict[str, Any]:
         """Return a request to go on with an answer that has begun behind reasoning."""
         last = {"role": "assistant", "reasoning_content": reasoning, "content": begin}
