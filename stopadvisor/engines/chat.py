@@ -1,7 +1,7 @@
 """The tokenizer's side of probing: rendered prompts, thinking markers and suffixes.
 
-Works on token ids throughout: text joined at a cut changes its tokenisation there.  Is handed a
-transformers tokenizer and imports neither transformers nor torch; knows no model.
+Works on token ids throughout: text that is split and joined again may give other tokens.  Is handed
+a transformers tokenizer and imports neither transformers nor torch; knows no model.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A model's files: whether they can be had at all, and a hash that tells them from others.
+"""A model's files: whether they can be reached, and a hash that tells them from others.
 
 Knows local folders and the Hugging Face Hub's cache and address; reads no configuration and no
 weights into a model.

@@ -85,7 +85,7 @@ def wrap(
     ----------
     model : transformers model
         A causal language model.  It is put into evaluation mode and its attention set to the one
-        that branches over a kept cache; by itself it goes on working as before.
+        that branches over a kept cache; used by itself it works as before.
     tokenizer : transformers tokenizer
         With a chat template.
     think_open, think_close : str, optional

@@ -177,7 +177,7 @@ class HfEngine:
         plan : ProbePlan
             Budgets, cue, caps, sampling and seed.
         on_tokens : callable, optional
-            Told while traces are drawn how many tokens more there are.
+            Called while traces are drawn with the number of new tokens.
 
         Returns
         -------
@@ -198,7 +198,7 @@ class HfEngine:
         ``answer`` every earlier one has a visible answer too.  Thinking that ends
         at an EOS without having been closed is over (``finish="stop"``) and has no natural
         answer.  Where prompt, thinking and answers do not fit the model's context together, the
-        thinking is cut earlier than the plan says, and a remark tells so.
+        thinking is cut earlier than the plan says, and a remark says so.
         """
         if not prompts:
             return []

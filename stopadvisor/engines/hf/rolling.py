@@ -38,7 +38,7 @@ class RollingSampler(Sampler):
             self._seen = torch.cat([self._seen, other._seen])
 
     def forget(self, steps: int) -> None:
-        """Count steps anew, as if the first so many had not been."""
+        """Drop the first so many steps, and count the rest from 0."""
         self._streams = self._streams[:, steps:]
 
 
@@ -75,7 +75,7 @@ class RollingBatch(TraceBatch):
 
     @property
     def ages(self) -> NDArray[np.int64]:
-        """Steps since each row joined: its generated tokens, if it goes on still."""
+        """Steps since each row joined: its generated tokens, while it is not over."""
         return self.steps - self._begin
 
     @property

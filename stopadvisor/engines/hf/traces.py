@@ -146,7 +146,7 @@ class TraceBatch:
     def finished(self, on_tokens: Callable[[int], None] | None = None) -> Iterator[Finished]:
         """Generate to the end and yield the rows as they leave the batch.
 
-        `on_tokens` is told after each step how many rows got a token that counts.
+        `on_tokens` is called after each step with the number of rows that got a token that counts.
         """
         while len(self.rows):
             live = int((~self.done).sum())
@@ -167,7 +167,7 @@ class TraceBatch:
             return  # what would be fed next is never used
         kept = self._kept
         positions = kept.start + self.steps - 1 - kept.pads
-        mask, key_positions = self._mask.upto(kept.cache.columns + 1)
+        mask, key_positions = self._mask.for_columns(kept.cache.columns + 1)
         logits = self._runner.forward(
             tokens[:, None], positions[:, None], kept.cache, mask, key_positions
         )
@@ -255,7 +255,7 @@ class _Padding:
         positions = places[None, :] - self._pads[:, None]  # (rows, columns)
         return additive(positions >= 0, self._runner.dtype)[:, None], positions
 
-    def upto(self, columns: int) -> tuple[Tensor | None, Tensor | None]:
+    def for_columns(self, columns: int) -> tuple[Tensor | None, Tensor | None]:
         """Return mask and key positions for this many columns; None when nothing is hidden."""
         if not self._needed:
             return None, None

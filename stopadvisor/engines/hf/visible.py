@@ -31,7 +31,7 @@ class StoppedTrace:
 
     branch: Branch
     prompt: Prompt
-    """Whose stream of numbers goes on."""
+    """Whose stream of random numbers is continued."""
     ids: tuple[int, ...]
     """Prompt and thinking up to the stop."""
     budget: int

@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 RETRY_TIMEOUT = 300.0
-"""Seconds that a request goes on failing before the run gives up."""
+"""Seconds for which a request that fails is sent again before the run gives up."""
 REQUEST_TIMEOUT = 600.0
 """Seconds that a server may take over one answer."""
 CONNECT_TIMEOUT = 10.0
@@ -103,8 +103,8 @@ class Client:
     request_timeout : float
         Seconds for one answer.
     retry_timeout : float
-        Seconds for which a request may go on failing before `EngineError` is raised: a server that
-        dies and comes back within them costs time, and nothing else.
+        Seconds for which a request that fails is sent again before `EngineError` is raised.  A
+        server that dies and comes back within that time costs time, and nothing else.
 
     Notes
     -----

@@ -168,7 +168,7 @@ class Reader(Protocol):
 
     @property
     def begun(self) -> bool:
-        """Whether something of it was handed on, so that it cannot be read anew."""
+        """Whether part of it was handed on, so that it cannot be read from its begin again."""
         ...
 
     def read(self, event: Mapping[str, Any]) -> bool:

@@ -1,8 +1,8 @@
 """A chat endpoint as a `Backend`: it thinks in a stream, and answers behind given thinking.
 
 Nothing resumes a chat's reasoning; some endpoints complete a message that holds reasoning and the
-begin of an answer, which is what a probe needs.  Which form of asking works is found out by what
-it changes.  Knows the tokenizer; nothing of probes or policies.
+begin of an answer, which is what a probe needs.  Which form of request works is seen from its
+effect.  Knows the tokenizer; nothing of probes or policies.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _TIMES = 8
 _CUE = "\n\nFinal answer:"
 _CUES = 4
 _NEARLY = 0.15
-"""Counts may differ by so much of what was added: the server may trim, and cut a join anew."""
+"""Share of the added tokens by which counts may differ: a server may trim, or split differently."""
 _SAID = 40
 """Characters of an answer that are waited for where reasoning would come first."""
 
@@ -70,7 +70,7 @@ class ChatBackend:
 
     Notes
     -----
-    Thinking is cut into tokens here, word by word, the same way in probing and in serving; the
+    Thinking is split into tokens here, word by word, alike in probing and in serving; the
     server's own tokens are not seen, so no log-probabilities are asked for.
     """
 
@@ -183,7 +183,7 @@ class ChatBackend:
         Raises
         ------
         EngineError
-            As there; or the server thinks anew where it was to answer.
+            As there; or the server begins to think again instead of answering.
         """
         prefix = _known(prompt)
         if not prefix.after:
@@ -207,7 +207,7 @@ class ChatBackend:
         Notes
         -----
         A chat cannot be resumed: where thinking stands behind the prompt, all of it is asked for
-        again, and what is known already is left out.
+        again, and the part that came before is skipped.
 
         Raises
         ------
@@ -273,7 +273,9 @@ class ChatBackend:
 
         answer = await self._send(body, make, options)
         if readers[-1].reasoning.strip():
-            raise EngineError("the server thinks anew where it was given thinking to answer behind")
+            raise EngineError(
+                "the server begins to think again where it was to answer behind given thinking"
+            )
         return answer
 
     async def _send(

@@ -25,7 +25,7 @@ class ChatReader(EventReader):
     take: Callable[[str, str], bool]
     """Is given pieces of reasoning and of the answer; answers whether it wants more."""
     hands_on: bool = False
-    """What was given away cannot be read anew."""
+    """Pieces go straight to the caller, so the answer cannot be read from its begin again."""
     reasoning: str = ""
     text: str = ""
 

@@ -278,7 +278,7 @@ async def _top_limit(client: Client, number: int) -> int:
         except Refused as error:
             _raise_if_final(error)
             return False
-        # Nothing is in them where the first token is an end that the server keeps to itself.
+        # Empty where the first token ends the answer and the server does not return it.
         return any(len(top) >= k for top in answer.top_logprobs or ())
 
     if await gives(USUAL_TOP):

@@ -131,7 +131,7 @@ class OpenAiEngine:
         ModelError
             It gives fewer.
         EngineError
-            It refuses, or goes on failing.
+            It refuses, or fails for longer than its retry time-out.
         """
         self.served_model.check_entropy(plan.entropy)
         ids = self.served_model.open(prompt.messages)
@@ -156,7 +156,7 @@ class OpenAiEngine:
         ModelError
             A prompt, the entropy or the generation settings do not fit the server.
         EngineError
-            The server refuses, or goes on failing for longer than its retry time-out.
+            The server refuses, or fails for longer than its retry time-out.
         """
         traces = dict(self.probe_each(prompts, plan))
         return [traces[i] for i in range(len(prompts))]
@@ -169,7 +169,7 @@ class OpenAiEngine:
     ) -> Iterator[tuple[int, RawTrace]]:
         """Do as `probe`, and hand out each trace as soon as it is finished.
 
-        `on_tokens` is not told: tokens are seen when their trace is finished.
+        `on_tokens` is never called: tokens are seen when their trace is finished.
 
         Yields
         ------

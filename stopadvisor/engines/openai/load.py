@@ -53,7 +53,7 @@ def load_engine(
     try:
         served = portal.call(partial(open_model, model, base_urls, **options))
     except BaseException as error:
-        # Told of the error it cancels what is still under way, as at Ctrl-C, and awaits no answer.
+        # Given the error, it cancels what is still under way, as at Ctrl-C, and waits for nothing.
         thread.__exit__(type(error), error, error.__traceback__)
         raise
     return OpenAiEngine(
@@ -181,7 +181,7 @@ async def _check_tokenizer(client: Client, chat: Chat) -> None:
     Raises
     ------
     ModelError
-        They cut the same text differently.
+        They split the same text differently.
     """
     from stopadvisor.engines.http.retries import OPENING_TIMEOUT
 
@@ -198,7 +198,7 @@ async def _check_tokenizer(client: Client, chat: Chat) -> None:
         if theirs is not None and theirs != ours:
             raise ModelError(
                 f"the tokenizer of {chat.name!r} is not the one that {url} "
-                "uses: they cut the same text differently; name the right one with --tokenizer"
+                "uses: they split the same text differently; name the right one with --tokenizer"
             )
 
 
@@ -235,8 +235,8 @@ def _remarks(served: ServedModel) -> list[str]:
             "the endpoint is a chat that shows its reasoning and cannot resume it (visible-stream);"
             f" it answers behind given reasoning ({form}): probed and served with overlap, no "
             "log-probabilities: only families that read answers' texts can be used",
-            "thinking is cut into tokens of the local tokenizer, word by word: a policy from these "
-            "probes is for endpoints of this kind",
+            "thinking is split into tokens of the local tokenizer, word by word: a policy from "
+            "these probes is for endpoints of this kind",
         ]
     name = "the server" if endpoint.server is None else f"the server (version {endpoint.server})"
     logprobs = (

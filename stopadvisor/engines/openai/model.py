@@ -1,7 +1,7 @@
 """A served model with its tokenizer: traces, forced answers and visible answers, one at a time.
 
-A server ends an answer by its own rules only, so answers are cut here by the same rules as the hf
-engine's, token by token.  Everything is asynchronous and holds no state but the client's, so that a
+A server ends an answer by its own rules only, so the rules of the hf engine are applied here to its
+tokens, one by one.  Everything is asynchronous and holds no state but the client's, so that a
 serving loop can use it for one request.  Knows no batches, no files and no gold.
 """
 
@@ -147,7 +147,7 @@ class ServedModel:
         Raises
         ------
         EngineError
-            The server refuses, or goes on failing for longer than its retry time-out.
+            The server refuses, or fails for longer than its retry time-out.
 
         Notes
         -----
@@ -281,7 +281,7 @@ class ServedModel:
                 at,
                 max_tokens=cap - len(ids),
                 logprobs=k,
-                # Only a request's first newline can end it; one before content goes on below.
+                # A newline ends the request; one before any content does not end the answer.
                 stop=["\n"],
                 **GREEDY,
             )
@@ -397,4 +397,4 @@ class ServedModel:
 
 
 _STALLED = 5
-"""Streams in a row that may bring nothing new; those that do are gone on with."""
+"""Streams in a row that may break off without a new token before this is an error."""

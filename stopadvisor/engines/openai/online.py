@@ -161,7 +161,7 @@ class PolicyServer:
         ModelError
             The prompt does not fit the server's context.
         EngineError
-            The server refuses, or goes on failing for longer than its retry time-out.
+            The server refuses, or fails for longer than its retry time-out.
         """
         (request,) = make_requests([prompt], self.policy, task=task)
         return await self._service.answer(request)

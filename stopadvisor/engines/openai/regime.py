@@ -1,7 +1,7 @@
 """The serving regime of a server, measured: who pays for the tokens that are sent again.
 
 Prompts that nobody sent before are sent twice; what the server says it took from its cache, and
-how long it took, tell a prefix cache, its block size, and a server that computes everything anew.
+how long it took, tell a prefix cache, its block size, and a server that computes everything again.
 Probes that were recorded say whether that held under load.  Knows a backend's `complete`; nothing
 of workloads, answers or policies.
 """
@@ -226,8 +226,8 @@ def measure_engine(engine: OpenAiEngine, cue: str) -> RegimeMeasure:
     suffix = len(engine.suffix_ids(cue))
     if not engine.served_model.endpoint.resumes:
         # Token ids that belong to no conversation cannot be sent: its probes alone tell.
-        told = [row.cached_tokens for row in engine.requests if row.kind == "probe"]
-        counts = [cached for cached in told if cached is not None]
+        reported = [row.cached_tokens for row in engine.requests if row.kind == "probe"]
+        counts = [cached for cached in reported if cached is not None]
         block = math.gcd(*counts)
         return watched(
             found_in_cache(engine.requests, suffix, block or 1) if counts else None, block

@@ -84,7 +84,7 @@ class Prefix(Sequence[int]):
     prompt_ids: tuple[int, ...]
     """Thinking opened."""
     thinking: tuple[int, ...] = ()
-    """Drawn behind the prompt; of a trace that goes on behind its closer all of it."""
+    """Drawn behind the prompt; of a trace that is past its closer, all that was drawn."""
     after: tuple[int, ...] = ()
     """Closer, cue and what was answered so far; nothing while it thinks."""
     _ids: tuple[int, ...] = field(init=False, repr=False)

@@ -76,7 +76,7 @@ async def streaming(model: ServedModel, trace: Trace) -> AsyncIterator[StreamedT
     Raises
     ------
     EngineError
-        The server refuses, or goes on failing for longer than its retry time-out.
+        The server refuses, or fails for longer than its retry time-out.
     """
     stream = StreamedThinking(model, trace)
     try:
