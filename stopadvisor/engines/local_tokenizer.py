@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import transformers
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
 from stopadvisor.engines.model_files import require_hub
 from stopadvisor.errors import ModelError
 
-__all__ = ["LoadedTokenizer", "load_tokenizer", "stop_ids"]
+__all__ = ["LoadedTokenizer", "load_tokenizer", "quiet", "stop_ids"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def load_tokenizer(model: str) -> LoadedTokenizer:
     """
     if not Path(model).is_dir():
         require_hub(model)
-    with _quiet():
+    with quiet():
         try:
             tokenizer = AutoTokenizer.from_pretrained(model)
         except Exception as error:  # the hub, its client and the parsers raise many
@@ -86,12 +87,19 @@ def stop_ids(generation: Any, tokenizer: Any) -> tuple[int, ...]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep transformers' advice to itself."""
+def quiet(*, bars: bool = True) -> Iterator[None]:
+    """Silence transformers' advice, and its bars where nothing is downloaded."""
     log: Any = transformers.utils.logging
-    verbosity = log.get_verbosity()
+    hub: Any = huggingface_hub.utils.logging
+    verbosity, shown = (log.get_verbosity(), hub.get_verbosity()), log.is_progress_bar_enabled()
     log.set_verbosity_error()
+    hub.set_verbosity_error()
+    if not bars:
+        log.disable_progress_bar()
     try:
         yield
     finally:
-        log.set_verbosity(verbosity)
+        log.set_verbosity(verbosity[0])
+        hub.set_verbosity(verbosity[1])
+        if shown:
+            log.enable_progress_bar()

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import huggingface_hub
 import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -21,7 +20,7 @@ from stopadvisor.engines.hf.cache import register_attention
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.runner import Runner, check_branches
 from stopadvisor.engines.hf.size import ModelSize, check_size, free_memory, stored_width
-from stopadvisor.engines.local_tokenizer import stop_ids
+from stopadvisor.engines.local_tokenizer import quiet, stop_ids
 from stopadvisor.engines.model_files import content_revision
 from stopadvisor.engines.sampling import identity_settings
 from stopadvisor.errors import ModelError
@@ -54,7 +53,7 @@ def assemble(
     chat_options : mapping
         Keyword arguments of `Chat.of`.
     """
-    with _quiet(folder is not None):
+    with quiet(bars=folder is None):
         with _loading(model, "configuration"):
             config = AutoConfig.from_pretrained(model)
         window = _check_layers(model, config)
@@ -338,22 +337,3 @@ def _loading(model: str, part: str) -> Iterator[None]:
 def _first_line(error: Exception) -> str:
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0]
-
-
-@contextmanager
-def _quiet(local: bool) -> Iterator[None]:
-    """Keep transformers' advice to itself, and its bar too where nothing is downloaded."""
-    log: Any = transformers.utils.logging
-    hub: Any = huggingface_hub.utils.logging
-    verbosity, bar = (log.get_verbosity(), hub.get_verbosity()), log.is_progress_bar_enabled()
-    log.set_verbosity_error()
-    hub.set_verbosity_error()
-    if local:
-        log.disable_progress_bar()
-    try:
-        yield
-    finally:
-        log.set_verbosity(verbosity[0])
-        hub.set_verbosity(verbosity[1])
-        if bar:
-            log.enable_progress_bar()

@@ -21,7 +21,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type
 
 from stopadvisor.engines.http.completion import (
     Completion,
-    Reader,
+    EventReader,
     StreamReader,
     Take,
     Unfinished,
@@ -246,7 +246,7 @@ class Client:
         self,
         path: str,
         body: Mapping[str, Any],
-        make_reader: Callable[[], Reader],
+        make_reader: Callable[[], EventReader],
         *,
         replica: int | None = None,
         retry_timeout: float | None = None,

@@ -6,14 +6,14 @@ Whole, or piece by piece as it is streamed.  Knows the JSON that servers send; n
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 __all__ = [
     "Completion",
     "EventReader",
-    "Reader",
     "StreamReader",
     "Take",
     "Unfinished",
@@ -163,34 +163,30 @@ async def read_events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[Any]:
             yield json.loads(data)
 
 
-class Reader(Protocol):
+@dataclass
+class EventReader(ABC):
     """Puts the events of one streamed answer together."""
 
-    @property
-    def begun(self) -> bool:
-        """Whether part of it was handed on, so that it cannot be read from its begin again."""
-        ...
-
-    def read(self, event: Mapping[str, Any]) -> bool:
-        """Take one event; whether more are wanted."""
-        ...
-
-    def result(self, seconds: float, *, broken: bool = False) -> Completion:
-        """Return what came, once no more does."""
-        ...
-
-
-@dataclass
-class EventReader:
-    """What readers of streamed answers have in common."""
-
+    text: str = field(default="", kw_only=True)
     finish: str | None = field(default=None, kw_only=True)
     usage: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
 
-    def choice(self, event: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """Take the counts and the end out of an event, and return its choice.
+    @property
+    @abstractmethod
+    def begun(self) -> bool:
+        """Whether part of it was handed on, so that it cannot be read from its begin again."""
 
-        None for an event without one, such as that which counts tokens.
+    @property
+    def token_ids(self) -> tuple[int, ...] | None:
+        """Its tokens so far; None where they came without ids."""
+        return None
+
+    @abstractmethod
+    def add(self, choice: Mapping[str, Any]) -> bool:
+        """Take one piece; whether more are wanted."""
+
+    def read(self, event: Mapping[str, Any]) -> bool:
+        """Take one event; whether more are wanted.
 
         Raises
         ------
@@ -204,44 +200,12 @@ class EventReader:
         self.usage = event.get("usage") or self.usage
         choices: Sequence[Mapping[str, Any]] = event["choices"]
         if not choices:
-            return None
+            return True  # an event that counts tokens, for example
         self.finish = read_finish(choices[0].get("finish_reason")) or self.finish
-        return choices[0]
-
-
-@dataclass
-class StreamReader(EventReader):
-    """Puts the events of one streamed answer together."""
-
-    take: Take
-    ids: list[int] = field(default_factory=list)
-    text: str = ""
-    named: bool = True
-    """All text so far came with its token ids."""
-
-    @property
-    def begun(self) -> bool:
-        """Whether something was handed on."""
-        return bool(self.ids)
-
-    def read(self, event: Mapping[str, Any]) -> bool:
-        """Take one event; whether more are wanted.  Errors are those of `choice`."""
-        choice = self.choice(event)
-        if choice is None:
+        if self.add(choices[0]):
             return True
-        ids = choice.get("token_ids")
-        if ids is None:
-            ids = _ids_of_names((choice.get("logprobs") or {}).get("tokens"))
-        text = str(choice.get("text") or "")
-        self.text += text
-        self.named = self.named and (ids is not None or not text)
-        if ids:
-            new = [int(i) for i in ids]
-            self.ids += new
-            if not self.take(new):
-                self.finish = self.finish or "closed"
-                return False
-        return True
+        self.finish = self.finish or "closed"
+        return False
 
     def result(self, seconds: float, *, broken: bool = False) -> Completion:
         """Return what came, once no more does.
@@ -253,15 +217,48 @@ class StreamReader(EventReader):
         """
         if self.finish is None and not broken:
             raise ValueError("the stream ends without a finish_reason")
-        prompt, _, cached = read_usage(self.usage)
+        prompt, decoded, cached = read_usage(self.usage)
+        ids = self.token_ids
         return Completion(
-            token_ids=tuple(self.ids) if self.named else None,
+            token_ids=ids,
             text=self.text,
             logprobs=None,
             top_logprobs=None,
             finish_reason=self.finish or "broken",
             prompt_tokens=prompt,
-            decoded_tokens=len(self.ids),
+            decoded_tokens=decoded if ids is None else len(ids),
             cached_tokens=cached,
             seconds=seconds,
         )
+
+
+@dataclass
+class StreamReader(EventReader):
+    """Puts a streamed completion together, and hands its tokens on."""
+
+    take: Take
+    ids: list[int] = field(default_factory=list)
+    named: bool = True
+    """All text so far came with its token ids."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether tokens were handed on."""
+        return bool(self.ids)
+
+    @property
+    def token_ids(self) -> tuple[int, ...] | None:
+        """Its tokens so far."""
+        return tuple(self.ids) if self.named else None
+
+    def add(self, choice: Mapping[str, Any]) -> bool:
+        """Take one piece and hand its tokens on."""
+        ids = choice.get("token_ids")
+        if ids is None:
+            ids = _ids_of_names((choice.get("logprobs") or {}).get("tokens"))
+        text = str(choice.get("text") or "")
+        self.text += text
+        self.named = self.named and (ids is not None or not text)
+        new = [int(i) for i in ids or ()]
+        self.ids += new
+        return not new or self.take(new)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stopadvisor.engines.chat import Chat
-from stopadvisor.engines.http.completion import Completion, EventReader, read_usage
+from stopadvisor.engines.http.completion import EventReader
 
 __all__ = ["ChatReader", "ChatText", "Cutter"]
 
@@ -27,44 +27,20 @@ class ChatReader(EventReader):
     hands_on: bool = False
     """Pieces go straight to the caller, so the answer cannot be read from its begin again."""
     reasoning: str = ""
-    text: str = ""
 
     @property
     def begun(self) -> bool:
         """Whether something was handed on."""
         return self.hands_on and bool(self.reasoning or self.text)
 
-    def read(self, event: Mapping[str, Any]) -> bool:
-        """Take one event; whether more are wanted.  Errors are those of `choice`."""
-        choice = self.choice(event)
-        if choice is None:
-            return True
+    def add(self, choice: Mapping[str, Any]) -> bool:
+        """Take one piece of reasoning, or of the answer."""
         delta = choice.get("delta") or {}
         reasoning = str(delta.get("reasoning_content") or delta.get("reasoning") or "")
         text = str(delta.get("content") or "")
         self.reasoning += reasoning
         self.text += text
-        if (reasoning or text) and not self.take(reasoning, text):
-            self.finish = self.finish or "closed"
-            return False
-        return True
-
-    def result(self, seconds: float, *, broken: bool = False) -> Completion:
-        """Return what came, without ids; see `completion.StreamReader`."""
-        if self.finish is None and not broken:
-            raise ValueError("the stream ends without a finish_reason")
-        prompt, decoded, cached = read_usage(self.usage)
-        return Completion(
-            token_ids=None,
-            text=self.text,
-            logprobs=None,
-            top_logprobs=None,
-            finish_reason=self.finish or "broken",
-            prompt_tokens=prompt,
-            decoded_tokens=decoded,
-            cached_tokens=cached,
-            seconds=seconds,
-        )
+        return not (reasoning or text) or self.take(reasoning, text)
 
 
 class Cutter:
