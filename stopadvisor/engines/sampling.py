@@ -1,6 +1,6 @@
-"""What a plan and a model's own settings ask of an engine: how to draw, what to measure.
+"""What a plan and a model's own settings ask of an engine: how to draw, how far, what to measure.
 
-The same reading for every engine.  Knows no model, no tokenizer and no server.
+The same reading for every engine.  Knows no model and no server.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from stopadvisor.engines.chat import Chat
 from stopadvisor.errors import ModelError, ProbeError
 from stopadvisor.probes.plan import ProbePlan
 
-__all__ = ["Sampling", "entropy_top_k", "identity_settings"]
+__all__ = ["Sampling", "entropy_top_k", "identity_settings", "thinking_room"]
 
 _IDENTITY = ("do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 """Generation settings that are a part of an engine's identity."""
@@ -96,6 +97,27 @@ class Sampling:
     def to_json(self) -> dict[str, float]:
         """Return the settings as plain values."""
         return asdict(self)
+
+
+def thinking_room(context: int | None, prompt_tokens: int, chat: Chat, plan: ProbePlan) -> int:
+    """Return the plan's cap on thinking, or less where the model's context leaves less.
+
+    Raises
+    ------
+    ModelError
+        The prompt leaves no room at all.
+    """
+    if context is None:
+        return plan.max_think
+    probe = len(chat.suffix_ids(plan.cue)) + plan.cap
+    after = max(len(chat.closer.ids) + plan.answer_cap, probe)
+    room = context - prompt_tokens - after
+    if room < 1:
+        raise ModelError(
+            f"a prompt of {prompt_tokens} tokens leaves no room for thinking: prompt, thinking "
+            f"and an answer of {after} tokens must fit the context of {context} tokens"
+        )
+    return min(room, plan.max_think)
 
 
 def identity_settings(generation_config: Any) -> dict[str, Any]:

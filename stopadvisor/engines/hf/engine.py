@@ -26,8 +26,7 @@ from stopadvisor.engines.hf.size import free_memory, kv_bytes_per_token
 from stopadvisor.engines.hf.traces import Finished, Limits, TraceBatch
 from stopadvisor.engines.hf.visible import StoppedTrace, visible_answers
 from stopadvisor.engines.raw_trace import raw_trace
-from stopadvisor.engines.sampling import entropy_top_k
-from stopadvisor.errors import ModelError
+from stopadvisor.engines.sampling import entropy_top_k, thinking_room
 from stopadvisor.probes.plan import Capabilities, Check, ProbePlan, Prompt, RawTrace
 
 __all__ = ["HfEngine", "ran_out_of_memory"]
@@ -224,7 +223,7 @@ class HfEngine:
         entropy_top_k(plan.entropy)  # refused before, not after, the traces are drawn
         suffix = self.suffix_ids(plan.cue)
         ids = [self.chat.prompt_ids(prompt.messages) for prompt in prompts]
-        limits = self.limits(ids, plan, len(suffix))
+        limits = self.limits(ids, plan)
         traces: list[RawTrace | None] = [None] * len(prompts)
         with torch.inference_mode():
             streams = (
@@ -253,7 +252,7 @@ class HfEngine:
         return [trace for trace in traces if trace is not None]
 
     def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int | None:
-        """Return the thinking tokens that the context leaves to each of these prompts.
+        """Return the thinking tokens that the context leaves to each of these prompts, or the cap.
 
         None where the model's configuration names no context.
 
@@ -262,38 +261,24 @@ class HfEngine:
         ModelError
             A prompt leaves no room at all.
         """
-        ids = [self.chat.prompt_ids(prompt.messages) for prompt in prompts]
-        room = self._room(ids, plan, len(self.suffix_ids(plan.cue)))
-        return None if room is None else int(room.min())
-
-    def _room(self, ids: list[list[int]], plan: ProbePlan, suffix: int) -> NDArray[np.int64] | None:
-        """Thinking tokens that the context leaves to each prompt, answers set aside."""
         if self.context is None:
             return None
-        after = max(len(self.chat.closer.ids) + plan.answer_cap, suffix + plan.cap)
-        room = np.array([self.context - len(prompt) - after for prompt in ids])
-        if (room < 1).any():
-            worst = int(room.argmin())
-            raise ModelError(
-                f"a prompt of {len(ids[worst])} tokens leaves no room for thinking: prompt, "
-                f"thinking and an answer of {after} tokens must fit the context of "
-                f"{self.context} tokens"
-            )
-        return room
+        rendered = [self.chat.prompt_ids(prompt.messages) for prompt in prompts]
+        return int(self._max_think(rendered, plan).min())
 
-    def limits(self, ids: list[list[int]], plan: ProbePlan, suffix: int) -> Limits:
-        """Return when each of these prompts' traces is over; `suffix` tokens precede a probe."""
-        closer = self.chat.closer.ids
-        max_think = np.full(len(ids), plan.max_think)
-        room = self._room(ids, plan, suffix)
-        if room is not None:
-            if (room < max_think).any():
-                self._remark_once(
-                    f"thinking is cut before {plan.max_think} tokens for some questions: the "
-                    f"model's context is {self.context} tokens"
-                )
-            max_think = np.minimum(max_think, room)
-        return Limits(closer, self.stop_ids, max_think, plan.answer_cap)
+    def _max_think(self, prompts: list[list[int]], plan: ProbePlan) -> NDArray[np.int64]:
+        context, chat = self.context, self.chat
+        return np.array([thinking_room(context, len(ids), chat, plan) for ids in prompts])
+
+    def limits(self, prompts: list[list[int]], plan: ProbePlan) -> Limits:
+        """Return when each of these prompts' traces is over."""
+        max_think = self._max_think(prompts, plan)
+        if (max_think < plan.max_think).any():
+            self._remark_once(
+                f"thinking is cut before {plan.max_think} tokens for some questions: the "
+                f"model's context is {self.context} tokens"
+            )
+        return Limits(self.chat.closer.ids, self.stop_ids, max_think, plan.answer_cap)
 
     def _remark_once(self, remark: str) -> None:
         if remark not in self.remarks:

@@ -279,7 +279,7 @@ class _Serving:
         requests = [self.requests[i] for i in taken]
         engine, plan = self.engine, self.plan
         prompts = [engine.chat.prompt_ids(request.prompt.messages) for request in requests]
-        limits = engine.limits(prompts, plan, len(self._suffix))
+        limits = engine.limits(prompts, plan)
         streams = (
             uniforms([r.prompt for r in requests], plan.seed, limits.steps)
             if self._sampling.temperature > 0

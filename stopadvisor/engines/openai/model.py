@@ -30,7 +30,7 @@ from stopadvisor.engines.openai.trace import (
     mean_statistics,
     token_statistics,
 )
-from stopadvisor.engines.sampling import Sampling, entropy_top_k
+from stopadvisor.engines.sampling import Sampling, entropy_top_k, thinking_room
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.probes.plan import ProbePlan, Prompt
 
@@ -239,18 +239,7 @@ class ServedModel:
         ModelError
             The prompt leaves no room at all.
         """
-        if self.context is None:
-            return plan.max_think
-        probe = len(self.chat.suffix_ids(plan.cue)) + plan.cap
-        after = max(len(self.chat.closer.ids) + plan.answer_cap, probe)
-        room = self.context - len(prompt_ids) - after
-        if room < 1:
-            raise ModelError(
-                f"a prompt of {len(prompt_ids)} tokens leaves no room for thinking: prompt, "
-                f"thinking and an answer of {after} tokens must fit the server's context of "
-                f"{self.context}"
-            )
-        return min(room, plan.max_think)
+        return thinking_room(self.context, len(prompt_ids), self.chat, plan)
 
     async def force(self, trace: Trace, at: int) -> ForcedAnswer:
         """Force a short answer behind `at` tokens of thinking, greedily.
