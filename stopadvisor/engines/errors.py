@@ -1,4 +1,4 @@
-"""What an engine raises beside `EngineError` and `ModelError`.  Knows no engine."""
+"""The error of too large a batch, and the first of ours among several.  Knows no engine."""
 
 from __future__ import annotations
 

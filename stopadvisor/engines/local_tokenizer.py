@@ -1,6 +1,6 @@
 """A model's tokenizer and generation settings, without its weights and without torch.
 
-For engines that run the model elsewhere.  Importing this module imports transformers.
+For a model that runs at a server.  Importing this module imports transformers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From a configuration, or from a loaded model, to a checked engine: what needs torch of loading.
+"""The part of loading that needs torch: from a name, or from a loaded model, to a checked engine.
 
 Order: configuration, layers, tokenizer and markers, size, and only then the weights.
 """

@@ -1,4 +1,4 @@
-"""Loading a model, and refusing by name what this engine cannot probe.
+"""Load a model, or refuse with a reason what this engine cannot probe.
 
 Refusals come in order of cost: by name and folder, then by configuration, by tokenizer, and only
 then are weights read.  Importing this module imports neither torch nor transformers.

@@ -1,8 +1,8 @@
 """Seconds and memory of serving with probes, measured on this machine.
 
-Per question: batches are answered whole, with and without probes, in turn, so that what else the
-machine does hits all alike.  Per token: differences between a long and a short run, so that what a
-call costs whatever its length falls out.  Knows no policy and no file.
+Per question: batches are answered with and without probes in turn, so that other work on the
+machine slows all of them alike.  Per token: the difference between a long and a short run, so that
+the fixed cost of a call cancels.  Knows no policy and no file.
 """
 
 from __future__ import annotations

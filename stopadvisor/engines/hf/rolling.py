@@ -1,8 +1,8 @@
-"""A batch that rows join and leave while the others go on.
+"""A batch whose rows are replaced one by one while the others are drawn.
 
 A request that stops early is worth its time only if its place is taken at once: a batch that waits
 for its longest row saves nothing.  Rows join as prompts padded on the left up to the present
-column, so that all rows still take the same step; what each has generated counts from the step at
+column, so that all rows still take the same step; the tokens of a row are counted from the step at
 which it joined.  Knows no probes and no policy.
 """
 

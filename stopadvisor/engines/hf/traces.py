@@ -1,7 +1,7 @@
-"""Traces of a batch, one token at a time, over a cache that is kept.
+"""Traces of a batch, drawn one token at a time over a cache that is kept.
 
-The loop is a small resumable object: it can be advanced to a budget, probed there, and advanced
-again.  Rows that are done leave the batch in halves and take their part of the cache with them.
+A batch can be advanced to a budget, probed there, and advanced again.  Once half of its rows are
+done, they leave it and take their part of the cache with them.
 Knows thinking, its closer and the visible answer; nothing of probes.
 """
 

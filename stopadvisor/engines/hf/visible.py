@@ -1,7 +1,8 @@
 """Visible answers of traces that were stopped: thinking is closed and the model writes its answer.
 
-They grow on a copy of the stopped rows' cache, with what was drawn behind the stop hidden.  Drawn
-as the trace is, from the same stream of numbers, as if the model had closed its thinking there.
+They grow on a copy of the stopped rows' cache, where tokens drawn behind the stop are hidden.  The
+same stream of random numbers is used, as if the model had closed its thinking there.  Knows tokens
+and caches; no policy.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Asking servers over HTTP: which replica, again when it fails, and reading answers strictly.
+"""An HTTP client for equal servers: picks one, retries what fails, reads answers strictly.
 
 Public is `client.Client`; the other modules are its parts.
 """

@@ -1,6 +1,6 @@
-"""An answer of ``/v1/completions``, read strictly: what does not look like one is no answer.
+"""Answers of ``/v1/completions``, whole or streamed, read strictly.
 
-Whole, or piece by piece as it is streamed.  Knows the JSON that servers send; nothing of sending.
+What does not look like an answer is an error.  Knows the JSON that servers send, not how.
 """
 
 from __future__ import annotations

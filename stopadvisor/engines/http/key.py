@@ -1,4 +1,4 @@
-"""An API key that is sent to its server, and shown nowhere else.
+"""An API key that is sent to its servers and shown nowhere.
 
 Knows the environment and HTTP headers.
 """

@@ -1,4 +1,4 @@
-"""When to ask again, and when to give up.
+"""When to send a request again, and when to give up.
 
 Clocks and pauses for `tenacity`; knows no request and no server.
 """

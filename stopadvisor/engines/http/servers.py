@@ -1,4 +1,4 @@
-"""Equal servers: their addresses, how each is doing, and which is asked next.
+"""Servers of the same model: their addresses, which of them work, and which is asked next.
 
 Knows no requests.
 """

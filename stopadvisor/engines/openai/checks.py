@@ -1,4 +1,4 @@
-"""What preflight asks of a server beside the checks of every engine: obeying, caching, top-k.
+"""Checks of preflight that only a server needs: limits, resuming, caching, log-probabilities.
 
 Servers accept unknown fields in silence, so each is shown to have an effect.  Knows one prompt and
 the plan; no workload.

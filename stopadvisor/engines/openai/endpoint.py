@@ -1,4 +1,4 @@
-"""What an endpoint can do, found out by asking it.
+"""What an endpoint can do, learned by asking it.
 
 Servers accept unknown fields in silence, so a capability counts only where an answer shows it.
 Knows the client; nothing of thinking, probes or policies.

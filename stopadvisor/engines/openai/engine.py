@@ -1,8 +1,8 @@
 """The engine over HTTP: prompts in, probed traces out, every slot of the server busy.
 
-Questions are worked on independently, each a trace and then its forced answers, and handed out as
-they finish; no batch waits for its slowest.  The event loop runs in a thread of its own, so that
-grading and writing do not hold the server up.  Knows no gold answer and no file.
+Each question is worked on by itself, first its trace and then its forced answers, and handed out
+when it is finished; no batch waits for its slowest.  The event loop runs in a thread of its own, so
+that grading and writing do not hold the server up.  Knows no gold answer and no file.
 """
 
 from __future__ import annotations

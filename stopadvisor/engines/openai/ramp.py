@@ -1,4 +1,4 @@
-"""How many requests at once a server takes well: a short ramp that keeps latency bounded.
+"""How many requests at once a server serves well, found by sending more and more.
 
 Knows a backend and a few prompts; nothing of probing.
 """
