@@ -56,7 +56,7 @@ _MALFORMED = (ValueError, KeyError, TypeError, IndexError, AttributeError)
 """What reading an answer that does not look like one raises."""
 FINAL = {401, 402, 403}
 """Statuses of a key, or an account, with which nothing can be asked."""
-_PASSING = {408, 425, 429, 500, 502, 503, 504, 529}
+_TRANSIENT = {408, 425, 429, 500, 502, 503, 504, 529}
 """Statuses that another attempt may change."""
 _SHOWN = 200
 """Characters of a server's message that are passed on."""
@@ -375,7 +375,7 @@ class Client:
 
     def _raise_for(self, server: Server, response: httpx2.Response) -> None:
         """Say what a status means: ask again, after a pause perhaps, or give up."""
-        if response.status_code not in _PASSING:
+        if response.status_code not in _TRANSIENT:
             raise self._refused(server, response)
         pause = _retry_after(response)
         server.rest(pause)

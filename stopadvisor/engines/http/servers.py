@@ -61,7 +61,7 @@ class Servers:
         return number
 
     def pick(self, replica: int | None) -> Server:
-        """Take the home while it is well, else the least busy server that is."""
+        """Take the replica while it works, else the least busy server that does."""
         well = self._well() or self._all
         if replica is not None and self._all[replica] in well:
             return self._all[replica]
