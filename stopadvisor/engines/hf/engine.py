@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -252,7 +252,7 @@ class HfEngine:
         return [trace for trace in traces if trace is not None]
 
     def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int | None:
-        """Return the thinking tokens that the context leaves to each of these prompts, or the cap.
+        """Return the thinking tokens that the context leaves to each of these prompts.
 
         None where the model's configuration names no context.
 
@@ -264,7 +264,8 @@ class HfEngine:
         if self.context is None:
             return None
         rendered = [self.chat.prompt_ids(prompt.messages) for prompt in prompts]
-        return int(self._max_think(rendered, plan).min())
+        # Whatever the plan's cap is.
+        return int(self._max_think(rendered, replace(plan, max_think=self.context)).min())
 
     def _max_think(self, prompts: list[list[int]], plan: ProbePlan) -> NDArray[np.int64]:
         context, chat = self.context, self.chat

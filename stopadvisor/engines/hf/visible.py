@@ -9,21 +9,49 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import torch
 
+from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.hf.branch import Branch
 from stopadvisor.engines.hf.cache import KeptCache, additive
+from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.engines.hf.sampler import Sampler, uniforms
 from stopadvisor.engines.hf.traces import Kept
+from stopadvisor.engines.sampling import Sampling
 from stopadvisor.probes.plan import ProbePlan, Prompt
 
-if TYPE_CHECKING:
-    from stopadvisor.engines.hf.engine import HfEngine
-
 __all__ = ["StoppedTrace", "visible_answers"]
+
+
+class Writer(Protocol):
+    """The part of `engine.HfEngine` that visible answers need."""
+
+    @property
+    def runner(self) -> Runner:
+        """The model."""
+        ...
+
+    @property
+    def chat(self) -> Chat:
+        """The thinking markers."""
+        ...
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """Ids that end the generation."""
+        ...
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens that the model's distribution is over."""
+        ...
+
+    def sampling(self, plan: ProbePlan) -> Sampling:
+        """Settings under which this plan's traces are drawn."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -40,7 +68,7 @@ class StoppedTrace:
 
 
 def visible_answers(
-    engine: HfEngine, kept: Kept, traces: Sequence[StoppedTrace], plan: ProbePlan
+    engine: Writer, kept: Kept, traces: Sequence[StoppedTrace], plan: ProbePlan
 ) -> list[list[int]]:
     """Close the thinking and decode a visible answer behind each trace.
 
@@ -105,7 +133,7 @@ def visible_answers(
     return answers
 
 
-def _sampler(engine: HfEngine, traces: Sequence[StoppedTrace], plan: ProbePlan) -> Sampler:
+def _sampler(engine: Writer, traces: Sequence[StoppedTrace], plan: ProbePlan) -> Sampler:
     """Go on in each question's stream behind the closer."""
     sampling, closer = engine.sampling(plan), engine.chat.closer.ids
     streams = np.empty((len(traces), 0))
