@@ -69,7 +69,6 @@ def signals_of(
 
     Parameters
     ----------
-    table : GradedTable
     learned : ndarray of float, shape (n_questions, n_scheduled), optional
         Out-of-fold probabilities.
     columns : tuple of int

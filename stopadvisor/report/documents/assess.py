@@ -243,8 +243,6 @@ def assessment_document(
 
     Parameters
     ----------
-    assessment : FitAssessment or PaperAssessment
-    remarks : sequence of str
     server : RegimeMeasure, optional
         What the probed server was measured to be.
 

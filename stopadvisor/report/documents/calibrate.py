@@ -152,12 +152,8 @@ def calibration_document(
     ----------
     assessment : FitAssessment
         Of the fit questions, under the settings that were calibrated.
-    calibration : Calibration
-    look : Look
     content : mapping
         Of the policy as written to `policy_path`.
-    policy_path : Path
-    remarks : sequence of str
     """
     choice = assessment.choice
     advice = assessment.recommendation
@@ -196,7 +192,6 @@ def transfer_calibration_document(
     ----------
     folder : Path
         Of the run that was calibrated on.
-    found : TransferCertification
     source : mapping
         Content of the policy that the rule comes from.
     source_path, policy_path : Path
@@ -242,15 +237,11 @@ def certification_fields(
     ----------
     folder : Path
         Of the run that was calibrated on.
-    alpha : float
-    calibration : Calibration
-    look : Look
     conditional : bool
         Whether alpha is a share of the questions that full thinking gets right; a refusal, which
         has no certificate to say so, is worded by it.
     content : mapping
         Of the policy as written to `policy_path`.
-    policy_path : Path
     """
     refusal = calibration.refusal
     return {

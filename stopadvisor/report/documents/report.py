@@ -42,11 +42,8 @@ def report_document(
 
     Parameters
     ----------
-    run, page : Path
-    size : int
     assessment, calibration : mapping
         The documents that the page shows.
-    remarks : sequence of str
     """
     return {
         "schema": SCHEMA,

@@ -91,7 +91,6 @@ def transfer_fields(
         Of the source policy.
     path : Path
         Its file.
-    comparison : ComparisonFields, optional
     """
     return {
         "protocol": TARGET_CALIBRATED,

@@ -134,8 +134,6 @@ def verification_document(
 
     Parameters
     ----------
-    result : Verification
-    policy : Policy
     policy_path, run : Path
         The files that were held against each other.
     serving, unit : str
@@ -144,7 +142,6 @@ def verification_document(
         Whether other conditions than the policy's were allowed.
     test_only : bool
         Whether only the test part was looked at.
-    remarks : list of str
     """
     outcome, fresh = result.outcome, result.fresh
     saved = outcome.answer_saving_pct

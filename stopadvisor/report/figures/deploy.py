@@ -42,7 +42,6 @@ def deploy_figures(choice: Choice, opened: OpenedRisk | None, texts: Texts | Non
 
     Parameters
     ----------
-    choice : Choice
     opened : OpenedRisk, optional
         What a look has opened.
     texts : Texts, optional

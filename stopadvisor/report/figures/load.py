@@ -51,7 +51,6 @@ def load(assessment: FitAssessment | PaperAssessment, document: Document) -> Rep
 
     Parameters
     ----------
-    assessment : FitAssessment or PaperAssessment
     document : mapping
         Its document.
 

@@ -77,7 +77,6 @@ def write_report(
 
     Parameters
     ----------
-    assessment : FitAssessment or PaperAssessment
     document : mapping
         Its document, as written to ``assessment.json``.
     target : Path, optional

@@ -108,7 +108,6 @@ def inline_svg(figure: Figure, name: str, title: str, description: str) -> str:
 
     Parameters
     ----------
-    figure : Figure
     name : str
         As given to `style`; in the page's ids.
     title, description : str
