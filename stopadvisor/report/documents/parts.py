@@ -6,10 +6,11 @@ and in this folder's README.  Knows no command.
 
 from __future__ import annotations
 
-from typing import Literal, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict
 
-from stopadvisor.probes.trajectories import Profile
-from stopadvisor.stats.bootstrap import Interval
+if TYPE_CHECKING:  # an error's document loads nothing that computes
+    from stopadvisor.probes.trajectories import Profile
+    from stopadvisor.stats.bootstrap import Interval
 
 __all__ = [
     "FROM_POLICY_FILE",
