@@ -205,6 +205,7 @@ def test_rows_of_a_source_archive_are_no_names_here(target: Source) -> None:
 # --- How often the certificate is false -----------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.05, 0.1])
 def test_the_certificate_is_false_with_at_most_delta(
     alpha: float, monkeypatch: pytest.MonkeyPatch

@@ -266,6 +266,7 @@ def test_policies_that_cannot_be_verified(content: dict[str, Any], message: str)
 # --- How often it is wrong ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 600),
     st.floats(0.01, 0.5),

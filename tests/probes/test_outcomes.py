@@ -60,6 +60,7 @@ LINES = {
 }
 
 
+@pytest.mark.slow
 def test_the_type_checker_refuses_to_choose_by_calibration_outcomes(tmp_path: Path) -> None:
     file = tmp_path / "snippet.py"
     file.write_text(HEAD + "\n".join(LINES) + "\n", encoding="utf-8")

@@ -201,6 +201,7 @@ def test_no_difference_is_taken_from_a_rule_that_is_not_feasible(before: ReportD
         assert ("points" in note) == all(sides)
 
 
+@pytest.mark.slow
 def test_a_refusal_is_said_with_its_reason(
     spoilt: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

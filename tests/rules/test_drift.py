@@ -72,6 +72,7 @@ def test_holm_lies_between_nothing_and_bonferroni(values: list[float]) -> None:
     assert (np.diff(adjusted[order]) >= 0).all()
 
 
+@pytest.mark.slow
 def test_without_drift_alarms_are_rare(rng: np.random.Generator) -> None:
     """300 pairs: familywise at 5 %, with three standard errors of room."""
     alarms = 0

@@ -39,6 +39,7 @@ def test_the_expectation_is_that_over_all_deals() -> None:
     assert found.p_value == pytest.approx(exact, abs=0.05)
 
 
+@pytest.mark.slow
 def test_blind_rules_are_seldom_taken_for_informed_ones() -> None:
     rng = np.random.default_rng(3)
     runs, informed = 300, 0

@@ -76,6 +76,7 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_policies_are_compared_on_the_targets_test_questions(material: Path) -> None:
     options = StudyOptions(alpha=0.2)
     found = run([open_source(material / name) for name in ("old", "new")], options)
