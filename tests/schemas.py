@@ -6,13 +6,11 @@ tables of fields in `stopadvisor/report/README.md`.  A test fails while a file i
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import (
@@ -115,44 +113,16 @@ class Field:
 # --- Reading types --------------------------------------------------------------------------------
 
 
-@cache
-def _classes(module: str) -> dict[str, ast.ClassDef]:
-    tree = ast.parse(inspect.getsource(sys.modules[module]))
-    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-
-
-def _texts(node: ast.ClassDef) -> dict[str, str]:
-    """The sentence under each field."""
-    found = {}
-    for field, below in zip(node.body, [*node.body[1:], None], strict=True):
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-            assert isinstance(below, ast.Expr), f"{node.name}.{field.target.id} says nothing"
-            assert isinstance(below.value, ast.Constant)
-            found[field.target.id] = " ".join(str(below.value.value).split())
-    return found
-
-
 def fields_of(kind: type) -> Iterator[Field]:
-    """Fields of a TypedDict, its own first, then those that it inherits."""
-    hints = get_type_hints(kind, include_extras=True)
-    node = _classes(kind.__module__).get(kind.__name__)
-    texts = {} if node is None else _texts(node)
-    partial = node is not None and any(word.arg == "total" for word in node.keywords)
-    for name in hints if node is None else texts:
-        found, required, text, is_open = hints[name], not partial, texts.get(name, ""), False
-        while get_origin(found) in (NotRequired, Annotated):
-            if get_origin(found) is NotRequired:
-                required = False
-            else:
-                (note,) = found.__metadata__
-                is_open = note is parts.FROM_POLICY_FILE
-                text = text if is_open else note
-            found = get_args(found)[0]
-        yield Field(name, found, required, text, is_open)
-    for base in () if node is None else node.bases:
-        assert isinstance(base, ast.Name)
-        if base.id != "TypedDict":
-            yield from fields_of(getattr(sys.modules[kind.__module__], base.id))
+    """Fields of a TypedDict, in the order in which its documents' schemas list them."""
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        optional = get_origin(hint) is NotRequired
+        noted = get_args(hint)[0] if optional else hint
+        assert get_origin(noted) is Annotated, f"{kind.__name__}.{name} says nothing"
+        text, *marks = noted.__metadata__
+        # Annotations are strings as yet when a class notes its keys: it sees `total=False` alone.
+        required = not optional and name not in kind.__dict__["__optional_keys__"]
+        yield Field(name, noted.__origin__, required, text, parts.FROM_POLICY_FILE in marks)
 
 
 def _alternatives(kind: Any) -> tuple[Any, ...]:

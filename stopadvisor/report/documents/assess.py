@@ -25,106 +25,89 @@ __all__ = ["AssessDocument", "assessment_document", "matched_points"]
 
 
 class _Workload(TypedDict):
-    n_questions: int
-    """In all parts."""
-    n_checkpoints: int
-    """Probed budgets."""
-    budgets: list[int]
-    """Thinking tokens at each checkpoint."""
-    full_reference: str
-    """What full thinking means: `natural` or `last-checkpoint`."""
-    truncated_share: float
-    """Share of the traces that were cut off."""
-    model: str | None
-    """Its name; null for an archive or a simulation."""
-    engine: str | None
-    """What asked it, with its version."""
-    sha256: str
-    """Of the workload file, or of the archive."""
-    on_stop: NotRequired[Literal["answer"]]
-    """Only with `--on-stop answer`."""
+    n_questions: Annotated[int, "In all parts."]
+    n_checkpoints: Annotated[int, "Probed budgets."]
+    budgets: Annotated[list[int], "Thinking tokens at each checkpoint."]
+    full_reference: Annotated[str, "What full thinking means: `natural` or `last-checkpoint`."]
+    truncated_share: Annotated[float, "Share of the traces that were cut off."]
+    model: Annotated[str | None, "Its name; null for an archive or a simulation."]
+    engine: Annotated[str | None, "What asked it, with its version."]
+    sha256: Annotated[str, "Of the workload file, or of the archive."]
+    on_stop: NotRequired[Annotated[Literal["answer"], "Only with `--on-stop answer`."]]
 
 
 class _Regime(TypedDict):
-    predicted: str
-    """`learned`, `scalar`, `mixed` or `full-budget`."""
-    stability: float
-    """Share of posterior draws with the same regime."""
-    basis: str
-    """`fit` questions or `all`."""
+    predicted: Annotated[str, "`learned`, `scalar`, `mixed` or `full-budget`."]
+    stability: Annotated[float, "Share of posterior draws with the same regime."]
+    basis: Annotated[str, "`fit` questions or `all`."]
 
 
 class _Point(TypedDict):
-    feasible: bool
-    """Whether a threshold keeps the risk."""
-    family: str
-    """The best rule of its kind."""
-    threshold: float | None
-    """Stop when the score reaches it; null, as what follows, where no threshold keeps the risk."""
-    candidates: int
-    """Thresholds tried."""
-    schedule: NotRequired[list[int]]
-    """Deploy only: thinking tokens at which it probes."""
-    fit_risk: NotRequired[float | None]
-    """Deploy only: share lost of the fit questions, out of fold."""
-    fit_accuracy: NotRequired[float | None]
-    """Deploy only: accuracy with stopping."""
-    fit_think_saving_pct: NotRequired[float | None]
-    """Deploy only: thinking tokens saved."""
-    fit_total_saving_pct: NotRequired[float | None]
-    """Deploy only: net saving."""
-    fit_answer_saving_pct: NotRequired[float]
-    """Deploy with `--on-stop answer` only: tokens of the visible answer that are saved."""
-    test_risk: NotRequired[float]
-    """Paper only: share lost of the paper's test questions."""
-    test_accuracy: NotRequired[float]
-    """Paper only: accuracy with stopping."""
-    think_saving_pct: NotRequired[float]
-    """Paper only: thinking tokens saved."""
-    total_saving_pct: NotRequired[float]
-    """Paper only: net saving."""
+    feasible: Annotated[bool, "Whether a threshold keeps the risk."]
+    family: Annotated[str, "The best rule of its kind."]
+    threshold: Annotated[
+        float | None,
+        "Stop when the score reaches it; null, as what follows, where no threshold keeps the risk.",
+    ]
+    candidates: Annotated[int, "Thresholds tried."]
+    schedule: NotRequired[Annotated[list[int], "Deploy only: thinking tokens at which it probes."]]
+    fit_risk: NotRequired[
+        Annotated[float | None, "Deploy only: share lost of the fit questions, out of fold."]
+    ]
+    fit_accuracy: NotRequired[Annotated[float | None, "Deploy only: accuracy with stopping."]]
+    fit_think_saving_pct: NotRequired[
+        Annotated[float | None, "Deploy only: thinking tokens saved."]
+    ]
+    fit_total_saving_pct: NotRequired[Annotated[float | None, "Deploy only: net saving."]]
+    fit_answer_saving_pct: NotRequired[
+        Annotated[
+            float,
+            "Deploy with `--on-stop answer` only: tokens of the visible answer that are saved.",
+        ]
+    ]
+    test_risk: NotRequired[
+        Annotated[float, "Paper only: share lost of the paper's test questions."]
+    ]
+    test_accuracy: NotRequired[Annotated[float, "Paper only: accuracy with stopping."]]
+    think_saving_pct: NotRequired[Annotated[float, "Paper only: thinking tokens saved."]]
+    total_saving_pct: NotRequired[Annotated[float, "Paper only: net saving."]]
 
 
 class _Difference(TypedDict):
-    median: float
-    """Over bootstrap resamples of the questions."""
-    ci95: list[float]
-    """Nominally 99 % where no loss is allowed on fit, as 95 % falls short there."""
+    median: Annotated[float, "Over bootstrap resamples of the questions."]
+    ci95: Annotated[
+        list[float], "Nominally 99 % where no loss is allowed on fit, as 95 % falls short there."
+    ]
 
 
 class _MatchedRisk(TypedDict):
-    alpha: float
-    """The risk that both sides keep."""
-    learned: _Point | None
-    """The best rule that combines the signals."""
-    scalar: _Point | None
-    """The best rule of one signal."""
-    delta_saving_pp: _Difference | None
-    """Saving of learned minus scalar, in percentage points."""
-    verdict: str
-    """`learned better`, `scalar better`, `comparable` or `inconclusive`."""
+    alpha: Annotated[float, "The risk that both sides keep."]
+    learned: Annotated[_Point | None, "The best rule that combines the signals."]
+    scalar: Annotated[_Point | None, "The best rule of one signal."]
+    delta_saving_pp: Annotated[
+        _Difference | None, "Saving of learned minus scalar, in percentage points."
+    ]
+    verdict: Annotated[str, "`learned better`, `scalar better`, `comparable` or `inconclusive`."]
 
 
 class _Money(TypedDict):
-    policy: float
-    """With stopping."""
-    full: float
-    """With full thinking."""
+    policy: Annotated[float, "With stopping."]
+    full: Annotated[float, "With full thinking."]
 
 
 class _ServingCost(TypedDict):
-    saving_pct: float | None
-    """Net saving."""
-    tokens: NotRequired[RequestTokens | None]
-    """Deploy only: of one request."""
-    money_per_1000: NotRequired[_Money | None]
-    """Deploy with `--price` only: money per 1000 requests."""
-    probes: NotRequired[float | None]
-    """Deploy only: probes per request."""
-    break_even_probes: NotRequired[float | None]
-    """Deploy only: probes per request at which the saving is gone."""
-    break_even_cached_price: NotRequired[float | None]
-    """Deploy only: price of a cached token at which the saving is gone."""
+    saving_pct: Annotated[float | None, "Net saving."]
+    tokens: NotRequired[Annotated[RequestTokens | None, "Deploy only: of one request."]]
+    money_per_1000: NotRequired[
+        Annotated[_Money | None, "Deploy with `--price` only: money per 1000 requests."]
+    ]
+    probes: NotRequired[Annotated[float | None, "Deploy only: probes per request."]]
+    break_even_probes: NotRequired[
+        Annotated[float | None, "Deploy only: probes per request at which the saving is gone."]
+    ]
+    break_even_cached_price: NotRequired[
+        Annotated[float | None, "Deploy only: price of a cached token at which the saving is gone."]
+    ]
 
 
 _Serving = TypedDict(
@@ -142,96 +125,72 @@ _Serving = TypedDict(
 
 
 class _Recommendation(TypedDict):
-    policy: str
-    """`learned`, `scalar` or `full-budget`."""
-    family: str | None
-    """The advised rule; null for the full budget."""
-    schedule: list[int] | None
-    """Thinking tokens at which to probe; null for the full budget."""
-    serving: str
-    """The serving regime for which it was chosen."""
-    reasons: list[str]
-    """Why, step by step."""
+    policy: Annotated[str, "`learned`, `scalar` or `full-budget`."]
+    family: Annotated[str | None, "The advised rule; null for the full budget."]
+    schedule: Annotated[
+        list[int] | None, "Thinking tokens at which to probe; null for the full budget."
+    ]
+    serving: Annotated[str, "The serving regime for which it was chosen."]
+    reasons: Annotated[list[str], "Why, step by step."]
 
 
 class _Settings(TypedDict):
-    serving: str
-    """The serving regime."""
-    weights: WeightFields
-    """Prices of tokens."""
-    cache_block: int
-    """Tokens per block of the prefix cache."""
-    bound: str
-    """The test of the risk."""
-    multiplicity: str
-    """How thresholds share the error probability."""
-    families: list[str]
-    """Rules that may be chosen."""
+    serving: Annotated[str, "The serving regime."]
+    weights: Annotated[WeightFields, "Prices of tokens."]
+    cache_block: Annotated[int, "Tokens per block of the prefix cache."]
+    bound: Annotated[str, "The test of the risk."]
+    multiplicity: Annotated[str, "How thresholds share the error probability."]
+    families: Annotated[list[str], "Rules that may be chosen."]
 
 
 class _Server(TypedDict):
-    regime: str | None
-    """What it was measured to be; null where that cannot be told."""
-    cache_block: int | None
-    """Tokens per block of its cache, where it says."""
-    basis: str
-    """`cached-tokens`, `wall-clock` or `visible-stream`."""
-    read_cost: float | None
-    """Seconds of reading a token back, as a part of those of prefilling it."""
-    reason: str
-    """What shows it, in words."""
+    regime: Annotated[str | None, "What it was measured to be; null where that cannot be told."]
+    cache_block: Annotated[int | None, "Tokens per block of its cache, where it says."]
+    basis: Annotated[str, "`cached-tokens`, `wall-clock` or `visible-stream`."]
+    read_cost: Annotated[
+        float | None, "Seconds of reading a token back, as a part of those of prefilling it."
+    ]
+    reason: Annotated[str, "What shows it, in words."]
 
 
 class _ProtocolFields(TypedDict, total=False):
     """What one of the two protocols gives alone."""
 
-    fit_full_accuracy: float
-    """Deploy only: accuracy of full thinking on fit questions."""
-    fit_saving_lower_pct: float | None
-    """Deploy only: one-sided 95 % lower limit of the net saving (nominally 97.5 % below 200 fit
-    questions, as 95 % falls short there)."""
-    chance_to_certify: float | None
-    """Deploy only: estimated chance that `calibrate` certifies a saving."""
-    settings: _Settings
-    """Deploy only: what `calibrate` takes over."""
-    full_accuracy: float
-    """Paper only: accuracy of full thinking."""
+    fit_full_accuracy: Annotated[float, "Deploy only: accuracy of full thinking on fit questions."]
+    fit_saving_lower_pct: Annotated[
+        float | None,
+        "Deploy only: one-sided 95 % lower limit of the net saving (nominally 97.5 % below 200 "
+        "fit questions, as 95 % falls short there).",
+    ]
+    chance_to_certify: Annotated[
+        float | None, "Deploy only: estimated chance that `calibrate` certifies a saving."
+    ]
+    settings: Annotated[_Settings, "Deploy only: what `calibrate` takes over."]
+    full_accuracy: Annotated[float, "Paper only: accuracy of full thinking."]
 
 
 class _ServedFields(TypedDict, total=False):
-    server: _Server
-    """Only where probes came from a server."""
+    server: Annotated[_Server, "Only where probes came from a server."]
 
 
-class AssessDocument(_ProtocolFields, _ServedFields):
+class _CommonFields(TypedDict):
+    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
+    protocol: Annotated[Literal["deploy", "paper"], "What to act on, or the published analysis."]
+    alpha: Annotated[float, "The risk asked for."]
+    delta: Annotated[float, "1 minus the confidence asked for."]
+    run: Annotated[str, "Where the probes are."]
+    workload: Annotated[_Workload, "What was probed."]
+    split: Annotated[PartCounts, "Questions in each part."]
+    profile: Annotated[ProfileFields, "Of the fit questions; under the paper's protocol of all."]
+    regime: Annotated[_Regime, "What the profile predicts."]
+    matched_risk: Annotated[list[_MatchedRisk], "A row for each alpha."]
+    serving: Annotated[_Serving, "Net saving of one rule under each serving regime."]
+    recommendation: Annotated[_Recommendation, "What to do."]
+    remarks: Annotated[list[str], "What the reader should know."]
+
+
+class AssessDocument(_CommonFields, _ProtocolFields, _ServedFields):
     """`assess --json` and `assessment.json`."""
-
-    schema: int
-    """Now 1; raised when a program that reads this has to change."""
-    protocol: Literal["deploy", "paper"]
-    """What to act on, or the published analysis."""
-    alpha: float
-    """The risk asked for."""
-    delta: float
-    """1 minus the confidence asked for."""
-    run: str
-    """Where the probes are."""
-    workload: _Workload
-    """What was probed."""
-    split: PartCounts
-    """Questions in each part."""
-    profile: ProfileFields
-    """Of the fit questions; under the paper's protocol of all."""
-    regime: _Regime
-    """What the profile predicts."""
-    matched_risk: list[_MatchedRisk]
-    """A row for each alpha."""
-    serving: _Serving
-    """Net saving of one rule under each serving regime."""
-    recommendation: _Recommendation
-    """What to do."""
-    remarks: list[str]
-    """What the reader should know."""
 
 
 def assessment_document(

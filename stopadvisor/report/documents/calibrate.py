@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from stopadvisor.assessment.assess import FitAssessment
 from stopadvisor.assessment.recommendation import operating_point
@@ -35,107 +35,80 @@ __all__ = [
 
 
 class _LookFields(TypedDict):
-    number: int
-    """Of this look at the calibration questions."""
-    planned: int | None
-    """Looks planned beforehand."""
-    spent: float
-    """Error probability spent by all looks so far."""
-    elsewhere: int
-    """Looks on record at other questions of the run, or at these in runs beside it."""
+    number: Annotated[int, "Of this look at the calibration questions."]
+    planned: Annotated[int | None, "Looks planned beforehand."]
+    spent: Annotated[float, "Error probability spent by all looks so far."]
+    elsewhere: Annotated[
+        int, "Looks on record at other questions of the run, or at these in runs beside it."
+    ]
 
 
 class _Refusal(TypedDict):
-    reason: str
-    """Why nothing was certified."""
-    labels_needed: int | None
-    """Calibration labels that would do; null where no number would."""
-    assumed_risk: float | None
-    """The risk at which they would; 0: fewer could not even certify no loss."""
+    reason: Annotated[str, "Why nothing was certified."]
+    labels_needed: Annotated[
+        int | None, "Calibration labels that would do; null where no number would."
+    ]
+    assumed_risk: Annotated[
+        float | None, "The risk at which they would; 0: fewer could not even certify no loss."
+    ]
 
 
 class _TestedRule(TypedDict):
-    family: str
-    """The rule."""
-    certified: bool
-    """Whether a threshold passed."""
-    position: int | None
-    """Of its last passed threshold, in the order fixed on fit."""
-    n: int
-    """Calibration questions that were counted."""
-    losses: int | None
-    """Lost questions at that threshold."""
-    upper: float | None
-    """Exact upper limit there."""
-    reason: str | None
-    """Why none passed."""
-    labels_needed: int | None
-    """Labels that would do."""
+    family: Annotated[str, "The rule."]
+    certified: Annotated[bool, "Whether a threshold passed."]
+    position: Annotated[int | None, "Of its last passed threshold, in the order fixed on fit."]
+    n: Annotated[int, "Calibration questions that were counted."]
+    losses: Annotated[int | None, "Lost questions at that threshold."]
+    upper: Annotated[float | None, "Exact upper limit there."]
+    reason: Annotated[str | None, "Why none passed."]
+    labels_needed: Annotated[int | None, "Labels that would do."]
 
 
 class CertificationFields(TypedDict):
     """What every way of calibrating reports."""
 
-    schema: int
-    """Now 1; raised when a program that reads this has to change."""
-    protocol: Literal["deploy"]
-    """Only this one certifies."""
-    run: str
-    """Where the probes are."""
-    alpha: float
-    """The risk asked for."""
-    delta: float
-    """Error probability of this look."""
-    conditional: bool
-    """Whether alpha is a share of the questions that full thinking gets right."""
-    confidence: float
-    """Of a certificate of this look."""
-    look: _LookFields
-    """This look at the calibration questions."""
-    certified: bool
-    """Whether a rule was certified."""
-    policy: str
-    """The file that was written."""
-    kind: str
-    """`stop` or `full-budget`."""
-    family: str | None
-    """The exported rule; null for `full-budget`, as the next two."""
-    schedule: list[int] | None
-    """Thinking tokens at which it probes."""
-    threshold: float | None
-    """It stops when the score reaches this."""
-    serving: str
-    """The serving regime for which it was chosen."""
-    on_stop: NotRequired[Literal["answer"]]
-    """Only with `--on-stop answer`."""
-    certificate: CertificateFields | None
-    """What was shown; null where nothing was."""
-    refusal: _Refusal | None
-    """Why not, where nothing was."""
-    tested: list[_TestedRule]
-    """Each rule that was tested."""
-    expected: ExpectedFields | None
-    """What the policy is expected to do."""
+    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
+    protocol: Annotated[Literal["deploy"], "Only this one certifies."]
+    run: Annotated[str, "Where the probes are."]
+    alpha: Annotated[float, "The risk asked for."]
+    delta: Annotated[float, "Error probability of this look."]
+    conditional: Annotated[
+        bool, "Whether alpha is a share of the questions that full thinking gets right."
+    ]
+    confidence: Annotated[float, "Of a certificate of this look."]
+    look: Annotated[_LookFields, "This look at the calibration questions."]
+    certified: Annotated[bool, "Whether a rule was certified."]
+    policy: Annotated[str, "The file that was written."]
+    kind: Annotated[str, "`stop` or `full-budget`."]
+    family: Annotated[str | None, "The exported rule; null for `full-budget`, as the next two."]
+    schedule: Annotated[list[int] | None, "Thinking tokens at which it probes."]
+    threshold: Annotated[float | None, "It stops when the score reaches this."]
+    serving: Annotated[str, "The serving regime for which it was chosen."]
+    on_stop: NotRequired[Annotated[Literal["answer"], "Only with `--on-stop answer`."]]
+    certificate: Annotated[CertificateFields | None, "What was shown; null where nothing was."]
+    refusal: Annotated[_Refusal | None, "Why not, where nothing was."]
+    tested: Annotated[list[_TestedRule], "Each rule that was tested."]
+    expected: Annotated[ExpectedFields | None, "What the policy is expected to do."]
 
 
 class _TransferredFields(TypedDict, total=False):
-    transfer: TransferFields
-    """Only with `--from`."""
+    transfer: Annotated[TransferFields, "Only with `--from`."]
 
 
-class CalibrateDocument(CertificationFields, _TransferredFields):
+class _AdvisedFields(TypedDict):
+    advised_family: Annotated[
+        str | None, "The rule that `assess` advised; null for the full budget, as the next two."
+    ]
+    advised_schedule: Annotated[list[int] | None, "Where it probes."]
+    advised_fit_total_saving_pct: Annotated[float | None, "Its net saving on fit questions."]
+    profile: Annotated[
+        ProfileFields | None, "Of the fit questions; with `--from` of the calibration questions."
+    ]
+    remarks: Annotated[list[str], "What the reader should know."]
+
+
+class CalibrateDocument(_AdvisedFields, CertificationFields, _TransferredFields):
     """`calibrate --json` and `calibration.json`."""
-
-    advised_family: str | None
-    """The rule that `assess` advised; null for the full budget, as the next two."""
-    advised_schedule: list[int] | None
-    """Where it probes."""
-    advised_fit_total_saving_pct: float | None
-    """Its net saving on fit questions."""
-    profile: ProfileFields | None
-    """Of the fit questions; with `--from` of the calibration questions."""
-    remarks: list[str]
-    """What the reader should know."""
 
 
 def calibration_document(
@@ -283,8 +256,7 @@ def certification_fields(
 
 
 class _OnStop(TypedDict, total=False):
-    on_stop: Literal["answer"]
-    """As above."""
+    on_stop: Annotated[Literal["answer"], "As above."]
 
 
 def _on_stop(content: Mapping[str, Any]) -> _OnStop:

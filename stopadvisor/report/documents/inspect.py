@@ -20,121 +20,78 @@ __all__ = ["InspectDocument", "policy_document"]
 
 
 class _BoundModel(TypedDict):
-    name: str
-    """Its name."""
-    revision: str | None
-    """Revision or content hash."""
-    tokenizer_sha256: str | None
-    """Hash of its tokenizer."""
-    template_sha256: str | None
-    """Hash of its chat template."""
+    name: Annotated[str, "Its name."]
+    revision: Annotated[str | None, "Revision or content hash."]
+    tokenizer_sha256: Annotated[str | None, "Hash of its tokenizer."]
+    template_sha256: Annotated[str | None, "Hash of its chat template."]
 
 
 class _BoundEngine(TypedDict):
-    name: str
-    """What asked the model."""
-    version: str | None
-    """Its version."""
-    dtype: str | None
-    """Number format of the weights."""
-    quantization: str | None
-    """Of the weights."""
-    attention: str | None
-    """Implementation of attention."""
-    device: str | None
-    """Where it ran."""
+    name: Annotated[str, "What asked the model."]
+    version: Annotated[str | None, "Its version."]
+    dtype: Annotated[str | None, "Number format of the weights."]
+    quantization: Annotated[str | None, "Of the weights."]
+    attention: Annotated[str | None, "Implementation of attention."]
+    device: Annotated[str | None, "Where it ran."]
 
 
 class _Tokens(TypedDict):
-    text: str
-    """As text."""
-    ids: list[int] | None
-    """As token ids."""
+    text: Annotated[str, "As text."]
+    ids: Annotated[list[int] | None, "As token ids."]
 
 
 class _ProbeSettings(TypedDict):
-    closer: _Tokens
-    """Ends the thinking."""
-    cue: _Tokens
-    """Asks for the answer."""
-    cap: int
-    """Most tokens of a forced answer."""
-    stop_ids: list[int] | None
-    """Tokens that end it."""
+    closer: Annotated[_Tokens, "Ends the thinking."]
+    cue: Annotated[_Tokens, "Asks for the answer."]
+    cap: Annotated[int, "Most tokens of a forced answer."]
+    stop_ids: Annotated[list[int] | None, "Tokens that end it."]
 
 
 class _Feature(TypedDict):
-    name: str
-    """Of the feature."""
-    coef: float | None
-    """Its coefficient."""
-    mean: float | None
-    """Subtracted from it first."""
-    scale: float | None
-    """By which it is divided then."""
-    splits: int | None
-    """Splits of boosted trees that ask for it."""
+    name: Annotated[str, "Of the feature."]
+    coef: Annotated[float | None, "Its coefficient."]
+    mean: Annotated[float | None, "Subtracted from it first."]
+    scale: Annotated[float | None, "By which it is divided then."]
+    splits: Annotated[int | None, "Splits of boosted trees that ask for it."]
 
 
 class InspectDocument(TypedDict):
     """`inspect --json`."""
 
-    schema: int
-    """Now 1; raised when a program that reads this has to change."""
-    policy: str
-    """The file."""
-    digest_valid: bool
-    """Always true: a policy whose digest is wrong is not loaded."""
-    kind: str
-    """`stop` or `full-budget`."""
-    family: str | None
-    """The rule; null for `full-budget`, as the next two."""
-    threshold: float | None
-    """It stops when the score reaches this."""
-    decision_threshold: float | None
-    """The same on the linear scale."""
-    budgets: list[int]
-    """Thinking tokens at which it probes."""
-    on_stop: str
-    """The reply of a stopped question: the `probe`, or a visible `answer`."""
-    task: str
-    """The kind of question that it answers."""
-    serving: str
-    """The serving regime for which it was chosen."""
-    entropy_source: str
-    """`full`, `top-k:K` or `none`."""
-    max_think: int | None
-    """Cap on thinking tokens."""
-    model: _BoundModel | None
-    """What it is bound to; null for an archive or a simulation."""
-    engine: _BoundEngine | None
-    """What probed; another one asks for a passing `verify`."""
-    certificate: Annotated[CertificateFields | None, FROM_POLICY_FILE]
-    """What was shown."""
-    profile: Annotated[ProfileFields | None, FROM_POLICY_FILE]
-    """Of the questions on which the rule was chosen."""
-    expected: Annotated[ExpectedFields | None, FROM_POLICY_FILE]
-    """What it is expected to do."""
-    versions: dict[str, str | None]
-    """Of packages, by name."""
-    created: str
-    """When, in ISO 8601."""
-    digest: str
-    """SHA-256 over the content."""
-    n_questions: PartCounts | None
-    """Questions that made it."""
-    features: list[_Feature]
-    """By weight: the size of the coefficient, or the number of splits."""
-    probe: _ProbeSettings | None
-    """What a probe appends."""
-    sampling: dict[str, Any]
-    """`greedy`, `temperature` and `seed` of the traces."""
-    normalizer: str
-    """Version of the rules that compare answers."""
-    grader: str
-    """Version of the rules that grade them."""
-    workload_sha256: str | None
-    """Of the workload that made it."""
+    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
+    policy: Annotated[str, "The file."]
+    digest_valid: Annotated[bool, "Always true: a policy whose digest is wrong is not loaded."]
+    kind: Annotated[str, "`stop` or `full-budget`."]
+    family: Annotated[str | None, "The rule; null for `full-budget`, as the next two."]
+    threshold: Annotated[float | None, "It stops when the score reaches this."]
+    decision_threshold: Annotated[float | None, "The same on the linear scale."]
+    budgets: Annotated[list[int], "Thinking tokens at which it probes."]
+    on_stop: Annotated[str, "The reply of a stopped question: the `probe`, or a visible `answer`."]
+    task: Annotated[str, "The kind of question that it answers."]
+    serving: Annotated[str, "The serving regime for which it was chosen."]
+    entropy_source: Annotated[str, "`full`, `top-k:K` or `none`."]
+    max_think: Annotated[int | None, "Cap on thinking tokens."]
+    model: Annotated[
+        _BoundModel | None, "What it is bound to; null for an archive or a simulation."
+    ]
+    engine: Annotated[_BoundEngine | None, "What probed; another one asks for a passing `verify`."]
+    certificate: Annotated[CertificateFields | None, "What was shown.", FROM_POLICY_FILE]
+    profile: Annotated[
+        ProfileFields | None, "Of the questions on which the rule was chosen.", FROM_POLICY_FILE
+    ]
+    expected: Annotated[ExpectedFields | None, "What it is expected to do.", FROM_POLICY_FILE]
+    versions: Annotated[dict[str, str | None], "Of packages, by name."]
+    created: Annotated[str, "When, in ISO 8601."]
+    digest: Annotated[str, "SHA-256 over the content."]
+    n_questions: Annotated[PartCounts | None, "Questions that made it."]
+    features: Annotated[
+        list[_Feature], "By weight: the size of the coefficient, or the number of splits."
+    ]
+    probe: Annotated[_ProbeSettings | None, "What a probe appends."]
+    sampling: Annotated[dict[str, Any], "`greedy`, `temperature` and `seed` of the traces."]
+    normalizer: Annotated[str, "Version of the rules that compare answers."]
+    grader: Annotated[str, "Version of the rules that grade them."]
+    workload_sha256: Annotated[str | None, "Of the workload that made it."]
 
 
 def policy_document(policy: Policy, path: Path) -> InspectDocument:

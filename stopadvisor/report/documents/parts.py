@@ -1,12 +1,12 @@
 """Parts that several documents share, and what holds for all: the fields that other programs read.
 
-A document is a `TypedDict`; the sentence under a field is its description in the JSON Schema files
-and in this folder's README.  Knows no command.
+A document is a `TypedDict`; the sentence beside a field's type describes it in the JSON Schema
+files and in this wing's README.  Knows no command.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Annotated, Literal, NotRequired, TypedDict
 
 if TYPE_CHECKING:  # an error's document loads nothing that computes
     from stopadvisor.probes.trajectories import Profile
@@ -33,146 +33,108 @@ SCHEMA = 1
 class KindShare(TypedDict):
     """One kind of question."""
 
-    count: int
-    """Questions of this kind."""
-    share: float
-    """Their share."""
-    ci95: list[float]
-    """Its exact interval."""
+    count: Annotated[int, "Questions of this kind."]
+    share: Annotated[float, "Their share."]
+    ci95: Annotated[list[float], "Its exact interval."]
 
 
 class ProfileFields(TypedDict):
     """How questions behave along their thinking."""
 
-    early_solved: KindShare
-    """Right at the first checkpoint and at the end."""
-    beneficial: KindShare
-    """Wrong at first, right once and for good."""
-    harmful: KindShare
-    """Right somewhere, wrong at the end."""
-    unsolved: KindShare
-    """Never right."""
-    oscillating: KindShare
-    """Changing between right and wrong."""
+    early_solved: Annotated[KindShare, "Right at the first checkpoint and at the end."]
+    beneficial: Annotated[KindShare, "Wrong at first, right once and for good."]
+    harmful: Annotated[KindShare, "Right somewhere, wrong at the end."]
+    unsolved: Annotated[KindShare, "Never right."]
+    oscillating: Annotated[KindShare, "Changing between right and wrong."]
 
 
 class PartCounts(TypedDict):
     """Questions in each part of the split."""
 
-    fit: int
-    """Choose and fit the rule."""
-    calibration: int
-    """Closed until `calibrate` opens them."""
-    test: int
-    """Measure what a policy does."""
+    fit: Annotated[int, "Choose and fit the rule."]
+    calibration: Annotated[int, "Closed until `calibrate` opens them."]
+    test: Annotated[int, "Measure what a policy does."]
 
 
 class WeightFields(TypedDict):
     """Price of a token of each kind."""
 
-    prefilled: float
-    """Read for the first time."""
-    cached: float
-    """Read from the cache."""
-    decoded: float
-    """Generated."""
-    unit: str
-    """What the prices are in."""
+    prefilled: Annotated[float, "Read for the first time."]
+    cached: Annotated[float, "Read from the cache."]
+    decoded: Annotated[float, "Generated."]
+    unit: Annotated[str, "What the prices are in."]
 
 
 class RequestTokens(TypedDict):
     """Mean tokens of a request."""
 
-    decoded: float
-    """Generated."""
-    cached: float
-    """Read from the cache."""
-    prefilled: float
-    """Read for the first time."""
+    decoded: Annotated[float, "Generated."]
+    cached: Annotated[float, "Read from the cache."]
+    prefilled: Annotated[float, "Read for the first time."]
 
 
 class CertificateFields(TypedDict):
     """What was shown about one frozen policy."""
 
-    alpha: float
-    """The share of questions that may be lost."""
-    delta: float
-    """Error probability of this look."""
-    confidence: float
-    """1 minus what all looks so far have spent."""
-    bound: str
-    """The test of the risk."""
-    multiplicity: str
-    """How thresholds share the error probability."""
-    n: int
-    """Calibration questions that were counted."""
-    losses: int
-    """Lost questions among them."""
-    upper: float
-    """Exact upper limit of the risk at this threshold alone; not the claim."""
-    reference: str
-    """What full thinking means: `natural` or `last-checkpoint`."""
-    looks: int
-    """Number of this look at the calibration questions."""
-    looks_elsewhere: int
-    """Looks on record at other questions of the run, or at these in runs beside it."""
-    planned_looks: int | None
-    """Looks planned beforehand."""
-    chain_delta: float
-    """Error probability of this rule's tests."""
-    conditional: bool
-    """Whether alpha is a share of the questions that full thinking gets right."""
-    alpha_over_full_accuracy: float
-    """Alpha divided by the accuracy of full thinking."""
-    truncated_share: float
-    """Share of the calibration traces that were cut off."""
-    max_think: int | None
-    """Cap on thinking tokens."""
-    claim: str
-    """The certificate in one sentence."""
-    on_stop: NotRequired[Literal["answer"]]
-    """Only with `--on-stop answer`."""
-    answer_cap: NotRequired[int]
-    """Only with `--on-stop answer`: most tokens of a visible answer."""
-    transfer: NotRequired[str]
-    """Only after `calibrate --from`: the transfer protocol."""
-    source_digest: NotRequired[str]
-    """Only after `calibrate --from`: digest of the source policy."""
-    source_model: NotRequired[str | None]
-    """Only after `calibrate --from`: model of the source policy."""
+    alpha: Annotated[float, "The share of questions that may be lost."]
+    delta: Annotated[float, "Error probability of this look."]
+    confidence: Annotated[float, "1 minus what all looks so far have spent."]
+    bound: Annotated[str, "The test of the risk."]
+    multiplicity: Annotated[str, "How thresholds share the error probability."]
+    n: Annotated[int, "Calibration questions that were counted."]
+    losses: Annotated[int, "Lost questions among them."]
+    upper: Annotated[float, "Exact upper limit of the risk at this threshold alone; not the claim."]
+    reference: Annotated[str, "What full thinking means: `natural` or `last-checkpoint`."]
+    looks: Annotated[int, "Number of this look at the calibration questions."]
+    looks_elsewhere: Annotated[
+        int, "Looks on record at other questions of the run, or at these in runs beside it."
+    ]
+    planned_looks: Annotated[int | None, "Looks planned beforehand."]
+    chain_delta: Annotated[float, "Error probability of this rule's tests."]
+    conditional: Annotated[
+        bool, "Whether alpha is a share of the questions that full thinking gets right."
+    ]
+    alpha_over_full_accuracy: Annotated[float, "Alpha divided by the accuracy of full thinking."]
+    truncated_share: Annotated[float, "Share of the calibration traces that were cut off."]
+    max_think: Annotated[int | None, "Cap on thinking tokens."]
+    claim: Annotated[str, "The certificate in one sentence."]
+    on_stop: NotRequired[Annotated[Literal["answer"], "Only with `--on-stop answer`."]]
+    answer_cap: NotRequired[
+        Annotated[int, "Only with `--on-stop answer`: most tokens of a visible answer."]
+    ]
+    transfer: NotRequired[Annotated[str, "Only after `calibrate --from`: the transfer protocol."]]
+    source_digest: NotRequired[
+        Annotated[str, "Only after `calibrate --from`: digest of the source policy."]
+    ]
+    source_model: NotRequired[
+        Annotated[str | None, "Only after `calibrate --from`: model of the source policy."]
+    ]
 
 
 class ExpectedFields(TypedDict):
     """What a policy is expected to do; `test_…` only where the split has a test part."""
 
-    weights: WeightFields
-    """Prices in which the savings are counted."""
-    cache_block: int
-    """Tokens per block of the prefix cache."""
-    fit_total_saving_pct: float | None
-    """Net saving on fit questions, out of fold; null for a rule that was fitted elsewhere."""
-    fit_risk: float | None
-    """Share lost of the fit questions."""
-    test_n: NotRequired[int]
-    """Test questions."""
-    test_total_saving_pct: NotRequired[float]
-    """Net saving."""
-    test_total_saving_ci95: NotRequired[list[float] | None]
-    """Its bootstrap interval."""
-    test_think_saving_pct: NotRequired[float]
-    """Thinking tokens saved."""
-    test_risk: NotRequired[float]
-    """Share lost."""
-    test_risk_ci95: NotRequired[list[float]]
-    """Its exact interval."""
-    test_accuracy: NotRequired[float]
-    """Accuracy with stopping."""
-    test_accuracy_ci95: NotRequired[list[float]]
-    """Its exact interval."""
-    test_full_accuracy: NotRequired[float]
-    """Accuracy of full thinking."""
-    test_answer_saving_pct: NotRequired[float]
-    """Only with `--on-stop answer`: tokens of the visible answer that are saved."""
+    weights: Annotated[WeightFields, "Prices in which the savings are counted."]
+    cache_block: Annotated[int, "Tokens per block of the prefix cache."]
+    fit_total_saving_pct: Annotated[
+        float | None,
+        "Net saving on fit questions, out of fold; null for a rule that was fitted elsewhere.",
+    ]
+    fit_risk: Annotated[float | None, "Share lost of the fit questions."]
+    test_n: NotRequired[Annotated[int, "Test questions."]]
+    test_total_saving_pct: NotRequired[Annotated[float, "Net saving."]]
+    test_total_saving_ci95: NotRequired[Annotated[list[float] | None, "Its bootstrap interval."]]
+    test_think_saving_pct: NotRequired[Annotated[float, "Thinking tokens saved."]]
+    test_risk: NotRequired[Annotated[float, "Share lost."]]
+    test_risk_ci95: NotRequired[Annotated[list[float], "Its exact interval."]]
+    test_accuracy: NotRequired[Annotated[float, "Accuracy with stopping."]]
+    test_accuracy_ci95: NotRequired[Annotated[list[float], "Its exact interval."]]
+    test_full_accuracy: NotRequired[Annotated[float, "Accuracy of full thinking."]]
+    test_answer_saving_pct: NotRequired[
+        Annotated[
+            float, "Only with `--on-stop answer`: tokens of the visible answer that are saved."
+        ]
+    ]
 
 
 FROM_POLICY_FILE = "from a policy file"

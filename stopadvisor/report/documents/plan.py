@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Annotated, TypedDict
 
 from stopadvisor.assessment.label_plan import CertificateWish, LabelPlan
 from stopadvisor.report.documents.parts import SCHEMA
@@ -13,32 +13,24 @@ __all__ = ["PlanDocument", "plan_document"]
 class PlanDocument(TypedDict):
     """`plan --json`."""
 
-    schema: int
-    """Now 1; raised when a program that reads this has to change."""
-    alpha: float
-    """The risk to certify."""
-    delta: float
-    """1 minus the confidence."""
-    bound: str
-    """The test of the risk."""
-    expected_risk: float
-    """The risk that the most careful useful threshold is expected to have."""
-    power: float
-    """The chance of success that is wanted."""
-    chains: int
-    """Rules that share delta."""
-    chain_delta: float
-    """Error probability of one rule's tests."""
-    split: list[float]
-    """Shares of fit, calibration and test."""
-    calibration_labels: int | None
-    """Smallest number from which on the chance is reached; null where no number does."""
-    total_labels: int | None
-    """Labels in all parts."""
-    power_reached: float | None
-    """Chance at that number."""
-    one_chain_calibration_labels: int | None
-    """Labels where one rule is tested alone."""
+    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
+    alpha: Annotated[float, "The risk to certify."]
+    delta: Annotated[float, "1 minus the confidence."]
+    bound: Annotated[str, "The test of the risk."]
+    expected_risk: Annotated[
+        float, "The risk that the most careful useful threshold is expected to have."
+    ]
+    power: Annotated[float, "The chance of success that is wanted."]
+    chains: Annotated[int, "Rules that share delta."]
+    chain_delta: Annotated[float, "Error probability of one rule's tests."]
+    split: Annotated[list[float], "Shares of fit, calibration and test."]
+    calibration_labels: Annotated[
+        int | None,
+        "Smallest number from which on the chance is reached; null where no number does.",
+    ]
+    total_labels: Annotated[int | None, "Labels in all parts."]
+    power_reached: Annotated[float | None, "Chance at that number."]
+    one_chain_calibration_labels: Annotated[int | None, "Labels where one rule is tested alone."]
 
 
 def plan_document(wish: CertificateWish, plan: LabelPlan) -> PlanDocument:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NotRequired, TypedDict
+from typing import Annotated, NotRequired, TypedDict
 
 from stopadvisor.collection.cues import CueComparison
 from stopadvisor.collection.preflight import PreflightReport
@@ -15,95 +15,63 @@ __all__ = ["PreflightDocument", "ProbeDocument", "preflight_document", "probe_do
 class ProbeDocument(TypedDict):
     """`probe --json`."""
 
-    schema: int
-    """Now 1; raised when a program that reads this has to change."""
-    run: str
-    """Where the probes are."""
-    questions: int
-    """In the run."""
-    traces: int
-    """In the run."""
-    new: int
-    """Traces that this call added."""
-    budgets: list[int]
-    """Thinking tokens at each checkpoint."""
-    max_think: int
-    """Cap on thinking tokens."""
-    truncated_share: float
-    """Share of the traces that were cut off."""
-    seconds: float
-    """That this call took."""
-    split: PartCounts
-    """Questions in each part."""
+    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
+    run: Annotated[str, "Where the probes are."]
+    questions: Annotated[int, "In the run."]
+    traces: Annotated[int, "In the run."]
+    new: Annotated[int, "Traces that this call added."]
+    budgets: Annotated[list[int], "Thinking tokens at each checkpoint."]
+    max_think: Annotated[int, "Cap on thinking tokens."]
+    truncated_share: Annotated[float, "Share of the traces that were cut off."]
+    seconds: Annotated[float, "That this call took."]
+    split: Annotated[PartCounts, "Questions in each part."]
 
 
 class _CheckFields(TypedDict):
-    name: str
-    """What was tried."""
-    status: str
-    """`pass`, `warn` or `fail`."""
-    detail: str
-    """What was seen."""
-    advice: str
-    """What to do about it; empty when it passed."""
+    name: Annotated[str, "What was tried."]
+    status: Annotated[str, "`pass`, `warn` or `fail`."]
+    detail: Annotated[str, "What was seen."]
+    advice: Annotated[str, "What to do about it; empty when it passed."]
 
 
 class _CueExampleFields(TypedDict):
-    id: str
-    """Of the question."""
-    natural: str
-    """The answer after full thinking."""
-    forced: str
-    """The forced answer."""
+    id: Annotated[str, "Of the question."]
+    natural: Annotated[str, "The answer after full thinking."]
+    forced: Annotated[str, "The forced answer."]
 
 
 class _CueFields(TypedDict):
-    name: str
-    """Of the cue."""
-    cue: str
-    """Its text."""
-    status: str
-    """`pass`, `warn` or `fail`."""
-    forced_accuracy: float
-    """Accuracy of forced answers at the end of thinking."""
-    ci95: list[float]
-    """Its exact interval."""
-    agreement: float | None
-    """Share of them that are the natural answers."""
-    mean_probe_tokens: float
-    """Tokens of a forced answer."""
-    mean_think_tokens: float
-    """Tokens of thinking."""
-    same_traces: float
-    """Share of the traces that are those of the first cue."""
+    name: Annotated[str, "Of the cue."]
+    cue: Annotated[str, "Its text."]
+    status: Annotated[str, "`pass`, `warn` or `fail`."]
+    forced_accuracy: Annotated[float, "Accuracy of forced answers at the end of thinking."]
+    ci95: Annotated[list[float], "Its exact interval."]
+    agreement: Annotated[float | None, "Share of them that are the natural answers."]
+    mean_probe_tokens: Annotated[float, "Tokens of a forced answer."]
+    mean_think_tokens: Annotated[float, "Tokens of thinking."]
+    same_traces: Annotated[float, "Share of the traces that are those of the first cue."]
 
 
 class _CueTable(TypedDict):
-    n_questions: int
-    """Fit questions asked."""
-    natural_accuracy: float
-    """Accuracy of the natural answers."""
-    rows: list[_CueFields]
-    """One for each cue."""
+    n_questions: Annotated[int, "Fit questions asked."]
+    natural_accuracy: Annotated[float, "Accuracy of the natural answers."]
+    rows: Annotated[list[_CueFields], "One for each cue."]
 
 
 class PreflightDocument(TypedDict):
     """`preflight --json` and `preflight.json`."""
 
-    schema: int
-    """Now 1; raised when a program that reads this has to change."""
-    status: str
-    """`pass`, `warn` or `fail`: the worst of the checks."""
-    checks: list[_CheckFields]
-    """What was tried."""
-    agreement: float | None
-    """Share of forced answers at the end of thinking that are the natural ones."""
-    examples: list[_CueExampleFields]
-    """Some that are not."""
-    n_questions: int
-    """Fit questions asked."""
-    cues: NotRequired[_CueTable | None]
-    """With `--compare-cues`, null otherwise; not in the file."""
+    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
+    status: Annotated[str, "`pass`, `warn` or `fail`: the worst of the checks."]
+    checks: Annotated[list[_CheckFields], "What was tried."]
+    agreement: Annotated[
+        float | None, "Share of forced answers at the end of thinking that are the natural ones."
+    ]
+    examples: Annotated[list[_CueExampleFields], "Some that are not."]
+    n_questions: Annotated[int, "Fit questions asked."]
+    cues: NotRequired[
+        Annotated[_CueTable | None, "With `--compare-cues`, null otherwise; not in the file."]
+    ]
 
 
 def probe_document(summary: ProbeSummary) -> ProbeDocument:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypedDict
+from typing import Annotated, TypedDict
 
 from stopadvisor.report.documents.parts import SCHEMA
 
@@ -18,46 +18,35 @@ __all__ = [
 
 
 class _Error(TypedDict):
-    type: str
-    """Its class."""
-    message: str
-    """One line that says what is wrong, and what is required."""
-    exit_code: int
-    """With which the command ended."""
+    type: Annotated[str, "Its class."]
+    message: Annotated[str, "One line that says what is wrong, and what is required."]
+    exit_code: Annotated[int, "With which the command ended."]
 
 
 class ErrorDocument(TypedDict):
     """Any command with `--json`, where it ends in an error."""
 
-    error: _Error
-    """What went wrong."""
+    error: Annotated[_Error, "What went wrong."]
 
 
 class CompletionDocument(TypedDict):
     """`completion --json`."""
 
-    schema: int
-    """Now 1; raised when a program that reads this has to change."""
-    shell: str
-    """`bash`, `zsh` or `fish`."""
-    script: str
-    """What to source."""
+    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
+    shell: Annotated[str, "`bash`, `zsh` or `fish`."]
+    script: Annotated[str, "What to source."]
 
 
 class _SchemaEntry(TypedDict):
-    name: str
-    """For `stopadvisor schema NAME`."""
-    describes: str
-    """Which command prints such a document, and which file holds one."""
+    name: Annotated[str, "For `stopadvisor schema NAME`."]
+    describes: Annotated[str, "Which command prints such a document, and which file holds one."]
 
 
 class SchemaListDocument(TypedDict):
     """`schema --json`, without a name."""
 
-    schema: int
-    """Now 1; raised when a program that reads this has to change."""
-    schemas: list[_SchemaEntry]
-    """All there are."""
+    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
+    schemas: Annotated[list[_SchemaEntry], "All there are."]
 
 
 def error_document(kind: str, message: str, exit_code: int) -> ErrorDocument:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 from stopadvisor.report.documents.parts import SCHEMA
 
@@ -14,20 +14,13 @@ __all__ = ["ReportDocument", "report_document"]
 class ReportDocument(TypedDict):
     """`report --json`."""
 
-    schema: int
-    """Now 1; raised when a program that reads this has to change."""
-    run: str
-    """Where the probes are."""
-    report: str
-    """The file."""
-    bytes: int
-    """Its size."""
-    protocol: str
-    """`deploy` or `paper`."""
-    certified: bool | None
-    """Whether `calibrate` certified a rule; null before it."""
-    remarks: list[str]
-    """What could not be shown, and why."""
+    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
+    run: Annotated[str, "Where the probes are."]
+    report: Annotated[str, "The file."]
+    bytes: Annotated[int, "Its size."]
+    protocol: Annotated[str, "`deploy` or `paper`."]
+    certified: Annotated[bool | None, "Whether `calibrate` certified a rule; null before it."]
+    remarks: Annotated[list[str], "What could not be shown, and why."]
 
 
 def report_document(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypedDict
+from typing import Annotated, TypedDict
 
 from stopadvisor.report.documents.parts import SCHEMA
 from stopadvisor.serving.answering import AnsweredWorkload
@@ -14,126 +14,79 @@ __all__ = ["RunDocument", "run_document"]
 
 
 class _MeanTokens(TypedDict):
-    think: float | None
-    """Thinking."""
-    probe: float | None
-    """Probes."""
-    visible: float | None
-    """Visible answer."""
+    think: Annotated[float | None, "Thinking."]
+    probe: Annotated[float | None, "Probes."]
+    visible: Annotated[float | None, "Visible answer."]
 
 
 class _StoppedAgainstFull(TypedDict):
-    questions: int
-    """Answered both with stopping and without."""
-    decoded_tokens: int
-    """Tokens with stopping, those of the probes included."""
-    full_decoded_tokens: int
-    """Tokens without."""
-    think_tokens: int
-    """Thinking tokens with stopping."""
-    full_think_tokens: int
-    """Thinking tokens without."""
-    labelled: int
-    """Questions with gold; what follows is of these."""
-    correct: int
-    """Right with stopping."""
-    full_correct: int
-    """Right without."""
-    lost: int
-    """Right without, wrong with stopping."""
-    token_saving_pct: float | None
-    """Tokens saved."""
-    think_saving_pct: float | None
-    """Thinking tokens saved."""
-    accuracy: float | None
-    """Accuracy with stopping."""
-    full_accuracy: float | None
-    """Accuracy without."""
-    risk: float | None
-    """Share lost."""
-    risk_ci95: list[float] | None
-    """Its exact interval."""
+    questions: Annotated[int, "Answered both with stopping and without."]
+    decoded_tokens: Annotated[int, "Tokens with stopping, those of the probes included."]
+    full_decoded_tokens: Annotated[int, "Tokens without."]
+    think_tokens: Annotated[int, "Thinking tokens with stopping."]
+    full_think_tokens: Annotated[int, "Thinking tokens without."]
+    labelled: Annotated[int, "Questions with gold; what follows is of these."]
+    correct: Annotated[int, "Right with stopping."]
+    full_correct: Annotated[int, "Right without."]
+    lost: Annotated[int, "Right without, wrong with stopping."]
+    token_saving_pct: Annotated[float | None, "Tokens saved."]
+    think_saving_pct: Annotated[float | None, "Thinking tokens saved."]
+    accuracy: Annotated[float | None, "Accuracy with stopping."]
+    full_accuracy: Annotated[float | None, "Accuracy without."]
+    risk: Annotated[float | None, "Share lost."]
+    risk_ci95: Annotated[list[float] | None, "Its exact interval."]
 
 
-class _FullFields(_StoppedAgainstFull):
-    timed_questions: int
-    """Questions that this call answered both ways."""
-    seconds: float | None
-    """Wall time with stopping."""
-    full_seconds: float | None
-    """Wall time without."""
-    time_saving_pct: float | None
-    """Time saved."""
-    unmet: _StoppedAgainstFull
-    """The same of questions that made no part of the policy."""
+class _TimedFields(TypedDict):
+    timed_questions: Annotated[int, "Questions that this call answered both ways."]
+    seconds: Annotated[float | None, "Wall time with stopping."]
+    full_seconds: Annotated[float | None, "Wall time without."]
+    time_saving_pct: Annotated[float | None, "Time saved."]
+    unmet: Annotated[_StoppedAgainstFull, "The same of questions that made no part of the policy."]
+
+
+class _FullFields(_TimedFields, _StoppedAgainstFull):
+    """Stopping against full thinking, with what it took."""
 
 
 class _AgainstFields(TypedDict):
-    run: str
-    """With the recorded probes."""
-    questions: int
-    """That stand in both."""
-    differing_stops: int
-    """Questions that stop elsewhere."""
-    differing_stops_share: float | None
-    """Their share."""
-    differing_answers: int
-    """Questions with another answer."""
-    examples: list[str]
-    """Ids of the first that stop elsewhere."""
+    run: Annotated[str, "With the recorded probes."]
+    questions: Annotated[int, "That stand in both."]
+    differing_stops: Annotated[int, "Questions that stop elsewhere."]
+    differing_stops_share: Annotated[float | None, "Their share."]
+    differing_answers: Annotated[int, "Questions with another answer."]
+    examples: Annotated[list[str], "Ids of the first that stop elsewhere."]
 
 
 class RunDocument(TypedDict):
     """`run --json`."""
 
-    schema: int
-    """Now 1; raised when a program that reads this has to change."""
-    policy: str
-    """Its file."""
-    digest: str
-    """Its digest."""
-    kind: str
-    """`stop` or `full-budget`."""
-    family: str | None
-    """The rule; null for `full-budget`."""
-    workload: str
-    """File of the questions."""
-    model: str
-    """What answered."""
-    out: str
-    """File of the answers."""
-    setting: str
-    """Eight digits that stand for all that decides an answer."""
-    on_stop: str
-    """The reply of a stopped question: the `probe`, or a visible `answer`."""
-    serving: str | None
-    """At a server: `resume` or `overlap`; null where the model runs here."""
-    certified: bool
-    """Whether the certificate covers these answers."""
-    alpha: float | None
-    """Of the certificate; null where there is none."""
-    questions: int
-    """In the file."""
-    new: int
-    """Answered by this call."""
-    seconds: float
-    """Wall time of these."""
-    stopped: int
-    """Questions that were stopped early."""
-    stopped_share: float | None
-    """Their share."""
-    mean_tokens: _MeanTokens
-    """Decoded per question."""
-    labelled: int
-    """Questions with gold."""
-    accuracy: float | None
-    """Share of these that are right."""
-    full: _FullFields | None
-    """Only with `--compare-full`: against full thinking."""
-    against: _AgainstFields | None
-    """Only with `--against`: against recorded probes."""
-    remarks: list[str]
-    """What the reader should know."""
+    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
+    policy: Annotated[str, "Its file."]
+    digest: Annotated[str, "Its digest."]
+    kind: Annotated[str, "`stop` or `full-budget`."]
+    family: Annotated[str | None, "The rule; null for `full-budget`."]
+    workload: Annotated[str, "File of the questions."]
+    model: Annotated[str, "What answered."]
+    out: Annotated[str, "File of the answers."]
+    setting: Annotated[str, "Eight digits that stand for all that decides an answer."]
+    on_stop: Annotated[str, "The reply of a stopped question: the `probe`, or a visible `answer`."]
+    serving: Annotated[
+        str | None, "At a server: `resume` or `overlap`; null where the model runs here."
+    ]
+    certified: Annotated[bool, "Whether the certificate covers these answers."]
+    alpha: Annotated[float | None, "Of the certificate; null where there is none."]
+    questions: Annotated[int, "In the file."]
+    new: Annotated[int, "Answered by this call."]
+    seconds: Annotated[float, "Wall time of these."]
+    stopped: Annotated[int, "Questions that were stopped early."]
+    stopped_share: Annotated[float | None, "Their share."]
+    mean_tokens: Annotated[_MeanTokens, "Decoded per question."]
+    labelled: Annotated[int, "Questions with gold."]
+    accuracy: Annotated[float | None, "Share of these that are right."]
+    full: Annotated[_FullFields | None, "Only with `--compare-full`: against full thinking."]
+    against: Annotated[_AgainstFields | None, "Only with `--against`: against recorded probes."]
+    remarks: Annotated[list[str], "What the reader should know."]
 
 
 def run_document(found: AnsweredWorkload) -> RunDocument:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypedDict
+from typing import Annotated, TypedDict
 
 from stopadvisor.probes.simulation import KINDS, Population
 from stopadvisor.report.documents.parts import SCHEMA
@@ -14,24 +14,17 @@ __all__ = ["SimulateDocument", "simulation_document"]
 class SimulateDocument(TypedDict):
     """`simulate --json`."""
 
-    schema: int
-    """Now 1; raised when a program that reads this has to change."""
-    simulated: bool
-    """Always true."""
-    out: str
-    """Run directory or archive."""
-    full_reference: str
-    """What full thinking is in it: `natural` or `last-checkpoint`."""
-    n_questions: int
-    """Questions drawn."""
-    budgets: list[int]
-    """Thinking tokens at each checkpoint."""
-    shares: dict[str, float]
-    """Of each kind of question, as asked for; a draw differs by chance."""
-    signal: float
-    """How far the confidence tells right from wrong, in log-odds."""
-    seed: int
-    """Of all that is drawn."""
+    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
+    simulated: Annotated[bool, "Always true."]
+    out: Annotated[str, "Run directory or archive."]
+    full_reference: Annotated[str, "What full thinking is in it: `natural` or `last-checkpoint`."]
+    n_questions: Annotated[int, "Questions drawn."]
+    budgets: Annotated[list[int], "Thinking tokens at each checkpoint."]
+    shares: Annotated[
+        dict[str, float], "Of each kind of question, as asked for; a draw differs by chance."
+    ]
+    signal: Annotated[float, "How far the confidence tells right from wrong, in log-odds."]
+    seed: Annotated[int, "Of all that is drawn."]
 
 
 def simulation_document(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import Annotated, TypedDict
 
 from stopadvisor.report.documents.parts import SCHEMA
 from stopadvisor.runs.access import labels
@@ -23,101 +23,70 @@ __all__ = [
 
 
 class _ColumnFields(TypedDict):
-    name: str
-    """Its key, in the CSV file too."""
-    title: str
-    """Its heading on a screen."""
-    unit: str
-    """Empty, `%`, `pp`, `tokens`, `share`, `chance`, `s` or `$`."""
+    name: Annotated[str, "Its key, in the CSV file too."]
+    title: Annotated[str, "Its heading on a screen."]
+    unit: Annotated[str, "Empty, `%`, `pp`, `tokens`, `share`, `chance`, `s` or `$`."]
 
 
 class _TableFields(TypedDict):
-    name: str
-    """Its key, and its name in the CSV file's."""
-    title: str
-    """In words."""
-    note: str
-    """How to read it."""
-    columns: list[_ColumnFields]
-    """Names, headings and units."""
-    rows: list[list[Cell]]
-    """Values in the order of the columns; null where there is none."""
+    name: Annotated[str, "Its key, and its name in the CSV file's."]
+    title: Annotated[str, "In words."]
+    note: Annotated[str, "How to read it."]
+    columns: Annotated[list[_ColumnFields], "Names, headings and units."]
+    rows: Annotated[
+        list[list[Cell]], "Values in the order of the columns; null where there is none."
+    ]
 
 
 class _OptionFields(TypedDict):
-    alpha: float
-    """Risk target."""
-    delta: float
-    """1 minus the confidence."""
-    serving: str
-    """Serving regime, where costs are counted as served."""
-    resamples: int
-    """Bootstrap resamples."""
-    seed: int
-    """Of the resamples."""
-    extra: dict[str, str]
-    """What `--set` gave."""
+    alpha: Annotated[float, "Risk target."]
+    delta: Annotated[float, "1 minus the confidence."]
+    serving: Annotated[str, "Serving regime, where costs are counted as served."]
+    resamples: Annotated[int, "Bootstrap resamples."]
+    seed: Annotated[int, "Of the resamples."]
+    extra: Annotated[dict[str, str], "What `--set` gave."]
 
 
 class StudyDocument(TypedDict):
     """`study NAME --json` and `studies/NAME.json`."""
 
-    schema: int
-    """Now 1; raised when a program that reads this has to change."""
-    study: str
-    """Its name."""
-    paper: str
-    """Table or section of the paper that it repeats."""
-    protocols: list[str]
-    """`paper`, `deploy` or both."""
-    runs: list[str]
-    """Names of the runs in its tables."""
-    options: _OptionFields
-    """What was asked."""
-    tables: list[_TableFields]
-    """What was found."""
-    remarks: list[str]
-    """What limits the reading."""
+    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
+    study: Annotated[str, "Its name."]
+    paper: Annotated[str, "Table or section of the paper that it repeats."]
+    protocols: Annotated[list[str], "`paper`, `deploy` or both."]
+    runs: Annotated[list[str], "Names of the runs in its tables."]
+    options: Annotated[_OptionFields, "What was asked."]
+    tables: Annotated[list[_TableFields], "What was found."]
+    remarks: Annotated[list[str], "What limits the reading."]
 
 
 class SkippedStudy(TypedDict):
     """A study that the runs do not allow."""
 
-    study: str
-    """Its name."""
-    reason: str
-    """Why not."""
+    study: Annotated[str, "Its name."]
+    reason: Annotated[str, "Why not."]
 
 
 class StudyAllDocument(TypedDict):
     """`study all --json`."""
 
-    schema: int
-    """Now 1; raised when a program that reads this has to change."""
-    studies: list[StudyDocument]
-    """Those that the runs allow."""
-    skipped: list[SkippedStudy]
-    """The others."""
+    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
+    studies: Annotated[list[StudyDocument], "Those that the runs allow."]
+    skipped: Annotated[list[SkippedStudy], "The others."]
 
 
 class _Entry(TypedDict):
-    name: str
-    """Of the study."""
-    help: str
-    """What it shows."""
-    needs: str
-    """Which runs it takes."""
-    options: dict[str, str]
-    """Options of its own, for `--set`."""
+    name: Annotated[str, "Of the study."]
+    help: Annotated[str, "What it shows."]
+    needs: Annotated[str, "Which runs it takes."]
+    options: Annotated[dict[str, str], "Options of its own, for `--set`."]
 
 
 class StudyListDocument(TypedDict):
     """`study list --json`."""
 
-    schema: int
-    """Now 1; raised when a program that reads this has to change."""
-    studies: list[_Entry]
-    """All there are."""
+    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
+    studies: Annotated[list[_Entry], "All there are."]
 
 
 def study_document(

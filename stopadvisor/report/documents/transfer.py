@@ -14,58 +14,36 @@ __all__ = ["ComparisonFields", "TransferFields", "comparison_fields", "transfer_
 
 
 class _LookTaken(TypedDict):
-    number: int
-    """Of the look that the rule trained here took."""
-    confidence: float
-    """Of a certificate of it."""
+    number: Annotated[int, "Of the look that the rule trained here took."]
+    confidence: Annotated[float, "Of a certificate of it."]
 
 
 class _ProtocolRow(TypedDict):
-    protocol: str
-    """How the policy was carried over."""
-    family: str | None
-    """Its rule; null for the full budget."""
-    schedule: list[int] | None
-    """Thinking tokens at which it probes."""
-    threshold: float | None
-    """It stops when the score reaches this."""
-    labels_used: int
-    """Labels that it took."""
-    certified: bool
-    """Whether its risk was certified here."""
-    reason: str | None
-    """Why not."""
-    test_verdict: str | None
-    """What the test questions alone say of its risk."""
-    test_total_saving_pct: float
-    """Net saving."""
-    test_total_saving_ci95: list[float] | None
-    """Its bootstrap interval."""
-    test_think_saving_pct: float
-    """Thinking tokens saved."""
-    test_risk: float
-    """Share lost."""
-    test_risk_ci95: list[float]
-    """Its exact interval."""
-    test_accuracy: float
-    """Accuracy with stopping."""
-    test_full_accuracy: float
-    """Accuracy of full thinking."""
+    protocol: Annotated[str, "How the policy was carried over."]
+    family: Annotated[str | None, "Its rule; null for the full budget."]
+    schedule: Annotated[list[int] | None, "Thinking tokens at which it probes."]
+    threshold: Annotated[float | None, "It stops when the score reaches this."]
+    labels_used: Annotated[int, "Labels that it took."]
+    certified: Annotated[bool, "Whether its risk was certified here."]
+    reason: Annotated[str | None, "Why not."]
+    test_verdict: Annotated[str | None, "What the test questions alone say of its risk."]
+    test_total_saving_pct: Annotated[float, "Net saving."]
+    test_total_saving_ci95: Annotated[list[float] | None, "Its bootstrap interval."]
+    test_think_saving_pct: Annotated[float, "Thinking tokens saved."]
+    test_risk: Annotated[float, "Share lost."]
+    test_risk_ci95: Annotated[list[float], "Its exact interval."]
+    test_accuracy: Annotated[float, "Accuracy with stopping."]
+    test_full_accuracy: Annotated[float, "Accuracy of full thinking."]
 
 
 class ComparisonFields(TypedDict):
     """The protocols on the same test questions."""
 
-    n_test: int
-    """Test questions."""
-    n_met_before: int
-    """Left out, because they made the source policy."""
-    labels: int
-    """Labels there are to use."""
-    look: _LookTaken
-    """The look of the rule that was trained here."""
-    rows: list[_ProtocolRow]
-    """One for each protocol."""
+    n_test: Annotated[int, "Test questions."]
+    n_met_before: Annotated[int, "Left out, because they made the source policy."]
+    labels: Annotated[int, "Labels there are to use."]
+    look: Annotated[_LookTaken, "The look of the rule that was trained here."]
+    rows: Annotated[list[_ProtocolRow], "One for each protocol."]
 
 
 TransferFields = TypedDict(

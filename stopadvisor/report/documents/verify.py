@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, NotRequired, TypedDict
+from typing import Annotated, Literal, NotRequired, TypedDict
 
 from stopadvisor.certification.verification import Verification
 from stopadvisor.policy.frozen import Policy
@@ -13,104 +13,74 @@ __all__ = ["VerifyDocument", "verification_document"]
 
 
 class _Category(TypedDict):
-    category: str | None
-    """Its name; null for questions without one."""
-    n: int
-    """Fresh questions in it."""
-    losses: int
-    """Lost ones."""
-    ci95: list[float]
-    """Interval of the share lost; the intervals hold for all categories at once."""
+    category: Annotated[str | None, "Its name; null for questions without one."]
+    n: Annotated[int, "Fresh questions in it."]
+    losses: Annotated[int, "Lost ones."]
+    ci95: Annotated[
+        list[float], "Interval of the share lost; the intervals hold for all categories at once."
+    ]
 
 
 class _FeatureDrift(TypedDict):
-    feature: str
-    """Its name."""
-    distance: float
-    """Kolmogorov–Smirnov distance to the calibration questions."""
-    p_value: float
-    """Of that distance."""
-    adjusted_p: float
-    """The same for all features together (Holm)."""
+    feature: Annotated[str, "Its name."]
+    distance: Annotated[float, "Kolmogorov–Smirnov distance to the calibration questions."]
+    p_value: Annotated[float, "Of that distance."]
+    adjusted_p: Annotated[float, "The same for all features together (Holm)."]
 
 
 class VerifyDocument(TypedDict):
     """`verify --json`."""
 
-    schema: int
-    """Now 1; raised when a program that reads this has to change."""
-    policy: str
-    """Its file."""
-    digest: str
-    """Its digest."""
-    run: str
-    """Where the probes are."""
-    part: Literal["all", "test"]
-    """Which questions."""
-    transfer: Literal["zero-shot"] | None
-    """Whether other conditions than the policy's were allowed."""
-    verdict: str
-    """`confirmed`, `contradicted` or `silent`."""
-    alpha: float
-    """Of the certificate."""
-    delta: float
-    """Error probability of each limit."""
-    conditional: bool
-    """Whether alpha is a share of the questions that full thinking gets right."""
-    n_left_out: int
-    """Traces left out."""
-    n_met_before: int
-    """Of these, questions that made the policy."""
-    n_repeated: int
-    """Of these, further traces of a question."""
-    n: int
-    """Fresh questions that were counted."""
-    losses: int
-    """Lost ones."""
-    risk: float
-    """Their share."""
-    lower: float
-    """Exact one-sided limit below."""
-    upper: float
-    """Exact one-sided limit above."""
-    expected_risk: float
-    """The risk that the policy expects."""
-    power_to_confirm: float
-    """Chance to confirm at that risk."""
-    detectable_risk: float | None
-    """Risk that would be contradicted four times in five; null: too few questions for any."""
-    accuracy: float
-    """Accuracy with stopping."""
-    full_accuracy: float
-    """Accuracy of full thinking."""
-    accuracy_difference: float
-    """Stopping minus full thinking."""
-    accuracy_difference_ci95: list[float]
-    """Its interval."""
-    serving: str
-    """The serving regime in which the saving is counted."""
-    unit: str
-    """The unit in which it is counted."""
-    total_saving_pct: float
-    """Net saving."""
-    total_saving_ci95: list[float] | None
-    """Its bootstrap interval."""
-    think_saving_pct: float
-    """Thinking tokens saved."""
-    on_stop: NotRequired[Literal["answer"]]
-    """Only with `--on-stop answer`."""
-    answer_saving_pct: NotRequired[float]
-    """Only with `--on-stop answer`: tokens of the visible answer that are saved."""
-    truncated_share: float
-    """Share of the traces that were cut off."""
-    category_scope: Literal["marginal"]
-    """The certificate is about all questions together."""
-    categories: list[_Category]
-    """What was lost in each category."""
-    drift: list[_FeatureDrift]
-    """Features against the calibration questions."""
-    remarks: list[str]
-    """What the reader should know."""
+    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
+    policy: Annotated[str, "Its file."]
+    digest: Annotated[str, "Its digest."]
+    run: Annotated[str, "Where the probes are."]
+    part: Annotated[Literal["all", "test"], "Which questions."]
+    transfer: Annotated[
+        Literal["zero-shot"] | None, "Whether other conditions than the policy's were allowed."
+    ]
+    verdict: Annotated[str, "`confirmed`, `contradicted` or `silent`."]
+    alpha: Annotated[float, "Of the certificate."]
+    delta: Annotated[float, "Error probability of each limit."]
+    conditional: Annotated[
+        bool, "Whether alpha is a share of the questions that full thinking gets right."
+    ]
+    n_left_out: Annotated[int, "Traces left out."]
+    n_met_before: Annotated[int, "Of these, questions that made the policy."]
+    n_repeated: Annotated[int, "Of these, further traces of a question."]
+    n: Annotated[int, "Fresh questions that were counted."]
+    losses: Annotated[int, "Lost ones."]
+    risk: Annotated[float, "Their share."]
+    lower: Annotated[float, "Exact one-sided limit below."]
+    upper: Annotated[float, "Exact one-sided limit above."]
+    expected_risk: Annotated[float, "The risk that the policy expects."]
+    power_to_confirm: Annotated[float, "Chance to confirm at that risk."]
+    detectable_risk: Annotated[
+        float | None,
+        "Risk that would be contradicted four times in five; null: too few questions for any.",
+    ]
+    accuracy: Annotated[float, "Accuracy with stopping."]
+    full_accuracy: Annotated[float, "Accuracy of full thinking."]
+    accuracy_difference: Annotated[float, "Stopping minus full thinking."]
+    accuracy_difference_ci95: Annotated[list[float], "Its interval."]
+    serving: Annotated[str, "The serving regime in which the saving is counted."]
+    unit: Annotated[str, "The unit in which it is counted."]
+    total_saving_pct: Annotated[float, "Net saving."]
+    total_saving_ci95: Annotated[list[float] | None, "Its bootstrap interval."]
+    think_saving_pct: Annotated[float, "Thinking tokens saved."]
+    on_stop: NotRequired[Annotated[Literal["answer"], "Only with `--on-stop answer`."]]
+    answer_saving_pct: NotRequired[
+        Annotated[
+            float, "Only with `--on-stop answer`: tokens of the visible answer that are saved."
+        ]
+    ]
+    truncated_share: Annotated[float, "Share of the traces that were cut off."]
+    category_scope: Annotated[
+        Literal["marginal"], "The certificate is about all questions together."
+    ]
+    categories: Annotated[list[_Category], "What was lost in each category."]
+    drift: Annotated[list[_FeatureDrift], "Features against the calibration questions."]
+    remarks: Annotated[list[str], "What the reader should know."]
 
 
 class _AnswerFields(TypedDict, total=False):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypedDict
+from typing import Annotated, TypedDict
 
 from stopadvisor.report.documents.parts import SCHEMA
 from stopadvisor.workload.converters import Benchmark, Converted
@@ -14,28 +14,17 @@ __all__ = ["WorkloadDocument", "workload_document"]
 class WorkloadDocument(TypedDict):
     """`workload --json`."""
 
-    schema: int
-    """Now 1; raised when a program that reads this has to change."""
-    benchmark: str
-    """Its name."""
-    source: str
-    """Repository at the hub, or the copy that was read."""
-    config: str | None
-    """Configuration of the data set."""
-    split: str
-    """Split of the data set."""
-    task: str
-    """Kind of its questions."""
-    n_questions: int
-    """Questions written."""
-    available: int
-    """Questions that could be drawn."""
-    left_out: int
-    """Rows that cannot be asked."""
-    seed: int
-    """Of the drawing."""
-    out: str
-    """The file."""
+    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
+    benchmark: Annotated[str, "Its name."]
+    source: Annotated[str, "Repository at the hub, or the copy that was read."]
+    config: Annotated[str | None, "Configuration of the data set."]
+    split: Annotated[str, "Split of the data set."]
+    task: Annotated[str, "Kind of its questions."]
+    n_questions: Annotated[int, "Questions written."]
+    available: Annotated[int, "Questions that could be drawn."]
+    left_out: Annotated[int, "Rows that cannot be asked."]
+    seed: Annotated[int, "Of the drawing."]
+    out: Annotated[str, "The file."]
 
 
 def workload_document(
