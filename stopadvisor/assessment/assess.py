@@ -5,6 +5,7 @@ Opens fit questions and no others; `paper.assess` does the same under the paper'
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -98,9 +99,9 @@ def assess(source: Source, settings: Settings) -> FitAssessment:
         Too few questions in a part, labels of one class only, or an alpha that full thinking
         cannot miss.
     """
-    fit = source.part("fit")
+    fit, counts = source.part("fit"), source.counts()
     n_calibration = calibration_size(source.part("calibration"))
-    _check_sizes(source.counts()["fit"], n_calibration, source)
+    _check_sizes(counts, n_calibration, source.fractions)
     check_labels(fit)
     rng = np.random.default_rng(source.seed)
     shape = advice_profile(fit, rng=rng)
@@ -110,10 +111,10 @@ def assess(source: Source, settings: Settings) -> FitAssessment:
         source,
         settings.alpha,
         settings.delta,
-        sum(source.counts().values()),
+        sum(counts.values()),
         fit.reference,
         float(fit.truncated.mean()),
-        source.counts(),
+        counts,
         shape,
         "fit",
         choice.full_accuracy,
@@ -143,14 +144,14 @@ def marked(advice: Recommendation, source: Source) -> Recommendation:
     return replace(advice, reasons=(f"Note: {SIMULATED_PROBES}.", *advice.reasons))
 
 
-def _check_sizes(n_fit: int, n_calibration: int, source: Source) -> None:
-    for name, found in (("fit", n_fit), ("calibration", n_calibration)):
+def _check_sizes(counts: Mapping[str, int], n_calibration: int, fractions: Sequence[float]) -> None:
+    for name, found in (("fit", counts["fit"]), ("calibration", n_calibration)):
         needed = SMALLEST_PARTS[name]
         if found < needed:
-            shares = "/".join(f"{100 * f:g}" for f in source.fractions)
+            shares = "/".join(f"{100 * f:g}" for f in fractions)
             raise CalibrationError(
                 f"the {name} part needs at least {needed} questions, got {found} of "
-                f"{sum(source.counts().values())} (split {shares}): label more questions"
+                f"{sum(counts.values())} (split {shares}): label more questions"
             )
 
 

@@ -1,7 +1,6 @@
 """What is shown about one fixed rule: calibration, export, verification and transfer."""
 
 __all__ = [
-    "budgets",
     "calibration",
     "certify",
     "certify_transfer",

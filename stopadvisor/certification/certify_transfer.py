@@ -13,7 +13,6 @@ from typing import Any
 
 from stopadvisor._version import __version__
 from stopadvisor.assessment.choice import Settings
-from stopadvisor.certification.budgets import check_budgets
 from stopadvisor.certification.calibration import Calibration, calibrate, entering_rows
 from stopadvisor.certification.certify import (
     CertifyRequest,
@@ -31,6 +30,7 @@ from stopadvisor.certification.transfer import (
     transferred_content,
 )
 from stopadvisor.certification.verification import costing
+from stopadvisor.policy.budgets import check_budgets
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.runs.ledger import Look, LookRequest, hand_out, looks_at, take_looks
 from stopadvisor.runs.results import read_assessment

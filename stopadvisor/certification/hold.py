@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from stopadvisor.arrays import IntArray
-from stopadvisor.certification.budgets import check_budgets
 from stopadvisor.certification.verification import (
     Verification,
     costing,
@@ -22,6 +21,7 @@ from stopadvisor.certification.verification import (
 )
 from stopadvisor.constants import DEFAULT_DELTA, TRUNCATED_WARN
 from stopadvisor.errors import PolicyError, ProbeError
+from stopadvisor.policy.budgets import check_budgets
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import Serving, Weights

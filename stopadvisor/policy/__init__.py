@@ -1,6 +1,7 @@
 """The frozen policy: its file, read with distrust, and the stepper that decides; numpy at most."""
 
 __all__ = [
+    "budgets",
     "checks",
     "file",
     "frozen",

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from stopadvisor.answers.grading import Grader
-from stopadvisor.certification.budgets import check_budgets
 from stopadvisor.collection.progress import Progress
 from stopadvisor.errors import EngineError
+from stopadvisor.policy.budgets import check_budgets
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy, load_policy
 from stopadvisor.policy.requests import OnStop, ThinkingMode, make_requests, policy_plan
 from stopadvisor.probes.plan import Engine, ProbePlan
