@@ -60,14 +60,14 @@ class FitRule:
         """Of its scores."""
         return self.sequence.scorer.family
 
-    def stops(self, position: int) -> Stops:
+    def stops(self, index: int) -> Stops:
         """What it does at one of its thresholds."""
         return Stops(
             self.family,
             self.sequence.scorer.schedule,
             _display_scores(self.family, self.scores),
-            display_threshold(self.family, float(self.sequence.thresholds[position])),
-            self.sequence.curve.stops(position),
+            display_threshold(self.family, float(self.sequence.thresholds[index])),
+            self.sequence.curve.stops(index),
         )
 
     @classmethod
@@ -180,10 +180,8 @@ def savings_by_alpha(choice: Choice, rules: tuple[FitRule, ...]) -> AlphaSavings
         row: list[float | None] = []
         for k, alpha in enumerate(alphas):
             asked = replace(settings, alpha=alpha)
-            position = sequence.index(
-                fit_limit(choice.n_fit, choice.n_calibration, asked, accuracy)
-            )
-            row.append(None if position < 0 else 100 * (1 - float(sequence.costs[position]) / full))
+            index = sequence.index(fit_limit(choice.n_fit, choice.n_calibration, asked, accuracy))
+            row.append(None if index < 0 else 100 * (1 - float(sequence.costs[index]) / full))
             chance = certification_probability(fit, sequence, choice.n_calibration, asked)
             chances[k] = max(chances[k], chance)
         savings[sequence.scorer.family] = tuple(row)

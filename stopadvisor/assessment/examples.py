@@ -27,7 +27,7 @@ class Stops:
     """As people know them."""
     threshold: float
     stops: IntArray  # (n_questions,)
-    """Position in `columns`; their number for never."""
+    """Index into `columns`; their number for never."""
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,13 @@
 """What is shown about one fixed rule: calibration, export, verification and transfer."""
 
 __all__ = [
+    "calibrated_risk",
     "calibration",
     "certify",
     "certify_transfer",
     "export",
     "hold",
-    "opened",
+    "looks",
     "transfer",
     "verification",
 ]

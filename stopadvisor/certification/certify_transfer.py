@@ -11,15 +11,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from stopadvisor._version import __version__
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.certification.calibration import Calibration, calibrate, entering_rows
-from stopadvisor.certification.certify import (
-    CertifyRequest,
-    look_remarks,
-    plan_choice,
-    without_used,
-)
+from stopadvisor.certification.certify import CertifyRequest, plan_choice
+from stopadvisor.certification.looks import TakenLook, plan_look, take, without_used
 from stopadvisor.certification.transfer import (
     TransferComparison,
     calibrate_transfer,
@@ -32,9 +27,9 @@ from stopadvisor.certification.transfer import (
 from stopadvisor.certification.verification import costing
 from stopadvisor.policy.budgets import check_budgets
 from stopadvisor.policy.frozen import Policy, build_policy
-from stopadvisor.runs.ledger import Look, LookRequest, hand_out, looks_at, take_looks
+from stopadvisor.runs.ledger import Look
 from stopadvisor.runs.results import read_assessment
-from stopadvisor.runs.sources import Source, looks_elsewhere
+from stopadvisor.runs.sources import Source
 
 __all__ = ["TransferCertification", "certify_transfer"]
 
@@ -83,32 +78,32 @@ def certify_transfer(
     """
     view = without_used(source, ("fit", "calibration")) if request.fresh else source
     table = target_view(view).part("calibration")
-    earlier = looks_at(source.folder, table.keys)
-    asked, planned = _settings(policy, source, request), request.planned(earlier)
-    settings = replace(asked, delta=asked.delta / (planned or 1))
+    asked = _settings(policy, source, request)
+    plan = plan_look(view, table, _request(policy, asked), delta=asked.delta, looks=request.looks)
+    settings = replace(asked, delta=plan.test_delta)
     check_budgets(policy, file, view)
     check_transfer(policy.content, view)
     entering_rows(table, settings)
     trained_here = plan_choice(source, request) if comparing else None
     if trained_here is not None:
         check_comparison(policy.content, source)
-    looks = [_look_request(policy, view, asked, planned)]
-    looks += [] if trained_here is None else [trained_here.look]
-    look, *others = take_looks(source.folder, looks)
-    calibration = calibrate_transfer(policy.content, view, hand_out(table, look), settings)
+    taken, *others = take(plan, *([] if trained_here is None else [trained_here.look]))
+    look = taken.look
+    calibration = calibrate_transfer(policy.content, view, taken.questions, settings)
     content = build_policy(transferred_content(policy.content, view, calibration, settings, look))
     comparison = None
     if trained_here is not None:
-        trained = calibrate(trained_here.choice, hand_out(trained_here.table, others[0]))
-        comparison = compare(policy.content, source, calibration, trained_here.choice, trained)
+        choice = trained_here.assessment.choice
+        trained = calibrate(choice, others[0].questions)
+        comparison = compare(policy.content, source, calibration, choice, trained)
     return TransferCertification(
         settings,
         calibration,
         look,
         content,
-        tuple(_remarks(policy, view, len(earlier), look)),
+        tuple(_remarks(policy, view, taken)),
         comparison,
-        others[0] if others else None,
+        others[0].look if others else None,
     )
 
 
@@ -126,27 +121,15 @@ def _settings(policy: Policy, source: Source, request: CertifyRequest) -> Settin
     )
 
 
-def _look_request(
-    policy: Policy, target: Source, settings: Settings, planned: int | None
-) -> LookRequest:
-    """The look at every question outside the test part."""
-    given = asdict(settings)
-    for name in ("delta", "families"):
-        del given[name]
-    request = {
-        "protocol": "transfer",
-        "policy": policy.digest,
-        **given,
-        "data": target.fingerprint(),
-        "version": __version__,
-    }
-    keys = target_view(target).part("calibration").keys
-    elsewhere = looks_elsewhere(target, keys)
-    return LookRequest(keys, request, settings.delta, planned, elsewhere)
+def _request(policy: Policy, settings: Settings) -> dict[str, Any]:
+    """What the ledger names of a look at every question outside the test part."""
+    asked = {"protocol": "transfer", "policy": policy.digest, **asdict(settings)}
+    del asked["delta"], asked["families"]  # no family is chosen
+    return asked
 
 
-def _remarks(policy: Policy, target: Source, n_earlier: int, look: Look) -> list[str]:
-    found = look_remarks(look, n_earlier)
+def _remarks(policy: Policy, target: Source, taken: TakenLook) -> list[str]:
+    found = list(taken.remarks)
     source = policy.content
     if not target.is_archive and read_assessment(target.folder) is not None:
         found.append(

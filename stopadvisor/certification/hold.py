@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from stopadvisor.arrays import IntArray
+from stopadvisor.certification.looks import open_rows
 from stopadvisor.certification.verification import (
     Verification,
     costing,
@@ -25,7 +26,6 @@ from stopadvisor.policy.budgets import check_budgets
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import Serving, Weights
-from stopadvisor.runs.access import open_rows
 from stopadvisor.runs.sources import Source
 from stopadvisor.workload.questions import PARTS
 

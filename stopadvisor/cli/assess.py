@@ -21,6 +21,7 @@ from stopadvisor.assessment.assess import FitAssessment, assess
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.measured import measured_settings, remark_on_serving
 from stopadvisor.assessment.remarks import remarks_on_promise, remarks_on_sample
+from stopadvisor.certification.looks import open_for_paper
 from stopadvisor.cli.model import ModelOptions, open_engine
 from stopadvisor.cli.options import PATH, emit
 from stopadvisor.cli.page import Command
@@ -33,7 +34,6 @@ from stopadvisor.collection.progress import Progress
 from stopadvisor.collection.settings import ProbeSettings
 from stopadvisor.engines.openai.regime import read_regime
 from stopadvisor.errors import StopAdvisorError, WorkloadError
-from stopadvisor.paper.access import open_for_paper
 from stopadvisor.paper.assess import PaperAssessment, assess_paper
 from stopadvisor.report.documents.assess import assessment_document
 from stopadvisor.report.text.assess import PAPER_FLAW, show_assessment
@@ -158,7 +158,7 @@ def run(options: AssessOptions, out: TextIO, err: TextIO) -> int:
         if served and options.serving_is_open:
             settings = measured_settings(settings, server, paper=is_paper)
         if is_paper:
-            open_for_paper(source, settings, open_calibration=options.open_calibration)
+            open_for_paper(source, settings, allowed=options.open_calibration)
             assessment: FitAssessment | PaperAssessment = assess_paper(
                 source, alpha=settings.alpha, delta=settings.delta, serving=settings.serving
             )

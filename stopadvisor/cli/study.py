@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 import click
 
+from stopadvisor.certification.looks import open_calibration
 from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, Parsed, declare, emit, take
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on, time_left
@@ -33,7 +34,6 @@ from stopadvisor.report.documents.study import (
     study_list_document,
 )
 from stopadvisor.report.text.study import show_list, show_skipped, show_study
-from stopadvisor.runs.access import open_calibration
 from stopadvisor.runs.sources import Source, newest_source, open_source
 from stopadvisor.studies.batch import own_options, run_studies
 from stopadvisor.studies.registry import STUDIES, run_study

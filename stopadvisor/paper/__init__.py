@@ -1,7 +1,6 @@
 """The paper's own protocol: its costs, thresholds, peaks, bootstraps and settings."""
 
 __all__ = [
-    "access",
     "assess",
     "cases",
     "classifiers",

@@ -36,8 +36,8 @@ class PaperRisk:
     observed: FloatArray  # (n_thresholds,)
     upper: FloatArray  # (n_thresholds,)
     """Hoeffding, over all candidates."""
-    position: int | None
-    """Of the chosen threshold; None where none is feasible."""
+    chosen: int | None
+    """Index of the chosen threshold; None where none is feasible."""
     n: int
     """Calibration questions."""
 
@@ -74,8 +74,8 @@ def paper_risk(setting: PaperSetting, point: OperatingPoint, delta: float) -> Pa
     n = calibration.size
     slack = math.sqrt(math.log(point.candidates / delta) / (2 * n))
     at = np.flatnonzero(grid == point.threshold)
-    position = int(at[0]) if point.feasible and at.size else None
-    return PaperRisk(grid, risk, np.minimum(risk + slack, 1.0), position, n)
+    chosen = int(at[0]) if point.feasible and at.size else None
+    return PaperRisk(grid, risk, np.minimum(risk + slack, 1.0), chosen, n)
 
 
 def paper_reliability(table: GradedTable, setting: PaperSetting) -> dict[str, Reliability]:

@@ -1,13 +1,12 @@
 """Which questions of a source a study may show, and what the source is called in its tables.
 
 Outcomes of calibration questions stay closed until the ledger has a look at them; until then a
-study sees fit questions alone.  The paper's protocol, which shows all outcomes, comes through here
-too.  Reads the ledger, writes to it where a look is asked for, and knows no study.
+study sees fit questions alone.  Reads the ledger and never writes to it; knows no study.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,9 +15,8 @@ from numpy.typing import NDArray
 
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable, OpenQuestions
-from stopadvisor.runs.ledger import looks_at, open_outcomes
+from stopadvisor.runs.ledger import looks_at
 from stopadvisor.runs.sources import Source
-from stopadvisor.runs.storage import lock_directory
 from stopadvisor.workload.questions import PARTS
 
 __all__ = [
@@ -28,10 +26,9 @@ __all__ = [
     "is_opened",
     "labels",
     "open_all",
-    "open_calibration",
-    "open_rows",
     "open_test",
     "opened_calibration",
+    "opened_rows",
     "paper_view",
     "view",
 ]
@@ -72,89 +69,37 @@ def closed_questions(source: Source) -> set[str]:
     return set(keys) - {key for look in looks_at(source.folder, keys) for key in look.questions}
 
 
-def open_calibration(source: Source, request: Mapping[str, Any], *, delta: float) -> None:
-    """Record a look at the calibration questions, because somebody is about to show them.
-
-    Parameters
-    ----------
-    source : Source
-    request : mapping
-        What asks, as the ledger is to name it.
-    delta : float
-        Error probability that the look takes from later certificates.
-
-    Raises
-    ------
-    CalibrationError
-        The planned looks are used up, or no confidence is left.
-    """
-    if is_opened(source):
-        return
-    open_rows(source, source.parts == _CALIBRATION, request, delta=delta)
-
-
-def open_rows(
-    source: Source, rows: NDArray[Any], request: Mapping[str, Any], *, delta: float
-) -> tuple[OpenQuestions, int]:
-    """Open some questions, with a look at the calibration questions among them.
+def opened_rows(source: Source, rows: NDArray[Any]) -> OpenQuestions:
+    """Some questions with their outcomes, after a look at every calibration question among them.
 
     Parameters
     ----------
     source : Source
     rows : ndarray
         Mask or row numbers.
-    request : mapping
-        What asks, as the ledger is to name it.
-    delta : float
-        Error probability that a look takes from later certificates.
-
-    Returns
-    -------
-    questions : OpenQuestions
-    n_looked : int
-        Calibration questions of a look that was not in the ledger before; 0 for archives.
-
-    Raises
-    ------
-    CalibrationError
-        As `open_calibration`.
-    """
-    sealed = source.table.take(rows)
-    keys = sealed.take(source.parts[rows] == _CALIBRATION).keys
-    n_looked = 0
-    if keys and not source.is_archive:
-        with lock_directory(source.folder):
-            named = {**request, "data": source.fingerprint()}
-            if open_outcomes(source.folder, keys, named, delta=delta):
-                n_looked = len(set(keys))
-    return sealed.unseal(), n_looked
-
-
-def open_all(source: Source) -> OpenQuestions:
-    """All questions with their outcomes, of an archive or after every calibration question's look.
 
     Raises
     ------
     CalibrationError
         Nobody has looked at some calibration questions.
     """
-    if not is_opened(source):
+    found = source.table.take(rows)
+    if closed_questions(source) & set(found.keys):
         raise CalibrationError(
             f"{source.folder}: nobody has looked at its calibration questions, so that their "
             "outcomes are closed; `stopadvisor calibrate` takes a look"
         )
-    return source.table.unseal()
+    return found.unseal()
+
+
+def open_all(source: Source) -> OpenQuestions:
+    """All questions with their outcomes; raises as `opened_rows`."""
+    return opened_rows(source, np.arange(source.table.n_questions))
 
 
 def opened_calibration(source: Source) -> CalibrationQuestions:
-    """Calibration questions that are open already.
-
-    Raises
-    ------
-    CalibrationError
-        As `open_all`.
-    """
-    return open_all(source).take(source.parts == _CALIBRATION).as_calibration()
+    """Calibration questions that are open already; raises as `opened_rows`."""
+    return opened_rows(source, source.parts == _CALIBRATION).as_calibration()
 
 
 def open_test(source: Source) -> GradedTable:

@@ -25,7 +25,6 @@ __all__ = [
     "LookRequest",
     "hand_out",
     "looks_at",
-    "open_outcomes",
     "read_ledger",
     "take_looks",
 ]
@@ -139,28 +138,6 @@ def take_looks(folder: Path, asks: Sequence[LookRequest]) -> list[Look]:
         content = {"schema": 1, "looks": [asdict(look) for look in looks]}
         write_json_atomically(folder / LEDGER, content)
     return found
-
-
-def open_outcomes(
-    folder: Path, questions: Sequence[str], request: Mapping[str, Any], *, delta: float
-) -> bool:
-    """Record a look that shows outcomes and certifies nothing, under the plan of earlier looks.
-
-    Returns
-    -------
-    bool
-        Whether it is a new one.
-
-    Raises
-    ------
-    CalibrationError
-        As `take_looks`.
-    """
-    earlier = looks_at(folder, questions)
-    planned = earlier[0].planned if earlier else None
-    delta = earlier[0].delta if planned else delta
-    (look,) = take_looks(folder, [LookRequest(questions, request, delta, planned)])
-    return look not in earlier
 
 
 def hand_out(sealed: SealedQuestions, look: Look) -> CalibrationQuestions:

@@ -14,13 +14,13 @@ import pytest
 from stopadvisor.assessment.assess import assess
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.sequences import FitData
+from stopadvisor.certification.looks import open_calibration
 from stopadvisor.cli.main import main
 from stopadvisor.paper.assess import assess_paper
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.probes.grouping import calibration_rows, group_numbers
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.rules.costs import PAPER_WEIGHTS
-from stopadvisor.runs.access import open_calibration
 from stopadvisor.runs.sources import Source, open_source
 from tests.scripted import ScriptedEngine, write_sums
 

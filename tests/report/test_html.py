@@ -112,9 +112,9 @@ def test_pictures_agree_with_the_assessment(before: ReportData) -> None:
     assert frontier.full_accuracy == document["fit_full_accuracy"]
     assert risk is not None
     assert risk.expected is not None
-    assert risk.position is not None
-    assert risk.thresholds[risk.position] == pytest.approx(point["threshold"])
-    assert risk.expected[risk.position] == pytest.approx(point["fit_risk"])
+    assert risk.marked is not None
+    assert risk.thresholds[risk.marked] == pytest.approx(point["threshold"])
+    assert risk.expected[risk.marked] == pytest.approx(point["fit_risk"])
     at = alpha.alphas.index(document["alpha"])
     for side in ("learned", "scalar"):
         found = row[side]
@@ -153,10 +153,10 @@ def test_the_certificate_is_the_calibration_s(calibrated_run: Path, certified: R
     assert risk is not None
     assert risk.observed is not None
     assert risk.upper is not None
-    assert risk.position is not None
-    assert round(risk.observed[risk.position] * risk.n) == certificate["losses"]
-    assert risk.upper[risk.position] == pytest.approx(certificate["upper"])
-    assert risk.thresholds[risk.position] == pytest.approx(calibration["threshold"])
+    assert risk.marked is not None
+    assert round(risk.observed[risk.marked] * risk.n) == certificate["losses"]
+    assert risk.upper[risk.marked] == pytest.approx(certificate["upper"])
+    assert risk.thresholds[risk.marked] == pytest.approx(calibration["threshold"])
     assert frontier.chosen is not None
     assert frontier.chosen_name == "exported point"
     assert frontier.chosen[1] == pytest.approx(100 - expected["fit_total_saving_pct"])
@@ -218,7 +218,7 @@ def test_a_refusal_is_said_with_its_reason(
     assert risk is not None
     assert risk.observed is not None
     assert risk.upper is not None
-    assert risk.position is None
+    assert risk.marked is None
     n = data.calibration["tested"][0]["n"]
     losses = [round(share * n) for share in risk.observed.tolist()]
     # The look's own delta, a fifth of 0.05, shared by two sequences.
@@ -254,8 +254,8 @@ def test_of_several_looks_the_calibration_s_own_is_found(
         risk = report_data(path).figures.risk
         assert risk is not None
         assert risk.observed is not None
-        assert risk.position is not None
-        assert round(risk.observed[risk.position] * risk.n) == certificate["losses"]
+        assert risk.marked is not None
+        assert round(risk.observed[risk.marked] * risk.n) == certificate["losses"]
         sizes.add(risk.n)
         if step == 0:
             for name, data in kept.items():
@@ -282,8 +282,8 @@ def test_a_transferred_rule_is_shown_on_what_it_was_calibrated_on(
     assert calibration["certified"]
     assert risk.expected is None
     assert risk.observed is not None
-    assert risk.position is not None
-    assert round(risk.observed[risk.position] * risk.n) == calibration["certificate"]["losses"]
+    assert risk.marked is not None
+    assert round(risk.observed[risk.marked] * risk.n) == calibration["certificate"]["losses"]
 
 
 def test_the_paper_s_figures_are_the_document_s(tmp_path: Path) -> None:
@@ -306,8 +306,8 @@ def test_the_paper_s_figures_are_the_document_s(tmp_path: Path) -> None:
     assert risk is not None
     assert risk.upper is not None
     assert risk.observed is not None
-    if risk.position is not None:
-        assert risk.upper[risk.position] <= 0.2
+    if risk.marked is not None:
+        assert risk.upper[risk.marked] <= 0.2
     slack = risk.upper - risk.observed
     np.testing.assert_allclose(slack[risk.upper < 1], slack[0])
     assert "certifies nothing that is exported" in shown.text

@@ -16,7 +16,6 @@ from stopadvisor.runs.ledger import (
     Look,
     LookRequest,
     looks_at,
-    open_outcomes,
     read_ledger,
     take_looks,
 )
@@ -130,7 +129,7 @@ def test_looks_are_recorded_together_or_not_at_all(tmp_path: Path) -> None:
     assert [look.number for look in take_looks(tmp_path, asks[:1])] == [1]
 
 
-def test_looks_at_other_questions_are_told(tmp_path: Path) -> None:
+def test_looks_at_other_questions_are_counted(tmp_path: Path) -> None:
     """Trying again on fresh questions until it passes leaves a trace."""
     for number, question in enumerate("abc"):
         look = take_look(tmp_path, [question], ALPHA_10, delta=0.05)
@@ -143,10 +142,3 @@ def test_a_ledger_that_was_taken_away_is_missed(tmp_path: Path) -> None:
     (tmp_path / CALIBRATION).write_text("{}")
     with pytest.raises(ProbeError, match="the ledger of looks is missing"):
         read_ledger(tmp_path)
-
-
-def test_outcomes_shown_without_a_certificate_are_a_look(tmp_path: Path) -> None:
-    assert open_outcomes(tmp_path, ["a"], {"policy": "x"}, delta=0.05)
-    assert not open_outcomes(tmp_path, ["a"], {"policy": "x"}, delta=0.05)
-    assert open_outcomes(tmp_path, ["a"], {"policy": "y"}, delta=0.05)
-    assert take_look(tmp_path, ["a"], ALPHA_10, delta=0.05).number == 3

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from stopadvisor.certification.looks import open_calibration
 from stopadvisor.constants import CUES
-from stopadvisor.runs.access import is_opened, open_calibration
+from stopadvisor.runs.access import is_opened
 from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.study import Study, StudyOptions
 from tests.material import edit_records, flip_calibration

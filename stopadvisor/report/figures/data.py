@@ -65,9 +65,9 @@ class RiskFigure:
     limit: float | None
     """Highest share lost that passes the test; None where the bound is in `upper` already."""
     limit_name: str
-    position: int | None
+    marked: int | None
     """Index of the threshold that is advised, or exported; None where nothing is."""
-    position_name: str
+    marked_name: str
     n: int
     """Questions that the shares are of."""
     basis: str

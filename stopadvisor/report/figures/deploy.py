@@ -1,7 +1,7 @@
-"""Figures of the deploy protocol: fit questions out of fold, and calibration only once opened.
+"""Figures of the deploy protocol: fit questions out of fold, calibration questions after a look.
 
 Words and shapes what `assessment` and `certification` computed.  Outcomes of calibration questions
-come in as an `OpenedRisk` or not at all.
+come in as a `CalibratedRisk` or not at all.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stopadvisor.assessment.diagnostics import (
     savings_by_alpha,
 )
 from stopadvisor.assessment.signals import checkpoint_accuracy, signals_of
-from stopadvisor.certification.opened import OpenedRisk
+from stopadvisor.certification.calibrated_risk import CalibratedRisk
 from stopadvisor.report.figures.data import (
     AlphaFigure,
     CheckpointFigure,
@@ -37,13 +37,15 @@ from stopadvisor.report.figures.examples import Texts, examples
 __all__ = ["deploy_figures"]
 
 
-def deploy_figures(choice: Choice, opened: OpenedRisk | None, texts: Texts | None) -> Figures:
+def deploy_figures(
+    choice: Choice, calibrated: CalibratedRisk | None, texts: Texts | None
+) -> Figures:
     """Everything that a report on a deploy assessment shows.
 
     Parameters
     ----------
-    opened : OpenedRisk, optional
-        What a look has opened.
+    calibrated : CalibratedRisk, optional
+        Losses on calibration questions; None before a look.
     texts : Texts, optional
         Questions and answers of the run; archives hold none.
     """
@@ -51,20 +53,20 @@ def deploy_figures(choice: Choice, opened: OpenedRisk | None, texts: Texts | Non
     rules = fit_rules(choice)
     by_family = {rule.family: rule for rule in rules}
     learned = next((r for r in rules if r.sequence.scorer.is_learned), None)
-    rule, position = _shown(choice, by_family, opened)
+    rule, index = _shown(choice, by_family, calibrated)
     basis = f"{fit.table.n_questions} fit questions, out of fold"
     stops, stopped = None, ""
     if rule is not None:
-        exported = opened is not None and opened.position is not None
+        exported = calibrated is not None and calibrated.exported is not None
         stopped = f"; stops are those of the {'exported' if exported else 'advised'} rule"
-        stops = rule.stops(position)
+        stops = rule.stops(index)
     probabilities = None if learned is None else expit(learned.scores)
     columns = () if learned is None else learned.sequence.scorer.schedule
     savings = savings_by_alpha(choice, rules)
     scores = fit_reliability(fit.table, learned)
     return Figures(
-        _frontier(choice, rules, rule, position, opened, basis),
-        _risk(choice, by_family, opened, basis),
+        _frontier(choice, rules, rule, index, calibrated, basis),
+        _risk(choice, by_family, calibrated, basis),
         AlphaFigure(savings.alphas, savings.savings, savings.chances, choice.settings.alpha, basis),
         ReliabilityFigure(scores, basis) if scores else None,
         CheckpointFigure(checkpoint_accuracy(fit.table), f"{fit.table.n_questions} fit questions"),
@@ -76,24 +78,24 @@ def deploy_figures(choice: Choice, opened: OpenedRisk | None, texts: Texts | Non
 
 
 def _shown(
-    choice: Choice, rules: Mapping[str, FitRule], opened: OpenedRisk | None
+    choice: Choice, rules: Mapping[str, FitRule], calibrated: CalibratedRisk | None
 ) -> tuple[FitRule | None, int]:
     """The rule and threshold to point at: the exported ones, or before a look the advised ones."""
-    if opened is not None and opened.position is not None:
-        same = _same_sequence(rules, opened)
+    if calibrated is not None and calibrated.exported is not None:
+        same = _same_sequence(rules, calibrated)
         if same is not None:
-            return same, opened.position
+            return same, calibrated.exported
     if choice.advised is None:
         return None, -1
     return rules[choice.advised.scorer.family], choice.advised_index
 
 
-def _same_sequence(rules: Mapping[str, FitRule], opened: OpenedRisk) -> FitRule | None:
+def _same_sequence(rules: Mapping[str, FitRule], calibrated: CalibratedRisk) -> FitRule | None:
     """The rule on fit questions that was calibrated; None where it was fitted elsewhere."""
-    same = rules.get(opened.scorer.family)
-    if same is None or same.sequence.scorer.schedule != opened.scorer.schedule:
+    same = rules.get(calibrated.scorer.family)
+    if same is None or same.sequence.scorer.schedule != calibrated.scorer.schedule:
         return None
-    agrees = np.array_equal(same.sequence.thresholds[: opened.order.size], opened.order)
+    agrees = np.array_equal(same.sequence.thresholds[: calibrated.order.size], calibrated.order)
     return same if agrees else None
 
 
@@ -101,16 +103,16 @@ def _frontier(
     choice: Choice,
     rules: tuple[FitRule, ...],
     shown: FitRule | None,
-    position: int,
-    opened: OpenedRisk | None,
+    index: int,
+    calibrated: CalibratedRisk | None,
     basis: str,
 ) -> FrontierFigure:
     curves, fixed = fit_curves(choice.fit, rules), fixed_curve(choice.fit)
     chosen = None
     if shown is not None:
         curve = next(c for c in curves if c.name == shown.family)
-        chosen = (shown.family, float(curve.cost[position]), float(curve.accuracy[position]))
-    exported = opened is not None and opened.position is not None
+        chosen = (shown.family, float(curve.cost[index]), float(curve.accuracy[index]))
+    exported = calibrated is not None and calibrated.exported is not None
     return FrontierFigure(
         curves,
         fixed,
@@ -124,10 +126,10 @@ def _frontier(
 
 
 def _risk(
-    choice: Choice, rules: Mapping[str, FitRule], opened: OpenedRisk | None, basis: str
+    choice: Choice, rules: Mapping[str, FitRule], calibrated: CalibratedRisk | None, basis: str
 ) -> RiskFigure | None:
     n_fit = choice.n_fit
-    if opened is None:
+    if calibrated is None:
         if choice.advised is None and not choice.sequences:
             return None
         sequence = rules[(choice.advised or choice.sequences[0]).scorer.family].sequence
@@ -149,24 +151,24 @@ def _risk(
             n_fit,
             basis,
         )
-    family = opened.scorer.family
-    whom = " that full thinking gets right" if opened.conditional else ""
-    same = _same_sequence(rules, opened)
-    counted = n_fit * (choice.full_accuracy if opened.conditional else 1)
-    expected = None if same is None else same.sequence.losses[: opened.order.size] / counted
-    most = opened.most_losses
+    family = calibrated.scorer.family
+    whom = " that full thinking gets right" if calibrated.conditional else ""
+    same = _same_sequence(rules, calibrated)
+    counted = n_fit * (choice.full_accuracy if calibrated.conditional else 1)
+    expected = None if same is None else same.sequence.losses[: calibrated.order.size] / counted
+    most = calibrated.most_losses
     return RiskFigure(
         family,
-        displayed(family, opened.order),
+        displayed(family, calibrated.order),
         expected,
-        opened.risk,
-        opened.upper_limits(),
+        calibrated.risk,
+        calibrated.upper_limits(),
         "for this threshold alone",
-        opened.alpha,
-        most / opened.n if most >= 0 else None,
-        f"most that passes the test ({most} of {opened.n})",
-        opened.position,
+        calibrated.alpha,
+        most / calibrated.n if most >= 0 else None,
+        f"most that passes the test ({most} of {calibrated.n})",
+        calibrated.exported,
         "exported",
-        opened.n,
-        f"{opened.n} calibration questions{whom}, opened by calibrate",
+        calibrated.n,
+        f"{calibrated.n} calibration questions{whom}, opened by calibrate",
     )

@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from stopadvisor.assessment.assess import FitAssessment
-from stopadvisor.certification.opened import OpenedRisk, opened_risk
+from stopadvisor.certification.calibrated_risk import calibrated_risk
 from stopadvisor.errors import PolicyError, ProbeError, WorkloadError
 from stopadvisor.paper.assess import PaperAssessment
 from stopadvisor.policy.frozen import load_policy
@@ -25,7 +23,7 @@ from stopadvisor.report.figures.deploy import deploy_figures
 from stopadvisor.report.figures.examples import Texts
 from stopadvisor.report.figures.paper import paper_figures
 from stopadvisor.runs.directory import RunDirectory
-from stopadvisor.runs.ledger import CALIBRATION, Look, hand_out, read_ledger
+from stopadvisor.runs.ledger import CALIBRATION
 from stopadvisor.runs.sources import Source
 from stopadvisor.workload.questions import read_workload
 
@@ -66,17 +64,18 @@ def load(assessment: FitAssessment | PaperAssessment, document: Document) -> Rep
     if isinstance(assessment, PaperAssessment):
         figures = paper_figures(assessment, texts)
     else:
-        opened = None
+        risk = None
         if calibration is not None:
             try:
-                opened = _opened(assessment, calibration)
+                policy = _policy_of(calibration, source.folder)
+                risk = calibrated_risk(source, assessment.choice, calibration, policy)
             except (KeyError, TypeError, IndexError) as error:
                 raise ProbeError(
                     f"{source.folder / CALIBRATION}: damaged ({error!r}); calibrate again"
                 ) from error
             except PolicyError as error:
                 remarks.append(f"The risk picture shows fit questions only: {error}.")
-        figures = deploy_figures(assessment.choice, opened, texts)
+        figures = deploy_figures(assessment.choice, risk, texts)
         if calibration is not None and calibration["alpha"] != assessment.alpha:
             remarks.append(
                 f"Assessed at alpha = {assessment.alpha:g}, calibrated at "
@@ -127,47 +126,22 @@ def _calibration(folder: Path) -> Document | None:
     return content
 
 
-def _opened(assessment: FitAssessment, calibration: Document) -> OpenedRisk | None:
-    """Risk on the opened questions.
+def _policy_of(calibration: Document, folder: Path) -> Mapping[str, Any]:
+    """Content of the policy that a calibration wrote; empty where nothing was certified.
 
     Raises
     ------
     PolicyError
-        It cannot be shown; the message says why.
+        The policy cannot be read, or is another one.
     """
-    source = assessment.source
-    certificate = calibration["certificate"]
-    content: Mapping[str, Any] = {}
-    if calibration["certified"]:
-        written = Path(calibration["policy"])
-        beside = source.folder / written.name
-        content = load_policy(beside if beside.exists() else written).content
-        if content["certificate"] != certificate:
-            raise PolicyError(f"{written} holds another certificate than {CALIBRATION}")
-    looks = _looks(source.folder, calibration)
-    if not looks:
-        raise PolicyError("the ledger holds no look of that calibration")
-    for look in looks:
-        keys = set(look.questions)
-        sealed = source.table.take(np.array([key in keys for key in source.table.keys]))
-        table = hand_out(sealed, look)
-        found = opened_risk(assessment.choice, calibration, content, table)
-        if found is None or found.position is None:
-            return found
-        lost = int(found.losses[found.position])
-        if (lost, found.n) == (certificate["losses"], certificate["n"]):
-            return found
-    raise PolicyError("the labels have changed since calibration")
-
-
-def _looks(folder: Path, calibration: Document) -> list[Look]:
-    """Looks that may be this calibration's, the last one first; --fresh counts from one again."""
-    wanted = (calibration["look"]["number"], calibration["delta"], calibration["alpha"])
-    return [
-        look
-        for look in reversed(read_ledger(folder))
-        if (look.number, look.delta, look.request.get("alpha")) == wanted
-    ]
+    if not calibration["certified"]:
+        return {}
+    written = Path(calibration["policy"])
+    beside = folder / written.name
+    content = load_policy(beside if beside.exists() else written).content
+    if content["certificate"] != calibration["certificate"]:
+        raise PolicyError(f"{written} holds another certificate than {CALIBRATION}")
+    return content
 
 
 # --- Texts ----------------------------------------------------------------------------------------
@@ -182,5 +156,5 @@ def _texts(source: Source) -> Texts | None:
         workload = read_workload(source.manifest["workload"]["path"], require_gold=False)
     except WorkloadError:
         return Texts(records, {})
-    asked = {q.key: "\n\n".join(m["content"] for m in q.messages) for q in workload.questions}
-    return Texts(records, {i: asked[r.key] for i, r in records.items() if r.key in asked})
+    texts = {q.key: "\n\n".join(m["content"] for m in q.messages) for q in workload.questions}
+    return Texts(records, {i: texts[r.key] for i, r in records.items() if r.key in texts})

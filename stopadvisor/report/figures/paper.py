@@ -95,7 +95,7 @@ def _risk(
         assessment.alpha,
         None,
         "",
-        found.position,
+        found.chosen,
         "chosen",
         found.n,
         f"{found.n} calibration questions of the paper's split, Hoeffding over "

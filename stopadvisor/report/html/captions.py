@@ -219,15 +219,15 @@ def risk_caption(data: RiskFigure) -> Caption:
     """Lost-correct risk along the thresholds."""
     parts = []
     shown = data.observed if data.observed is not None else data.expected
-    if data.position is not None and shown is not None:
-        at = data.thresholds[data.position]
-        lost = float(shown[data.position])
+    if data.marked is not None and shown is not None:
+        at = data.thresholds[data.marked]
+        lost = float(shown[data.marked])
         parts.append(
-            f"At the {data.position_name} threshold of {at:.4g}, {share(lost)} were lost "
+            f"At the {data.marked_name} threshold of {at:.4g}, {share(lost)} were lost "
             f"({round(lost * data.n)} of {data.n})"
         )
         if data.upper is not None:
-            upper = float(data.upper[data.position])
+            upper = float(data.upper[data.marked])
             parts[-1] += f", with an upper limit of {share(upper)} {data.upper_name}"
     else:
         parts.append("No threshold is advised or exported")

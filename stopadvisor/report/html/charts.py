@@ -186,17 +186,17 @@ def draw_risk(data: RiskFigure) -> Figure:
             data.limit, color=BAD, linewidth=1.4, linestyle=DASHES[1], label="passes the test"
         )
     shown = data.observed if data.observed is not None else data.expected
-    if data.position is not None and shown is not None:
+    if data.marked is not None and shown is not None:
         axes.plot(
-            [x[data.position]],
-            [shown[data.position]],
+            [x[data.marked]],
+            [shown[data.marked]],
             marker="o",
             markersize=10,
             markerfacecolor=SURFACE,
             markeredgecolor=INK,
             markeredgewidth=2,
             linestyle="none",
-            label=f"{data.position_name} threshold",
+            label=f"{data.marked_name} threshold",
             zorder=5,
         )
     values = [v for v in (data.expected, data.observed, data.upper) if v is not None]

@@ -1,6 +1,6 @@
-"""What a calibrated rule lost along its thresholds, on the questions that a look has opened.
+"""What a calibrated rule lost along its thresholds, on the questions that it was calibrated on.
 
-Takes a calibration's document and the questions that the ledger handed out; opens none itself.
+Takes a calibration's document, and opens only questions that its look in the ledger has opened.
 """
 
 from __future__ import annotations
@@ -13,18 +13,21 @@ import numpy as np
 
 from stopadvisor.arrays import FloatArray
 from stopadvisor.assessment.choice import Choice
+from stopadvisor.certification.looks import questions_of
 from stopadvisor.certification.verification import scorer_of
+from stopadvisor.errors import PolicyError
 from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import CalibrationQuestions
 from stopadvisor.rules.scorer import Scorer
+from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bounds import Bound, max_losses, upper_limit
 
-__all__ = ["OpenedRisk", "opened_risk"]
+__all__ = ["CalibratedRisk", "calibrated_risk"]
 
 
 @dataclass(frozen=True)
-class OpenedRisk:
-    """Losses of a calibrated rule on the questions that its look opened."""
+class CalibratedRisk:
+    """Losses of a calibrated rule on its calibration questions."""
 
     scorer: Scorer
     order: FloatArray  # (n_thresholds,) linear scale, as tested
@@ -36,8 +39,8 @@ class OpenedRisk:
     delta: float
     """Of this sequence."""
     bound: Bound
-    position: int | None
-    """Of the exported threshold; None where nothing was certified."""
+    exported: int | None
+    """Index of the exported threshold; None where nothing was certified."""
 
     @property
     def risk(self) -> FloatArray:
@@ -55,37 +58,59 @@ class OpenedRisk:
         return np.array(limits)
 
 
-def opened_risk(
-    choice: Choice,
-    document: Mapping[str, Any],
-    policy: Mapping[str, Any],
-    table: CalibrationQuestions,
-) -> OpenedRisk | None:
+def calibrated_risk(
+    source: Source, choice: Choice, document: Mapping[str, Any], policy: Mapping[str, Any]
+) -> CalibratedRisk | None:
     """Risk of the calibrated rule along its thresholds.
 
     Parameters
     ----------
+    source : Source
     choice : Choice
-        Whose first sequence stands in where nothing was certified.
+        Its first sequence of the family tested stands in where nothing was certified.
     document : mapping
         A ``calibration.json``.
     policy : mapping
-        Content of the policy that it names.
-    table : CalibrationQuestions
-        The questions that the look opened, and no others.
+        Content of the policy that it names; empty where nothing was certified.
 
     Returns
     -------
-    OpenedRisk or None
+    CalibratedRisk or None
         None where the refused rule is not among those chosen here.
+
+    Raises
+    ------
+    PolicyError
+        The ledger holds no such look, or the labels are not those of the calibration.
     """
+    certificate = document["certificate"]
+    is_recorded = False
+    for questions in questions_of(source, document):
+        is_recorded = True
+        found = _risk_on(questions, choice, document, policy)
+        if found is None or found.exported is None:
+            return found
+        lost = int(found.losses[found.exported])
+        if (lost, found.n) == (certificate["losses"], certificate["n"]):
+            return found
+    if not is_recorded:
+        raise PolicyError("the ledger holds no look of that calibration")
+    raise PolicyError("the labels have changed since calibration")
+
+
+def _risk_on(
+    table: CalibrationQuestions,
+    choice: Choice,
+    document: Mapping[str, Any],
+    policy: Mapping[str, Any],
+) -> CalibratedRisk | None:
     table = table.take(calibration_rows(table))
     certificate = document["certificate"]
     settings = choice.settings
     if certificate is not None:
         scorer = scorer_of(policy, table)
         order = np.array(policy["order"])
-        position = int(np.flatnonzero(order == policy["decision_threshold"])[0])
+        exported = int(np.flatnonzero(order == policy["decision_threshold"])[0])
         delta, bound = certificate["chain_delta"], certificate["bound"]
         conditional = certificate["conditional"]
     else:
@@ -93,7 +118,7 @@ def opened_risk(
         sequences = [c for c in choice.sequences if c.scorer.family == tested]
         if not sequences:
             return None
-        scorer, order, position = sequences[0].scorer, sequences[0].thresholds, None
+        scorer, order, exported = sequences[0].scorer, sequences[0].thresholds, None
         # Looks that were planned share their delta; sequences share what is left to one.
         look_delta = document["delta"] / (document["look"]["planned"] or 1)
         delta = look_delta * choice.sequence_delta / settings.delta
@@ -104,4 +129,4 @@ def opened_risk(
         return None
     losses = scorer.curve(table, order).totals(scorer.losses(table))[0].round()
     alpha = document["alpha"]
-    return OpenedRisk(scorer, order, losses, n, conditional, alpha, delta, bound, position)
+    return CalibratedRisk(scorer, order, losses, n, conditional, alpha, delta, bound, exported)

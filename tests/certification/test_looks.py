@@ -1,0 +1,114 @@
+"""Looks: planned before an outcome is open, entered in the ledger, and only then handed out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stopadvisor.assessment.choice import Settings
+from stopadvisor.certification.looks import (
+    open_calibration,
+    open_for_paper,
+    open_rows,
+    plan_look,
+    questions_of,
+    take,
+    without_used,
+)
+from stopadvisor.errors import CalibrationError
+from stopadvisor.runs.access import closed_questions, open_all, opened_rows
+from stopadvisor.runs.ledger import read_ledger
+from stopadvisor.runs.sources import Source, open_source
+from stopadvisor.workload.questions import PARTS
+from tests.material import make_run
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    return open_source(make_run(tmp_path / "run", 60))
+
+
+def test_a_planned_look_opens_nothing_until_it_is_taken(source: Source) -> None:
+    questions = source.part("calibration")
+    plan = plan_look(source, questions, {"alpha": 0.1}, delta=0.1, looks=2)
+    assert (plan.test_delta, plan.n_earlier) == (0.05, 0)
+    assert read_ledger(source.folder) == []
+
+    (taken,) = take(plan)
+    assert [look.request["alpha"] for look in read_ledger(source.folder)] == [0.1]
+    assert taken.look.test_delta == plan.test_delta
+    assert taken.questions.keys == questions.keys
+    assert taken.remarks == ()
+
+    # The plan of the first look stands where nothing is said, and the second knows of the first.
+    again = plan_look(source, questions, {"alpha": 0.2}, delta=0.1, looks=None)
+    assert (again.request.planned, again.n_earlier) == (2, 1)
+    (second,) = take(again)
+    assert second.look.number == 2
+    assert "looked at before (1 recorded)" in second.remarks[0]
+
+
+def test_a_calibration_finds_what_its_look_opened(source: Source) -> None:
+    questions = source.part("calibration")
+    half = questions.take(np.arange(questions.n_questions) < 10)
+    for part in (half, questions):
+        take(plan_look(source, part, {"alpha": 0.1}, delta=0.1, looks=None))
+    document = {"look": {"number": 1}, "delta": 0.1, "alpha": 0.1}
+    assert [found.keys for found in questions_of(source, document)] == [half.keys]
+    assert list(questions_of(source, document | {"alpha": 0.2})) == []
+
+
+def test_outcomes_shown_without_a_certificate_are_a_look(source: Source) -> None:
+    rows = source.parts != PARTS.index("test")
+    n = source.part("calibration").n_questions
+    with pytest.raises(CalibrationError, match="nobody has looked"):
+        opened_rows(source, rows)
+    opened, n_looked = open_rows(source, rows, {"policy": "x"}, delta=0.05)
+    assert (opened.n_questions, n_looked) == (rows.sum(), n)
+    assert open_rows(source, rows, {"policy": "x"}, delta=0.05)[1] == 0
+    assert open_rows(source, rows, {"policy": "y"}, delta=0.05)[1] == n
+    assert [look.number for look in read_ledger(source.folder)] == [1, 2]
+    assert open_all(source).n_questions == source.table.n_questions
+
+
+def test_fit_and_test_questions_take_no_look(source: Source) -> None:
+    rows = source.parts != PARTS.index("calibration")
+    opened, n_looked = open_rows(source, rows, {"policy": "x"}, delta=0.05)
+    assert (opened.n_questions, n_looked) == (rows.sum(), 0)
+    assert read_ledger(source.folder) == []
+
+
+def test_a_look_that_shows_outcomes_follows_the_plan_of_earlier_ones(source: Source) -> None:
+    questions = source.part("calibration")
+    take(plan_look(source, questions, {"alpha": 0.1}, delta=0.2, looks=2))
+    open_rows(source, source.parts == PARTS.index("calibration"), {"policy": "x"}, delta=0.05)
+    assert [(look.planned, look.delta) for look in read_ledger(source.folder)] == [(2, 0.2)] * 2
+    with pytest.raises(CalibrationError, match="all 2 planned looks"):
+        open_rows(source, source.parts == PARTS.index("calibration"), {"policy": "y"}, delta=0.05)
+
+
+def test_what_is_open_takes_no_further_look(source: Source) -> None:
+    settings = Settings(alpha=0.1)
+    with pytest.raises(CalibrationError, match="--open-calibration"):
+        open_for_paper(source, settings, allowed=False)
+    assert read_ledger(source.folder) == []
+    open_for_paper(source, settings, allowed=True)
+    open_for_paper(source, settings, allowed=False)
+    open_calibration(source, {"study": "peaks"}, delta=0.05)
+    assert closed_questions(source) == set()
+    assert [look.request["protocol"] for look in read_ledger(source.folder)] == ["paper"]
+
+
+def test_questions_that_a_look_has_used_can_be_left_out(source: Source) -> None:
+    questions = source.part("calibration")
+    used = questions.take(np.arange(questions.n_questions) < 10)
+    assert without_used(source, ("calibration",)).table.n_questions == 60
+    take(plan_look(source, used, {"alpha": 0.1}, delta=0.05, looks=None))
+    left = without_used(source, ("calibration",))
+    assert left.part("calibration").n_questions == questions.n_questions - 10
+    assert left.part("fit").n_questions == source.part("fit").n_questions
+    take(plan_look(source, questions, {"alpha": 0.2}, delta=0.05, looks=None))
+    with pytest.raises(CalibrationError, match="--fresh: all"):
+        without_used(source, ("calibration",))
