@@ -10,18 +10,13 @@ import inspect
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from types import NoneType, UnionType
+from types import NoneType
 from typing import (
-    Annotated,
     Any,
     Literal,
-    NotRequired,
-    Union,
     get_args,
     get_origin,
-    get_type_hints,
     is_typeddict,
 )
 
@@ -30,6 +25,7 @@ from jsonschema import Draft202012Validator
 from stopadvisor.report.documents import parts
 from stopadvisor.report.documents.assess import AssessDocument
 from stopadvisor.report.documents.calibrate import CalibrateDocument
+from stopadvisor.report.documents.fields import alternatives, fields_of
 from stopadvisor.report.documents.inspect import InspectDocument
 from stopadvisor.report.documents.plan import PlanDocument
 from stopadvisor.report.documents.probe import PreflightDocument, ProbeDocument
@@ -98,37 +94,6 @@ _PLAIN: dict[Any, str] = {
 }
 
 
-@dataclass(frozen=True)
-class Field:
-    """One field of a document's type."""
-
-    name: str
-    kind: Any
-    required: bool
-    text: str
-    is_open: bool
-    """It comes from a policy file, in which another program may have written more, or less."""
-
-
-# --- Reading types --------------------------------------------------------------------------------
-
-
-def fields_of(kind: type) -> Iterator[Field]:
-    """Fields of a TypedDict, in the order in which its documents' schemas list them."""
-    for name, hint in get_type_hints(kind, include_extras=True).items():
-        optional = get_origin(hint) is NotRequired
-        noted = get_args(hint)[0] if optional else hint
-        assert get_origin(noted) is Annotated, f"{kind.__name__}.{name} says nothing"
-        text, *marks = noted.__metadata__
-        # Annotations are strings as yet when a class notes its keys: it sees `total=False` alone.
-        required = not optional and name not in kind.__dict__["__optional_keys__"]
-        yield Field(name, noted.__origin__, required, text, parts.FROM_POLICY_FILE in marks)
-
-
-def _alternatives(kind: Any) -> tuple[Any, ...]:
-    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-
-
 # --- JSON Schema ----------------------------------------------------------------------------------
 
 
@@ -148,7 +113,7 @@ def schema_text(name: str) -> str:
 
 
 def _object(kind: type, definitions: dict[str, Any], *, is_open: bool) -> dict[str, Any]:
-    found = list(fields_of(kind))
+    found = fields_of(kind)
     required = [] if is_open else [field.name for field in found if field.required]
     return {
         "type": "object",
@@ -165,7 +130,7 @@ def _object(kind: type, definitions: dict[str, Any], *, is_open: bool) -> dict[s
 
 
 def _value(kind: Any, definitions: dict[str, Any], *, is_open: bool) -> dict[str, Any]:
-    options = _alternatives(kind)
+    options = alternatives(kind)
     if len(options) > 1:
         if all(option in _PLAIN for option in options):
             return {"type": [_PLAIN[option] for option in options]}
@@ -227,12 +192,12 @@ def _rows(kind: type, path: str, shown: dict[type, str]) -> Iterator[tuple[str, 
 
 
 def _is_list(kind: Any) -> bool:
-    return any(get_origin(option) is list for option in _alternatives(kind))
+    return any(get_origin(option) is list for option in alternatives(kind))
 
 
 def _inside(kind: Any) -> type | None:
     """The type of a field's own fields, or of those of the items of a list."""
-    for option in _alternatives(kind):
+    for option in alternatives(kind):
         inner = get_args(option)[0] if get_origin(option) is list else option
         if is_typeddict(inner):
             found: type = inner
@@ -242,7 +207,7 @@ def _inside(kind: Any) -> type | None:
 
 def _words(kind: Any) -> str:
     """A type in words."""
-    return " or ".join(_word(option) for option in _alternatives(kind))
+    return " or ".join(_word(option) for option in alternatives(kind))
 
 
 def _word(kind: Any) -> str:
@@ -252,7 +217,7 @@ def _word(kind: Any) -> str:
         return " or ".join(f"`{value}`" for value in get_args(kind))
     if get_origin(kind) is list:
         (item,) = get_args(kind)
-        return "list" if len(_alternatives(item)) > 1 else f"list of {_word(item)}s"
+        return "list" if len(alternatives(item)) > 1 else f"list of {_word(item)}s"
     return "object"
 
 

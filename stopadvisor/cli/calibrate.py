@@ -172,9 +172,7 @@ def _certify(
     request, file = options.request, options.source_policy
     if file is None:
         own = certify(source, request)
-        return own.content, calibration_document(
-            own.assessment, own.calibration, own.look, own.content, target, own.remarks
-        )
+        return own.content, calibration_document(own, target)
     policy = load_policy(file)
     found = certify_transfer(policy, str(file), source, request, comparing=options.compare)
     return found.content, transfer_calibration_document(

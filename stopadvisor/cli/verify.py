@@ -87,15 +87,7 @@ def run(options: VerifyOptions, out: TextIO, err: TextIO) -> int:
         for remark in held.remarks:
             progress.remark(f"note: {remark}")
     document = verification_document(
-        held.verification,
-        policy,
-        policy_path=options.policy,
-        run=options.probes,
-        serving=held.serving,
-        unit=held.unit,
-        transfer=options.request.transfer,
-        test_only=options.request.test_only,
-        remarks=list(held.remarks),
+        held, policy, options.request, policy_path=options.policy, run=options.probes
     )
     emit(document, options.output, out, show_verification)
     return CONTRADICTED if held.verification.verdict == "contradicted" else 0

@@ -13,6 +13,7 @@ import pytest
 from stopadvisor.assessment.assess import FitAssessment, assess
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.certification.calibration import calibrate
+from stopadvisor.certification.certify import Certification
 from stopadvisor.certification.export import policy_content
 from stopadvisor.paper.assess import assess_paper
 from stopadvisor.policy.frozen import Policy, build_policy
@@ -110,7 +111,7 @@ def test_calibrations_are_plain(source: Source, tmp_path: Path, alpha: float) ->
         )
     )
     document = calibration_document(
-        assessment, calibration, look, content, tmp_path / "policy.joblib"
+        Certification(assessment, calibration, look, content, ()), tmp_path / "policy.joblib"
     )
     assert_plain("calibrate", document)
     assert document["certified"] == (document["certificate"] is not None)

@@ -3,6 +3,7 @@
 __all__ = [
     "assess",
     "calibrate",
+    "fields",
     "inspect",
     "parts",
     "plan",

@@ -6,18 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from stopadvisor.assessment.assess import FitAssessment
-from stopadvisor.assessment.choice import Choice, FitPoint
+from stopadvisor.assessment.choice import Choice
 from stopadvisor.assessment.recommendation import operating_point
 from stopadvisor.engines.openai.regime import RegimeMeasure
 from stopadvisor.paper.assess import PaperAssessment
-from stopadvisor.paper.protocol import OperatingPoint, PaperResult
+from stopadvisor.paper.protocol import MatchedRisk, PaperResult
+from stopadvisor.report.documents.fields import Document, fields_of, fill
 from stopadvisor.report.documents.parts import (
-    SCHEMA,
     PartCounts,
     ProfileFields,
     RequestTokens,
     WeightFields,
-    profile_fields,
 )
 from stopadvisor.rules.costs import ServingCost
 
@@ -173,8 +172,7 @@ class _ServedFields(TypedDict, total=False):
     server: Annotated[_Server, "Only where probes came from a server."]
 
 
-class _CommonFields(TypedDict):
-    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
+class _CommonFields(Document):
     protocol: Annotated[Literal["deploy", "paper"], "What to act on, or the published analysis."]
     alpha: Annotated[float, "The risk asked for."]
     delta: Annotated[float, "1 minus the confidence asked for."]
@@ -186,10 +184,13 @@ class _CommonFields(TypedDict):
     matched_risk: Annotated[list[_MatchedRisk], "A row for each alpha."]
     serving: Annotated[_Serving, "Net saving of one rule under each serving regime."]
     recommendation: Annotated[_Recommendation, "What to do."]
+
+
+class _RemarkFields(TypedDict):
     remarks: Annotated[list[str], "What the reader should know."]
 
 
-class AssessDocument(_CommonFields, _ProtocolFields, _ServedFields):
+class AssessDocument(_CommonFields, _RemarkFields, _ProtocolFields, _ServedFields):
     """`assess --json` and `assessment.json`."""
 
 
@@ -209,69 +210,40 @@ def assessment_document(
     -----
     It carries no time, and nothing of a calibration question under the deploy protocol.
     """
-    source, advice = assessment.source, assessment.recommendation
+    source = assessment.source
     if isinstance(assessment, PaperAssessment):
-        matched, serving = _paper_matched_risk(assessment.paper), _paper_serving(assessment.paper)
+        on_stop = None
+        matched = [_matched_risk(row, row.alpha) for row in assessment.paper.matched_risk]
+        serving = _paper_serving(assessment.paper)
     else:
-        matched = _fit_matched_risk(assessment.choice)
+        on_stop = "answer" if source.table.on_stop == "answer" else None
+        matched = [_matched_risk(assessment.choice, assessment.choice.settings.alpha)]
         serving = _fit_serving(assessment.choice)
-    workload: _Workload = {
-        "n_questions": assessment.n_questions,
-        "n_checkpoints": source.table.n_checkpoints,
-        "budgets": source.table.budgets.tolist(),
-        "full_reference": assessment.reference,
-        "truncated_share": assessment.truncated_share,
-        "model": source.model,
-        "engine": source.engine,
-        "sha256": source.workload_sha256,
-    }
-    is_paper = isinstance(assessment, PaperAssessment)
-    if not is_paper and source.table.on_stop == "answer":
-        workload["on_stop"] = "answer"
+    common = fill(
+        _CommonFields,
+        assessment,
+        run=str(source.folder),
+        workload=fill(
+            _Workload,
+            assessment,
+            source,
+            source.table,
+            budgets=source.table.budgets.tolist(),
+            full_reference=assessment.reference,
+            sha256=source.workload_sha256,
+            on_stop=on_stop,
+        ),
+        split=fill(PartCounts, assessment.split),
+        profile=fill(ProfileFields, assessment.profile.shares),
+        regime=fill(_Regime, assessment.profile, assessment),
+        matched_risk=matched,
+        serving=serving,
+    )
     return {
-        "schema": SCHEMA,
-        "protocol": assessment.protocol,
-        "alpha": assessment.alpha,
-        "delta": assessment.delta,
-        "run": str(source.folder),
-        "workload": workload,
-        "split": {
-            "fit": assessment.split["fit"],
-            "calibration": assessment.split["calibration"],
-            "test": assessment.split["test"],
-        },
-        "profile": profile_fields(assessment.profile),
-        "regime": {
-            "predicted": assessment.profile.predicted,
-            "stability": assessment.profile.stability,
-            "basis": assessment.basis,
-        },
-        "matched_risk": matched,
-        "serving": serving,
-        "recommendation": {
-            "policy": advice.policy,
-            "family": advice.family,
-            "schedule": None if advice.schedule is None else list(advice.schedule),
-            "serving": advice.serving,
-            "reasons": list(advice.reasons),
-        },
+        **common,
         **_protocol_fields(assessment),
         "remarks": list(remarks),
-        **_served_fields(server),
-    }
-
-
-def _served_fields(server: RegimeMeasure | None) -> _ServedFields:
-    if server is None:
-        return {}
-    return {
-        "server": {
-            "regime": server.regime,
-            "cache_block": server.cache_block,
-            "basis": server.basis,
-            "read_cost": server.read_cost,
-            "reason": server.reason,
-        }
+        **fill(_ServedFields, server=server),
     }
 
 
@@ -279,62 +251,24 @@ def _protocol_fields(assessment: FitAssessment | PaperAssessment) -> _ProtocolFi
     if isinstance(assessment, PaperAssessment):
         return {"full_accuracy": assessment.full_accuracy}
     choice = assessment.choice
-    settings = choice.settings
     return {
         "fit_full_accuracy": choice.full_accuracy,
         "fit_saving_lower_pct": choice.saving_lower,
         "chance_to_certify": choice.probability,
-        "settings": {
-            "serving": settings.serving,
-            "weights": {
-                "prefilled": settings.weights.prefilled,
-                "cached": settings.weights.cached,
-                "decoded": settings.weights.decoded,
-                "unit": settings.weights.unit,
-            },
-            "cache_block": settings.cache_block,
-            "bound": settings.bound,
-            "multiplicity": settings.multiplicity,
-            "families": list(settings.families),
-        },
+        "settings": fill(_Settings, choice.settings),
     }
 
 
-# --- The deploy protocol --------------------------------------------------------------------------
-
-
-def _fit_matched_risk(choice: Choice) -> list[_MatchedRisk]:
-    spread = choice.delta_saving_pp
-    return [
-        {
-            "alpha": choice.settings.alpha,
-            "learned": _fit_point(choice.learned),
-            "scalar": _fit_point(choice.scalar),
-            "delta_saving_pp": None
-            if spread is None
-            else {"median": spread.median, "ci95": [spread.low, spread.high]},
-            "verdict": choice.verdict,
-        }
-    ]
-
-
-def _fit_point(point: FitPoint | None) -> _Point | None:
-    if point is None:
-        return None
-    found: _Point = {
-        "feasible": point.feasible,
-        "family": point.family,
-        "threshold": point.threshold,
-        "candidates": point.candidates,
-        "schedule": list(point.schedule),
-        "fit_risk": point.fit_risk,
-        "fit_accuracy": point.fit_accuracy,
-        "fit_think_saving_pct": point.fit_think_saving_pct,
-        "fit_total_saving_pct": point.fit_total_saving_pct,
-    }
-    if point.fit_answer_saving_pct is not None:
-        found["fit_answer_saving_pct"] = point.fit_answer_saving_pct
-    return found
+def _matched_risk(found: Choice | MatchedRisk, alpha: float) -> _MatchedRisk:
+    spread = found.delta_saving_pp
+    return fill(
+        _MatchedRisk,
+        found,
+        alpha=alpha,
+        delta_saving_pp=None
+        if spread is None
+        else {"median": spread.median, "ci95": [spread.low, spread.high]},
+    )
 
 
 def _fit_serving(choice: Choice) -> _Serving:
@@ -361,57 +295,15 @@ def _fit_serving(choice: Choice) -> _Serving:
 def _serving_cost(row: ServingCost | None) -> _ServingCost:
     """One rule under one regime, per request; all null where no rule is advised."""
     if row is None:
-        return {
-            "saving_pct": None,
-            "tokens": None,
-            "money_per_1000": None,
-            "probes": None,
-            "break_even_probes": None,
-            "break_even_cached_price": None,
-        }
+        return fill(_ServingCost, dict.fromkeys(field.name for field in fields_of(_ServingCost)))
     money, full = row.money_per_1000, row.full_money_per_1000
-    return {
-        "saving_pct": row.saving_pct,
-        "tokens": {"decoded": row.decoded, "cached": row.cached, "prefilled": row.prefilled},
-        "money_per_1000": None
-        if money is None or full is None
-        else {"policy": money, "full": full},
-        "probes": row.probes,
-        "break_even_probes": row.break_even_probes,
-        "break_even_cached_price": row.break_even_cached,
-    }
-
-
-# --- The paper's protocol -------------------------------------------------------------------------
-
-
-def _paper_matched_risk(paper: PaperResult) -> list[_MatchedRisk]:
-    return [
-        {
-            "alpha": row.alpha,
-            "learned": _paper_point(row.learned),
-            "scalar": _paper_point(row.scalar),
-            "delta_saving_pp": {
-                "median": row.delta_saving_pp.median,
-                "ci95": [row.delta_saving_pp.low, row.delta_saving_pp.high],
-            },
-            "verdict": row.verdict,
-        }
-        for row in paper.matched_risk
-    ]
-
-
-def _paper_point(point: OperatingPoint) -> _Point:
-    return {
-        "feasible": point.feasible,
-        "family": point.family,
-        "threshold": point.threshold,
-        "candidates": point.candidates,
-        "test_risk": point.test_risk,
-        "test_accuracy": point.test_accuracy,
-        "think_saving_pct": point.think_saving_pct,
-        "total_saving_pct": point.total_saving_pct,
-    }
+    return fill(
+        _ServingCost,
+        row,
+        tokens=row,
+        money_per_1000=None if money is None or full is None else {"policy": money, "full": full},
+        break_even_cached_price=row.break_even_cached,
+    )
 
 
 def _paper_serving(paper: PaperResult) -> _Serving:

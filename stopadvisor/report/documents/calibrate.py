@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-from stopadvisor.assessment.assess import FitAssessment
+from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.recommendation import operating_point
-from stopadvisor.certification.calibration import Calibration
+from stopadvisor.certification.certify import Certification
 from stopadvisor.certification.certify_transfer import TransferCertification
+from stopadvisor.report.documents.fields import Document, fill
 from stopadvisor.report.documents.parts import (
-    SCHEMA,
     CertificateFields,
     ExpectedFields,
     ProfileFields,
-    profile_fields,
 )
-from stopadvisor.report.documents.transfer import (
-    TransferFields,
-    comparison_fields,
-    transfer_fields,
-)
-from stopadvisor.runs.ledger import Look
+from stopadvisor.report.documents.transfer import TransferFields, transfer_fields
 from stopadvisor.stats.bounds import Certified, NotCertified
 
 __all__ = [
     "CalibrateDocument",
-    "CertificationFields",
     "calibration_document",
-    "certification_fields",
     "transfer_calibration_document",
 ]
 
@@ -64,10 +56,7 @@ class _TestedRule(TypedDict):
     labels_needed: Annotated[int | None, "Labels that would do."]
 
 
-class CertificationFields(TypedDict):
-    """What every way of calibrating reports."""
-
-    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
+class _CertificationFields(Document):
     protocol: Annotated[Literal["deploy"], "Only this one certifies."]
     run: Annotated[str, "Where the probes are."]
     alpha: Annotated[float, "The risk asked for."]
@@ -107,47 +96,24 @@ class _AdvisedFields(TypedDict):
     remarks: Annotated[list[str], "What the reader should know."]
 
 
-class CalibrateDocument(_AdvisedFields, CertificationFields, _TransferredFields):
+class CalibrateDocument(_AdvisedFields, _CertificationFields, _TransferredFields):
     """`calibrate --json` and `calibration.json`."""
 
 
-def calibration_document(
-    assessment: FitAssessment,
-    calibration: Calibration,
-    look: Look,
-    content: Mapping[str, Any],
-    policy_path: Path,
-    remarks: Sequence[str] = (),
-) -> CalibrateDocument:
-    """Build the document of a rule that was chosen on this run.
-
-    Parameters
-    ----------
-    assessment : FitAssessment
-        Of the fit questions, under the settings that were calibrated.
-    content : mapping
-        Of the policy as written to `policy_path`.
-    """
-    choice = assessment.choice
-    advice = assessment.recommendation
+def calibration_document(found: Certification, policy_path: Path) -> CalibrateDocument:
+    """Build the document of a rule that was chosen on this run."""
+    assessment = found.assessment
+    choice, advice = assessment.choice, assessment.recommendation
     point = operating_point(choice)
     return {
-        **certification_fields(
-            assessment.source.folder,
-            choice.settings.alpha,
-            calibration,
-            look,
-            conditional=choice.settings.conditional,
-            content=content,
-            policy_path=policy_path,
-        ),
+        **_certification(found, choice.settings, assessment.source.folder, policy_path),
         "advised_family": advice.family,
         "advised_schedule": None if advice.schedule is None else list(advice.schedule),
         "advised_fit_total_saving_pct": None
         if advice.family is None or point is None
         else point.fit_total_saving_pct,
-        "profile": profile_fields(assessment.profile),
-        "remarks": list(remarks),
+        "profile": fill(ProfileFields, assessment.profile.shares),
+        "remarks": list(found.remarks),
         **_TransferredFields(),
     }
 
@@ -170,118 +136,49 @@ def transfer_calibration_document(
     source_path, policy_path : Path
         Files of that policy, and of the one written.
     """
-    compared, second = found.comparison, found.second_look
-    comparison = None
-    if compared is not None and second is not None:
-        comparison = comparison_fields(compared, second)
     return {
-        **certification_fields(
-            folder,
-            found.settings.alpha,
-            found.calibration,
-            found.look,
-            conditional=found.settings.conditional,
-            content=found.content,
-            policy_path=policy_path,
-        ),
+        **_certification(found, found.settings, folder, policy_path),
         # Nothing is chosen on fit questions here, so nothing was advised.
         "advised_family": None,
         "advised_schedule": None,
         "advised_fit_total_saving_pct": None,
         "profile": found.content["profile"],
         "remarks": list(found.remarks),
-        "transfer": transfer_fields(source, source_path, comparison),
+        "transfer": transfer_fields(source, source_path, found),
     }
 
 
-def certification_fields(
-    folder: Path,
-    alpha: float,
-    calibration: Calibration,
-    look: Look,
-    *,
-    conditional: bool,
-    content: Mapping[str, Any],
-    policy_path: Path,
-) -> CertificationFields:
-    """Certificate or refusal, and the policy written.
-
-    Parameters
-    ----------
-    folder : Path
-        Of the run that was calibrated on.
-    conditional : bool
-        Whether alpha is a share of the questions that full thinking gets right; a refusal, which
-        has no certificate to say so, is worded by it.
-    content : mapping
-        Of the policy as written to `policy_path`.
-    """
-    refusal = calibration.refusal
-    return {
-        "schema": SCHEMA,
-        "protocol": "deploy",
-        "run": str(folder),
-        "alpha": alpha,
-        "delta": look.delta,
-        "conditional": conditional,
-        "confidence": look.confidence,
-        "look": {
-            "number": look.number,
-            "planned": look.planned,
-            "spent": look.spent,
-            "elsewhere": look.elsewhere,
-        },
-        "certified": calibration.rule is not None,
-        "policy": str(policy_path),
-        "kind": content["kind"],
-        "family": content["family"],
-        "schedule": content["budgets"] or None,
-        "threshold": content["threshold"],
-        "serving": content["serving"],
-        **_on_stop(content),
-        "certificate": content["certificate"],
-        "refusal": None
-        if refusal is None
-        else {
-            "reason": refusal.reason,
-            "labels_needed": refusal.labels_needed,
-            "assumed_risk": refusal.assumed_risk,
-        },
-        "tested": [
+def _certification(
+    found: Certification | TransferCertification, settings: Settings, folder: Path, policy: Path
+) -> _CertificationFields:
+    """Certificate or refusal, and the policy written."""
+    content, calibration = found.content, found.calibration
+    return fill(
+        _CertificationFields,
+        found.look,
+        content,
+        settings,  # a refusal, which has no certificate to say so, is worded by `conditional`
+        protocol="deploy",
+        run=folder,
+        look=found.look,
+        certified=calibration.rule is not None,
+        policy=policy,
+        schedule=content["budgets"] or None,
+        on_stop="answer" if content["on_stop"] == "answer" else None,
+        refusal=calibration.refusal,
+        tested=[
             _tested_rule(family, result, calibration.n_counted)
             for family, result in calibration.tested
         ],
-        "expected": content["expected"],
-    }
-
-
-class _OnStop(TypedDict, total=False):
-    on_stop: Annotated[Literal["answer"], "As above."]
-
-
-def _on_stop(content: Mapping[str, Any]) -> _OnStop:
-    return {"on_stop": "answer"} if content["on_stop"] == "answer" else {}
+    )
 
 
 def _tested_rule(family: str, result: Certified | NotCertified, n: int) -> _TestedRule:
-    if isinstance(result, Certified):
-        return {
-            "family": family,
-            "certified": True,
-            "position": result.index,
-            "n": result.n,
-            "losses": result.losses,
-            "upper": result.upper,
-            "reason": None,
-            "labels_needed": None,
-        }
-    return {
-        "family": family,
-        "certified": False,
-        "position": None,
-        "n": n,
-        "losses": None,
-        "upper": None,
-        "reason": result.reason,
-        "labels_needed": result.labels_needed,
-    }
+    return fill(
+        _TestedRule,
+        result,
+        {"n": n, "losses": None, "upper": None, "reason": None, "labels_needed": None},
+        family=family,
+        certified=isinstance(result, Certified),
+        position=result.index if isinstance(result, Certified) else None,
+    )

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from stopadvisor.policy.frozen import Policy
+from stopadvisor.report.documents.fields import FROM_POLICY_FILE, Document, fill
 from stopadvisor.report.documents.parts import (
-    FROM_POLICY_FILE,
-    SCHEMA,
     CertificateFields,
     ExpectedFields,
     PartCounts,
@@ -55,10 +54,9 @@ class _Feature(TypedDict):
     splits: Annotated[int | None, "Splits of boosted trees that ask for it."]
 
 
-class InspectDocument(TypedDict):
+class InspectDocument(Document):
     """`inspect --json`."""
 
-    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
     policy: Annotated[str, "The file."]
     digest_valid: Annotated[bool, "Always true: a policy whose digest is wrong is not loaded."]
     kind: Annotated[str, "`stop` or `full-budget`."]
@@ -96,37 +94,14 @@ class InspectDocument(TypedDict):
 
 def policy_document(policy: Policy, path: Path) -> InspectDocument:
     """Build the document of a policy that was loaded from `path`."""
-    content, summary = policy.content, policy.summary()
-    return {
-        "schema": SCHEMA,
-        "policy": str(path),
-        "digest_valid": True,
-        "kind": summary["kind"],
-        "family": summary["family"],
-        "threshold": summary["threshold"],
-        "decision_threshold": summary["decision_threshold"],
-        "budgets": summary["budgets"],
-        "on_stop": summary["on_stop"],
-        "task": summary["task"],
-        "serving": summary["serving"],
-        "entropy_source": summary["entropy_source"],
-        "max_think": summary["max_think"],
-        "model": summary["model"],
-        "engine": summary["engine"],
-        "certificate": summary["certificate"],
-        "profile": summary["profile"],
-        "expected": summary["expected"],
-        "versions": summary["versions"],
-        "created": summary["created"],
-        "digest": summary["digest"],
-        "n_questions": summary["n_questions"],
-        "features": _features(content),
-        "probe": content["probe"],
-        "sampling": content["sampling"],
-        "normalizer": content["normalizer"],
-        "grader": content["grader"],
-        "workload_sha256": content["workload_sha256"],
-    }
+    return fill(
+        InspectDocument,
+        policy.summary(),
+        policy.content,
+        policy=path,
+        digest_valid=True,
+        features=_features(policy.content),
+    )
 
 
 def _features(content: Mapping[str, Any]) -> list[_Feature]:

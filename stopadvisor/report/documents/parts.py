@@ -9,12 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Literal, NotRequired, TypedDict
 
 if TYPE_CHECKING:  # an error's document loads nothing that computes
-    from stopadvisor.probes.trajectories import Profile
     from stopadvisor.stats.bootstrap import Interval
 
 __all__ = [
-    "FROM_POLICY_FILE",
-    "SCHEMA",
     "CertificateFields",
     "ExpectedFields",
     "KindShare",
@@ -23,11 +20,7 @@ __all__ = [
     "RequestTokens",
     "WeightFields",
     "interval_list",
-    "profile_fields",
 ]
-
-SCHEMA = 1
-"""Of every document; raised when a program that reads one has to change."""
 
 
 class KindShare(TypedDict):
@@ -135,26 +128,6 @@ class ExpectedFields(TypedDict):
             float, "Only with `--on-stop answer`: tokens of the visible answer that are saved."
         ]
     ]
-
-
-FROM_POLICY_FILE = "from a policy file"
-"""Marks a field that is copied from a policy file, in which a policy by another program may hold
-more, or less."""
-
-
-def profile_fields(profile: Profile) -> ProfileFields:
-    """Counts, shares and intervals of the five kinds of question."""
-    kinds: dict[str, KindShare] = {
-        name: {"count": s.count, "share": s.share, "ci95": list(s.ci95)}
-        for name, s in profile.shares.items()
-    }
-    return {
-        "early_solved": kinds["early_solved"],
-        "beneficial": kinds["beneficial"],
-        "harmful": kinds["harmful"],
-        "unsolved": kinds["unsolved"],
-        "oscillating": kinds["oscillating"],
-    }
 
 
 def interval_list(interval: Interval | None) -> list[float] | None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypedDict
+from typing import Annotated
 
 from stopadvisor.assessment.label_plan import CertificateWish, LabelPlan
-from stopadvisor.report.documents.parts import SCHEMA
+from stopadvisor.report.documents.fields import Document, fill
 
 __all__ = ["PlanDocument", "plan_document"]
 
 
-class PlanDocument(TypedDict):
+class PlanDocument(Document):
     """`plan --json`."""
 
-    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
     alpha: Annotated[float, "The risk to certify."]
     delta: Annotated[float, "1 minus the confidence."]
     bound: Annotated[str, "The test of the risk."]
@@ -35,18 +34,4 @@ class PlanDocument(TypedDict):
 
 def plan_document(wish: CertificateWish, plan: LabelPlan) -> PlanDocument:
     """Build the document of what was wished and what it takes."""
-    return {
-        "schema": SCHEMA,
-        "alpha": wish.alpha,
-        "delta": wish.delta,
-        "bound": wish.bound,
-        "expected_risk": wish.expected_risk,
-        "power": wish.power,
-        "chains": wish.chains,
-        "chain_delta": wish.chain_delta,
-        "split": list(wish.split),
-        "calibration_labels": plan.calibration_labels,
-        "total_labels": plan.total_labels,
-        "power_reached": plan.power_reached,
-        "one_chain_calibration_labels": plan.one_chain_calibration_labels,
-    }
+    return fill(PlanDocument, wish, plan)

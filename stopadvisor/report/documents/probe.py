@@ -7,15 +7,15 @@ from typing import Annotated, NotRequired, TypedDict
 from stopadvisor.collection.cues import CueComparison
 from stopadvisor.collection.preflight import PreflightReport
 from stopadvisor.collection.probing import ProbeSummary
-from stopadvisor.report.documents.parts import SCHEMA, PartCounts
+from stopadvisor.report.documents.fields import Document, fill
+from stopadvisor.report.documents.parts import PartCounts
 
 __all__ = ["PreflightDocument", "ProbeDocument", "preflight_document", "probe_document"]
 
 
-class ProbeDocument(TypedDict):
+class ProbeDocument(Document):
     """`probe --json`."""
 
-    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
     run: Annotated[str, "Where the probes are."]
     questions: Annotated[int, "In the run."]
     traces: Annotated[int, "In the run."]
@@ -58,10 +58,9 @@ class _CueTable(TypedDict):
     rows: Annotated[list[_CueFields], "One for each cue."]
 
 
-class PreflightDocument(TypedDict):
+class PreflightDocument(Document):
     """`preflight --json` and `preflight.json`."""
 
-    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
     status: Annotated[str, "`pass`, `warn` or `fail`: the worst of the checks."]
     checks: Annotated[list[_CheckFields], "What was tried."]
     agreement: Annotated[
@@ -76,59 +75,20 @@ class PreflightDocument(TypedDict):
 
 def probe_document(summary: ProbeSummary) -> ProbeDocument:
     """Build the document of `probe --json`."""
-    plan, split = summary.run.plan, summary.split
-    return {
-        "schema": SCHEMA,
-        "run": str(summary.run.path),
-        "questions": summary.n_questions,
-        "traces": summary.n_traces,
-        "new": summary.n_new,
-        "budgets": list(plan.budgets),
-        "max_think": plan.max_think,
-        "truncated_share": summary.truncated_share,
-        "seconds": round(summary.seconds, 3),
-        "split": {
-            "fit": split["fit"],
-            "calibration": split["calibration"],
-            "test": split["test"],
-        },
-    }
+    run = summary.run
+    return fill(
+        ProbeDocument,
+        summary,
+        run.plan,
+        run=run.path,
+        questions=summary.n_questions,
+        traces=summary.n_traces,
+        new=summary.n_new,
+        seconds=round(summary.seconds, 3),
+        split=fill(PartCounts, summary.split),
+    )
 
 
 def preflight_document(report: PreflightReport, cues: CueComparison | None) -> PreflightDocument:
     """Build the document of `preflight --json`."""
-    return {
-        "schema": SCHEMA,
-        "status": report.status,
-        "checks": [
-            {"name": c.name, "status": c.status, "detail": c.detail, "advice": c.advice}
-            for c in report.checks
-        ],
-        "agreement": report.agreement,
-        "examples": [
-            {"id": e.id, "natural": e.natural, "forced": e.forced} for e in report.examples
-        ],
-        "n_questions": report.n_questions,
-        "cues": None if cues is None else _cue_table(cues),
-    }
-
-
-def _cue_table(cues: CueComparison) -> _CueTable:
-    return {
-        "n_questions": cues.n_questions,
-        "natural_accuracy": cues.natural_accuracy,
-        "rows": [
-            {
-                "name": row.name,
-                "cue": row.cue,
-                "status": row.status,
-                "forced_accuracy": row.forced_accuracy,
-                "ci95": list(row.ci95),
-                "agreement": row.agreement,
-                "mean_probe_tokens": row.mean_probe_tokens,
-                "mean_think_tokens": row.mean_think_tokens,
-                "same_traces": row.same_traces,
-            }
-            for row in cues.rows
-        ],
-    }
+    return fill(PreflightDocument, report, cues=cues)

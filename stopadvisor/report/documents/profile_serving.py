@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypedDict, cast
 
+from stopadvisor.report.documents.fields import Document
 from stopadvisor.rules.serving_profile import ServingProfile
 
 __all__ = ["ProfileServingDocument", "serving_profile_document"]
@@ -23,10 +24,9 @@ class _ProfileRowFields(TypedDict):
     peak_memory_gb: Annotated[float, "Of the device."]
 
 
-class ProfileServingDocument(TypedDict):
+class ProfileServingDocument(Document):
     """`profile-serving --json`, and its file."""
 
-    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
     model: Annotated[str, "What was measured."]
     engine: Annotated[str, "What ran it."]
     device: Annotated[str, "Where."]

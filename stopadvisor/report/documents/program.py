@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, TypedDict
 
-from stopadvisor.report.documents.parts import SCHEMA
+from stopadvisor.report.documents.fields import Document, fill
 
 __all__ = [
     "CompletionDocument",
@@ -29,10 +29,9 @@ class ErrorDocument(TypedDict):
     error: Annotated[_Error, "What went wrong."]
 
 
-class CompletionDocument(TypedDict):
+class CompletionDocument(Document):
     """`completion --json`."""
 
-    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
     shell: Annotated[str, "`bash`, `zsh` or `fish`."]
     script: Annotated[str, "What to source."]
 
@@ -42,10 +41,9 @@ class _SchemaEntry(TypedDict):
     describes: Annotated[str, "Which command prints such a document, and which file holds one."]
 
 
-class SchemaListDocument(TypedDict):
+class SchemaListDocument(Document):
     """`schema --json`, without a name."""
 
-    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
     schemas: Annotated[list[_SchemaEntry], "All there are."]
 
 
@@ -56,7 +54,7 @@ def error_document(kind: str, message: str, exit_code: int) -> ErrorDocument:
 
 def completion_document(shell: str, script: str) -> CompletionDocument:
     """Build the document of a completion script."""
-    return {"schema": SCHEMA, "shell": shell, "script": script}
+    return fill(CompletionDocument, shell=shell, script=script)
 
 
 def schema_list_document(described: Mapping[str, str]) -> SchemaListDocument:
@@ -64,4 +62,4 @@ def schema_list_document(described: Mapping[str, str]) -> SchemaListDocument:
     rows: list[_SchemaEntry] = [
         {"name": name, "describes": describes} for name, describes in described.items()
     ]
-    return {"schema": SCHEMA, "schemas": rows}
+    return fill(SchemaListDocument, schemas=rows)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any
 
-from stopadvisor.report.documents.parts import SCHEMA
+from stopadvisor.report.documents.fields import Document, fill
 
 __all__ = ["ReportDocument", "report_document"]
 
 
-class ReportDocument(TypedDict):
+class ReportDocument(Document):
     """`report --json`."""
 
-    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
     run: Annotated[str, "Where the probes are."]
     report: Annotated[str, "The file."]
     bytes: Annotated[int, "Its size."]
@@ -38,12 +37,12 @@ def report_document(
     assessment, calibration : mapping
         The documents that the page shows.
     """
-    return {
-        "schema": SCHEMA,
-        "run": str(run),
-        "report": str(page),
-        "bytes": size,
-        "protocol": assessment["protocol"],
-        "certified": None if calibration is None else calibration["certified"],
-        "remarks": list(remarks),
-    }
+    return fill(
+        ReportDocument,
+        run=run,
+        report=page,
+        bytes=size,
+        protocol=assessment["protocol"],
+        certified=None if calibration is None else calibration["certified"],
+        remarks=remarks,
+    )

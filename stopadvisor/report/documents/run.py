@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, TypedDict
 
-from stopadvisor.report.documents.parts import SCHEMA
+from stopadvisor.report.documents.fields import Document, fill
 from stopadvisor.serving.answering import AnsweredWorkload
-from stopadvisor.serving.recorded_stops import Agreement
 from stopadvisor.serving.totals import FullComparison
 
 __all__ = ["RunDocument", "run_document"]
@@ -58,10 +56,9 @@ class _AgainstFields(TypedDict):
     examples: Annotated[list[str], "Ids of the first that stop elsewhere."]
 
 
-class RunDocument(TypedDict):
+class RunDocument(Document):
     """`run --json`."""
 
-    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
     policy: Annotated[str, "Its file."]
     digest: Annotated[str, "Its digest."]
     kind: Annotated[str, "`stop` or `full-budget`."]
@@ -91,41 +88,25 @@ class RunDocument(TypedDict):
 
 def run_document(found: AnsweredWorkload) -> RunDocument:
     """Build the document of an answered workload."""
-    policy, totals = found.policy, found.totals
-    return {
-        "schema": SCHEMA,
-        "policy": str(found.settings.policy),
-        "digest": policy.digest,
-        "kind": policy.kind,
-        "family": policy.family,
-        "workload": str(found.workload),
-        "model": found.model,
-        "out": str(found.out),
-        "setting": found.setting,
-        "on_stop": found.on_stop,
-        "serving": found.serving,
-        "certified": found.certified,
-        "alpha": found.alpha,
-        "questions": totals.questions,
-        "new": found.new,
-        "seconds": round(found.seconds, 3),
-        "stopped": totals.stopped,
-        "stopped_share": totals.stopped_share,
-        "mean_tokens": {
+    totals = found.totals
+    against, agreement = found.settings.against, found.agreement
+    return fill(
+        RunDocument,
+        found,
+        totals,
+        found.policy,
+        policy=found.settings.policy,
+        seconds=round(found.seconds, 3),
+        mean_tokens={
             "think": totals.mean_think_tokens,
             "probe": totals.mean_probe_tokens,
             "visible": totals.mean_visible_tokens,
         },
-        "labelled": totals.labelled,
-        "accuracy": totals.accuracy,
-        "full": None if found.full is None else _full(found, found.full),
-        "against": (
-            None
-            if found.settings.against is None or found.agreement is None
-            else _against(found.settings.against, found.agreement)
-        ),
-        "remarks": list(found.remarks),
-    }
+        full=None if found.full is None else _full(found, found.full),
+        against=None
+        if against is None or agreement is None
+        else fill(_AgainstFields, agreement, run=against),
+    )
 
 
 def _full(found: AnsweredWorkload, full: FullComparison) -> _FullFields:
@@ -142,31 +123,9 @@ def _full(found: AnsweredWorkload, full: FullComparison) -> _FullFields:
 
 
 def _compared(found: FullComparison) -> _StoppedAgainstFull:
-    return {
-        "questions": found.questions,
-        "decoded_tokens": found.decoded_tokens,
-        "full_decoded_tokens": found.full_decoded_tokens,
-        "think_tokens": found.think_tokens,
-        "full_think_tokens": found.full_think_tokens,
-        "labelled": found.labelled,
-        "correct": found.correct,
-        "full_correct": found.full_correct,
-        "lost": found.lost,
-        "token_saving_pct": found.token_saving_pct if found.questions else None,
-        "think_saving_pct": found.think_saving_pct if found.questions else None,
-        "accuracy": found.accuracy,
-        "full_accuracy": found.full_accuracy,
-        "risk": found.risk,
-        "risk_ci95": None if found.risk_ci95 is None else list(found.risk_ci95),
-    }
-
-
-def _against(run: Path, agreement: Agreement) -> _AgainstFields:
-    return {
-        "run": str(run),
-        "questions": agreement.questions,
-        "differing_stops": agreement.differing_stops,
-        "differing_stops_share": agreement.differing_stops_share,
-        "differing_answers": agreement.differing_answers,
-        "examples": list(agreement.examples),
-    }
+    return fill(
+        _StoppedAgainstFull,
+        found,
+        token_saving_pct=found.token_saving_pct if found.questions else None,
+        think_saving_pct=found.think_saving_pct if found.questions else None,
+    )

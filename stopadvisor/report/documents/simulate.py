@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, TypedDict
+from typing import Annotated
 
 from stopadvisor.probes.simulation import KINDS, Population
-from stopadvisor.report.documents.parts import SCHEMA
+from stopadvisor.report.documents.fields import Document, fill
 
 __all__ = ["SimulateDocument", "simulation_document"]
 
 
-class SimulateDocument(TypedDict):
+class SimulateDocument(Document):
     """`simulate --json`."""
 
-    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
     simulated: Annotated[bool, "Always true."]
     out: Annotated[str, "Run directory or archive."]
     full_reference: Annotated[str, "What full thinking is in it: `natural` or `last-checkpoint`."]
@@ -31,14 +30,13 @@ def simulation_document(
     out: Path, population: Population, n_questions: int, seed: int, *, archive: bool
 ) -> SimulateDocument:
     """Build the document of what was drawn into `out`."""
-    return {
-        "schema": SCHEMA,
-        "simulated": True,
-        "out": str(out),
-        "full_reference": "last-checkpoint" if archive else "natural",
-        "n_questions": n_questions,
-        "budgets": list(population.budgets),
-        "shares": {kind: population.shares.get(kind, 0.0) for kind in KINDS},
-        "signal": population.signal,
-        "seed": seed,
-    }
+    return fill(
+        SimulateDocument,
+        population,
+        simulated=True,
+        out=out,
+        full_reference="last-checkpoint" if archive else "natural",
+        n_questions=n_questions,
+        shares={kind: population.shares.get(kind, 0.0) for kind in KINDS},
+        seed=seed,
+    )

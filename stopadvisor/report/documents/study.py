@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, TypedDict
 
-from stopadvisor.report.documents.parts import SCHEMA
+from stopadvisor.report.documents.fields import Document, fill
 from stopadvisor.runs.access import labels
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.registry import StudyEntry
-from stopadvisor.studies.study import Cell, StudyOptions, StudyResult, Table
+from stopadvisor.studies.study import Cell, StudyOptions, StudyResult
 
 __all__ = [
     "SkippedStudy",
@@ -47,10 +47,9 @@ class _OptionFields(TypedDict):
     extra: Annotated[dict[str, str], "What `--set` gave."]
 
 
-class StudyDocument(TypedDict):
+class StudyDocument(Document):
     """`study NAME --json` and `studies/NAME.json`."""
 
-    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
     study: Annotated[str, "Its name."]
     paper: Annotated[str, "Table or section of the paper that it repeats."]
     protocols: Annotated[list[str], "`paper`, `deploy` or both."]
@@ -67,10 +66,9 @@ class SkippedStudy(TypedDict):
     reason: Annotated[str, "Why not."]
 
 
-class StudyAllDocument(TypedDict):
+class StudyAllDocument(Document):
     """`study all --json`."""
 
-    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
     studies: Annotated[list[StudyDocument], "Those that the runs allow."]
     skipped: Annotated[list[SkippedStudy], "The others."]
 
@@ -82,10 +80,9 @@ class _Entry(TypedDict):
     options: Annotated[dict[str, str], "Options of its own, for `--set`."]
 
 
-class StudyListDocument(TypedDict):
+class StudyListDocument(Document):
     """`study list --json`."""
 
-    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
     studies: Annotated[list[_Entry], "All there are."]
 
 
@@ -93,46 +90,17 @@ def study_document(
     result: StudyResult, sources: Sequence[Source], options: StudyOptions
 ) -> StudyDocument:
     """Build the document of one study."""
-    return {
-        "schema": SCHEMA,
-        "study": result.study,
-        "paper": result.paper,
-        "protocols": list(result.protocols),
-        "runs": labels(sources),
-        "options": {
-            "alpha": options.alpha,
-            "delta": options.delta,
-            "serving": options.serving,
-            "resamples": options.resamples,
-            "seed": options.seed,
-            "extra": dict(options.extra),
-        },
-        "tables": [_table(table) for table in result.tables],
-        "remarks": list(result.remarks),
-    }
-
-
-def _table(table: Table) -> _TableFields:
-    return {
-        "name": table.name,
-        "title": table.title,
-        "note": table.note,
-        "columns": [{"name": c.name, "title": c.title, "unit": c.unit} for c in table.columns],
-        "rows": [list(row) for row in table.rows],
-    }
+    return fill(StudyDocument, result, runs=labels(sources), options=options)
 
 
 def study_all_document(
     studies: list[StudyDocument], skipped: list[SkippedStudy]
 ) -> StudyAllDocument:
     """Build the document of all studies."""
-    return {"schema": SCHEMA, "studies": studies, "skipped": skipped}
+    return fill(StudyAllDocument, studies=studies, skipped=skipped)
 
 
 def study_list_document(entries: Mapping[str, StudyEntry]) -> StudyListDocument:
     """Build the document of the studies there are."""
-    rows: list[_Entry] = [
-        {"name": name, "help": e.help, "needs": e.needs, "options": dict(e.options)}
-        for name, e in entries.items()
-    ]
-    return {"schema": SCHEMA, "studies": rows}
+    rows = [fill(_Entry, entry, name=name) for name, entry in entries.items()]
+    return fill(StudyListDocument, studies=rows)

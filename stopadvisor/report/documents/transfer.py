@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from stopadvisor.certification.transfer import TARGET_CALIBRATED, TransferComparison, TransferRow
+from stopadvisor.certification.certify_transfer import TransferCertification
+from stopadvisor.certification.transfer import TARGET_CALIBRATED, TransferRow
+from stopadvisor.report.documents.fields import fill
 from stopadvisor.report.documents.parts import interval_list
-from stopadvisor.runs.ledger import Look
 
-__all__ = ["ComparisonFields", "TransferFields", "comparison_fields", "transfer_fields"]
+__all__ = ["TransferFields", "transfer_fields"]
 
 
 class _LookTaken(TypedDict):
@@ -36,7 +37,7 @@ class _ProtocolRow(TypedDict):
     test_full_accuracy: Annotated[float, "Accuracy of full thinking."]
 
 
-class ComparisonFields(TypedDict):
+class _ComparisonFields(TypedDict):
     """The protocols on the same test questions."""
 
     n_test: Annotated[int, "Test questions."]
@@ -53,15 +54,15 @@ TransferFields = TypedDict(
         "from": Annotated[str, "File of the source policy."],
         "source_digest": Annotated[str, "Its digest."],
         "source_model": Annotated[str | None, "Its model; null for an archive."],
-        "comparison": Annotated[ComparisonFields | None, "Only with `--compare`."],
+        "comparison": Annotated[_ComparisonFields | None, "Only with `--compare`."],
     },
 )
 
 
 def transfer_fields(
-    content: Mapping[str, Any], path: Path, comparison: ComparisonFields | None
+    content: Mapping[str, Any], path: Path, found: TransferCertification
 ) -> TransferFields:
-    """Name the source policy.
+    """Name the source policy, and compare the protocols where that was asked for.
 
     Parameters
     ----------
@@ -69,43 +70,43 @@ def transfer_fields(
         Of the source policy.
     path : Path
         Its file.
+    found : TransferCertification
+        What came of it here.
     """
     return {
         "protocol": TARGET_CALIBRATED,
         "from": str(path),
         "source_digest": content["digest"],
         "source_model": None if content["model"] is None else content["model"]["name"],
-        "comparison": comparison,
+        "comparison": _comparison(found),
     }
 
 
-def comparison_fields(comparison: TransferComparison, second: Look) -> ComparisonFields:
-    """Put the comparison into fields; `second` is the look that the rule trained here took."""
-    return {
-        "n_test": comparison.n_test,
-        "n_met_before": comparison.n_seen,
-        "labels": comparison.labels,
-        "look": {"number": second.number, "confidence": second.confidence},
-        "rows": [_row(row) for row in comparison.rows],
-    }
+def _comparison(found: TransferCertification) -> _ComparisonFields | None:
+    compared, second = found.comparison, found.second_look
+    if compared is None or second is None:
+        return None
+    return fill(
+        _ComparisonFields,
+        compared,
+        n_met_before=compared.n_seen,
+        look=second,
+        rows=[_row(row) for row in compared.rows],
+    )
 
 
 def _row(row: TransferRow) -> _ProtocolRow:
     outcome = row.outcome
-    return {
-        "protocol": row.protocol,
-        "family": row.family,
-        "schedule": list(row.budgets) or None,
-        "threshold": row.threshold,
-        "labels_used": row.labels_used,
-        "certified": row.certified,
-        "reason": row.reason,
-        "test_verdict": row.verdict,
-        "test_total_saving_pct": outcome.total_saving_pct,
-        "test_total_saving_ci95": interval_list(outcome.saving_interval),
-        "test_think_saving_pct": outcome.think_saving_pct,
-        "test_risk": outcome.risk,
-        "test_risk_ci95": list(row.risk_ci95),
-        "test_accuracy": outcome.accuracy,
-        "test_full_accuracy": outcome.full_correct / outcome.n,
-    }
+    return fill(
+        _ProtocolRow,
+        row,
+        schedule=row.budgets or None,
+        test_verdict=row.verdict,
+        test_total_saving_pct=outcome.total_saving_pct,
+        test_total_saving_ci95=interval_list(outcome.saving_interval),
+        test_think_saving_pct=outcome.think_saving_pct,
+        test_risk=outcome.risk,
+        test_risk_ci95=row.risk_ci95,
+        test_accuracy=outcome.accuracy,
+        test_full_accuracy=outcome.full_correct / outcome.n,
+    )

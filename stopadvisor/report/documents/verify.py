@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, NotRequired, TypedDict
 
-from stopadvisor.certification.verification import Verification
+from stopadvisor.certification.hold import Held, HoldRequest
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.report.documents.parts import SCHEMA, interval_list
+from stopadvisor.report.documents.fields import Document, fill
+from stopadvisor.report.documents.parts import interval_list
 
 __all__ = ["VerifyDocument", "verification_document"]
 
@@ -28,10 +29,9 @@ class _FeatureDrift(TypedDict):
     adjusted_p: Annotated[float, "The same for all features together (Holm)."]
 
 
-class VerifyDocument(TypedDict):
+class VerifyDocument(Document):
     """`verify --json`."""
 
-    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
     policy: Annotated[str, "Its file."]
     digest: Annotated[str, "Its digest."]
     run: Annotated[str, "Where the probes are."]
@@ -83,87 +83,28 @@ class VerifyDocument(TypedDict):
     remarks: Annotated[list[str], "What the reader should know."]
 
 
-class _AnswerFields(TypedDict, total=False):
-    on_stop: Literal["answer"]
-    answer_saving_pct: float
-
-
 def verification_document(
-    result: Verification,
-    policy: Policy,
-    *,
-    policy_path: Path,
-    run: Path,
-    serving: str,
-    unit: str,
-    transfer: bool,
-    test_only: bool,
-    remarks: list[str],
+    held: Held, policy: Policy, request: HoldRequest, *, policy_path: Path, run: Path
 ) -> VerifyDocument:
-    """Build the document.
-
-    Parameters
-    ----------
-    policy_path, run : Path
-        The files that were held against each other.
-    serving, unit : str
-        In which the saving was counted.
-    transfer : bool
-        Whether other conditions than the policy's were allowed.
-    test_only : bool
-        Whether only the test part was looked at.
-    """
+    """Build the document of a policy that was held against the probes of `run`."""
+    result = held.verification
     outcome, fresh = result.outcome, result.fresh
-    saved = outcome.answer_saving_pct
-    answer: _AnswerFields = (
-        {} if saved is None else {"on_stop": "answer", "answer_saving_pct": saved}
+    return fill(
+        VerifyDocument,
+        result,
+        outcome,
+        held,
+        policy=policy_path,
+        digest=policy.digest,
+        run=run,
+        part="test" if request.test_only else "all",
+        transfer="zero-shot" if request.transfer else None,
+        n_left_out=fresh.n_seen + fresh.n_repeated,
+        n_met_before=fresh.n_seen,
+        n_repeated=fresh.n_repeated,
+        risk=result.losses / result.n,
+        full_accuracy=outcome.full_correct / outcome.n,
+        total_saving_ci95=interval_list(outcome.saving_interval),
+        on_stop=None if outcome.answer_saving_pct is None else "answer",
+        category_scope="marginal",
     )
-    return {
-        "schema": SCHEMA,
-        "policy": str(policy_path),
-        "digest": policy.digest,
-        "run": str(run),
-        "part": "test" if test_only else "all",
-        "transfer": "zero-shot" if transfer else None,
-        "verdict": result.verdict,
-        "alpha": result.alpha,
-        "delta": result.delta,
-        "conditional": result.conditional,
-        "n_left_out": fresh.n_seen + fresh.n_repeated,
-        "n_met_before": fresh.n_seen,
-        "n_repeated": fresh.n_repeated,
-        "n": result.n,
-        "losses": result.losses,
-        "risk": result.losses / result.n,
-        "lower": result.lower,
-        "upper": result.upper,
-        "expected_risk": result.expected_risk,
-        "power_to_confirm": result.power_to_confirm,
-        "detectable_risk": result.detectable_risk,
-        "accuracy": outcome.accuracy,
-        "full_accuracy": outcome.full_correct / outcome.n,
-        "accuracy_difference": result.accuracy_difference,
-        "accuracy_difference_ci95": list(result.accuracy_difference_ci95),
-        "serving": serving,
-        "unit": unit,
-        "total_saving_pct": outcome.total_saving_pct,
-        "total_saving_ci95": interval_list(outcome.saving_interval),
-        "think_saving_pct": outcome.think_saving_pct,
-        **answer,
-        "truncated_share": result.truncated_share,
-        "category_scope": "marginal",
-        "categories": [
-            {"category": c.category, "n": c.n, "losses": c.losses, "ci95": list(c.ci95)}
-            for c in result.categories
-        ],
-        "drift": [
-            {
-                "feature": d.feature,
-                "distance": d.distance,
-                "p_value": d.p_value,
-                "adjusted_p": d.adjusted_p,
-            }
-            for d in result.drift
-        ],
-        "remarks": remarks,
-    }

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, TypedDict
+from typing import Annotated
 
-from stopadvisor.report.documents.parts import SCHEMA
+from stopadvisor.report.documents.fields import Document, fill
 from stopadvisor.workload.converters import Benchmark, Converted
 
 __all__ = ["WorkloadDocument", "workload_document"]
 
 
-class WorkloadDocument(TypedDict):
+class WorkloadDocument(Document):
     """`workload --json`."""
 
-    schema: Annotated[int, "Now 1; raised when a program that reads this has to change."]
     benchmark: Annotated[str, "Its name."]
     source: Annotated[str, "Repository at the hub, or the copy that was read."]
     config: Annotated[str | None, "Configuration of the data set."]
@@ -31,16 +30,14 @@ def workload_document(
     name: str, benchmark: Benchmark, found: Converted, source: str, count: int, seed: int, out: Path
 ) -> WorkloadDocument:
     """Build the document of `count` questions written to `out`."""
-    return {
-        "schema": SCHEMA,
-        "benchmark": name,
-        "source": source,
-        "config": benchmark.config,
-        "split": benchmark.split,
-        "task": benchmark.task,
-        "n_questions": count,
-        "available": found.available,
-        "left_out": len(found.left_out),
-        "seed": seed,
-        "out": str(out),
-    }
+    return fill(
+        WorkloadDocument,
+        benchmark,
+        found,
+        benchmark=name,
+        source=source,
+        n_questions=count,
+        left_out=len(found.left_out),
+        seed=seed,
+        out=out,
+    )
