@@ -18,7 +18,7 @@ from stopadvisor.report.documents.parts import (
     RequestTokens,
     WeightFields,
 )
-from stopadvisor.rules.costs import ServingCost
+from stopadvisor.rules.costs import Serving, ServingCost
 
 __all__ = ["AssessDocument", "assessment_document", "matched_points"]
 
@@ -274,6 +274,9 @@ def _matched_risk(found: Choice | MatchedRisk, alpha: float) -> _MatchedRisk:
 def _fit_serving(choice: Choice) -> _Serving:
     point = operating_point(choice)
     rows = {row.serving: row for row in choice.serving}
+    names: tuple[Serving, ...] = ("kv-fork", "prefix-cache", "black-box")
+    if choice.settings.serving == "overlap":
+        names += ("overlap",)
     at = None
     if point is not None:
         budgets = ", ".join(map(str, point.schedule))
@@ -281,15 +284,8 @@ def _fit_serving(choice: Choice) -> _Serving:
             f"{point.family} at threshold {point.threshold:.4g}, probing at {budgets} thinking "
             "tokens; fit questions, out of fold"
         )
-    found: _Serving = {
-        "operating_point": at,
-        "kv-fork": _serving_cost(rows.get("kv-fork")),
-        "prefix-cache": _serving_cost(rows.get("prefix-cache")),
-        "black-box": _serving_cost(rows.get("black-box")),
-    }
-    if choice.settings.serving == "overlap":
-        found["overlap"] = _serving_cost(rows.get("overlap"))
-    return found
+    costs = {name: _serving_cost(rows.get(name)) for name in names}
+    return fill(_Serving, costs, operating_point=at)
 
 
 def _serving_cost(row: ServingCost | None) -> _ServingCost:
@@ -307,14 +303,13 @@ def _serving_cost(row: ServingCost | None) -> _ServingCost:
 
 
 def _paper_serving(paper: PaperResult) -> _Serving:
-    saving = paper.serving.saving_pct
-    return {
-        "operating_point": f"learned at its peak-gain threshold {paper.serving.threshold:g}, "
-        "probing at every checkpoint; all questions, out of fold",
-        "kv-fork": {"saving_pct": saving["kv-fork"]},
-        "prefix-cache": {"saving_pct": saving["prefix-cache"]},
-        "black-box": {"saving_pct": saving["black-box"]},
-    }
+    at = paper.serving.threshold
+    return fill(
+        _Serving,
+        {name: {"saving_pct": saving} for name, saving in paper.serving.saving_pct.items()},
+        operating_point=f"learned at its peak-gain threshold {at:g}, probing at every checkpoint; "
+        "all questions, out of fold",
+    )
 
 
 # --- For those who show it ------------------------------------------------------------------------

@@ -11,19 +11,11 @@ from stopadvisor.assessment.recommendation import operating_point
 from stopadvisor.certification.certify import Certification
 from stopadvisor.certification.certify_transfer import TransferCertification
 from stopadvisor.report.documents.fields import Document, fill
-from stopadvisor.report.documents.parts import (
-    CertificateFields,
-    ExpectedFields,
-    ProfileFields,
-)
+from stopadvisor.report.documents.parts import CertificateFields, ExpectedFields, ProfileFields
 from stopadvisor.report.documents.transfer import TransferFields, transfer_fields
 from stopadvisor.stats.bounds import Certified, NotCertified
 
-__all__ = [
-    "CalibrateDocument",
-    "calibration_document",
-    "transfer_calibration_document",
-]
+__all__ = ["CalibrateDocument", "calibration_document", "transfer_calibration_document"]
 
 
 class _LookFields(TypedDict):
