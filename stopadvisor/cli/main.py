@@ -173,8 +173,7 @@ def _show_versions(ctx: click.Context, param: click.Parameter, value: bool) -> N
 
 
 @click.group(
-    cls=_Table,
-    context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
+    cls=_Table, context_settings={"help_option_names": ["-h", "--help"], "show_default": True}
 )
 @click.option(
     "--version",

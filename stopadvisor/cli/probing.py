@@ -153,10 +153,7 @@ _PROBE = (
         help="Cut thinking here; use production's own cap. auto: 8192, or what the context leaves.",
     ),
     _probing(
-        "--cap",
-        type=COUNT,
-        default=ProbeSettings.cap,
-        help="Most tokens of a forced answer.",
+        "--cap", type=COUNT, default=ProbeSettings.cap, help="Most tokens of a forced answer."
     ),
     _probing(
         "--answer-cap",

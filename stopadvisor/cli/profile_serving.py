@@ -67,10 +67,7 @@ _COUNTS = Parsed("n,n,...", _counts)
     "--checkpoints", type=_COUNTS, default="4,7,10", help="Numbers of checkpoints to measure."
 )
 @click.option(
-    "--questions",
-    type=COUNT,
-    default=ProfileSettings.questions,
-    help="Questions to measure with.",
+    "--questions", type=COUNT, default=ProfileSettings.questions, help="Questions to measure with."
 )
 @click.option(
     "--workload",
@@ -85,10 +82,7 @@ _COUNTS = Parsed("n,n,...", _counts)
     help="The profile's file (JSON).",
 )
 @click.option(
-    "--cap",
-    type=COUNT,
-    default=ProfileSettings.cap,
-    help="Most tokens of a forced answer.",
+    "--cap", type=COUNT, default=ProfileSettings.cap, help="Most tokens of a forced answer."
 )
 @click.option(
     "--max-think",

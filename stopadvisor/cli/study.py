@@ -20,10 +20,7 @@ from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, Parsed, 
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on, time_left
 from stopadvisor.cli.settings import ALPHA, DELTA, setting_options
-from stopadvisor.constants import (
-    PAPER_BOOTSTRAP_RESAMPLES,
-    PAPER_BOOTSTRAP_SEED,
-)
+from stopadvisor.constants import PAPER_BOOTSTRAP_RESAMPLES, PAPER_BOOTSTRAP_SEED
 from stopadvisor.errors import StopAdvisorError, StudyError
 from stopadvisor.report.documents.study import (
     SkippedStudy,

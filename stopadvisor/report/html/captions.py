@@ -265,8 +265,7 @@ def alpha_caption(data: AlphaFigure) -> Caption:
     for name, savings in data.savings.items():
         here = savings[at]
         first = next(
-            (a for a, s in zip(data.alphas, savings, strict=True) if s is not None and s > 0),
-            None,
+            (a for a, s in zip(data.alphas, savings, strict=True) if s is not None and s > 0), None
         )
         text = f"{rule_name(name)} saves {'nothing' if here is None else percent(here)}"
         if first is not None and first < data.alpha:

@@ -121,12 +121,7 @@ def draw_frontier(data: FrontierFigure) -> Figure:
         label="fixed budget",
     )
     axes.plot(
-        [100],
-        [data.full_accuracy],
-        marker="D",
-        color=INK,
-        linestyle="none",
-        label="full thinking",
+        [100], [data.full_accuracy], marker="D", color=INK, linestyle="none", label="full thinking"
     )
     costs = [c.cost for c in (*data.rules, data.fixed)]
     if data.chosen is not None:

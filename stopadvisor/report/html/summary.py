@@ -135,11 +135,7 @@ def _assessed(document: Document) -> Summary:
             f"{percent(point['fit_think_saving_pct'])} of the thinking",
         ),
         Card("May lose", share(point["fit_risk"]), "of all questions, estimated"),
-        Card(
-            "Accuracy",
-            share(point["fit_accuracy"]),
-            f"with full thinking {share(accuracy)}",
-        ),
+        Card("Accuracy", share(point["fit_accuracy"]), f"with full thinking {share(accuracy)}"),
         _serving_card(document, advice["serving"], advice["schedule"]),
     )
     return Summary(
