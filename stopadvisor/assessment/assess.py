@@ -88,11 +88,6 @@ def split_hint(source: Source) -> str | None:
 def assess(source: Source, settings: Settings) -> FitAssessment:
     """Assess under the deploy protocol, from fit questions alone.
 
-    Parameters
-    ----------
-    source : Source
-    settings : Settings
-
     Raises
     ------
     CalibrationError

@@ -185,10 +185,8 @@ def choose(fit_table: FitQuestions, n_calibration: int, settings: Settings) -> C
 
     Parameters
     ----------
-    fit_table : FitQuestions
     n_calibration : int
         How many calibration questions there will be; their number, not their outcomes.
-    settings : Settings
 
     Raises
     ------

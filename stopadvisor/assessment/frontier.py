@@ -104,7 +104,6 @@ def fixed_accuracy(
     ----------
     fixed : Frontier
         Its costs must not descend.
-    cost : ndarray of float
     how : {"linear", "nearest", "floor", "ceiling"}
         ``floor`` takes the dearest budget that costs no more, ``ceiling`` the cheapest that costs
         no less; outside the range all of them take the nearer end, and ``nearest`` the cheaper of

@@ -102,7 +102,6 @@ def recommend(
     ----------
     profile : Profile
         Of the fit questions.
-    choice : Choice
     blind : BlindStopping, optional
         The advised rule beside one that stops at random.  Where it does no better, and loses more
         than alpha of what full thinking gets right, a profile that says full budget stands; None

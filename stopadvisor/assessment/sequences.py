@@ -276,8 +276,6 @@ def sequence_of(fit: FitData, scorer: Scorer, scores: FloatArray) -> ThresholdSe
 
     Parameters
     ----------
-    fit : FitData
-    scorer : Scorer
     scores : ndarray of float, shape (n_questions, n_scheduled)
         Out of fold, as `score_out_of_fold` gives them.
     """

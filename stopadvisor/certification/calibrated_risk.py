@@ -65,7 +65,6 @@ def calibrated_risk(
 
     Parameters
     ----------
-    source : Source
     choice : Choice
         Its first sequence of the family tested stands in where nothing was certified.
     document : mapping

@@ -68,15 +68,16 @@ class Calibration:
     """Set exactly when there is no rule."""
     tested: tuple[tuple[str, Certified | NotCertified], ...]
     """Family and outcome of each sequence."""
-    rows: IntArray
-    """Calibration questions that entered the bound, as rows of the table given."""
     entered: CalibrationQuestions
-    """Those questions."""
+    """Calibration questions that entered the bound."""
     advised_family: str | None
-    truncated_share: float
-    """Of the questions that entered the bound."""
     n_counted: int
     """Questions that the bound counts: those that entered, or the full-correct ones of them."""
+
+    @property
+    def truncated_share(self) -> float:
+        """Of the questions that entered the bound."""
+        return float(self.entered.truncated.mean())
 
 
 def check_questions(choice: Choice, calibration_table: ProbeTable) -> IntArray:
@@ -122,11 +123,6 @@ def entering_rows(calibration_table: ProbeTable, settings: Settings) -> IntArray
 def calibrate(choice: Choice, calibration_table: CalibrationQuestions) -> Calibration:
     """Test the chosen sequences on calibration questions and pick the rule to export.
 
-    Parameters
-    ----------
-    choice : Choice
-    calibration_table : CalibrationQuestions
-
     Raises
     ------
     CalibrationError
@@ -138,9 +134,7 @@ def calibrate(choice: Choice, calibration_table: CalibrationQuestions) -> Calibr
     cheaper is taken, and the simpler where the paired interval of their saving on fit holds zero.
     """
     require_calibration(calibration_table)
-    rows = check_questions(choice, calibration_table)
-    table = calibration_table.take(rows)
-    truncated = float(table.truncated.mean())
+    table = calibration_table.take(check_questions(choice, calibration_table))
     counted = _counted(table, choice.settings)
     tested: list[tuple[str, Certified | NotCertified]] = []
     certified: list[tuple[ThresholdSequence, Certified]] = []
@@ -154,7 +148,7 @@ def calibrate(choice: Choice, calibration_table: CalibrationQuestions) -> Calibr
     advised = choice.advised.scorer.family if choice.advised else None
     if not certified:
         refusal = _refusal(choice, tested, wanted)
-        return Calibration(None, refusal, tuple(tested), rows, table, advised, truncated, counted)
+        return Calibration(None, refusal, tuple(tested), table, advised, counted)
     sequence, certificate = _pick(choice, certified)
     rule = ExportedRule(
         sequence.scorer,
@@ -164,7 +158,7 @@ def calibrate(choice: Choice, calibration_table: CalibrationQuestions) -> Calibr
         _saving(choice, sequence, certificate.index),
         float(sequence.losses[certificate.index]) / choice.n_fit,
     )
-    return Calibration(rule, None, tuple(tested), rows, table, advised, truncated, counted)
+    return Calibration(rule, None, tuple(tested), table, advised, counted)
 
 
 def recalibrate(
@@ -199,8 +193,7 @@ def recalibrate(
     Paper, Appendix "Transfer Protocols" (target-calibrated).
     """
     require_calibration(calibration_table)
-    rows = entering_rows(calibration_table, settings)
-    table = calibration_table.take(rows)
+    table = calibration_table.take(entering_rows(calibration_table, settings))
     curve = scorer.curve(table, order)
     costs = stopped_counts(
         table, scorer.schedule, settings.serving, cache_block=settings.cache_block
@@ -209,7 +202,6 @@ def recalibrate(
     expected = _first_risk(curve, scorer, table, saves, settings)
     result = _certify_losses(curve, scorer, table, settings, settings.delta, expected)
     tested = ((scorer.family, result),)
-    truncated = float(table.truncated.mean())
     counted = _counted(table, settings)
     refusal = result if isinstance(result, NotCertified) else None
     accuracy = float(table.full_correct.mean())
@@ -222,10 +214,10 @@ def recalibrate(
     elif isinstance(result, Certified) and not saves[result.index]:
         refusal = NotCertified(_NO_SAVING, None)
     if refusal is not None:
-        return Calibration(None, refusal, tested, rows, table, None, truncated, counted)
+        return Calibration(None, refusal, tested, table, None, counted)
     assert isinstance(result, Certified)  # anything else is a refusal
     rule = ExportedRule(scorer, float(order[result.index]), order, result, None, None)
-    return Calibration(rule, None, tested, rows, table, None, truncated, counted)
+    return Calibration(rule, None, tested, table, None, counted)
 
 
 def _counted(table: GradedTable, settings: Settings) -> int:

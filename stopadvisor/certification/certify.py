@@ -74,7 +74,6 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
     ----------
     source : Source
         Run or archive; locked by the caller.
-    request : CertifyRequest
 
     Raises
     ------

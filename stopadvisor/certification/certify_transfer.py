@@ -63,7 +63,6 @@ def certify_transfer(
         Where it lies, for messages.
     source : Source
         Run or archive to certify on; locked by the caller.
-    request : CertifyRequest
     comparing : bool
         Compare with the policy as it is and with a rule trained here, on test questions.
 

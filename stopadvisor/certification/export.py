@@ -18,16 +18,13 @@ from stopadvisor.answers.normal_form import GRADER, NORMALIZER
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.certification.calibration import Calibration, ExportedRule
 from stopadvisor.constants import MARKERS, PROBE_CAP
-from stopadvisor.policy.schema import MIXED_TASKS
+from stopadvisor.policy.frozen import MIXED_TASKS, policy_source
 from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.markers import RULE
 from stopadvisor.probes.trajectories import Profile
-from stopadvisor.rules.boosting import BoostedModel
 from stopadvisor.rules.drift import question_features
 from stopadvisor.rules.families import display_threshold
 from stopadvisor.rules.outcomes import Outcome, measure_rule
-from stopadvisor.rules.scorer import Scorer
-from stopadvisor.rules.scores import LinearModel
 from stopadvisor.runs.access import open_test
 from stopadvisor.runs.archives import SIMULATED
 from stopadvisor.runs.ledger import Look
@@ -134,14 +131,10 @@ def policy_content(
 
     Parameters
     ----------
-    source : Source
-    choice : Choice or transfer.RuleBasis
     calibration : Calibration
         With a rule: kind ``stop``; without: kind ``full-budget``.
     profile : Profile
         Of the fit questions.
-    look : Look
-    alpha : float
     """
     rule = calibration.rule
     manifest = source.manifest
@@ -206,53 +199,27 @@ def policy_content(
 
 
 def _rule_fields(rule: ExportedRule | None, source: Source) -> dict[str, Any]:
+    no_model: dict[str, Any] = {
+        "features": [],
+        "mean": [],
+        "scale": [],
+        "coef": [],
+        "intercept": None,
+    }
     if rule is None:
-        return {
-            "family": None,
-            "threshold": None,
-            "decision_threshold": None,
-            "budgets": [],
-            "order": [],
-            **_no_model(),
-        }
-    scorer: Scorer = rule.scorer
-    fields: dict[str, Any] = {
+        nothing = dict.fromkeys(("family", "threshold", "decision_threshold"))
+        return nothing | {"budgets": [], "order": []} | no_model
+    scorer = rule.scorer
+    return {
         "family": scorer.family,
         "threshold": display_threshold(scorer.family, rule.threshold),
         "decision_threshold": rule.threshold,
         "budgets": source.table.budgets[list(scorer.schedule)].tolist(),
         "order": rule.order.tolist(),
-        **_no_model(),
+        **no_model,
+        # A model's fields are named as in the policy: standardisation and weights, or trees.
+        **({} if scorer.model is None else asdict(scorer.model)),
     }
-    model = scorer.model
-    if isinstance(model, LinearModel):
-        fields |= {
-            "features": list(model.features),
-            "mean": list(model.mean),
-            "scale": list(model.scale),
-            "coef": list(model.coef),
-            "intercept": model.intercept,
-        }
-    elif isinstance(model, BoostedModel):
-        fields |= {
-            "features": list(model.features),
-            "intercept": model.intercept,
-            "trees": [
-                {
-                    "feature": list(tree.feature),
-                    "threshold": list(tree.threshold),
-                    "left": list(tree.left),
-                    "right": list(tree.right),
-                    "value": list(tree.value),
-                }
-                for tree in model.trees
-            ],
-        }
-    return fields
-
-
-def _no_model() -> dict[str, Any]:
-    return {"features": [], "mean": [], "scale": [], "coef": [], "intercept": None}
 
 
 def _bound_to(source: Source) -> dict[str, Any]:
@@ -276,23 +243,10 @@ def _bound_to(source: Source) -> dict[str, Any]:
             "max_think": None,
         }
     engine, plan = manifest["engine"], manifest["plan"]
+    bound = policy_source(engine)
     return {
-        "model": None
-        if source.simulated
-        else {
-            "name": engine["model"],
-            "revision": engine.get("model_revision"),
-            "tokenizer_sha256": engine.get("tokenizer_sha256"),
-            "template_sha256": engine.get("template_sha256"),
-        },
-        "engine": {
-            "name": engine["engine"],
-            "version": engine.get("engine_version"),
-            "dtype": engine.get("dtype"),
-            "quantization": engine.get("quantization"),
-            "attention": engine.get("attention"),
-            "device": engine.get("device"),
-        },
+        "model": None if source.simulated else bound["model"],
+        "engine": bound["engine"],
         "probe": {
             "closer": engine.get("think_close") or {"text": "", "ids": None},
             "cue": {"text": plan["cue"], "ids": manifest.get("cue_ids")},

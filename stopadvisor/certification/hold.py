@@ -18,7 +18,7 @@ from stopadvisor.certification.verification import (
     costing,
     fresh_questions,
     scorer_of,
-    verify_fresh,
+    verify,
 )
 from stopadvisor.constants import DEFAULT_DELTA, TRUNCATED_WARN
 from stopadvisor.errors import PolicyError, ProbeError
@@ -64,12 +64,10 @@ def hold(policy: Policy, file: str, source: Source, request: HoldRequest) -> Hel
 
     Parameters
     ----------
-    policy : Policy
     file : str
         Where it lies, for messages.
     source : Source
         Fresh labelled probes.
-    request : HoldRequest
 
     Raises
     ------
@@ -87,7 +85,7 @@ def hold(policy: Policy, file: str, source: Source, request: HoldRequest) -> Hel
     scorer_of(content, view.table)
     questions, looked = _open(policy, view, fresh.rows)
     remarks += looked
-    result = verify_fresh(
+    result = verify(
         content,
         fresh,
         questions,

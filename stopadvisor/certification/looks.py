@@ -165,7 +165,6 @@ def questions_of(source: Source, calibration: Mapping[str, Any]) -> Iterator[Cal
 
     Parameters
     ----------
-    source : Source
     calibration : mapping
         A ``calibration.json``.  It numbers its look, but ``--fresh`` starts to count again.
 
@@ -192,7 +191,6 @@ def open_rows(
 
     Parameters
     ----------
-    source : Source
     rows : ndarray
         Mask or row numbers.
     asked : mapping
@@ -243,8 +241,6 @@ def open_for_paper(source: Source, settings: Settings, *, allowed: bool) -> None
 
     Parameters
     ----------
-    source : Source
-    settings : Settings
     allowed : bool
         Whether a look may be entered for it.
 

@@ -110,7 +110,6 @@ def check_transfer(content: Mapping[str, Any], target: Source) -> Scorer:
     ----------
     content : mapping
         Of the source policy.
-    target : Source
 
     Returns
     -------
@@ -163,7 +162,6 @@ def calibrate_transfer(
     ----------
     content : mapping
         Of the source policy: its scorer, its checkpoints, its thresholds in testing order.
-    target : Source
     questions : CalibrationQuestions
         Of `target_view`.
     settings : Settings
@@ -196,11 +194,8 @@ def transferred_content(
     ----------
     content : mapping
         Of the source policy, built (its digest goes into the certificate).
-    target : Source
     calibration : Calibration
         From `calibrate_transfer`.
-    settings : Settings
-    look : Look
     """
     entered = calibration.entered
     shape = profile(trajectory(entered), rng=np.random.default_rng(target.seed))
@@ -267,7 +262,6 @@ def compare(
     ----------
     content : mapping
         Of the source policy.
-    target : Source
     transferred : Calibration
         From `calibrate_transfer`: all labels outside the test part calibrate.
     choice : Choice
@@ -298,11 +292,11 @@ def compare(
         reason="its certificate is about the source's questions and model, not about these",
         seed=seed,
     )
-    labels = transferred.rows.size
+    labels = transferred.entered.n_questions
     rows = [zero_shot]
     found: tuple[tuple[Protocol, Calibration, int], ...] = (
         ("target-calibrated", transferred, labels),
-        ("target-trained", trained, _groups(target.part("fit")) + trained.rows.size),
+        ("target-trained", trained, _groups(target.part("fit")) + trained.entered.n_questions),
     )
     for name, calibration, used in found:
         rule = calibration.rule

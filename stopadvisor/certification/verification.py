@@ -48,13 +48,12 @@ __all__ = [
     "scorer_of",
     "verdict_on",
     "verify",
-    "verify_fresh",
 ]
 
 Verdict = Literal["confirmed", "contradicted", "silent"]
 
 _LIKELY = 0.8
-"""Chance of a contradiction at the risk that is called detectable."""
+"""Probability of a contradiction at the risk that is called detectable."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ class Verification:
     expected_risk: float
     """What the policy expects of itself."""
     power_to_confirm: float
-    """Chance to confirm at the expected risk."""
+    """Probability to confirm at the expected risk."""
     detectable_risk: float | None
     """Risk that would be contradicted four times in five; None: too few questions for any."""
     outcome: Outcome
@@ -114,7 +113,7 @@ class Verification:
 
 
 def scorer_of(content: Mapping[str, Any], table: ProbeTable) -> Scorer:
-    """The vectorised twin of a policy's stepper, over a table's columns.
+    """What a policy's stepper computes, for a whole table at once.
 
     Raises
     ------
@@ -161,8 +160,6 @@ def questions_seen(
 
     Parameters
     ----------
-    content : mapping
-    table : ProbeTable
     workload_sha256 : str, optional
         Of the table's origin.  An archive names its questions by their row, which says nothing
         about another archive.
@@ -210,57 +207,6 @@ def fresh_questions(
 
 def verify(
     content: Mapping[str, Any],
-    table: GradedTable,
-    *,
-    serving: Serving | None = None,
-    weights: Weights | None = None,
-    cache_block: int | None = None,
-    workload_sha256: str | None = None,
-    rng: np.random.Generator,
-) -> Verification:
-    """Hold a policy's certificate against fresh labelled probes.
-
-    Parameters
-    ----------
-    content : mapping
-        Content of a policy of kind ``stop``.
-    table : GradedTable
-        Fresh probes; at the policy's budgets among others.
-    serving, weights, cache_block : optional
-        How the saving is counted; as for the policy's own expectation by default.
-    workload_sha256 : str, optional
-        See `questions_seen`.
-    rng : numpy.random.Generator
-
-    Raises
-    ------
-    PolicyError
-        The policy never stops, no fresh question is left, or budgets differ.
-    ProbeError
-        The certificate's full reference needs natural answers and the probes hold none.
-
-    Notes
-    -----
-    One trace per question enters, chosen as for a certificate.  ``contradicted`` and ``confirmed``
-    are exact one-sided binomial tests at delta each: at a risk of exactly alpha either is said
-    with a chance of at most delta.  A policy that was contradicted is not made right by looking
-    again.
-    """
-    fresh = fresh_questions(content, table, workload_sha256=workload_sha256)
-    questions = table.take(fresh.rows)
-    return verify_fresh(
-        content,
-        fresh,
-        questions,
-        serving=serving,
-        weights=weights,
-        cache_block=cache_block,
-        rng=rng,
-    )
-
-
-def verify_fresh(
-    content: Mapping[str, Any],
     fresh: Fresh,
     questions: GradedTable,
     *,
@@ -269,7 +215,32 @@ def verify_fresh(
     cache_block: int | None = None,
     rng: np.random.Generator,
 ) -> Verification:
-    """`verify` on the questions that `fresh_questions` named, and on no others."""
+    """Compare a policy's certificate with what fresh labelled probes show.
+
+    Parameters
+    ----------
+    content : mapping
+        Of a policy of kind ``stop``.
+    fresh : Fresh
+        From `fresh_questions`.
+    questions : GradedTable
+        The questions that it names, and no others; at the policy's budgets among others.
+    serving, weights, cache_block : optional
+        How the saving is counted; as for the policy's own expectation by default.
+
+    Raises
+    ------
+    PolicyError
+        The policy never stops, budgets differ, or nothing can be lost.
+    ProbeError
+        The certificate's full reference needs natural answers and the probes hold none.
+
+    Notes
+    -----
+    ``contradicted`` and ``confirmed`` are exact one-sided binomial tests at delta each: at a risk
+    of exactly alpha either is said with a probability of at most delta.  A policy that was
+    contradicted is not made right by looking again.
+    """
     certificate = content["certificate"]
     probed = questions.select(scorer_of(content, questions).schedule)
     probed = probed.with_on_stop(content["on_stop"])
@@ -329,7 +300,7 @@ def costing(content: Mapping[str, Any]) -> tuple[Weights, int]:
 def verdict_on(losses: int, n: int, alpha: float, delta: float) -> Verdict:
     """What `losses` among `n` fresh questions say about a risk of alpha.
 
-    Two exact one-sided tests: at a risk of exactly alpha, either is wrong with chance <= delta.
+    Two exact one-sided tests; at a risk of exactly alpha, each is wrong with probability <= delta.
     """
     if _lower_limit(losses, n, delta) > alpha:
         return "contradicted"
@@ -341,7 +312,7 @@ def _lower_limit(losses: int, n: int, delta: float) -> float:
 
 
 def _detectable_risk(n: int, alpha: float, delta: float) -> float | None:
-    """Risk at which the chance of a contradiction is four in five."""
+    """Risk at which a contradiction has a probability of four in five."""
     first = int(stats.binom.isf(delta, n, alpha)) + 1  # fewest losses that contradict
     return float(stats.beta.ppf(_LIKELY, first, n - first + 1)) if first <= n else None
 

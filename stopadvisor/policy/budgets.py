@@ -20,7 +20,6 @@ def check_budgets(policy: Policy, file: str, source: Source) -> None:
 
     Parameters
     ----------
-    policy : Policy
     file : str
         Where the policy lies, for the message.
     source : Source

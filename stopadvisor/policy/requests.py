@@ -86,7 +86,6 @@ def policy_plan(
 
     Parameters
     ----------
-    policy : Policy
     answer_cap : int, optional
         By default the certificate's; where it names none, no visible answer was certified and the
         usual cap applies.

@@ -171,10 +171,6 @@ class Stepper:
         normalized : str, optional
             The normalised answer, where it is known already; `answer` is not looked at then.
 
-        Returns
-        -------
-        Decision
-
         Raises
         ------
         PolicyError

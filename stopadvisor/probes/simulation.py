@@ -82,8 +82,6 @@ class Population:
 
         Parameters
         ----------
-        n : int
-        rng : numpy.random.Generator
         reference : {"natural", "last-checkpoint"}
             What full thinking is: the natural answer, or, as in published archives, the last
             checkpoint, which then is right where full thinking is.

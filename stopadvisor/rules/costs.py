@@ -121,7 +121,6 @@ def stopped_counts(
 
     Parameters
     ----------
-    table : ProbeTable
     schedule : sequence of int
         Columns of the table; under ``last-checkpoint`` it must end with the last one.
     serving : {"kv-fork", "prefix-cache", "black-box", "overlap"}
@@ -275,12 +274,8 @@ def serving_costs(
 
     Parameters
     ----------
-    table : ProbeTable
-    schedule : sequence of int
     stops : ndarray of int, shape (n_questions,)
         Position in the schedule at which each question stops; its length for never.
-    weights : Weights
-    cache_block : int
     """
     full = full_counts(table)
     full_cost = float(full.weighed(weights).mean())

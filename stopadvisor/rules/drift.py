@@ -84,7 +84,6 @@ def feature_drift(
         2000 rows that many are drawn.
     permutations : int
         Of the questions between the samples; every feature sees the same ones.
-    rng : numpy.random.Generator
 
     Returns
     -------

@@ -76,7 +76,6 @@ def feature_array(
 
     Parameters
     ----------
-    table : ProbeTable
     schedule : sequence of int, optional
         Columns of the table that the policy uses, increasing; all of them by default.
     names : sequence of str

@@ -63,8 +63,6 @@ def measure(
 
     Parameters
     ----------
-    scorer : Scorer
-    table : GradedTable
     stops : ndarray of int, shape (n_questions,)
         Position in the scorer's schedule; its length means never.
     costs : ndarray of float, shape (n_questions, n_scheduled + 1)
@@ -159,7 +157,6 @@ def blind_stopping(
 
     Parameters
     ----------
-    scorer : Scorer
     table : GradedTable
         Questions on which the scores are out of fold.
     stops : ndarray of int, shape (n_questions,)

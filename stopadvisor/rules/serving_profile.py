@@ -65,15 +65,7 @@ class ServingProfile:
 
     def to_dict(self) -> dict[str, Any]:
         """What the file holds."""
-        return {
-            "schema": SCHEMA,
-            "model": self.model,
-            "engine": self.engine,
-            "device": self.device,
-            "per_token_seconds": asdict(self.per_token_seconds),
-            "rows": [asdict(row) for row in self.rows],
-            "settings": dict(self.settings),
-        }
+        return {"schema": SCHEMA, **asdict(self)}
 
     @classmethod
     def from_dict(cls, data: Any, where: str) -> ServingProfile:

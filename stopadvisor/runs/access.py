@@ -74,7 +74,6 @@ def opened_rows(source: Source, rows: NDArray[Any]) -> OpenQuestions:
 
     Parameters
     ----------
-    source : Source
     rows : ndarray
         Mask or row numbers.
 
@@ -113,7 +112,6 @@ def view(source: Source, label: str | None = None, *, all_samples: bool = False)
 
     Parameters
     ----------
-    source : Source
     label : str, optional
         The folder's name where none is given.
     all_samples : bool

@@ -20,7 +20,6 @@ def require_related(sources: Sequence[Source], *, varied: Collection[str]) -> No
 
     Parameters
     ----------
-    sources : sequence of Source
     varied : collection of str
         Dotted names of manifest fields that may differ, e.g. ``plan.cue``.
 

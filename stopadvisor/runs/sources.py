@@ -123,7 +123,6 @@ def open_source(
 
     Parameters
     ----------
-    path : Path
     root : Path
         Where the results folder of an archive is made.
     seed, fractions

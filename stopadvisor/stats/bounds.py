@@ -291,7 +291,6 @@ def certify(
         fixed beforehand, from careful to aggressive.
     n : int
         Calibration questions, independent of everything that chose the thresholds.
-    alpha, delta : float
     bound, multiplicity : str
         ``fixed-sequence`` tests in order, each at the full delta, and stops at the first failure;
         ``finite-grid`` tests all at delta / n_thresholds (the paper's union bound).
@@ -299,10 +298,6 @@ def certify(
         Risk at the most careful useful threshold, known from elsewhere; sizes `labels_needed`.
     counted : str
         What `n` counts, in the words of a refusal.
-
-    Returns
-    -------
-    Certified or NotCertified
 
     References
     ----------
@@ -371,10 +366,8 @@ def labels_needed(
 
     Parameters
     ----------
-    alpha, delta : float
     expected_risk : float
         Risk that the threshold is expected to have, in [0, 1).
-    power_wanted : float
 
     Returns
     -------

@@ -41,7 +41,6 @@ def paired_difference(gains: int, losses: int, n: int, level: float = 0.95) -> t
         Questions right the first way only, and the second way only.
     n : int
         All questions, those that agree included.
-    level : float
 
     Returns
     -------

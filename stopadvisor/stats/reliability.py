@@ -41,7 +41,6 @@ def reliability(probability: FloatArray, outcome: BoolArray, *, n_bins: int = _B
     probability : ndarray of float
         Predicted probabilities in 0–1, of any shape.
     outcome : ndarray of bool, shape of `probability`
-    n_bins : int
 
     Raises
     ------
@@ -82,7 +81,6 @@ def auroc(score: FloatArray, outcome: BoolArray) -> float | None:
 
     Parameters
     ----------
-    score : ndarray of float
     outcome : ndarray of bool, shape of `score`
 
     Returns

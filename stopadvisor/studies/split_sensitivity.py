@@ -185,7 +185,7 @@ def _certified(label: str, source: Source, seed: int, settings: Settings) -> _Ce
         family=rule.scorer.family if rule else None,
         checkpoints=len(rule.scorer.schedule) if rule else None,
         losses=rule.certificate.losses if rule else None,
-        calibration=rule.certificate.n if rule else int(found.rows.size),
+        calibration=rule.certificate.n if rule else found.entered.n_questions,
         fit_saving_pct=rule.fit_saving_pct if rule else None,
         test_risk=outcome.risk if outcome else None,
         test_saving_pct=outcome.total_saving_pct if outcome else None,

@@ -18,7 +18,7 @@ from stopadvisor.certification.transfer import (
     target_view,
     transferred_content,
 )
-from stopadvisor.certification.verification import scorer_of, verdict_on, verify
+from stopadvisor.certification.verification import fresh_questions, scorer_of, verdict_on, verify
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import build_policy
 from stopadvisor.runs.sources import Source
@@ -101,7 +101,7 @@ def test_one_question_per_group_calibrates(policy: dict[str, Any], target: Sourc
     table = with_groups(target.table.unseal(), 5).sealed()
     grouped = replace(target, table=table, parts=np.repeat(target.parts[::5], 5))
     found = moved(policy, grouped)
-    assert len(found.rows) == len(set(target_view(grouped).part("calibration").groups))
+    assert found.entered.n_questions == len(set(target_view(grouped).part("calibration").groups))
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_the_transferred_policy(
     assert certificate["transfer"] == "target-calibrated"
     assert certificate["source_digest"] == policy["digest"]
     assert certificate["source_model"] == policy["model"]["name"]
-    assert certificate["n"] == len(calibration.rows)
+    assert certificate["n"] == calibration.entered.n_questions
     assert content["workload_sha256"] == target.workload_sha256
     split = content["split"]
     made = {*policy["split"]["fit"], *policy["split"]["calibration"]}
@@ -178,7 +178,9 @@ def test_the_transferred_policy(
     assert set(split["calibration"]) == set(target_view(target).part("calibration").keys)
     assert set(split["test"]) == set(target.part("test").keys)
     # Verifying it on the target leaves the test part alone.
-    found = verify(content, target.table.unseal(), rng=np.random.default_rng(0))
+    table = target.table.unseal()
+    fresh = fresh_questions(content, table)
+    found = verify(content, fresh, table.take(fresh.rows), rng=np.random.default_rng(0))
     assert found.n == target.counts()["test"]
     assert found.outcome.losses == round(content["expected"]["test_risk"] * found.n)
 

@@ -36,8 +36,12 @@ MIXED = POPULATIONS[0]
 SETTINGS = Settings(alpha=0.15, families=("learned", "confidence"))
 
 
-def check(content: Any, table: OpenQuestions, **changes: Any) -> Verification:
-    return verify(content, table, rng=np.random.default_rng(0), **changes)
+def check(
+    content: Any, table: OpenQuestions, *, workload_sha256: str | None = None, **changes: Any
+) -> Verification:
+    fresh = fresh_questions(content, table, workload_sha256=workload_sha256)
+    rng = np.random.default_rng(0)
+    return verify(content, fresh, table.take(fresh.rows), rng=rng, **changes)
 
 
 @pytest.fixture(scope="module")
