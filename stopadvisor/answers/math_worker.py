@@ -29,7 +29,7 @@ def main() -> None:
     logging.disable(logging.CRITICAL)
     try:
         same = _comparison()
-    except Exception as error:  # noqa: BLE001 - told to the parent, whatever it is
+    except Exception as error:  # noqa: BLE001 - reported to the parent, whatever it is
         os.write(answers, f"!{type(error).__name__}: {error}".encode())
         return
     _limit_memory()

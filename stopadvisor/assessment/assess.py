@@ -1,6 +1,7 @@
 """Assessing a source: profile, evidence, serving and recommendation as one result.
 
-Opens fit questions and no others; `paper.assess` does the same under the paper's protocol.
+Reads the outcomes of fit questions and no others; `paper.assess` does the same under the paper's
+protocol, over all questions.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Assessment:
     """In all parts; several traces of one question count once."""
     reference: str
     truncated_share: float
-    """Of the questions that this protocol opens."""
+    """Of the questions whose outcomes this protocol reads."""
     split: dict[str, int]
     profile: Profile
     basis: Literal["all", "fit"]

@@ -71,7 +71,7 @@ _LEARNED_DEFAULT = ("learned", "learned-boosted")
 
 @dataclass(frozen=True)
 class Settings:
-    """What the deployer asks for."""
+    """What the deployer wants: the risk target, its certainty, and how costs are counted."""
 
     alpha: float = DEFAULT_ALPHA
     delta: float = DEFAULT_DELTA
@@ -162,7 +162,7 @@ class Choice:
 
     @property
     def sequence_delta(self) -> float:
-        """Error probability of each sequence: fixed by the families asked for, not by the data."""
+        """Error probability of each sequence: the families of the settings fix it, not the data."""
         return self.settings.sequence_delta()
 
 
@@ -346,8 +346,8 @@ def _compare(
     if len(savings) < 2:
         return savings, "inconclusive", None
     # Where not one fit loss is allowed, a single question (the most confident loser) decides each
-    # threshold; resampling extremes understates their spread, and nominal 95 % told equal families
-    # apart in up to 9 % of simulated data sets, nominal 99 % in at most 4 %.
+    # threshold.  Resampling extremes understates their spread: at nominal 95 % equal families came
+    # out as different in up to 9 % of simulated data sets, at nominal 99 % in at most 4 %.
     level = 0.95 if limit >= 1 else 0.99
     spread = interval(savings[True] - savings[False], level)
     feasible = [any(c.index(limit) >= 0 for c in side) for side in (learned, scalar)]

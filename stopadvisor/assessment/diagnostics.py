@@ -1,6 +1,6 @@
 """What a choice looks like on fit questions: curves, savings by risk target, reliability.
 
-Everything is asked of the functions that made the choice, so that whoever shows it gives the same
+Everything comes from the functions that made the choice, so that whoever shows it gives the same
 numbers.  Opens no outcome but those of fit questions, and words nothing.
 """
 
@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 ALPHAS = (0.01, 0.02, 0.03, 0.05, 0.075, 0.10, 0.125, 0.15, 0.175, 0.20, 0.25, 0.30)
-"""Risk targets at which the saving is taken, beside the one asked for."""
+"""Risk targets at which the saving is computed, beside the one in the settings."""
 
 
 @dataclass(frozen=True)
@@ -97,16 +97,16 @@ class AlphaSavings:
     alphas: tuple[float, ...]
     savings: dict[str, tuple[float | None, ...]]
     """Family to percent; None where no threshold keeps the risk."""
-    chances: tuple[float, ...]
-    """Chance to certify a saving with the calibration questions there are."""
+    probabilities: tuple[float, ...]
+    """Probability that a saving is certified, with the calibration questions there are."""
 
 
 def fit_rules(choice: Choice) -> tuple[FitRule, ...]:
-    """The sequences that calibration tests, untruncated, and the other scalars asked for."""
+    """The sequences that calibration tests, untruncated, and the other scalar families set."""
     wanted = [(c.scorer.family, c.scorer.schedule) for c in choice.sequences]
     beside = wanted[-1][1]  # the scalar side's checkpoints, where there is one
-    asked = [f for f in SCALAR_FAMILIES if f in choice.settings.families]
-    wanted += [(f, beside) for f in asked if f not in dict(wanted)]
+    scalars = [f for f in SCALAR_FAMILIES if f in choice.settings.families]
+    wanted += [(f, beside) for f in scalars if f not in dict(wanted)]
     found = [FitRule.build(choice.fit, family, schedule) for family, schedule in wanted]
     return tuple(rule for rule in found if rule is not None)
 
@@ -167,14 +167,14 @@ def accuracy_at_cost(fixed: Curve, cost: float | None) -> float | None:
 
 
 def savings_by_alpha(choice: Choice, rules: tuple[FitRule, ...]) -> AlphaSavings:
-    """What each of the rules that calibration tests saves, and the chance to certify any."""
+    """What each rule that calibration tests saves, and the probability that one is certified."""
     fit, settings = choice.fit, choice.settings
     accuracy = choice.full_accuracy
     alphas = sorted({a for a in ALPHAS if a < accuracy} | {settings.alpha})
     full = float(fit.full_cost.sum())
     savings: dict[str, tuple[float | None, ...]] = {}
     by_family = {rule.family: rule.sequence for rule in rules}
-    chances = np.zeros(len(alphas))
+    probabilities = np.zeros(len(alphas))
     for tested in choice.sequences:
         sequence = by_family[tested.scorer.family]
         row: list[float | None] = []
@@ -182,10 +182,10 @@ def savings_by_alpha(choice: Choice, rules: tuple[FitRule, ...]) -> AlphaSavings
             asked = replace(settings, alpha=alpha)
             index = sequence.index(fit_limit(choice.n_fit, choice.n_calibration, asked, accuracy))
             row.append(None if index < 0 else 100 * (1 - float(sequence.costs[index]) / full))
-            chance = certification_probability(fit, sequence, choice.n_calibration, asked)
-            chances[k] = max(chances[k], chance)
+            probability = certification_probability(fit, sequence, choice.n_calibration, asked)
+            probabilities[k] = max(probabilities[k], probability)
         savings[sequence.scorer.family] = tuple(row)
-    return AlphaSavings(tuple(alphas), savings, tuple(chances.tolist()))
+    return AlphaSavings(tuple(alphas), savings, tuple(probabilities.tolist()))
 
 
 def fit_reliability(table: GradedTable, learned: FitRule | None) -> dict[str, Reliability]:

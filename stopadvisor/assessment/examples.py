@@ -22,7 +22,7 @@ class Stops:
 
     family: str
     columns: tuple[int, ...]
-    """Checkpoints at which it asks."""
+    """Checkpoints at which it probes."""
     scores: FloatArray  # (n_questions, n_scheduled)
     """As people know them."""
     threshold: float

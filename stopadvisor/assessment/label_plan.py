@@ -22,7 +22,7 @@ class CertificateWish:
     expected_risk: float
     """Of the most careful useful threshold."""
     power: float
-    """Chance of success that is wanted."""
+    """Probability of success that is wanted."""
     bound: Bound
     chains: int
     """Sequences of tests that share delta: learned and scalar."""

@@ -1,4 +1,4 @@
-"""Costs counted as the server was measured to be, where nobody asked for another costing.
+"""Costs counted as the server was measured to be, unless the user chose another costing.
 
 Knows what `probe` wrote down of a server, and asks none.
 """

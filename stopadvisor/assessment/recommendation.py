@@ -27,7 +27,7 @@ __all__ = [
 
 PolicyKind = Literal["learned", "scalar", "full-budget"]
 LIKELY = 0.5
-"""From this chance on, a positive saving counts as one that can be certified."""
+"""From this probability on, a positive saving counts as one that can be certified."""
 LABELS = "Labels: "
 """How the reason begins that says what a certificate would take, where one is unlikely."""
 
@@ -152,7 +152,7 @@ def recommend(
                 _labels_reason(choice),
             )
         solved = choice.full_accuracy * choice.n_fit
-        # A few losses are harmless whether or not they can be told from chance.
+        # A few losses are harmless whether or not they are more than chance explains.
         if blind is not None and not blind.informed and blind.losses > settings.alpha * solved:
             return full_budget(
                 f"Evidence: {point.family} loses {blind.losses} of {choice.n_fit} fit questions, "

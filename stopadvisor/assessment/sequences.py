@@ -152,7 +152,7 @@ class ThresholdSequence:
     def truncate(self, most_losses: float) -> ThresholdSequence:
         """Without the thresholds beyond the last whose fit losses are at most `most_losses`.
 
-        Fit data alone say that those lie above the risk asked for: a lucky calibration must not
+        Fit data alone say that those lie above the risk target: a lucky calibration must not
         reach them.  The first threshold always stays.
         """
         within = np.flatnonzero(self.losses <= most_losses)

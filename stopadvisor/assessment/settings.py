@@ -1,6 +1,6 @@
-"""Settings that are asked for here, or taken over from an assessment on file.
+"""Settings from the caller or, where the caller sets none, from the run's assessment.
 
-`assess` has a default for each; `calibrate` and `report` take what is not asked for from
+`assess` has a default for each; `calibrate` and `report` take what is not set from
 ``assessment.json``.  This module knows no command line, and decides nothing about probes.
 """
 
@@ -20,7 +20,7 @@ __all__ = ["SettingsOverrides", "alpha_remark"]
 
 @dataclass(frozen=True)
 class SettingsOverrides:
-    """What was asked for; None where nothing was."""
+    """What the caller sets; None leaves a setting open."""
 
     alpha: float | None = None
     delta: float | None = None
@@ -32,7 +32,7 @@ class SettingsOverrides:
     families: tuple[str, ...] | None = None
 
     def settings(self, assessed: Mapping[str, Any] | None = None, **more: Any) -> Settings:
-        """Complete settings: what was asked for, else what was assessed, else the defaults.
+        """Complete settings: the caller's, else the assessment's, else the defaults.
 
         Parameters
         ----------

@@ -72,7 +72,7 @@ def signals_of(
     learned : ndarray of float, shape (n_questions, n_scheduled), optional
         Out-of-fold probabilities.
     columns : tuple of int
-        Checkpoints of `learned`.
+        The checkpoints that `learned` is given at.
     """
     every = tuple(range(table.n_checkpoints))
     votes = feature_array(table, every, FEATURES)[..., FEATURES.index("vote_share")]

@@ -35,7 +35,7 @@ __all__ = [
 
 _RESAMPLES = 1000
 _MOST_TRUNCATED = 0.10
-"""Share of cut-off traces above which a certificate must be asked for expressly."""
+"""Share of cut-off traces above which a certificate takes --allow-truncated."""
 _NO_SAVING = (
     "every threshold that could be certified costs more than full thinking: its probes eat the "
     "saving"

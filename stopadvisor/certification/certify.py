@@ -48,7 +48,7 @@ class CertifyRequest:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that is settled before a calibration outcome is opened."""
+    """All that is settled before a calibration outcome is read."""
 
     assessment: FitAssessment
     look: PlannedLook

@@ -107,7 +107,7 @@ def certify_transfer(
 
 
 def _settings(policy: Policy, source: Source, request: CertifyRequest) -> Settings:
-    """Settings as asked for; costs are the policy's own where nobody has set others here."""
+    """The request's settings; costs are the policy's own where neither user nor run sets others."""
     settings, overrides = request.settings(source), request.overrides
     if overrides.serving is not None or read_assessment(source.folder) is not None:
         return settings

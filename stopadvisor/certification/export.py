@@ -43,7 +43,7 @@ class RuleBasis(Protocol):
 
     @property
     def settings(self) -> Settings:
-        """What was asked for."""
+        """Risk target and costs."""
         ...
 
     @property

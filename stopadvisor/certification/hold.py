@@ -1,6 +1,6 @@
-"""Holding a policy against fresh probes: may it be, at which look, and with which remarks.
+"""Checking a policy against fresh probes: whether that is allowed, its look, and its remarks.
 
-Everything that can be refused is refused before an outcome is opened and a look recorded.
+Everything that can be refused is refused before a look is recorded and an outcome read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["Held", "HoldRequest", "hold"]
 
 @dataclass(frozen=True)
 class HoldRequest:
-    """How a policy is held against fresh probes, and how savings are counted."""
+    """How a policy is checked against fresh probes, and how savings are counted."""
 
     serving: Serving | None = None
     """None: the policy's own."""
@@ -60,7 +60,7 @@ class Held:
 
 
 def hold(policy: Policy, file: str, source: Source, request: HoldRequest) -> Held:
-    """Hold a policy against the probes of a source.
+    """Check a policy against the probes of a source.
 
     Parameters
     ----------

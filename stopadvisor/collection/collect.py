@@ -36,7 +36,7 @@ class Collected:
     """What one call of `collect` did."""
 
     n_traces: int
-    """Traces the run holds of those asked for."""
+    """Traces that this call was for and the run now holds."""
     n_new: int
     """Those of them that this call added."""
     seconds: float
@@ -128,7 +128,7 @@ def ask_all(
 def _check_probes(
     questions: Sequence[Question], traces: Sequence[RawTrace], plan: ProbePlan
 ) -> None:
-    """Hold the engine to its contract before anything is written."""
+    """Refuse traces that break the engine's contract, before anything is written."""
     for question, trace in zip(questions, traces, strict=True):
         budgets = tuple(p.budget for p in trace.probes)
         if budgets != plan.budgets:
@@ -183,9 +183,9 @@ def collect(
 ) -> Collected:
     """Probe what the run does not hold yet; the caller holds the run's lock.
 
-    Batch k of a sample is questions [k·b, (k+1)·b) of the workload.  One of which some members
-    are done is asked again whole, and only the missing lines are appended.  An interrupt keeps
-    every batch that was finished.  An engine that works on all questions at once is asked for the
+    Batch k of a sample is questions [k·b, (k+1)·b) of the workload.  One that is done in part is
+    probed again whole, and only the missing lines are appended.  An interrupt keeps
+    every batch that was finished.  An engine that works on all questions at once is given the
     missing ones alone, and they are appended in the order in which they are finished.
 
     Parameters

@@ -160,9 +160,9 @@ def compare_cues(
 
     Notes
     -----
-    An engine probes what it has just drawn, so the traces are drawn anew for each cue, under the
-    same seeds.  Where the engine is reproducible they are the same traces; `CueRow.same_traces`
-    says how many were.
+    An engine probes the trace that it has just generated, so each cue takes traces of its own,
+    under the same seeds.  Where the engine is reproducible they are the same traces;
+    `CueRow.same_traces` says how many were.
 
     References
     ----------
@@ -174,14 +174,14 @@ def compare_cues(
     progress = progress or NullProgress()
     progress.begin("comparing cues", len(cues) * len(prompts))
     rows: list[CueRow] = []
-    drawn: list[str] = []
+    first: list[str] = []
     natural = 0.0
     for name, cue in cues.items():
         asked = replace(plan, budgets=(plan.max_think,), cue=cue)
         traces = ask_all(engine, prompts, asked, batch_size=batch_size, progress=progress)
         records = grade_traces(questions, traces, grader, entropy=plan.entropy)
         thinking = [trace.thinking for trace in traces]
-        drawn = drawn or thinking
+        first = first or thinking
         natural = sum(r.natural_correct for r in records) / len(records)
         right = sum(r.checkpoints[-1].correct for r in records)
         final = [trace.probes[-1] for trace in traces]
@@ -196,7 +196,7 @@ def compare_cues(
                 agreement=agreed.share,
                 mean_probe_tokens=sum(p.probe_tokens for p in final) / len(final),
                 mean_think_tokens=sum(t.trace_tokens for t in traces) / len(traces),
-                same_traces=sum(a == b for a, b in zip(drawn, thinking, strict=True)) / len(drawn),
+                same_traces=sum(a == b for a, b in zip(first, thinking, strict=True)) / len(first),
             )
         )
     return CueComparison(len(questions), natural, tuple(rows))

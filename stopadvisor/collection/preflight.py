@@ -177,7 +177,7 @@ def _truncation(traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
 
 
 def _budgets(traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
-    """Every probe stands on exactly the prefix that was asked for."""
+    """Every probe follows exactly as many thinking tokens as its budget says."""
     for number, trace in enumerate(traces, start=1):
         found = [p.think_tokens for p in trace.probes]
         wanted = [min(b, trace.trace_tokens) for b in plan.budgets]

@@ -1,6 +1,6 @@
 """Assessing a source under the paper's protocol, over all of its questions.
 
-Every outcome is shown, so all of them have to be open: `runs.access` says whether they are.
+Every outcome is shown, so each must have been looked at; `runs.access` refuses otherwise.
 """
 
 from __future__ import annotations
@@ -82,5 +82,5 @@ def assess_paper(
 
 
 def _first_traces(table: GradedTable) -> GradedTable:
-    """One trace per question, where several were drawn: exact intervals need independent rows."""
+    """One trace per question, where there are several: exact intervals need independent rows."""
     return table.take(table.samples == 0)

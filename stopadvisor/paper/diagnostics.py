@@ -1,6 +1,6 @@
 """What an assessment under the paper's protocol looks like: curves, risk, reliability.
 
-Whoever asks for these has opened every question.  The functions are those of `paper.protocol`, so
+The caller has access to every outcome.  The functions are those of `paper.protocol`, so
 that whoever shows them gives the same numbers.  Words nothing.
 """
 

@@ -40,7 +40,7 @@ GoldenStep = dict[str, Any]
 
 
 def make_golden(rule: StopRule) -> list[dict[str, Any]]:
-    """Make examples for a rule: steady, changing and empty answers, both sides of the threshold.
+    """Make examples for a rule: steady, changing and empty answers, next to the threshold too.
 
     Deterministic: the same rule gives the same examples.  Empty for a rule without checkpoints.
     """

@@ -61,7 +61,7 @@ class Reply:
     as the closer has, which show that the trace did not end there, and with overlap all that came
     while the probe ran, even of an answer that the model began by itself."""
     probe_tokens: int
-    """Decoded by all probes of this prompt.  Where a chat stream broke off and the prompt was asked
+    """Decoded by all probes of this prompt.  Where a chat stream broke off and the prompt was sent
     anew, the first attempt counts here and in the other figures too."""
     visible_tokens: int
     """Decoded for the visible answer, closer and ending token included."""

@@ -262,7 +262,7 @@ TREES = list_of(
 
 
 def check_schema(content: Mapping[str, Any]) -> None:
-    """Refuse a policy of another schema number, before anything else is asked of it.
+    """Refuse a policy of another schema number, before any other check.
 
     Raises
     ------

@@ -15,7 +15,7 @@ from stopadvisor.policy.values import short_repr, to_plain
 __all__ = ["check_source", "policy_source"]
 
 _AS_SERVED = "as-served:"
-"""Begins a tokenizer's hash in policies of versions that asked a server for its tokenizer."""
+"""Begins a tokenizer's hash in policies of versions that took the tokenizer from a server."""
 _TEXT_ENGINES = ("openai-text", "openai-text-answers")
 """Engines of versions that probed endpoints which complete text, and no token ids."""
 _HASHED = {"tokenizer": "tokenizer", "template": "chat template"}

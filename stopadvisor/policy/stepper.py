@@ -52,10 +52,10 @@ class StopRule:
     task: str
     intercept: float
     columns: tuple[tuple[int, float, float, float], ...]
-    """(position in FEATURES, mean, scale, coefficient), in the order of summation."""
+    """(index into FEATURES, mean, scale, coefficient), in the order of summation."""
     trees: tuple[Node, ...]
     tree_columns: tuple[int, ...]
-    """Position in FEATURES of each feature that the trees number."""
+    """Index into FEATURES of each feature that the trees number."""
     needs_answer: bool
     needs_logprob: bool
     needs_entropy: bool

@@ -1,4 +1,4 @@
-"""What an engine is asked for, and what it gives back: prompts and a plan, raw traces and checks.
+"""What goes into an engine and what comes back: prompts and a plan, raw traces and checks.
 
 This module knows no model and grades nothing.
 """
@@ -39,12 +39,12 @@ class Prompt:
     messages: tuple[Mapping[str, str], ...]
     """Chat messages, prompt template already applied."""
     sample: int = 0
-    """Number of the trace, when several are drawn per question."""
+    """Number of the trace, where a question has several."""
 
 
 @dataclass(frozen=True)
 class ProbePlan:
-    """How traces are drawn and probed; part of the manifest."""
+    """How traces are generated and probed; part of the manifest."""
 
     budgets: tuple[int, ...]
     """Thinking tokens at which to probe, strictly increasing; empty to draw traces only."""
@@ -115,7 +115,7 @@ class RawProbe:
     tail_mass: float | None = None
     """Mean probability outside the top k; None when the entropy is over the full vocabulary."""
     visible_text: str | None = None
-    """Visible answer after thinking closed here; None when not asked, or the trace is over."""
+    """Visible answer after thinking closed here; None without one, or where the trace is over."""
     visible_tokens: int = 0
     """Its tokens, closer and ending token included, as `RawTrace.natural_tokens`; 0 if none."""
 
@@ -157,7 +157,7 @@ class Capabilities:
     """What an engine can do, as it states itself."""
 
     entropy: str = "full"
-    """Source of entropies where the user asks for none: ``full``, ``top-k:K`` or ``none``."""
+    """Source of entropies where the user names none: ``full``, ``top-k:K`` or ``none``."""
     vocabulary: int | None = None
     """Tokens that an entropy is over; None where the engine sees the likeliest ones alone."""
     batched: bool = True
@@ -187,7 +187,7 @@ class Engine(Protocol):
         ...
 
     def temperature(self, plan: ProbePlan) -> float:
-        """Temperature under which this plan's traces are drawn; 0 takes the likeliest token."""
+        """Temperature under which this plan's traces are generated; 0 takes the likeliest token."""
         ...
 
     def auto_batch_size(self, plan: ProbePlan) -> int:
@@ -202,11 +202,11 @@ class Engine(Protocol):
         ...
 
     def prompt_checks(self, prompts: Sequence[Prompt]) -> list[Check]:
-        """Check thinking markers and chat template on these prompts, without drawing a token."""
+        """Check thinking markers and chat template on these prompts, without generating a token."""
         ...
 
     def engine_checks(self, prompt: Prompt, plan: ProbePlan) -> list[Check]:
-        """Check what can go wrong with this engine alone, by asking it."""
+        """Check what can go wrong with this kind of engine alone, by trying it."""
         ...
 
     def probe_each(
@@ -215,10 +215,10 @@ class Engine(Protocol):
         plan: ProbePlan,
         on_tokens: Callable[[int], None] | None = None,
     ) -> Iterator[tuple[int, RawTrace]]:
-        """Draw one trace per prompt and probe it at every budget.
+        """Generate one trace per prompt and probe it at every budget.
 
         Yields the number of each prompt with its trace, in the order in which they are finished.
-        `on_tokens` is told, where that can be seen, how many tokens more were drawn.
+        `on_tokens` is called with the number of further tokens, where the engine sees them come.
 
         Raises
         ------
@@ -228,7 +228,7 @@ class Engine(Protocol):
         ...
 
     def status(self) -> str:
-        """How it goes, in a few words; empty where there is nothing to say."""
+        """The state of the work in a few words; empty where there is nothing to say."""
         ...
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """A documented simulator of probes: to plan a study, to try the tool, and to test certificates.
 
-A law gives fresh, independent questions each time it is drawn from, so that a true risk can be
-measured on as many as one likes.  Every question is of one of the paper's five trajectory types,
+A population gives fresh, independent questions on each draw, so that a true risk can be measured on
+as many as one likes.  Every question is of one of the paper's five trajectory types,
 or of two more that are hard on certificates:
 
 - a *trap* is right with full thinking, wrong at every checkpoint, and as confident as can be; the
@@ -33,7 +33,7 @@ from stopadvisor.probes.trajectories import TYPES
 __all__ = ["KINDS", "PRESETS", "Population", "checkpoint_grid", "make_table", "parse_profile"]
 
 KINDS = (*TYPES, "trap", "relapse")
-"""What a question can be; a law gives each its share."""
+"""What a question can be; a population gives each its share."""
 
 _FEWEST_TO_OSCILLATE = 4
 """Wrong, right, wrong, right: checkpoints that an oscillation takes."""
@@ -41,7 +41,7 @@ _FEWEST_TO_OSCILLATE = 4
 
 @dataclass(frozen=True)
 class Population:
-    """A law of questions and of what probing them shows."""
+    """A distribution of questions, and of what probing them shows."""
 
     shares: Mapping[str, float] = field(default_factory=dict)
     """Share of each of `KINDS`, adding up to 1; what is not named has none."""
@@ -224,7 +224,7 @@ def make_table(
     return OpenQuestions.of(table, Outcomes(correct, natural_correct, None, natural_code))
 
 
-# --- Laws with names ------------------------------------------------------------------------------
+# --- Populations with names -----------------------------------------------------------------------
 
 
 def _of_types(*shares: float) -> dict[str, float]:
@@ -236,11 +236,11 @@ PRESETS = {
     "early-solved": Population(_of_types(0.72, 0.14, 0.03, 0.08, 0.03), signal=2.2),
     "unsolved": Population(_of_types(0.12, 0.16, 0.06, 0.58, 0.08)),
 }
-"""One law for each of the three regimes that the paper finds."""
+"""One population for each of the three regimes that the paper finds."""
 
 
 def parse_profile(text: str) -> Population:
-    """Read a law's name, or shares such as ``early_solved=0.5,unsolved=0.5``.
+    """Read a population's name, or shares such as ``early_solved=0.5,unsolved=0.5``.
 
     ``early`` is short for ``early_solved``.
 

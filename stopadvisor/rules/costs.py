@@ -241,7 +241,7 @@ class ServingCost:
 
     serving: Serving
     saving_pct: float
-    """Net saving against full thinking, in the weights asked for."""
+    """Net saving against full thinking, in the weights given."""
     decoded: float
     cached: float
     prefilled: float
@@ -275,13 +275,13 @@ def serving_costs(
     Parameters
     ----------
     stops : ndarray of int, shape (n_questions,)
-        Position in the schedule at which each question stops; its length for never.
+        Index into the schedule at which each question stops; its length for never.
     """
     full = full_counts(table)
     full_cost = float(full.weighed(weights).mean())
     live = table.live[:, list(schedule)]
-    asked = live & (np.arange(len(schedule)) <= stops[:, None])
-    probes = float(asked.sum(axis=1).mean())
+    probed = live & (np.arange(len(schedule)) <= stops[:, None])
+    probes = float(probed.sum(axis=1).mean())
     # The same stops with nothing to pay for finding them.
     reply = table.think_tokens[:, list(schedule)].astype(np.float64)
     if table.visible_tokens is not None:

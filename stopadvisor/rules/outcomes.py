@@ -64,7 +64,7 @@ def measure(
     Parameters
     ----------
     stops : ndarray of int, shape (n_questions,)
-        Position in the scorer's schedule; its length means never.
+        Index into the scorer's schedule; its length means never.
     costs : ndarray of float, shape (n_questions, n_scheduled + 1)
     full_cost : ndarray of float, shape (n_questions,)
     rng : numpy.random.Generator, optional
@@ -160,7 +160,7 @@ def blind_stopping(
     table : GradedTable
         Questions on which the scores are out of fold.
     stops : ndarray of int, shape (n_questions,)
-        Position in the scorer's schedule; its length means never.
+        Index into the scorer's schedule; its length means never.
     rng : numpy.random.Generator
         For the permutations.
     """

@@ -43,7 +43,7 @@ class View:
     label: str
     """Name of the source in tables."""
     table: OpenQuestions
-    """One trace per question where asked for, all of them otherwise."""
+    """The first trace of each question, or all of them."""
     basis: Literal["all", "fit"]
     """All questions, or the fit part alone because calibration has not been opened."""
 

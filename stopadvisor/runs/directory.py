@@ -188,8 +188,8 @@ class RunDirectory:
             append(self.probes_path, b"\n")
             return None
         try:
-            with open(self.path / PARTIAL, "ab") as aside:
-                aside.write(tail + b"\n")
+            with open(self.path / PARTIAL, "ab") as partial:
+                partial.write(tail + b"\n")
             os.truncate(self.probes_path, sum(len(line) + 1 for line in whole))
         except OSError as error:
             raise OutputError(

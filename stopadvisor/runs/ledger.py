@@ -43,11 +43,11 @@ class Look:
     planned: int | None
     """Looks declared beforehand; None: one at a time."""
     delta: float
-    """Error probability asked for."""
+    """Error probability that the certificate was to have."""
     spent: float
     """Error probability of all looks so far: k·delta, or delta if they were planned."""
     request: Mapping[str, Any]
-    """What was asked: alpha, serving, families, bound …"""
+    """Settings of the look: alpha, serving, families, bound …"""
     questions: tuple[str, ...]
     """Keys of the calibration questions looked at."""
     created: str

@@ -1,4 +1,4 @@
-"""The manifest: what decides a run's outcome, put down before the first question is asked.
+"""The manifest: what decides a run's outcome, written before the first question is probed.
 
 Two runs with the same id would write the same probes.  The questions are not part of it, so that a
 workload can grow; nor are the numbers that ``auto`` stood for: they follow from model and workload
@@ -51,7 +51,7 @@ def build_manifest(
     template: str | None = None,
     grading: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Put down everything that decides a run's outcome, before the first question is asked.
+    """Describe everything that decides a run's outcome, before the first question is probed.
 
     Parameters
     ----------

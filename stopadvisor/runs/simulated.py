@@ -37,7 +37,7 @@ _MAX_THINK = 8192
 """Where the simulator cuts the longest traces."""
 
 
-def write_archive(path: Path, law: Population, n_questions: int, seed: int) -> None:
+def write_archive(path: Path, population: Population, n_questions: int, seed: int) -> None:
     """Draw questions and write them as a ``.npz`` archive; full thinking is the last checkpoint.
 
     Raises
@@ -46,19 +46,19 @@ def write_archive(path: Path, law: Population, n_questions: int, seed: int) -> N
         The file exists already or cannot be written.
     """
     _check_free(path)
-    table = law.draw(n_questions, np.random.default_rng(seed), reference="last-checkpoint")
+    table = population.draw(n_questions, np.random.default_rng(seed), reference="last-checkpoint")
     gold = _golds(n_questions)
     arrays: dict[str, NDArray[Any]] = {
         "budgets": table.budgets,
         "correct": table.correct.astype(np.int8),
         "think_lens": table.trace_tokens,
-        # Half the digits take half the room, and no decision hangs on them.
+        # Half the digits take half the room, and no decision depends on the others.
         "conf_lp": table.mean_logprob.astype(np.float32),
         "conf_ent": table.mean_entropy.astype(np.float32),
         "mkr": (table.markers / np.maximum(table.think_tokens, 1)).astype(np.float32),
         "ans": (gold[:, None] + table.answer_codes).astype(str),
         "gold": gold.astype(str),
-        SIMULATED: np.array(json.dumps(_recipe(law, n_questions, seed))),
+        SIMULATED: np.array(json.dumps(_recipe(population, n_questions, seed))),
     }
     _make_folder(path.parent)
     try:
@@ -68,7 +68,7 @@ def write_archive(path: Path, law: Population, n_questions: int, seed: int) -> N
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def write_run(path: Path, law: Population, n_questions: int, seed: int) -> None:
+def write_run(path: Path, population: Population, n_questions: int, seed: int) -> None:
     """Draw questions and write them as a run directory, natural answers included.
 
     Raises
@@ -77,12 +77,12 @@ def write_run(path: Path, law: Population, n_questions: int, seed: int) -> None:
         The folder exists already or cannot be written.
     """
     _check_free(path)
-    table = law.draw(n_questions, np.random.default_rng(seed))
-    recipe = _recipe(law, n_questions, seed)
+    table = population.draw(n_questions, np.random.default_rng(seed))
+    recipe = _recipe(population, n_questions, seed)
     questions = tuple(_question(i, gold, seed) for i, gold in enumerate(_golds(n_questions)))
     digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
     engine = {"engine": SIMULATED, "engine_version": __version__, "model": None, **recipe}
-    plan = ProbePlan(law.budgets, cue="", cap=PROBE_CAP, max_think=_MAX_THINK, seed=seed)
+    plan = ProbePlan(population.budgets, cue="", cap=PROBE_CAP, max_think=_MAX_THINK, seed=seed)
     manifest = build_manifest(
         engine,
         plan,
@@ -106,9 +106,9 @@ def _make_folder(path: Path) -> None:
         raise OutputError(f"cannot make {path}: {error.strerror or error}") from error
 
 
-def _recipe(law: Population, n_questions: int, seed: int) -> dict[str, Any]:
+def _recipe(population: Population, n_questions: int, seed: int) -> dict[str, Any]:
     """All that `simulate` needs to draw the same again."""
-    return {"law": asdict(law), "questions": n_questions, "seed": seed}
+    return {"law": asdict(population), "questions": n_questions, "seed": seed}
 
 
 def _golds(n_questions: int) -> NDArray[np.int64]:

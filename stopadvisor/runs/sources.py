@@ -59,7 +59,7 @@ class Source:
     """None for archives, which are bound to no model."""
     workload_sha256: str
     simulated: bool = False
-    """Whether no model was ever asked: the probes are those of `simulate`."""
+    """Whether `simulate` made the probes, without a model."""
 
     @overload
     def part(self, name: Literal["fit"]) -> FitQuestions: ...

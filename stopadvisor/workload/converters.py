@@ -1,8 +1,8 @@
 """The paper's benchmarks as workloads, through the ``datasets`` library.
 
 Sources, splits and gold rules are those of the paper's table "Benchmark sources and experimental
-splits".  A part of a benchmark is drawn by the hash of seed and question: a larger part holds every
-smaller one, so that a run can grow.  Knows no model and no probe.
+splits".  A sample of a benchmark is chosen by the hash of seed and question: a larger one holds
+every smaller one, so that a run can grow.  Knows no model and no probe.
 
 References
 ----------
@@ -63,7 +63,7 @@ class Converted:
 
     lines: tuple[dict[str, str], ...]
     available: int
-    """Questions that could have been drawn."""
+    """Questions that could have been chosen."""
     left_out: tuple[str, ...]
     """One sentence for each row that cannot be asked."""
 

@@ -120,8 +120,8 @@ def test_pictures_agree_with_the_assessment(before: ReportData) -> None:
         found = row[side]
         saving = alpha.savings[found["family"]][at]
         assert saving == pytest.approx(found["fit_total_saving_pct"])
-    assert alpha.chances is not None
-    assert alpha.chances[at] == pytest.approx(document["chance_to_certify"])
+    assert alpha.probabilities is not None
+    assert alpha.probabilities[at] == pytest.approx(document["chance_to_certify"])
     accuracies = figures.checkpoints
     assert accuracies.data.full_accuracy == document["fit_full_accuracy"]
 
@@ -131,8 +131,8 @@ def test_savings_and_chances_never_fall_with_alpha(before: ReportData) -> None:
     for savings in alpha.savings.values():
         known = [s for s in savings if s is not None]
         assert known == sorted(known)
-    assert alpha.chances is not None
-    assert list(alpha.chances) == sorted(alpha.chances)
+    assert alpha.probabilities is not None
+    assert list(alpha.probabilities) == sorted(alpha.probabilities)
 
 
 def test_the_certificate_is_the_calibration_s(calibrated_run: Path, certified: ReportData) -> None:

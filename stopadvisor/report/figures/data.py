@@ -80,7 +80,7 @@ class AlphaFigure:
     alphas: tuple[float, ...]
     savings: Mapping[str, tuple[float | None, ...]]
     """Side (its rule in words) to percent."""
-    chances: tuple[float, ...] | None
+    probabilities: tuple[float, ...] | None
     """Chance to certify a saving with the calibration questions there are; deploy protocol only."""
     alpha: float
     """The target asked for."""

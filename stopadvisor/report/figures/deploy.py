@@ -67,7 +67,9 @@ def deploy_figures(
     return Figures(
         _frontier(choice, rules, rule, index, calibrated, basis),
         _risk(choice, by_family, calibrated, basis),
-        AlphaFigure(savings.alphas, savings.savings, savings.chances, choice.settings.alpha, basis),
+        AlphaFigure(
+            savings.alphas, savings.savings, savings.probabilities, choice.settings.alpha, basis
+        ),
         ReliabilityFigure(scores, basis) if scores else None,
         CheckpointFigure(checkpoint_accuracy(fit.table), f"{fit.table.n_questions} fit questions"),
         signals_of(fit.table, probabilities, columns),

@@ -280,9 +280,9 @@ def alpha_caption(data: AlphaFigure) -> Caption:
         for row, saving in zip(rows, savings, strict=True):
             row.append(saving)
     sentence = f"At alpha = {share(data.alpha)}, {'; '.join(found)}."
-    if data.chances is not None:
+    if data.probabilities is not None:
         columns.append(Column("chance", "chance to certify", "chance"))
-        for row, chance in zip(rows, data.chances, strict=True):
+        for row, chance in zip(rows, data.probabilities, strict=True):
             row.append(chance)
         sentence += (
             " Rules and checkpoints are those chosen for that alpha; the threshold is the last "
