@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from stopadvisor.probes.outcomes import OpenQuestions
-from stopadvisor.probes.simulation import PRESETS, Population, make_table
+from stopadvisor.probes.outcomes import OpenQuestions, make_table
+from stopadvisor.probes.simulation import PRESETS, Population
 from stopadvisor.probes.table import NO_PROBE
 from stopadvisor.probes.trajectories import TYPES
 

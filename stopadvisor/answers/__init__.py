@@ -1,8 +1,3 @@
 """Short answers: the normal form that decides which are equal, and grades against gold."""
 
-__all__ = [
-    "grading",
-    "math_worker",
-    "normal_form",
-    "numerals",
-]
+__all__ = ["grading", "math_worker", "normal_form", "numerals"]

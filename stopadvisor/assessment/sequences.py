@@ -26,10 +26,7 @@ from stopadvisor.rules.costs import TokenCounts, Weights, full_counts, stopped_c
 from stopadvisor.rules.families import LEARNED_FAMILIES, SCALAR_FAMILIES
 from stopadvisor.rules.features import FEATURES, TEXT_FEATURES, feature_array
 from stopadvisor.rules.scorer import Scorer
-from stopadvisor.rules.scores import (
-    LinearModel,
-    fit_logistic,
-)
+from stopadvisor.rules.scores import LinearModel, fit_logistic
 from stopadvisor.stats.bounds import StopCurve
 
 __all__ = [

@@ -23,12 +23,7 @@ from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import describe_workload
 from stopadvisor.workload.questions import Question, Workload, render_messages
 
-__all__ = [
-    "Collected",
-    "ask_all",
-    "collect",
-    "make_prompts",
-]
+__all__ = ["Collected", "ask_all", "collect", "make_prompts"]
 
 
 @dataclass(frozen=True)

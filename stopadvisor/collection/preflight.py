@@ -23,12 +23,7 @@ from stopadvisor.errors import EngineError, PreflightError
 from stopadvisor.probes.plan import Check, Engine, ProbePlan, RawProbe, RawTrace, Status
 from stopadvisor.workload.questions import Question
 
-__all__ = [
-    "PREFLIGHT_QUESTIONS",
-    "Check",
-    "PreflightReport",
-    "run_preflight",
-]
+__all__ = ["PREFLIGHT_QUESTIONS", "Check", "PreflightReport", "run_preflight"]
 
 PREFLIGHT_QUESTIONS = 16
 PREFIX_BUDGET = 32

@@ -15,13 +15,7 @@ import numpy as np
 from stopadvisor.constants import CUES, PROBE_CAP
 from stopadvisor.errors import WorkloadError
 from stopadvisor.probes.plan import Engine, OnStop, ProbePlan
-from stopadvisor.workload.questions import (
-    PARTS,
-    SMALLEST_PARTS,
-    Question,
-    Workload,
-    assign_parts,
-)
+from stopadvisor.workload.questions import PARTS, SMALLEST_PARTS, Question, Workload, assign_parts
 
 __all__ = ["ProbeSettings", "check_split", "fit_questions"]
 

@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 
 from stopadvisor.constants import PAPER_BUDGETS, PROBE_CAP
 from stopadvisor.errors import WorkloadError
-from stopadvisor.probes.outcomes import OpenQuestions, Outcomes
-from stopadvisor.probes.table import ProbeTable, Reference, on_grid
+from stopadvisor.probes.outcomes import OpenQuestions, make_table
+from stopadvisor.probes.table import Reference
 from stopadvisor.probes.trajectories import TYPES
 
-__all__ = ["KINDS", "PRESETS", "Population", "checkpoint_grid", "make_table", "parse_profile"]
+__all__ = ["KINDS", "PRESETS", "Population", "checkpoint_grid", "parse_profile"]
 
 KINDS = (*TYPES, "trap", "relapse")
 """What a question can be; a population gives each its share."""
@@ -178,50 +178,6 @@ def _wavering(wander: NDArray[np.bool_], ended: NDArray[np.bool_]) -> NDArray[np
     steady = ~relapses.any(1)
     found[steady, 1], found[steady, 2] = True, False
     return found
-
-
-def make_table(
-    budgets: NDArray[np.int64],
-    *,
-    correct: NDArray[np.bool_],
-    codes: NDArray[np.int64],
-    logprob: NDArray[np.float64],
-    entropy: NDArray[np.float64],
-    markers: NDArray[np.float64],
-    probe_tokens: NDArray[np.float64],
-    trace: NDArray[np.int64],
-    prompt: NDArray[np.int64],
-    natural_correct: NDArray[np.bool_] | None,
-    natural_tokens: NDArray[np.float64] | None,
-    suffix_tokens: int = 6,
-    natural_code: NDArray[np.int64] | None = None,
-    prefix: str = "",
-) -> OpenQuestions:
-    """A table of arrays, named as in `ProbeTable` and `Outcomes`; ids are `prefix` and a number."""
-    n = len(correct)
-    names = tuple(f"{prefix}{i}" for i in range(n))
-    table = ProbeTable(
-        ids=names,
-        keys=names,
-        groups=names,
-        samples=np.zeros(n, dtype=np.int64),
-        tasks=("exact",) * n,
-        categories=(None,) * n,
-        positions=on_grid(budgets, n),
-        answer_codes=codes.astype(np.int64),
-        mean_logprob=logprob,
-        mean_entropy=entropy,
-        markers=markers,
-        probe_tokens=probe_tokens,
-        trace_tokens=trace.astype(np.int64),
-        prompt_tokens=prompt.astype(np.int64),
-        natural_tokens=natural_tokens,
-        truncated=np.zeros(n, dtype=np.bool_),
-        suffix_tokens=suffix_tokens,
-        entropy_source="full",
-        reference="natural" if natural_correct is not None else "last-checkpoint",
-    )
-    return OpenQuestions.of(table, Outcomes(correct, natural_correct, None, natural_code))
 
 
 # --- Populations with names -----------------------------------------------------------------------

@@ -26,13 +26,7 @@ from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.rules.features import FEATURES, run_lengths
 
-__all__ = [
-    "LinearModel",
-    "fit_logistic",
-    "out_of_fold",
-    "paper_folds",
-    "scalar_scores",
-]
+__all__ = ["LinearModel", "fit_logistic", "out_of_fold", "paper_folds", "scalar_scores"]
 
 _NEWTON_STEPS = 50
 _NEWTON_TOLERANCE = 1e-14

@@ -13,8 +13,8 @@ import numpy as np
 
 from stopadvisor.constants import PROBE_CAP
 from stopadvisor.errors import ProbeError
-from stopadvisor.probes.outcomes import OpenQuestions, Outcomes
-from stopadvisor.probes.table import ProbeTable, answer_codes, on_grid
+from stopadvisor.probes.outcomes import OpenQuestions, make_table
+from stopadvisor.probes.table import answer_codes
 
 __all__ = ["SIMULATED", "is_simulated", "read_archive"]
 
@@ -74,31 +74,22 @@ def read_archive(path: Path) -> OpenQuestions:
         )
     budgets = arrays["budgets"].astype(np.int64)
     trace_tokens = arrays["think_lens"].astype(np.int64)
-    keys = tuple(f"row-{i}" for i in range(n))
-    prefix = np.minimum(trace_tokens[:, None], budgets)
-    table = ProbeTable(
-        ids=keys,
-        keys=keys,
-        groups=keys,
-        samples=np.zeros(n, dtype=np.int64),
-        tasks=("exact",) * n,
-        categories=(None,) * n,
-        positions=on_grid(budgets, n),
-        answer_codes=answer_codes(arrays["ans"])[0],
-        mean_logprob=arrays["conf_lp"].astype(np.float64),
-        mean_entropy=arrays["conf_ent"].astype(np.float64),
+    return make_table(
+        budgets,
+        correct=correct.astype(np.bool_),
+        codes=answer_codes(arrays["ans"])[0],
+        logprob=arrays["conf_lp"].astype(np.float64),
+        entropy=arrays["conf_ent"].astype(np.float64),
         # The scripts stored the density; the table holds the count, as a probe does.
-        markers=arrays["mkr"].astype(np.float64) * prefix,
+        markers=arrays["mkr"].astype(np.float64) * np.minimum(trace_tokens[:, None], budgets),
         probe_tokens=np.full((n, m), _answer_tokens(path), dtype=np.float64),
-        trace_tokens=trace_tokens,
-        prompt_tokens=np.zeros(n, dtype=np.int64),
+        trace=trace_tokens,
+        prompt=np.zeros(n, dtype=np.int64),
+        natural_correct=None,
         natural_tokens=None,
-        truncated=np.zeros(n, dtype=np.bool_),
         suffix_tokens=0,
-        entropy_source="full",
-        reference="last-checkpoint",
+        prefix="row-",
     )
-    return OpenQuestions.of(table, Outcomes(correct.astype(np.bool_), None))
 
 
 def is_simulated(path: Path) -> bool:

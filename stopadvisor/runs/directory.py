@@ -31,13 +31,7 @@ from stopadvisor.runs.storage import (
 )
 from stopadvisor.workload.questions import assign_parts
 
-__all__ = [
-    "MANIFEST",
-    "PROBES",
-    "RunDirectory",
-    "lock_directory",
-    "write_json_atomically",
-]
+__all__ = ["MANIFEST", "PROBES", "RunDirectory", "lock_directory", "write_json_atomically"]
 
 MANIFEST = "manifest.json"
 PROBES = "probes.jsonl"
