@@ -104,11 +104,6 @@ class Grader:
             `answer` is a raw probe text or an extracted answer; None (thinking never closed), ""
             and what holds no answer of the task's kind are wrong.
 
-        Returns
-        -------
-        list of bool
-            One verdict per item, in order.
-
         Raises
         ------
         ValueError

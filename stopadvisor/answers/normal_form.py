@@ -60,19 +60,8 @@ def extract_forced(task: str, text: str) -> str:
     r"""Take the short answer out of a forced probe's text.
 
     What follows the last "Final answer:", else the last ``\boxed{}``, else what follows the last
-    "answer is"; of that the first line with content.
-
-    Parameters
-    ----------
-    task : {"math", "numeric", "choice", "exact"}
-        Kind of answer; the rule is the same for all.
-    text : str
-        Raw text of the probe.
-
-    Returns
-    -------
-    str
-        The answer as the model wrote it; "" if there is none.
+    "answer is"; of that the first line with content.  As the model wrote it, "" if there is none;
+    the rule is the same for all tasks.
     """
     _check_task(task)
     return _segment(text)
@@ -85,17 +74,8 @@ def extract_natural(task: str, text: str) -> str | None:
     the last ``\boxed{}``; after the last "answer is"; at last the last number (numeric), the last
     option letter (choice), the last formula of the last line (math), the last line (exact).
 
-    Parameters
-    ----------
-    task : {"math", "numeric", "choice", "exact"}
-        Kind of answer.
-    text : str
-        Visible text.  Where thinking was never closed there is none: do not call this.
-
-    Returns
-    -------
-    str or None
-        The answer as the model wrote it; None if none can be read.
+    As the model wrote it, None if none can be read.  Where thinking was never closed there is no
+    visible text: do not call this.
     """
     _check_task(task)
     for part in _anchored(text):
@@ -176,19 +156,9 @@ def _first_line(text: str) -> str:
 
 
 def normalize(task: str, text: str) -> str:
-    """Bring a raw answer to its normal form.
+    """Bring a forced probe's text, an extracted answer or gold to its normal form.
 
-    Parameters
-    ----------
-    task : {"math", "numeric", "choice", "exact"}
-        Kind of answer.
-    text : str
-        Raw text of a forced probe, an extracted answer, or gold.
-
-    Returns
-    -------
-    str
-        The normal form, "" if the text holds no answer; normalising it again changes nothing.
+    It is "" if the text holds no answer; normalising it again changes nothing.
 
     Raises
     ------
@@ -342,13 +312,6 @@ _GOLD_UNIT = re.compile(r"^(-?)\s*(?:\\?\$|[€£¥])\s*|\s*\\?[%$.]$")
 
 def check_gold(task: str, gold: str) -> None:
     """Refuse a gold answer that no answer of its task could ever equal.
-
-    Parameters
-    ----------
-    task : {"math", "numeric", "choice", "exact"}
-        Kind of answer.
-    gold : str
-        The right answer.
 
     Raises
     ------

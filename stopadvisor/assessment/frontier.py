@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from stopadvisor.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.errors import CalibrationError
-from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.costs import stopped_counts
 from stopadvisor.stats.bounds import StopCurve
 
@@ -181,12 +180,8 @@ def served_budget_frontier(fit: FitData) -> Frontier:
         schedule = (column, last) if needs_last else (column,)
         counts = stopped_counts(table, schedule, fit.serving, cache_block=fit.cache_block)
         cost = counts.weighed(fit.weights)
-        costs.append(_ended_or_stopped(table, column, cost).mean())
+        # Stopped at the first column, or at its own end before that.
+        costs.append(np.where(table.ended[:, column], cost[:, -1], cost[:, 0]).mean())
     return Frontier(
         table.budgets.astype(np.float64), np.array(costs), table.correct_online.mean(axis=0)
     )
-
-
-def _ended_or_stopped(table: ProbeTable, column: int, cost: FloatArray) -> FloatArray:
-    """Cost of each question stopped at its first column, or at its own end before that."""
-    return np.where(table.ended[:, column], cost[:, -1], cost[:, 0])

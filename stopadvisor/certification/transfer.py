@@ -25,7 +25,6 @@ from stopadvisor.certification.verification import Verdict, questions_seen, scor
 from stopadvisor.errors import PolicyError
 from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable
-from stopadvisor.probes.table import ProbeTable
 from stopadvisor.probes.trajectories import profile, trajectory
 from stopadvisor.rules.families import display_threshold
 from stopadvisor.rules.outcomes import Outcome, measure_rule
@@ -293,10 +292,11 @@ def compare(
         seed=seed,
     )
     labels = transferred.entered.n_questions
+    n_fit = len(set(target.part("fit").groups))
     rows = [zero_shot]
     found: tuple[tuple[Protocol, Calibration, int], ...] = (
         ("target-calibrated", transferred, labels),
-        ("target-trained", trained, _groups(target.part("fit")) + trained.entered.n_questions),
+        ("target-trained", trained, n_fit + trained.entered.n_questions),
     )
     for name, calibration, used in found:
         rule = calibration.rule
@@ -356,7 +356,3 @@ def _row(
         outcome,
         exact_interval(outcome.losses, outcome.n),
     )
-
-
-def _groups(table: ProbeTable) -> int:
-    return len(set(table.groups))

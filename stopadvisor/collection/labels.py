@@ -89,7 +89,8 @@ def _label(records: Sequence[ProbeRecord], grader: Grades) -> list[ProbeRecord]:
     """Fill in `normalized` and `correct` from the raw texts; the same for new and old records."""
     items: list[tuple[str, str, str | None]] = []
     for record in records:
-        written = [record.natural_answer, *_visible(record)]
+        visible = (c.visible_answer for c in record.checkpoints)
+        written = [record.natural_answer, *(text for text in visible if text is not None)]
         answers = [None if w is None else extract_natural(record.task, w) for w in written]
         answers += [c.answer for c in record.checkpoints]
         items += [(record.task, record.gold, answer) for answer in answers]
@@ -97,23 +98,18 @@ def _label(records: Sequence[ProbeRecord], grader: Grades) -> list[ProbeRecord]:
     labelled = []
     for record in records:
         natural = next(verdicts)
-        visible = [None if c.visible_answer is None else next(verdicts) for c in record.checkpoints]
+        right = [None if c.visible_answer is None else next(verdicts) for c in record.checkpoints]
         checkpoints = tuple(
             replace(
                 c,
                 normalized=normalize(record.task, c.answer),
                 correct=next(verdicts),
-                visible_correct=right,
+                visible_correct=verdict,
             )
-            for c, right in zip(record.checkpoints, visible, strict=True)
+            for c, verdict in zip(record.checkpoints, right, strict=True)
         )
         labelled.append(replace(record, natural_correct=natural, checkpoints=checkpoints))
     return labelled
-
-
-def _visible(record: ProbeRecord) -> list[str]:
-    """The visible answers that were collected."""
-    return [c.visible_answer for c in record.checkpoints if c.visible_answer is not None]
 
 
 def regrade(run: RunDirectory, grader: Grades, workload: Workload | None = None) -> int:

@@ -15,7 +15,6 @@ from stopadvisor.constants import PAPER_ALPHAS
 from stopadvisor.errors import CalibrationError
 from stopadvisor.paper.protocol import PaperResult, run_paper
 from stopadvisor.paper.recommendation import recommend_paper
-from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.trajectories import profile, trajectory
 from stopadvisor.runs.access import open_all
 from stopadvisor.runs.sources import Source
@@ -53,7 +52,8 @@ def assess_paper(
         raise CalibrationError(
             f"the paper's serving regimes are kv-fork, prefix-cache and black-box, got {serving!r}"
         )
-    table = _first_traces(open_all(source)).with_reference("last-checkpoint")
+    table = open_all(source).with_reference("last-checkpoint")
+    table = table.take(table.samples == 0)  # exact intervals need independent rows
     check_labels(table)
     levels = sorted({*alphas, alpha})
     result = run_paper(table, alphas=levels, delta=delta)
@@ -79,8 +79,3 @@ def assess_paper(
         advice,
         result,
     )
-
-
-def _first_traces(table: GradedTable) -> GradedTable:
-    """One trace per question, where there are several: exact intervals need independent rows."""
-    return table.take(table.samples == 0)

@@ -213,7 +213,7 @@ class Policy:
 
 
 def build_policy(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Complete and check a policy's content.
+    """Complete and check a policy's content, ready for `save_policy` or `Policy`.
 
     Parameters
     ----------
@@ -221,11 +221,6 @@ def build_policy(content: Mapping[str, Any]) -> dict[str, Any]:
         Every field of ``policy_schema.FIELDS`` but ``schema``, ``golden`` and ``digest``, which
         are made here; ``trees`` too for ``learned-boosted``.  Tuples and numpy values become
         plain values.
-
-    Returns
-    -------
-    dict
-        The content, fields in their fixed order, ready for `save_policy` or `Policy`.
 
     Raises
     ------

@@ -203,7 +203,7 @@ FIELDS: dict[str, FieldCheck] = {
             },
             more=True,
         )
-    ).means("Which questions made the policy, so that they can be told from fresh ones."),
+    ).means("Which questions made the policy, so that fresh ones can be recognised."),
     "workload_sha256": nullable(_SHA256).means("Over the workload's file."),
     "versions": map_of(nullable(_TEXT)).means("Of the packages that built it."),
     "created": where("a date and time in ISO 8601", _is_timestamp).means("When it was built."),
@@ -297,7 +297,8 @@ def check_fields(content: Mapping[str, Any]) -> None:
             raise PolicyError(f"field {short_repr(key)} is unknown")
     for key, check in fields.items():
         check(content[key], key)
-    _check_budgets(content["budgets"])
+    for before, after in pairwise(content["budgets"]):
+        expect(before < after, "budgets", "strictly increasing integers", content["budgets"])
     if content["model"] is not None:
         for key in ("probe", "engine", "max_think", "split"):
             if content[key] is None:
@@ -312,11 +313,6 @@ def check_fields(content: Mapping[str, Any]) -> None:
         _check_full_budget(content)
     else:
         _check_stop(content)
-
-
-def _check_budgets(budgets: list[int]) -> None:
-    for before, after in pairwise(budgets):
-        expect(before < after, "budgets", "strictly increasing integers", budgets)
 
 
 def _check_full_budget(content: Mapping[str, Any]) -> None:

@@ -24,18 +24,10 @@ _PATTERN = re.compile(
 
 
 def count_markers(text: str) -> int:
-    """Count the backtracking markers in `text`.
+    """Count the backtracking markers in a decoded reasoning prefix.
 
-    Parameters
-    ----------
-    text : str
-        The decoded reasoning prefix.
-
-    Returns
-    -------
-    int
-        Occurrences of the markers of `constants.MARKERS`, counted from the left: each character
-        belongs to at most one of them, and none may touch another letter, digit or underscore.
+    Occurrences of the markers of `constants.MARKERS`, counted from the left: each character belongs
+    to at most one of them, and none may touch another letter, digit or underscore.
 
     References
     ----------

@@ -58,11 +58,11 @@ def build_manifest(
     engine
         The engine's `identity()`.
     plan
-        How to probe; with `auto_budgets` its budgets are those that the pilot froze.
+        With `auto_budgets` its budgets are those that the pilot froze; its seed is the split's.
     workload
-        The questions; named for the reader, not part of the run's id.
+        Named for the reader, not part of the run's id.
     fractions
-        Shares of the fit, calibration and test parts; the split is seeded by the plan's seed.
+        Shares of the fit, calibration and test parts.
     auto_budgets
         The grid was chosen by a pilot, so the id holds ``"auto"`` instead of the numbers.
     auto_max_think
@@ -73,11 +73,6 @@ def build_manifest(
         The user's prompt template; None for the task's own.
     grading
         Versions of the normaliser and the grader.
-
-    Returns
-    -------
-    dict
-        The content of ``manifest.json``, JSON values only.
     """
     versions = {"stopadvisor": __version__, "python": platform.python_version()}
     for name in _PACKAGES:

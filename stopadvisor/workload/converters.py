@@ -174,8 +174,6 @@ def load_rows(name: str, source: Path | None = None, *, quiet: bool = False) -> 
     source : Path, optional
         A JSON, JSONL, Parquet or CSV file in the data set's own columns, or a folder as downloaded
         from the hub; None for the hub itself.
-    quiet : bool
-        No progress of the download.
 
     Raises
     ------
@@ -228,8 +226,6 @@ def convert(name: str, rows: Iterable[Row], n: int, *, seed: int) -> Converted:
 
     Parameters
     ----------
-    name : str
-        One of `BENCHMARKS`.
     rows : iterable of mapping
         All of its rows, in the data set's own columns.
     n : int

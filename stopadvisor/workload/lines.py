@@ -113,18 +113,9 @@ def _parse(line: str, where: str, number: int) -> dict[str, Any]:
 
 
 def refuse(where: str, field: str, expected: str, got: Any, *, shown: bool = False) -> NoReturn:
-    """Raise the `WorkloadError` for a field.
+    """Raise the `WorkloadError` for a field at `where`, ``FILE:LINE``.
 
-    Parameters
-    ----------
-    where : str
-        ``FILE:LINE``.
-    field, expected : str
-        Name of the field, and what it should hold.
-    got : object
-        The value found, or with `shown` the words for it.
-    shown : bool
-        Whether `got` is to be printed as it stands.
+    `got` is the value found, or with `shown` the words for it, printed as they stand.
     """
     found = got if shown else _shown(got)
     raise WorkloadError(f"{where}: field {field!r}: expected {expected}, got {found}")

@@ -104,17 +104,10 @@ def read_workload(
 
     Parameters
     ----------
-    path : str or Path
-        JSONL file, UTF-8 with or without a byte-order mark.
     require_gold : bool
         Whether a line without gold is an error.
     default_task : {"math", "numeric", "choice", "exact"}, optional
         Task of the lines that name none, instead of the guess from their gold.
-
-    Returns
-    -------
-    Workload
-        The questions in the file's order.
 
     Raises
     ------
@@ -238,17 +231,13 @@ def _comparable(question: Question) -> str | None:
 def render_messages(question: Question, template: str | None) -> tuple[Mapping[str, str], ...]:
     """Apply the prompt template to a question.
 
+    Gives chat messages for the model's own chat template; a question that was given as `messages`
+    stays as it is.
+
     Parameters
     ----------
-    question : Question
-        Given as `messages` it is returned as it is.
     template : str or None
         Text with ``{question}``; None for the default of the question's task.
-
-    Returns
-    -------
-    tuple of mappings
-        Chat messages for the model's own chat template.
 
     Raises
     ------
@@ -309,8 +298,6 @@ def assign_parts(
     ----------
     group_keys : sequence of str
         `Question.group_key` of each question.
-    seed : int
-        Another seed is another split.
     fractions : tuple of float
         Shares of fit, calibration and test; they add up to 1.
 
