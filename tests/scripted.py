@@ -119,6 +119,9 @@ class ScriptedEngine:
     def close(self) -> None:
         self.closed = True
 
+    def measure_regime(self, cue: str) -> None:
+        """No server, so nothing."""
+
     def suffix_ids(self, cue: str) -> list[int]:
         return [2, *(3 + ord(c) % 7 for c in cue)]
 

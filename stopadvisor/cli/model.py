@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from stopadvisor.cli.options import Decorator, declare, json_object, option
-from stopadvisor.probes.plan import Engine
+
+if TYPE_CHECKING:
+    from stopadvisor.engines.hf.engine import HfEngine
+    from stopadvisor.engines.openai.engine import OpenAiEngine
 
 __all__ = [
     "CHAT_TEMPLATE",
@@ -24,6 +27,7 @@ __all__ = [
     "load_engine",
     "model_options",
     "open_engine",
+    "open_local",
 ]
 
 DEFAULT_MODEL = "Qwen/Qwen3-8B"
@@ -82,7 +86,7 @@ def check_engine_options(params: Mapping[str, Any]) -> None:
             )
 
 
-def load_engine(options: ModelOptions) -> Engine:
+def load_engine(options: ModelOptions) -> HfEngine | OpenAiEngine:
     """Load the model here, or open it at its server.
 
     Raises
@@ -92,28 +96,41 @@ def load_engine(options: ModelOptions) -> Engine:
         missing.
     """
     assert options.model is not None
-    chat: dict[str, Any] = {
-        name: getattr(options, name)
-        for name in ("think_open", "think_close", "chat_template_kwargs")
-    }
     if options.at_server:
         from stopadvisor.engines import openai
 
         how = {name: getattr(options, name) for name in _OF_SERVER[1:]}
-        return openai.load_engine(options.model, options.base_url, **how, **chat)
+        return openai.load_engine(options.model, options.base_url, **how, **_chat_options(options))
+    return _load_local(options)
+
+
+def _load_local(options: ModelOptions) -> HfEngine:
     from stopadvisor.engines import hf
 
-    return hf.load_engine(options.model, device=options.device, dtype=options.dtype, **chat)
+    assert options.model is not None
+    return hf.load_engine(
+        options.model, device=options.device, dtype=options.dtype, **_chat_options(options)
+    )
+
+
+def _chat_options(options: ModelOptions) -> dict[str, Any]:
+    return {name: getattr(options, name) for name in _OF_CHAT}
 
 
 @contextmanager
-def open_engine(options: ModelOptions) -> Iterator[Engine]:
+def open_engine(options: ModelOptions) -> Iterator[HfEngine | OpenAiEngine]:
     """The loaded model, closed at the end."""
     engine = load_engine(options)
     try:
         yield engine
     finally:
         engine.close()
+
+
+@contextmanager
+def open_local(options: ModelOptions) -> Iterator[HfEngine]:
+    """The model, loaded here."""
+    yield _load_local(options)
 
 
 # --- What only the parser knows -------------------------------------------------------------------

@@ -18,7 +18,7 @@ from stopadvisor.cli.model import (
     DEFAULT_MODEL,
     ModelOptions,
     model_options,
-    open_engine,
+    open_local,
 )
 from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, Parsed, declare, emit, take
 from stopadvisor.cli.page import Command
@@ -105,7 +105,7 @@ def run(options: ProfileOptions, out: TextIO, err: TextIO) -> int:
     """Measure, write and show."""
     check_writable(options.out.parent)
     with progress_on(err, quiet=options.output.quiet) as progress:
-        measured = profile(options.settings, partial(open_engine, options.model), progress)
+        measured = profile(options.settings, partial(open_local, options.model), progress)
     document = serving_profile_document(measured)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write_json_atomically(options.out, document)

@@ -28,10 +28,11 @@ from stopadvisor.cli.progress import progress_on
 from stopadvisor.errors import ModelError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import THINKING_MODES
-from stopadvisor.probes.plan import Engine, ProbePlan
+from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.report.documents.run import run_document
 from stopadvisor.report.text.run import show_summary
 from stopadvisor.serving.answering import AnswerSettings, answer_workload
+from stopadvisor.serving.engine import AnsweringEngine
 
 __all__ = ["RunOptions", "command", "run"]
 
@@ -113,7 +114,7 @@ def command(policy: Path, workload: Path, **params: Any) -> int:
     model, output = take(ModelOptions, params), take(OutputOptions, params)
     if not model.at_server and params["serving"] is not None:
         raise click.UsageError(f"--serving belongs to --engine openai, got --engine {model.engine}")
-    settings = AnswerSettings(policy, workload, at_server=model.at_server, **params)
+    settings = AnswerSettings(policy, workload, **params)
     return run(RunOptions(settings, model, output), sys.stdout, sys.stderr)
 
 
@@ -126,7 +127,7 @@ def run(options: RunOptions, out: TextIO, err: TextIO) -> int:
 
 
 @contextmanager
-def _open(options: ModelOptions, policy: Policy) -> Iterator[Engine]:
+def _open(options: ModelOptions, policy: Policy) -> Iterator[AnsweringEngine]:
     """Open the model of a policy, its chat template filled in as at calibration.
 
     Raises

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from stopadvisor.collection.preflight import PreflightReport, run_preflight
 from stopadvisor.collection.progress import Progress, report_remarks
 from stopadvisor.collection.settings import ProbeSettings, check_split, fit_questions
 from stopadvisor.constants import CUES, PAPER_BUDGETS, SMALL_WORKLOAD, TRUNCATED_WARN
+from stopadvisor.engines.openai.regime import RegimeMeasure, read_regime, write_regime
 from stopadvisor.errors import EngineError, ModelError, ProbeError, WorkloadError
 from stopadvisor.probes.plan import Engine, ProbePlan
 from stopadvisor.runs.directory import RunDirectory
@@ -32,12 +33,24 @@ from stopadvisor.runs.manifest import build_manifest, run_path
 from stopadvisor.runs.storage import check_writable, lock_directory, write_json_atomically
 from stopadvisor.workload.questions import PARTS, Question, Workload, read_workload
 
-if TYPE_CHECKING:
-    from stopadvisor.engines.openai.engine import OpenAiEngine
+__all__ = ["OpenEngine", "ProbeSummary", "RegimeEngine", "probe", "try_engine"]
 
-__all__ = ["OpenEngine", "ProbeSummary", "probe", "try_engine"]
 
-OpenEngine = Callable[[], AbstractContextManager[Engine]]
+class RegimeEngine(Engine, Protocol):
+    """An engine that says who pays for tokens that are sent again."""
+
+    def measure_regime(self, cue: str) -> RegimeMeasure | None:
+        """What its server turned out to be; None where there is no server.
+
+        Raises
+        ------
+        EngineError
+            The server refuses, or went on failing.
+        """
+        ...
+
+
+OpenEngine = Callable[[], AbstractContextManager[RegimeEngine]]
 """Loads a model when it is entered, and closes it at the end."""
 
 
@@ -69,12 +82,8 @@ def probe(
 
     Parameters
     ----------
-    settings
-        What to ask.
     open_engine
-        Loads the model; called when nothing else is left to refuse.
-    progress
-        Who is shown progress and remarks.
+        Called when nothing else is left to refuse.
     whole
         Refuse a `limit` that leaves a part too small to be assessed.
 
@@ -147,7 +156,7 @@ def try_engine(
 
 
 def _probe_with(
-    engine: Engine, settings: ProbeSettings, workload: Workload, progress: Progress
+    engine: RegimeEngine, settings: ProbeSettings, workload: Workload, progress: Progress
 ) -> ProbeSummary:
     """Open or begin the run of this engine and workload, and probe."""
     _check_samples(engine, settings)
@@ -173,7 +182,7 @@ class _Probing:
 
     settings: ProbeSettings
     workload: Workload
-    engine: Engine
+    engine: RegimeEngine
     grader: Grader
     progress: Progress
     reported: set[str] = field(default_factory=set)
@@ -223,8 +232,7 @@ class _Probing:
             )
             raise
         report_remarks(self.engine, self.progress, self.reported)
-        if self.engine.identity()["engine"].startswith("openai"):
-            self._measure_serving(run, new=collected.n_new > 0)
+        self._measure_serving(run, new=collected.n_new > 0)
         table = run.table()
         first = table.samples == 0  # of every question, as the samples are collected in turn
         counts = np.bincount(run.parts(table)[first], minlength=len(PARTS)).tolist()
@@ -269,14 +277,14 @@ class _Probing:
 
     def _measure_serving(self, run: RunDirectory, *, new: bool) -> None:
         """Find out who pays for tokens that are sent again, for `assess` to cost with."""
-        from stopadvisor.engines.openai.regime import measure_engine, read_regime, write_regime
-
         if not new and read_regime(run.path) is not None:
             return
         try:
-            found = measure_engine(cast("OpenAiEngine", self.engine), run.plan.cue)
+            found = self.engine.measure_regime(run.plan.cue)
         except EngineError as error:  # the probes are there, and worth having without it
             self.progress.remark(f"note: the serving regime was not measured: {error}")
+            return
+        if found is None:
             return
         write_regime(run.path, found)
         self.progress.remark(f"serving regime: {found.regime or 'unknown'}: {found.reason}")

@@ -74,12 +74,7 @@ class AnswerStops:
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
         """Judge one new token per branch.
 
-        Parameters
-        ----------
-        tokens : ndarray of int
-            The new tokens, any shape.
-        has_content : ndarray of bool
-            Whether the answer held more than white space before them.
+        `has_content` says whether the answer held more than white space before it.
 
         Returns
         -------
@@ -98,23 +93,9 @@ class AnswerStops:
     def take(
         self, new: Sequence[int], ids: list[int], has_content: bool, cap: int
     ) -> tuple[bool, bool]:
-        """Put new tokens behind one forced answer, until it is over.
+        """Put new tokens behind one forced answer, until it is over; `ids` grows to `cap` at most.
 
-        Parameters
-        ----------
-        new : sequence of int
-        ids : list of int
-            The answer so far; grows to `cap` at most.
-        has_content : bool
-            Whether it holds more than white space.
-        cap : int
-
-        Returns
-        -------
-        ended : bool
-            By its last token, not by the cap.
-        has_content : bool
-            As given, the new tokens included.
+        Returns whether its last token ended it, and `has_content` with the new tokens included.
         """
         ended = False
         for token in new:
@@ -138,17 +119,8 @@ class AnswerStops:
         return False
 
     def text(self, ids: Sequence[int], ended: bool) -> str:
-        r"""Return the answer without what ended it.
+        r"""Return the answer without its last token, where that one `ended` it and the cap did not.
 
-        Parameters
-        ----------
-        ids : sequence of int
-            All decoded tokens, the ending one included.
-        ended : bool
-            Whether the last token ended the answer, or the cap did.
-
-        Notes
-        -----
         A newline ends the answer wherever it stands in its token, so that ``"5.\n"`` gives
         ``"5."``; the brace that closes a box belongs to the answer and stays.
         """

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from stopadvisor.engines.errors import first_line
 from stopadvisor.errors import ModelError
 from stopadvisor.probes.plan import Check, Prompt
 
@@ -50,21 +51,11 @@ class Marker:
 def find_markers(
     tokenizer: Any, think_open: str | None = None, think_close: str | None = None
 ) -> tuple[Marker, Marker]:
-    """Find the model's thinking markers as sequences of token ids.
+    """Find the opener and the closer of the model's thinking as sequences of token ids.
 
-    Parameters
-    ----------
-    tokenizer : transformers tokenizer
-        With a chat template.
-    think_open, think_close : str, optional
-        The markers as text; both or neither.  Without them the known pairs are tried: a pair is
-        taken when the tokenizer has its opener and closer as tokens of their own, or when the
-        chat template writes both.
-
-    Returns
-    -------
-    tuple of Marker
-        Opener and closer.
+    Both are given as text, or neither.  Without them the known pairs are tried: a pair is taken
+    when the tokenizer has its opener and closer as tokens of their own, or when the chat template
+    writes both.
 
     Raises
     ------
@@ -150,10 +141,6 @@ class Chat:
     ) -> Chat:
         """Find the markers and try the template on a first message.
 
-        Parameters
-        ----------
-        tokenizer : transformers tokenizer
-
         Raises
         ------
         ModelError
@@ -190,8 +177,9 @@ class Chat:
                 **self.template_kwargs,
             )
         except Exception as error:  # templates are programs and raise what they like
-            said = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise ModelError(f"the chat template refuses the messages: {said}") from error
+            raise ModelError(
+                f"the chat template refuses the messages: {first_line(error)}"
+            ) from error
         return str(text)
 
     def prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:

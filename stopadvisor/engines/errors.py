@@ -1,10 +1,15 @@
-"""The error of too large a batch, and the first of ours among several.  Knows no engine."""
+"""Errors of every engine: too large a batch, a missing package, and how others' are put.
+
+Knows no engine.
+"""
 
 from __future__ import annotations
 
-from stopadvisor.errors import EngineError, StopAdvisorError
+import importlib.util
 
-__all__ = ["OutOfMemory", "first_error"]
+from stopadvisor.errors import EngineError, ModelError, StopAdvisorError
+
+__all__ = ["OutOfMemory", "first_error", "first_line", "require_packages"]
 
 
 class OutOfMemory(EngineError):
@@ -20,3 +25,18 @@ def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says, or its name where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def require_packages(engine: str, *packages: str) -> None:
+    """Refuse an engine whose extra is not installed."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise ModelError(
+                f"the {engine} engine needs {package}, which is not installed: "
+                f"pip install 'stopadvisor[{engine}]'"
+            )

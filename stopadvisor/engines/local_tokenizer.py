@@ -15,6 +15,7 @@ import huggingface_hub
 import transformers
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
+from stopadvisor.engines.errors import first_line
 from stopadvisor.engines.model_files import require_hub
 from stopadvisor.errors import ModelError
 
@@ -37,12 +38,7 @@ class LoadedTokenizer:
 
 
 def load_tokenizer(model: str) -> LoadedTokenizer:
-    """Load a tokenizer with the model's generation settings.
-
-    Parameters
-    ----------
-    model : str
-        A local folder, or a name on the Hugging Face Hub.
+    """Load a tokenizer with the model's generation settings, from a folder or from the Hub.
 
     Raises
     ------
@@ -55,8 +51,9 @@ def load_tokenizer(model: str) -> LoadedTokenizer:
         try:
             tokenizer = AutoTokenizer.from_pretrained(model)
         except Exception as error:  # the hub, its client and the parsers raise many
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise ModelError(f"cannot load the tokenizer of model {model!r}: {reason}") from error
+            raise ModelError(
+                f"cannot load the tokenizer of model {model!r}: {first_line(error)}"
+            ) from error
         return LoadedTokenizer(tokenizer, _generation(model))
 
 

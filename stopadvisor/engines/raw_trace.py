@@ -30,17 +30,17 @@ def raw_trace(
 
     Parameters
     ----------
-    ids : sequence of int
+    ids
         Drawn behind the prompt: thinking, closer, natural answer, ending token.
-    thinking : int
+    thinking
         How many of them are thinking.
-    closed, cut : bool
+    closed, cut
         The model closed its thinking; it was cut at its cap.
-    forced : mapping
-        Forced answers by the thinking tokens before them.  Budgets at or beyond the trace's
-        length share the one at its end.
-    visible : mapping
-        Visible answers by budget, where the thinking was closed for the model.
+    forced
+        Answers by the thinking tokens before them.  Budgets at or beyond the trace's length share
+        the one at its end.
+    visible
+        Answers by budget, where the thinking was closed for the model.
     """
     chat, closer = stops.chat, len(stops.chat.closer.ids)
     markers = {at: count_markers(chat.decode(ids[:at])) for at in forced}

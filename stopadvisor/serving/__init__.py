@@ -4,6 +4,7 @@ __all__ = [
     "answer_file",
     "answer_pass",
     "answering",
+    "engine",
     "profiling",
     "recorded_stops",
     "totals",

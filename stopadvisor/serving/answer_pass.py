@@ -9,53 +9,22 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Protocol, cast
 
 from stopadvisor.answers.grading import Grader
 from stopadvisor.answers.normal_form import extract_natural
 from stopadvisor.collection.progress import Progress, report_remarks
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.policy.requests import OnStop, Reply, Request, ThinkingMode, make_requests
-from stopadvisor.policy.session import Rule
+from stopadvisor.policy.requests import OnStop, Reply, ThinkingMode, make_requests
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.serving.answer_file import AnswerFile, AnswerRecord, FullAnswer, normal_form
+from stopadvisor.serving.engine import AnsweringEngine
 from stopadvisor.workload.questions import Question
-
-if TYPE_CHECKING:
-    from stopadvisor.engines.hf.engine import HfEngine
-    from stopadvisor.engines.openai.engine import OpenAiEngine
 
 __all__ = ["AnswerPass"]
 
 GROUP_BATCHES = 4
 """Batches of questions between two turns of stopping and not stopping."""
-
-
-class _Serve(Protocol):
-    """How both engines answer requests."""
-
-    def __call__(
-        self,
-        engine: HfEngine | OpenAiEngine,
-        requests: Sequence[Request],
-        plan: ProbePlan,
-        rule: Rule | None,
-        *,
-        batch_size: int | None,
-        on_stop: OnStop,
-    ) -> Iterator[tuple[int, Reply]]: ...
-
-
-def _serve_function(mode: ThinkingMode | None) -> _Serve:
-    if mode is not None:
-        from stopadvisor.engines.openai.online import serve
-
-        return cast(_Serve, partial(serve, serving=mode))
-    from stopadvisor.engines.hf.online import serve as serve_here
-
-    return cast(_Serve, serve_here)
 
 
 @dataclass
@@ -64,10 +33,10 @@ class AnswerPass:
 
     policy: Policy
     plan: ProbePlan
-    engine: HfEngine | OpenAiEngine
+    engine: AnsweringEngine
     on_stop: OnStop
     mode: ThinkingMode | None
-    """How a server thinks; None where the model runs here."""
+    """From `AnsweringEngine.thinking_mode`."""
     file: AnswerFile
     grader: Grader
     progress: Progress
@@ -85,10 +54,8 @@ class AnswerPass:
         """Answer what the file does not answer yet."""
         done = self.file.done(questions)
         left = [question for question in questions if question.id not in done]
-        if left and self.mode is not None:
-            self.batch_size = cast("OpenAiEngine", self.engine).slots()
-        elif left:
-            self.batch_size = self.asked_size or self.engine.auto_batch_size(self.plan)
+        if left:
+            self.batch_size = self.asked_size or self.engine.questions_at_once(self.plan)
         report_remarks(self.engine, self.progress, self.reported)
         self.progress.begin("answering", len(questions), len(questions) - len(left))
         size = GROUP_BATCHES * self.batch_size if self.compare_full else max(1, len(left))
@@ -116,16 +83,15 @@ class AnswerPass:
         self, questions: Sequence[Question], *, stopping: bool
     ) -> Iterator[tuple[Question, Reply]]:
         """Ask questions and yield each as it is over; batches halve when memory runs out."""
-        serve = _serve_function(self.mode)
         left = list(questions)
         while left:
-            replies = serve(
-                self.engine,
+            replies = self.engine.serve(
                 make_requests(left, self.policy),
                 self.plan,
                 self.policy if stopping else None,
                 batch_size=self.batch_size,
                 on_stop=self.on_stop,
+                serving=self.mode,
             )
             over: set[str] = set()
             try:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from stopadvisor.answers.grading import Grader
 from stopadvisor.collection.progress import Progress
@@ -21,22 +21,19 @@ from stopadvisor.errors import EngineError
 from stopadvisor.policy.budgets import check_budgets
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy, load_policy
 from stopadvisor.policy.requests import OnStop, ThinkingMode, make_requests, policy_plan
-from stopadvisor.probes.plan import Engine, ProbePlan
+from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from stopadvisor.serving.answer_file import AnswerFile, AnswerRecord
 from stopadvisor.serving.answer_pass import AnswerPass
+from stopadvisor.serving.engine import AnsweringEngine
 from stopadvisor.serving.recorded_stops import Agreement, compare_stops
 from stopadvisor.serving.totals import AnswerTotals, FullComparison, compare, total
 from stopadvisor.workload.questions import Workload, read_workload
 
-if TYPE_CHECKING:
-    from stopadvisor.engines.hf.engine import HfEngine
-    from stopadvisor.engines.openai.engine import OpenAiEngine
-
 __all__ = ["AnswerSettings", "AnsweredWorkload", "OpenEngineOf", "answer_workload"]
 
-OpenEngineOf = Callable[[Policy], AbstractContextManager[Engine]]
+OpenEngineOf = Callable[[Policy], AbstractContextManager[AnsweringEngine]]
 """Loads the model that a policy is for, when it is entered, and closes it at the end."""
 
 
@@ -46,8 +43,6 @@ class AnswerSettings:
 
     policy: Path
     workload: Path
-    at_server: bool = False
-    """A server answers, and not a model that is loaded here."""
     out: Path | None = None
     """The answers' file; None for one under ``runs/``."""
     compare_full: bool = False
@@ -165,23 +160,19 @@ def answer_workload(
         The file cannot be written, or holds answers under other settings.
     """
     policy = load_policy(settings.policy)
-    plan = policy_plan(policy, answer_cap=settings.answer_cap)
+    policy_plan(policy, answer_cap=settings.answer_cap)  # refused before a model is loaded
     task = policy.terms.task
     workload = read_workload(
         settings.workload, require_gold=False, default_task=None if task == MIXED_TASKS else task
     )
-    make_requests(workload.questions, policy)  # refused before a model is loaded
+    make_requests(workload.questions, policy)
     recorded = RunDirectory.load(settings.against) if settings.against else None
     if settings.against is not None:
         check_budgets(policy, str(settings.policy), open_source(settings.against))
-    with open_engine(policy) as opened:
-        engine = cast("HfEngine | OpenAiEngine", opened)
-        if settings.at_server:
-            from stopadvisor.engines.openai.online import server_plan
-
-            plan = server_plan(policy, answer_cap=settings.answer_cap)
+    with open_engine(policy) as engine:
+        plan = engine.policy_plan(policy, answer_cap=settings.answer_cap)
         remarks = _check_engine(engine, policy, settings)
-        serving = _choose_serving(engine, policy, settings, remarks)
+        serving = engine.thinking_mode(policy, settings.serving, remarks)
         on_stop = settings.on_stop or policy.on_stop
         path = settings.out or Path("runs") / f"{workload.name}-{policy.digest[:8]}.jsonl"
         setting = _setting(policy, engine.identity(), plan, on_stop, serving)
@@ -251,34 +242,15 @@ def _answer(
 # --- Before the first question --------------------------------------------------------------------
 
 
-def _check_engine(
-    engine: HfEngine | OpenAiEngine, policy: Policy, settings: AnswerSettings
-) -> list[str]:
+def _check_engine(engine: AnsweringEngine, policy: Policy, settings: AnswerSettings) -> list[str]:
     """Compare the policy with the engine; differences that are allowed become remarks."""
-    entropy = policy.terms.entropy_source  # a model here is measured as the policy wants it
-    if settings.at_server:
-        from stopadvisor.engines.openai.online import entropy_at
-
-        entropy = entropy_at(cast("OpenAiEngine", engine).served_model, policy)
-    remarks = policy.check_source(engine.identity(), entropy)
+    remarks = policy.check_source(engine.identity(), engine.entropy_for(policy))
     if settings.on_stop not in (None, policy.on_stop) and policy.kind == "stop":
         remarks.append(
             f"--on-stop {settings.on_stop}: the certificate does not cover these answers, it was "
             f"shown for on-stop {policy.on_stop}"
         )
     return remarks
-
-
-def _choose_serving(
-    engine: HfEngine | OpenAiEngine, policy: Policy, settings: AnswerSettings, remarks: list[str]
-) -> ThinkingMode | None:
-    """Say how a server thinks; None where the model runs here."""
-    if not settings.at_server:
-        return None
-    from stopadvisor.engines.openai.online import choose_thinking_mode
-
-    server = cast("OpenAiEngine", engine)
-    return server.call(choose_thinking_mode, server.served_model, policy, settings.serving, remarks)
 
 
 def _setting(

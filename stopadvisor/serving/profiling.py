@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from stopadvisor.collection.progress import Progress
 from stopadvisor.constants import CUES, PROBE_CAP
 from stopadvisor.errors import WorkloadError
 from stopadvisor.policy.requests import Request
-from stopadvisor.probes.plan import Engine, ProbePlan
+from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.rules.serving_profile import ServingProfile
 from stopadvisor.workload.questions import Question, content_key, read_workload
 
@@ -49,19 +49,12 @@ class ProfileSettings:
 
 def profile(
     settings: ProfileSettings,
-    open_engine: Callable[[], AbstractContextManager[Engine]],
+    open_engine: Callable[[], AbstractContextManager[HfEngine]],
     progress: Progress,
 ) -> ServingProfile:
     """Measure a model on this machine.
 
-    Parameters
-    ----------
-    settings
-        What to measure.
-    open_engine
-        Loads a local model, after the questions were found to do.
-    progress
-        Who is shown progress and remarks.
+    `open_engine` loads it, after the questions were found to do.
 
     Raises
     ------
@@ -72,7 +65,7 @@ def profile(
     """
     questions = _questions(settings)
     with open_engine() as engine:
-        return _measure(cast("HfEngine", engine), questions, settings, progress)
+        return _measure(engine, questions, settings, progress)
 
 
 def _measure(

@@ -18,9 +18,8 @@ from typing import Any
 from stopadvisor.constants import CUES
 from stopadvisor.engines.openai import load_engine
 from stopadvisor.engines.openai.engine import OpenAiEngine
-from stopadvisor.engines.openai.online import serve, server_plan
 from stopadvisor.policy.frozen import Policy, build_policy, policy_source
-from stopadvisor.policy.requests import Reply, make_requests
+from stopadvisor.policy.requests import Reply, make_requests, policy_plan
 from stopadvisor.workload.questions import read_workload
 from tests.benchmarks.openai import served
 from tests.integration.server import NAME, ROOT
@@ -56,12 +55,12 @@ def answered(engine: OpenAiEngine, policy: Policy, questions: int, way: str) -> 
     """Replies of one pass; in order."""
     workload = read_workload(ROOT / "samples" / "arithmetic.jsonl")
     asked = make_requests(workload.questions[:questions], policy)
-    plan = server_plan(policy)
+    plan = policy_plan(policy, at_server=True)
     if way == "full":
-        replies = dict(serve(engine, asked, plan, None))
+        replies = dict(engine.serve(asked, plan, None))
     else:
         how: Any = way
-        replies = dict(serve(engine, asked, plan, policy, serving=how))
+        replies = dict(engine.serve(asked, plan, policy, serving=how))
     return [replies[i] for i in range(len(asked))]
 
 

@@ -12,7 +12,7 @@ from stopadvisor.answers.grading import Grader
 from stopadvisor.cli.main import main
 from stopadvisor.collection.labels import grade_traces
 from stopadvisor.engines import OutOfMemory
-from stopadvisor.engines.hf import load_engine, online
+from stopadvisor.engines.hf import load_engine
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.errors import ModelError
 from stopadvisor.policy.frozen import Policy, save_policy
@@ -229,7 +229,7 @@ def test_a_killed_run_goes_on_where_it_stopped(
         yield from ()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(online, "serve", broken)
+    monkeypatch.setattr(HfEngine, "serve", broken)
     bench.out.unlink()
     code, _, err = bench.call()
     assert code == 130
@@ -239,7 +239,7 @@ def test_a_killed_run_goes_on_where_it_stopped(
 def test_memory_that_runs_out_halves_the_batch(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    serve, sizes = online.serve, []
+    serve, sizes = HfEngine.serve, []
 
     def tight(*args: Any, **kwargs: Any) -> Any:
         sizes.append(kwargs["batch_size"])
@@ -248,7 +248,7 @@ def test_memory_that_runs_out_halves_the_batch(
             raise OutOfMemory("no more")
         yield from serve(*args, **kwargs)
 
-    monkeypatch.setattr(online, "serve", tight)
+    monkeypatch.setattr(HfEngine, "serve", tight)
     monkeypatch.setattr(HfEngine, "auto_batch_size", lambda self, plan: 8)
     code = main(
         ["run", str(bench.policy), str(bench.file), "--out", str(bench.out), "--limit", "6"]

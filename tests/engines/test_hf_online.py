@@ -15,7 +15,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from stopadvisor.engines.hf import generate, wrap
 from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.engines.hf.online import serve
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.policy.requests import Reply, make_requests, policy_plan
@@ -99,7 +98,7 @@ def answers(
 ) -> list[Reply]:
     """`serve` in the order of the questions, the policy's plan."""
     requests, plan = make_requests(questions, policy), policy_plan(policy)
-    found = dict(serve(engine, requests, plan, policy, **options))
+    found = dict(engine.serve(requests, plan, policy, **options))
     return [found[i] for i in range(len(questions))]
 
 
@@ -169,8 +168,7 @@ def test_probing_leaves_the_trace_as_it_was(
         alone = engine.probe([request.prompt for request in requests], at)
         for batch_size in (2, 4):
             found = dict(
-                serve(
-                    engine,
+                engine.serve(
                     requests,
                     replace(policy_plan(never), answer_cap=6),
                     never,
@@ -217,7 +215,7 @@ def test_markers_are_probed_where_they_stand(
     watched = WatchedRule(trigger, stops_at)
     policy = bound(tiny_reasoner, full_budget_content())
     requests, plan = make_requests(questions[:8], policy), policy_plan(policy)
-    replies = dict(serve(tiny_reasoner, requests, plan, watched, batch_size=batch_size))
+    replies = dict(tiny_reasoner.serve(requests, plan, watched, batch_size=batch_size))
     for i, (trace, positions) in enumerate(zip(traces, watched.questions, strict=True)):
         expected = searched(trace, trigger, markers)
         stop = stops_at is not None and len(expected) > stops_at

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.engines.hf.online import serve
 from stopadvisor.policy.frozen import Policy, build_policy, policy_source
 from stopadvisor.policy.requests import make_requests, policy_plan
 from stopadvisor.probes.plan import ProbePlan, Prompt, RawTrace
@@ -107,8 +106,8 @@ def test_are_those_that_serving_gives(temperature: float | None, tiny_reasoner: 
         serving = policy_plan(policy)
         probing = replace(serving, budgets=budgets, on_stop="answer")
         traces = tiny_reasoner.probe([request.prompt for request in requests], probing)
-        for index, reply in serve(
-            tiny_reasoner, requests, serving, policy, batch_size=4, on_stop="answer"
+        for index, reply in tiny_reasoner.serve(
+            requests, serving, policy, batch_size=4, on_stop="answer"
         ):
             probe = traces[index].probes[position]
             assert probe.ended == (reply.stopped_at is None)

@@ -19,12 +19,12 @@ from stopadvisor.cli.main import main
 from stopadvisor.engines.http.completion import Unfinished
 from stopadvisor.engines.openai import load_engine
 from stopadvisor.engines.openai.chat_stream import ChatReader, Cutter
+from stopadvisor.engines.openai.early_exit import choose_thinking_mode
 from stopadvisor.engines.openai.engine import OpenAiEngine
-from stopadvisor.engines.openai.online import choose_thinking_mode, serve, server_plan
-from stopadvisor.engines.openai.regime import RegimeMeasure, measure_engine
+from stopadvisor.engines.openai.regime import RegimeMeasure
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.policy.frozen import save_policy
-from stopadvisor.policy.requests import Reply, make_requests
+from stopadvisor.policy.requests import Reply, make_requests, policy_plan
 from stopadvisor.probes.plan import RawProbe
 from tests.engines.fake_server import BREAKS, FAULTS, FakeServer, Story, fake_server, ids_of, words
 from tests.engines.test_openai_engine import PLAN, probed, prompts
@@ -190,7 +190,7 @@ def test_preflight_and_ramp() -> None:
 
 def test_the_regime_is_overlap() -> None:
     with fake_server(**VLLM) as server, chat_engine(server) as engine:
-        found = measure_engine(engine, TEXT.cue)
+        found = engine.measure_regime(TEXT.cue)
     assert found.regime == "overlap"
     assert RegimeMeasure.from_dict(json.loads(json.dumps(found.to_dict()))) == found
 
@@ -202,7 +202,9 @@ def replied(server: FakeServer, **changes: Any) -> Reply:
     with chat_engine(server) as engine:
         policy = policy_of(engine, **({"entropy_source": "none"} | changes))
         asked = make_requests(["3+4"], policy)
-        ((_, reply),) = serve(engine, asked, server_plan(policy), policy, serving="overlap")
+        ((_, reply),) = engine.serve(
+            asked, policy_plan(policy, at_server=True), policy, serving="overlap"
+        )
     return reply
 
 
@@ -227,9 +229,9 @@ def test_a_stream_that_breaks_is_read_again_and_nothing_comes_twice(fault: str) 
     with fake_server(**VLLM) as server, chat_engine(server) as engine:
         policy = policy_of(engine, entropy_source="none", budgets=[40], **NEVER)
         asked = make_requests(["3+4"], policy)
-        plan = server_plan(policy)
+        plan = policy_plan(policy, at_server=True)
         server.faults = [fault] * 2
-        ((_, reply),) = serve(engine, asked, plan, policy, serving="overlap")
+        ((_, reply),) = engine.serve(asked, plan, policy, serving="overlap")
     assert (reply.finish, reply.text) == ("stop", "Final answer: 7")
     assert reply.thinking == Story().thinking
 
@@ -254,13 +256,13 @@ def test_a_question_begins_anew_where_the_server_thinks_something_else() -> None
         with chat_engine(server) as engine:
             policy = policy_of(engine, entropy_source="none", budgets=[40], **NEVER)
             asked = make_requests(["3+4"], policy)
-            plan = server_plan(policy)
+            plan = policy_plan(policy, at_server=True)
             server.faults = ["cut-short"]
-            ((_, reply),) = serve(engine, asked, plan, policy, serving="overlap")
+            ((_, reply),) = engine.serve(asked, plan, policy, serving="overlap")
             assert reply.thinking == server.story.thinking
             server.faults = ["cut-short", ""] * 20
             with pytest.raises(EngineError, match="broke off"):
-                list(serve(engine, asked, plan, policy, serving="overlap"))
+                list(engine.serve(asked, plan, policy, serving="overlap"))
     finally:
         server.stop()
 
@@ -272,10 +274,10 @@ def test_what_was_asked_in_vain_counts() -> None:
         with chat_engine(server) as engine:
             policy = policy_of(engine, entropy_source="none", budgets=[0, 40], **NEVER)
             asked = make_requests(["3+4"], policy)
-            plan = server_plan(policy)
+            plan = policy_plan(policy, at_server=True)
             server.faults = ["cut-short"]
             began = time.perf_counter()
-            ((_, reply),) = serve(engine, asked, plan, policy, serving="overlap")
+            ((_, reply),) = engine.serve(asked, plan, policy, serving="overlap")
             spent = time.perf_counter() - began
     finally:
         server.stop()
@@ -291,7 +293,7 @@ def test_a_stream_that_goes_on_breaking_ends_the_call() -> None:
         asked = make_requests(["3+4"], policy)
         server.always = "cut-short"
         with pytest.raises(EngineError, match="stream breaks off 6 times"):
-            list(serve(engine, asked, server_plan(policy), policy, serving="overlap"))
+            list(engine.serve(asked, engine.policy_plan(policy), policy, serving="overlap"))
 
 
 def test_thinking_cannot_be_resumed_there() -> None:

@@ -308,26 +308,32 @@ def test_the_ramp_stops_where_more_is_not_worth_it(
 
 
 @pytest.mark.parametrize("ids", [(5, 6, 7), ()], ids=["ids", "nothing"])
-def test_the_ramp_needs_no_usage(ids: tuple[int, ...]) -> None:
+def test_the_ramp_needs_no_usage(ids: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     class OneByOne:
-        urls = ("http://host/v1",)
+        """Takes 20 ms for each request, one after the other, by a clock of its own."""
 
-        def __init__(self) -> None:
-            self.lock = asyncio.Lock()
+        urls = ("http://host/v1",)
+        now = 0.0
+
+        def monotonic(self) -> float:
+            return self.now
 
         def assign_replica(self) -> int:
             return 0
 
         async def complete(self, prompt: object, **options: object) -> Completion:
-            async with self.lock:
-                await asyncio.sleep(0.02)
+            self.now += 0.02
             return Completion(ids, "", None, None, "length", 0, 0, None, seconds=0.02)
 
         stream = complete
 
-    found = asyncio.run(find_concurrency(OneByOne(), [[1]]))
+    server = OneByOne()
+    monkeypatch.setattr("stopadvisor.engines.openai.ramp.time", server)
+    found = asyncio.run(find_concurrency(server, [[1]]))
     assert found.concurrency == 1
-    assert [step.tokens_per_second > 0 for step in found.steps] == [bool(ids)] * 3
+    assert [step.concurrency for step in found.steps] == [1, 2, 4]
+    rate = len(ids) / 0.02
+    assert [step.tokens_per_second for step in found.steps] == pytest.approx([rate] * 3)
 
 
 def test_progress_tells_requests_and_the_cached_share() -> None:

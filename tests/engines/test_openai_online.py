@@ -16,10 +16,10 @@ from stopadvisor.cli.main import main
 from stopadvisor.constants import CUES
 from stopadvisor.engines.openai import load_engine
 from stopadvisor.engines.openai.engine import OpenAiEngine
-from stopadvisor.engines.openai.online import connect, serve, server_plan
+from stopadvisor.engines.openai.online import connect
 from stopadvisor.errors import EngineError, ModelError, PolicyError
 from stopadvisor.policy.frozen import Policy, build_policy, policy_source, save_policy
-from stopadvisor.policy.requests import Reply, make_requests
+from stopadvisor.policy.requests import Reply, make_requests, policy_plan
 from tests.engines.fake_server import FakeServer, Story, end_id, fake_server, ids_of, words
 from tests.policy_content import family_content, full_budget_content
 
@@ -75,7 +75,9 @@ def _one(server: FakeServer, **changes: Any) -> Reply:
         policy = policy_of(engine, **changes)
         asked = make_requests(["3+4"], policy)
         how = policy.content["on_stop"]
-        ((number, reply),) = serve(engine, asked, server_plan(policy), policy, on_stop=how)
+        ((number, reply),) = engine.serve(
+            asked, policy_plan(policy, at_server=True), policy, on_stop=how
+        )
     assert number == 0
     return reply
 
@@ -150,7 +152,7 @@ def test_without_a_rule_nothing_is_probed() -> None:
     with fake_server() as server, engine_at(server) as engine:
         policy = policy_of(engine)
         asked = make_requests(["3+4"], policy)
-        ((_, reply),) = serve(engine, asked, server_plan(policy), None)
+        ((_, reply),) = engine.serve(asked, engine.policy_plan(policy), None)
         assert len(server.asked) == 1
     assert (reply.finish, reply.n_probes, reply.probe_tokens) == ("stop", 0, 0)
 
@@ -162,7 +164,7 @@ def test_a_policy_that_never_stops_asks_for_no_log_probabilities() -> None:
         content = {**full_budget_content(), **policy_source(identity), **own}
         policy = Policy(build_policy(content | {"chat_template_kwargs": {}}))
         asked = make_requests(["3+4"], policy)
-        ((_, reply),) = serve(engine, asked, server_plan(policy), policy)
+        ((_, reply),) = engine.serve(asked, engine.policy_plan(policy), policy)
         assert all("logprobs" not in body for body in server.asked)
     assert reply.finish == "stop"
 
@@ -179,7 +181,7 @@ def test_as_many_are_asked_at_once_as_there_are_places() -> None:
         policy = policy_of(engine)
         asked = make_requests([f"{i}+4" for i in range(12)], policy)
         server.most_at_once = 0
-        replies = dict(serve(engine, asked, server_plan(policy), policy, batch_size=3))
+        replies = dict(engine.serve(asked, engine.policy_plan(policy), policy, batch_size=3))
         assert server.most_at_once == 3
     assert sorted(replies) == list(range(12))
     assert {reply.budget for reply in replies.values()} == {4}
@@ -192,8 +194,8 @@ def test_a_request_that_fails_in_passing_is_asked_again(fault: str) -> None:
         with engine_at(server) as engine:
             policy = policy_of(engine)
             server.faults = [fault] * 2
-            ((_, reply),) = serve(
-                engine, make_requests(["3+4"], policy), server_plan(policy), policy
+            ((_, reply),) = engine.serve(
+                make_requests(["3+4"], policy), policy_plan(policy, at_server=True), policy
             )
     assert replace(reply, seconds=0.0) == replace(calm, seconds=0.0)
 
@@ -364,7 +366,11 @@ def test_a_context_that_cuts_the_certified_cap_is_refused() -> None:
     with fake_server(context=700) as server, engine_at(server) as engine:
         policy = policy_of(engine)
         with pytest.raises(ModelError, match=r"cap of 400 thinking tokens is beyond the server's"):
-            list(serve(engine, make_requests(["3+4"], policy), server_plan(policy), policy))
+            list(
+                engine.serve(
+                    make_requests(["3+4"], policy), policy_plan(policy, at_server=True), policy
+                )
+            )
 
     async def main() -> None:
         async with connect(policy, [server.url], patience=2.0):
@@ -378,7 +384,7 @@ def test_a_prompt_that_leaves_less_than_the_certified_cap_is_told() -> None:
     with fake_server(context=400 + CLOSER + 512 + 12) as server, engine_at(server) as engine:
         policy = policy_of(engine)
         asked = make_requests(["3+4", "please tell me: 3+4 or 4+3, which of them is 7?"], policy)
-        replies = dict(serve(engine, asked, server_plan(policy), policy))
+        replies = dict(engine.serve(asked, engine.policy_plan(policy), policy))
         assert len(replies) == 2
         told = [r for r in engine.remarks if "leave less of the server's context" in r]
     assert len(told) == 1

@@ -14,10 +14,11 @@ import pytest
 from stopadvisor.cli.main import main
 from stopadvisor.engines.http.client import Client
 from stopadvisor.engines.http.completion import read_events
-from stopadvisor.engines.openai.online import choose_thinking_mode, connect, serve, server_plan
+from stopadvisor.engines.openai.early_exit import choose_thinking_mode
+from stopadvisor.engines.openai.online import connect
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.policy.frozen import save_policy
-from stopadvisor.policy.requests import Reply, ThinkingMode, make_requests
+from stopadvisor.policy.requests import Reply, ThinkingMode, make_requests, policy_plan
 from stopadvisor.policy.trigger import MarkerTrigger
 from tests.engines.fake_server import BREAKS, FAULTS, FakeServer, Story, end_id, fake_server, ids_of
 from tests.engines.online_policies import WatchedRule
@@ -43,8 +44,8 @@ def replied(server: FakeServer, serving: ThinkingMode = "overlap", **changes: An
         server.streamed.clear()
         how = policy.content["on_stop"]
         asked = make_requests(["3+4"], policy)
-        plan = server_plan(policy)
-        ((_, reply),) = serve(engine, asked, plan, policy, on_stop=how, serving=serving)
+        plan = policy_plan(policy, at_server=True)
+        ((_, reply),) = engine.serve(asked, plan, policy, on_stop=how, serving=serving)
     return reply
 
 
@@ -138,8 +139,8 @@ def test_a_stream_that_breaks_is_gone_on_with(fault: str) -> None:
             server.faults = [fault] * 2
             server.asked.clear()
             asked = make_requests(["3+4"], policy)
-            plan = server_plan(policy)
-            ((_, reply),) = serve(engine, asked, plan, policy, serving="overlap")
+            plan = policy_plan(policy, at_server=True)
+            ((_, reply),) = engine.serve(asked, plan, policy, serving="overlap")
             streams = [body for body in server.asked if body.get("stream")]
     expected = replace(calm, seconds=0.0, n_probes=0, probe_tokens=0)
     assert replace(reply, seconds=0.0) == expected
@@ -209,8 +210,8 @@ def test_markers_are_probed_where_they_stand(serving: ThinkingMode, stops_at: in
     expected = searched(THINKING, trigger, trigger.markers)
     with fake_server() as server, engine_at(server) as engine:
         policy = policy_of(engine)
-        requests, plan = make_requests(["3+4"], policy), server_plan(policy)
-        ((_, reply),) = serve(engine, requests, plan, watched, serving=serving)
+        requests, plan = make_requests(["3+4"], policy), policy_plan(policy, at_server=True)
+        ((_, reply),) = engine.serve(requests, plan, watched, serving=serving)
     assert len(expected) >= 3
     assert watched.questions == [expected if stops_at is None else expected[:2]]
     assert reply.budget == (None if stops_at is None else expected[1])

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from stopadvisor.engines.http.completion import Completion
 from stopadvisor.engines.openai.regime import (
     SERVING,
     Cached,
@@ -17,7 +18,6 @@ from stopadvisor.engines.openai.regime import (
     Repeated,
     classify,
     found_in_cache,
-    measure_engine,
     measure_regime,
     read_regime,
     watched,
@@ -27,13 +27,6 @@ from stopadvisor.engines.openai.requests import RequestUsage
 from stopadvisor.errors import ProbeError
 from tests.engines.fake_server import fake_server
 from tests.engines.test_openai_chat import VLLM, chat_engine
-
-
-@dataclass(frozen=True)
-class _Answer:
-    prompt_tokens: int
-    cached_tokens: int | None
-    seconds: float
 
 
 @dataclass
@@ -52,7 +45,7 @@ class _Server:
 
     async def complete(
         self, prompt_ids: Sequence[int], *, max_tokens: int, replica: int | None
-    ) -> _Answer:
+    ) -> Completion:
         assert max_tokens == 1
         self.questions.append(replica)
         prompt = tuple(prompt_ids)
@@ -62,7 +55,13 @@ class _Server:
         self.seen.append(prompt)
         tokens = len(prompt) - cached + self.read_cost * cached
         seconds = self.floor + self.per_token * tokens
-        return _Answer(len(prompt), cached if self.says else None, seconds)
+        said = cached if self.says else None
+        return Completion((5,), "", None, None, "length", len(prompt), 1, said, seconds)
+
+    stream = complete
+
+    def assign_replica(self) -> int:
+        return 0
 
 
 def _measure(server: _Server, context: int = 2048) -> RegimeMeasure:
@@ -201,7 +200,7 @@ def test_the_probes_of_a_chat_tell_its_blocks(told: list[int | None], block: int
     with fake_server(**VLLM) as server, chat_engine(server) as engine:
         engine.requests.append(RequestUsage("trace", 0, 50, 16))  # no probe: does not count
         engine.requests += [RequestUsage("probe", 80, 150, cached) for cached in told]
-        assert measure_engine(engine, "Answer:").cache_block == block
+        assert engine.measure_regime("Answer:").cache_block == block
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from stopadvisor.cli.main import main
 from stopadvisor.collection.collect import make_prompts
 from stopadvisor.engines import openai
 from stopadvisor.engines.openai.engine import OpenAiEngine
-from stopadvisor.engines.openai.online import serve, server_plan
 from stopadvisor.policy.frozen import Policy, build_policy, policy_source
 from stopadvisor.policy.requests import make_requests
 from stopadvisor.probes.plan import RawTrace
@@ -132,7 +131,7 @@ def test_it_stops_as_on_ids(by_chat: OpenAiEngine, chatting: VllmServer) -> None
     for engine in (by_chat, on_ids):
         policy = policy_at(engine)
         asked = make_requests(questions(), policy)
-        replies = dict(serve(engine, asked, server_plan(policy), policy, serving="overlap"))
+        replies = dict(engine.serve(asked, engine.policy_plan(policy), policy, serving="overlap"))
         found.append(
             [
                 asdict(replies[i])
@@ -151,12 +150,12 @@ def test_broken_streams_cost_time_alone(
 ) -> None:
     policy = policy_at(by_chat)
     asked = make_requests(questions(), policy)
-    calm = dict(serve(by_chat, asked, server_plan(policy), policy, serving="overlap"))
+    calm = dict(by_chat.serve(asked, by_chat.policy_plan(policy), policy, serving="overlap"))
     with FaultProxy(chatting.port, every(5, "cut-body"), unknown=knows_chat_only) as proxy:
         engine = openai.load_engine(NAME, [proxy.base_url], concurrency=4)
         try:
             assert engine.probe(make_prompts(questions(), None), SILENT) == recorded
-            found = dict(serve(engine, asked, server_plan(policy), policy, serving="overlap"))
+            found = dict(engine.serve(asked, engine.policy_plan(policy), policy, serving="overlap"))
         finally:
             engine.close()
     assert proxy.seen["cut-body"] >= 20

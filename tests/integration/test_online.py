@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.engines.hf.online import serve as serve_here
 from stopadvisor.engines.openai.engine import OpenAiEngine
-from stopadvisor.engines.openai.online import connect, serve, server_plan
+from stopadvisor.engines.openai.online import connect
 from stopadvisor.errors import ModelError, PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, Request, make_requests, policy_plan
@@ -52,8 +51,8 @@ def test_a_server_gives_the_replies_of_the_local_engine(
 ) -> None:
     policy = _policy(local, family, threshold)
     asked = _requests(policy)
-    here = dict(serve_here(local, asked, policy_plan(policy), policy, on_stop=on_stop))
-    there = dict(serve(remote, asked, server_plan(policy), policy, on_stop=on_stop))
+    here = dict(local.serve(asked, policy_plan(policy), policy, on_stop=on_stop))
+    there = dict(remote.serve(asked, remote.policy_plan(policy), policy, on_stop=on_stop))
     assert _untimed(there) == _untimed(here)
     stops = {reply.stopped_at for reply in there.values()}
     assert len(stops) >= 3, "stops at several checkpoints, or the comparison shows little"
@@ -62,8 +61,8 @@ def test_a_server_gives_the_replies_of_the_local_engine(
 def test_full_thinking_is_that_of_the_local_engine(local: HfEngine, remote: OpenAiEngine) -> None:
     policy = _policy(local, "run-stability", 2.0)
     asked = _requests(policy)
-    here = dict(serve_here(local, asked, policy_plan(policy), None))
-    there = dict(serve(remote, asked, server_plan(policy), None))
+    here = dict(local.serve(asked, policy_plan(policy), None))
+    there = dict(remote.serve(asked, remote.policy_plan(policy), None))
     assert _untimed(there) == _untimed(here)
     assert all(reply.n_probes == 0 for reply in there.values())
 
@@ -71,7 +70,7 @@ def test_full_thinking_is_that_of_the_local_engine(local: HfEngine, remote: Open
 def test_one_asynchronous_call_answers_one_prompt(local: HfEngine, vllm: VllmServer) -> None:
     policy = _policy(local, "run-stability", 2.0)
     asked = _requests(policy)[:4]
-    expected = dict(serve_here(local, asked, policy_plan(policy), policy))
+    expected = dict(local.serve(asked, policy_plan(policy), policy))
     questions = read_workload(ROOT / "samples" / "arithmetic.jsonl").questions[:4]
 
     async def ask() -> tuple[list[Reply], tuple[str, ...]]:
@@ -108,7 +107,9 @@ def test_a_prompt_that_does_not_fit_is_refused_and_the_others_are_answered(
 
     def ask() -> None:
         asked = [*few, long]
-        for number, _ in serve(remote, asked, server_plan(policy), policy, batch_size=1):
+        for number, _ in remote.serve(
+            asked, policy_plan(policy, at_server=True), policy, batch_size=1
+        ):
             replies.append(number)
 
     with pytest.raises(ModelError, match="leaves no room for thinking"):

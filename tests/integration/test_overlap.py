@@ -13,9 +13,15 @@ import pytest
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.openai import load_engine
 from stopadvisor.engines.openai.engine import OpenAiEngine
-from stopadvisor.engines.openai.online import serve, server_plan
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.policy.requests import OnStop, Reply, Request, ThinkingMode, make_requests
+from stopadvisor.policy.requests import (
+    OnStop,
+    Reply,
+    Request,
+    ThinkingMode,
+    make_requests,
+    policy_plan,
+)
 from stopadvisor.workload.questions import read_workload
 from tests.engines.online_policies import rule
 from tests.integration.proxy import FAULTS, Fault, FaultProxy, every
@@ -46,8 +52,8 @@ def served(
     on_stop: OnStop = "probe",
     **how: Any,
 ) -> list[Reply]:
-    asked, plan = requests_of(policy, **how), server_plan(policy)
-    replies = dict(serve(engine, asked, plan, policy, on_stop=on_stop, serving=serving))
+    asked, plan = requests_of(policy, **how), policy_plan(policy, at_server=True)
+    replies = dict(engine.serve(asked, plan, policy, on_stop=on_stop, serving=serving))
     return [replies[i] for i in range(len(asked))]
 
 
@@ -86,7 +92,7 @@ def test_sampled_traces_are_those_that_probing_records(
 ) -> None:
     policy = policy_of(local, "run-stability", 9.0, **SAMPLED)  # thinks to the end, probed
     asked = [request.prompt for request in requests_of(policy, 20)]
-    recorded = [trace.thinking for trace in remote.probe(asked, server_plan(policy))]
+    recorded = [trace.thinking for trace in remote.probe(asked, remote.policy_plan(policy))]
     overlapping = served(remote, policy, "overlap", number=20)
     resumed = served(remote, policy, "resume", number=20)
     assert all(reply.n_probes for reply in overlapping if reply.think_tokens)
@@ -139,6 +145,6 @@ def test_the_server_gives_up_what_is_broken_off(
     decoded = metric(vllm, "generation_tokens_total") - before
     counted = sum(reply.decoded_tokens for reply in replies)
     assert {reply.finish for reply in replies} == {"stopped"}
-    whole = serve(remote, requests_of(policy), server_plan(policy), None)
+    whole = remote.serve(requests_of(policy), remote.policy_plan(policy), None)
     # What was on its way when the connection was closed, and no whole traces.
     assert counted <= decoded < 0.8 * sum(reply.decoded_tokens for _, reply in whole)

@@ -15,7 +15,6 @@ from stopadvisor.engines.openai import load_engine
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.errors import EngineError, OutputError, PolicyError
 from stopadvisor.policy.frozen import Policy, save_policy
-from stopadvisor.probes.plan import Engine
 from stopadvisor.report.documents.run import run_document
 from stopadvisor.serving.answering import AnsweredWorkload, AnswerSettings, answer_workload
 from tests.engines.fake_server import FakeServer, fake_server
@@ -49,12 +48,11 @@ class Bench:
         return AnswerSettings(
             self.folder / "policy.joblib",
             self.folder / "sums.jsonl",
-            at_server=True,
             out=self.folder / "answers.jsonl",
         )
 
     @contextmanager
-    def open(self, policy: Policy) -> Iterator[Engine]:
+    def open(self, policy: Policy) -> Iterator[OpenAiEngine]:
         self.opened.append(policy)
         yield self.engine
 

@@ -16,6 +16,7 @@ import transformers
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from stopadvisor.engines.chat import Chat
+from stopadvisor.engines.errors import first_line
 from stopadvisor.engines.hf.cache import register_attention
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.runner import Runner, check_branches
@@ -40,18 +41,7 @@ def assemble(
 ) -> HfEngine:
     """Load and check a model; see `load_engine` for what is refused.
 
-    Parameters
-    ----------
-    model : str
-        Folder or name.
-    folder : Path or None
-        The folder, when it is one.
-    device : str
-        As given by the user.
-    dtype : str or None
-        Name of a torch dtype; None for the default.
-    chat_options : mapping
-        Keyword arguments of `Chat.of`.
+    `folder` is the model's, if it is one; without a `dtype` the default applies.
     """
     with quiet(bars=folder is None):
         with _loading(model, "configuration"):
@@ -80,17 +70,8 @@ def wrap(
 ) -> HfEngine:
     """Make an engine out of a loaded model and its tokenizer.
 
-    Parameters
-    ----------
-    model : transformers model
-        A causal language model.  It is put into evaluation mode and its attention set to the one
-        that branches over a kept cache; used by itself it works as before.
-    tokenizer : transformers tokenizer
-        With a chat template.
-    think_open, think_close : str, optional
-        The thinking markers, where they are not found by themselves.
-    chat_template_kwargs : mapping, optional
-        Passed to the chat template.
+    The model is put into evaluation mode and its attention set to the one that branches over a
+    kept cache; used by itself it works as before.  Markers are named where they are not found.
 
     Raises
     ------
@@ -124,19 +105,7 @@ def _around(
     chat: Chat,
     window: tuple[int | None, bool],
 ) -> HfEngine:
-    """Make the engine of a loaded model, after checking that it can be probed.
-
-    Parameters
-    ----------
-    model, folder
-        As in `assemble`.
-    config : transformers configuration
-    loaded : transformers model
-        With our attention.
-    chat : Chat
-    window : tuple
-        From `_check_layers`.
-    """
+    """Make the engine of a model with our attention, if it can be probed."""
     text = config.get_text_config(decoder=True)
     heads = int(text.num_attention_heads)
     kv_heads = int(getattr(text, "num_key_value_heads", None) or heads)
@@ -175,12 +144,7 @@ def _around(
 def _check_layers(model: str, config: Any) -> tuple[int | None, bool]:
     """Refuse layers whose state cannot be branched.
 
-    Returns
-    -------
-    window : int or None
-        Length of the sliding window, if any layer has one.
-    everywhere : bool
-        All layers have it.
+    Returns the length of the sliding window, if any layer has one, and whether all have it.
     """
     if getattr(config, "is_encoder_decoder", False):
         raise ModelError(f"{model} is an encoder-decoder model; a decoder-only model is required")
@@ -307,7 +271,7 @@ def _self_check(model: str, runner: Runner, vocabulary: int) -> None:
     except Exception as error:  # any model's code may run here
         raise ModelError(
             f"{model}: {type(runner.model).__name__} cannot be probed over a kept cache "
-            f"({_first_line(error)}); use another model"
+            f"({first_line(error)}); use another model"
         ) from error
 
 
@@ -327,13 +291,8 @@ def _loading(model: str, part: str) -> Iterator[None]:
     except ModelError:
         raise
     except torch.OutOfMemoryError as error:
-        raise ModelError(f"{model} does not fit: {_first_line(error)}") from error
+        raise ModelError(f"{model} does not fit: {first_line(error)}") from error
     except Exception as error:  # the hub, its client and the parsers raise many
         raise ModelError(
-            f"cannot load the {part} of model {model!r}: {_first_line(error)}"
+            f"cannot load the {part} of model {model!r}: {first_line(error)}"
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0]

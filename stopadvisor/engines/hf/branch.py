@@ -57,27 +57,12 @@ def probe_branches(
 
     Parameters
     ----------
-    runner : Runner
-        The model.
-    kept : Kept
-        Prompts and traces; at least `Branch.tokens` thinking tokens of each row.
-    branches : sequence of Branch
-        Any number per row, in any order.
-    suffix_ids : sequence of int
+    suffix_ids
         Closer and cue, written behind every prefix.
-    stops : AnswerStops
-        When an answer is over.
-    cap : int
-        Most tokens of an answer.
-    entropy : str
+    entropy
         ``full`` or ``top-k:K``.
-    consume : bool
+    consume
         The cache is not needed afterwards: use it up instead of a fork, which saves memory.
-
-    Returns
-    -------
-    list of ForcedAnswer
-        In the order of `branches`.
 
     Raises
     ------
@@ -209,12 +194,7 @@ class _Grid:
     def compact(self, tokens: Tensor, active: NDArray[np.bool_]) -> Tensor:
         """Drop finished branches once they are half of the slots; returns the tokens moved along.
 
-        Parameters
-        ----------
-        tokens : Tensor, shape (rows, slots)
-            Next token of each slot.
-        active : ndarray of bool, shape (rows, slots)
-            Slots whose branch goes on.
+        `active`, of shape (rows, slots), are those whose branch is not finished.
         """
         rows = np.flatnonzero(active.any(axis=1))
         if 4 * len(rows) > 3 * len(active):  # copying the cache for a few rows does not pay
@@ -297,17 +277,8 @@ class _Records:
 def _statistics(logits: Tensor, top_k: int | None) -> tuple[Tensor, Tensor]:
     """Return the likeliest tokens and, behind them, log-probability, entropy and tail mass.
 
-    Parameters
-    ----------
-    logits : Tensor, shape (rows, slots, vocabulary)
-        In any number format; the arithmetic is in float32.
-    top_k : int or None
-        Size of the entropy's support; None for the full vocabulary.
-
-    Returns
-    -------
-    tokens : Tensor, shape (rows, slots)
-    statistics : Tensor, shape (rows, slots, 3)
+    Logits of shape (rows, slots, vocabulary), in any number format, give tokens of shape (rows,
+    slots) and figures of shape (rows, slots, 3), reckoned in float32.
     """
     rows = max(1, _STATISTICS_ELEMENTS // (logits.shape[1] * logits.shape[2]))
     parts = [_chunk_statistics(part, top_k) for part in torch.split(logits, rows)]

@@ -161,17 +161,7 @@ class KeptCache(Cache):  # type: ignore[misc]  # transformers ships no usable ty
 def fold(mask: Tensor, groups: int) -> Tensor:
     """Repeat a mask for every query head that shares a key/value head.
 
-    Parameters
-    ----------
-    mask : Tensor, shape (rows, queries, columns)
-        Additive.
-    groups : int
-        Query heads per key/value head.
-
-    Returns
-    -------
-    Tensor, shape (rows, 1, groups * queries, columns)
-        As `attend` expects it when the heads of a group are to be folded.
+    From (rows, queries, columns) to (rows, 1, groups * queries, columns), as `attend` expects it.
     """
     rows, queries, columns = mask.shape
     folded = mask[:, None].expand(rows, groups, queries, columns)

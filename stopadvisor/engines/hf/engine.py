@@ -6,84 +6,40 @@ workload, no gold answer and no file; which batches are run is the caller's busi
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
-from stopadvisor.engines.chat import Chat
-from stopadvisor.engines.errors import OutOfMemory
+from stopadvisor.engines.answer_end import ForcedAnswer
 from stopadvisor.engines.hf.branch import Branch, probe_branches
-from stopadvisor.engines.hf.runner import Runner
-from stopadvisor.engines.hf.sampler import Sampler, Sampling, uniforms
+from stopadvisor.engines.hf.early_exit import serve
+from stopadvisor.engines.hf.model import LocalModel, within_memory
+from stopadvisor.engines.hf.sampler import Sampler, uniforms
 from stopadvisor.engines.hf.size import free_memory, kv_bytes_per_token
-from stopadvisor.engines.hf.traces import Finished, Limits, TraceBatch
+from stopadvisor.engines.hf.traces import Finished, TraceBatch
 from stopadvisor.engines.hf.visible import StoppedTrace, visible_answers
 from stopadvisor.engines.raw_trace import raw_trace
-from stopadvisor.engines.sampling import entropy_top_k, thinking_room
+from stopadvisor.engines.sampling import entropy_top_k
+from stopadvisor.policy.frozen import Policy
+from stopadvisor.policy.requests import OnStop, Reply, Request, ThinkingMode, policy_plan
+from stopadvisor.policy.session import Rule
 from stopadvisor.probes.plan import Capabilities, Check, ProbePlan, Prompt, RawTrace
 
-__all__ = ["HfEngine", "ran_out_of_memory"]
+__all__ = ["HfEngine"]
 
 _LARGEST_BATCH = 64
 _ASSUMED_PROMPT = 512
 
 
-@dataclass
-class HfEngine:
+class HfEngine(LocalModel):
     """A loaded model that draws traces and probes them over the cache that they left.
 
-    Made by `load_engine`; implements `probes.Engine`.
+    Made by `load_engine`; implements `probes.plan.Engine` and `serving.engine.AnsweringEngine`,
+    where the methods are described.
     """
-
-    name: str
-    """The model's name, or the base name of its folder."""
-    runner: Runner = field(repr=False)
-    chat: Chat = field(repr=False)
-    stop_ids: tuple[int, ...]
-    """Ids that end the generation."""
-    model_identity: Mapping[str, Any]
-    """The part of `identity` that was found while loading."""
-    remarks: list[str] = field(default_factory=list)
-    """What the user should know, one line each, in the order it came up."""
-
-    @property
-    def model(self) -> Any:
-        """The transformers model."""
-        return self.runner.model
-
-    @property
-    def tokenizer(self) -> Any:
-        """The transformers tokenizer."""
-        return self.chat.tokenizer
-
-    @property
-    def context(self) -> int | None:
-        """Most tokens a sequence may have, where the model's configuration says so."""
-        value = getattr(_text_config(self.model), "max_position_embeddings", None)
-        return int(value) if value else None
-
-    @cached_property
-    def stops(self) -> AnswerStops:
-        """The ending rule of forced answers."""
-        return AnswerStops.of(self.chat, self.stop_ids, self.vocabulary)
-
-    @property
-    def vocabulary(self) -> int:
-        """Tokens that the model's distribution is over."""
-        return int(self.model.get_output_embeddings().weight.shape[0])
-
-    @property
-    def pad_id(self) -> int:
-        """Fills the left of shorter prompts."""
-        pad = self.tokenizer.pad_token_id
-        return 0 if pad is None else int(pad)
 
     def identity(self) -> dict[str, Any]:
         """Return what decides the outcome, as plain values."""
@@ -117,16 +73,6 @@ class HfEngine:
     def close(self) -> None:
         """Do nothing: the model goes with the engine."""
 
-    def sampling(self, plan: ProbePlan) -> Sampling:
-        """Return the settings under which this plan's traces are drawn.
-
-        Raises
-        ------
-        ModelError
-            The model's generation settings ask for something that is not applied here.
-        """
-        return Sampling.of(self.model.generation_config, plan)
-
     def auto_batch_size(self, plan: ProbePlan) -> int:
         """Return how many traces fit into memory, if all of them run to the cap.
 
@@ -137,7 +83,7 @@ class HfEngine:
         branches = len(plan.budgets) * (suffix + plan.cap)
         longest = _ASSUMED_PROMPT + plan.max_think + plan.answer_cap + branches
         longest = min(longest, (self.context or longest) + branches)
-        per_token = kv_bytes_per_token(_text_config(self.model), self.runner.dtype)
+        per_token = kv_bytes_per_token(self.text_config, self.runner.dtype)
         # A quarter more: buffers grow by that much, and rows that leave are copied.
         cache = int(1.25 * per_token * longest)
         if plan.on_stop == "answer":
@@ -169,19 +115,6 @@ class HfEngine:
     ) -> list[RawTrace]:
         """Draw one trace per prompt and probe it at every budget; same order as `prompts`.
 
-        Parameters
-        ----------
-        prompts : sequence of Prompt
-            One batch.
-        plan : ProbePlan
-            Budgets, cue, caps, sampling and seed.
-        on_tokens : callable, optional
-            Called while traces are drawn with the number of new tokens.
-
-        Returns
-        -------
-        list of RawTrace
-
         Raises
         ------
         OutOfMemory
@@ -194,30 +127,19 @@ class HfEngine:
         Notes
         -----
         Budgets at or beyond the trace's length share one probe, at its end.  With `plan.on_stop`
-        ``answer`` every earlier one has a visible answer too.  Thinking that ends
-        at an EOS without having been closed is over (``finish="stop"``) and has no natural
-        answer.  Where prompt, thinking and answers do not fit the model's context together, the
-        thinking is cut earlier than the plan says, and a remark says so.
+        ``answer`` every earlier one has a visible answer too.  Thinking that ends at an EOS without
+        having been closed is over (``finish="stop"``) and has no natural answer.  Where prompt,
+        thinking and answers do not fit the model's context together, the thinking is cut earlier
+        than the plan says, and a remark says so.
         """
         if not prompts:
             return []
-        try:
-            return self._probe(prompts, plan, on_tokens)
-        except RuntimeError as error:
-            if not ran_out_of_memory(error):
-                raise
-            # The frames that raised still hold the batch; the next one needs that memory.
-            traceback.clear_frames(error.__traceback__)
-            reason = str(error).strip().splitlines()[0]
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-        raise OutOfMemory(f"a batch of {len(prompts)} does not fit into memory: {reason}")
+        return within_memory(
+            lambda: self._probe(prompts, plan, on_tokens), lambda: f"a batch of {len(prompts)} does"
+        )
 
     def _probe(
-        self,
-        prompts: Sequence[Prompt],
-        plan: ProbePlan,
-        on_tokens: Callable[[int], None] | None,
+        self, prompts: Sequence[Prompt], plan: ProbePlan, on_tokens: Callable[[int], None] | None
     ) -> list[RawTrace]:
         sampling = self.sampling(plan)
         entropy_top_k(plan.entropy)  # refused before, not after, the traces are drawn
@@ -252,38 +174,50 @@ class HfEngine:
         return [trace for trace in traces if trace is not None]
 
     def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int | None:
-        """Return the thinking tokens that the context leaves to each of these prompts.
-
-        None where the model's configuration names no context.
-
-        Raises
-        ------
-        ModelError
-            A prompt leaves no room at all.
-        """
+        """Return the thinking tokens that the context leaves, whatever the plan's cap is."""
         if self.context is None:
             return None
         rendered = [self.chat.prompt_ids(prompt.messages) for prompt in prompts]
-        # Whatever the plan's cap is.
-        return int(self._max_think(rendered, replace(plan, max_think=self.context)).min())
+        return int(self.max_think(rendered, replace(plan, max_think=self.context)).min())
 
-    def _max_think(self, prompts: list[list[int]], plan: ProbePlan) -> NDArray[np.int64]:
-        context, chat = self.context, self.chat
-        return np.array([thinking_room(context, len(ids), chat, plan) for ids in prompts])
+    # --- Answering with a policy ---
 
-    def limits(self, prompts: list[list[int]], plan: ProbePlan) -> Limits:
-        """Return when each of these prompts' traces is over."""
-        max_think = self._max_think(prompts, plan)
-        if (max_think < plan.max_think).any():
-            self._remark_once(
-                f"thinking is cut before {plan.max_think} tokens for some questions: the "
-                f"model's context is {self.context} tokens"
-            )
-        return Limits(self.chat.closer.ids, self.stop_ids, max_think, plan.answer_cap)
+    def policy_plan(self, policy: Policy, *, answer_cap: int | None = None) -> ProbePlan:
+        """Return a policy's own plan."""
+        return policy_plan(policy, answer_cap=answer_cap)
 
-    def _remark_once(self, remark: str) -> None:
-        if remark not in self.remarks:
-            self.remarks.append(remark)
+    def entropy_for(self, policy: Policy) -> str:
+        """Return the policy's own entropy source: a model here is measured as it wants."""
+        return policy.terms.entropy_source
+
+    def thinking_mode(
+        self, policy: Policy, asked: ThinkingMode | None, remarks: list[str]
+    ) -> ThinkingMode | None:
+        """Return None: modes are a server's affair."""
+        return None
+
+    def questions_at_once(self, plan: ProbePlan) -> int:
+        """Return what fits into memory."""
+        return self.auto_batch_size(plan)
+
+    def serve(
+        self,
+        requests: Sequence[Request],
+        plan: ProbePlan,
+        rule: Rule | None,
+        *,
+        batch_size: int | None = None,
+        on_stop: OnStop = "probe",
+        serving: ThinkingMode | None = None,
+    ) -> Iterator[tuple[int, Reply]]:
+        """Answer requests in batches; raises `OutOfMemory` where one is too large."""
+        size = batch_size or self.auto_batch_size(plan)
+        return serve(self, requests, plan, rule, batch_size=size, on_stop=on_stop)
+
+    def measure_regime(self, cue: str) -> None:
+        """Measure nothing: here the cache is forked, and no token is sent again."""
+
+    # --- Parts of a batch ---
 
     def _probe_group(
         self, group: Finished, plan: ProbePlan, suffix: list[int]
@@ -310,11 +244,7 @@ class HfEngine:
         return probed
 
     def _visible_group(
-        self,
-        group: Finished,
-        prompts: Sequence[Prompt],
-        ids: list[list[int]],
-        plan: ProbePlan,
+        self, group: Finished, prompts: Sequence[Prompt], ids: list[list[int]], plan: ProbePlan
     ) -> list[dict[int, list[int]]]:
         """Per row, the visible answer at each budget before the trace's end, where asked for.
 
@@ -334,14 +264,3 @@ class HfEngine:
                 for i, answer in zip(live, answers, strict=True):
                     written[i][budget] = answer
         return written
-
-
-def ran_out_of_memory(error: RuntimeError) -> bool:
-    """Whether torch ran out of memory; on a processor it says so in words alone."""
-    words = ("not enough memory", "out of memory", "can't allocate memory")
-    return isinstance(error, torch.OutOfMemoryError) or any(w in str(error) for w in words)
-
-
-def _text_config(model: Any) -> Any:
-    """Return the configuration of the language part, where a model has several."""
-    return model.config.get_text_config(decoder=True)

@@ -6,13 +6,13 @@ then are weights read.  Importing this module imports neither torch nor transfor
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stopadvisor.engines.errors import require_packages
 from stopadvisor.engines.hf.size import (
     check_size,
     has_accelerator,
@@ -53,21 +53,17 @@ def load_engine(
 
     Parameters
     ----------
-    model : str
+    model
         A local folder, or a name on the Hugging Face Hub.
-    device : str
+    device
         ``auto`` (a GPU if there is one), or a torch device such as ``cpu`` or ``cuda:1``.
-    dtype : str
+    dtype
         ``auto`` (the model's own on a GPU, float32 on a processor), ``float32``, ``bfloat16`` or
         ``float16``.
-    think_open, think_close : str, optional
+    think_open, think_close
         The thinking markers, where they are not found by themselves.
-    chat_template_kwargs : mapping, optional
+    chat_template_kwargs
         Passed to the chat template.
-
-    Returns
-    -------
-    HfEngine
 
     Raises
     ------
@@ -80,7 +76,7 @@ def load_engine(
         raise ModelError(f"dtype must be one of auto, {', '.join(_DTYPES)}, got {dtype!r}")
     folder = Path(model) if (Path(model) / "config.json").is_file() else None
     _refuse_early(model, folder, device, dtype)
-    _require_packages()
+    require_packages("hf", "torch", "transformers")
     if folder is None:
         require_hub(model)
 
@@ -120,12 +116,3 @@ def _refuse_early(model: str, folder: Path | None, device: str, dtype: str) -> N
             place="this machine",
             patient=device == "cpu",
         )
-
-
-def _require_packages() -> None:
-    for package in ("torch", "transformers"):
-        if importlib.util.find_spec(package) is None:
-            raise ModelError(
-                f"the hf engine needs {package}, which is not installed: "
-                "pip install 'stopadvisor[hf]'"
-            )

@@ -19,7 +19,6 @@ import torch
 
 from stopadvisor.engines.hf.branch import Branch, probe_branches
 from stopadvisor.engines.hf.engine import HfEngine
-from stopadvisor.engines.hf.online import serve
 from stopadvisor.engines.hf.traces import Kept
 from stopadvisor.policy.requests import Reply, Request
 from stopadvisor.policy.stepper import Decision
@@ -68,21 +67,10 @@ def measure_questions(
     batches: Sequence[int],
     done: Callable[[Sequence[Reply]], None] = lambda replies: None,
 ) -> list[ProfileRow]:
-    """Answer the requests under every schedule and batch size.
+    """Answer the requests under every schedule and batch size; rows by batch, then by checkpoints.
 
-    Parameters
-    ----------
-    schedules : mapping
-        Budgets by the name of the row, its number of checkpoints; empty budgets for no probe.
-    batches : sequence of int
-        Requests at once.
-    done : callable
-        Told the replies of each batch.
-
-    Returns
-    -------
-    list of ProfileRow
-        By batch size, then by checkpoints.
+    `schedules` holds budgets by their number, none for no probe; `done` is told each batch's
+    replies.
     """
     seconds: dict[tuple[int, int], list[float]] = {}
     memory: dict[tuple[int, int], float] = {}
@@ -96,7 +84,7 @@ def measure_questions(
                 rule = _Never(GridTrigger(schedules[count])) if schedules[count] else None
                 with _peak_memory(engine) as peak:
                     began = _now(engine)
-                    replies = dict(serve(engine, group, plan, rule, batch_size=size))
+                    replies = dict(engine.serve(group, plan, rule, batch_size=size))
                     spent = _now(engine) - began
                 seconds.setdefault((size, count), []).append(spent / len(group))
                 memory[size, count] = max(memory.get((size, count), 0.0), peak[0])
@@ -120,12 +108,8 @@ def measure_questions(
 def measure_tokens(engine: HfEngine, length: int, batch: int) -> PerTokenSeconds:
     """Measure what a token costs: prefilled, read from the cache, decoded.
 
-    Parameters
-    ----------
-    length : int
-        Tokens of the shorter of the two prefixes that are compared; the longer has twice as many.
-    batch : int
-        Sequences at once while decoding and probing; the cost of a step is shared among them.
+    `length` is that of the shorter of two prefixes that are compared; the longer has twice as many
+    tokens.  `batch` sequences share the cost of a step while decoding and probing.
 
     Notes
     -----
@@ -151,12 +135,7 @@ def measure_tokens(engine: HfEngine, length: int, batch: int) -> PerTokenSeconds
 
         def ask(kept: Kept = kept, branches: list[Branch] = branches) -> None:
             probe_branches(
-                engine.runner,
-                kept,
-                branches,
-                engine.suffix_ids(" "),
-                stops,
-                cap=_BRANCH_TOKENS,
+                engine.runner, kept, branches, engine.suffix_ids(" "), stops, cap=_BRANCH_TOKENS
             )
 
         probe.append(_median(engine, ask))

@@ -1,52 +1,19 @@
-"""Early exit on a model in this process: a `policy.session.Session` says what each request needs.
+"""Early exit on a loaded model with a policy from its file, in one call.
 
-A probe branches off the cache of the running trace, and its columns are dropped afterwards.  So a
-trace that goes on is token for token the one that comes without probes.  Waiting requests take the
-places of those that are done.  Knows no files and no gold answer.
+Knows what a policy is bound to; how requests are answered is `early_exit`'s.
 """
 
 from __future__ import annotations
 
-import time
-import traceback
-from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import torch
-
-from stopadvisor.answers.normal_form import extract_forced, extract_natural
-from stopadvisor.engines.answer_end import ForcedAnswer
-from stopadvisor.engines.errors import OutOfMemory
 from stopadvisor.engines.hf.assemble import wrap
-from stopadvisor.engines.hf.branch import Branch, probe_branches
-from stopadvisor.engines.hf.engine import HfEngine, ran_out_of_memory
-from stopadvisor.engines.hf.rolling import RollingBatch, RollingSampler
-from stopadvisor.engines.hf.sampler import uniforms
-from stopadvisor.engines.hf.traces import Limits
-from stopadvisor.engines.hf.visible import StoppedTrace, visible_answers
+from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.policy.requests import (
-    OnStop,
-    PromptLike,
-    Reply,
-    Request,
-    make_requests,
-    policy_plan,
-)
-from stopadvisor.policy.session import AskProbe, Event, Rule, Session, Stop, Think
-from stopadvisor.probes.markers import count_markers
-from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.policy.requests import OnStop, PromptLike, Reply, make_requests
 
-__all__ = ["generate", "serve"]
-
-_JOIN_SHARE = 4
-"""Waiting requests come in when this part of the places is free: each coming copies the cache, and
-requests that come together are probed together."""
-_SMALLEST_SPLIT = 8
-"""With nobody waiting, smaller batches run on as they are: parting them does not pay."""
+__all__ = ["generate"]
 
 
 def generate(
@@ -60,34 +27,30 @@ def generate(
     on_stop: OnStop | None = None,
     answer_cap: int | None = None,
 ) -> list[Reply]:
-    """Answer prompts, each thinking only as long as a frozen policy lets it.
+    """Answer prompts, each thinking only as long as a frozen policy lets it; replies in order.
 
     Parameters
     ----------
-    model : transformers model or HfEngine
+    model
         A loaded causal language model; its attention is set to the one that probes without
         copying.  Where `generate` is called again and again, give it the engine that
         `stopadvisor.engines.hf.load_engine` or `wrap` made once.
-    tokenizer : transformers tokenizer or None
+    tokenizer
         Not looked at with an engine.
-    prompts : sequence of str, of messages or of Question
+    prompts
         Texts go through the policy's prompt template; chat messages are sent as they stand.
-    policy : Policy
+    policy
         From `stopadvisor.load_policy`; cue, caps, sampling and template are its own.
-    task : str, optional
+    task
         Task of prompts that are no `Question`; needed where the policy's is ``mixed``.
-    batch_size : int, optional
+    batch_size
         Most prompts at once; by default what fits into memory.
-    on_stop : {"probe", "answer"}, optional
-        What a stopped prompt gets: the forced answer, or a visible answer after the closed
-        thinking.  The policy's own by default; its certificate covers no other.
-    answer_cap : int, optional
+    on_stop
+        What a stopped prompt gets: with ``probe`` the forced answer, with ``answer`` a visible
+        answer after the closed thinking.  The policy's own by default; its certificate covers no
+        other.
+    answer_cap
         Most tokens of a visible answer; by default what was certified.
-
-    Returns
-    -------
-    list of Reply
-        In the order of `prompts`.
 
     Raises
     ------
@@ -119,326 +82,17 @@ def generate(
         for reply in generate(engine, None, ["Compute 86 + 6 - 9 modulo 100."], policy):
             print(reply.answer, reply.budget, reply.think_tokens, reply.probe_tokens)
     """
-    engine = model if isinstance(model, HfEngine) else _wrapped(model, tokenizer, policy)
-    plan = policy_plan(policy, answer_cap=answer_cap)
+    engine = (
+        model
+        if isinstance(model, HfEngine)
+        else wrap(model, tokenizer, chat_template_kwargs=policy.terms.chat_template_kwargs)
+    )
+    plan = engine.policy_plan(policy, answer_cap=answer_cap)
     requests = make_requests(prompts, policy, task=task)
-    source = policy.terms.entropy_source
-    for remark in policy.check_source(engine.identity(), source):
-        if remark not in engine.remarks:
-            engine.remarks.append(remark)
+    for remark in policy.check_source(engine.identity(), engine.entropy_for(policy)):
+        engine.remark_once(remark)
     replies: list[Reply | None] = [None] * len(requests)
     how: OnStop = on_stop or policy.on_stop
-    for index, reply in serve(engine, requests, plan, policy, batch_size=batch_size, on_stop=how):
+    for index, reply in engine.serve(requests, plan, policy, batch_size=batch_size, on_stop=how):
         replies[index] = reply
     return [reply for reply in replies if reply is not None]
-
-
-def _wrapped(model: Any, tokenizer: Any, policy: Policy) -> HfEngine:
-    return wrap(model, tokenizer, chat_template_kwargs=policy.terms.chat_template_kwargs)
-
-
-def serve(
-    engine: HfEngine,
-    requests: Sequence[Request],
-    plan: ProbePlan,
-    rule: Rule | None,
-    *,
-    batch_size: int | None = None,
-    on_stop: OnStop = "probe",
-) -> Iterator[tuple[int, Reply]]:
-    """Answer requests and yield each with its position as soon as it is over.
-
-    Parameters
-    ----------
-    plan : ProbePlan
-        From `policy_plan`.
-    rule : Rule or None
-        A policy; None thinks to the end, without any probe.
-    batch_size : int, optional
-        Most requests at once; by default what fits into memory.
-    on_stop : {"probe", "answer"}
-        What a stopped request gets.
-
-    Raises
-    ------
-    OutOfMemory
-        The batch is too large; those yielded so far are done.
-    """
-    serving = _Serving(
-        engine,
-        requests,
-        plan,
-        rule,
-        batch_size=batch_size or engine.auto_batch_size(plan),
-        on_stop=on_stop,
-    )
-    while serving.unfinished:
-        yield from _guarded_step(serving)
-
-
-def _guarded_step(serving: _Serving) -> list[tuple[int, Reply]]:
-    """One step; what torch says when memory runs out becomes `OutOfMemory`."""
-    try:
-        return serving.step()
-    except RuntimeError as error:
-        if not ran_out_of_memory(error):
-            raise
-        # The frames that raised still hold tensors; whoever tries again needs that memory.
-        traceback.clear_frames(error.__traceback__)
-        reason = str(error).strip().splitlines()[0]
-    size = serving.size
-    serving.drop()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    raise OutOfMemory(f"{size} questions at once do not fit into memory: {reason}")
-
-
-@dataclass
-class _BatchRow:
-    """A request in the batch."""
-
-    index: int
-    request: Request
-    prompt: list[int]
-    started: float
-    session: Session
-    event: Event
-    """What the session said last."""
-    probe_tokens: int = 0
-    over: bool = False
-
-
-@dataclass
-class _Serving:
-    """Requests on their way: some in the batch, the others waiting."""
-
-    engine: HfEngine
-    requests: Sequence[Request]
-    plan: ProbePlan
-    rule: Rule | None
-    batch_size: int
-    on_stop: OnStop
-    _waiting: deque[int] = field(init=False)
-    _rows: list[_BatchRow] = field(default_factory=list, init=False)
-    _batch: RollingBatch | None = field(default=None, init=False)
-
-    def __post_init__(self) -> None:
-        self._waiting = deque(range(len(self.requests)))
-        self._sampling = self.engine.sampling(self.plan)
-        self._suffix = self.engine.suffix_ids(self.plan.cue)
-        self._closer = self.engine.chat.closer.ids
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether anything is left to do."""
-        return bool(self._waiting) or any(not row.over for row in self._rows)
-
-    @property
-    def size(self) -> int:
-        """Requests in the batch."""
-        return len(self._rows)
-
-    @torch.inference_mode()
-    def step(self) -> list[tuple[int, Reply]]:
-        """Draw one token per row; returns what is over then."""
-        batch = self._fill()
-        batch.advance(batch.steps + 1)
-        return [*self._probe(batch), *self._ends(batch)]
-
-    def drop(self) -> None:
-        """Give up the batch and its memory."""
-        self._batch = None
-        self._rows = []
-
-    # --- Who is in the batch ---
-
-    def _fill(self) -> RollingBatch:
-        """Let those that are done go and those that wait come, where that pays."""
-        batch, over = self._batch, np.array([row.over for row in self._rows], dtype=np.bool_)
-        if batch is None or over.all():
-            self._rows = []
-            rows, prompts, sampler, limits = self._next(self.batch_size)
-            self._batch = RollingBatch(
-                self.engine.runner, prompts, rows, sampler, limits, self.engine.pad_id
-            )
-            return self._batch
-        free = self.batch_size - int((~over).sum())
-        if self._waiting and free >= max(1, self.batch_size // _JOIN_SHARE):
-            self._rows = [row for row in self._rows if not row.over]
-            rows, prompts, sampler, limits = self._next(free)
-            batch.replace(over, rows, prompts, sampler, limits.max_think)
-        elif not self._waiting and len(over) >= _SMALLEST_SPLIT and 2 * over.sum() >= len(over):
-            self._rows = [row for row in self._rows if not row.over]
-            batch.replace(over)
-        return batch
-
-    def _next(self, count: int) -> tuple[list[int], list[list[int]], RollingSampler, Limits]:
-        """Take requests from the queue and make them ready."""
-        started = time.perf_counter()
-        taken = [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
-        requests = [self.requests[i] for i in taken]
-        engine, plan = self.engine, self.plan
-        prompts = [engine.chat.prompt_ids(request.prompt.messages) for request in requests]
-        limits = engine.limits(prompts, plan)
-        streams = (
-            uniforms([r.prompt for r in requests], plan.seed, limits.steps)
-            if self._sampling.temperature > 0
-            else np.empty((len(requests), 0))
-        )
-        sampler = RollingSampler(
-            self._sampling, prompts, streams, engine.vocabulary, engine.runner.device
-        )
-        for i, request, prompt in zip(taken, requests, prompts, strict=True):
-            session = Session(
-                self.rule,
-                closer_tokens=len(self._closer),
-                on_stop=self.on_stop,
-                task=request.task,
-            )
-            self._rows.append(_BatchRow(i, request, prompt, started, session, session.next_event()))
-        return taken, prompts, sampler, limits
-
-    # --- Checkpoints ---
-
-    def _due(self, batch: RollingBatch) -> list[int]:
-        """Rows whose sessions ask for a probe, now that the batch has come this far."""
-        drawn, thinking, cut = batch.ages, batch.trace_tokens, batch.cut
-        due = []
-        for i, row in enumerate(self._rows):
-            if row.over:
-                continue
-            if isinstance(row.event, Think):
-                over = thinking[i] >= 0
-                until = row.event.until
-                if not over and (until is None or drawn[i] < until):
-                    continue  # nothing that the session waits for: spare it the token
-                if row.session.needs_ids:
-                    row.session.receive(batch.generated(i)[row.session.drawn :])
-                else:
-                    row.session.receive(int(drawn[i]) - row.session.drawn)
-                if over:
-                    row.session.end(int(thinking[i]), cut=bool(cut[i]))
-                row.event = row.session.next_event()
-            if isinstance(row.event, AskProbe):
-                due.append(i)
-        return due
-
-    def _probe(self, batch: RollingBatch) -> list[tuple[int, Reply]]:
-        """Probe where it is due and end what the policy stops."""
-        stopped: list[tuple[int, Stop, ForcedAnswer]] = []
-        while due := self._due(batch):
-            branches = [Branch(i, batch.offset(i) + self._asked(i).position) for i in due]
-            answers = probe_branches(
-                self.engine.runner,
-                batch.kept,
-                branches,
-                self._suffix,
-                self.engine.stops,
-                cap=self.plan.cap,
-                entropy=self.plan.entropy,
-            )
-            for i, forced in zip(due, answers, strict=True):
-                event = self._judge(batch, i, forced)
-                if isinstance(event, Stop):
-                    stopped.append((i, event, forced))
-        if not stopped:
-            return []
-        batch.stop([i for i, _, _ in stopped])
-        if self.on_stop == "answer":
-            return self._answered(batch, [(i, stop) for i, stop, _ in stopped])
-        return [self._stopped(batch, i, stop, forced) for i, stop, forced in stopped]
-
-    def _asked(self, i: int) -> AskProbe:
-        event = self._rows[i].event
-        assert isinstance(event, AskProbe)
-        return event
-
-    def _judge(self, batch: RollingBatch, i: int, forced: ForcedAnswer) -> Event:
-        """Hand a row's session the forced answer it asked for; returns what it says then."""
-        row, position = self._rows[i], self._asked(i).position
-        row.session.judge(
-            answer=forced.text,
-            mean_logprob=forced.mean_logprob,
-            mean_entropy=forced.mean_entropy,
-            markers=float(count_markers(self.engine.chat.decode(batch.generated(i)[:position]))),
-        )
-        row.probe_tokens += len(forced.ids)
-        row.event = row.session.next_event()
-        row.over = isinstance(row.event, Stop)
-        return row.event
-
-    # --- Replies ---
-
-    def _stopped(
-        self, batch: RollingBatch, i: int, stop: Stop, forced: ForcedAnswer
-    ) -> tuple[int, Reply]:
-        answer = extract_forced(self._rows[i].request.task, forced.text) or None
-        return self._reply(batch, i, forced.text, answer, visible=0, stop=stop)
-
-    def _answered(
-        self, batch: RollingBatch, stopped: list[tuple[int, Stop]]
-    ) -> list[tuple[int, Reply]]:
-        """Close the thinking of rows that were stopped and decode their visible answers."""
-        asked = []
-        for i, stop in stopped:
-            row = self._rows[i]
-            ids = (*row.prompt, *batch.generated(i)[: stop.position])
-            branch = Branch(i, batch.offset(i) + stop.position)
-            asked.append(StoppedTrace(branch, row.request.prompt, ids, stop.position))
-        written = visible_answers(self.engine, batch.kept, asked, self.plan)
-        replies = []
-        for (i, stop), drawn in zip(stopped, written, strict=True):
-            text = self.engine.stops.visible_text(drawn)
-            answer = extract_natural(self._rows[i].request.task, text)
-            visible = len(drawn) + len(self._closer)
-            replies.append(self._reply(batch, i, text, answer, visible=visible, stop=stop))
-        return replies
-
-    def _ends(self, batch: RollingBatch) -> list[tuple[int, Reply]]:
-        """Rows that have ended by themselves."""
-        replies = []
-        traces, totals = batch.trace_tokens, batch.total_tokens
-        for i, row in enumerate(self._rows):
-            if row.over or totals[i] < 0:
-                continue
-            row.over = True
-            length, total = int(traces[i]), int(totals[i])
-            text, answer, visible = None, None, 0
-            if batch.closed[i]:
-                ids = batch.generated(i)[length + len(self._closer) : total]
-                text = self.engine.stops.visible_text(ids)
-                answer = extract_natural(row.request.task, text)
-                visible = total - length
-            replies.append(self._reply(batch, i, text, answer, visible=visible))
-        return replies
-
-    def _reply(
-        self,
-        batch: RollingBatch,
-        i: int,
-        text: str | None,
-        answer: str | None,
-        *,
-        visible: int,
-        stop: Stop | None = None,
-    ) -> tuple[int, Reply]:
-        """Sum a row up; without `stop` it has ended by itself."""
-        row = self._rows[i]
-        thinking = int(batch.trace_tokens[i])
-        reply = Reply(
-            text=text,
-            answer=answer,
-            stopped_at=None if stop is None else stop.index,
-            budget=None if stop is None else stop.position,
-            prompt_tokens=len(row.prompt),
-            think_tokens=thinking,
-            probe_tokens=row.probe_tokens,
-            visible_tokens=visible,
-            n_probes=row.session.probes,
-            seconds=time.perf_counter() - row.started,
-            finish="stopped" if stop is not None else ("length" if batch.cut[i] else "stop"),
-            thinking=self.engine.chat.decode(
-                batch.generated(i)[: thinking if stop is None else stop.position]
-            ),
-        )
-        return row.index, reply

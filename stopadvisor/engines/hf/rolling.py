@@ -45,14 +45,7 @@ class RollingSampler(Sampler):
 class RollingBatch(TraceBatch):
     """Prompts being continued together, with others taking the places of those that are done.
 
-    Parameters
-    ----------
-    runner, prompts, limits, pad_id
-        As `TraceBatch` takes them.
-    rows : sequence of int
-        Names of the prompts, which `rows` then holds in place of positions.
-    sampler : RollingSampler
-        Draws the tokens.
+    As a `TraceBatch`, but `rows` holds names of the prompts in place of positions.
     """
 
     _sampler: RollingSampler
@@ -123,22 +116,14 @@ class RollingBatch(TraceBatch):
         sampler: Sampler | None = None,
         max_think: NDArray[np.int64] | None = None,
     ) -> None:
-        """Drop rows and take in others, in one pass over the cache.
+        """Drop rows and take in others behind them, in one pass over the cache.
 
-        Parameters
-        ----------
-        leaving : ndarray of bool
-            Which of the present rows go; at least one stays.
-        rows, prompts, sampler, max_think
-            Those that come, in the order of `rows`; they stand behind those that stay.
+        At least one row stays.
         """
         staying = np.flatnonzero(~leaving)
         index = torch.from_numpy(staying).to(self._kept.pads.device)
-        self.rows, self._ids = self.rows[staying], self._ids[staying]
-        self._trace, self._total = self._trace[staying], self._total[staying]
-        self._closed, self._cut = self._closed[staying], self._cut[staying]
-        self._max_think, self._begin = self._max_think[staying], self._begin[staying]
-        self._sampler.keep(staying)
+        self._keep(staying)
+        self._begin = self._begin[staying]
         self._logits = self._logits[index]
 
         kept = self._kept

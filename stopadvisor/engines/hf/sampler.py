@@ -34,18 +34,8 @@ def uniforms(prompts: Sequence[Prompt], seed: int, length: int) -> NDArray[np.fl
 class Sampler:
     """Draws tokens for the rows of a batch.
 
-    Parameters
-    ----------
-    sampling : Sampling
-        The settings.
-    prompts : sequence of list of int
-        Token ids of each row's prompt; a repetition penalty counts them as well.
-    streams : ndarray, shape (rows, steps)
-        Numbers of `uniforms`; unused when greedy.
-    vocabulary : int
-        Width of the logits.
-    device : torch.device
-        Where the logits are.
+    A repetition penalty counts the tokens of the prompts as well.  `streams`, of shape (rows,
+    steps), holds the numbers of `uniforms`; greedy they are not used.
     """
 
     def __init__(

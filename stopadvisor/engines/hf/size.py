@@ -138,23 +138,10 @@ def host_memory() -> int:
 def check_size(
     model: str, size: ModelSize, *, dtype: str, memory: float, place: str, patient: bool
 ) -> None:
-    """Refuse a model that cannot run here.
+    """Refuse a model that cannot be loaded as `dtype` into the bytes of `memory`.
 
-    Parameters
-    ----------
-    model : str
-        Its name, for the message.
-    size : ModelSize
-        What is known of it.
-    dtype : str
-        Number format it would be loaded in.
-    memory : float
-        Bytes that are free where it would run.
-    place : str
-        Where that is, for the message: ``this machine's memory``, ``the GPU``.
-    patient : bool
-        Run it even where that is slow: an accelerator is there, or the user asked for the
-        processor by name.
+    `patient`: run it even where that is slow, as an accelerator is there or the user asked for the
+    processor by name.  `model` and `place` are for the message.
 
     Raises
     ------

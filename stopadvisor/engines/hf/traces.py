@@ -75,23 +75,10 @@ class Finished:
 
 
 class TraceBatch:
-    """Prompts being continued together.
+    """Prompts being continued together, with padding on the left that the model never sees.
 
     After every step the cache holds exactly the prompt and the generated tokens, so that a probe
-    can branch off at any point and the trace go on unmodified.
-
-    Parameters
-    ----------
-    runner : Runner
-        The model.
-    prompts : list of list of int
-        Token ids, thinking opened.
-    sampler : Sampler
-        Draws the tokens; its rows are those of `prompts`.
-    limits : Limits
-        When a row is done.
-    pad_id : int
-        Fills the left of shorter prompts; never seen by the model.
+    can branch off at any point and the trace continue unmodified.
     """
 
     def __init__(
@@ -231,14 +218,18 @@ class TraceBatch:
             total_tokens=self._total[leaving],
             kept=taken,
         )
+        self._keep(staying)
+        if len(staying):
+            self._mask = _Padding(self._kept.pads, self._kept.cache.columns, self._runner)
+        return group
+
+    def _keep(self, staying: NDArray[np.int64]) -> None:
+        """Forget all rows but these, though not yet their cache."""
         self.rows, self._ids = self.rows[staying], self._ids[staying]
         self._trace, self._total = self._trace[staying], self._total[staying]
         self._closed, self._cut = self._closed[staying], self._cut[staying]
         self._max_think = self._max_think[staying]
         self._sampler.keep(staying)
-        if len(staying):
-            self._mask = _Padding(self._kept.pads, self._kept.cache.columns, self._runner)
-        return group
 
 
 class _Padding:

@@ -9,49 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
 
-from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.hf.branch import Branch
 from stopadvisor.engines.hf.cache import KeptCache, additive
-from stopadvisor.engines.hf.runner import Runner
+from stopadvisor.engines.hf.model import LocalModel
 from stopadvisor.engines.hf.sampler import Sampler, uniforms
 from stopadvisor.engines.hf.traces import Kept
-from stopadvisor.engines.sampling import Sampling
 from stopadvisor.probes.plan import ProbePlan, Prompt
 
 __all__ = ["StoppedTrace", "visible_answers"]
-
-
-class Writer(Protocol):
-    """The part of `engine.HfEngine` that visible answers need."""
-
-    @property
-    def runner(self) -> Runner:
-        """The model."""
-        ...
-
-    @property
-    def chat(self) -> Chat:
-        """The thinking markers."""
-        ...
-
-    @property
-    def stop_ids(self) -> tuple[int, ...]:
-        """Ids that end the generation."""
-        ...
-
-    @property
-    def vocabulary(self) -> int:
-        """Tokens that the model's distribution is over."""
-        ...
-
-    def sampling(self, plan: ProbePlan) -> Sampling:
-        """Settings under which this plan's traces are drawn."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -68,23 +37,13 @@ class StoppedTrace:
 
 
 def visible_answers(
-    engine: Writer, kept: Kept, traces: Sequence[StoppedTrace], plan: ProbePlan
+    model: LocalModel, kept: Kept, traces: Sequence[StoppedTrace], plan: ProbePlan
 ) -> list[list[int]]:
-    """Close the thinking and decode a visible answer behind each trace.
+    """Close the thinking and decode a visible answer behind each trace; `kept` stays as it was.
 
-    Parameters
-    ----------
-    kept : Kept
-        Stays as it was.
-    plan : ProbePlan
-        Its `answer_cap`, sampling and seed are used.
-
-    Returns
-    -------
-    list of list of int
-        Token ids, the ending one included, where there is one.
+    Returns token ids, the ending one included, where there is one.
     """
-    closer, cap, runner = list(engine.chat.closer.ids), plan.answer_cap, engine.runner
+    closer, cap, runner = list(model.chat.closer.ids), plan.answer_cap, model.runner
     device, size = kept.pads.device, len(closer)
     # No stopped row sees what stands behind the last of them.
     first = kept.start + max(trace.branch.tokens for trace in traces)
@@ -111,7 +70,7 @@ def visible_answers(
     )[:, -1]
 
     mask = additive(allowed, runner.dtype)[:, None]
-    sampler = _sampler(engine, traces, plan)
+    sampler = _sampler(model, traces, plan)
     over = np.zeros(len(traces), dtype=np.bool_)
     answers: list[list[int]] = [[] for _ in traces]
     for at in range(cap):
@@ -119,7 +78,7 @@ def visible_answers(
         for i, token in enumerate(tokens.tolist()):
             if not over[i]:
                 answers[i].append(token)
-                over[i] = token in engine.stop_ids
+                over[i] = token in model.stop_ids
         if over.all() or at == cap - 1:
             break
         stop = first + size + at + 1
@@ -133,9 +92,9 @@ def visible_answers(
     return answers
 
 
-def _sampler(engine: Writer, traces: Sequence[StoppedTrace], plan: ProbePlan) -> Sampler:
+def _sampler(model: LocalModel, traces: Sequence[StoppedTrace], plan: ProbePlan) -> Sampler:
     """Go on in each question's stream behind the closer."""
-    sampling, closer = engine.sampling(plan), engine.chat.closer.ids
+    sampling, closer = model.sampling(plan), model.chat.closer.ids
     streams = np.empty((len(traces), 0))
     if sampling.temperature > 0:
         begins = [trace.budget + len(closer) for trace in traces]
@@ -144,4 +103,4 @@ def _sampler(engine: Writer, traces: Sequence[StoppedTrace], plan: ProbePlan) ->
             [row[b : b + plan.answer_cap] for row, b in zip(whole, begins, strict=True)]
         )
     sequences = [[*trace.ids, *closer] for trace in traces]
-    return Sampler(sampling, sequences, streams, engine.vocabulary, engine.runner.device)
+    return Sampler(sampling, sequences, streams, model.vocabulary, model.runner.device)

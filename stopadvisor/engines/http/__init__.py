@@ -3,10 +3,4 @@
 Public is `client.Client`; the other modules are its parts.
 """
 
-__all__ = [
-    "client",
-    "completion",
-    "key",
-    "retries",
-    "servers",
-]
+__all__ = ["client", "completion", "key", "retries", "servers"]

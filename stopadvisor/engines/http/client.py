@@ -13,7 +13,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import httpx2
@@ -89,26 +88,22 @@ class Traffic:
 
 
 class Client:
-    """Completions from one or several servers that serve the same model.
+    """Completions from one or several servers that serve the same model, within one event loop.
 
     Parameters
     ----------
-    base_urls : sequence of str
+    base_urls
         Such as ``http://host:8000/v1``.  With several, each question has a replica of its own
         (see `assign_replica`), so that its prefix is cached where it is asked for again.
-    model : str
-        Name of the model as the servers know it.
-    key : Key, optional
+    model
+        The name that the servers know.
+    key
         Sent to these servers only, through the proxies that the environment names.
-    request_timeout : float
+    request_timeout
         Seconds for one answer.
-    retry_timeout : float
+    retry_timeout
         Seconds for which a request that fails is sent again before `EngineError` is raised.  A
         server that dies and comes back within that time costs time, and nothing else.
-
-    Notes
-    -----
-    Use it as an asynchronous context manager, within one event loop.
 
     Examples
     --------
@@ -143,12 +138,7 @@ class Client:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
@@ -174,19 +164,15 @@ class Client:
         retry_timeout: float | None = None,
         **fields: Any,
     ) -> Completion:
-        """Continue token ids.
+        """Continue token ids; nothing is added to them.
 
         Parameters
         ----------
-        prompt : sequence of int
-            The whole prefix; nothing is added to it.
-        max_tokens : int
-            Most tokens to decode.
-        temperature : float
+        temperature
             0 takes the likeliest token; None leaves it to the server.
-        replica : int, optional
+        replica
             The question's server; another is asked while that one is down.
-        retry_timeout : float, optional
+        retry_timeout
             Instead of the client's own.
         **fields
             Further fields of the request, such as ``seed``, ``logprobs`` and ``stop_token_ids``;
@@ -213,23 +199,12 @@ class Client:
         retry_timeout: float | None = None,
         **fields: Any,
     ) -> Completion:
-        """Continue token ids and hand the tokens on as they are decoded.
+        """Continue token ids as `complete` does, and hand the tokens on as they are decoded.
 
-        Parameters
-        ----------
-        take : function
-            Is given new tokens; when it wants no more the connection is closed, and so it is when
-            this call is cancelled: the server then gives the request up.
-        **fields
-            Further fields of the request, ``max_tokens`` among them; the rest, and the errors, are
-            those of `complete`.
-
-        Returns
-        -------
-        Completion
-            All tokens that `take` was given.  A stream that breaks off after its first token is
-            returned as ``broken``, to be resumed from there; one that never began is asked for
-            again, as any request.
+        When `take` wants no more the connection is closed, and so it is when this call is
+        cancelled: the server then gives the request up.  A stream that breaks off after its first
+        token is returned as ``broken``, to be resumed from there; one that never began is asked for
+        again, as any request.
         """
         # Without the running counts a stream that is closed early says nothing of its prompt.
         usage = {"include_usage": True, "continuous_usage_stats": True}
@@ -253,9 +228,9 @@ class Client:
     ) -> Completion:
         """Send a request whose answer is streamed, and have a reader put it together.
 
-        `make_reader` gives each attempt its reader.  One that has handed nothing on when the
-        stream breaks off is not asked for what it has: there is another attempt.  Errors are
-        those of `complete`.
+        `make_reader` gives each attempt its reader.  Where the stream breaks off before the reader
+        has handed anything on, there is another attempt; afterwards its result is ``broken``.
+        Errors are those of `complete`.
         """
 
         async def receive(response: httpx2.Response, began: float) -> Completion:

@@ -73,7 +73,7 @@ def read_completion(data: Mapping[str, Any], seconds: float) -> Completion:
         It does not look like one, or the server gave it up halfway, as some do when they are shut
         down; the client asks again.
     Unfinished
-        The server says no more of it, whoever asks.
+        The server gives no more of this answer, whoever asks.
     """
     choice, usage = data["choices"][0], data.get("usage") or {}
     given = choice.get("logprobs") or {}
@@ -143,13 +143,7 @@ def _ids_of_names(tokens: Sequence[str] | None) -> list[int] | None:
 
 
 async def read_events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[Any]:
-    """Yield the JSON of each server-sent event, up to the end's mark.
-
-    Raises
-    ------
-    ValueError
-        An event holds no JSON.
-    """
+    """Yield the JSON of each server-sent event, up to the end's mark."""
     rest = b""
     async for chunk in chunks:
         # Cut at newlines alone: JSON may hold whatever else Unicode counts as the end of a line.
@@ -186,15 +180,7 @@ class EventReader(ABC):
         """Take one piece; whether more are wanted."""
 
     def read(self, event: Mapping[str, Any]) -> bool:
-        """Take one event; whether more are wanted.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError, IndexError, AttributeError
-            It does not look like one, or the server gives up.
-        Unfinished
-            As in `read_completion`.
-        """
+        """Take one event; whether more are wanted.  Errors are those of `read_completion`."""
         if "error" in event:
             raise ValueError(f"the stream ends in an error: {event['error']}")
         self.usage = event.get("usage") or self.usage
@@ -208,13 +194,7 @@ class EventReader(ABC):
         return False
 
     def result(self, seconds: float, *, broken: bool = False) -> Completion:
-        """Return what came, once no more does.
-
-        Raises
-        ------
-        ValueError
-            That is not all, and it was not known to have broken off.
-        """
+        """Return what came.  Without a ``finish_reason`` it must be known to have `broken` off."""
         if self.finish is None and not broken:
             raise ValueError("the stream ends without a finish_reason")
         prompt, decoded, cached = read_usage(self.usage)

@@ -18,12 +18,7 @@ __all__ = ["Key"]
 class Key(httpx2.Auth):
     """An API key that shows itself to the server alone.
 
-    Parameters
-    ----------
-    value : str
-        The key.
-    name : str
-        What to call it in messages: the environment variable it came from.
+    Messages call it by the name of the environment variable it came from.
 
     Raises
     ------

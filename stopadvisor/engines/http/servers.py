@@ -36,13 +36,7 @@ class Server:
 
 
 class Servers:
-    """Servers that serve the same model.
-
-    Raises
-    ------
-    ModelError
-        There is none, or a base URL is not of its form.
-    """
+    """Servers that serve the same model; at least one, each with a well-formed base URL."""
 
     def __init__(self, base_urls: Sequence[str]) -> None:
         if not base_urls:
@@ -79,10 +73,7 @@ class Servers:
 def _checked(url: str) -> str:
     """Return a base URL without a slash at its end.
 
-    Raises
-    ------
-    ModelError
-        It is no HTTP URL, or carries a password or a query, which would end up in logs.
+    Refuses what is no HTTP URL, and a password or a query, which would end up in logs.
     """
     if "@" in url:
         raise ModelError(

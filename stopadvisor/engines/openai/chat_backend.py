@@ -1,7 +1,7 @@
 """A chat endpoint as a `Backend`: it thinks in a stream, and answers behind given thinking.
 
 Nothing resumes a chat's reasoning; some endpoints complete a message that holds reasoning and the
-begin of an answer, which is what a probe needs.  Which form of request works is seen from its
+start of an answer, which is what a probe needs.  Which form of request works is seen from its
 effect.  Knows the tokenizer; nothing of probes or policies.
 """
 
@@ -18,13 +18,7 @@ from stopadvisor.engines.openai.chat_stream import ChatReader, ChatText
 from stopadvisor.engines.openai.requests import Prefix, meaningful
 from stopadvisor.errors import EngineError, ModelError
 
-__all__ = [
-    "FORMS",
-    "ChatBackend",
-    "Form",
-    "OtherTraceError",
-    "shows_reasoning",
-]
+__all__ = ["FORMS", "ChatBackend", "Form", "OtherTraceError", "shows_reasoning"]
 
 
 class OtherTraceError(EngineError):
@@ -133,7 +127,7 @@ class ChatBackend:
         if not self._near(long - short, _REASONING * _TIMES, _REASONING):
             return f"the prompt grows by {long - short} tokens with the reasoning that is added"
         if not self._near(cues - short, _CUE * _CUES, _CUE):
-            return f"the prompt grows by {cues - short} tokens with the answer's begin"
+            return f"the prompt grows by {cues - short} tokens with the start of the answer"
         try:
             closed, _ = await self._try(_REASONING, _CUE, Form("none"), number, retry_timeout)
         except EngineError:
@@ -157,16 +151,9 @@ class ChatBackend:
         self, reasoning: str, content: str, form: Form, number: int, retry_timeout: float
     ) -> tuple[int, str]:
         """Return the prompt's tokens, and what is wrong with the answer."""
-        readers: list[ChatReader] = []
-
-        def make() -> ChatReader:
-            readers.append(ChatReader(lambda reasoning, text: True))
-            return readers[-1]
-
         where = {"replica": number, "retry_timeout": retry_timeout}
         body = self._behind(_QUESTION, reasoning, content, form, {"max_tokens": 4})
-        answer = await self._send(body, make, where)
-        said = readers[-1]
+        answer, said = await self._read(body, where)
         begins = said.reasoning or said.text.lstrip().startswith(self.chat.opener.text)
         return answer.prompt_tokens, "it begins a new reasoning" if begins else ""
 
@@ -180,10 +167,7 @@ class ChatBackend:
     ) -> Completion:
         """Think and answer, or answer behind given thinking; see `Client.complete`.
 
-        Raises
-        ------
-        EngineError
-            As there; or the server begins to think again instead of answering.
+        It is an error, too, when the server begins to think again instead of answering.
         """
         prefix = _known(prompt)
         if not prefix.after:
@@ -204,8 +188,6 @@ class ChatBackend:
     async def stream(self, prompt: Sequence[int], take: Take, **options: Any) -> Completion:
         """Think and answer, and hand the tokens on as they come; see `Client.stream`.
 
-        Notes
-        -----
         A chat cannot be resumed: where thinking stands behind the prompt, all of it is asked for
         again, and the part that came before is skipped.
 
@@ -234,7 +216,7 @@ class ChatBackend:
     async def _think(
         self, prefix: Prefix, take: Take, options: Mapping[str, Any], *, hands_on: bool
     ) -> Completion:
-        """Stream a whole trace; attempts that hand nothing on give ids when one is whole."""
+        """Stream a whole trace; without `hands_on` its ids are given at the end, all at once."""
         text = ChatText(self.chat)
 
         def make() -> ChatReader:
@@ -265,18 +247,24 @@ class ChatBackend:
         body = self._behind(prefix.messages, thinking, self.chat.decode(begin), self.form, options)
         if stop:
             body["stop"] = list(stop)
+        answer, said = await self._read(body, options)
+        if said.reasoning.strip():
+            raise EngineError(
+                "the server begins to think again where it was to answer behind given thinking"
+            )
+        return answer
+
+    async def _read(
+        self, body: Mapping[str, Any], options: Mapping[str, Any]
+    ) -> tuple[Completion, ChatReader]:
+        """Send a request and wait for its answer; also returns what was read."""
         readers: list[ChatReader] = []
 
         def make() -> ChatReader:
             readers.append(ChatReader(lambda reasoning, text: True))
             return readers[-1]
 
-        answer = await self._send(body, make, options)
-        if readers[-1].reasoning.strip():
-            raise EngineError(
-                "the server begins to think again where it was to answer behind given thinking"
-            )
-        return answer
+        return await self._send(body, make, options), readers[-1]
 
     async def _send(
         self, body: Mapping[str, Any], make: Callable[[], ChatReader], options: Mapping[str, Any]
@@ -292,7 +280,7 @@ class ChatBackend:
         form: Form,
         options: Mapping[str, Any],
     ) -> dict[str, Any]:
-        """Return a request to go on with an answer that has begun behind reasoning."""
+        """Return a request to continue an answer that was begun behind given reasoning."""
         last = {"role": "assistant", "reasoning_content": reasoning, "content": begin}
         return {**self._body([*messages, {**last, **form.message}], options), **form.request}
 

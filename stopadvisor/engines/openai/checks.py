@@ -28,7 +28,7 @@ async def server_checks(
     ModelError
         It gives fewer log-probabilities than the plan asks for.
     EngineError
-        It refuses, or goes on failing.
+        It refuses, or keeps failing.
     """
     if not model.endpoint.resumes:
         return [await _chat_obeys(model, prompt_ids, plan), _caches(model), _top_k(model, plan)]
@@ -41,7 +41,7 @@ async def server_checks(
 
 
 async def _obeys(model: ServedModel, ids: Sequence[int]) -> Check:
-    """Limits and stops have their effect, and ids are taken as they are."""
+    """The server obeys limits and stops, and takes ids as they are."""
     drawn = await model.backend.complete(ids, max_tokens=_TOKENS)
     tokens = drawn.token_ids or ()
     wrong = await _wrong_ends(model, ids, drawn)
@@ -61,7 +61,7 @@ async def _obeys(model: ServedModel, ids: Sequence[int]) -> Check:
 
 
 async def _chat_obeys(model: ServedModel, prompt: Sequence[int], plan: ProbePlan) -> Check:
-    """Limits have their effect, and an answer behind given thinking can be had again."""
+    """The server obeys limits, and answers alike when it is given the same thinking again."""
     drawn = await model.backend.complete(prompt, max_tokens=_TOKENS)
     if drawn.decoded_tokens > _TOKENS:
         return Check(
@@ -94,23 +94,23 @@ async def _wrong_ends(model: ServedModel, ids: Sequence[int], drawn: Completion)
         cut = await model.backend.complete(ids, max_tokens=_TOKENS, stop_token_ids=[tokens[at]])
         if len(cut.token_ids or ()) not in (at, at + 1):
             wrong.append(
-                f"goes on behind stop_token_ids=[{tokens[at]}], its token {at + 1}, for "
-                f"{len(cut.token_ids or ())} tokens"
+                f"does not stop at stop_token_ids=[{tokens[at]}], which is its token {at + 1}, but "
+                f"decodes {len(cut.token_ids or ())} tokens"
             )
     return wrong
 
 
 async def _continues(model: ServedModel, ids: Sequence[int]) -> Check:
-    """A trace that is resumed goes on as it would have."""
+    """A resumed trace continues with the tokens that it would have had anyway."""
     backend = model.backend
     whole = (await backend.complete(ids, max_tokens=_TOKENS)).token_ids or ()
     half = len(whole) // 2
     rest = await backend.complete([*ids, *whole[:half]], max_tokens=len(whole) - half)
     if whole[half:] == rest.token_ids:
-        return Check("resumes", "pass", f"greedy tokens go on as they were, at {half}")
+        return Check("resumes", "pass", f"resumed after {half} tokens, greedy tokens are the same")
     detail = (
-        f"resumed after {half} tokens the server goes on with {list(rest.token_ids or ())}, it had "
-        f"gone on with {list(whole[half:])}"
+        f"resumed after {half} tokens, the server continues with {list(rest.token_ids or ())}; "
+        f"without the interruption it continued with {list(whole[half:])}"
     )
     advice = "resumed traces differ in half precision; where stops must not, serve in float32"
     return Check("resumes", "warn", detail, advice)

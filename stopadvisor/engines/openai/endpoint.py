@@ -72,13 +72,7 @@ class Endpoint:
         return self.cached_tokens is not None
 
     def check_on_stop(self, on_stop: OnStop) -> None:
-        """Refuse visible answers where the thinking cannot be closed without an answer's begin.
-
-        Raises
-        ------
-        ModelError
-            This is such an endpoint.
-        """
+        """Refuse visible answers where thinking cannot be closed without beginning the answer."""
         if on_stop == "answer" and not self.resumes:
             raise ModelError(
                 "a chat endpoint completes an answer that has begun: visible answers behind "
@@ -145,11 +139,7 @@ async def check_streams(backend: Backend) -> None:
     for number, url in enumerate(backend.urls):
         try:
             answer = await backend.stream(
-                _ANY_IDS,
-                lambda new: True,
-                max_tokens=2,
-                temperature=0.0,
-                **_opening(number),
+                _ANY_IDS, lambda new: True, max_tokens=2, temperature=0.0, **_opening(number)
             )
         except EngineError as error:
             raise ModelError(f"{url}: {NO_STREAM}: {error}") from error
@@ -218,19 +208,13 @@ def _same(name: Any, model: str) -> bool:
 async def _way(client: Client, number: int) -> tuple[Way, bool]:
     """Try completions on token ids, then a chat stream; also, whether log-probabilities come.
 
-    Raises
-    ------
-    ModelError
-        The key is not accepted, nothing gets an answer, or neither gives access to the reasoning.
+    Raises `ModelError` where neither gives access to the reasoning, or nothing gets an answer.
     """
     tried: list[str] = []
     for logprobs in (1, None):
         try:
             answer = await client.complete(
-                _ANY_IDS,
-                logprobs=logprobs,
-                max_tokens=2,
-                **_opening(number),
+                _ANY_IDS, logprobs=logprobs, max_tokens=2, **_opening(number)
             )
         except EngineError as error:
             _raise_if_final(error)

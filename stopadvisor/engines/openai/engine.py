@@ -24,14 +24,20 @@ from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.errors import first_error
 from stopadvisor.engines.http.client import Traffic
 from stopadvisor.engines.openai.checks import server_checks
+from stopadvisor.engines.openai.early_exit import PolicyService, choose_thinking_mode, entropy_at
 from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
 from stopadvisor.engines.openai.ramp import find_concurrency
+from stopadvisor.engines.openai.regime import RegimeMeasure, measure_server
 from stopadvisor.engines.openai.requests import RequestUsage
 from stopadvisor.engines.raw_trace import raw_trace
+from stopadvisor.policy.frozen import Policy
+from stopadvisor.policy.requests import OnStop, Reply, Request, ThinkingMode, policy_plan
+from stopadvisor.policy.session import Rule
 from stopadvisor.probes.plan import Capabilities, Check, ProbePlan, Prompt, RawTrace
 
 __all__ = ["OpenAiEngine"]
 
+_Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 BATCH = 256
@@ -44,9 +50,11 @@ USUAL_TOP = 20
 
 @dataclass
 class OpenAiEngine:
-    """A served model, as `probes.Engine`.
+    """A served model, as `probes.plan.Engine` and `serving.engine.AnsweringEngine`.
 
-    Made by `load_engine`; `close` it, as connections and a thread belong to it.
+    Made by `load_engine`; `close` it, as connections and a thread belong to it.  What does not fit
+    the server raises `ModelError`; a server that refuses, or fails for longer than its retry
+    time-out, `EngineError`.
     """
 
     served_model: ServedModel
@@ -105,15 +113,7 @@ class OpenAiEngine:
         return BATCH
 
     def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int | None:
-        """Return the thinking tokens that the context leaves to each of these prompts, or the cap.
-
-        None where the server names no context.
-
-        Raises
-        ------
-        ModelError
-            A prompt leaves no room at all.
-        """
+        """Return what the context leaves to each of these prompts, at most the plan's cap."""
         if self.context is None:
             return None
         rendered = (self.chat.prompt_ids(p.messages) for p in prompts)
@@ -124,15 +124,7 @@ class OpenAiEngine:
         return self.chat.checks(prompts)
 
     def engine_checks(self, prompt: Prompt, plan: ProbePlan) -> list[Check]:
-        """Try whether the server obeys, resumes, caches and gives the plan's log-probabilities.
-
-        Raises
-        ------
-        ModelError
-            It gives fewer.
-        EngineError
-            It refuses, or fails for longer than its retry time-out.
-        """
+        """Try whether the server obeys, resumes, caches and gives the plan's log-probabilities."""
         self.served_model.check_entropy(plan.entropy)
         ids = self.served_model.open(prompt.messages)
         return self.call(server_checks, self.served_model, ids, plan)
@@ -149,15 +141,7 @@ class OpenAiEngine:
         return text
 
     def probe(self, prompts: Sequence[Prompt], plan: ProbePlan) -> list[RawTrace]:
-        """Draw one trace per prompt and probe it at every budget; same order as `prompts`.
-
-        Raises
-        ------
-        ModelError
-            A prompt, the entropy or the generation settings do not fit the server.
-        EngineError
-            The server refuses, or fails for longer than its retry time-out.
-        """
+        """Draw one trace per prompt and probe it at every budget; same order as `prompts`."""
         traces = dict(self.probe_each(prompts, plan))
         return [traces[i] for i in range(len(prompts))]
 
@@ -169,63 +153,95 @@ class OpenAiEngine:
     ) -> Iterator[tuple[int, RawTrace]]:
         """Do as `probe`, and hand out each trace as soon as it is finished.
 
-        `on_tokens` is never called: tokens are seen when their trace is finished.
-
-        Yields
-        ------
-        number : int
-            Of the prompt.
-        trace : RawTrace
-
-        Notes
-        -----
-        What was finished before an error is handed out before the error is raised.
+        `on_tokens` is never called: tokens are seen when their trace is finished.  What was
+        finished before an error is handed out before the error is raised.
         """
         del on_tokens
         self.served_model.sampling(plan)  # refused before, not after, anything is asked
         self.served_model.check_entropy(plan.entropy)
         self.served_model.endpoint.check_on_stop(plan.on_stop)
-        done: queue.SimpleQueue[tuple[int, RawTrace] | None] = queue.SimpleQueue()
 
-        async def work(size: int) -> None:
-            slots = anyio.CapacityLimiter(size)
-            waiting = iter(enumerate(prompts))
+        async def ask(prompt: Prompt, slots: anyio.CapacityLimiter) -> RawTrace:
+            return await self._question(prompt, plan, slots)
 
-            async def worker() -> None:
-                for number, prompt in waiting:
-                    done.put((number, await self._question(prompt, plan, slots)))
+        yield from self._each(prompts, ask, None)
 
-            async with anyio.create_task_group() as group:
-                for _ in range(min(size, len(prompts))):
-                    group.start_soon(worker)
+    # --- Answering with a policy ---
 
-        yield from self.results(work, None, done)
+    def policy_plan(self, policy: Policy, *, answer_cap: int | None = None) -> ProbePlan:
+        """Return a policy's plan, without log-probabilities where the policy reads none."""
+        return policy_plan(policy, answer_cap=answer_cap, at_server=True)
 
-    def results(
+    def entropy_for(self, policy: Policy) -> str:
+        """Return the entropy source that the server gives a policy."""
+        return entropy_at(self.served_model, policy)
+
+    def thinking_mode(
+        self, policy: Policy, asked: ThinkingMode | None, remarks: list[str]
+    ) -> ThinkingMode:
+        """Choose a mode by asking the server; see `early_exit.choose_thinking_mode`."""
+        return self.call(choose_thinking_mode, self.served_model, policy, asked, remarks)
+
+    def questions_at_once(self, plan: ProbePlan) -> int:
+        """Return the concurrency."""
+        return self.slots()
+
+    def serve(
         self,
-        work: Callable[[int], Awaitable[None]],
+        requests: Sequence[Request],
+        plan: ProbePlan,
+        rule: Rule | None,
+        *,
+        batch_size: int | None = None,
+        on_stop: OnStop = "probe",
+        serving: ThinkingMode | None = None,
+    ) -> Iterator[tuple[int, Reply]]:
+        """Answer requests, by default as many at once as the concurrency; thinking is resumed.
+
+        What was over before an error is yielded before the error is raised.
+        """
+        service = PolicyService(
+            self.served_model, plan, rule, on_stop, serving or "resume", self.remarks
+        )
+
+        async def ask(request: Request, _: anyio.CapacityLimiter) -> Reply:
+            return await service.answer(request)
+
+        return self._each(requests, ask, batch_size)
+
+    def measure_regime(self, cue: str) -> RegimeMeasure:
+        """Measure the server, and hold the probes that were asked against the measure."""
+        return self.call(measure_server, self.served_model, tuple(self.requests), cue)
+
+    # --- The event loop ---
+
+    def _each(
+        self,
+        items: Sequence[_Item],
+        ask: Callable[[_Item, anyio.CapacityLimiter], Awaitable[_Result]],
         size: int | None,
-        done: queue.SimpleQueue[_Result | None],
-    ) -> Iterator[_Result]:
-        """Do some work in the engine's loop and yield what it puts into a queue, as it comes.
+    ) -> Iterator[tuple[int, _Result]]:
+        """Ask for each item in the engine's loop and yield what comes, with the item's number.
 
-        Parameters
-        ----------
-        work : asynchronous function
-            Takes the number of slots.
-        size : int or None
-            Slots; None for the engine's concurrency.
-        done : queue
-            Where the work puts its results.
-
-        Raises
-        ------
-        StopAdvisorError
-            The first that the work raised; what was done before is yielded before.
+        Of several errors the first of ours is raised, after what was done before it.
         """
         size = size or self.slots()
+        done: queue.SimpleQueue[tuple[int, _Result] | None] = queue.SimpleQueue()
+        waiting = iter(enumerate(items))
+
+        async def work() -> None:
+            slots = anyio.CapacityLimiter(size)
+
+            async def worker() -> None:
+                for number, item in waiting:
+                    done.put((number, await ask(item, slots)))
+
+            async with anyio.create_task_group() as group:
+                for _ in range(min(size, len(items))):
+                    group.start_soon(worker)
+
         self._began, self._before = time.monotonic(), replace(self.served_model.client.traffic)
-        running = self.portal.start_task_soon(work, size)
+        running = self.portal.start_task_soon(work)
         # Put there when the work is over, so behind everything that it has put there.
         running.add_done_callback(lambda _: done.put(None))
         try:

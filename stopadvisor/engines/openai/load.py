@@ -6,13 +6,13 @@ transformers.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stopadvisor.engines.errors import require_packages
 from stopadvisor.errors import EngineError, ModelError
 
 if TYPE_CHECKING:
@@ -34,16 +34,11 @@ _PACKAGES = ("httpx2", "tenacity", "anyio", "transformers")
 def load_engine(
     model: str, base_urls: Sequence[str], *, concurrency: int | None = None, **options: Any
 ) -> OpenAiEngine:
-    """Make the engine of a served model.
+    """Make the engine of a served model; what `open_model` takes and raises holds here too.
 
-    Parameters
-    ----------
-    concurrency : int, optional
-        Most requests at once; found by a short ramp when not given.
-    model, base_urls, **options
-        As `open_model` takes them; so are the errors.
+    Without a `concurrency`, the most requests at once, it is found by a short ramp.
     """
-    _require_packages()
+    require_packages("openai", *_PACKAGES)
     from anyio.from_thread import start_blocking_portal
 
     from stopadvisor.engines.openai.engine import OpenAiEngine
@@ -102,7 +97,7 @@ async def open_model(
         A package is missing; the server cannot be reached, does not accept the key, does not
         serve the model, or gives no access to its reasoning; or the tokenizer cannot be found.
     """
-    _require_packages()
+    require_packages("openai", *_PACKAGES)
     # Transformers says on import that torch is missing; nothing here needs it.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     from anyio import CancelScope
@@ -146,13 +141,7 @@ async def open_model(
 
 
 def _load_tokenizer(named: str | None, origin: str) -> LoadedTokenizer:
-    """Load the tokenizer from where the user says it is, else from where the model came from.
-
-    Raises
-    ------
-    ModelError
-        It is not there.
-    """
+    """Load the tokenizer from where the user says it is, else from where the model came from."""
     from stopadvisor.engines.local_tokenizer import load_tokenizer
 
     try:
@@ -176,13 +165,7 @@ def _origin(endpoint: Endpoint, asked_for: str) -> str:
 
 
 async def _check_tokenizer(client: Client, chat: Chat) -> None:
-    """Hold our tokenizer against the server's, where that shows it.
-
-    Raises
-    ------
-    ModelError
-        They split the same text differently.
-    """
+    """Refuse our tokenizer where the server shows that its own splits text differently."""
     from stopadvisor.engines.http.retries import OPENING_TIMEOUT
 
     text = chat.render([{"role": "user", "content": "What is 17 + 25?"}])
@@ -249,12 +232,3 @@ def _remarks(served: ServedModel) -> list[str]:
         repeated = f"{endpoint.repeated_tokens} repeated prompt tokens"
         cached = f"{endpoint.cached_tokens} of {repeated} cached"
     return [f"{name} resumes token ids; {logprobs}; {cached}"]
-
-
-def _require_packages() -> None:
-    for package in _PACKAGES:
-        if importlib.util.find_spec(package) is None:
-            raise ModelError(
-                f"the openai engine needs {package}, which is not installed: "
-                "pip install 'stopadvisor[openai]'"
-            )

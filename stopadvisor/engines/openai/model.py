@@ -24,12 +24,7 @@ from stopadvisor.engines.openai.requests import (
     RequestUsage,
     sampling_params,
 )
-from stopadvisor.engines.openai.trace import (
-    Trace,
-    TraceEnd,
-    mean_statistics,
-    token_statistics,
-)
+from stopadvisor.engines.openai.trace import Trace, TraceEnd, mean_statistics, token_statistics
 from stopadvisor.engines.sampling import Sampling, entropy_top_k, thinking_room
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.probes.plan import ProbePlan, Prompt
@@ -71,23 +66,11 @@ class ServedModel:
         await self.client.aclose()
 
     def sampling(self, plan: ProbePlan) -> Sampling:
-        """Return the settings under which this plan's traces are drawn.
-
-        Raises
-        ------
-        ModelError
-            The model's generation settings ask for something that is not applied here.
-        """
+        """Return how this plan's traces are drawn, or refuse as `Sampling.of`."""
         return Sampling.of(self.generation, plan)
 
     def open(self, messages: Sequence[Mapping[str, str]]) -> Prefix:
-        """Return a conversation's prompt, thinking opened.
-
-        Raises
-        ------
-        ModelError
-            The chat template refuses it, or closes the thinking.
-        """
+        """Return a conversation's prompt, thinking opened; refuses what `Chat.prompt_ids` does."""
         return Prefix(tuple(messages), tuple(self.chat.prompt_ids(messages)))
 
     def check_entropy(self, entropy: str) -> int | None:
@@ -96,9 +79,7 @@ class ServedModel:
         Raises
         ------
         ModelError
-            The server does not give what the plan asks for.
-        ProbeError
-            `entropy` is not of its form.
+            The server gives fewer than the plan asks for.
         """
         if entropy == NO_ENTROPY:
             return None
@@ -121,16 +102,7 @@ class ServedModel:
     ) -> Trace:
         """Return a trace of which nothing is drawn yet.
 
-        Parameters
-        ----------
-        prompt_ids : sequence of int
-            Thinking opened.
-        prompt : Prompt
-            Seeds the sampling.
-        plan : ProbePlan
-            Thinking is cut at its cap, or where the context leaves no more.
-        replica : int, optional
-            See `Client.assign_replica`.
+        `prompt` seeds the sampling; see `Client.assign_replica` for the replica.
 
         Raises
         ------
@@ -144,16 +116,14 @@ class ServedModel:
     async def extend(self, trace: Trace, *, until: int | None = None) -> None:
         """Draw on until the trace is over, or until so many tokens stand behind the prompt.
 
+        One request where nothing is left out; a further one only where a closer holds an id at
+        which the server stops by itself.  Sampled parts have seeds of their own, so that a trace
+        drawn in parts is another one than the same drawn at once; greedy they are equal.
+
         Raises
         ------
         EngineError
             The server refuses, or fails for longer than its retry time-out.
-
-        Notes
-        -----
-        One request where nothing is left out; a further one only where a closer holds an id at
-        which the server stops by itself.  Sampled parts have seeds of their own, so that a trace
-        drawn in parts is another one than the same drawn at once; greedy they are equal.
         """
         most = trace.end.most if until is None else min(until, trace.end.most)
         while not trace.end.over and len(trace.ids) < most:
@@ -171,13 +141,7 @@ class ServedModel:
                 trace.end.give_up(trace.ids)
 
     async def stream(self, trace: Trace, grown: Callable[[], None]) -> None:
-        """Draw as `extend` does, to the trace's end, and tell of each token as it is decoded.
-
-        Parameters
-        ----------
-        trace : Trace
-        grown : function
-            Called when there are more tokens.
+        """Draw as `extend` does, to the trace's end; `grown` is called when there are more tokens.
 
         Notes
         -----
@@ -218,10 +182,12 @@ class ServedModel:
     def check_cap(self, plan: ProbePlan) -> None:
         """Refuse a cap that is beyond what the server's context leaves to any prompt.
 
+        A policy's certificate holds under its own cap, and under no other.
+
         Raises
         ------
         ModelError
-            It is: a policy's certificate holds under its own cap, and under no other.
+            It is beyond that.
         """
         room = self.thinking_room((), plan)
         if room < plan.max_think:
@@ -232,20 +198,12 @@ class ServedModel:
             )
 
     def thinking_room(self, prompt_ids: Sequence[int], plan: ProbePlan) -> int:
-        """Return the plan's cap on thinking, or less where the server's context leaves less.
-
-        Raises
-        ------
-        ModelError
-            The prompt leaves no room at all.
-        """
+        """Return the plan's cap on thinking, or less; see `sampling.thinking_room`."""
         return thinking_room(self.context, len(prompt_ids), self.chat, plan)
 
     async def force(self, trace: Trace, at: int) -> ForcedAnswer:
         """Force a short answer behind `at` tokens of thinking, greedily.
 
-        Notes
-        -----
         Ends, counts and means as in `engines.hf.branch.probe_branches`; the entropy is over the K
         likeliest tokens of the plan's ``top-k:K``, with their raw probabilities.
 
@@ -296,10 +254,7 @@ class ServedModel:
     async def write(self, trace: Trace, at: int) -> list[int]:
         """Close the thinking behind `at` tokens and let the model write its visible answer.
 
-        Raises
-        ------
-        EngineError
-            As in `extend`.
+        Errors are those of `extend`.
         """
         closer, plan = self.chat.closer.ids, trace.plan
         ids: list[int] = []
@@ -346,8 +301,6 @@ class ServedModel:
     def _new_ids(self, answer: Completion, *, newline: bool = False) -> list[int]:
         """Return the ids of an answer, the ending one included.
 
-        `newline`: the answer may have been ended by a newline, too.
-
         Raises
         ------
         EngineError
@@ -356,7 +309,7 @@ class ServedModel:
         if answer.token_ids is None:
             raise EngineError("the server returns no token ids, as return_token_ids asks")
         ids = self._known(answer.token_ids)
-        last = ids[-1:]
+        last = ids[-1:]  # what ended it; with `newline` that may be a newline, too
         seen = bool(last) and (
             last[0] in self.stop_ids or (newline and "\n" in self.chat.decode(last))
         )
@@ -369,13 +322,7 @@ class ServedModel:
         return ids
 
     def _known(self, ids: Sequence[int]) -> list[int]:
-        """Return ids that the tokenizer has.
-
-        Raises
-        ------
-        EngineError
-            It does not have one of them.
-        """
+        """Return the ids, unless the tokenizer does not have one of them."""
         known = self.stops.vocabulary
         if ids and max(ids) >= known:
             raise EngineError(

@@ -1,50 +1,28 @@
-"""Early exit over HTTP: a server thinks and answers, a `policy.session.Session` says what to ask.
+"""One frozen policy at one served model, for any number of prompts at once, within an event loop.
 
-Resumed thinking is drawn in parts.  Each part is a request that sends the prompt and the thinking
-so far as token ids, which the server finds in its prefix cache.  With overlap, thinking streams on
-while a probe runs, and is broken off at a stop.  Stops are the same either way, and those of
-`engines.hf.online`.  Knows no files and no gold answer.
+Opens the model and holds the policy against it; how prompts are answered is `early_exit`'s.
 """
 
 from __future__ import annotations
 
-import queue
-import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
 
-import anyio
-
-from stopadvisor.answers.normal_form import extract_forced, extract_natural
-from stopadvisor.engines.answer_end import ForcedAnswer
-from stopadvisor.engines.openai.chat_backend import OtherTraceError
-from stopadvisor.engines.openai.endpoint import check_streams
+from stopadvisor.engines.openai.early_exit import PolicyService, choose_thinking_mode, entropy_at
 from stopadvisor.engines.openai.load import identity_of, open_model
-from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
-from stopadvisor.engines.openai.thinking import ResumedThinking, Thinking, streaming
-from stopadvisor.engines.openai.trace import Trace
-from stopadvisor.engines.sampling import entropy_top_k
-from stopadvisor.errors import ModelError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import (
     OnStop,
     PromptLike,
     Reply,
-    Request,
     ThinkingMode,
     make_requests,
     policy_plan,
 )
-from stopadvisor.policy.session import AskProbe, Rule, Session, Stop, Think
-from stopadvisor.probes.markers import count_markers
-from stopadvisor.probes.plan import ProbePlan
 
-if TYPE_CHECKING:
-    from stopadvisor.engines.openai.engine import OpenAiEngine
-
-__all__ = ["PolicyServer", "choose_thinking_mode", "connect", "entropy_at", "serve", "server_plan"]
+__all__ = ["PolicyServer", "connect"]
 
 
 @asynccontextmanager
@@ -58,25 +36,26 @@ async def connect(
     serving: ThinkingMode | None = None,
     **options: Any,
 ) -> AsyncIterator[PolicyServer]:
-    """Open a served model and hold a frozen policy against it, once for many prompts.
+    """Open a served model and check that a frozen policy fits it, once for many prompts.
 
     Parameters
     ----------
-    policy : Policy
+    policy
         From `stopadvisor.load_policy`; cue, caps, sampling and templates are its own.
-    base_urls : sequence of str
+    base_urls
         Such as ``http://host:8000/v1``.
-    model : str, optional
+    model
         The model's name at the server; by default the policy's.
-    on_stop : {"probe", "answer"}, optional
-        What a stopped prompt gets: the forced answer, or a visible answer after the closed
-        thinking.  The policy's own by default; its certificate covers no other.
-    answer_cap : int, optional
+    on_stop
+        What a stopped prompt gets: with ``probe`` the forced answer, with ``answer`` a visible
+        answer after the closed thinking.  The policy's own by default; its certificate covers no
+        other.
+    answer_cap
         Most tokens of a visible answer; by default what was certified.
-    serving : {"resume", "overlap"}, optional
-        Resume the thinking after each probe, or let it stream on while the probe runs: the answer
-        comes sooner, and what was thought meanwhile is decoded in vain at a stop.  By default
-        overlap where the policy was chosen for it and the server streams token ids.
+    serving
+        ``resume`` the thinking after each probe, or ``overlap``: it streams on while the probe
+        runs.  The answer comes sooner, and what was thought meanwhile is wasted at a stop.  By
+        default overlap where the policy was chosen for it and the server streams token ids.
     **options
         As `open_model` takes them: ``api_key_env``, ``request_timeout``, ``patience`` and so on.
 
@@ -105,7 +84,7 @@ async def connect(
 
         asyncio.run(main())
     """
-    plan = server_plan(policy, answer_cap=answer_cap)
+    plan = policy_plan(policy, answer_cap=answer_cap, at_server=True)
     assert policy.terms.model is not None  # or there is no plan
     served = await open_model(
         model or policy.terms.model.name,
@@ -117,8 +96,7 @@ async def connect(
         remarks = policy.check_source(identity_of(served), entropy_at(served, policy))
         mode = await choose_thinking_mode(served, policy, serving, remarks)
         how: OnStop = on_stop or policy.on_stop
-        served.endpoint.check_on_stop(how)
-        yield PolicyServer(_PolicyService(served, plan, policy, how, mode, remarks), policy)
+        yield PolicyServer(PolicyService(served, plan, policy, how, mode, remarks), policy)
     finally:
         await served.aclose()
 
@@ -127,7 +105,7 @@ async def connect(
 class PolicyServer:
     """A frozen policy at a server; made by `connect`."""
 
-    _service: _PolicyService
+    _service: PolicyService
     policy: Policy
 
     @property
@@ -143,16 +121,12 @@ class PolicyServer:
     async def answer(self, prompt: PromptLike, *, task: str | None = None) -> Reply:
         """Answer one prompt, thinking only as long as the policy lets it.
 
+        A text goes through the policy's prompt template; chat messages are sent as they stand.  A
+        prompt that is no `Question` needs a `task` where the policy's is ``mixed``.
+
         Any number of prompts may be on their way at once.  A chat whose stream breaks off and that
         then thinks something else is asked anew; thinking, probes and seconds of such attempts
         count in the reply as all others do.
-
-        Parameters
-        ----------
-        prompt : str, messages or Question
-            A text goes through the policy's prompt template; chat messages are sent as they stand.
-        task : str, optional
-            Task of a prompt that is no `Question`; needed where the policy's is ``mixed``.
 
         Raises
         ------
@@ -165,301 +139,3 @@ class PolicyServer:
         """
         (request,) = make_requests([prompt], self.policy, task=task)
         return await self._service.answer(request)
-
-
-async def choose_thinking_mode(
-    served: ServedModel, policy: Policy, asked: ThinkingMode | None, remarks: list[str]
-) -> ThinkingMode:
-    """Return how thinking is drawn: as asked, else as the policy was chosen for, where that works.
-
-    Parameters
-    ----------
-    remarks : list of str
-        Grows where the policy was chosen for overlap and the server cannot do it.
-
-    Raises
-    ------
-    ModelError
-        The server cannot do what is asked for, or what the policy takes.
-    """
-    if not served.endpoint.resumes:
-        if asked == "resume":
-            raise ModelError("a chat endpoint cannot resume thinking, got --serving resume")
-        return "overlap"
-    if asked == "resume" or (asked is None and policy.terms.serving != "overlap"):
-        return "resume"
-    try:
-        await check_streams(served.backend)
-    except ModelError as error:
-        if asked is not None:
-            raise
-        remarks.append(f"the policy was chosen for overlap: {error}")
-        return "resume"
-    return "overlap"
-
-
-def entropy_at(served: ServedModel, policy: Policy) -> str:
-    """Return the entropy source that a server gives a policy: its own, or none if it reads none."""
-    own = policy.terms.entropy_source
-    top = served.endpoint.top_limit
-    if not policy.reads_logprobs:
-        return NO_ENTROPY
-    if own != "full" and (entropy_top_k(own) or 0) <= top:
-        return own
-    return f"top-k:{top}" if top else NO_ENTROPY
-
-
-def server_plan(policy: Policy, *, answer_cap: int | None = None) -> ProbePlan:
-    """Return a policy's plan, without log-probabilities where the policy reads none.
-
-    Raises
-    ------
-    PolicyError
-        As `serving.policy_plan`.
-    """
-    return policy_plan(policy, answer_cap=answer_cap, at_server=True)
-
-
-def serve(
-    engine: OpenAiEngine,
-    requests: Sequence[Request],
-    plan: ProbePlan,
-    rule: Rule | None,
-    *,
-    batch_size: int | None = None,
-    on_stop: OnStop = "probe",
-    serving: ThinkingMode = "resume",
-) -> Iterator[tuple[int, Reply]]:
-    """Answer requests and yield each with its position as soon as it is over.
-
-    Parameters
-    ----------
-    plan : ProbePlan
-        From `server_plan`.
-    rule : Rule or None
-        A policy; None thinks to the end, without any probe.
-    batch_size : int, optional
-        Most questions at once; by default the engine's concurrency.
-    on_stop : {"probe", "answer"}
-        What a stopped request gets.
-    serving : {"resume", "overlap"}
-        From `choose_thinking_mode`.
-
-    Raises
-    ------
-    ModelError, EngineError
-        As `PolicyServer.answer`.  What was over before is yielded before the error is raised.
-    """
-    engine.served_model.endpoint.check_on_stop(on_stop)
-    service = _PolicyService(engine.served_model, plan, rule, on_stop, serving, engine.remarks)
-    waiting = iter(enumerate(requests))
-    done: queue.SimpleQueue[tuple[int, Reply] | None] = queue.SimpleQueue()
-
-    async def worker() -> None:
-        for number, request in waiting:
-            done.put((number, await service.answer(request)))
-
-    async def work(size: int) -> None:
-        async with anyio.create_task_group() as group:
-            for _ in range(min(size, len(requests))):
-                group.start_soon(worker)
-
-    yield from engine.results(work, batch_size, done)
-
-
-_ATTEMPTS = 4
-"""Attempts at a request whose stream breaks off and cannot be continued."""
-
-
-@dataclass
-class _PolicyService:
-    """A policy at a served model; what all its requests share."""
-
-    model: ServedModel
-    plan: ProbePlan
-    rule: Rule | None
-    on_stop: OnStop
-    mode: ThinkingMode
-    remarks: list[str]
-    """What the user should know; grows."""
-
-    def __post_init__(self) -> None:
-        self.model.check_cap(self.plan)
-
-    async def answer(self, request: Request) -> Reply:
-        """Answer one request."""
-        prompt_ids = self.model.open(request.prompt.messages)
-        if self.model.thinking_room(prompt_ids, self.plan) < self.plan.max_think:
-            self._remark(
-                "some prompts leave less of the server's context than the policy's cap of "
-                f"{self.plan.max_think} thinking tokens: the certificate does not cover them"
-            )
-        replica = self.model.client.assign_replica()
-        trace = self.model.begin(prompt_ids, request.prompt, self.plan, replica=replica)
-        row = _RequestRow(self, request, trace, self.session(request))
-        for left in reversed(range(_ATTEMPTS)):
-            try:
-                return await self._once(row)
-            except OtherTraceError:
-                if not left:
-                    raise
-                row = row.restarted()
-        raise AssertionError("the last attempt returns or raises")
-
-    def session(self, request: Request) -> Session:
-        """Begin a trace of a request."""
-        return Session(
-            self.rule,
-            closer_tokens=len(self.model.chat.closer.ids),
-            on_stop=self.on_stop,
-            task=request.task,
-        )
-
-    def _remark(self, text: str) -> None:
-        if text not in self.remarks:
-            self.remarks.append(text)
-
-    async def _once(self, row: _RequestRow) -> Reply:
-        async with self._thinking(row.trace) as thinking:
-            stopped = await row.think(thinking)
-        if stopped is None:
-            return row.ended()
-        return await row.stopped(*stopped)
-
-    def _thinking(self, trace: Trace) -> AbstractAsyncContextManager[Thinking]:
-        # Without a rule nothing runs beside the thinking.
-        if self.mode == "overlap" and self.rule is not None and self.rule.trigger.probes:
-            return streaming(self.model, trace)
-        return nullcontext(ResumedThinking(self.model, trace))
-
-
-@dataclass
-class _RequestRow:
-    """A request on its way."""
-
-    service: _PolicyService
-    request: Request
-    trace: Trace
-    session: Session
-    started: float = field(default_factory=time.perf_counter)
-    n_probes: int = 0
-    probe_tokens: int = 0
-    discarded_tokens: int = 0
-    """Thinking of attempts that were given up; their probes and seconds count with the others."""
-
-    def restarted(self) -> _RequestRow:
-        """Return the request for another attempt, with the counts of the earlier ones."""
-        old = self.trace
-        begin = self.service.model.begin
-        trace = begin(old.prompt_ids, old.prompt, old.plan, replica=old.replica)
-        session = self.service.session(self.request)
-        return replace(
-            self,
-            trace=trace,
-            session=session,
-            discarded_tokens=self.discarded_tokens + len(old.ids),
-        )
-
-    async def think(self, thinking: Thinking) -> tuple[Stop, ForcedAnswer] | None:
-        """Do what the session asks until it stops, or until the trace and its answer are over.
-
-        Returns
-        -------
-        tuple of Stop and ForcedAnswer, or None
-            The stop with the forced answer that it rests on; None where the trace ended by itself.
-
-        Notes
-        -----
-        A probe is sent once the one before was judged.  If the trace ends meanwhile, checkpoints
-        before its end are probed all the same: calibration saw their answers, and a stop there
-        counts.
-        """
-        while True:
-            event = self.session.next_event()
-            if isinstance(event, AskProbe):
-                forced = await self._judge(event.position)
-                stop = self.session.next_event()
-                if isinstance(stop, Stop):
-                    return stop, forced
-            elif isinstance(event, Think):
-                await thinking.reach(event.until)
-                self._tell()
-            else:
-                await thinking.reach(None)  # the visible answer, too
-                return None
-
-    def _tell(self) -> None:
-        """Tell the session what was drawn since it was told last."""
-        self.session.receive(self.trace.ids[self.session.drawn :])
-        if self.session.thinking is None and self.trace.end.thinking >= 0:
-            self.session.end(self.trace.end.thinking, cut=self.trace.end.cut)
-
-    async def _judge(self, position: int) -> ForcedAnswer:
-        """Force the answer that the session asks for, and hand it over."""
-        forced = await self.service.model.force(self.trace, position)
-        self.n_probes += 1
-        self.probe_tokens += len(forced.ids)
-        chat = self.service.model.chat
-        seen = chat.decode(self.trace.ids[:position])
-        self.session.judge(
-            answer=forced.text,
-            mean_logprob=forced.mean_logprob,
-            mean_entropy=forced.mean_entropy,
-            markers=float(count_markers(seen)),
-        )
-        return forced
-
-    async def stopped(self, stop: Stop, forced: ForcedAnswer) -> Reply:
-        """Reply with the forced answer, or have a visible one written."""
-        model = self.service.model
-        trace, task = self.trace, self.request.task
-        thinking = trace.ids[: stop.position]
-        if self.service.mode == "overlap":
-            drawn = len(trace.ids)  # also of an answer that the model began meanwhile
-        else:
-            drawn = trace.end.thinking if trace.end.thinking >= 0 else len(trace.ids)
-        if stop.reply == "probe":
-            text, visible = forced.text, 0
-            short = extract_forced(task, text) or None
-        else:
-            written = await model.write(trace, stop.position)
-            text = model.stops.visible_text(written)
-            visible = len(written) + len(model.chat.closer.ids)
-            short = extract_natural(task, text)
-        return self._reply(text, short, visible, drawn, thinking, stop=stop)
-
-    def ended(self) -> Reply:
-        """Reply with the model's own answer, or without one where thinking was cut."""
-        model, trace = self.service.model, self.trace
-        length = trace.end.thinking
-        text, short, visible = None, None, 0
-        if trace.end.closed:
-            text = model.stops.visible_text(trace.visible)
-            short = extract_natural(self.request.task, text)
-            visible = len(trace.ids) - length
-        return self._reply(text, short, visible, length, trace.ids[:length])
-
-    def _reply(
-        self,
-        text: str | None,
-        short: str | None,
-        visible: int,
-        drawn: int,
-        thinking: Sequence[int],
-        *,
-        stop: Stop | None = None,
-    ) -> Reply:
-        return Reply(
-            text=text,
-            answer=short,
-            stopped_at=None if stop is None else stop.index,
-            budget=None if stop is None else stop.position,
-            prompt_tokens=len(self.trace.prompt_ids),
-            think_tokens=self.discarded_tokens + drawn,
-            probe_tokens=self.probe_tokens,
-            visible_tokens=visible,
-            n_probes=self.n_probes,
-            seconds=time.perf_counter() - self.started,
-            finish="stopped" if stop is not None else ("length" if self.trace.end.cut else "stop"),
-            thinking=self.service.model.chat.decode(list(thinking)),
-        )

@@ -63,16 +63,8 @@ class Concurrency:
 async def find_concurrency(backend: Backend, prompts: Sequence[Sequence[int]]) -> Concurrency:
     """Double the requests until throughput stops growing or latency grows too much.
 
-    Parameters
-    ----------
-    backend : Backend
-    prompts : sequence of sequence of int
-        Token ids; used in turn.
-
-    Returns
-    -------
-    Concurrency
-        The last step whose throughput was worth it, at a bounded latency.
+    Finds the last step whose throughput was worth it, at a bounded latency.  The prompts are used
+    in turn.
 
     Raises
     ------

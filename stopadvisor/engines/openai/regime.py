@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -22,8 +21,8 @@ from stopadvisor.errors import ProbeError
 from stopadvisor.runs.storage import write_json_atomically
 
 if TYPE_CHECKING:
-    from stopadvisor.engines.openai.engine import OpenAiEngine
-    from stopadvisor.engines.openai.requests import RequestUsage
+    from stopadvisor.engines.openai.model import ServedModel
+    from stopadvisor.engines.openai.requests import Backend, RequestUsage
 
 __all__ = [
     "SERVING",
@@ -33,8 +32,8 @@ __all__ = [
     "Repeated",
     "classify",
     "found_in_cache",
-    "measure_engine",
     "measure_regime",
+    "measure_server",
     "read_regime",
     "watched",
     "write_regime",
@@ -64,27 +63,6 @@ FREE = 0.05
 
 _WORDS = "The quick brown fox jumps over 13 lazy dogs: 24 + 57 = 81, is it not? (6, 8, 90)"
 """What prompts to be sent twice are made of, shuffled."""
-
-
-class _Answer(Protocol):
-    @property
-    def cached_tokens(self) -> int | None: ...
-
-    @property
-    def prompt_tokens(self) -> int: ...
-
-    @property
-    def seconds(self) -> float: ...
-
-
-class _Asks(Protocol):
-    """The part of `Backend` that is needed here."""
-
-    @property
-    def urls(self) -> tuple[str, ...]: ...
-
-    @property
-    def complete(self) -> Callable[..., Awaitable[_Answer]]: ...
 
 
 @dataclass(frozen=True)
@@ -148,27 +126,17 @@ class RegimeMeasure:
 
 
 async def measure_regime(
-    backend: _Asks, vocabulary: Sequence[int], *, context: int | None = None
+    backend: Backend, vocabulary: Sequence[int], *, context: int | None = None
 ) -> RegimeMeasure:
-    """Send prompts twice and see what the second time costs.
+    """Send prompts twice, one request at a time, and see what the second time costs.
 
-    Parameters
-    ----------
-    backend : Backend
-        Its servers are asked in turn, one request at a time.
-    vocabulary : sequence of int
-        Token ids to make prompts of; those of any rendered prompt will do.
-    context : int, optional
-        Most tokens that the server takes.
-
-    Returns
-    -------
-    RegimeMeasure
+    They are made of the token ids of `vocabulary`; those of any rendered prompt will do.
+    `context` is the most tokens that the server takes.
 
     Raises
     ------
     EngineError
-        The server refuses, or went on failing.
+        The server refuses, or keeps failing.
     """
     ids = np.unique(np.asarray(vocabulary, dtype=np.int64))
     longest = min(LONGEST, (context or LONGEST) - _ROOM)
@@ -189,12 +157,8 @@ async def measure_regime(
 def watched(probes: Cached | None = None, block: int = 0) -> RegimeMeasure:
     """What an endpoint is whose thinking can be watched and not resumed.
 
-    Parameters
-    ----------
-    probes : Cached, optional
-        What they found in the cache; None where the server does not say.
-    block : int
-        Greatest size that divides their counts; 0 where nothing was cached.
+    `probes` is None where the server does not say what they found in the cache; `block` is the
+    greatest size that divides their counts, 0 where nothing was cached.
     """
     reason = "its reasoning streams on while a probe runs, and cannot be resumed; "
     held = None
@@ -209,47 +173,35 @@ def watched(probes: Cached | None = None, block: int = 0) -> RegimeMeasure:
     return RegimeMeasure("overlap", held, "visible-stream", reason, None, (), probes)
 
 
-def measure_engine(engine: OpenAiEngine, cue: str) -> RegimeMeasure:
-    """Measure the server of an engine that has probed, and hold its probes against the measure.
-
-    Parameters
-    ----------
-    engine : OpenAiEngine
-    cue : str
-        Of the probes.
+async def measure_server(
+    model: ServedModel, requests: Sequence[RequestUsage], cue: str
+) -> RegimeMeasure:
+    """Measure the server of a model that was probed, and compare what its probes found with that.
 
     Raises
     ------
     EngineError
-        The server refuses, or went on failing.
+        The server refuses, or keeps failing.
     """
-    suffix = len(engine.suffix_ids(cue))
-    if not engine.served_model.endpoint.resumes:
+    suffix = len(model.chat.suffix_ids(cue))
+    if not model.endpoint.resumes:
         # Token ids that belong to no conversation cannot be sent: its probes alone tell.
-        reported = [row.cached_tokens for row in engine.requests if row.kind == "probe"]
+        reported = [row.cached_tokens for row in requests if row.kind == "probe"]
         counts = [cached for cached in reported if cached is not None]
         block = math.gcd(*counts)
-        return watched(
-            found_in_cache(engine.requests, suffix, block or 1) if counts else None, block
-        )
-    vocabulary = engine.chat.prompt_ids([{"role": "user", "content": _WORDS}])
-    measure = partial(measure_regime, context=engine.context)
-    found = engine.call(measure, engine.served_model.backend, vocabulary)
+        return watched(found_in_cache(requests, suffix, block or 1) if counts else None, block)
+    vocabulary = model.chat.prompt_ids([{"role": "user", "content": _WORDS}])
+    found = await measure_regime(model.backend, vocabulary, context=model.context)
     if found.cache_block is None:
         return found
-    return classify(found.repeated, found_in_cache(engine.requests, suffix, found.cache_block))
+    return classify(found.repeated, found_in_cache(requests, suffix, found.cache_block))
 
 
 def found_in_cache(requests: Sequence[RequestUsage], suffix: int, block: int) -> Cached:
     """Add up what probes could find in a cache with these blocks, and what they found.
 
-    Parameters
-    ----------
-    requests : sequence of RequestUsage
-        Requests of all kinds; those count that are probes.
-    suffix : int
-        Tokens of closer and cue, which no earlier request of the question has sent.
-    block : int
+    Requests that are no probes are passed over.  `suffix` is the length of closer and cue, which no
+    earlier request of the question has sent.
     """
     rows = [
         ((row.prompt_tokens - suffix) // block * block, row.cached_tokens)
@@ -267,11 +219,7 @@ def found_in_cache(requests: Sequence[RequestUsage], suffix: int, block: int) ->
 def classify(repeated: Sequence[Repeated], probes: Cached | None = None) -> RegimeMeasure:
     """Say which regime the figures show.
 
-    Parameters
-    ----------
-    repeated : sequence of Repeated
-    probes : Cached, optional
-        Overrules what the repeated prompts say where the cache did not hold under load.
+    What probes found overrules the repeated prompts where the cache did not hold under load.
 
     Notes
     -----

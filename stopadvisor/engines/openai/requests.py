@@ -126,17 +126,9 @@ def meaningful(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sampling_params(sampling: Sampling, plan: ProbePlan, prompt: Prompt, at: int) -> dict[str, Any]:
-    """Return the fields that say how a trace is drawn.
+    """Return the fields that say how a trace is drawn: all, or a server fills in the model's own.
 
-    Parameters
-    ----------
-    sampling : Sampling
-        All of it is sent, as a server would fill in the model's own.
-    plan : ProbePlan
-        Its seed.
-    prompt : Prompt
-    at : int
-        Tokens that were drawn before; a part that continues a trace has a seed of its own.
+    A part that continues a trace, behind `at` tokens, has a seed of its own.
     """
     fields: dict[str, Any] = {
         "temperature": sampling.temperature,

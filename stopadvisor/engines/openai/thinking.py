@@ -71,13 +71,7 @@ class StreamedThinking:
 
 @asynccontextmanager
 async def streaming(model: ServedModel, trace: Trace) -> AsyncIterator[StreamedThinking]:
-    """Begin a stream; what is still to come when this is left is given up.
-
-    Raises
-    ------
-    EngineError
-        The server refuses, or fails for longer than its retry time-out.
-    """
+    """Begin a stream; what is still to come when this is left is given up."""
     stream = StreamedThinking(model, trace)
     try:
         async with anyio.create_task_group() as group:

@@ -15,12 +15,7 @@ from stopadvisor.engines.openai.requests import RequestUsage
 from stopadvisor.errors import EngineError
 from stopadvisor.probes.plan import ProbePlan, Prompt
 
-__all__ = [
-    "Trace",
-    "TraceEnd",
-    "mean_statistics",
-    "token_statistics",
-]
+__all__ = ["Trace", "TraceEnd", "mean_statistics", "token_statistics"]
 
 
 @dataclass

@@ -1,0 +1,304 @@
+"""Early exit on a model in this process: a `policy.session.Session` says what each request needs.
+
+A probe branches off the cache of the running trace, and its columns are dropped afterwards.  So a
+trace that goes on is token for token the one that comes without probes.  Waiting requests take the
+places of those that are done.  Knows no policy's file, no model's identity and no gold answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from stopadvisor.answers.normal_form import extract_forced, extract_natural
+from stopadvisor.engines.answer_end import ForcedAnswer
+from stopadvisor.engines.hf.branch import Branch, probe_branches
+from stopadvisor.engines.hf.model import LocalModel, within_memory
+from stopadvisor.engines.hf.rolling import RollingBatch, RollingSampler
+from stopadvisor.engines.hf.sampler import uniforms
+from stopadvisor.engines.hf.traces import Limits
+from stopadvisor.engines.hf.visible import StoppedTrace, visible_answers
+from stopadvisor.policy.requests import OnStop, Reply, Request
+from stopadvisor.policy.session import AskProbe, Event, Rule, Session, Stop, Think
+from stopadvisor.probes.markers import count_markers
+from stopadvisor.probes.plan import ProbePlan
+
+__all__ = ["serve"]
+
+_JOIN_SHARE = 4
+"""Waiting requests come in when this part of the places is free: each coming copies the cache, and
+requests that come together are probed together."""
+_SMALLEST_SPLIT = 8
+"""With nobody waiting, smaller batches run on as they are: parting them does not pay."""
+
+
+def serve(
+    model: LocalModel,
+    requests: Sequence[Request],
+    plan: ProbePlan,
+    rule: Rule | None,
+    *,
+    batch_size: int,
+    on_stop: OnStop = "probe",
+) -> Iterator[tuple[int, Reply]]:
+    """Answer requests and yield each with its position as soon as it is over.
+
+    Without a rule every request thinks to its end, and is not probed.
+
+    Raises
+    ------
+    OutOfMemory
+        The batch is too large; those yielded so far are done.
+    """
+    serving = _Serving(model, requests, plan, rule, batch_size, on_stop)
+    while serving.unfinished:
+        yield from within_memory(serving.step, serving.give_up)
+
+
+@dataclass
+class _BatchRow:
+    """A request in the batch."""
+
+    index: int
+    request: Request
+    prompt: list[int]
+    started: float
+    session: Session
+    event: Event
+    """What the session said last."""
+    probe_tokens: int = 0
+    over: bool = False
+
+
+@dataclass
+class _Serving:
+    """Requests on their way: some in the batch, the others waiting."""
+
+    model: LocalModel
+    requests: Sequence[Request]
+    plan: ProbePlan
+    rule: Rule | None
+    batch_size: int
+    on_stop: OnStop
+    _waiting: deque[int] = field(init=False)
+    _rows: list[_BatchRow] = field(default_factory=list, init=False)
+    _batch: RollingBatch | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._waiting = deque(range(len(self.requests)))
+        self._sampling = self.model.sampling(self.plan)
+        self._suffix = self.model.chat.suffix_ids(self.plan.cue)
+        self._closer = self.model.chat.closer.ids
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether anything is left to do."""
+        return bool(self._waiting) or any(not row.over for row in self._rows)
+
+    @torch.inference_mode()
+    def step(self) -> list[tuple[int, Reply]]:
+        """Draw one token per row; returns what is over then."""
+        batch = self._fill()
+        batch.advance(batch.steps + 1)
+        return [*self._probe(batch), *self._ends(batch)]
+
+    def give_up(self) -> str:
+        """Drop the batch and its memory; returns what did not fit."""
+        size = len(self._rows)
+        self._batch, self._rows = None, []
+        return f"{size} questions at once do"
+
+    # --- Who is in the batch ---
+
+    def _fill(self) -> RollingBatch:
+        """Let those that are done go and those that wait come, where that pays."""
+        batch, over = self._batch, np.array([row.over for row in self._rows], dtype=np.bool_)
+        if batch is None or over.all():
+            self._rows = []
+            rows, prompts, sampler, limits = self._next(self.batch_size)
+            self._batch = RollingBatch(
+                self.model.runner, prompts, rows, sampler, limits, self.model.pad_id
+            )
+            return self._batch
+        free = self.batch_size - int((~over).sum())
+        if self._waiting and free >= max(1, self.batch_size // _JOIN_SHARE):
+            self._rows = [row for row in self._rows if not row.over]
+            rows, prompts, sampler, limits = self._next(free)
+            batch.replace(over, rows, prompts, sampler, limits.max_think)
+        elif not self._waiting and len(over) >= _SMALLEST_SPLIT and 2 * over.sum() >= len(over):
+            self._rows = [row for row in self._rows if not row.over]
+            batch.replace(over)
+        return batch
+
+    def _next(self, count: int) -> tuple[list[int], list[list[int]], RollingSampler, Limits]:
+        """Take requests from the queue and make them ready."""
+        started = time.perf_counter()
+        taken = [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
+        requests = [self.requests[i] for i in taken]
+        model, plan = self.model, self.plan
+        prompts = [model.chat.prompt_ids(request.prompt.messages) for request in requests]
+        limits = model.limits(prompts, plan)
+        streams = (
+            uniforms([r.prompt for r in requests], plan.seed, limits.steps)
+            if self._sampling.temperature > 0
+            else np.empty((len(requests), 0))
+        )
+        sampler = RollingSampler(
+            self._sampling, prompts, streams, model.vocabulary, model.runner.device
+        )
+        for i, request, prompt in zip(taken, requests, prompts, strict=True):
+            session = Session(
+                self.rule, closer_tokens=len(self._closer), on_stop=self.on_stop, task=request.task
+            )
+            self._rows.append(_BatchRow(i, request, prompt, started, session, session.next_event()))
+        return taken, prompts, sampler, limits
+
+    # --- Checkpoints ---
+
+    def _due(self, batch: RollingBatch) -> list[int]:
+        """Rows whose sessions ask for a probe, now that the batch has come this far."""
+        drawn, thinking, cut = batch.ages, batch.trace_tokens, batch.cut
+        due = []
+        for i, row in enumerate(self._rows):
+            if row.over:
+                continue
+            if isinstance(row.event, Think):
+                over = thinking[i] >= 0
+                until = row.event.until
+                if not over and (until is None or drawn[i] < until):
+                    continue  # nothing that the session waits for: spare it the token
+                if row.session.needs_ids:
+                    row.session.receive(batch.generated(i)[row.session.drawn :])
+                else:
+                    row.session.receive(int(drawn[i]) - row.session.drawn)
+                if over:
+                    row.session.end(int(thinking[i]), cut=bool(cut[i]))
+                row.event = row.session.next_event()
+            if isinstance(row.event, AskProbe):
+                due.append(i)
+        return due
+
+    def _probe(self, batch: RollingBatch) -> list[tuple[int, Reply]]:
+        """Probe where it is due and end what the policy stops."""
+        stopped: list[tuple[int, Stop, ForcedAnswer]] = []
+        while due := self._due(batch):
+            branches = [Branch(i, batch.offset(i) + self._asked(i).position) for i in due]
+            answers = probe_branches(
+                self.model.runner,
+                batch.kept,
+                branches,
+                self._suffix,
+                self.model.stops,
+                cap=self.plan.cap,
+                entropy=self.plan.entropy,
+            )
+            for i, forced in zip(due, answers, strict=True):
+                event = self._judge(batch, i, forced)
+                if isinstance(event, Stop):
+                    stopped.append((i, event, forced))
+        if not stopped:
+            return []
+        batch.stop([i for i, _, _ in stopped])
+        if self.on_stop == "answer":
+            return self._answered(batch, [(i, stop) for i, stop, _ in stopped])
+        return [self._stopped(batch, i, stop, forced) for i, stop, forced in stopped]
+
+    def _asked(self, i: int) -> AskProbe:
+        event = self._rows[i].event
+        assert isinstance(event, AskProbe)
+        return event
+
+    def _judge(self, batch: RollingBatch, i: int, forced: ForcedAnswer) -> Event:
+        """Hand a row's session the forced answer it asked for; returns what it says then."""
+        row, position = self._rows[i], self._asked(i).position
+        row.session.judge(
+            answer=forced.text,
+            mean_logprob=forced.mean_logprob,
+            mean_entropy=forced.mean_entropy,
+            markers=float(count_markers(self.model.chat.decode(batch.generated(i)[:position]))),
+        )
+        row.probe_tokens += len(forced.ids)
+        row.event = row.session.next_event()
+        row.over = isinstance(row.event, Stop)
+        return row.event
+
+    # --- Replies ---
+
+    def _stopped(
+        self, batch: RollingBatch, i: int, stop: Stop, forced: ForcedAnswer
+    ) -> tuple[int, Reply]:
+        answer = extract_forced(self._rows[i].request.task, forced.text) or None
+        return self._reply(batch, i, forced.text, answer, visible=0, stop=stop)
+
+    def _answered(
+        self, batch: RollingBatch, stopped: list[tuple[int, Stop]]
+    ) -> list[tuple[int, Reply]]:
+        """Close the thinking of rows that were stopped and decode their visible answers."""
+        asked = []
+        for i, stop in stopped:
+            row = self._rows[i]
+            ids = (*row.prompt, *batch.generated(i)[: stop.position])
+            branch = Branch(i, batch.offset(i) + stop.position)
+            asked.append(StoppedTrace(branch, row.request.prompt, ids, stop.position))
+        written = visible_answers(self.model, batch.kept, asked, self.plan)
+        replies = []
+        for (i, stop), drawn in zip(stopped, written, strict=True):
+            text = self.model.stops.visible_text(drawn)
+            answer = extract_natural(self._rows[i].request.task, text)
+            visible = len(drawn) + len(self._closer)
+            replies.append(self._reply(batch, i, text, answer, visible=visible, stop=stop))
+        return replies
+
+    def _ends(self, batch: RollingBatch) -> list[tuple[int, Reply]]:
+        """Rows that have ended by themselves."""
+        replies = []
+        traces, totals = batch.trace_tokens, batch.total_tokens
+        for i, row in enumerate(self._rows):
+            if row.over or totals[i] < 0:
+                continue
+            row.over = True
+            length, total = int(traces[i]), int(totals[i])
+            text, answer, visible = None, None, 0
+            if batch.closed[i]:
+                ids = batch.generated(i)[length + len(self._closer) : total]
+                text = self.model.stops.visible_text(ids)
+                answer = extract_natural(row.request.task, text)
+                visible = total - length
+            replies.append(self._reply(batch, i, text, answer, visible=visible))
+        return replies
+
+    def _reply(
+        self,
+        batch: RollingBatch,
+        i: int,
+        text: str | None,
+        answer: str | None,
+        *,
+        visible: int,
+        stop: Stop | None = None,
+    ) -> tuple[int, Reply]:
+        """Sum a row up; without `stop` it has ended by itself."""
+        row = self._rows[i]
+        thinking = int(batch.trace_tokens[i])
+        reply = Reply(
+            text=text,
+            answer=answer,
+            stopped_at=None if stop is None else stop.index,
+            budget=None if stop is None else stop.position,
+            prompt_tokens=len(row.prompt),
+            think_tokens=thinking,
+            probe_tokens=row.probe_tokens,
+            visible_tokens=visible,
+            n_probes=row.session.probes,
+            seconds=time.perf_counter() - row.started,
+            finish="stopped" if stop is not None else ("length" if batch.cut[i] else "stop"),
+            thinking=self.model.chat.decode(
+                batch.generated(i)[: thinking if stop is None else stop.position]
+            ),
+        )
+        return row.index, reply

@@ -1,0 +1,263 @@
+"""Early exit over HTTP: a server thinks and answers, a `policy.session.Session` says what to ask.
+
+Resumed thinking is drawn in parts.  Each part is a request that sends the prompt and the thinking
+so far as token ids, which the server finds in its prefix cache.  With overlap, thinking streams on
+while a probe runs, and is broken off at a stop.  Stops are the same either way, and those of
+`engines.hf.early_exit`.  Knows no files and no gold answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+
+from stopadvisor.answers.normal_form import extract_forced, extract_natural
+from stopadvisor.engines.answer_end import ForcedAnswer
+from stopadvisor.engines.openai.chat_backend import OtherTraceError
+from stopadvisor.engines.openai.endpoint import check_streams
+from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
+from stopadvisor.engines.openai.thinking import ResumedThinking, Thinking, streaming
+from stopadvisor.engines.openai.trace import Trace
+from stopadvisor.engines.sampling import entropy_top_k
+from stopadvisor.errors import ModelError
+from stopadvisor.policy.frozen import Policy
+from stopadvisor.policy.requests import OnStop, Reply, Request, ThinkingMode
+from stopadvisor.policy.session import AskProbe, Rule, Session, Stop, Think
+from stopadvisor.probes.markers import count_markers
+from stopadvisor.probes.plan import ProbePlan
+
+__all__ = ["PolicyService", "choose_thinking_mode", "entropy_at"]
+
+
+async def choose_thinking_mode(
+    served: ServedModel, policy: Policy, asked: ThinkingMode | None, remarks: list[str]
+) -> ThinkingMode:
+    """Return how thinking is drawn: as asked, else as the policy was chosen for, where that works.
+
+    `remarks` grows where the policy was chosen for overlap and the server cannot do it.
+
+    Raises
+    ------
+    ModelError
+        The server cannot do what is asked for, or what the policy takes.
+    """
+    if not served.endpoint.resumes:
+        if asked == "resume":
+            raise ModelError("a chat endpoint cannot resume thinking, got --serving resume")
+        return "overlap"
+    if asked == "resume" or (asked is None and policy.terms.serving != "overlap"):
+        return "resume"
+    try:
+        await check_streams(served.backend)
+    except ModelError as error:
+        if asked is not None:
+            raise
+        remarks.append(f"the policy was chosen for overlap: {error}")
+        return "resume"
+    return "overlap"
+
+
+def entropy_at(served: ServedModel, policy: Policy) -> str:
+    """Return the entropy source that a server gives a policy: its own, or none if it reads none."""
+    own = policy.terms.entropy_source
+    top = served.endpoint.top_limit
+    if not policy.reads_logprobs:
+        return NO_ENTROPY
+    if own != "full" and (entropy_top_k(own) or 0) <= top:
+        return own
+    return f"top-k:{top}" if top else NO_ENTROPY
+
+
+_ATTEMPTS = 4
+"""Attempts at a request whose stream breaks off and cannot be continued."""
+
+
+@dataclass
+class PolicyService:
+    """A policy at a served model, or no policy; what all its requests share."""
+
+    model: ServedModel
+    plan: ProbePlan
+    rule: Rule | None
+    on_stop: OnStop
+    mode: ThinkingMode
+    remarks: list[str]
+    """What the user should know; grows."""
+
+    def __post_init__(self) -> None:
+        self.model.endpoint.check_on_stop(self.on_stop)
+        self.model.check_cap(self.plan)
+
+    async def answer(self, request: Request) -> Reply:
+        """Answer one request."""
+        prompt_ids = self.model.open(request.prompt.messages)
+        if self.model.thinking_room(prompt_ids, self.plan) < self.plan.max_think:
+            self._remark(
+                "some prompts leave less of the server's context than the policy's cap of "
+                f"{self.plan.max_think} thinking tokens: the certificate does not cover them"
+            )
+        replica = self.model.client.assign_replica()
+        trace = self.model.begin(prompt_ids, request.prompt, self.plan, replica=replica)
+        row = _RequestRow(self, request, trace, self.session(request))
+        for left in reversed(range(_ATTEMPTS)):
+            try:
+                return await self._once(row)
+            except OtherTraceError:
+                if not left:
+                    raise
+                row = row.restarted()
+        raise AssertionError("the last attempt returns or raises")
+
+    def session(self, request: Request) -> Session:
+        """Begin a trace of a request."""
+        return Session(
+            self.rule,
+            closer_tokens=len(self.model.chat.closer.ids),
+            on_stop=self.on_stop,
+            task=request.task,
+        )
+
+    def _remark(self, text: str) -> None:
+        if text not in self.remarks:
+            self.remarks.append(text)
+
+    async def _once(self, row: _RequestRow) -> Reply:
+        async with self._thinking(row.trace) as thinking:
+            stopped = await row.think(thinking)
+        if stopped is None:
+            return row.ended()
+        return await row.stopped(*stopped)
+
+    def _thinking(self, trace: Trace) -> AbstractAsyncContextManager[Thinking]:
+        # Without a rule nothing runs beside the thinking.
+        if self.mode == "overlap" and self.rule is not None and self.rule.trigger.probes:
+            return streaming(self.model, trace)
+        return nullcontext(ResumedThinking(self.model, trace))
+
+
+@dataclass
+class _RequestRow:
+    """A request on its way."""
+
+    service: PolicyService
+    request: Request
+    trace: Trace
+    session: Session
+    started: float = field(default_factory=time.perf_counter)
+    n_probes: int = 0
+    probe_tokens: int = 0
+    discarded_tokens: int = 0
+    """Thinking of attempts that were given up; their probes and seconds count with the others."""
+
+    def restarted(self) -> _RequestRow:
+        """Return the request for another attempt, with the counts of the earlier ones."""
+        old = self.trace
+        begin = self.service.model.begin
+        trace = begin(old.prompt_ids, old.prompt, old.plan, replica=old.replica)
+        session = self.service.session(self.request)
+        return replace(
+            self,
+            trace=trace,
+            session=session,
+            discarded_tokens=self.discarded_tokens + len(old.ids),
+        )
+
+    async def think(self, thinking: Thinking) -> tuple[Stop, ForcedAnswer] | None:
+        """Do what the session asks until it stops, or until the trace and its answer are over.
+
+        Returns the stop with the forced answer that it rests on; None where the trace ended by
+        itself.  A probe is sent once the one before was judged.  If the trace ends meanwhile,
+        checkpoints before its end are probed all the same: calibration saw their answers, and a
+        stop there counts.
+        """
+        while True:
+            event = self.session.next_event()
+            if isinstance(event, AskProbe):
+                forced = await self._judge(event.position)
+                stop = self.session.next_event()
+                if isinstance(stop, Stop):
+                    return stop, forced
+            elif isinstance(event, Think):
+                await thinking.reach(event.until)
+                self._tell()
+            else:
+                await thinking.reach(None)  # the visible answer, too
+                return None
+
+    def _tell(self) -> None:
+        """Tell the session what was drawn since it was told last."""
+        self.session.receive(self.trace.ids[self.session.drawn :])
+        if self.session.thinking is None and self.trace.end.thinking >= 0:
+            self.session.end(self.trace.end.thinking, cut=self.trace.end.cut)
+
+    async def _judge(self, position: int) -> ForcedAnswer:
+        """Force the answer that the session asks for, and hand it over."""
+        forced = await self.service.model.force(self.trace, position)
+        self.n_probes += 1
+        self.probe_tokens += len(forced.ids)
+        chat = self.service.model.chat
+        seen = chat.decode(self.trace.ids[:position])
+        self.session.judge(
+            answer=forced.text,
+            mean_logprob=forced.mean_logprob,
+            mean_entropy=forced.mean_entropy,
+            markers=float(count_markers(seen)),
+        )
+        return forced
+
+    async def stopped(self, stop: Stop, forced: ForcedAnswer) -> Reply:
+        """Reply with the forced answer, or have a visible one written."""
+        model = self.service.model
+        trace, task = self.trace, self.request.task
+        thinking = trace.ids[: stop.position]
+        if self.service.mode == "overlap":
+            drawn = len(trace.ids)  # also of an answer that the model began meanwhile
+        else:
+            drawn = trace.end.thinking if trace.end.thinking >= 0 else len(trace.ids)
+        if stop.reply == "probe":
+            text, visible = forced.text, 0
+            short = extract_forced(task, text) or None
+        else:
+            written = await model.write(trace, stop.position)
+            text = model.stops.visible_text(written)
+            visible = len(written) + len(model.chat.closer.ids)
+            short = extract_natural(task, text)
+        return self._reply(text, short, visible, drawn, thinking, stop=stop)
+
+    def ended(self) -> Reply:
+        """Reply with the model's own answer, or without one where thinking was cut."""
+        model, trace = self.service.model, self.trace
+        length = trace.end.thinking
+        text, short, visible = None, None, 0
+        if trace.end.closed:
+            text = model.stops.visible_text(trace.visible)
+            short = extract_natural(self.request.task, text)
+            visible = len(trace.ids) - length
+        return self._reply(text, short, visible, length, trace.ids[:length])
+
+    def _reply(
+        self,
+        text: str | None,
+        short: str | None,
+        visible: int,
+        drawn: int,
+        thinking: Sequence[int],
+        *,
+        stop: Stop | None = None,
+    ) -> Reply:
+        return Reply(
+            text=text,
+            answer=short,
+            stopped_at=None if stop is None else stop.index,
+            budget=None if stop is None else stop.position,
+            prompt_tokens=len(self.trace.prompt_ids),
+            think_tokens=self.discarded_tokens + drawn,
+            probe_tokens=self.probe_tokens,
+            visible_tokens=visible,
+            n_probes=self.n_probes,
+            seconds=time.perf_counter() - self.started,
+            finish="stopped" if stop is not None else ("length" if self.trace.end.cut else "stop"),
+            thinking=self.service.model.chat.decode(list(thinking)),
+        )
