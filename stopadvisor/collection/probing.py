@@ -45,7 +45,7 @@ class RegimeEngine(Engine, Protocol):
         Raises
         ------
         EngineError
-            The server refuses, or went on failing.
+            The server refuses, or keeps failing.
         """
         ...
 
@@ -220,15 +220,11 @@ class _Probing:
                 shrink=self.settings.batch_size is None,
                 progress=self.progress,
             )
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, EngineError) as error:
+            why = "interrupted: " if isinstance(error, KeyboardInterrupt) else ""
             self.progress.remark(
-                f"interrupted: what was collected is kept in {run.path}; "
+                f"{why}what was collected is kept in {run.path}; "
                 "the same command goes on from there"
-            )
-            raise
-        except EngineError:
-            self.progress.remark(
-                f"what was collected is kept in {run.path}; the same command goes on from there"
             )
             raise
         report_remarks(self.engine, self.progress, self.reported)

@@ -72,18 +72,10 @@ class AnswerStops:
     def ends(
         self, tokens: NDArray[np.int64], has_content: NDArray[np.bool_]
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
-        """Judge one new token per branch.
+        """Judge one new token per branch; `has_content`: there was more than white space before it.
 
-        `has_content` says whether the answer held more than white space before it.
-
-        Returns
-        -------
-        ended : ndarray of bool
-            By EOS or by a newline after content.
-        maybe_boxed : ndarray of bool
-            A brace closed: ask `boxed`.
-        has_content : ndarray of bool
-            As given, the new tokens included.
+        Returns which branches ended, by EOS or by a newline after content; where a brace closed, so
+        that `boxed` is to be asked; and `has_content` with the new tokens included.
         """
         flags = self.flags[tokens]
         newline = ((flags & _NEWLINE) > 0) & has_content

@@ -27,7 +27,6 @@ class LoadedTokenizer:
     """What can be known of a model without its weights."""
 
     tokenizer: Any
-    """A transformers tokenizer."""
     generation: Any
     """The model's generation settings, a transformers ``GenerationConfig``."""
 

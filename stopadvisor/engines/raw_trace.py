@@ -28,19 +28,10 @@ def raw_trace(
 ) -> RawTrace:
     """Put one trace together.
 
-    Parameters
-    ----------
-    ids
-        Drawn behind the prompt: thinking, closer, natural answer, ending token.
-    thinking
-        How many of them are thinking.
-    closed, cut
-        The model closed its thinking; it was cut at its cap.
-    forced
-        Answers by the thinking tokens before them.  Budgets at or beyond the trace's length share
-        the one at its end.
-    visible
-        Answers by budget, where the thinking was closed for the model.
+    `ids` are thinking, closer, natural answer and ending token; `thinking` says how many of them
+    are thinking, `closed` whether the model closed it, and `cut` whether it was cut at its cap.
+    Forced answers are given by the thinking tokens before them: budgets at or beyond the trace's
+    length share the one at its end.  Visible ones are given by budget.
     """
     chat, closer = stops.chat, len(stops.chat.closer.ids)
     markers = {at: count_markers(chat.decode(ids[:at])) for at in forced}

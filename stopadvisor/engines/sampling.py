@@ -5,7 +5,7 @@ The same reading for every engine.  Knows no model and no server.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from stopadvisor.engines.chat import Chat
@@ -93,10 +93,6 @@ class Sampling:
             min_p=setting("min_p", 0.0),
             repetition_penalty=setting("repetition_penalty", 1.0),
         )
-
-    def to_json(self) -> dict[str, float]:
-        """Return the settings as plain values."""
-        return asdict(self)
 
 
 def thinking_room(context: int | None, prompt_tokens: int, chat: Chat, plan: ProbePlan) -> int:

@@ -69,7 +69,6 @@ class AnsweredWorkload:
     policy: Policy
     workload: Path
     model: str
-    """Name of what answered."""
     out: Path
     """The answers' file."""
     setting: str
@@ -88,7 +87,6 @@ class AnsweredWorkload:
     agreement: Agreement | None
     """With the recorded probes of `settings.against`."""
     remarks: tuple[str, ...]
-    """What the reader should know."""
 
     @property
     def certified(self) -> bool:
@@ -137,14 +135,7 @@ def answer_workload(
 ) -> AnsweredWorkload:
     """Answer what the file of answers lacks, and sum up all of it.
 
-    Parameters
-    ----------
-    settings
-        What to answer, and how.
-    open_engine
-        Loads the model; called when policy, questions and recorded probes were not refused.
-    progress
-        Where progress and remarks are reported.
+    `open_engine` is called when policy, questions and recorded probes were not refused.
 
     Raises
     ------
@@ -229,13 +220,11 @@ def _answer(
         progress.remark(f"note: {remark}")
     try:
         answer_pass.go(questions)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, EngineError) as error:
+        why = "interrupted: " if isinstance(error, KeyboardInterrupt) else ""
         progress.remark(
-            f"interrupted: what was answered is kept in {path}; the same command goes on from there"
+            f"{why}what was answered is kept in {path}; the same command goes on from there"
         )
-        raise
-    except EngineError:
-        progress.remark(f"what was answered is kept in {path}; the same command goes on from there")
         raise
 
 

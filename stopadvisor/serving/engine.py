@@ -37,12 +37,8 @@ class AnsweringEngine(Engine, Protocol):
     ) -> ThinkingMode | None:
         """How this engine thinks: as asked, else as the policy was chosen for, where that works.
 
-        None where there is but one way.  `remarks` grows where the policy's way does not work.
-
-        Raises
-        ------
-        ModelError
-            It cannot do what is asked for, or what the policy takes.
+        None where there is but one way.  `remarks` grows where the policy's way does not work; what
+        is asked for and does not work raises `ModelError`.
         """
         ...
 

@@ -20,7 +20,6 @@ class AnswerTotals:
 
     questions: int
     stopped: int
-    """Stopped early."""
     mean_think_tokens: float | None
     mean_probe_tokens: float | None
     mean_visible_tokens: float | None

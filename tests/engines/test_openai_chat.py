@@ -71,7 +71,7 @@ def test_the_form_that_works_is_found(settings: dict[str, Any], form: str) -> No
     [
         (CHAT, ["continue_final_message: it begins a new reasoning", "prefix: it begins a new"]),
         ({**VLLM, "renders_reasoning": False}, ["the prompt grows by 0 tokens with the reasoning"]),
-        ({**DEEPSEEK, "renders_content": False}, ["tokens with the answer's begin"]),
+        ({**DEEPSEEK, "renders_content": False}, ["tokens with the start of the answer"]),
         ({**CHAT, "chat": "inline"}, ["reasoning among the answer's text"]),
     ],
     ids=str,

@@ -55,14 +55,8 @@ def probe_branches(
 ) -> list[ForcedAnswer]:
     """Decode a forced answer on every branch, greedily; the kept cache stays as it was.
 
-    Parameters
-    ----------
-    suffix_ids
-        Closer and cue, written behind every prefix.
-    entropy
-        ``full`` or ``top-k:K``.
-    consume
-        The cache is not needed afterwards: use it up instead of a fork, which saves memory.
+    `suffix_ids`, closer and cue, are written behind every prefix.  `entropy` is ``full`` or
+    ``top-k:K``.  With `consume` the cache is used up instead of a fork, which saves memory.
 
     Raises
     ------

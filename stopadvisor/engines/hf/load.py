@@ -49,12 +49,10 @@ def load_engine(
     think_close: str | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> HfEngine:
-    """Load a reasoning model through transformers.
+    """Load a reasoning model through transformers, from a folder or from the Hugging Face Hub.
 
     Parameters
     ----------
-    model
-        A local folder, or a name on the Hugging Face Hub.
     device
         ``auto`` (a GPU if there is one), or a torch device such as ``cpu`` or ``cuda:1``.
     dtype
@@ -62,8 +60,6 @@ def load_engine(
         ``float16``.
     think_open, think_close
         The thinking markers, where they are not found by themselves.
-    chat_template_kwargs
-        Passed to the chat template.
 
     Raises
     ------

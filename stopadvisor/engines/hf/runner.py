@@ -64,25 +64,22 @@ class Runner:
     ) -> Tensor:
         """Run the model over new tokens and extend the cache by them.
 
+        Returns logits of shape (rows, wanted, vocabulary), in the model's number format.
+
         Parameters
         ----------
-        ids, positions : Tensor, shape (rows, queries)
+        ids, positions : shape (rows, queries)
             New tokens, and each one's place in its own sequence.
-        cache : KeptCache
+        cache
             Gains `queries` columns.
-        mask : Tensor, shape (rows, queries, columns), or None
+        mask : shape (rows, queries, columns)
             Additive mask over all columns, the new ones included; None when all is seen.
-        key_positions : Tensor, shape (rows, columns)
+        key_positions : shape (rows, columns)
             Each column's place in its sequence; needed where layers have a sliding window.
-        last : Tensor or int
+        last
             Queries whose logits are wanted: their indices, or how many from the end.
-        folded : bool
+        folded
             Lay query heads that share keys out as further queries; wasteful for prompts only.
-
-        Returns
-        -------
-        Tensor, shape (rows, wanted, vocabulary)
-            Logits in the model's number format.
         """
         masks: Any = self._shaped(mask, folded)
         if self.window is not None:
@@ -121,14 +118,9 @@ class Runner:
     def prefill(self, prompts: list[list[int]], pad_id: int) -> tuple[KeptCache, Tensor, Tensor]:
         """Read prompts of any length, padded on the left.
 
-        Returns
-        -------
-        cache : KeptCache
-            As many columns as the longest prompt has tokens.
-        pads : Tensor, shape (rows,)
-            Columns of padding before each prompt.
-        logits : Tensor, shape (rows, vocabulary)
-            For the token after each prompt.
+        Returns the cache, with as many columns as the longest prompt has tokens; the columns of
+        padding before each prompt, of shape (rows,); and the logits of the token after each, of
+        shape (rows, vocabulary).
         """
         columns = max(len(prompt) for prompt in prompts)
         padded = [[pad_id] * (columns - len(prompt)) + prompt for prompt in prompts]

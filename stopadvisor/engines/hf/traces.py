@@ -30,13 +30,10 @@ class Limits:
     """When a trace and its visible answer are over."""
 
     closer: tuple[int, ...]
-    """Ids that end the thinking."""
     stop_ids: tuple[int, ...]
-    """Ids that end the generation."""
     max_think: NDArray[np.int64]  # (rows,)
     """Most thinking tokens of each row."""
     answer_cap: int
-    """Most tokens of the visible answer."""
 
     @property
     def steps(self) -> int:
@@ -64,7 +61,6 @@ class Finished:
     ids: NDArray[np.int64]  # (rows, steps)
     """Generated tokens: thinking, closer, visible answer, ending token."""
     trace_tokens: NDArray[np.int64]  # (rows,)
-    """Thinking tokens."""
     closed: NDArray[np.bool_]  # (rows,)
     """The model closed its thinking."""
     cut: NDArray[np.bool_]  # (rows,)

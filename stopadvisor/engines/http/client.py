@@ -90,20 +90,11 @@ class Traffic:
 class Client:
     """Completions from one or several servers that serve the same model, within one event loop.
 
-    Parameters
-    ----------
-    base_urls
-        Such as ``http://host:8000/v1``.  With several, each question has a replica of its own
-        (see `assign_replica`), so that its prefix is cached where it is asked for again.
-    model
-        The name that the servers know.
-    key
-        Sent to these servers only, through the proxies that the environment names.
-    request_timeout
-        Seconds for one answer.
-    retry_timeout
-        Seconds for which a request that fails is sent again before `EngineError` is raised.  A
-        server that dies and comes back within that time costs time, and nothing else.
+    With several servers, each question has a replica of its own (see `assign_replica`), so that
+    its prefix is cached where it is asked for again.  The key is sent to these servers only,
+    through the proxies that the environment names.  One answer may take `request_timeout`
+    seconds.  A request that fails is sent again for `retry_timeout` seconds before `EngineError` is
+    raised: a server that dies and comes back within that time costs time, and nothing else.
 
     Examples
     --------
@@ -166,24 +157,16 @@ class Client:
     ) -> Completion:
         """Continue token ids; nothing is added to them.
 
-        Parameters
-        ----------
-        temperature
-            0 takes the likeliest token; None leaves it to the server.
-        replica
-            The question's server; another is asked while that one is down.
-        retry_timeout
-            Instead of the client's own.
-        **fields
-            Further fields of the request, such as ``seed``, ``logprobs`` and ``stop_token_ids``;
-            one that is None is left out.
+        Further fields of the request, such as ``seed``, ``logprobs`` and ``stop_token_ids``, may be
+        named; one that is None is left out, and so is `temperature`.  While the `replica` is down
+        another server is asked.
 
         Raises
         ------
         Refused
             The server will not do this.
         EngineError
-            It went on failing for longer than `retry_timeout`.
+            It keeps failing for longer than `retry_timeout`.
         """
         body = self._body(prompt, max_tokens=max_tokens, temperature=temperature, **fields)
         receive = _whole(read_completion)

@@ -35,13 +35,7 @@ class Key(httpx2.Auth):
 
     @classmethod
     def of_environment(cls, name: str, *, required: bool) -> Key | None:
-        """Read a key from an environment variable.
-
-        Raises
-        ------
-        ModelError
-            The variable is `required` and not set.
-        """
+        """Read a key from an environment variable; one that is `required` must be set."""
         value = os.environ.get(name)
         if value:
             return cls(value, name)

@@ -77,19 +77,17 @@ async def open_model(
 
     Parameters
     ----------
-    model : str
+    model
         Its name as the server knows it, or the folder or name the server took it from.
-    base_urls : sequence of str
+    base_urls
         Such as ``http://host:8000/v1``; several equal servers share the questions.
-    tokenizer : str, optional
+    tokenizer
         Folder or name to load the tokenizer from; by default what the server names as the model's
         origin, else `model`.
-    api_key_env : str, optional
+    api_key_env
         Environment variable that holds the key; ``OPENAI_API_KEY`` is used when it is set.
-    request_timeout, patience : float
+    request_timeout, patience
         Seconds for one answer, and for which a request that fails is sent again.
-    think_open, think_close, chat_template_kwargs
-        As for the hf engine.
 
     Raises
     ------

@@ -44,7 +44,6 @@ class ServedModel:
     """What the client is asked through."""
     chat: Chat
     stop_ids: tuple[int, ...]
-    """Ids that end the generation."""
     stops: AnswerStops = field(repr=False)
     """The ending rule of forced answers."""
     generation: Any = field(repr=False)

@@ -42,10 +42,8 @@ async def connect(
     ----------
     policy
         From `stopadvisor.load_policy`; cue, caps, sampling and templates are its own.
-    base_urls
-        Such as ``http://host:8000/v1``.
     model
-        The model's name at the server; by default the policy's.
+        Its name at the server; by default the policy's.
     on_stop
         What a stopped prompt gets: with ``probe`` the forced answer, with ``answer`` a visible
         answer after the closed thinking.  The policy's own by default; its certificate covers no

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import anyio
 
@@ -20,14 +19,6 @@ from stopadvisor.engines.openai.trace import Trace
 __all__ = ["ResumedThinking", "StreamedThinking", "Thinking", "streaming"]
 
 
-class Thinking(Protocol):
-    """A trace on its way."""
-
-    async def reach(self, tokens: int | None) -> None:
-        """Return when so many tokens are drawn, or when no more will be; None for the end."""
-        ...
-
-
 @dataclass(frozen=True)
 class ResumedThinking:
     """Thinks no further than it is asked to, so nothing is discarded; each part is a request."""
@@ -36,7 +27,7 @@ class ResumedThinking:
     trace: Trace
 
     async def reach(self, tokens: int | None) -> None:
-        """Draw so far, if that is not drawn yet."""
+        """Return when so many tokens are drawn, or when no more will be; None for the end."""
         await self.model.extend(self.trace, until=tokens)
 
 
@@ -67,6 +58,10 @@ class StreamedThinking:
         """Wake who waits, once there is what it waits for: not for every token."""
         if self._over or (self._wanted is not None and len(self.trace.ids) >= self._wanted):
             self._reached.set()
+
+
+Thinking = ResumedThinking | StreamedThinking
+"""A trace on its way."""
 
 
 @asynccontextmanager
