@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -120,17 +120,15 @@ def _chat_options(options: ModelOptions) -> dict[str, Any]:
 @contextmanager
 def open_engine(options: ModelOptions) -> Iterator[HfEngine | OpenAiEngine]:
     """The loaded model, closed at the end."""
-    engine = load_engine(options)
-    try:
+    with closing(load_engine(options)) as engine:
         yield engine
-    finally:
-        engine.close()
 
 
 @contextmanager
 def open_local(options: ModelOptions) -> Iterator[HfEngine]:
-    """The model, loaded here."""
-    yield _load_local(options)
+    """The model, loaded here, and closed at the end."""
+    with closing(_load_local(options)) as engine:
+        yield engine
 
 
 # --- What only the parser knows -------------------------------------------------------------------
