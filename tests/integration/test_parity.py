@@ -88,7 +88,7 @@ def check_same(theirs: OpenQuestions, ours: OpenQuestions) -> None:
     for name in (
         *("trace_tokens", "prompt_tokens", "truncated", "natural_correct", "natural_tokens"),
         *("answer_codes", "correct", "probe_tokens", "markers"),
-        *(("visible_correct", "visible_tokens") if ours.on_stop == "answer" else ()),
+        *(("stop_correct", "visible_tokens") if ours.on_stop == "answer" else ()),
     ):
         np.testing.assert_array_equal(getattr(theirs, name), getattr(ours, name), name)
     for name in ("mean_logprob", "mean_entropy"):

@@ -84,5 +84,5 @@ def test_optional_fields_without_a_value_are_left_out() -> None:
 def test_what_does_not_fit_is_an_error() -> None:
     with pytest.raises(TypeError, match="Row requires field 'ci95', nothing gives it"):
         fill(Row, name="a")
-    with pytest.raises(TypeError, match="Row has no field 'nmae'"):
-        fill(Row, A, nmae="a")
+    with pytest.raises(TypeError, match="Row has no field 'title'"):
+        fill(Row, A, title="a")
