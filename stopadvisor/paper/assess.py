@@ -52,8 +52,9 @@ def assess_paper(
         raise CalibrationError(
             f"the paper's serving regimes are kv-fork, prefix-cache and black-box, got {serving!r}"
         )
-    table = open_all(source).with_reference("last-checkpoint")
-    table = table.take(table.samples == 0)  # exact intervals need independent rows
+    every = open_all(source)
+    # One trace per question: exact intervals need independent rows.
+    table = every.take(every.samples == 0).with_reference("last-checkpoint")
     check_labels(table)
     levels = sorted({*alphas, alpha})
     result = run_paper(table, alphas=levels, delta=delta)
