@@ -34,7 +34,8 @@ OTHERS = {
     "--enable-prompt-tokens-details",  # vLLM
     *("--policies", "--steps"),  # the scripts in samples/
     *("--fast", "--lint", "--unit", "--integration"),  # python -m tests
-    *("--update-goldens", "--short", "--device", "--shape", "--half"),  # pytest, benchmarks
+    *("--update-goldens", "--short"),  # pytest, python -m tests.long
+    *("--device", "--shape", "--half", "--candidate"),  # benchmarks
 }
 """Options of other programs."""
 
