@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 import click
 
-from stopadvisor.certification.hold import HoldRequest, hold
+from stopadvisor.certification.check_policy import CheckRequest, check_policy
 from stopadvisor.cli.options import OUTPUT, PATH, OutputOptions, declare, emit, take
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
@@ -36,7 +36,7 @@ class VerifyOptions:
     policy: Path
     probes: Path
     """Run directory or archive."""
-    request: HoldRequest = field(default_factory=HoldRequest)
+    request: CheckRequest = field(default_factory=CheckRequest)
     output: OutputOptions = field(default_factory=OutputOptions)
 
 
@@ -73,7 +73,7 @@ def command(policy: Path, probes: Path, price: Weights | None, **params: Any) ->
     Questions that fitted or calibrated the policy are left out and counted.  Ends with exit code 4
     if the probes contradict the certificate.
     """
-    request = take(HoldRequest, params, weights=price)
+    request = take(CheckRequest, params, weights=price)
     options = VerifyOptions(policy, probes, request, take(OutputOptions, params))
     return run(options, sys.stdout, sys.stderr)
 
@@ -83,11 +83,11 @@ def run(options: VerifyOptions, out: TextIO, err: TextIO) -> int:
     policy = load_policy(options.policy)
     source = open_source(options.probes, keep=False)
     with progress_on(err, quiet=options.output.quiet) as progress:
-        held = hold(policy, str(options.policy), source, options.request)
-        for remark in held.remarks:
+        checked = check_policy(policy, str(options.policy), source, options.request)
+        for remark in checked.remarks:
             progress.remark(f"note: {remark}")
     document = verification_document(
-        held, policy, options.request, policy_path=options.policy, run=options.probes
+        checked, policy, options.request, policy_path=options.policy, run=options.probes
     )
     emit(document, options.output, out, show_verification)
-    return CONTRADICTED if held.verification.verdict == "contradicted" else 0
+    return CONTRADICTED if checked.verification.verdict == "contradicted" else 0

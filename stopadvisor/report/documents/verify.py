@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, NotRequired, TypedDict
 
-from stopadvisor.certification.hold import Held, HoldRequest
+from stopadvisor.certification.check_policy import CheckedPolicy, CheckRequest
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.report.documents.fields import Document, fill
 from stopadvisor.report.documents.parts import interval_list
@@ -84,16 +84,16 @@ class VerifyDocument(Document):
 
 
 def verification_document(
-    held: Held, policy: Policy, request: HoldRequest, *, policy_path: Path, run: Path
+    checked: CheckedPolicy, policy: Policy, request: CheckRequest, *, policy_path: Path, run: Path
 ) -> VerifyDocument:
-    """Build the document of a policy that was held against the probes of `run`."""
-    result = held.verification
+    """Build the document of a policy that was checked against the probes of `run`."""
+    result = checked.verification
     outcome, fresh = result.outcome, result.fresh
     return fill(
         VerifyDocument,
         result,
         outcome,
-        held,
+        checked,
         policy=policy_path,
         digest=policy.digest,
         run=run,

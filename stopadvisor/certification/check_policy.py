@@ -29,11 +29,11 @@ from stopadvisor.rules.costs import Serving, Weights
 from stopadvisor.runs.sources import Source
 from stopadvisor.workload.questions import PARTS
 
-__all__ = ["Held", "HoldRequest", "hold"]
+__all__ = ["CheckRequest", "CheckedPolicy", "check_policy"]
 
 
 @dataclass(frozen=True)
-class HoldRequest:
+class CheckRequest:
     """How a policy is checked against fresh probes, and how savings are counted."""
 
     serving: Serving | None = None
@@ -48,7 +48,7 @@ class HoldRequest:
 
 
 @dataclass(frozen=True)
-class Held:
+class CheckedPolicy:
     """What fresh probes show of a policy."""
 
     verification: Verification
@@ -59,7 +59,7 @@ class Held:
     """What the reader should know."""
 
 
-def hold(policy: Policy, file: str, source: Source, request: HoldRequest) -> Held:
+def check_policy(policy: Policy, file: str, source: Source, request: CheckRequest) -> CheckedPolicy:
     """Check a policy against the probes of a source.
 
     Parameters
@@ -107,7 +107,7 @@ def hold(policy: Policy, file: str, source: Source, request: HoldRequest) -> Hel
             "policy cannot be checked"
         )
     unit = (request.weights or costing(content)[0]).unit
-    return Held(result, request.serving or content["serving"], unit, tuple(remarks))
+    return CheckedPolicy(result, request.serving or content["serving"], unit, tuple(remarks))
 
 
 def _bound(policy: Policy, source: Source, *, transfer: bool) -> list[str]:
