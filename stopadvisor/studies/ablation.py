@@ -39,7 +39,7 @@ _SUBSETS: Mapping[str, tuple[str, ...]] = {
 """In the order of the paper's table; the ten in that of its archives."""
 
 
-class _Peak(
+class _AblationPeak(
     VariantPeak,
     table="peaks",
     title="Peak gain by features",
@@ -48,7 +48,7 @@ class _Peak(
     ahead: float | None = column("Ahead of all eight")
 
 
-class _Saving(
+class _AblationSaving(
     VariantSaving,
     table="served",
     title="On fit questions at equal risk, {serving}",
@@ -57,7 +57,7 @@ class _Saving(
     """A subset on fit questions."""
 
 
-OUTLINE = Outline("ablation", 'Appendix "Feature Ablations"', (_Peak, _Saving))
+OUTLINE = Outline("ablation", 'Appendix "Feature Ablations"', (_AblationPeak, _AblationSaving))
 
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
@@ -65,17 +65,17 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     return study_both(OUTLINE, sources, options, _peaks, _savings)
 
 
-def _peaks(view: View, options: StudyOptions) -> Iterator[_Peak]:
+def _peaks(view: View, options: StudyOptions) -> Iterator[_AblationPeak]:
     folds = paper_folds(view.table.n_questions)
     probabilities: dict[str, FloatArray] = {}
     for name, names in _SUBSETS.items():
         features = feature_array(view.table, names=names)
         z = out_of_fold(features, view.table.correct, folds, names=names, solver="lbfgs")
         probabilities[name] = expit(z)
-    return variant_peaks(_Peak, view, probabilities, _ALL, options)
+    return variant_peaks(_AblationPeak, view, probabilities, _ALL, options)
 
 
-def _savings(deploy: DeployProtocol, options: StudyOptions) -> Iterator[_Saving | str]:
+def _savings(deploy: DeployProtocol, options: StudyOptions) -> Iterator[_AblationSaving | str]:
     for name, names in _SUBSETS.items():
         if not set(names) & set(AUDIT_FEATURES):
             try:
@@ -84,11 +84,11 @@ def _savings(deploy: DeployProtocol, options: StudyOptions) -> Iterator[_Saving 
                 yield f"{deploy.label}, {name}: {error}"
 
 
-def _saving(deploy: DeployProtocol, name: str, names: tuple[str, ...]) -> _Saving:
+def _saving(deploy: DeployProtocol, name: str, names: tuple[str, ...]) -> _AblationSaving:
     table = deploy.fit.table
     features, live = feature_array(table, names=names), ~table.ended
     correct = table.stop_correct
     scores = out_of_fold(features, correct, deploy.fit.folds, usable=live, names=names)
     model = fit_logistic(features[live], correct[live], names)
     sequence = sequence_of(deploy.fit, Scorer("learned", deploy.every_checkpoint, model), scores)
-    return variant_saving(_Saving, deploy, name, scores, sequence)
+    return variant_saving(_AblationSaving, deploy, name, scores, sequence)

@@ -24,7 +24,7 @@ from stopadvisor.studies.study import StudyOptions, StudyResult
 __all__ = ["OUTLINE", "run"]
 
 
-class _Paper(
+class _AlphaGridPaper(
     Row,
     table="paper",
     title="Matched risk on the test questions of the paper's split",
@@ -62,7 +62,7 @@ class _Deploy(
     chance: float = column("Chance to certify", "chance")
 
 
-OUTLINE = Outline("alpha-grid", 'Appendix "Primary-Setting α Grid"', (_Paper, _Deploy))
+OUTLINE = Outline("alpha-grid", 'Appendix "Primary-Setting α Grid"', (_AlphaGridPaper, _Deploy))
 
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
@@ -80,7 +80,9 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     return OUTLINE.result(found, options, basis_remarks(views))
 
 
-def _paper_rows(view: View, alphas: Sequence[float], options: StudyOptions) -> Iterator[_Paper]:
+def _paper_rows(
+    view: View, alphas: Sequence[float], options: StudyOptions
+) -> Iterator[_AlphaGridPaper]:
     for found in match_risk(
         paper_setting(view),
         *paper_split(view.table.n_questions),
@@ -88,7 +90,7 @@ def _paper_rows(view: View, alphas: Sequence[float], options: StudyOptions) -> I
         delta=options.delta,
         n_resamples=options.resamples,
     ):
-        yield _Paper(
+        yield _AlphaGridPaper(
             run=view.label,
             alpha=found.alpha,
             scalar=found.scalar.family,

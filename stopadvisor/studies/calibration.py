@@ -36,14 +36,14 @@ _PROBABILITIES = ("learned", "learned-boosted", "confidence")
 """Scores that are probabilities; the others are ranked only (AUROC)."""
 
 
-class _Names(Row):
+class _CalibrationNames(Row):
     run: str = column("Run")
     protocol: str = column("Protocol")
     score: str = column("Score")
 
 
 class _Score(
-    _Names,
+    _CalibrationNames,
     table="scores",
     title="Calibration of scores",
     note="scores that are no probabilities have an AUROC alone",
@@ -57,7 +57,7 @@ class _Score(
     auroc: float | None = column("AUROC")
 
 
-class _Bin(_Names, table="bins", title="Reliability", note="ten bins of equal width"):
+class _Bin(_CalibrationNames, table="bins", title="Reliability", note="ten bins of equal width"):
     low: float = column("From")
     high: float = column("To")
     count: int = column("Checkpoints")

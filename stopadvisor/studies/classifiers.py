@@ -26,7 +26,7 @@ __all__ = ["OUTLINE", "run"]
 _EXPORTED = {"learned": "logistic", "learned-boosted": "boosted trees"}
 
 
-class _Peak(
+class _ClassifiersPeak(
     VariantPeak,
     table="peaks",
     title="Peak gain by class of classifier",
@@ -35,7 +35,7 @@ class _Peak(
     ahead: float | None = column("Ahead of logistic")
 
 
-class _Saving(
+class _ClassifiersSaving(
     VariantSaving,
     table="served",
     title="What can be exported, on fit questions at equal risk, {serving}",
@@ -44,7 +44,9 @@ class _Saving(
     """A class on fit questions."""
 
 
-OUTLINE = Outline("classifiers", 'Appendix "Classifier Class Comparison"', (_Peak, _Saving))
+OUTLINE = Outline(
+    "classifiers", 'Appendix "Classifier Class Comparison"', (_ClassifiersPeak, _ClassifiersSaving)
+)
 
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
@@ -52,20 +54,20 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     return study_both(OUTLINE, sources, options, _peaks, _savings)
 
 
-def _peaks(view: View, options: StudyOptions) -> Iterator[_Peak]:
+def _peaks(view: View, options: StudyOptions) -> Iterator[_ClassifiersPeak]:
     features, folds = feature_array(view.table), paper_folds(view.table.n_questions)
     correct = view.table.correct
     probabilities: dict[str, FloatArray] = {
         kind: classify_out_of_fold(kind, features, correct, folds) for kind in CLASSIFIERS
     }
-    return variant_peaks(_Peak, view, probabilities, CLASSIFIERS[0], options)
+    return variant_peaks(_ClassifiersPeak, view, probabilities, CLASSIFIERS[0], options)
 
 
-def _savings(deploy: DeployProtocol, options: StudyOptions) -> Iterator[_Saving]:
+def _savings(deploy: DeployProtocol, options: StudyOptions) -> Iterator[_ClassifiersSaving]:
     for family, name in _EXPORTED.items():
         found = score_out_of_fold(deploy.fit, family, deploy.every_checkpoint)
         if found is None:
-            yield _Saving(deploy.label, name, None, None, None)
+            yield _ClassifiersSaving(deploy.label, name, None, None, None)
         else:
             sequence = sequence_of(deploy.fit, *found)
-            yield variant_saving(_Saving, deploy, name, found[1], sequence)
+            yield variant_saving(_ClassifiersSaving, deploy, name, found[1], sequence)

@@ -67,7 +67,7 @@ class _Against(
     first: _First = part(_First)
 
 
-class _Served(
+class _CuesServed(
     Row,
     table="served",
     title="Expected at equal risk, {serving}",
@@ -77,7 +77,9 @@ class _Served(
     expected: Expected | None = part(Expected)
 
 
-OUTLINE = Outline("cues", 'Appendix "Prompt and Decoding Robustness"', (_Cue, _Against, _Served))
+OUTLINE = Outline(
+    "cues", 'Appendix "Prompt and Decoding Robustness"', (_Cue, _Against, _CuesServed)
+)
 
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
@@ -104,7 +106,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
             found.append(f"{view.label}: no peak gain: {error}")
         found += [_cue(source, view, gain), _against(source, view, views[0].table)]
     protocols, reasons = deploy_protocols(sources, study_settings(options))
-    found += [_Served(each.label, each.expected(each.all_sequences())) for each in protocols]
+    found += [_CuesServed(each.label, each.expected(each.all_sequences())) for each in protocols]
     return OUTLINE.result([*found, *reasons], options, basis_remarks(views))
 
 

@@ -44,12 +44,12 @@ from stopadvisor.workload.questions import read_workload
 __all__ = ["OUTLINE", "run"]
 
 
-class _Names(Row):
+class _FailureCasesNames(Row):
     run: str = column("Run")
     protocol: str = column("Protocol")
 
 
-class _Count(_Names, table="counts", title="Cases, alpha = {alpha:g}"):
+class _Count(_FailureCasesNames, table="counts", title="Cases, alpha = {alpha:g}"):
     learned_family: str = column("Learned")
     scalar_family: str = column("Scalar")
     case: str = column("Case")
@@ -58,7 +58,7 @@ class _Count(_Names, table="counts", title="Cases, alpha = {alpha:g}"):
 
 
 class _Case(
-    _Names,
+    _FailureCasesNames,
     table="cases",
     title="The clearest {cases} of each case",
     note="checkpoints count from 0; one question may be of several cases; costs with probes",
@@ -76,7 +76,7 @@ class _Case(
 
 
 class _Checkpoint(
-    _Names,
+    _FailureCasesNames,
     table="trajectories",
     title="Their trajectories",
     note="with both rules' scores; over: the trace has ended, nothing is probed online",

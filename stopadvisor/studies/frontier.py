@@ -61,7 +61,7 @@ class RunPeak(Row):
     gain_ci: Ends = ends("95 % CI")
 
 
-class _Peak(
+class _FrontierPeak(
     RunPeak,
     table="peaks",
     title="Peak gain over fixed budgets",
@@ -80,7 +80,7 @@ class _Interpolated(Row, table="interpolation", title="Peak gain by how fixed bu
     ceiling: float = column("Ceiling")
 
 
-class _Served(
+class _FrontierServed(
     Row,
     table="served",
     title="On fit questions, as served ({serving})",
@@ -96,7 +96,7 @@ class _Served(
     gain: float | None = column("Gain there")
 
 
-class _Point(Row, table="curves", title="The curves"):
+class _FrontierPoint(Row, table="curves", title="The curves"):
     run: str = column("Run")
     family: str = column("Rule")
     at: float = column("Threshold or budget")
@@ -109,7 +109,7 @@ OUTLINE = Outline(
     "frontier",
     'Tables "Primary Qwen3 results" and "Full in-distribution frontier summary"; Appendix '
     '"Interpolation and Failure-Case Checks"',
-    (_Run, _Peak, _Interpolated, _Served, _Point),
+    (_Run, _FrontierPeak, _Interpolated, _FrontierServed, _FrontierPoint),
 )
 
 
@@ -146,7 +146,7 @@ def _paper_rows(view: View, options: StudyOptions) -> Iterator[Row]:
         return find_peak(family, view.table, setting, fixed, how).gain
 
     for family, found in peaks.items():
-        yield _Peak(
+        yield _FrontierPeak(
             run=view.label,
             family=family,
             threshold=spelled(found),
@@ -184,13 +184,13 @@ def _paper_rows(view: View, options: StudyOptions) -> Iterator[Row]:
         yield from _points(view.label, family, curve, fixed)
 
 
-def _points(label: str, name: str, curve: Frontier, fixed: Frontier) -> Iterator[_Point]:
+def _points(label: str, name: str, curve: Frontier, fixed: Frontier) -> Iterator[_FrontierPoint]:
     columns = (curve.at, curve.cost, curve.accuracy, gains(curve, fixed))
     for row in zip(*(c.tolist() for c in columns), strict=True):
-        yield _Point(label, name, *row)
+        yield _FrontierPoint(label, name, *row)
 
 
-def _served_rows(deploy: DeployProtocol, options: StudyOptions) -> Iterator[_Served]:
+def _served_rows(deploy: DeployProtocol, options: StudyOptions) -> Iterator[_FrontierServed]:
     """Every family over all checkpoints, on fit questions."""
     unsorted = served_budget_frontier(deploy.fit)
     # A longer budget may cost less, where ending naturally is cheaper than being asked.
@@ -202,9 +202,9 @@ def _served_rows(deploy: DeployProtocol, options: StudyOptions) -> Iterator[_Ser
         names = (deploy.label, family, float(above.max()))
         limit = deploy.limit(sequence)
         if limit is None:
-            yield _Served(*names, None, None, None, None)
+            yield _FrontierServed(*names, None, None, None, None)
             continue
-        yield _Served(
+        yield _FrontierServed(
             *names,
             threshold=display_threshold(family, limit.threshold),
             fit_risk=limit.risk,

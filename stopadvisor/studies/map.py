@@ -35,13 +35,13 @@ _PAPER_ALPHA = 0.15
 """Of the paper's summary."""
 
 
-class _Names(Row):
+class _MapNames(Row):
     setting: str = column("Setting")
     origin: str = column("From")
 
 
-class _Summary(
-    _Names,
+class _MapSummary(
+    _MapNames,
     table="summary",
     title="Peak gain, and savings at equal risk (alpha = {alpha:g})",
     note="scalar peak: the best of four families, as in the study frontier",
@@ -65,14 +65,14 @@ class _Shares(Row):
     oscillating: float = column("oscillating", "share")
 
 
-class _Profile(_Names, table="profiles", title="Trajectories, and the regime they predict"):
+class _Profile(_MapNames, table="profiles", title="Trajectories, and the regime they predict"):
     full_accuracy: float = column("Full acc.", "share")
     mean_think_tokens: float = column("Mean think", "tokens")
     shares: _Shares | None = part(_Shares)
     regime: str | None = column("Regime")
 
 
-class _Serving(_Names, table="serving", title="Saving of the learned rule at peak gain"):
+class _MapServing(_MapNames, table="serving", title="Saving of the learned rule at peak gain"):
     kv_fork_pct: float = column("kv-fork", "%")
     prefix_cache_pct: float = column("prefix-cache", "%")
     black_box_pct: float = column("black-box", "%")
@@ -90,7 +90,9 @@ class _Advice(Row, table="advice", title="What `assess` advises, {serving}"):
 
 
 OUTLINE = Outline(
-    "map", 'Appendix "Eighteen-setting Compact Summary"', (_Summary, _Profile, _Serving, _Advice)
+    "map",
+    'Appendix "Eighteen-setting Compact Summary"',
+    (_MapSummary, _Profile, _MapServing, _Advice),
 )
 
 
@@ -127,16 +129,16 @@ def _run_rows(source: Source, view: View, options: StudyOptions) -> Iterator[Row
     yield _serving(view.label, "here", peak_serving(setting).saving_pct)
 
 
-def _serving(setting: str, origin: str, saved: Mapping[str, float]) -> _Serving:
-    return _Serving(setting, origin, saved["kv-fork"], saved["prefix-cache"], saved["black-box"])
+def _serving(setting: str, origin: str, saved: Mapping[str, float]) -> _MapServing:
+    return _MapServing(setting, origin, saved["kv-fork"], saved["prefix-cache"], saved["black-box"])
 
 
-def _summary(view: View, setting: PaperSetting, options: StudyOptions) -> _Summary:
+def _summary(view: View, setting: PaperSetting, options: StudyOptions) -> _MapSummary:
     fixed = fixed_budgets(setting)
     learned = find_peak("learned", view.table, setting, fixed).gain
     scalar = max(find_peak(f, view.table, setting, fixed).gain for f in SCALAR_FAMILIES)
     found = compare_at_risk(setting, options)
-    return _Summary(
+    return _MapSummary(
         setting=view.label,
         origin="here",
         questions=view.table.n_questions,
@@ -152,7 +154,7 @@ def _summary(view: View, setting: PaperSetting, options: StudyOptions) -> _Summa
 def _paper_rows(row: PaperRow) -> Iterator[Row]:
     """One setting of the paper."""
     name, shares = f"{row.task} {row.model}", row.shares
-    yield _Summary(
+    yield _MapSummary(
         setting=name,
         origin="paper",
         questions=None,

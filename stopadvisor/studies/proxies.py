@@ -26,7 +26,7 @@ __all__ = ["OUTLINE", "run"]
 _BEST = "best scalar"
 
 
-class _Peak(
+class _ProxiesPeak(
     RunPeak,
     table="peaks",
     title="Peak gain over fixed budgets",
@@ -60,7 +60,7 @@ OUTLINE = Outline(
     "proxies",
     'Appendices "Extended Baselines" and "Matched-Risk Audit of Output-Level Recent-Method '
     'Proxies"',
-    (_Peak, _Matched),
+    (_ProxiesPeak, _Matched),
     protocols=("paper",),
 )
 
@@ -77,14 +77,14 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     return OUTLINE.result(found, options, (remark, *basis_remarks(views)))
 
 
-def _peaks(view: View, setting: PaperSetting, options: StudyOptions) -> Iterator[_Peak]:
+def _peaks(view: View, setting: PaperSetting, options: StudyOptions) -> Iterator[_ProxiesPeak]:
     fixed = fixed_budgets(setting)
     families = ("learned", *AUDIT_FAMILIES)
     peaks = {family: find_peak(family, view.table, setting, fixed) for family in families}
     resampled = peak_intervals(peaks, setting, options)
     for family, found in peaks.items():
         other = family != "learned"
-        yield _Peak(
+        yield _ProxiesPeak(
             run=view.label,
             family=family,
             threshold=spelled(found),

@@ -42,7 +42,7 @@ class _Schedule(Row, table="schedules", title="Budgets asked and probed"):
     probed: str = column("Nearest probed")
 
 
-class _Gain(
+class _SchedulesGain(
     Row,
     table="gain",
     title="Peak gain of the learned rule",
@@ -57,7 +57,7 @@ class _Gain(
     max_overhead: int = column("Max overhead", "tokens")
 
 
-class _Saving(
+class _SchedulesSaving(
     Row,
     table="saving",
     title="Net saving on fit questions at equal risk, {serving}",
@@ -76,7 +76,11 @@ class _Saving(
     probe_tokens: float | None = column("Probe tokens", "tokens")
 
 
-OUTLINE = Outline("schedules", 'Appendix "Checkpoint Schedule Sweep"', (_Schedule, _Gain, _Saving))
+OUTLINE = Outline(
+    "schedules",
+    'Appendix "Checkpoint Schedule Sweep"',
+    (_Schedule, _SchedulesGain, _SchedulesSaving),
+)
 
 
 def nearest_columns(budgets: IntArray, schedule: Sequence[int]) -> tuple[int, ...]:
@@ -132,7 +136,7 @@ def _paper_rows(view: View, options: StudyOptions) -> Iterator[Row]:
         used, gain = _spelled(budgets[list(columns)]), gains[columns]
         asked = PAPER_SCHEDULES.get(name)
         yield _Schedule(view.label, name, used if asked is None else _spelled(asked), used)
-        yield _Gain(
+        yield _SchedulesGain(
             run=view.label,
             schedule=name,
             checkpoints=len(columns),
@@ -142,13 +146,13 @@ def _paper_rows(view: View, options: StudyOptions) -> Iterator[Row]:
         )
 
 
-def _savings(deploy: DeployProtocol, options: StudyOptions) -> Iterator[_Saving]:
+def _savings(deploy: DeployProtocol, options: StudyOptions) -> Iterator[_SchedulesSaving]:
     table, settings = deploy.fit.table, deploy.settings
     whole: float | None = None
     for name, columns in _schedules(table.budgets).items():
         found = deploy.cheapest(deploy.sequences(columns))
         if found is None:
-            yield _Saving(deploy.label, name, len(columns), *([None] * 7))
+            yield _SchedulesSaving(deploy.label, name, len(columns), *([None] * 7))
             continue
         sequence, limit = found
         saving = limit.saving_pct
@@ -161,7 +165,7 @@ def _savings(deploy: DeployProtocol, options: StudyOptions) -> Iterator[_Saving]
         cost = serving_costs(
             table, columns, stops, settings.weights, cache_block=settings.cache_block
         )
-        yield _Saving(
+        yield _SchedulesSaving(
             run=deploy.label,
             schedule=name,
             checkpoints=len(columns),

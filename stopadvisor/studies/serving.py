@@ -32,13 +32,13 @@ _CACHED_SHARE = 0.1
 """A cached token's share of the price of a prompt token, while that price is swept."""
 
 
-class _Names(Row):
+class _ServingNames(Row):
     run: str = column("Run")
     regime: str = column("Serving")
 
 
-class _Paper(
-    _Names,
+class _ServingPaper(
+    _ServingNames,
     table="paper",
     title="The learned rule at peak gain, capped tokens",
     note="a token read again weighs 0.1 from a cache, 1 in a prompt; kv-fork reads none",
@@ -50,13 +50,13 @@ class _Paper(
     break_even_weight: float | None = column("Ends at weight")
 
 
-class _Own(_Names, table="own", title="The rule that each regime would choose"):
+class _Own(_ServingNames, table="own", title="The rule that each regime would choose"):
     family: str | None = column("Rule")
     checkpoints: int | None = column("Checkpoints")
     saving_pct: float | None = column("Saves (fit)", "%")
 
 
-class _Regime(
+class _ServingRegime(
     _Own,
     table="regimes",
     title="The rule chosen for {serving} under every regime",
@@ -67,7 +67,7 @@ class _Regime(
     break_even_cached: float | None = column("Ends at cached price")
 
 
-class _Tokens(_Names, table="tokens", title="What it takes, per request"):
+class _ServingTokens(_ServingNames, table="tokens", title="What it takes, per request"):
     probes: float = column("Probes")
     decoded: float = column("Decoded", "tokens")
     cached: float = column("Cached", "tokens")
@@ -93,7 +93,7 @@ class _Price(
 OUTLINE = Outline(
     "serving",
     'Section "Deployment Cost" and Appendix "Cost and Serving Profiles"',
-    (_Paper, _Regime, _Tokens, _Own, _Price),
+    (_ServingPaper, _ServingRegime, _ServingTokens, _Own, _Price),
 )
 
 
@@ -104,7 +104,7 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     return replace(found, remarks=(*found.remarks, *flat))
 
 
-def _paper_rows(view: View, options: StudyOptions) -> Iterator[_Paper]:
+def _paper_rows(view: View, options: StudyOptions) -> Iterator[_ServingPaper]:
     setting = paper_setting(view)
     found = peak_serving(setting)
     stops = first_stops(setting.scores["learned"], found.threshold)
@@ -121,7 +121,7 @@ def _paper_rows(view: View, options: StudyOptions) -> Iterator[_Paper]:
     }
     for regime, (weight, again) in read.items():
         tokens = float(again[stops].mean())
-        yield _Paper(
+        yield _ServingPaper(
             run=view.label,
             regime=regime,
             threshold=found.threshold,
@@ -147,7 +147,7 @@ def _deploy_rows(deploy: DeployProtocol, options: StudyOptions) -> Iterator[Row 
         cache_block=deploy.settings.cache_block,
     )
     for cost in costs:
-        yield _Regime(
+        yield _ServingRegime(
             run=deploy.label,
             regime=cost.serving,
             family=scorer.family,
@@ -156,7 +156,7 @@ def _deploy_rows(deploy: DeployProtocol, options: StudyOptions) -> Iterator[Row 
             break_even_probes=cost.break_even_probes,
             break_even_cached=cost.break_even_cached,
         )
-        yield _Tokens(
+        yield _ServingTokens(
             run=deploy.label,
             regime=cost.serving,
             probes=cost.probes,

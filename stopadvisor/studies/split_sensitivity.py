@@ -35,7 +35,7 @@ from stopadvisor.workload.questions import PARTS, assign_parts
 __all__ = ["OUTLINE", "run"]
 
 
-class _Summary(
+class _SplitSensitivitySummary(
     Row,
     table="summary",
     title="Five 40/60 splits at α = {alpha:g}",
@@ -84,7 +84,9 @@ class _Certified(
 
 
 OUTLINE = Outline(
-    "split-sensitivity", 'Appendix "Calibration Split Sensitivity"', (_Summary, _Seed, _Certified)
+    "split-sensitivity",
+    'Appendix "Calibration Split Sensitivity"',
+    (_SplitSensitivitySummary, _Seed, _Certified),
 )
 
 
@@ -142,9 +144,9 @@ def _summary(
     points: Sequence[OperatingPoint],
     ahead: float | None = None,
     difference: float | None = None,
-) -> _Summary:
+) -> _SplitSensitivitySummary:
     savings = [point.total_saving_pct for point in points]
-    return _Summary(
+    return _SplitSensitivitySummary(
         run=label,
         rule=rule,
         families=", ".join(dict.fromkeys(point.family for point in points)),

@@ -50,7 +50,7 @@ class _Spread(Row, table="spread", title="Over all rows"):
     peak_gain_std: float | None = column("std.")
 
 
-class _Served(
+class _TemperatureServed(
     Row,
     table="served",
     title="Expected at equal risk, {serving}",
@@ -61,7 +61,9 @@ class _Served(
     expected: Expected | None = part(Expected)
 
 
-OUTLINE = Outline("temperature", 'Appendix "Temperature Sweep"', (_Sample, _Spread, _Served))
+OUTLINE = Outline(
+    "temperature", 'Appendix "Temperature Sweep"', (_Sample, _Spread, _TemperatureServed)
+)
 
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
@@ -87,7 +89,9 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     protocols, reasons = deploy_protocols(sources, study_settings(options))
     temperatures = {row.run: row.temperature for row in samples}
     served = [
-        _Served(each.label, temperatures[each.label], each.expected(each.all_sequences()))
+        _TemperatureServed(
+            each.label, temperatures[each.label], each.expected(each.all_sequences())
+        )
         for each in protocols
     ]
     found: list[Row | str] = [*samples, _spread(samples), *served, *reasons]

@@ -37,7 +37,7 @@ __all__ = ["OUTLINE", "run"]
 _POLICY = "policy.joblib"
 
 
-class _Gain(
+class _TransferGain(
     Row,
     table="gains",
     title="Gain of the learned rule on the target's test questions",
@@ -52,7 +52,7 @@ class _Gain(
     target_trained_gain: float = column("Target-trained")
 
 
-class _Saving(
+class _TransferSaving(
     Row,
     table="savings",
     title="Exported policies on the target's test questions, {serving}",
@@ -74,7 +74,7 @@ class _Saving(
     full_accuracy: float = column("Full acc.", "share")
 
 
-OUTLINE = Outline("transfer", 'Appendix "Transfer Protocols"', (_Gain, _Saving))
+OUTLINE = Outline("transfer", 'Appendix "Transfer Protocols"', (_TransferGain, _TransferSaving))
 
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
@@ -97,7 +97,7 @@ def _gains(sources: Sequence[Source], views: Sequence[View]) -> Iterator[Row | s
     learners = [Learner.build(view.table, paper_setting(view)) for view in views]
     for a, b in permutations(range(len(sources)), 2):
         found = transfer_gains(learners[a], learners[b])
-        yield _Gain(
+        yield _TransferGain(
             source=views[a].label,
             target=views[b].label,
             type=_kind(sources[a], sources[b]),
@@ -176,9 +176,9 @@ def _trained(target: Source, settings: Settings) -> tuple[Choice, Calibration]:
     return choice, calibrate(choice, calibration)
 
 
-def _saving(source: str, target: str, row: TransferRow) -> _Saving:
+def _saving(source: str, target: str, row: TransferRow) -> _TransferSaving:
     outcome = row.outcome
-    return _Saving(
+    return _TransferSaving(
         source=source,
         target=target,
         protocol=row.protocol,
