@@ -65,7 +65,7 @@ class ServingProfile:
 
     def to_dict(self) -> dict[str, Any]:
         """What the file holds."""
-        return {"schema": SCHEMA, **asdict(self)}
+        return {"schema": SCHEMA, **asdict(self), "rows": [asdict(row) for row in self.rows]}
 
     @classmethod
     def from_dict(cls, data: Any, where: str) -> ServingProfile:

@@ -51,7 +51,7 @@ def test_a_missing_package_is_named_with_its_extra(
     package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "stopadvisor.engines.openai.load.importlib.util.find_spec",
+        "stopadvisor.engines.errors.importlib.util.find_spec",
         lambda name: None if name == package else object(),
     )
     with pytest.raises(ModelError, match=f"needs {package}, which is not installed: pip install"):
