@@ -13,6 +13,5 @@ __all__ = [
     "source",
     "stepper",
     "terms",
-    "trigger",
     "values",
 ]

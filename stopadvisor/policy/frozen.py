@@ -28,7 +28,6 @@ from stopadvisor.policy.schema import (
 from stopadvisor.policy.source import check_source, policy_source
 from stopadvisor.policy.stepper import Decision, Stepper, StopRule
 from stopadvisor.policy.terms import PolicyTerms
-from stopadvisor.policy.trigger import GridTrigger
 from stopadvisor.policy.values import (
     MAX_BYTES,
     ReadOnlyDict,
@@ -38,6 +37,7 @@ from stopadvisor.policy.values import (
     to_plain,
 )
 from stopadvisor.probes.plan import OnStop
+from stopadvisor.probes.trigger import GridTrigger
 from stopadvisor.rules.families import FAMILIES
 
 __all__ = [

@@ -19,8 +19,8 @@ from typing import Protocol
 
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.stepper import Decision
-from stopadvisor.policy.trigger import Positions, Trigger
 from stopadvisor.probes.plan import OnStop
+from stopadvisor.probes.trigger import Positions, Trigger
 
 __all__ = ["AskProbe", "Ended", "Event", "Judge", "Rule", "Session", "Show", "Stop", "Think"]
 

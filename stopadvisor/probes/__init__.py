@@ -9,4 +9,5 @@ __all__ = [
     "simulation",
     "table",
     "trajectories",
+    "trigger",
 ]

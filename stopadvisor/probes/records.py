@@ -30,8 +30,9 @@ class Checkpoint:
     answer: str
     normalized: str
     correct: bool
-    mean_logprob: float
-    mean_entropy: float
+    mean_logprob: float | None
+    """None where it was not recorded, as the entropy."""
+    mean_entropy: float | None
     entropy_source: str
     probe_tokens: int
     markers: float
@@ -66,6 +67,8 @@ class ProbeRecord:
     natural_correct: bool
     natural_answer_tokens: int
     checkpoints: tuple[Checkpoint, ...]
+    marker_positions: tuple[int, ...] | None = None
+    """Thinking tokens before each marker, probed or not; None where nobody looked for any."""
 
     def to_json(self) -> str:
         """One line of JSON, keys in the order of the fields."""
@@ -76,12 +79,14 @@ class ProbeRecord:
                     del row[name]
             if row["tail_mass"] is None:
                 del row["tail_mass"]
+        if data["marker_positions"] is None:
+            del data["marker_positions"]  # runs on a grid alone are written without
         return json.dumps(data, ensure_ascii=False, allow_nan=False)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], where: str) -> ProbeRecord:
         """Read a record back; `where` names file and line for the error message."""
-        names = {f.name for f in fields(cls)}
+        names = {f.name for f in fields(cls)} - {"marker_positions"}
         missing = sorted(names - set(data))
         if missing:
             raise ProbeError(f"{where}: field {missing[0]!r} is missing")
@@ -89,8 +94,11 @@ class ProbeRecord:
             checkpoints = tuple(Checkpoint(**row) for row in data["checkpoints"])
         except TypeError as error:
             raise ProbeError(f"{where}: field 'checkpoints': {error}") from error
+        found = data.get("marker_positions")
         return cls(
-            **{name: data[name] for name in names - {"checkpoints"}}, checkpoints=checkpoints
+            **{name: data[name] for name in names - {"checkpoints"}},
+            checkpoints=checkpoints,
+            marker_positions=None if found is None else tuple(found),
         )
 
 
@@ -170,10 +178,23 @@ def graded_table(
         entropy_source=source,
         reference=reference,
         visible_tokens=visible_tokens,
+        marker_positions=_marker_positions(records),
     )
     correct = matrix("correct", np.bool_)
     outcomes = Outcomes(correct, natural_correct, visible_correct, natural_code)
     return OpenQuestions.of(table, outcomes)
+
+
+def _marker_positions(records: Sequence[ProbeRecord]) -> NDArray[np.int64] | None:
+    """Marker positions, (n_questions, n_markers); None unless they were looked for everywhere."""
+    found = [r.marker_positions for r in records]
+    rows = [row for row in found if row is not None]
+    if len(rows) < len(found):
+        return None
+    padded = np.full((len(rows), max(map(len, rows))), NO_PROBE, dtype=np.int64)
+    for padded_row, row in zip(padded, rows, strict=True):
+        padded_row[: len(row)] = row
+    return padded
 
 
 def _natural(record: ProbeRecord) -> str | None:

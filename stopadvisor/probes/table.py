@@ -19,13 +19,24 @@ from stopadvisor.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.errors import ProbeError
 from stopadvisor.probes.plan import OnStop
 
-__all__ = ["NO_PROBE", "ProbeTable", "Reference", "answer_codes", "on_grid", "row_numbers"]
+__all__ = [
+    "EMPTY_ANSWER",
+    "NO_PROBE",
+    "ProbeTable",
+    "Reference",
+    "answer_codes",
+    "on_grid",
+    "row_numbers",
+]
 
 Reference = Literal["natural", "last-checkpoint"]
 """What full-thinking correct means: the natural answer's grade, or the last forced answer's."""
 
 NO_PROBE = -1
 """Stands in `ProbeTable.positions` where a question has no further probe."""
+
+EMPTY_ANSWER = -2
+"""Stands in `ProbeTable.answer_codes` for an answer without content."""
 
 
 def on_grid(budgets: Sequence[int] | NDArray[Any], n_questions: int) -> IntArray:
@@ -69,8 +80,10 @@ class ProbeTable:
     categories: tuple[str | None, ...]
     positions: IntArray  # (n_questions, n_checkpoints)
     """Thinking tokens before each probe, increasing; `NO_PROBE` behind the last one."""
-    answer_codes: IntArray  # (n_questions, n_checkpoints) equal numbers = same normalised answer
+    answer_codes: IntArray  # (n_questions, n_checkpoints)
+    """Equal numbers are the same normalised answer; `EMPTY_ANSWER` for one without content."""
     mean_logprob: FloatArray  # (n_questions, n_checkpoints)
+    """NaN where it was not recorded, as in `mean_entropy`."""
     mean_entropy: FloatArray  # (n_questions, n_checkpoints)
     markers: FloatArray  # (n_questions, n_checkpoints) marker count in the prefix
     probe_tokens: FloatArray  # (n_questions, n_checkpoints)
@@ -87,6 +100,11 @@ class ProbeTable:
 
     None where no visible answers were collected.  Where the trace is over it is the natural answer.
     """
+    marker_positions: IntArray | None = None  # (n_questions, n_markers)
+    """Where a marker begins, in thinking tokens before it, increasing; `NO_PROBE` behind the last.
+
+    Every marker that was found, probed there or not; None where nobody looked for any.
+    """
 
     def __post_init__(self) -> None:
         n, m = self.answer_codes.shape
@@ -94,17 +112,21 @@ class ProbeTable:
         shapes = dict.fromkeys(_MATRICES, (n, m)) | dict.fromkeys(vector, (n,))
         if self.on_stop == "answer":
             shapes["visible_tokens"] = (n, m)
+        if self.marker_positions is not None:
+            shapes["marker_positions"] = (n, np.shape(self.marker_positions)[-1])
         for name, shape in shapes.items():
             found = np.shape(getattr(self, name))
             if found != shape:
                 raise ProbeError(f"{name} must have shape {shape}, got {found}")
         self._check_positions()
         for name in ("mean_logprob", "mean_entropy", "markers", "probe_tokens"):
-            bad = ~np.isfinite(getattr(self, name))
+            values = getattr(self, name)
+            unknown = np.isnan(values) if name.startswith("mean_") else np.zeros((), dtype=bool)
+            bad = ~np.isfinite(values) & ~unknown
             if bad.any():
                 row, column = (int(i) for i in np.argwhere(bad)[0])
                 raise ProbeError(
-                    f"{name} must be finite, got {getattr(self, name)[row, column]} "
+                    f"{name} must be finite, got {values[row, column]} "
                     f"for question {self.ids[row]!r} at checkpoint {column}"
                 )
         if self.reference == "natural" and self.natural_tokens is None:
@@ -194,6 +216,19 @@ class ProbeTable:
         return found if self.is_grid else found & (self._rows != NO_PROBE)
 
     @property
+    def knows_logprob(self) -> bool:
+        """Whether every probe that happens online has a log-probability."""
+        return self._knows(self.mean_logprob)
+
+    @property
+    def knows_entropy(self) -> bool:
+        """Whether every probe that happens online has an entropy."""
+        return self._knows(self.mean_entropy)
+
+    def _knows(self, values: FloatArray) -> bool:
+        return self.entropy_source != "none" and not bool((np.isnan(values) & self.live).any())
+
+    @property
     def on_stop(self) -> OnStop:
         """What a stopped question gets: ``answer`` where visible answers were collected."""
         return "probe" if self.visible_tokens is None else "answer"
@@ -281,15 +316,16 @@ def answer_codes(
     Returns
     -------
     codes : ndarray of int, shape (n_questions, n_checkpoints)
-        -1 where there is none.
+        `EMPTY_ANSWER` for an empty text, -1 where there is none.
     natural_codes : ndarray of int, shape of `natural`
         -1 where it is empty or there is none.
     """
     there = np.ones(answers.shape, dtype=bool) if probed is None else probed
     # As objects: arrays of text drop trailing NULs, and the stepper compares whole strings.
-    distinct, numbers = np.unique(answers[there].astype(object), return_inverse=True)
+    texts = answers[there].astype(object)
+    distinct, numbers = np.unique(texts, return_inverse=True)
     codes = np.full(answers.shape, -1, dtype=np.int64)
-    codes[there] = numbers
+    codes[there] = np.where(texts == "", EMPTY_ANSWER, numbers)
     known = {text: number for number, text in enumerate(distinct.tolist())}
     found = [known.setdefault(text, len(known)) if text else -1 for text in natural]
     return codes, np.array(found, dtype=np.int64)

@@ -33,13 +33,15 @@ REPORT = "report.html"
 
 _FRACTIONS = (0.4, 0.4, 0.2)
 
+# What a look is about, in this order; written ledgers hold hashes of it.
 _FINGERPRINT = (
     *("ids", "keys", "groups", "samples", "tasks", "categories", "positions", "correct"),
     *("answer_codes", "mean_logprob", "mean_entropy", "markers", "probe_tokens", "trace_tokens"),
     *("prompt_tokens", "natural_correct", "natural_tokens", "truncated", "suffix_tokens"),
-    *("entropy_source", "reference", "visible_correct", "visible_tokens"),
+    *("entropy_source", "reference", "visible_correct", "visible_tokens", "marker_positions"),
 )
-"""What a look is about, in this order; written ledgers hold hashes of it."""
+_WHERE_COLLECTED = ("visible_correct", "visible_tokens", "marker_positions")
+"""Ledgers name data that were collected without these fields."""
 
 Part = Literal["fit", "calibration", "test"]
 
@@ -79,8 +81,8 @@ class Source:
         for name in _FINGERPRINT:
             where = table.outcomes if name in Outcomes.__dataclass_fields__ else table
             value = getattr(where, name)
-            if value is None and name.startswith("visible_"):
-                continue  # not collected; ledgers name data without these fields
+            if value is None and name in _WHERE_COLLECTED:
+                continue
             if name == "positions" and table.is_grid:
                 name, value = "budgets", table.budgets
             data = value.tobytes() if isinstance(value, np.ndarray) else repr(value).encode()

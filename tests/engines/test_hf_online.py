@@ -18,8 +18,8 @@ from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.policy.requests import Reply, make_requests, policy_plan
-from stopadvisor.policy.trigger import MarkerTrigger
 from stopadvisor.probes.plan import RawTrace
+from stopadvisor.probes.trigger import MarkerTrigger
 from stopadvisor.workload.questions import Question, read_workload
 from tests.engines.online_policies import TINY_REASONER, WatchedRule, bound, rule
 from tests.policy.test_trigger import searched

@@ -19,7 +19,7 @@ from stopadvisor.engines.openai.online import connect
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.policy.frozen import save_policy
 from stopadvisor.policy.requests import Reply, ThinkingMode, make_requests, policy_plan
-from stopadvisor.policy.trigger import MarkerTrigger
+from stopadvisor.probes.trigger import MarkerTrigger
 from tests.engines.fake_server import BREAKS, FAULTS, FakeServer, Story, end_id, fake_server, ids_of
 from tests.engines.online_policies import WatchedRule
 from tests.engines.test_openai_online import (

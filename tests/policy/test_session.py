@@ -17,12 +17,12 @@ from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy
 from stopadvisor.policy.session import AskProbe, Ended, Session, Show, Stop, Think
 from stopadvisor.policy.stepper import Decision
-from stopadvisor.policy.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
 from stopadvisor.probes.records import ProbeRecord
+from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
-from tests.policy.test_trigger import MARKERS, walked
 from tests.policy_content import family_content, full_budget_content
+from tests.probes.test_trigger import MARKERS, walked
 
 POLICIES = Path(__file__).parents[2] / "policies"
 CLOSER = (8, 9)

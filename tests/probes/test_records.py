@@ -14,7 +14,7 @@ from stopadvisor.constants import PROBE_CAP
 from stopadvisor.errors import ProbeError
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.probes.records import Checkpoint, ProbeRecord, graded_table
-from stopadvisor.probes.table import NO_PROBE, answer_codes
+from stopadvisor.probes.table import EMPTY_ANSWER, NO_PROBE, answer_codes
 from stopadvisor.runs.archives import read_archive
 from tests.populations import POPULATIONS, renamed
 
@@ -170,6 +170,39 @@ def test_a_natural_answer_that_no_probe_gave_has_a_number_of_its_own() -> None:
     assert table.outcomes.natural_code[2] == -1
 
 
+def test_an_empty_answer_is_told_from_others() -> None:
+    rows = (checkpoint(0, answer="", normalized=""), checkpoint(64), checkpoint(128))
+    (codes,) = graded_table([record(checkpoints=rows)]).answer_codes.tolist()
+    assert codes[0] == EMPTY_ANSWER
+    assert codes[1] == codes[2] >= 0
+
+
+def test_log_probabilities_may_be_unknown() -> None:
+    unknown = checkpoint(128, mean_logprob=None, mean_entropy=None)
+    rows = (checkpoint(0), checkpoint(64, mean_entropy=None), unknown)
+    whole = record(checkpoints=rows)
+    assert ProbeRecord.from_dict(json.loads(whole.to_json()), "here") == whole
+    table = graded_table([whole])  # it thinks 90 tokens: the last probe does not happen online
+    assert np.isnan(table.mean_logprob).tolist() == [[False, False, True]]
+    assert table.knows_logprob
+    assert not table.knows_entropy
+    assert not graded_table([record(checkpoints=rows, trace_tokens=200)]).knows_logprob
+    none = tuple(replace(row, entropy_source="none") for row in rows)
+    assert not graded_table([record(checkpoints=none)]).knows_logprob
+
+
+def test_marker_positions_are_kept() -> None:
+    found = [record("a", marker_positions=(10, 70, 80)), record("b", marker_positions=())]
+    for each in found:
+        assert ProbeRecord.from_dict(json.loads(each.to_json()), "here") == each
+    table = graded_table(found)
+    assert table.marker_positions is not None
+    assert table.marker_positions.tolist() == [[10, 70, 80], [NO_PROBE] * 3]
+    assert table.take(np.array([1])).marker_positions is not None
+    assert graded_table([found[0], record("c")]).marker_positions is None
+    assert "marker_positions" not in record("c").to_json()
+
+
 def test_a_question_and_one_entropy_source_are_required() -> None:
     with pytest.raises(ProbeError, match="no finished question"):
         graded_table([])
@@ -190,7 +223,7 @@ def test_arrays_are_read_only() -> None:
         ({"trace_tokens": np.zeros(4, dtype=int)}, r"trace_tokens must have shape \(3,\)"),
         ({"markers": np.zeros((3, 9))}, r"markers must have shape \(3, 10\)"),
         ({"positions": np.zeros((3, 10), dtype=int)}, "strictly increasing"),
-        ({"mean_logprob": np.full((3, 10), np.nan)}, "mean_logprob must be finite, got nan"),
+        ({"mean_logprob": np.full((3, 10), np.inf)}, "mean_logprob must be finite, got inf"),
         ({"natural_tokens": None}, "needs natural answers"),
     ],
 )

@@ -22,8 +22,8 @@ from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.traces import Kept
 from stopadvisor.policy.requests import Reply, Request
 from stopadvisor.policy.stepper import Decision
-from stopadvisor.policy.trigger import GridTrigger
 from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.probes.trigger import GridTrigger
 from stopadvisor.rules.serving_profile import PerTokenSeconds, ProfileRow
 
 __all__ = ["device_name", "measure_questions", "measure_tokens", "spread_budgets"]

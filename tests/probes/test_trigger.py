@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
+from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
 
 MARKERS = ((1,), (2, 3), (2, 2, 4))
 
