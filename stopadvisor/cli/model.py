@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stopadvisor.cli.options import Decorator, declare, json_object, option
+from stopadvisor.cli.options import Decorator, Parsed, declare, option, parse_object
+from stopadvisor.policy.template_arguments import reserved_arguments
 
 if TYPE_CHECKING:
     from stopadvisor.engines.hf.engine import HfEngine
@@ -151,9 +152,17 @@ _LOCAL = (
     ),
 )
 
+
+def _template_arguments(text: str) -> dict[str, Any]:
+    arguments = parse_object(text)
+    for name in reserved_arguments(arguments):
+        raise ValueError(f"expected arguments of the template's own ({name!r} is reserved)")
+    return arguments
+
+
 CHAT_TEMPLATE = _model(
     "--chat-template-kwargs",
-    type=json_object,
+    type=Parsed("json", _template_arguments),
     default="{}",
     help='Passed to the chat template, such as {"enable_thinking": true}.',
 )

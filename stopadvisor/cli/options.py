@@ -26,8 +26,8 @@ __all__ = [
     "SectionOption",
     "declare",
     "emit",
-    "json_object",
     "option",
+    "parse_object",
     "take",
 ]
 
@@ -108,7 +108,8 @@ class Parsed(click.ParamType[Any]):
             self.fail(f"{error}, got {value!r}", param, ctx)
 
 
-def _json_object(text: str) -> dict[str, Any]:
+def parse_object(text: str) -> dict[str, Any]:
+    """Parse a JSON object; a ValueError says what was expected, as `Parsed` wants it."""
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -116,9 +117,6 @@ def _json_object(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("expected a JSON object")
     return value
-
-
-json_object = Parsed("json", _json_object)
 
 
 # --- What every command prints --------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import Any
 
 from stopadvisor.engines.errors import first_line
 from stopadvisor.errors import ModelError
+from stopadvisor.policy.template_arguments import reserved_arguments
 from stopadvisor.probes.plan import Check, Prompt
 
 __all__ = ["KNOWN_MARKERS", "Chat", "Marker", "find_markers"]
@@ -144,8 +145,11 @@ class Chat:
         Raises
         ------
         ModelError
-            No chat template, no markers, or a template that fails or keeps thinking off.
+            No chat template, no markers, a template that fails or keeps thinking off, or arguments
+            that would replace it.
         """
+        for name in reserved_arguments(template_kwargs or {}):
+            raise ModelError(f"chat template argument {name!r} is reserved: rendering sets it")
         if not tokenizer.chat_template:
             raise ModelError(
                 f"{_name(tokenizer)} has no chat template: a reasoning "

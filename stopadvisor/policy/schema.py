@@ -25,6 +25,7 @@ from stopadvisor.policy.checks import (
     where,
     whole,
 )
+from stopadvisor.policy.template_arguments import reserved_arguments
 from stopadvisor.policy.values import short_repr
 from stopadvisor.rules.families import FAMILIES, SCALAR_FAMILIES, display_threshold
 from stopadvisor.rules.features import FEATURES, TEXT_FEATURES
@@ -80,6 +81,15 @@ _PROMPT_TEMPLATE = FieldCheck(
     "a string, a dict of strings by task, or null",
     lambda value, name: (_TEMPLATES if type(value) is dict else _TEMPLATE)(value, name),
 )
+
+
+def _check_template_arguments(value: Any, name: str) -> None:
+    expect(type(value) is dict, name, "a dict", value)
+    for key in reserved_arguments(value):
+        raise PolicyError(
+            f"field '{name}': argument {short_repr(key)} is reserved: "
+            "it would replace what the policy is bound to"
+        )
 
 
 def _is_timestamp(value: Any) -> bool:
@@ -143,7 +153,9 @@ FIELDS: dict[str, FieldCheck] = {
     "prompt_template": _PROMPT_TEMPLATE.means(
         "Text around a question, with `{question}` in it; null for none."
     ),
-    "chat_template_kwargs": _ANY_DICT.means("Arguments of the model's chat template."),
+    "chat_template_kwargs": FieldCheck(
+        "a dict without names that the rendering itself sets", _check_template_arguments
+    ).means("Arguments of the model's chat template; `chat_template` and its like are refused."),
     "sampling": _ANY_DICT.means("How thinking is drawn: `greedy`, `temperature`, `seed`."),
     "max_think": nullable(whole(1)).means("Most thinking tokens of a request."),
     "model": nullable(

@@ -439,6 +439,10 @@ def test_cues_have_names(bench: Bench) -> None:
         (["--prompt-template", "a\nb"], "expected a text that contains {question}"),
         (["--chat-template-kwargs", "[1]"], "expected a JSON object, got '[1]'"),
         (["--chat-template-kwargs", "{"], "expected a JSON object"),
+        (
+            ["--chat-template-kwargs", '{"chat_template": "x"}'],
+            "('chat_template' is reserved), got",
+        ),
         (["--greedy", "--temperature", "0.5"], "exclude each other"),
         (["--temperature", "0"], "'--temperature'"),
         (["--budgets", "0,300"], "--budgets must end at --max-think 256 or before, got 300"),

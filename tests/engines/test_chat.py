@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from inspect import signature
+
 import pytest
 
 from stopadvisor.engines.chat import Chat, find_markers
 from stopadvisor.errors import ModelError
+from stopadvisor.policy.template_arguments import reserved_arguments
 from tests.engines.tiny import TEMPLATE, byte_tokenizer
 
 USER = [{"role": "user", "content": "Is <think> a word?"}]
@@ -26,6 +29,19 @@ def test_a_template_that_opens_the_thinking_is_used_as_it_stands() -> None:
 def test_a_template_that_turns_thinking_off_is_refused() -> None:
     with pytest.raises(ModelError, match=r"thinking must be on, got .*'off': True"):
         Chat.of(byte_tokenizer(), template_kwargs={"off": True})
+
+
+def test_every_parameter_of_the_rendering_is_reserved() -> None:
+    parameters = signature(byte_tokenizer().apply_chat_template).parameters.values()
+    named = {p.name: None for p in parameters if p.kind is not p.VAR_KEYWORD}
+    assert reserved_arguments(named) == sorted(named)
+    assert reserved_arguments({"enable_thinking": True, "reasoning_effort": "high"}) == []
+
+
+@pytest.mark.parametrize("name", ["chat_template", "messages", "eos_token"])
+def test_a_template_is_not_replaced_by_an_argument(name: str) -> None:
+    with pytest.raises(ModelError, match=f"argument '{name}' is reserved"):
+        Chat.of(byte_tokenizer(), template_kwargs={name: "{{ 1 }}"})
 
 
 def test_thinking_of_earlier_turns_is_not_this_turns() -> None:
