@@ -8,7 +8,8 @@ from typing import Any
 
 from stopadvisor.answers.normal_form import GRADER, NORMALIZER
 from stopadvisor.constants import DEFAULT_CUE, MARKERS, PROMPT_TEMPLATES
-from stopadvisor.rules.families import FAMILIES, display_threshold
+from stopadvisor.policy.frozen import FAMILIES
+from stopadvisor.rules.families import display_threshold
 from stopadvisor.rules.features import FEATURES, TEXT_FEATURES
 
 __all__ = [

@@ -18,6 +18,7 @@ from stopadvisor.errors import PolicyError
 from stopadvisor.policy.file import Format, decode, encode, read_bytes, replace_file
 from stopadvisor.policy.golden import make_golden, replay_golden
 from stopadvisor.policy.schema import (
+    FAMILIES,
     FIELDS,
     MIXED_TASKS,
     POLICY_SCHEMA,
@@ -38,7 +39,6 @@ from stopadvisor.policy.values import (
 )
 from stopadvisor.probes.plan import OnStop
 from stopadvisor.probes.trigger import GridTrigger
-from stopadvisor.rules.families import FAMILIES
 
 __all__ = [
     "FAMILIES",

@@ -27,10 +27,11 @@ from stopadvisor.policy.checks import (
 )
 from stopadvisor.policy.template_arguments import reserved_arguments
 from stopadvisor.policy.values import short_repr
-from stopadvisor.rules.families import FAMILIES, SCALAR_FAMILIES, display_threshold
+from stopadvisor.rules.families import SCALAR_FAMILIES, display_threshold
 from stopadvisor.rules.features import FEATURES, TEXT_FEATURES
 
 __all__ = [
+    "FAMILIES",
     "FIELDS",
     "MIXED_TASKS",
     "POLICY_SCHEMA",
@@ -45,6 +46,9 @@ POLICY_SCHEMA = 1
 
 MIXED_TASKS = "mixed"
 """`task` of a policy whose questions each bring their own."""
+
+FAMILIES = ("learned", "learned-boosted", "learned-text", *SCALAR_FAMILIES)
+"""Families that this schema knows."""
 
 _MAX_CHECKPOINTS = 1024
 _MAX_TREES = 500

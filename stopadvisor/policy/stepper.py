@@ -66,7 +66,7 @@ class StopRule:
         """Take the rule out of a checked content."""
         family, features = content["family"], content["features"]
         used = set(features)
-        linear = family in ("learned", "learned-text")
+        linear = family in ("learned", "learned-keeps", "learned-text")
         positions = tuple(FEATURES.index(name) for name in features)
         return cls(
             family=family,

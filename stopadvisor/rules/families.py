@@ -7,29 +7,51 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["FAMILIES", "LEARNED_FAMILIES", "SCALAR_FAMILIES", "display_threshold", "rule_name"]
+__all__ = [
+    "AGREEMENT_FAMILIES",
+    "FAMILIES",
+    "LEARNED_FAMILIES",
+    "SCALAR_FAMILIES",
+    "STOP_SCALARS",
+    "display_threshold",
+    "rule_name",
+]
 
 SCALAR_FAMILIES = ("confidence", "entropy", "run-stability", "confidence-leap")
 """Paper, Appendix "Risk-Controlled Scalar Comparisons": the pool of BestScalar, in its order."""
 
-LEARNED_FAMILIES = ("learned", "learned-boosted", "learned-text")
-"""Families behind which a fitted model stands."""
+AGREEMENT_FAMILIES = ("agreement", "agreement-scaled")
+"""How many thinking tokens the present answer has stood; scaled: over the root of the position."""
 
-FAMILIES = (*LEARNED_FAMILIES, *SCALAR_FAMILIES)
-"""Families a policy can stop by; the audit-only ones are never exported."""
+LEARNED_FAMILIES = ("learned", "learned-keeps", "learned-boosted", "learned-text")
+"""Families behind which a fitted model stands.
+
+``learned-keeps`` is fitted on "right, or full thinking is wrong too".  ``learned-text`` is written
+no more: a learned rule whose features read no log-probability is the same.
+"""
+
+STOP_SCALARS = (*SCALAR_FAMILIES, *AGREEMENT_FAMILIES, "deer")
+"""Families that read probes without a fitted model; ``deer`` is confidence at markers."""
+
+FAMILIES = (*LEARNED_FAMILIES, *STOP_SCALARS, "fixed-budget")
+"""Families a policy can stop by; the audit-only ones are never exported.
+
+``fixed-budget`` asks no probe: its score is the number of thinking tokens.
+"""
 
 
 def display_threshold(family: str, linear: float) -> float:
     """Turn a threshold on the linear scale into the number people know.
 
-    A probability for the learned families, a confidence for ``confidence``, else the same number.
+    A probability for the learned families, a confidence for ``confidence`` and ``deer``, else the
+    same number: thinking tokens for ``agreement`` and ``fixed-budget``.
 
     Raises
     ------
     OverflowError
         The confidence would pass all numbers.
     """
-    if family == "confidence":
+    if family in ("confidence", "deer"):
         return math.exp(linear)
     if family.startswith("learned"):
         small = math.exp(-abs(linear))  # never overflows, and keeps both tails exact
@@ -44,10 +66,15 @@ def rule_name(family: str) -> str:
 
 _NAMES = {
     "learned": "the learned rule",
+    "learned-keeps": "the learned rule that keeps right answers",
     "learned-boosted": "the boosted learned rule",
     "learned-text": "the text-only learned rule",
     "confidence": "confidence alone",
     "entropy": "entropy alone",
     "run-stability": "run stability alone",
     "confidence-leap": "confidence leaps alone",
+    "agreement": "agreement alone",
+    "agreement-scaled": "agreement alone, scaled by depth",
+    "deer": "confidence at markers alone",
+    "fixed-budget": "a fixed budget",
 }

@@ -1,23 +1,36 @@
-"""The eight prefix-observable features, and the two audit features.
+"""What a learned rule reads at a probe: the paper's eight features, and those of positions.
 
 Everything at checkpoint j is computed from checkpoints 0…j of the policy's own schedule.  Two of
-the eight measure how far along the grid a checkpoint is, so they take a grid.  The online stepper
-computes the same numbers one checkpoint at a time; both use the same float64 operations, so that a
-replayed run gives bit-identical features.  Knows no model and no labels.
+the paper's eight measure how far along the grid a checkpoint is, so they take a grid; those of
+positions count thinking tokens instead.  The online stepper computes the same numbers one
+checkpoint at a time; both use the same float64 operations, so that a replayed run gives
+bit-identical features.  Knows no model and no labels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stopadvisor.arrays import FloatArray, IntArray
 from stopadvisor.errors import ProbeError
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.table import EMPTY_ANSWER, ProbeTable
 
-__all__ = ["AUDIT_FEATURES", "FEATURES", "TEXT_FEATURES", "feature_array", "run_lengths"]
+__all__ = [
+    "AUDIT_FEATURES",
+    "FEATURES",
+    "MOST_LOG_ODDS",
+    "POSITION_FEATURES",
+    "SUREST_LOGPROB",
+    "TEXT_FEATURES",
+    "feature_array",
+    "run_lengths",
+    "standing_tokens",
+]
 
 FEATURES = (
     "budget_fraction",
@@ -31,12 +44,34 @@ FEATURES = (
 )
 """Paper, Appendix, Table "Deployment feature definitions", in its order."""
 
+POSITION_FEATURES = (
+    "position",
+    "log_position",
+    "log_run",
+    "log_votes",
+    "vote_fraction",
+    "tokens_since_probe",
+    "answer_log_odds",
+)
+"""Features of probes that stand anywhere, counted in thinking tokens and in probes made so far.
+
+An empty answer equals none here: its run is 0 and it gets no votes.
+"""
+
+MOST_LOG_ODDS = 12.0
+"""Log-odds beyond which a confidence is a matter of rounding; `answer_log_odds` is clipped there."""
+
+SUREST_LOGPROB = -1e-12
+"""Nats; the log-odds of a confidence of 1 would be infinite."""
+
 AUDIT_FEATURES = ("ended", "think_tokens")
 """Natural end marker seen, and observed thinking length: they leak length (paper, Section
 "Prefix-Observable Features"), so no exported policy uses them."""
 
-TEXT_FEATURES = tuple(f for f in FEATURES if f not in ("answer_logprob", "answer_entropy"))
-"""What an endpoint without log-probabilities still shows."""
+_LOGPROB_FEATURES = ("answer_logprob", "answer_entropy", "answer_log_odds")
+
+TEXT_FEATURES = tuple(f for f in FEATURES if f not in _LOGPROB_FEATURES)
+"""Of the paper's eight, what an endpoint without log-probabilities still shows."""
 
 
 def run_lengths(answer_codes: IntArray) -> IntArray:
@@ -59,12 +94,60 @@ def run_lengths(answer_codes: IntArray) -> IntArray:
     return np.asarray(index - started + 1, dtype=np.int64)
 
 
-def _vote_shares(answer_codes: IntArray) -> FloatArray:
-    n_checkpoints = answer_codes.shape[1]
-    votes = np.empty(answer_codes.shape)
-    for j in range(n_checkpoints):
+def standing_tokens(positions: IntArray, answer_codes: IntArray) -> IntArray:
+    """Thinking tokens for which the present answer has stood.
+
+    Parameters
+    ----------
+    positions : ndarray of int, shape (n_questions, n_checkpoints), or (1, n_checkpoints) for a grid
+        Thinking tokens before each probe.
+    answer_codes : ndarray of int, shape (n_questions, n_checkpoints)
+
+    Returns
+    -------
+    ndarray of int, shape (n_questions, n_checkpoints)
+        The position minus the one at which the answer's run began; 0 for a run of one, and for an
+        empty answer.
+    """
+    runs = run_lengths(answer_codes)
+    began = np.arange(answer_codes.shape[1]) - runs + 1
+    rows = np.broadcast_to(positions, answer_codes.shape)
+    stood = rows - np.take_along_axis(rows, began, axis=1)
+    return np.where(answer_codes == EMPTY_ANSWER, 0, stood)
+
+
+def _votes(answer_codes: IntArray) -> IntArray:
+    """How many answers so far equal this one, itself included."""
+    votes = np.empty(answer_codes.shape, dtype=np.int64)
+    for j in range(answer_codes.shape[1]):
         votes[:, j] = (answer_codes[:, : j + 1] == answer_codes[:, j : j + 1]).sum(axis=1)
-    return votes / np.arange(1, n_checkpoints + 1)
+    return votes
+
+
+def _mapped(function: Callable[[float], float], whole: IntArray) -> FloatArray:
+    """A function of Python floats, of each of many equal integers.
+
+    numpy's own vectorised logarithms may differ from the C library's in the last bit; the stepper
+    uses the latter.
+    """
+    distinct, places = np.unique(whole, return_inverse=True)
+    values = np.array([function(float(value)) for value in distinct.tolist()])
+    return np.asarray(values[places].reshape(whole.shape), dtype=np.float64)
+
+
+def _log_odds(logprob: FloatArray) -> FloatArray:
+    """Log-odds of the confidence exp(logprob), clipped; NaN where it is unknown."""
+    unsure = np.minimum(logprob, SUREST_LOGPROB).ravel()
+    rest = np.empty(unsure.size)
+    # In pieces: lists of Python floats take four times the room.
+    for start in range(0, unsure.size, _PIECE):
+        piece = unsure[start : start + _PIECE].tolist()
+        rest[start : start + _PIECE] = [math.log(-math.expm1(value)) for value in piece]
+    odds = logprob - rest.reshape(logprob.shape)
+    return np.clip(odds, -MOST_LOG_ODDS, MOST_LOG_ODDS)
+
+
+_PIECE = 1 << 16
 
 
 def feature_array(
@@ -128,14 +211,36 @@ def feature_array(
         elif name == "run_length":
             column[:] = run_lengths(codes)
         elif name == "vote_share":
-            column[:] = _vote_shares(codes)
+            column[:] = _votes(codes) / np.arange(1, n_scheduled + 1)
         elif name == "marker_density":
             prefix = table.think_tokens[:, columns].astype(np.float64)
             column[:] = np.where(prefix > 0, table.markers[:, columns] / np.maximum(prefix, 1), 0.0)
+        elif name in POSITION_FEATURES:
+            column[:] = _position_feature(name, table, columns)
         elif name == "ended":
             column[:] = table.ended[:, columns]
         elif name == "think_tokens":
             column[:] = table.think_tokens[:, columns]
         else:
-            raise ProbeError(f"feature must be one of {FEATURES + AUDIT_FEATURES}, got {name!r}")
+            known = FEATURES + POSITION_FEATURES + AUDIT_FEATURES
+            raise ProbeError(f"feature must be one of {known}, got {name!r}")
     return out
+
+
+def _position_feature(name: str, table: ProbeTable, columns: NDArray[np.int64]) -> NDArray[Any]:
+    """One of `POSITION_FEATURES`; of a grid's positions one row, which stands for all."""
+    if name == "answer_log_odds":
+        return _log_odds(table.mean_logprob[:, columns])
+    positions = table.positions_at(columns)
+    if name == "position":
+        return positions
+    if name == "log_position":
+        return _mapped(math.log, np.maximum(positions, 1))
+    if name == "tokens_since_probe":
+        return np.diff(positions, axis=1, prepend=0)
+    codes = table.answer_codes[:, columns]
+    count = run_lengths(codes) if name == "log_run" else _votes(codes)
+    count[codes == EMPTY_ANSWER] = 0
+    if name == "vote_fraction":
+        return count / np.arange(1, columns.size + 1)
+    return _mapped(math.log1p, count)

@@ -23,8 +23,8 @@ from stopadvisor.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.constants import LOGISTIC_C, LOGISTIC_MAX_ITER, N_FOLDS
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.table import ProbeTable
-from stopadvisor.rules.families import SCALAR_FAMILIES
-from stopadvisor.rules.features import FEATURES, run_lengths
+from stopadvisor.rules.families import AGREEMENT_FAMILIES, STOP_SCALARS
+from stopadvisor.rules.features import FEATURES, run_lengths, standing_tokens
 
 __all__ = ["LinearModel", "fit_logistic", "out_of_fold", "paper_folds", "scalar_scores"]
 
@@ -40,18 +40,20 @@ _exp = np.frompyfunc(math.exp, 1, 1)
 def scalar_scores(
     family: str, table: ProbeTable, schedule: Sequence[int] | None = None
 ) -> FloatArray:
-    """Linear score of a scalar family over a schedule.
+    """Linear score of a family without a fitted model, over a schedule.
 
     Returns
     -------
     ndarray of float, shape (n_questions, n_scheduled)
-        ``confidence``: mean log-probability; ``entropy``: minus the mean entropy (nats);
-        ``run-stability``: run length of the answer; ``confidence-leap``: max(0, c_j - c_{j-1}) c_j
-        with c the confidence, 0 at the first checkpoint (paper, Appendix "Risk-Controlled Scalar
-        Comparisons").
+        ``confidence`` and ``deer``: mean log-probability; ``entropy``: minus the mean entropy
+        (nats); ``run-stability``: run length of the answer; ``confidence-leap``: max(0, c_j -
+        c_{j-1}) c_j with c the confidence, 0 at the first checkpoint (paper, Appendix
+        "Risk-Controlled Scalar Comparisons"); ``agreement``: thinking tokens for which the answer
+        has stood; ``agreement-scaled``: these over the root of the position; ``fixed-budget``: the
+        position.
     """
     columns = np.arange(table.n_checkpoints) if schedule is None else np.asarray(schedule)
-    if family == "confidence":
+    if family in ("confidence", "deer"):
         return table.mean_logprob[:, columns]
     if family == "entropy":
         return -table.mean_entropy[:, columns]
@@ -62,7 +64,14 @@ def scalar_scores(
         leap = np.zeros_like(confidence)
         leap[:, 1:] = np.maximum(0.0, confidence[:, 1:] - confidence[:, :-1]) * confidence[:, 1:]
         return leap
-    raise CalibrationError(f"scalar family must be one of {SCALAR_FAMILIES}, got {family!r}")
+    positions = table.positions_at(columns)
+    if family in AGREEMENT_FAMILIES:
+        stood = standing_tokens(positions, table.answer_codes[:, columns]).astype(np.float64)
+        return stood if family == "agreement" else stood / np.sqrt(np.maximum(positions, 1))
+    if family == "fixed-budget":
+        return np.broadcast_to(positions, (table.n_questions, columns.size)).astype(np.float64)
+    known = (*STOP_SCALARS, "fixed-budget")
+    raise CalibrationError(f"scalar family must be one of {known}, got {family!r}")
 
 
 @dataclass(frozen=True)

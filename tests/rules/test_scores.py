@@ -60,8 +60,8 @@ def test_scalar_families_equal_their_definition(family: str, schedule: list[int]
 
 def test_an_unknown_family_is_refused() -> None:
     table = FREE_FORM.draw(2, np.random.default_rng(0))
-    with pytest.raises(CalibrationError, match="got 'deer'"):
-        scalar_scores("deer", table)
+    with pytest.raises(CalibrationError, match="got 'puma'"):
+        scalar_scores("puma", table)
 
 
 # --- Logistic regression --------------------------------------------------------------------------
