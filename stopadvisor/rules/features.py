@@ -59,7 +59,7 @@ An empty answer equals none here: its run is 0 and it gets no votes.
 """
 
 MOST_LOG_ODDS = 12.0
-"""Log-odds beyond which a confidence is a matter of rounding; `answer_log_odds` is clipped there."""
+"""Log-odds beyond which confidence is a matter of rounding; `answer_log_odds` is clipped there."""
 
 SUREST_LOGPROB = -1e-12
 """Nats; the log-odds of a confidence of 1 would be infinite."""

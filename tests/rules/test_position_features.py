@@ -98,12 +98,12 @@ def test_what_lies_behind_the_last_probe_changes_nothing() -> None:
     }
     assert not live.all()
     changed = replace(table, **other)
-    before = feature_array(table, None, POSITION_FEATURES)
-    after = feature_array(changed, None, POSITION_FEATURES)
-    assert np.array_equal(before[live], after[live])
+    features = feature_array(table, None, POSITION_FEATURES)
+    again = feature_array(changed, None, POSITION_FEATURES)
+    assert np.array_equal(features[live], again[live])
     for family in (*SCORES, *STOP_SCALARS):
-        pair = [scalar_scores(family, t)[live] for t in (table, changed)]
-        assert np.array_equal(*pair)
+        one, other = (scalar_scores(family, t)[live] for t in (table, changed))
+        assert np.array_equal(one, other)
 
 
 @pytest.mark.parametrize("ragged", [True, False], ids=["own-positions", "grid"])
