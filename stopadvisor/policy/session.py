@@ -8,6 +8,9 @@ A trace is probed only inside, never where it ends, because that is how policies
 position lies inside for certain once as many tokens were drawn after it as the closer has: had the
 thinking ended at the position, the closer would be complete by then.
 
+Where the trigger has a last position that stops everybody (`stop_at`), no score decides there: the
+forced answer is asked for only where it is the reply.
+
 Knows counts, token ids and decisions.  Does not know models, text, time, or how a probe is sent.
 """
 
@@ -65,7 +68,7 @@ class Stop:
     position: int
     """Thinking tokens before the stop."""
     index: int
-    """Checkpoint at which it stopped."""
+    """Checkpoint at which it stopped: so many were judged before it."""
     reply: OnStop
     """What is served: the forced answer that was just judged, or a visible answer written after
     the closed thinking."""
@@ -171,6 +174,7 @@ class Session:
         "_positions",
         "_probes",
         "_shown",
+        "_stop_at",
         "_streams",
         "_thinking",
     )
@@ -196,12 +200,15 @@ class Session:
         self._cut = False
         self._shown = 0
         self._probes = 0
-        self._asked: AskProbe | None = None
+        self._asked: AskProbe | Stop | None = None
+        """What the trigger's next position calls for, until it is judged or said."""
+        self._stop_at: int | None = None
         self._last: Stop | Ended | None = None
         self._positions: Positions | None = None
         self._judge: Judge | None = None
         if rule is not None and rule.trigger.probes:
             self._positions, self._judge = rule.trigger.start(), rule.start(task)
+            self._stop_at = rule.trigger.stop_at
             if rule.trigger.needs_ids:
                 self._ids = []
 
@@ -284,7 +291,7 @@ class Session:
             No answer was asked for, or the stepper refuses this one.
         """
         asked = self._asked
-        if asked is None or self._judge is None or self._positions is None:
+        if not isinstance(asked, AskProbe) or self._judge is None or self._positions is None:
             raise PolicyError("no forced answer was asked for")
         decision = self._judge.observe(
             think_tokens=asked.position,
@@ -297,7 +304,7 @@ class Session:
         self._asked = None
         self._probes += 1
         self._positions.advance()
-        if decision.stop:
+        if decision.stop or asked.position == self._stop_at:
             self._last = Stop(asked.position, asked.index, self._on_stop)
         elif decision.natural_end:
             self._positions = None
@@ -319,12 +326,14 @@ class Session:
         if self._asked is None and self._positions is not None:
             position = self._positions.next()
             if position is not None:
-                self._asked = AskProbe(position, self._probes)
+                self._asked = self._due_at(position)
         if self._streams:
             limit = min(self._fed, self._undecided())
             if limit > self._shown:
                 start, self._shown = self._shown, limit
                 return Show(start, limit)
+        if isinstance(self._asked, Stop):
+            self._last = self._asked
         if self._asked is not None:
             return self._asked
         if self._thinking is not None:
@@ -332,6 +341,12 @@ class Session:
             return self._last
         wanted = None if self._positions is None else self._positions.wanted
         return Think(None if wanted is None else wanted + self._closer_tokens - 1)
+
+    def _due_at(self, position: int) -> AskProbe | Stop:
+        """Say what a position calls for: a forced answer, or a stop that needs none."""
+        if position == self._stop_at and self._on_stop == "answer":
+            return Stop(position, self._probes, "answer")
+        return AskProbe(position, self._probes)
 
     def _undecided(self) -> int:
         """Give the least position at which the trace may yet be stopped."""

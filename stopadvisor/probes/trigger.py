@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Literal, Protocol
 
 from stopadvisor.errors import PolicyError
@@ -72,6 +72,11 @@ class Trigger(Protocol):
         ...
 
     @property
+    def stop_at(self) -> int | None:
+        """The last position: who still thinks there is stopped, whatever the score."""
+        ...
+
+    @property
     def probes(self) -> bool:
         """Whether it gives any position at all; a policy of kind ``full-budget`` has none."""
         ...
@@ -87,6 +92,8 @@ class GridTrigger:
 
     budgets: tuple[int, ...]
     """Thinking tokens, strictly increasing; empty for no probe at all."""
+    stop_at: int | None = None
+    """The last budget, where whoever still thinks there is stopped; None: nobody is."""
     kind: Literal["grid"] = "grid"
     needs_ids: Literal[False] = False
 
@@ -96,6 +103,10 @@ class GridTrigger:
         ):
             raise PolicyError(
                 f"budgets must be strictly increasing integers >= 0, got {list(self.budgets)}"
+            )
+        if self.stop_at is not None and self.budgets[-1:] != (self.stop_at,):
+            raise PolicyError(
+                f"stop_at must be the last budget of {list(self.budgets)}, got {self.stop_at}"
             )
 
     @property
@@ -113,24 +124,42 @@ class StrideTrigger:
     """Every so many tokens, up to a cap."""
 
     every: int
-    """The first position, and the distance from each to the next."""
+    """The distance from each position to the next."""
     cap: int
     """No position lies beyond it; usually the most thinking tokens of a trace."""
+    first: int | None = None
+    """The first position; None: `every`."""
+    stop_at: int | None = None
+    """The last position, on the stride or not; the cap is then the same.  Whoever still thinks
+    there is stopped.  None: nobody is."""
     kind: Literal["stride"] = "stride"
     needs_ids: Literal[False] = False
 
     def __post_init__(self) -> None:
-        _check_at_least_one("every", self.every)
-        _check_at_least_one("cap", self.cap)
+        _check_at_least("every", self.every, 1)
+        if self.first is not None:
+            _check_at_least("first", self.first, 0)
+        if self.stop_at is None:
+            _check_at_least("cap", self.cap, 1)
+        else:
+            _check_at_least("stop_at", self.stop_at, 0)
+            object.__setattr__(self, "cap", self.stop_at)
 
     @property
     def probes(self) -> bool:
-        """Whether the first position lies below the cap."""
-        return self.every <= self.cap
+        """Whether any position lies below the cap."""
+        return self.stop_at is not None or self._first <= self.cap
+
+    @property
+    def _first(self) -> int:
+        return self.every if self.first is None else self.first
 
     def start(self) -> Positions:
         """Begin a trace."""
-        return _ListedPositions(range(self.every, self.cap + 1, self.every))
+        if self.stop_at is None:
+            return _ListedPositions(range(self._first, self.cap + 1, self.every))
+        below = range(self._first, self.stop_at, self.every)
+        return _ListedPositions(chain(below, (self.stop_at,)))
 
 
 @dataclass(frozen=True)
@@ -142,7 +171,8 @@ class MarkerTrigger:
     Ids are compared, not texts.  That a marker stands at a sentence's beginning has to show in its
     ids: a tokenizer gives ``Wait`` after a line break another id than ``wait`` after a comma.
     Distances are measured from the last position that was probed, the first from the beginning of
-    the thinking.  A marker counts if all of its tokens are thinking.
+    the thinking.  A marker counts if all of its tokens are thinking; of several that begin at the
+    same token, one.
     """
 
     markers: tuple[tuple[int, ...], ...]
@@ -150,9 +180,13 @@ class MarkerTrigger:
     min_gap: int
     """A marker that comes fewer tokens after the last probe is passed over."""
     max_probes: int
-    """No trace is probed more often."""
+    """No trace is probed more often, `stop_at` left aside."""
     every: int | None = None
     """Where no marker has come for so many tokens, probe there; None: at markers only."""
+    max_markers: int | None = None
+    """Only the first so many markers of a trace count, those passed over too; None: all."""
+    stop_at: int | None = None
+    """The last position; whoever still thinks there is stopped.  None: nobody is."""
     kind: Literal["marker"] = "marker"
     needs_ids: Literal[True] = True
     probes: Literal[True] = True
@@ -162,8 +196,12 @@ class MarkerTrigger:
             raise PolicyError(
                 f"markers must be sequences of at least one token id, got {self.markers!r}"
             )
-        _check_at_least_one("min_gap", self.min_gap)
-        _check_at_least_one("max_probes", self.max_probes)
+        _check_at_least("min_gap", self.min_gap, 1)
+        _check_at_least("max_probes", self.max_probes, 1)
+        if self.max_markers is not None:
+            _check_at_least("max_markers", self.max_markers, 1)
+        if self.stop_at is not None:
+            _check_at_least("stop_at", self.stop_at, 0)
         if self.every is not None and self.every < self.min_gap:
             raise PolicyError(f"every must be at least min_gap {self.min_gap}, got {self.every}")
 
@@ -172,9 +210,9 @@ class MarkerTrigger:
         return _MarkerPositions(self)
 
 
-def _check_at_least_one(name: str, value: int) -> None:
-    if value < 1:
-        raise PolicyError(f"{name} must be at least 1, got {value}")
+def _check_at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise PolicyError(f"{name} must be at least {least}, got {value}")
 
 
 class _ListedPositions(Positions):
@@ -215,14 +253,20 @@ class _MarkerPositions(Positions):
     def __init__(self, trigger: MarkerTrigger) -> None:
         self._trigger = trigger
         self._shortest = min(map(len, trigger.markers))
+        self._by_first: dict[int, list[tuple[int, ...]]] = {}
+        for marker in trigger.markers:
+            self._by_first.setdefault(marker[0], []).append(marker)
         self._ids: list[int] = []
         self._over = False
         self._probes = 0
         self._last = 0
         """Where the last probe was; at first the beginning of the thinking."""
         self._looked = 0
-        """No marker that counts begins at a token before this one."""
+        """All that begins before this token was looked at."""
+        self._markers = 0
+        """Markers that begin there."""
         self._found: int | None = None
+        self._stopped = False
 
     def feed(self, ids: Sequence[int] | int) -> None:
         if isinstance(ids, int):
@@ -233,12 +277,13 @@ class _MarkerPositions(Positions):
         self._over = True
 
     def next(self) -> int | None:
-        if self._found is None and self._probes < self._trigger.max_probes:
+        if self._found is None and not self._stopped:
             self._found = self._find()
         return self._found
 
     def advance(self) -> None:
         assert self._found is not None
+        self._stopped = self._found == self._trigger.stop_at
         self._last, self._found = self._found, None
         self._probes += 1
 
@@ -246,44 +291,72 @@ class _MarkerPositions(Positions):
     def wanted(self) -> int | None:
         if self._none_left:
             return None
-        least = max(self._looked, self._last + self._trigger.min_gap) + self._shortest
-        if self._trigger.every is not None:
-            least = min(least, self._last + self._trigger.every + 1)
-        return max(least, len(self._ids) + 1)
+        marker = self._next_marker
+        ends = [] if marker is None else [marker + self._shortest]
+        ends += [] if self._listed is None else [self._listed + 1]
+        return max(min(ends), len(self._ids) + 1)
 
     @property
     def earliest(self) -> int | None:
         if self._none_left:
             return None
-        least = max(self._looked, self._last + self._trigger.min_gap)
-        if self._trigger.every is not None:
-            least = min(least, self._last + self._trigger.every)
-        return least
+        return min(p for p in (self._next_marker, self._listed) if p is not None)
+
+    @property
+    def _next_marker(self) -> int | None:
+        """The least that the position of a marker can be; None if none counts any more."""
+        trigger = self._trigger
+        if self._stopped or self._probes >= trigger.max_probes:
+            return None
+        if trigger.max_markers is not None and self._markers >= trigger.max_markers:
+            return None
+        return max(self._looked, self._last + trigger.min_gap)
+
+    @property
+    def _listed(self) -> int | None:
+        """The position that comes if no marker does before it; None for none."""
+        trigger = self._trigger
+        if self._stopped:
+            return None
+        if trigger.every is None or self._probes >= trigger.max_probes:
+            return trigger.stop_at
+        after = self._last + trigger.every
+        return after if trigger.stop_at is None else min(after, trigger.stop_at)
 
     @property
     def _none_left(self) -> bool:
-        return self._probes == self._trigger.max_probes or (self._over and self.next() is None)
+        nothing = self._next_marker is None and self._listed is None
+        return nothing or (self._over and self.next() is None)
 
     def _find(self) -> int | None:
-        trigger, ids = self._trigger, self._ids
-        start = max(self._looked, self._last + trigger.min_gap)
-        end = len(ids) if trigger.every is None else min(len(ids), self._last + trigger.every + 1)
-        while start < end:
+        listed = self._listed
+        end = len(self._ids) if listed is None else min(len(self._ids), listed)
+        marker, held_back = self._find_marker(end)
+        if marker is not None:
+            return marker
+        return listed if listed is not None and listed < len(self._ids) and not held_back else None
+
+    def _find_marker(self, end: int) -> tuple[int | None, bool]:
+        """Look for a marker that begins before `end`; also say whether more tokens have to tell."""
+        if self._trigger.max_markers is None:
+            # Nobody counts the markers that lie too near.
+            self._looked = max(self._looked, min(self._last + self._trigger.min_gap, end))
+        while self._looked < end and (least := self._next_marker) is not None:
+            start = self._looked
             match = self._begins(start)
-            if match:
-                return start
             if match is None and not self._over:
-                break  # more tokens have to tell
-            start += 1
-        self._looked = start
-        if trigger.every is not None and start > self._last + trigger.every:
-            return self._last + trigger.every
-        return None
+                return None, True
+            self._looked += 1
+            if match:
+                self._markers += 1
+                if start >= least:
+                    return start, False
+        return None, False
 
     def _begins(self, start: int) -> bool | None:
         """Whether a marker begins at this token; None if its tokens have not all come."""
         unfinished = False
-        for marker in self._trigger.markers:
+        for marker in self._by_first.get(self._ids[start], ()):
             here = tuple(self._ids[start : start + len(marker)])
             if here == marker:
                 return True

@@ -22,8 +22,8 @@ from stopadvisor.probes.plan import RawTrace
 from stopadvisor.probes.trigger import MarkerTrigger
 from stopadvisor.workload.questions import Question, read_workload
 from tests.engines.online_policies import TINY_REASONER, WatchedRule, bound, rule
-from tests.policy.test_trigger import searched
 from tests.policy_content import family_content, full_budget_content
+from tests.probes.test_trigger import searched
 
 WORKLOAD = TINY_REASONER.parent / "arithmetic.jsonl"
 BUDGETS = (0, 10, 20, 32, 48)

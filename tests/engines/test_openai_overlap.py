@@ -32,7 +32,7 @@ from tests.engines.test_openai_online import (
     engine_at,
     policy_of,
 )
-from tests.policy.test_trigger import searched
+from tests.probes.test_trigger import searched
 
 WHOLE = LENGTH + VISIBLE
 NEVER: dict[str, Any] = {"decision_threshold": 9.0, "threshold": 9.0}

@@ -17,6 +17,7 @@ from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy
 from stopadvisor.policy.session import AskProbe, Ended, Session, Show, Stop, Think
 from stopadvisor.policy.stepper import Decision
+from stopadvisor.probes.plan import OnStop
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
 from stopadvisor.runs.directory import RunDirectory
@@ -55,7 +56,17 @@ TRIGGERS = st.one_of(
         st.integers(1, 5),
         st.integers(1, 6),
         st.none() | st.integers(5, 12),
+        st.none() | st.integers(1, 6),
+        st.none() | st.integers(0, 50),
     ),
+    st.builds(
+        StrideTrigger,
+        st.integers(1, 9),
+        st.just(50),
+        st.none() | st.integers(0, 20),
+        st.none() | st.integers(0, 50),
+    ),
+    st.integers(0, 50).map(lambda stop_at: GridTrigger((stop_at,), stop_at)),
 )
 TRACES = st.lists(st.integers(0, 4), max_size=50)
 
@@ -75,15 +86,24 @@ def told(session: Session, drawn: Sequence[int], upto: int, thinking: int, *, cu
     pieces=st.lists(st.integers(1, 9), max_size=60),
     stops_at=st.none() | st.integers(0, 4),
     cut=st.booleans(),
+    on_stop=st.sampled_from(["probe", "answer"]),
 )
 def test_pieces_change_neither_positions_nor_the_end(
-    trigger: Trigger, thinking: list[int], pieces: list[int], stops_at: int | None, cut: bool
+    trigger: Trigger,
+    thinking: list[int],
+    pieces: list[int],
+    stops_at: int | None,
+    cut: bool,
+    on_stop: OnStop,
 ) -> None:
     """Whatever is drawn at once: the trigger's own positions, and thinking shown up to the stop."""
     drawn = [*thinking, *(CLOSER[:1] if cut else (*CLOSER, *VISIBLE))]
     rule = Scripted(trigger, stops_at)
-    session = Session(rule, closer_tokens=len(CLOSER), streams=True)
+    session = Session(rule, closer_tokens=len(CLOSER), on_stop=on_stop, streams=True)
     positions = walked(trigger, thinking, [])
+    last = len(positions) - 1  # stops everybody, where it is the trigger's last
+    at_last = bool(positions) and positions[-1] == trigger.stop_at
+    stop = last if at_last and (stops_at is None or stops_at > last) else stops_at
     sizes, upto, shown = iter(pieces), 0, 0
     while True:
         event = session.next_event()
@@ -101,10 +121,12 @@ def test_pieces_change_neither_positions_nor_the_end(
             told(session, drawn, upto, len(thinking), cut=cut)
         else:
             break
-    if stops_at is not None and stops_at < len(positions):
-        assert event == Stop(positions[stops_at], stops_at, "probe")
+    if stop is not None and stop < len(positions):
+        assert event == Stop(positions[stop], stop, on_stop)
         assert shown == event.position
-        assert rule.seen == positions[: stops_at + 1]
+        unasked = at_last and stop == last and on_stop == "answer"
+        assert rule.seen == positions[: stop if unasked else stop + 1]
+        assert session.probes == len(rule.seen)
     else:
         assert event == Ended(len(thinking), cut)
         assert shown == len(thinking)
@@ -130,7 +152,11 @@ def test_what_is_asked_for_is_never_less_than_what_is_needed(
             assert isinstance(waited, Think)
             assert waited.until is not None
             assert waited.until <= upto
-    assert session.next_event() == Ended(len(thinking), False)
+    positions = walked(trigger, thinking, [])
+    if trigger.stop_at is not None and trigger.stop_at in positions:
+        assert session.next_event() == Stop(trigger.stop_at, len(positions) - 1, "probe")
+    else:
+        assert session.next_event() == Ended(len(thinking), False)
 
 
 def test_a_position_is_probed_once_the_closer_could_be_complete_behind_it() -> None:
@@ -189,6 +215,31 @@ def test_a_stop_names_the_reply_that_was_asked_for() -> None:
     assert session.next_event() == AskProbe(0, 0)
     assert session.judge(answer=" 7", mean_logprob=0.0).stop
     assert session.next_event() == Stop(0, 0, "answer")
+
+
+@pytest.mark.parametrize("on_stop", ["probe", "answer"])
+def test_who_reaches_the_last_position_is_stopped_whatever_the_score(on_stop: OnStop) -> None:
+    rule = Scripted(StrideTrigger(4, 50, stop_at=6))
+    session = Session(rule, closer_tokens=2, on_stop=on_stop)
+    session.receive(6)
+    assert session.next_event() == AskProbe(4, 0)
+    assert not session.judge(answer="7").stop
+    assert session.next_event() == Think(8), "the trace may end at 6 or before"
+    session.receive(2)
+    if on_stop == "probe":  # the forced answer is the reply
+        assert session.next_event() == AskProbe(6, 1)
+        session.judge(answer="7")
+    assert session.next_event() == Stop(6, 1, on_stop)
+    assert rule.seen == ([4, 6] if on_stop == "probe" else [4])
+    with pytest.raises(PolicyError, match="no forced answer was asked for"):
+        session.judge(answer="7")
+
+
+def test_a_trace_that_ends_at_the_last_position_keeps_its_own_answer() -> None:
+    session = Session(Scripted(GridTrigger((6,), 6)), closer_tokens=2, on_stop="answer")
+    session.receive(8)
+    session.end(6, cut=False)
+    assert session.next_event() == Ended(6, False)
 
 
 def test_a_refused_answer_may_be_given_again() -> None:

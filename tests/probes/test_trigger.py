@@ -42,18 +42,22 @@ def searched(
     """The marker rule as its definition says it, over a whole trace."""
     found: list[int] = []
     last = 0
+    counted = [
+        start
+        for start in range(len(ids))
+        if any(tuple(ids[start : start + len(m)]) == m for m in markers)
+    ][: trigger.max_markers]
     while len(found) < trigger.max_probes:
-        after = [
-            start
-            for start in range(last + trigger.min_gap, len(ids))
-            if any(tuple(ids[start : start + len(m)]) == m for m in markers)
-        ]
+        after = [start for start in counted if start >= last + trigger.min_gap]
         if trigger.every is not None and last + trigger.every < len(ids):
             after.append(last + trigger.every)
         if not after:
             break
         last = min(after)
         found.append(last)
+    if trigger.stop_at is not None:
+        found = [position for position in found if position < trigger.stop_at]
+        found += [trigger.stop_at] if trigger.stop_at < len(ids) else []
     return found
 
 
@@ -67,12 +71,20 @@ PIECES = st.lists(st.integers(0, 9), max_size=30)
     min_gap=st.integers(1, 9),
     max_probes=st.integers(1, 8),
     more=st.none() | st.integers(0, 9),
+    max_markers=st.none() | st.integers(1, 9),
+    stop_at=st.none() | st.integers(0, 60),
 )
 def test_markers_are_found_whatever_the_pieces(
-    ids: list[int], pieces: list[int], min_gap: int, max_probes: int, more: int | None
+    ids: list[int],
+    pieces: list[int],
+    min_gap: int,
+    max_probes: int,
+    more: int | None,
+    max_markers: int | None,
+    stop_at: int | None,
 ) -> None:
     every = None if more is None else min_gap + more
-    trigger = MarkerTrigger(MARKERS, min_gap, max_probes, every)
+    trigger = MarkerTrigger(MARKERS, min_gap, max_probes, every, max_markers, stop_at)
     expected = searched(ids, trigger)
     assert walked(trigger, ids, pieces) == expected
     assert walked(trigger, ids, [1] * len(ids)) == expected
@@ -86,6 +98,25 @@ def test_a_stride_is_every_so_many_tokens_up_to_the_cap(
     inside = [at for at in range(1, min(cap, len(ids) - 1) + 1) if at % every == 0]
     assert walked(trigger, ids, pieces) == inside
     assert trigger.probes == (every <= cap)
+
+
+@given(
+    ids=THINKING,
+    pieces=PIECES,
+    every=st.integers(1, 20),
+    first=st.none() | st.integers(0, 30),
+    stop_at=st.integers(0, 70),
+)
+def test_a_stride_may_begin_late_and_ends_where_everybody_stops(
+    ids: list[int], pieces: list[int], every: int, first: int | None, stop_at: int
+) -> None:
+    trigger = StrideTrigger(every, 1000, first, stop_at)
+    begin = every if first is None else first
+    listed = [at for at in range(begin, stop_at) if (at - begin) % every == 0]
+    inside = [at for at in (*listed, stop_at) if at < len(ids)]
+    assert walked(trigger, ids, pieces) == inside
+    assert trigger.cap == stop_at
+    assert trigger.probes
 
 
 @given(ids=THINKING, pieces=PIECES, budgets=st.sets(st.integers(0, 70), max_size=6))
@@ -103,6 +134,10 @@ def test_the_position_is_the_last_token_before_the_marker() -> None:
     assert walked(MarkerTrigger(MARKERS, 3, 9), ids, []) == [6]
     assert walked(MarkerTrigger(MARKERS, 1, 2), ids, []) == [2, 6]
     assert walked(MarkerTrigger(MARKERS, 1, 9, every=3), ids, []) == [2, 5, 6, 8]
+    assert walked(MarkerTrigger(MARKERS, 3, 9, max_markers=1), ids, []) == [], "2 comes too soon"
+    assert walked(MarkerTrigger(MARKERS, 3, 9, max_markers=2), ids, []) == [6]
+    assert walked(MarkerTrigger(MARKERS, 1, 1, stop_at=7), ids, []) == [2, 7]
+    assert walked(MarkerTrigger(MARKERS, 1, 9, stop_at=6), ids, []) == [2, 6]
 
 
 def test_a_marker_that_the_end_cuts_off_is_none() -> None:
@@ -132,6 +167,12 @@ def test_an_unfinished_marker_holds_the_next_position_back() -> None:
         (lambda: MarkerTrigger(MARKERS, 1, 0), "max_probes must be at least 1"),
         (lambda: MarkerTrigger(MARKERS, 8, 1, 7), "every must be at least min_gap 8, got 7"),
         (lambda: MarkerTrigger(MARKERS, 1, 1).start().feed(3), "needs the tokens' ids"),
+        (lambda: MarkerTrigger(MARKERS, 1, 1, max_markers=0), "max_markers must be at least 1"),
+        (lambda: MarkerTrigger(MARKERS, 1, 1, stop_at=-1), "stop_at must be at least 0, got -1"),
+        (lambda: GridTrigger((4, 8), stop_at=4), r"last budget of \[4, 8\], got 4"),
+        (lambda: GridTrigger((), stop_at=4), "last budget"),
+        (lambda: StrideTrigger(2, 8, first=-1), "first must be at least 0, got -1"),
+        (lambda: StrideTrigger(2, 8, stop_at=-1), "stop_at must be at least 0, got -1"),
     ],
 )
 def test_impossible_triggers_are_refused(make: object, said: str) -> None:
