@@ -26,6 +26,7 @@ from stopadvisor.report.documents import parts
 from stopadvisor.report.documents.assess import AssessDocument
 from stopadvisor.report.documents.calibrate import CalibrateDocument
 from stopadvisor.report.documents.fields import alternatives, fields_of
+from stopadvisor.report.documents.import_probes import ImportDocument
 from stopadvisor.report.documents.inspect import InspectDocument
 from stopadvisor.report.documents.plan import PlanDocument
 from stopadvisor.report.documents.probe import PreflightDocument, ProbeDocument
@@ -61,6 +62,7 @@ DOCUMENTS: dict[str, type] = {
     "report": ReportDocument,
     "probe": ProbeDocument,
     "preflight": PreflightDocument,
+    "import": ImportDocument,
     "inspect": InspectDocument,
     "verify": VerifyDocument,
     "run": RunDocument,

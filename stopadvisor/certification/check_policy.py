@@ -26,6 +26,7 @@ from stopadvisor.policy.budgets import check_budgets
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import Serving, Weights
+from stopadvisor.runs.archives import names_questions
 from stopadvisor.runs.sources import Source
 from stopadvisor.workload.questions import PARTS
 
@@ -101,13 +102,21 @@ def check_policy(policy: Policy, file: str, source: Source, request: CheckReques
         )
     # A simulated run has a cap, and names its questions.
     of_archive = content["model"] is None and content["max_think"] is None
-    if (of_archive or source.is_archive) and sha != content["workload_sha256"]:
+    nameless = (of_archive or source.is_archive) and not _named(content, source)
+    if nameless and sha != content["workload_sha256"]:
         remarks.append(
             "archives do not name their questions: that none of these fitted or calibrated the "
             "policy cannot be checked"
         )
     unit = (request.weights or costing(content)[0]).unit
     return CheckedPolicy(result, request.serving or content["serving"], unit, tuple(remarks))
+
+
+def _named(content: Mapping[str, Any], source: Source) -> bool:
+    """Whether policy and probes both say by name which questions they are of."""
+    split = content["split"]
+    keys = source.table.keys
+    return split is not None and names_questions([*split["fit"], *split["calibration"], *keys])
 
 
 def _bound(policy: Policy, source: Source, *, transfer: bool) -> list[str]:

@@ -223,7 +223,7 @@ def _rule_fields(rule: ExportedRule | None, source: Source) -> dict[str, Any]:
 
 
 def _bound_to(source: Source) -> dict[str, Any]:
-    """What the policy is bound to; archives and simulations name no model."""
+    """What the policy is bound to; archives and simulations name no model, recordings need not."""
     manifest = source.manifest
     if manifest is None:
         nothing = dict.fromkeys(("dtype", "quantization", "attention", "device"))
@@ -245,7 +245,7 @@ def _bound_to(source: Source) -> dict[str, Any]:
     engine, plan = manifest["engine"], manifest["plan"]
     bound = policy_source(engine)
     return {
-        "model": None if source.simulated else bound["model"],
+        "model": None if source.model is None else bound["model"],
         "engine": bound["engine"],
         "probe": {
             "closer": engine.get("think_close") or {"text": "", "ids": None},

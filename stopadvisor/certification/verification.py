@@ -34,6 +34,7 @@ from stopadvisor.rules.features import TEXT_FEATURES
 from stopadvisor.rules.outcomes import Outcome, measure
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import LinearModel
+from stopadvisor.runs.archives import names_questions
 from stopadvisor.stats.bounds import max_losses, power, upper_limit
 from stopadvisor.stats.intervals import exact_interval, paired_difference
 
@@ -161,16 +162,16 @@ def questions_seen(
     Parameters
     ----------
     workload_sha256 : str, optional
-        Of the table's origin.  An archive names its questions by their row, which says nothing
-        about another archive.
+        Of the table's origin.  An archive without ids names its questions by their row, which says
+        nothing about another archive.
     """
     split = content["split"]
     if split is None:
         return frozenset()
     elsewhere = workload_sha256 not in (None, content["workload_sha256"])
-    if content["model"] is None and elsewhere:
-        return frozenset()
     used = {*split["fit"], *split["calibration"]}
+    if content["model"] is None and elsewhere and not names_questions(used):
+        return frozenset()
     named = zip(table.keys, table.group_ids, strict=True)
     return frozenset(key for key, group in named if key in used or group in used)
 

@@ -4,6 +4,7 @@ __all__ = [
     "assess",
     "calibrate",
     "completion",
+    "import_probes",
     "inspect",
     "like",
     "main",

@@ -57,6 +57,10 @@ COMMANDS = {
     "preflight": CommandEntry(
         "stopadvisor.cli.preflight", "Check that the model obeys budgets, markers and answer cue."
     ),
+    "import": CommandEntry(
+        "stopadvisor.cli.import_probes",
+        "Make a run of forced answers that somebody recorded.",
+    ),
     "inspect": CommandEntry(
         "stopadvisor.cli.inspect", "Show what a frozen policy does and promises."
     ),

@@ -15,7 +15,7 @@ from typing import Protocol
 from stopadvisor.answers.grading import GRADING, Grader
 from stopadvisor.answers.normal_form import extract_natural, normalize
 from stopadvisor.collection.progress import Progress
-from stopadvisor.errors import WorkloadError
+from stopadvisor.errors import ProbeError, WorkloadError
 from stopadvisor.probes.plan import RawTrace
 from stopadvisor.probes.records import Checkpoint, ProbeRecord
 from stopadvisor.runs.directory import RunDirectory
@@ -124,9 +124,20 @@ def regrade(run: RunDirectory, grader: Grades, workload: Workload | None = None)
     -------
     int
         How many questions changed.
+
+    Raises
+    ------
+    ProbeError
+        Labels were recorded elsewhere, and some question has no gold to grade by.
     """
     run.repair()
     old = run.records()
+    ungraded = next((record.id for record in old if not record.gold), None)
+    if ungraded is not None:
+        raise ProbeError(
+            f"{run.path}: question {ungraded!r} was imported with its labels and has no gold: its "
+            "answers cannot be graded again"
+        )
     asked = {q.key: q for q in workload.questions} if workload else {}
     relabelled = []
     for record in old:

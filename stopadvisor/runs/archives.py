@@ -1,26 +1,36 @@
 """Published archives: the paper's own ``raw.npz`` as a probe table.
 
-Knows the layout that the paper's scripts write, and no run directory.
+Knows the layout that the paper's scripts write, with the names of the questions where somebody
+added them, and no run directory.
 """
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stopadvisor.constants import PROBE_CAP
 from stopadvisor.errors import ProbeError
 from stopadvisor.probes.outcomes import OpenQuestions, make_table
 from stopadvisor.probes.table import answer_codes
+from stopadvisor.workload.questions import name_key
 
-__all__ = ["SIMULATED", "is_simulated", "read_archive"]
+__all__ = ["SIMULATED", "is_simulated", "names_questions", "read_archive"]
 
 SIMULATED = "simulated"
 """Name of the array that marks an archive as simulated, and of the engine of a simulated run."""
 
+_IDS = "ids"
+"""Name of the array, (N,), that tells one question from another across archives."""
+_ROW = "row-"
+"""Begins the key of a question that has a row number for a name."""
 _ARCHIVE_ARRAYS = ("budgets", "correct", "think_lens", "conf_lp", "conf_ent", "mkr", "ans")
 
 
@@ -34,7 +44,8 @@ def read_archive(path: Path) -> OpenQuestions:
     Raises
     ------
     ProbeError
-        The file is not such an archive, or an array is missing, mis-shaped or not finite.
+        The file is not such an archive, or an array is missing, mis-shaped or not finite; or two
+        questions have one id.
     """
     try:
         # Opened here, because np.load leaves a damaged file open.
@@ -74,7 +85,7 @@ def read_archive(path: Path) -> OpenQuestions:
         )
     budgets = arrays["budgets"].astype(np.int64)
     trace_tokens = arrays["think_lens"].astype(np.int64)
-    return make_table(
+    table = make_table(
         budgets,
         correct=correct.astype(np.bool_),
         codes=answer_codes(arrays["ans"])[0],
@@ -88,8 +99,43 @@ def read_archive(path: Path) -> OpenQuestions:
         natural_correct=None,
         natural_tokens=None,
         suffix_tokens=0,
-        prefix="row-",
+        prefix=_ROW,
     )
+    ids = _ids(path, arrays, n)
+    if ids is None:
+        return table
+    keys = tuple(name_key(name) for name in ids)
+    return replace(table, ids=ids, keys=keys, groups=keys)
+
+
+def _ids(path: Path, arrays: Mapping[str, NDArray[Any]], n: int) -> tuple[str, ...] | None:
+    """Names of the questions; None where the archive has none."""
+    if _IDS not in arrays:
+        return None
+    found = arrays[_IDS]
+    if found.shape != (n,) or found.dtype.kind not in "UiuS":
+        raise ProbeError(
+            f"{path}: array {_IDS!r} must hold {n} names or whole numbers, got shape "
+            f"{found.shape} of type {found.dtype}"
+        )
+    names = tuple(str(name) for name in found.astype(str))
+    first: dict[str, int] = {}
+    for row, name in enumerate(names):
+        if not name.strip():
+            raise ProbeError(
+                f"{path}: array {_IDS!r} must name every question, got {name!r} in row {row}"
+            )
+        if first.setdefault(name, row) != row:
+            raise ProbeError(
+                f"{path}: array {_IDS!r} must name every question once, got {name!r} in rows "
+                f"{first[name]} and {row}"
+            )
+    return names
+
+
+def names_questions(keys: Iterable[str]) -> bool:
+    """Whether keys say which questions they are of, beyond one archive: no row has a name."""
+    return not any(key.startswith(_ROW) for key in keys)
 
 
 def is_simulated(path: Path) -> bool:

@@ -32,6 +32,7 @@ __all__ = [
     "Workload",
     "assign_parts",
     "content_key",
+    "name_key",
     "parse_split",
     "read_workload",
     "render_messages",
@@ -155,6 +156,11 @@ def content_key(messages: Sequence[Mapping[str, str]]) -> str:
     """Hash a question's messages, before any prompt template: its identity everywhere."""
     content = json.dumps(messages, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(content.encode()).hexdigest()
+
+
+def name_key(name: str) -> str:
+    """Stand in for `content_key` where a question's content is not known: a hash of its name."""
+    return hashlib.sha256(f"id:{name}".encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def _given_ids(rows: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, str]:

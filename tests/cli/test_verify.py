@@ -15,6 +15,7 @@ from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
 from stopadvisor.rules.features import TEXT_FEATURES
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ledger import read_ledger
+from stopadvisor.workload.questions import name_key
 from tests.material import (
     Call,
     archive_arrays,
@@ -300,6 +301,23 @@ def test_archives(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
     assert np.isfinite(other["total_saving_pct"])
     # a.npz was calibrated and has its folder; looking at b.npz leaves nothing behind.
     assert [path.name[:2] for path in Path("runs").glob("*-archive-*")] == ["a-"]
+
+
+def test_archives_with_ids_know_the_questions_of_other_archives(
+    call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = np.array([f"q{i}" for i in range(300)])
+    write_archive(Path("a.npz"), ids=names[:200])
+    write_archive(Path("b.npz"), **archive_arrays(seed=1), ids=names[100:])
+    words = ["calibrate", "a.npz", "--alpha", "0.3", "--families", "confidence"]
+    assert main([*words, "--out", "p.joblib"]) == 0
+    capsys.readouterr()
+    used = load_policy("p.joblib").content["split"]
+    spent = {*used["fit"], *used["calibration"]} & {name_key(name) for name in names[100:]}
+    found = verified(call, "p.joblib", "b.npz")
+    assert (found["n"], found["n_met_before"]) == (200 - len(spent), len(spent))
+    assert spent
+    assert not any("archives do not name" in remark for remark in found["remarks"])
 
 
 def test_simulated_runs_name_their_questions(

@@ -15,7 +15,8 @@ from stopadvisor.errors import ProbeError
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.probes.records import Checkpoint, ProbeRecord, graded_table
 from stopadvisor.probes.table import EMPTY_ANSWER, NO_PROBE, answer_codes
-from stopadvisor.runs.archives import read_archive
+from stopadvisor.runs.archives import names_questions, read_archive
+from stopadvisor.workload.questions import name_key
 from tests.populations import POPULATIONS, renamed
 
 
@@ -282,6 +283,18 @@ def test_an_archive_becomes_a_table(tmp_path: Path) -> None:
         table.with_reference("natural")
 
 
+def test_an_archive_may_name_its_questions(tmp_path: Path) -> None:
+    plain = read_archive(write(tmp_path))
+    assert not names_questions(plain.keys)
+    table = read_archive(write(tmp_path, ids=np.array([*"abcdef"])))
+    assert table.ids == tuple("abcdef")
+    assert table.keys == table.groups == tuple(map(name_key, "abcdef"))
+    assert names_questions(table.keys)
+    np.testing.assert_array_equal(table.correct, plain.correct)
+    numbered = read_archive(write(tmp_path, ids=np.arange(6) + 10))
+    assert numbered.ids == ("10", "11", "12", "13", "14", "15")
+
+
 def test_the_meta_file_gives_the_length_of_an_answer(tmp_path: Path) -> None:
     path = write(tmp_path)
     (tmp_path / "meta.json").write_text('{"ans_tokens": 7.5}', encoding="utf-8")
@@ -304,6 +317,10 @@ def test_the_meta_file_gives_the_length_of_an_answer(tmp_path: Path) -> None:
         ({"think_lens": np.array(["a"] * 6)}, "'think_lens' must hold finite numbers"),
         ({"budgets": np.array([0, 100, 100])}, "strictly increasing"),
         ({"ans": np.array([[{}] * 3] * 6)}, "not a readable .npz archive"),  # needs pickle
+        ({"ids": np.arange(5)}, r"'ids' must hold 6 names or whole numbers, got shape \(5,\)"),
+        ({"ids": np.linspace(0, 1, 6)}, "'ids' must hold 6 names or whole numbers, .* float64"),
+        ({"ids": np.array([*"abcda", "e"])}, "every question once, got 'a' in rows 0 and 4"),
+        ({"ids": np.array([*"abcd", " ", "e"])}, "must name every question, got ' ' in row 4"),
     ],
 )
 def test_broken_archives_are_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:

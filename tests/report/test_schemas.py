@@ -179,6 +179,23 @@ def test_simulate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     check("simulate", answer(capsys, "simulate", "-n", "40", "-o", tmp_path / "run"))
 
 
+def test_import(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = make_run(tmp_path / "made", 40)
+    grid = answer(capsys, "import", "probes", made / "probes.jsonl", "-o", tmp_path / "grid")
+    row = {"trace_tokens": 9, "finish": "stop", "natural_answer_tokens": 1}
+    probes = [{"budget": b, "answer": "1", "correct": True, "probe_tokens": 1} for b in (2, 5)]
+    rows = [{"id": str(k), **row, "checkpoints": probes[:k]} for k in (1, 2)]
+    (tmp_path / "own.jsonl").write_text(
+        "".join(f"{json.dumps(r)}\n" for r in rows), encoding="utf-8"
+    )
+    words = ("-o", tmp_path / "own", "--cap", "9", "--model-name", "m")
+    own = answer(capsys, "import", "probes", tmp_path / "own.jsonl", *words)
+    assert (grid["model"], own["model"]) == (None, "m")
+    assert grid["budgets"]
+    assert own["budgets"] is None
+    check("import", grid, own)
+
+
 def test_workload(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("datasets")
     row = {"question": "1 + 1?", "answer": "#### 2"}

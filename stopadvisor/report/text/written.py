@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TextIO
 
+from stopadvisor.report.documents.import_probes import ImportDocument
 from stopadvisor.report.documents.profile_serving import ProfileServingDocument
 from stopadvisor.report.documents.report import ReportDocument
 from stopadvisor.report.documents.simulate import SimulateDocument
@@ -14,7 +15,7 @@ from stopadvisor.report.documents.workload import WorkloadDocument
 from stopadvisor.report.text.screen import Screen
 from stopadvisor.report.words import listed, plural, share, shell_quote
 
-__all__ = ["show_profile", "show_report_file", "show_simulation", "show_workload"]
+__all__ = ["show_import", "show_profile", "show_report_file", "show_simulation", "show_workload"]
 
 
 def show_workload(document: WorkloadDocument, out: TextIO) -> None:
@@ -49,6 +50,27 @@ def show_simulation(document: SimulateDocument, out: TextIO) -> None:
         ]
     )
     screen.command(f"stopadvisor assess {shell_quote(document['out'])}")
+
+
+def show_import(document: ImportDocument, out: TextIO) -> None:
+    """Print what was read, and how much of it."""
+    screen = Screen(out)
+    probes = plural(document["n_probes"], "forced answer")
+    screen.headline(f"{plural(document['n_questions'], 'question')}, {probes}.")
+    budgets = document["budgets"]
+    places = "positions of each question's own" if budgets is None else f"{listed(budgets)} tokens"
+    traces, cut = document["n_traces"], document["n_truncated"]
+    screen.facts(
+        [
+            ("written to", document["run"]),
+            ("read from", document["source"]),
+            ("probed at", places),
+            ("traces", f"{traces}, {cut} of them cut; at most {document['max_think']} tokens"),
+            ("graded", plural(document["n_graded"], "label") + " by gold, the others as recorded"),
+            ("model", document["model"] or "none: a policy is bound to no model"),
+        ]
+    )
+    screen.command(f"stopadvisor assess {shell_quote(document['run'])}")
 
 
 def show_report_file(document: ReportDocument, out: TextIO) -> None:

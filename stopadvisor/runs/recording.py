@@ -1,0 +1,387 @@
+"""Lines of forced answers that were recorded elsewhere, as checked and labelled records.
+
+Every question keeps the positions at which it was asked; answers are labelled by gold where the
+lines bring no labels.  Knows no run directory and no model.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+from stopadvisor.answers.normal_form import (
+    TASKS,
+    check_gold,
+    extract_natural,
+    guess_task,
+    normalize,
+)
+from stopadvisor.errors import WorkloadError
+from stopadvisor.probes.records import Checkpoint, ProbeRecord
+from stopadvisor.workload.lines import messages_field, read_rows, refuse, text_field
+from stopadvisor.workload.questions import content_key, name_key
+
+__all__ = ["SUFFIX_TOKENS", "Answers", "Recording", "read_recording"]
+
+SUFFIX_TOKENS = 12
+"""Tokens of closer and cue in front of a forced answer, where the user does not say."""
+
+_FINISH = ("stop", "length")
+_UNCERTAINTY = ("mean_logprob", "mean_entropy")
+_ROUNDING = 1e-6
+"""How far above 0 a log-probability may lie that was added up in single precision."""
+_NATURAL = -1
+"""Stands among the numbers of checkpoints for the natural answer."""
+
+
+class Answers(Protocol):
+    """The part of `answers.Grader` that reading needs."""
+
+    def grade_many(self, items: Sequence[tuple[str, str, str | None]]) -> list[bool]:
+        """Say of each (task, gold, answer) whether it is right."""
+        ...
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The lines of a file as labelled records."""
+
+    path: Path
+    sha256: str
+    """Of the file's bytes."""
+    records: tuple[ProbeRecord, ...]
+    """In the order of the file; each with positions of its own."""
+    n_graded: int
+    """Labels that were not recorded, and come from gold."""
+    has_labels: bool
+    """Some labels were recorded, and by what rules is not known."""
+
+    @property
+    def longest(self) -> int:
+        """Thinking tokens of the longest trace."""
+        return max(record.trace_tokens for record in self.records)
+
+    @property
+    def budgets(self) -> tuple[int, ...]:
+        """Where every question was asked; empty where each has positions of its own."""
+        found = {tuple(c.budget for c in record.checkpoints) for record in self.records}
+        return found.pop() if len(found) == 1 else ()
+
+    @property
+    def entropy_source(self) -> str:
+        """``full``, or ``none`` where no log-probability and no entropy was recorded."""
+        return next(c.entropy_source for record in self.records for c in record.checkpoints)
+
+
+def read_recording(
+    path: str | Path, grader: Answers, *, suffix_tokens: int = SUFFIX_TOKENS, cap: int | None = None
+) -> Recording:
+    """Read and check recorded forced answers, one trace a line.
+
+    Fields of a line: `id`, `trace_tokens`, `finish` (``stop``, or ``length`` where thinking was
+    cut), `natural_answer` (null for none), `natural_correct`, `natural_answer_tokens`, and
+    `checkpoints`, each with `budget` (thinking tokens before it), `answer`, `correct`,
+    `probe_tokens` and, where known, `mean_logprob`, `mean_entropy` (nats) and `markers`.  A label
+    may be left out where the line has `gold`.  Optional: `task`, `category`, `group`, `sample`,
+    `prompt_tokens`, `marker_positions`, and `key`, `question` or `messages`, which name the
+    question's content; the id names it where they are missing.  Other fields are not looked at, so
+    the lines of a ``probes.jsonl`` can be read as well.
+
+    Parameters
+    ----------
+    grader : Answers
+        Grades answers that come without a label, as those of every run are graded.
+    suffix_tokens : int
+        Tokens of closer and cue in front of each forced answer.
+    cap : int, optional
+        The cap on thinking; longer traces are refused.
+
+    Raises
+    ------
+    WorkloadError
+        The file cannot be read, or a line is not as it should be; the message gives ``FILE:LINE``
+        and the field.
+    """
+    path = Path(path)
+    data, rows = read_rows(path)
+    source = "full" if _says_uncertainty(rows) else "none"
+    drafts = [_Draft.of(_Line(where, row), source, suffix_tokens, cap) for where, row in rows]
+    _check_together(path, drafts)
+    records, n_graded = _label(drafts, grader)
+    digest = hashlib.sha256(data).hexdigest()
+    return Recording(path, digest, records, n_graded, any(draft.has_labels for draft in drafts))
+
+
+def _says_uncertainty(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> bool:
+    return any(
+        isinstance(probe, Mapping) and any(probe.get(name) is not None for name in _UNCERTAINTY)
+        for _, row in rows
+        if isinstance(row.get("checkpoints"), list)
+        for probe in row["checkpoints"]
+    )
+
+
+@dataclass(frozen=True)
+class _Line:
+    """One object of the file, and what it is called in messages."""
+
+    where: str
+    fields: dict[str, Any]
+    prefix: str = ""
+
+    def refuse(self, name: str, expected: str, got: Any, *, shown: bool = False) -> NoReturn:
+        refuse(self.where, self.prefix + name, expected, got, shown=shown)
+
+    def whole(self, name: str, default: int | None = None) -> int:
+        """A whole number that is not negative."""
+        value = self.fields.get(name)
+        if value is None and default is not None:
+            return default
+        if type(value) is not int or value < 0:  # a bool is no number
+            self.refuse(name, "a whole number >= 0", value)
+        return int(value)
+
+    def number(self, name: str, expected: str, low: float, high: float) -> float | None:
+        """A number between two limits; None where it was not recorded."""
+        value = self.fields.get(name)
+        if value is None:
+            return None
+        found = float(value) if type(value) is int or isinstance(value, Decimal) else math.nan
+        if not (math.isfinite(found) and low <= found <= high):
+            self.refuse(name, expected, value)
+        return found
+
+    def label(self, name: str) -> bool | None:
+        """Whether an answer is right; None where it was not recorded."""
+        value = self.fields.get(name)
+        if value is not None and type(value) is not bool:
+            self.refuse(name, "true or false", value)
+        return value
+
+    def answer(self, name: str) -> str | None:
+        """What the model wrote, be it a number; None where it wrote nothing."""
+        value = self.fields.get(name)
+        if type(value) is int or isinstance(value, Decimal):
+            return str(value)
+        if value is not None and not isinstance(value, str):
+            self.refuse(name, "text", value)
+        return value
+
+
+@dataclass(frozen=True)
+class _Draft:
+    """A record some of whose labels are still missing."""
+
+    line: _Line
+    record: ProbeRecord
+    unlabelled: tuple[int, ...]
+    """Numbers of checkpoints; `_NATURAL` for the natural answer."""
+    has_labels: bool
+    """Some answer came with its label."""
+
+    @classmethod
+    def of(cls, line: _Line, source: str, suffix_tokens: int, cap: int | None) -> _Draft:
+        where, row = line.where, line.fields
+        name = text_field(row, "id", where)
+        if name is None:
+            refuse(where, "id", "a name for the question", None)
+        gold = text_field(row, "gold", where, decimals=True)
+        task = _task(row, gold, where)
+        trace = line.whole("trace_tokens")
+        if cap is not None and trace > cap:
+            line.refuse("trace_tokens", f"at most the cap on thinking (--cap {cap})", trace)
+        if row.get("finish") not in _FINISH:
+            line.refuse("finish", "'stop' or 'length'", row.get("finish"))
+        markers = _marker_positions(line, trace)
+        natural, natural_correct = line.answer("natural_answer"), line.label("natural_correct")
+        checkpoints, unlabelled = _checkpoints(line, task, gold, trace, markers, source)
+        probes = row["checkpoints"]
+        has_labels = natural_correct is not None or any(
+            p.get("correct") is not None for p in probes
+        )
+        if natural_correct is None and natural is not None:
+            unlabelled = (_NATURAL, *unlabelled)
+            _need_gold(line, "natural_correct", gold)
+        record = ProbeRecord(
+            id=name,
+            key=_key(row, name, where),
+            group=text_field(row, "group", where),
+            sample=line.whole("sample", 0),
+            task=task,
+            category=text_field(row, "category", where),
+            gold=gold or "",
+            prompt_tokens=line.whole("prompt_tokens", 0),
+            suffix_tokens=suffix_tokens,
+            trace_tokens=trace,
+            finish=row["finish"],
+            natural_answer=natural,
+            natural_correct=bool(natural_correct),
+            natural_answer_tokens=line.whole("natural_answer_tokens"),
+            checkpoints=checkpoints,
+            marker_positions=markers,
+        )
+        return cls(line, record, unlabelled, has_labels)
+
+
+def _key(row: dict[str, Any], name: str, where: str) -> str:
+    key = text_field(row, "key", where)
+    if key is not None:
+        return key
+    if row.get("question") is None and row.get("messages") is None:
+        return name_key(name)
+    return content_key(messages_field(row, where)[0])
+
+
+def _task(row: dict[str, Any], gold: str | None, where: str) -> str:
+    task = text_field(row, "task", where) or ("exact" if gold is None else guess_task(gold))
+    if task not in TASKS:
+        refuse(where, "task", f"one of {', '.join(TASKS)}", task)
+    if gold is not None:
+        try:
+            check_gold(task, gold)
+        except ValueError as error:
+            raise WorkloadError(f"{where}: field 'gold': {error}") from None
+    return task
+
+
+def _need_gold(line: _Line, name: str, gold: str | None) -> None:
+    if gold is None:
+        line.refuse(
+            name,
+            "true or false, or 'gold' in the line to grade by",
+            "neither; probes without any gold cannot be read yet",
+            shown=True,
+        )
+
+
+def _marker_positions(line: _Line, trace: int) -> tuple[int, ...] | None:
+    found = line.fields.get("marker_positions")
+    if found is None:
+        return None
+    expected = f"increasing whole numbers from 0 to trace_tokens ({trace})"
+    if not isinstance(found, list) or any(type(p) is not int for p in found):
+        line.refuse("marker_positions", expected, found)
+    rising = all(a < b for a, b in pairwise(found))
+    if not rising or (found and not 0 <= found[0] <= found[-1] <= trace):
+        line.refuse("marker_positions", expected, found)
+    return tuple(found)
+
+
+def _checkpoints(
+    line: _Line,
+    task: str,
+    gold: str | None,
+    trace: int,
+    markers: Sequence[int] | None,
+    source: str,
+) -> tuple[tuple[Checkpoint, ...], tuple[int, ...]]:
+    """The forced answers of a line, and the numbers of those that have no label yet."""
+    rows = line.fields.get("checkpoints")
+    if not isinstance(rows, list):
+        line.refuse("checkpoints", "a list of forced answers", rows)
+    found: list[Checkpoint] = []
+    unlabelled = []
+    for number, row in enumerate(rows):
+        if not isinstance(row, dict):
+            line.refuse(f"checkpoints[{number}]", "an object", row)
+        probe = _Line(line.where, row, f"checkpoints[{number}].")
+        budget = probe.whole("budget")
+        if found and budget <= found[-1].budget:
+            before = found[-1].budget
+            probe.refuse("budget", f"more thinking tokens than before ({before})", budget)
+        answer = probe.answer("answer") or ""
+        normalized = normalize(task, answer)
+        correct = probe.label("correct")
+        if correct is None and normalized:
+            _need_gold(probe, "correct", gold)
+            unlabelled.append(number)
+        logprob = probe.number("mean_logprob", "a number <= 0", -math.inf, _ROUNDING)
+        seen = bisect.bisect_left(markers or (), budget)
+        counted = probe.number("markers", "a number >= 0", 0, math.inf)
+        found.append(
+            Checkpoint(
+                budget=budget,
+                answer=answer,
+                normalized=normalized,
+                correct=bool(correct),
+                mean_logprob=None if logprob is None else min(logprob, 0.0),
+                mean_entropy=probe.number("mean_entropy", "a number >= 0", 0, math.inf),
+                entropy_source=source,
+                probe_tokens=probe.whole("probe_tokens"),
+                markers=seen if counted is None else counted,
+                ended=budget >= trace,
+            )
+        )
+    return tuple(found), tuple(unlabelled)
+
+
+def _check_together(path: Path, drafts: Sequence[_Draft]) -> None:
+    """Refuse what only shows between lines."""
+    traces: dict[tuple[str, int], str] = {}
+    ids: dict[str, _Draft] = {}
+    keys: dict[str, _Draft] = {}
+    for draft in drafts:
+        record, line = draft.record, draft.line
+        first = traces.setdefault((record.id, record.sample), line.where)
+        if first != line.where:
+            sample = f"sample {record.sample} of {record.id!r}"
+            line.refuse("id", f"a trace once, {sample} stands in line {_number(first)} too", sample)
+        for name, known in (("key", ids.setdefault(record.id, draft)), *_of_one_key(keys, draft)):
+            ours, theirs = getattr(record, name), getattr(known.record, name)
+            if ours != theirs:
+                here = f"{theirs!r} as for the same question in line {_number(known.line.where)}"
+                line.refuse(name, here, ours)
+        if (record.marker_positions is None) != (drafts[0].record.marker_positions is None):
+            line.refuse(
+                "marker_positions",
+                f"it in every line or in none, as in line {_number(drafts[0].line.where)}",
+                line.fields.get("marker_positions"),
+            )
+    if not any(draft.record.checkpoints for draft in drafts):
+        raise WorkloadError(f"{path}: field 'checkpoints': expected forced answers, got none")
+
+
+def _of_one_key(keys: dict[str, _Draft], draft: _Draft) -> list[tuple[str, _Draft]]:
+    first = keys.setdefault(draft.record.key, draft)
+    return [(name, first) for name in ("group", "task", "gold")]
+
+
+def _number(where: str) -> str:
+    return where.rpartition(":")[2]
+
+
+def _label(drafts: Sequence[_Draft], grader: Answers) -> tuple[tuple[ProbeRecord, ...], int]:
+    """Fill in the labels that were not recorded; also how many."""
+    items: list[tuple[str, str, str | None]] = []
+    for draft in drafts:
+        record = draft.record
+        for number in draft.unlabelled:
+            if number == _NATURAL:
+                assert record.natural_answer is not None  # else there is nothing to label
+                answer = extract_natural(record.task, record.natural_answer)
+            else:
+                answer = record.checkpoints[number].answer
+            items.append((record.task, record.gold, answer))
+    verdicts = iter(grader.grade_many(items))
+    labelled = []
+    for draft in drafts:
+        right = {number: next(verdicts) for number in draft.unlabelled}
+        record = draft.record
+        if right:
+            record = replace(
+                record,
+                natural_correct=right.get(_NATURAL, record.natural_correct),
+                checkpoints=tuple(
+                    replace(c, correct=right[k]) if k in right else c
+                    for k, c in enumerate(record.checkpoints)
+                ),
+            )
+        labelled.append(record)
+    return tuple(labelled), len(items)

@@ -1,0 +1,124 @@
+"""`import probes`: what it says and refuses, and the other commands on the run that it makes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stopadvisor.policy.frozen import load_policy
+from tests.material import Call, caller
+
+BUDGETS = (0, 64, 128, 192, 256, 384, 512)
+
+
+@pytest.fixture
+def call(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Call:
+    monkeypatch.chdir(tmp_path)
+    return caller(capsys)
+
+
+def recorded(path: str, n: int = 400, first: int = 0, **changes: Any) -> str:
+    """Traces that are right from some token on, with a confidence that mostly knows it."""
+    lines = []
+    for i in range(first, first + n):
+        rng = np.random.default_rng(i)
+        trace, solved, at = int(rng.integers(80, 600)), rng.random() < 0.85, rng.integers(0, 400)
+        probes = []
+        for budget in BUDGETS:
+            right = bool(solved and budget >= at)
+            level = 1.5 * right + rng.normal(0, 0.4)
+            answer = "7" if right else str(rng.integers(10, 14))
+            lp = -float(np.log1p(np.exp(-level)))
+            probes.append({"budget": budget, "answer": answer, "correct": right, "probe_tokens": 4})
+            probes[-1] |= {"mean_logprob": lp, "mean_entropy": -1.3 * lp}
+        row = {"id": f"q{i}", "trace_tokens": trace, "finish": "stop", "natural_correct": solved}
+        row |= {"natural_answer": "7" if solved else "9", "natural_answer_tokens": 10}
+        lines.append(json.dumps({**row, "prompt_tokens": 40, "checkpoints": probes, **changes}))
+    Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_what_was_read_is_said(call: Call) -> None:
+    words = ("import", "probes", recorded("r.jsonl", 30), "-o", "run")
+    code, out, err = call(*words)
+    assert code == 0
+    assert out.startswith("30 questions, 210 forced answers.")
+    assert "probed at   0, 64, 128, 192, 256, 384 and 512 tokens" in out
+    assert "none: a policy is bound to no model" in out
+    assert "stopadvisor assess run" in out
+    assert "no --cap" in err
+    code, out, err = call(*words)
+    assert (code, out) == (2, "")
+    assert err == "stopadvisor: run: exists already; choose another --out\n"
+
+
+def test_what_the_file_does_not_say_is_remarked(call: Call) -> None:
+    bare = {"budget": 0, "answer": "7", "correct": True, "probe_tokens": 1}
+    recorded("r.jsonl", 5, checkpoints=[bare], prompt_tokens=None)
+    _, _, err = call("import", "probes", "r.jsonl", "-o", "run", "--cap", "999")
+    assert err.splitlines() == [
+        "no prompt_tokens: costs leave the prompt out",
+        "no log-probabilities: rules that read them are left out",
+    ]
+    _, _, err = call("import", "probes", "r.jsonl", "-o", "other", "--cap", "999", "--quiet")
+    assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--cap", "20"), r"stopadvisor: r.jsonl:1: field 'trace_tokens': expected at most"),
+        (("--cap", "0"), "--cap"),
+        (("--split", "40/40"), "split: expected FIT/CALIBRATION/TEST"),
+        (("--suffix-tokens", "-1"), "--suffix-tokens"),
+    ],
+)
+def test_bad_requests_end_with_exit_code_2(
+    call: Call, words: tuple[str, ...], message: str
+) -> None:
+    code, out, err = call("import", "probes", recorded("r.jsonl", 3), "-o", "run", *words)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert not Path("run").exists()
+
+
+def test_no_file_and_no_such_format_end_with_exit_code_2(call: Call) -> None:
+    code, _, err = call("import", "probes", "none.jsonl", "-o", "run")
+    assert (code, err) == (2, "stopadvisor: none.jsonl: expected a JSONL file, found none\n")
+    assert call("import", "promptfoo", "none.jsonl", "-o", "run")[0] == 2
+
+
+def test_the_run_is_assessed_calibrated_and_verified_like_any_other(call: Call) -> None:
+    call("import", "probes", recorded("old.jsonl", 600), "-o", "old", "--cap", "600")
+    call("import", "probes", recorded("new.jsonl", 500, 400), "-o", "new", "--cap", "600")
+    code, out, _ = call("assess", "old", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert (found["workload"]["engine"], found["workload"]["model"]) == ("imported", None)
+    code, out, _ = call("calibrate", "old", "--alpha", "0.15", "--json")
+    assert code == 0
+    policy = json.loads(out)["policy"]
+    content = load_policy(policy).content
+    assert content["model"] is None
+    assert content["engine"]["name"] == "imported"
+    assert content["max_think"] == 600
+    code, out, _ = call("verify", policy, "new", "--json")
+    checked = json.loads(out)
+    assert code == 0
+    assert 120 < checked["n_met_before"] <= 200  # fit and calibration of q400 to q599
+    assert checked["n"] == 500 - checked["n_met_before"]
+    assert checked["verdict"] != "contradicted"
+
+
+def test_a_policy_is_bound_to_the_model_that_is_named(call: Call) -> None:
+    words = ("--cap", "600", "--model-name", "org/model")
+    call("import", "probes", recorded("r.jsonl", 500), "-o", "run", *words)
+    code, out, _ = call("calibrate", "run", "--alpha", "0.15", "--json")
+    assert code == 0
+    assert load_policy(json.loads(out)["policy"]).content["model"]["name"] == "org/model"

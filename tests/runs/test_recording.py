@@ -1,0 +1,267 @@
+"""Forced answers that were recorded elsewhere: what a line must hold, and the run it becomes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stopadvisor.answers.grading import GRADING, Grader
+from stopadvisor.collection.labels import regrade_run
+from stopadvisor.collection.progress import NullProgress
+from stopadvisor.errors import OutputError, ProbeError, WorkloadError
+from stopadvisor.probes.table import EMPTY_ANSWER
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.imported import IMPORTED, write_recording
+from stopadvisor.runs.recording import Recording, read_recording
+from stopadvisor.runs.sources import open_source
+from stopadvisor.workload.questions import content_key, name_key
+from tests.material import make_run
+
+
+def probe(budget: int, answer: str = "7", **changes: Any) -> dict[str, Any]:
+    found = {"budget": budget, "answer": answer, "correct": answer == "7", "probe_tokens": 4}
+    return {**found, **changes}
+
+
+def line(name: str = "a", **changes: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "id": name,
+        "trace_tokens": 100,
+        "finish": "stop",
+        "natural_answer": "The answer is 7.",
+        "natural_correct": True,
+        "natural_answer_tokens": 9,
+        "task": "numeric",
+        "checkpoints": [probe(10, "4"), probe(64)],
+    }
+    return {name: value for name, value in {**fields, **changes}.items() if value is not None}
+
+
+def write(folder: Path, *rows: dict[str, Any]) -> Path:
+    path = folder / "recorded.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def read(folder: Path, *rows: dict[str, Any], **options: Any) -> Recording:
+    with Grader() as grader:
+        return read_recording(write(folder, *rows), grader, **options)
+
+
+def imported(folder: Path, *rows: dict[str, Any], **options: Any) -> RunDirectory:
+    settings = {"cap": 200, "model": None, "seed": 0, "fractions": (0.4, 0.4, 0.2), **options}
+    return write_recording(folder / "run", read(folder, *rows), **settings)
+
+
+# --- Reading --------------------------------------------------------------------------------------
+
+
+def test_every_question_keeps_its_own_positions(tmp_path: Path) -> None:
+    rows = (
+        line("a", checkpoints=[probe(10, "4"), probe(64)], prompt_tokens=30, category="sums"),
+        line("b", checkpoints=[probe(7), probe(90, ""), probe(120)], finish="length"),
+        line("c", checkpoints=[]),
+    )
+    table = imported(tmp_path, *rows).table().unseal()
+    assert table.ids == ("a", "b", "c")
+    assert table.positions.tolist() == [[10, 64, -1], [7, 90, 120], [-1, -1, -1]]
+    assert table.live.tolist() == [[True, True, False], [True, True, False], [False] * 3]
+    assert table.correct.tolist()[:2] == [[False, True, False], [True, False, True]]
+    assert table.answer_codes[1, 1] == EMPTY_ANSWER
+    assert table.answer_codes[0, 1] == table.answer_codes[1, 0] != table.answer_codes[0, 0]
+    assert table.outcomes.natural_code is not None
+    assert table.outcomes.natural_code[0] == table.answer_codes[0, 1]
+    assert table.truncated.tolist() == [False, True, False]
+    assert table.prompt_tokens.tolist() == [30, 0, 0]
+    assert (table.natural_tokens == 9).all()
+    assert table.categories == ("sums", None, None)
+    assert table.marker_positions is None
+
+
+def test_uncertainty_is_kept_where_it_was_recorded(tmp_path: Path) -> None:
+    known = line("a", checkpoints=[probe(10, mean_logprob=-0.5), probe(64, mean_logprob=1e-9)])
+    table = imported(tmp_path, known, line("b")).table()
+    assert table.entropy_source == "full"
+    assert table.mean_logprob[0].tolist() == [-0.5, 0.0]
+    assert np.isnan(table.mean_logprob[1]).all()
+    assert np.isnan(table.mean_entropy).all()
+    assert not table.knows_logprob
+    assert not table.knows_entropy
+    (tmp_path / "other").mkdir()
+    assert imported(tmp_path / "other", line()).table().entropy_source == "none"
+
+
+def test_markers_are_counted_from_their_positions(tmp_path: Path) -> None:
+    rows = (
+        line("a", marker_positions=[5, 10, 11]),
+        line("b", marker_positions=[], checkpoints=[probe(10, markers=2.5)]),
+    )
+    table = imported(tmp_path, *rows).table()
+    assert table.markers.tolist() == [[1.0, 3.0], [2.5, 0.0]]  # before token 10 lies that of 5
+    assert table.marker_positions is not None
+    assert table.marker_positions.tolist() == [[5, 10, 11], [-1, -1, -1]]
+
+
+def test_labels_that_are_missing_come_from_gold(tmp_path: Path) -> None:
+    rows = (
+        line("a", gold="7.0", natural_correct=None, checkpoints=[probe(5, "7", correct=None)]),
+        line("b", gold="8", natural_correct=None, checkpoints=[probe(5, "8", correct=False)]),
+        line("c", gold=7, task=None, checkpoints=[probe(5, "$7", correct=None)]),
+    )
+    found = read(tmp_path, *rows)
+    first, second, third = found.records
+    assert (first.natural_correct, first.checkpoints[0].correct) == (True, True)
+    assert (second.natural_correct, second.checkpoints[0].correct) == (False, False)
+    assert (third.task, third.gold, third.checkpoints[0].correct) == ("numeric", "7", True)
+    assert found.n_graded == 4
+    assert imported(tmp_path, *rows).manifest["grading"]["grader"] == "recorded"
+
+
+def test_a_recording_without_labels_is_graded_as_every_run_is(tmp_path: Path) -> None:
+    bare = [probe(5, correct=None), probe(9, "", correct=None)]
+    row = line("a", gold="7", natural_correct=None, checkpoints=bare)
+    run = imported(tmp_path, row)
+    assert run.manifest["grading"] == GRADING
+    assert [c.correct for c in run.records()[0].checkpoints] == [True, False]
+
+
+def test_what_a_run_has_written_can_be_read_again(tmp_path: Path) -> None:
+    made = RunDirectory.load(make_run(tmp_path / "made", 30))
+    with Grader() as grader:
+        found = read_recording(
+            made.probes_path, grader, suffix_tokens=made.records()[0].suffix_tokens
+        )
+    assert found.records == tuple(made.records())
+    assert found.budgets == made.plan.budgets
+    again = write_recording(
+        tmp_path / "again", found, cap=256, model=None, seed=0, fractions=(0.4, 0.4, 0.2)
+    )
+    assert again.plan.budgets == made.plan.budgets
+    assert open_source(again.path).fingerprint() == open_source(made.path).fingerprint()
+
+
+def test_questions_are_known_by_key_content_or_id(tmp_path: Path) -> None:
+    rows = (line("a", key="k"), line("b", question="1 + 1?"), line("c"), line("d", group="g"))
+    found = read(tmp_path, *rows).records
+    content = content_key([{"role": "user", "content": "1 + 1?"}])
+    assert [r.key for r in found] == ["k", content, name_key("c"), name_key("d")]
+    assert found[3].group == "g"
+    two = read(tmp_path, line("a", sample=0), line("a", sample=1)).records
+    assert [(r.key, r.sample) for r in two] == [(name_key("a"), 0), (name_key("a"), 1)]
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no id": ({"id": None}, r"'id': expected a name"),
+    "no length": ({"trace_tokens": None}, r"'trace_tokens': expected a whole number"),
+    "length is a flag": ({"trace_tokens": True}, r"'trace_tokens': expected a whole number"),
+    "over the cap": ({"trace_tokens": 201}, r"'trace_tokens': expected at most .* 200\), got 201"),
+    "finish": ({"finish": "eos"}, r"'finish': expected 'stop' or 'length', got .eos."),
+    "answer": ({"natural_answer": ["7"]}, r"'natural_answer': expected text"),
+    "label": ({"natural_correct": 1}, r"'natural_correct': expected true or false, got 1"),
+    "answer tokens": ({"natural_answer_tokens": -1}, r"'natural_answer_tokens': .* got -1"),
+    "task": ({"task": "poem"}, r"'task': expected one of"),
+    "gold": ({"gold": "seven"}, r"'gold': expected a number"),
+    "sample": ({"sample": -1}, r"'sample': expected a whole number >= 0, got -1"),
+    "no checkpoints": ({"checkpoints": {}}, r"'checkpoints': expected a list"),
+    "a checkpoint": ({"checkpoints": [3]}, r"'checkpoints\[0\]': expected an object, got 3"),
+    "budget": (
+        {"checkpoints": [probe(9), probe(9)]},
+        r"'checkpoints\[1\].budget': expected more thinking tokens than before \(9\), got 9",
+    ),
+    "negative": ({"checkpoints": [probe(-1)]}, r"'checkpoints\[0\].budget': .* got -1"),
+    "tokens": (
+        {"checkpoints": [probe(1, probe_tokens=None)]},
+        r"'checkpoints\[0\].probe_tokens': expected",
+    ),
+    "log": (
+        {"checkpoints": [probe(1, mean_logprob=0.4)]},
+        r"'checkpoints\[0\].mean_logprob': expected a number <= 0, got .*0.4",
+    ),
+    "nan": (
+        {"checkpoints": [probe(1, mean_entropy=float("nan"))]},
+        r"'checkpoints\[0\].mean_entropy': expected a n",
+    ),
+    "markers": (
+        {"checkpoints": [probe(1, markers="2")]},
+        r"'checkpoints\[0\].markers': expected a number >=",
+    ),
+    "marker order": ({"marker_positions": [4, 4]}, r"'marker_positions': expected increasing"),
+    "marker place": (
+        {"marker_positions": [101]},
+        r"'marker_positions': .* to trace_tokens \(100\)",
+    ),
+    "no gold": (
+        {"checkpoints": [probe(1, correct=None)]},
+        r"'checkpoints\[0\].correct': expected .* 'gold' .* got neither; probes without any gold",
+    ),
+    "natural without gold": ({"natural_correct": None}, r"'natural_correct': expected .* 'gold'"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED.values(), ids=list(REFUSED))
+def test_a_line_that_is_wrong_is_named(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    wrong = {**line("b"), **changes}
+    rows = line("a"), {name: value for name, value in wrong.items() if value is not None}
+    with pytest.raises(WorkloadError, match=rf"recorded\.jsonl:2: field {message}"):
+        read(tmp_path, *rows, cap=200)
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (line("a"), r":2: field 'id': expected a trace once, .* line 1"),
+        (line("a", sample=1, key="other"), r":2: field 'key': expected .* in line 1, got .other."),
+        (line("b", key=name_key("a"), group="g"), r":2: field 'group': expected None as .* line 1"),
+        (line("b", marker_positions=[]), r":2: field 'marker_positions': expected it in every"),
+    ],
+)
+def test_lines_must_fit_together(tmp_path: Path, second: dict[str, Any], message: str) -> None:
+    with pytest.raises(WorkloadError, match=message):
+        read(tmp_path, line("a"), second)
+
+
+def test_a_file_needs_forced_answers(tmp_path: Path) -> None:
+    with pytest.raises(WorkloadError, match=r"recorded\.jsonl: field 'checkpoints': .* got none"):
+        read(tmp_path, line(checkpoints=[]))
+
+
+# --- Writing --------------------------------------------------------------------------------------
+
+
+def test_the_manifest_says_what_is_known(tmp_path: Path) -> None:
+    run = imported(tmp_path, line(), line("b", finish="length"), seed=3, fractions=(0.5, 0.5, 0))
+    assert run.manifest["engine"]["engine"] == IMPORTED
+    assert run.manifest["engine"]["model"] is None
+    assert run.plan.max_think == 200
+    assert run.plan.budgets == (10, 64)
+    assert run.manifest["split"] == {"seed": 3, "fractions": [0.5, 0.5, 0]}
+    assert run.manifest["workload"]["n_questions"] == 2
+    source = open_source(run.path)
+    assert (source.model, source.engine, source.simulated) == (None, IMPORTED, False)
+    assert not source.is_archive
+
+
+def test_without_a_cap_the_longest_trace_stands_for_it(tmp_path: Path) -> None:
+    run = imported(tmp_path, line(), line("b", trace_tokens=170), cap=None, model="m")
+    assert run.plan.max_think == 170
+    assert open_source(run.path).model == "m"
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    imported(tmp_path, line())
+    with pytest.raises(OutputError, match="exists already"):
+        imported(tmp_path, line())
+
+
+def test_labels_that_gold_cannot_give_are_not_graded_again(tmp_path: Path) -> None:
+    run = imported(tmp_path, line())
+    before = run.probes_path.read_bytes()
+    with pytest.raises(ProbeError, match=r"question 'a' was imported .* no gold"):
+        regrade_run(run.path, NullProgress())
+    assert run.probes_path.read_bytes() == before
