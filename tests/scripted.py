@@ -22,6 +22,7 @@ from stopadvisor.constants import CUES
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.engines.chat import Chat
 from stopadvisor.probes.plan import Capabilities, Check, ProbePlan, Prompt, RawProbe, RawTrace
+from stopadvisor.probes.positions import trace_positions
 
 __all__ = ["FAULTS", "ScriptedEngine", "write_sums"]
 
@@ -39,9 +40,15 @@ FAULTS = (
     "brittle-words",  # after another cue than the terse one the answers are others
     "rambles",  # forced answers run into the cap
     "unseeded",  # drawing again gives other traces
+    "never-waits",  # no trace holds a marker
+    "other-places",  # probes stand elsewhere than the plan says
 )
 
 _SUM = re.compile(r"(\d+) \+ (\d+)")
+
+WAIT = 5
+"""Token id of the one word that the engine uses as a marker; it begins a line."""
+_PIECE = re.compile(r"Wait|.", re.DOTALL)
 
 
 def write_sums(path: Path, n: int, *, start: int = 0) -> Path:
@@ -99,6 +106,13 @@ class ScriptedEngine:
             "stop_ids": [0],
             "chat_template_kwargs": {},
         }
+
+    def encode(self, text: str) -> list[int]:
+        return [WAIT if piece == "Wait" else 1000 + ord(piece) for piece in _PIECE.findall(text)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        words = {i: chr(i - 1000) if i >= 1000 else f" w{i - 10}" for i in ids} | {WAIT: "\nWait"}
+        return "".join(words[i] for i in ids)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -166,7 +180,12 @@ class ScriptedEngine:
         length = min(len(words), cap)
         closed = length == len(words) and "never-closes" not in self.faults
         natural = script.result(1.0)
-        probes = tuple(self._probe(script, words[:length], b, closed, plan) for b in plan.budgets)
+        if "never-waits" in self.faults:
+            words = [f"w{i}" for i in range(len(words))]
+        ids = tuple(WAIT if word == "wait" else 10 + int(word[1:]) for word in words[:length])
+        at = trace_positions(plan, ids)
+        places = at.probed if "other-places" not in self.faults else at.probed[1:]
+        probes = tuple(self._probe(script, words[:length], b, closed, plan) for b in places)
         return RawTrace(
             prompt_tokens=_prompt_tokens(prompt),
             suffix_tokens=len(self.suffix_ids(plan.cue)),
@@ -176,6 +195,8 @@ class ScriptedEngine:
             natural_text=f"It is so.\nFinal answer: {natural}" if closed else None,
             natural_tokens=9 if closed else 0,
             probes=probes,
+            thinking_ids=ids,
+            marker_positions=at.markers,
         )
 
     def _probe(

@@ -18,6 +18,7 @@ from stopadvisor.collection.progress import NullProgress, Progress
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.errors import EngineError, ProbeError
 from stopadvisor.probes.plan import Engine, ProbePlan, Prompt, RawTrace
+from stopadvisor.probes.positions import probed_positions
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import describe_workload
@@ -125,11 +126,18 @@ def _check_probes(
 ) -> None:
     """Refuse traces that break the engine's contract, before anything is written."""
     for question, trace in zip(questions, traces, strict=True):
-        budgets = tuple(p.budget for p in trace.probes)
-        if budgets != plan.budgets:
+        found = tuple(p.budget for p in trace.probes)
+        wanted = probed_positions(plan, trace.trace_tokens, trace.marker_positions)
+        if found != wanted:
             raise EngineError(
-                f"the engine must probe at budgets {list(plan.budgets)}, got {list(budgets)} "
+                f"the engine must probe at budgets {list(wanted)}, got {list(found)} "
                 f"for question {question.id!r}"
+            )
+        if (plan.schedule == "marker") != (trace.marker_positions is not None):
+            raise EngineError(
+                f"the engine must look for markers where the schedule is marker, and there alone; "
+                f"it is {plan.schedule}, got {trace.marker_positions!r} for question "
+                f"{question.id!r}"
             )
         for probe in trace.probes:
             for name in ("mean_logprob", "mean_entropy"):

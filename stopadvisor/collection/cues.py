@@ -177,7 +177,7 @@ def compare_cues(
     first: list[str] = []
     natural = 0.0
     for name, cue in cues.items():
-        asked = replace(plan, budgets=(plan.max_think,), cue=cue)
+        asked = replace(plan.at_budgets(plan.max_think), cue=cue)
         traces = ask_all(engine, prompts, asked, batch_size=batch_size, progress=progress)
         records = grade_traces(questions, traces, grader, entropy=plan.entropy)
         thinking = [trace.thinking for trace in traces]

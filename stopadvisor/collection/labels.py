@@ -80,6 +80,7 @@ def grade_traces(
                     )
                     for p in trace.probes
                 ),
+                marker_positions=trace.marker_positions,
             )
         )
     return _label(records, grader)

@@ -7,7 +7,6 @@ the other.  Knows no particular engine, no files and no outcome of any question.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -123,7 +122,5 @@ def pilot_budgets(
     progress = progress or NullProgress()
     asked = make_prompts(questions[:PILOT_QUESTIONS], template)
     progress.begin("pilot", len(asked))
-    traces = ask_all(
-        engine, asked, replace(plan, budgets=()), batch_size=batch_size, progress=progress
-    )
+    traces = ask_all(engine, asked, plan.at_budgets(), batch_size=batch_size, progress=progress)
     return auto_budgets([t.trace_tokens for t in traces])

@@ -110,8 +110,8 @@ def run_preflight(
     prompts = make_prompts(questions, template)
     prefix = min(PREFIX_BUDGET, plan.max_think)
     plan = replace(plan, on_stop="probe")  # the natural answers show visible ones already
-    full = replace(plan, budgets=tuple(sorted({0, prefix, plan.max_think})))
-    short = replace(plan, budgets=(), max_think=prefix)
+    full = plan.at_budgets(*sorted({0, prefix, plan.max_think}))
+    short = replace(plan.at_budgets(), max_think=prefix)
     progress = progress or NullProgress()
     progress.begin("preflight", 2 * len(prompts))
     traces = ask_all(engine, prompts, full, batch_size=batch_size, progress=progress)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
 from stopadvisor.probes.markers import count_markers
 from stopadvisor.probes.plan import ProbePlan, RawProbe, RawTrace
+from stopadvisor.probes.positions import TracePositions
 
 __all__ = ["raw_trace"]
 
@@ -17,6 +18,7 @@ __all__ = ["raw_trace"]
 def raw_trace(
     stops: AnswerStops,
     plan: ProbePlan,
+    positions: TracePositions,
     *,
     prompt_tokens: int,
     ids: Sequence[int],
@@ -30,8 +32,9 @@ def raw_trace(
 
     `ids` are thinking, closer, natural answer and ending token; `thinking` says how many of them
     are thinking, `closed` whether the model closed it, and `cut` whether it was cut at its cap.
+    `positions` say where the trace is probed.
     Forced answers are given by the thinking tokens before them: budgets at or beyond the trace's
-    length share the one at its end.  Visible ones are given by budget.
+    length share the one at its end.  Visible ones are given by position.
     """
     chat, closer = stops.chat, len(stops.chat.closer.ids)
     markers = {at: count_markers(chat.decode(ids[:at])) for at in forced}
@@ -61,5 +64,7 @@ def raw_trace(
         thinking=chat.decode(ids[:thinking]),
         natural_text=stops.visible_text(ids[thinking + closer :]) if closed else None,
         natural_tokens=len(ids) - thinking if closed else 0,
-        probes=tuple(probe(budget) for budget in plan.budgets),
+        probes=tuple(probe(position) for position in positions.probed),
+        thinking_ids=tuple(ids[:thinking]),
+        marker_positions=positions.markers,
     )

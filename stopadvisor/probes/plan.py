@@ -6,8 +6,8 @@ This module knows no model and grades nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from stopadvisor.constants import PROBE_CAP
 from stopadvisor.errors import ProbeError
@@ -21,11 +21,14 @@ __all__ = [
     "Prompt",
     "RawProbe",
     "RawTrace",
+    "Schedule",
     "Status",
 ]
 
 OnStop = Literal["probe", "answer"]
 """What a stopped request gets: the forced answer, or a visible one after the closed thinking."""
+Schedule = Literal["grid", "stride", "marker"]
+"""Where traces are probed: at the same budgets, every so many tokens, or also before markers."""
 Status = Literal["pass", "warn", "fail"]
 """How a check of preflight came out."""
 
@@ -47,7 +50,11 @@ class ProbePlan:
     """How traces are generated and probed; part of the manifest."""
 
     budgets: tuple[int, ...]
-    """Thinking tokens at which to probe, strictly increasing; empty to draw traces only."""
+    """Thinking tokens at which to probe, strictly increasing; empty to draw traces only.
+
+    Of a ``stride`` all its positions up to `max_think`; of a ``marker`` schedule those beside which
+    markers are probed.
+    """
     cue: str
     """Text written after the closed thinking, before the forced answer."""
     cap: int = PROBE_CAP
@@ -65,6 +72,16 @@ class ProbePlan:
     seed: int = 0
     on_stop: OnStop = "probe"
     """``answer``: the visible answer after every live prefix is decoded too, up to `answer_cap`."""
+    schedule: Schedule = "grid"
+    """All but a ``grid`` probe inside each trace only: fewer probes where it is short."""
+    every: int | None = None
+    """Distance of the budgets, where they are a stride; None where they were named."""
+    markers: tuple[tuple[int, ...], ...] = ()
+    """Token ids of each marker before which a ``marker`` schedule probes."""
+    min_gap: int = 1
+    """Fewest tokens between two probes at markers, and before the first."""
+    max_markers: int = 32
+    """Most probes at markers of one trace."""
 
     def __post_init__(self) -> None:
         if any(b < 0 for b in self.budgets) or any(
@@ -80,17 +97,57 @@ class ProbePlan:
             )
         if self.on_stop not in ("probe", "answer"):
             raise ProbeError(f"on_stop must be 'probe' or 'answer', got {self.on_stop!r}")
+        if self.schedule not in get_args(Schedule):
+            raise ProbeError(
+                f"schedule must be one of {', '.join(get_args(Schedule))}, got {self.schedule!r}"
+            )
+        if min(1 if self.every is None else self.every, self.min_gap, self.max_markers) < 1:
+            raise ProbeError(
+                "every, min_gap and max_markers must be >= 1, "
+                f"got {self.every!r}, {self.min_gap!r} and {self.max_markers!r}"
+            )
+        if not all(self.markers):
+            raise ProbeError(f"markers must have at least one token each, got {self.markers!r}")
         if self.temperature is not None and not self.temperature > 0:
             raise ProbeError(
                 f"temperature must be > 0 (use greedy for 0), got {self.temperature!r}"
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for the manifest; `on_stop` is there only where it is ``answer``."""
+        """Plain values for the manifest, without what a grid and on-stop ``probe`` do not need.
+
+        Runs are named by them, and were so before there was anything else.
+        """
         plan = asdict(self)
-        if self.on_stop == "probe":
-            del plan["on_stop"]  # runs were named without it
-        return plan
+        unused = ["on_stop"] if self.on_stop == "probe" else []
+        if self.schedule != "marker":
+            unused += ["markers", "min_gap", "max_markers"]
+        if self.schedule == "grid":
+            unused += ["schedule", "every"]
+        return {name: value for name, value in plan.items() if name not in unused}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ProbePlan:
+        """Read a plan back from the manifest.
+
+        Raises
+        ------
+        ProbeError
+            A value is not allowed.
+        TypeError, KeyError
+            A field is missing, or unknown.
+        """
+        markers = tuple(tuple(marker) for marker in data.get("markers", ()))
+        return cls(**{**data, "budgets": tuple(data["budgets"]), "markers": markers})
+
+    def at_budgets(self, *budgets: int) -> ProbePlan:
+        """The same traces, probed at these budgets alone."""
+        return replace(self, schedule="grid", budgets=budgets, every=None, markers=())
+
+    def with_stride(self, every: int) -> ProbePlan:
+        """The same traces, probed every so many tokens up to the cap on thinking."""
+        budgets = tuple(range(every, self.max_think + 1, every))
+        return replace(self, budgets=budgets, every=every)
 
 
 @dataclass(frozen=True)
@@ -138,6 +195,10 @@ class RawTrace:
     natural_tokens: int
     """Decoded tokens of the visible answer, closer and ending token included; 0 if none."""
     probes: tuple[RawProbe, ...]
+    thinking_ids: tuple[int, ...] = ()
+    """The thinking as token ids."""
+    marker_positions: tuple[int, ...] | None = None
+    """Thinking tokens before each marker, probed or not; None where none were looked for."""
 
 
 @dataclass(frozen=True)
@@ -201,6 +262,14 @@ class Engine(Protocol):
         """
         ...
 
+    def encode(self, text: str) -> list[int]:
+        """Return a text's token ids, nothing added."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return token ids as text, special tokens left out."""
+        ...
+
     def prompt_checks(self, prompts: Sequence[Prompt]) -> list[Check]:
         """Check thinking markers and chat template on these prompts, without generating a token."""
         ...
@@ -215,7 +284,7 @@ class Engine(Protocol):
         plan: ProbePlan,
         on_tokens: Callable[[int], None] | None = None,
     ) -> Iterator[tuple[int, RawTrace]]:
-        """Generate one trace per prompt and probe it at every budget.
+        """Generate one trace per prompt and probe it where `positions.trace_positions` says.
 
         Yields the number of each prompt with its trace, in the order in which they are finished.
         `on_tokens` is called with the number of further tokens, where the engine sees them come.

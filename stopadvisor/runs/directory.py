@@ -116,8 +116,7 @@ class RunDirectory:
     @property
     def plan(self) -> ProbePlan:
         """The plan with its frozen budgets."""
-        plan = dict(self.manifest["plan"])
-        return ProbePlan(**{**plan, "budgets": tuple(plan["budgets"])})
+        return ProbePlan.from_dict(self.manifest["plan"])
 
     @property
     def probes_path(self) -> Path:

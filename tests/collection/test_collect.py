@@ -21,13 +21,15 @@ from stopadvisor.collection.collect import Collected, collect
 from stopadvisor.collection.labels import grade_traces, regrade
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.errors import EngineError, OutputError, ProbeError
-from stopadvisor.probes.plan import Capabilities, ProbePlan, RawTrace
+from stopadvisor.probes.plan import Capabilities, ProbePlan, Prompt, RawTrace
+from stopadvisor.probes.table import NO_PROBE
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.workload.questions import Workload, read_workload
-from tests.scripted import ScriptedEngine, write_sums
+from tests.scripted import WAIT, ScriptedEngine, write_sums
 
 PLAN = ProbePlan(budgets=(0, 16, 32, 64), cue="\n\nFinal answer:", max_think=256)
+MARKED = replace(PLAN, schedule="marker", markers=((WAIT,),), max_markers=3).with_stride(20)
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -57,8 +59,9 @@ class Remarks:
 class Bench:
     """A workload and a run, to collect on again and again."""
 
-    def __init__(self, folder: Path, n: int = 30) -> None:
+    def __init__(self, folder: Path, n: int = 30, plan: ProbePlan = PLAN) -> None:
         folder.mkdir(exist_ok=True)
+        self.plan = plan
         self.file = write_sums(folder / "sums.jsonl", n)
         self.path = folder / "run"
         self.progress = Remarks()
@@ -71,7 +74,7 @@ class Bench:
     def run(self) -> RunDirectory:
         self.path.mkdir(exist_ok=True)
         manifest = build_manifest(
-            ScriptedEngine().identity(), PLAN, self.workload,
+            ScriptedEngine().identity(), self.plan, self.workload,
             fractions=(0.4, 0.4, 0.2), grading=GRADING,
         )  # fmt: skip
         return RunDirectory.resume(self.path, manifest) or RunDirectory.create(self.path, manifest)
@@ -84,7 +87,7 @@ class Bench:
         options.setdefault("batch_size", 4)
         with Grader() as grader:
             return collect(
-                engine or ScriptedEngine(), self.workload, PLAN, self.run,
+                engine or ScriptedEngine(), self.workload, self.plan, self.run,
                 grader=grader, progress=self.progress, **options,
             )  # fmt: skip
 
@@ -343,6 +346,61 @@ class Streaming(ScriptedEngine):
 
     def status(self) -> str:
         return "fast"
+
+
+# --- Positions of each trace's own ----------------------------------------------------------------
+
+
+def test_each_trace_has_its_own_positions(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "marked", plan=MARKED)
+    bench.collect()
+    for record in bench.run.records():
+        markers = record.marker_positions
+        assert markers is not None
+        stride = range(20, record.trace_tokens, 20)
+        assert {c.budget for c in record.checkpoints} == {*stride, *markers[:3]}
+        assert not any(c.ended for c in record.checkpoints)
+    table = bench.run.table().unseal()
+    assert not table.is_grid
+    assert table.marker_positions is not None
+    assert (table.marker_positions != NO_PROBE).sum(axis=1).max() > 3
+    assert table.live.sum() == sum(len(r.checkpoints) for r in bench.run.records())
+
+
+@pytest.mark.parametrize("plan", [MARKED, replace(PLAN, schedule="stride").with_stride(16)])
+def test_ragged_records_resume_byte_for_byte(tmp_path: Path, plan: ProbePlan) -> None:
+    whole, broken = Bench(tmp_path / "whole", plan=plan), Bench(tmp_path / "broken", plan=plan)
+    whole.collect()
+    with pytest.raises(KeyboardInterrupt):
+        broken.collect(ScriptedEngine(stop_after=3))
+    assert 0 < broken.run.table().unseal().n_questions < 30
+    broken.collect()
+    assert broken.probes == whole.probes
+    assert len({len(r.checkpoints) for r in whole.run.records()}) > 2
+
+
+def test_a_run_of_a_grid_is_named_as_before(bench: Bench) -> None:
+    """Names of runs that exist already, and their records, must not change."""
+    assert bench.run.manifest["id"] == "298a76c5"
+    bench.collect()
+    assert b"marker_positions" not in bench.probes
+
+
+def test_probes_elsewhere_than_the_plan_says_are_refused(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "marked", plan=MARKED)
+    with pytest.raises(EngineError, match=r"must probe at budgets \[\d+, \d+.* for question 'q"):
+        bench.collect(ScriptedEngine(faults=frozenset({"other-places"})))
+    assert not bench.run.probes_path.exists()
+
+
+def test_an_engine_that_looks_for_no_markers_is_refused(tmp_path: Path) -> None:
+    class Blind(ScriptedEngine):
+        def _trace(self, prompt: Prompt, plan: ProbePlan) -> RawTrace:
+            return replace(super()._trace(prompt, plan.at_budgets()), marker_positions=None)
+
+    bench = Bench(tmp_path / "marked", plan=replace(MARKED, budgets=()))
+    with pytest.raises(EngineError, match="must look for markers where the schedule is marker"):
+        bench.collect(Blind())
 
 
 def test_what_is_graded_is_kept_when_grading_is_interrupted(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +17,13 @@ from stopadvisor.engines import OutOfMemory
 from stopadvisor.engines.answer_end import AnswerStops
 from stopadvisor.engines.hf import load_engine
 from stopadvisor.engines.hf.branch import Branch, probe_branches
+from stopadvisor.engines.hf.chunks import MOST_AT_ONCE, probe_in_chunks
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.engines.hf.sampler import Sampler, Sampling
 from stopadvisor.engines.hf.traces import Limits, TraceBatch
 from stopadvisor.errors import ModelError, ProbeError
+from stopadvisor.probes.positions import trace_positions
 from stopadvisor.workload.questions import read_workload
 from tests.engines.online_policies import TINY_REASONER
 from tests.engines.tiny import Reprefill, check_against, plan, prompt
@@ -28,6 +32,18 @@ Script = Callable[[Sequence[Sequence[int]]], None]
 
 EOS, CLOSE = 3, 261
 """Of the byte tokenizer."""
+
+
+def spied(monkeypatch: pytest.MonkeyPatch) -> list[list[Branch]]:
+    """The branches of each call that follows."""
+    asked: list[list[Branch]] = []
+
+    def spy(runner, kept, branches, *args, **kwargs):  # type: ignore[no-untyped-def]
+        asked.append(list(branches))
+        return probe_branches(runner, kept, branches, *args, **kwargs)
+
+    monkeypatch.setattr("stopadvisor.engines.hf.chunks.probe_branches", spy)
+    return asked
 
 
 def words(n: int, seed: int) -> list[int]:
@@ -67,6 +83,66 @@ def test_probes_equal_reading_everything_again(
         check_against(reference, engine, question, trace, ids, at)
 
 
+@pytest.mark.parametrize("kind", ["full", "windowed"])
+def test_own_positions_equal_reading_everything_again(
+    kind: str,
+    many_stops: dict[str, HfEngine],
+    references: dict[str, Reprefill],
+    script: Script,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each trace is probed at its own positions, at most a few of them at once."""
+    engine, reference = many_stops[kind], references[kind]
+    monkeypatch.setattr("stopadvisor.engines.hf.engine.probe_in_chunks", partial(
+        probe_in_chunks, at_once=3
+    ))  # fmt: skip
+    asked = spied(monkeypatch)
+    lengths = [0, 1, 5, 17, 30, 40, 12, 3, 25, 9]
+    questions = [prompt("q" * (1 + 3 * i % 11)) for i in range(len(lengths))]
+    traces = [words(n, seed=i) for i, n in enumerate(lengths)]
+    for i, begin in ((3, 4), (4, 7), (4, 8), (4, 28), (5, 39), (6, 9)):
+        # The one at 39 is cut off by the end: it does not count.
+        traces[i][begin : begin + 2] = [10, 11] if begin != 39 else [10]
+    script([[*t, CLOSE, *words(i % 7, seed=i), EOS] for i, t in enumerate(traces)])
+    at = plan(schedule="marker", markers=((10, 11), (12,)), answer_cap=7).with_stride(4)
+    found = engine.probe(questions, at)
+    for question, trace, ids in zip(questions, found, traces, strict=True):
+        where = trace_positions(at, ids)
+        assert trace.thinking_ids == tuple(ids)
+        assert [p.budget for p in trace.probes] == list(where.probed)
+        assert [p.think_tokens for p in trace.probes] == list(where.probed)
+        assert trace.marker_positions == where.markers
+        assert not any(p.ended for p in trace.probes)
+        check_against(reference, engine, question, trace, ids, at)
+    assert len({len(trace.probes) for trace in found}) > 5
+    assert max(max(Counter(b.row for b in call).values()) for call in asked) == 3
+    assert len(asked) == 1 + 3  # of the two groups that leave the batch
+    assert found[0].probes == ()
+
+
+def test_hundreds_of_probes_take_the_memory_of_a_few(
+    random_engine: HfEngine, script: Script, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Columns of the cache while a trace is probed at every one of its 300 tokens."""
+    widest: list[int] = []
+    forward = Runner.forward
+
+    def spy(self, ids, positions, cache, *args, **kwargs):  # type: ignore[no-untyped-def]
+        logits = forward(self, ids, positions, cache, *args, **kwargs)
+        widest.append(cache.columns)
+        return logits
+
+    engine = random_engine
+    at = plan(max_think=300, schedule="stride").with_stride(1)
+    script([[*words(300, seed=0), CLOSE, EOS]])
+    monkeypatch.setattr(Runner, "forward", spy)
+    (trace,) = engine.probe([prompt("a")], at)
+    assert [p.budget for p in trace.probes] == list(range(1, 300))
+    suffix = len(engine.suffix_ids(at.cue))
+    start = len(engine.chat.prompt_ids(prompt("a").messages))
+    assert max(widest) <= start + 300 + MOST_AT_ONCE * (suffix + at.cap)
+
+
 @pytest.mark.gpu
 def test_a_gpu_gives_what_reading_everything_again_gives(
     random_model: Path, random_reference: Reprefill, script: Script
@@ -84,19 +160,13 @@ def test_a_gpu_gives_what_reading_everything_again_gives(
 def test_budgets_are_obeyed_and_ended_ones_share_a_probe(
     random_engine: HfEngine, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Branch] = []
-
-    def spy(runner, kept, branches, *args, **kwargs):  # type: ignore[no-untyped-def]
-        asked.extend(branches)
-        return probe_branches(runner, kept, branches, *args, **kwargs)
-
-    monkeypatch.setattr("stopadvisor.engines.hf.engine.probe_branches", spy)
+    asked = spied(monkeypatch)
     script([[*words(12, seed=1), CLOSE, 50, 51, EOS]])
     (trace,) = random_engine.probe([prompt("a")], plan([0, 8, 12, 20, 32]))
     assert [p.budget for p in trace.probes] == [0, 8, 12, 20, 32]
     assert [p.think_tokens for p in trace.probes] == [0, 8, 12, 12, 12]
     assert [p.ended for p in trace.probes] == [False, False, True, True, True]
-    assert [b.tokens for b in asked] == [0, 8, 12]
+    assert [[b.tokens for b in call] for call in asked] == [[0, 8, 12]]
     assert len({(p.text, p.mean_logprob, p.mean_entropy) for p in trace.probes[2:]}) == 1
     assert all(np.isfinite(p.mean_logprob) and p.mean_logprob <= 0 for p in trace.probes)
     assert all(p.mean_entropy >= 0 and p.tail_mass is None for p in trace.probes)

@@ -63,6 +63,26 @@ def test_equal_reading_everything_again(
         assert replace(trace, probes=tuple(bare)) == alone
 
 
+def test_at_own_positions_equal_reading_everything_again(
+    random_engine: HfEngine, random_reference: Reprefill
+) -> None:
+    """Traces that are probed at different places, and one more often than the other."""
+    questions = [prompt("q" * n) for n in (1, 9, 30, 4)]
+    bare = random_engine.probe(questions, plan(greedy=True))
+    # Tokens of the traces themselves, so that each has markers.
+    marks = tuple({trace.thinking_ids[5:6] for trace in bare if trace.trace_tokens > 6})
+    at = plan(
+        greedy=True, schedule="marker", markers=marks, max_markers=3, on_stop="answer"
+    ).with_stride(11)
+    found = random_engine.probe(questions, at)
+    live = [
+        check_visible(random_reference, random_engine, question, trace, at)
+        for question, trace in zip(questions, found, strict=True)
+    ]
+    assert live == [len(trace.probes) for trace in found]
+    assert len({tuple(p.budget for p in trace.probes) for trace in found}) > 2
+
+
 def test_of_a_real_model_end_by_themselves(
     tiny_reasoner: HfEngine, tiny_reference: Reprefill
 ) -> None:

@@ -11,14 +11,26 @@ from typing import Any
 
 import pytest
 
+from stopadvisor.collection.collect import make_prompts
 from stopadvisor.constants import CUES
+from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.http.client import Client, Completion
 from stopadvisor.engines.openai import load_engine
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from stopadvisor.engines.openai.ramp import RAMP, RAMP_TOKENS, RampStep, find_concurrency
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.probes.plan import ProbePlan, Prompt, RawTrace
-from tests.engines.fake_server import FakeServer, Story, end_id, fake_server, ids_of, logprob, words
+from stopadvisor.workload.questions import read_workload
+from tests.engines.fake_server import (
+    TINY,
+    FakeServer,
+    Story,
+    end_id,
+    fake_server,
+    ids_of,
+    logprob,
+    words,
+)
 
 PLAN = ProbePlan(
     budgets=(0, 4, 12, 200), cue=CUES["terse"], max_think=200, greedy=True, entropy="top-k:20"
@@ -61,6 +73,37 @@ def test_a_trace_and_its_probes() -> None:
     assert [p.ended for p in trace.probes] == [False, False, False, True]
     assert trace.probes[-1].markers == 1
     assert trace.suffix_tokens == CLOSER + len(ids_of(PLAN.cue))
+
+
+def test_own_positions_are_those_of_the_local_engine(tiny_reasoner: HfEngine) -> None:
+    """The server says what the local engine has drawn, and is asked at the same places."""
+    (question, *_) = make_prompts(read_workload(TINY.parent / "arithmetic.jsonl").questions, None)
+    marks = tuple(tuple(ids_of(text)) for text in (" Wait", " Hold on"))
+    plan = replace(PLAN, schedule="marker", markers=marks, entropy="full").with_stride(40)
+    (local,) = tiny_reasoner.probe([question], plan)
+    assert local.marker_positions
+    assert set(local.marker_positions) < {p.budget for p in local.probes}
+    answers = {p.budget: p.text + "\n" for p in local.probes}
+
+    assert ids_of(local.thinking) == list(local.thinking_ids)
+    story = Story(thinking=local.thinking, forced=answers.__getitem__)
+    with fake_server(story=story) as server, engine_at(server) as engine:
+        (served,) = engine.probe([question], replace(plan, entropy="top-k:20"))
+    assert served.marker_positions == local.marker_positions
+    assert served.thinking_ids == local.thinking_ids
+    assert [(p.budget, p.think_tokens, p.text, p.ended) for p in served.probes] == [
+        (p.budget, p.think_tokens, p.text, p.ended) for p in local.probes
+    ]
+
+
+def test_visible_answers_stand_at_own_positions() -> None:
+    wait = tuple(ids_of("Wait"))
+    plan = replace(PLAN, schedule="marker", budgets=(4,), markers=(wait,), on_stop="answer")
+    trace = probed(plan)
+    at = ids_of(THINKING).index(wait[0])
+    assert trace.marker_positions == (at,)
+    assert [p.budget for p in trace.probes] == [4, at]
+    assert [p.visible_text for p in trace.probes] == ["Final answer: 7"] * 2
 
 
 def test_means_leave_out_what_ended_the_answer() -> None:

@@ -121,6 +121,20 @@ def test_same_probes_as_the_local_engine(
     check_same(theirs, ours)
 
 
+def test_same_probes_at_own_positions(
+    served: OpenAiEngine, local: HfEngine, workload: Workload, tmp_path: Path
+) -> None:
+    """A stride and markers: each trace's own positions, and what was said there."""
+    marks = tuple(tuple(local.encode(text)) for text in (" Wait", " Alternatively", " Hold on"))
+    plan = replace(PLAN, schedule="marker", markers=marks, min_gap=8, max_markers=2).with_stride(30)
+    theirs = in_order(probed(served, workload, tmp_path / "served", plan).table().unseal())
+    ours = in_order(probed(local, workload, tmp_path / "local", plan).table().unseal())
+    assert not ours.is_grid
+    np.testing.assert_array_equal(theirs.positions, ours.positions)
+    np.testing.assert_array_equal(theirs.marker_positions, ours.marker_positions)
+    check_same(theirs, ours)
+
+
 def test_same_texts_token_for_token(
     served: OpenAiEngine, local: HfEngine, workload: Workload
 ) -> None:

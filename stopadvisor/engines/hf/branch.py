@@ -52,11 +52,14 @@ def probe_branches(
     cap: int,
     entropy: str = "full",
     consume: bool = False,
+    tight: bool = False,
 ) -> list[ForcedAnswer]:
     """Decode a forced answer on every branch, greedily; the kept cache stays as it was.
 
     `suffix_ids`, closer and cue, are written behind every prefix.  `entropy` is ``full`` or
-    ``top-k:K``.  With `consume` the cache is used up instead of a fork, which saves memory.
+    ``top-k:K``.  With `consume` the cache is used up instead of a fork, which saves memory.  With
+    `tight` the prefix is never copied beside the kept cache: room for the longest answers is made
+    there at once, and rows whose answers are over stay.
 
     Raises
     ------
@@ -76,7 +79,7 @@ def probe_branches(
     """
     if not branches:
         return []
-    grid = _Grid(runner, kept, branches, len(suffix_ids), cap, consume=consume)
+    grid = _Grid(runner, kept, branches, len(suffix_ids), cap, consume=consume, tight=tight)
     records = _Records(len(branches), cap, stops)
     top_k = entropy_top_k(entropy)
     logits = grid.open(suffix_ids)
@@ -102,8 +105,10 @@ class _Grid:
         cap: int,
         *,
         consume: bool,
+        tight: bool,
     ) -> None:
         self._runner = runner
+        self._tight = tight
         used = sorted({branch.row for branch in branches})
         rank = {row: i for i, row in enumerate(used)}
         by_row: list[list[int]] = [[] for _ in used]
@@ -115,7 +120,7 @@ class _Grid:
             row[: len(members)] = members
 
         # Reserved before the fork: a fork that grows by itself copies the whole prefix.
-        kept.cache.reserve(width * (suffix + min(cap, _USUAL_ANSWER)))
+        kept.cache.reserve(width * (suffix + (cap if tight else min(cap, _USUAL_ANSWER))))
         self._cache = kept.cache if consume else kept.cache.fork()
         device = kept.pads.device
         pads = kept.pads
@@ -191,7 +196,8 @@ class _Grid:
         `active`, of shape (rows, slots), are those whose branch is not finished.
         """
         rows = np.flatnonzero(active.any(axis=1))
-        if 4 * len(rows) > 3 * len(active):  # copying the cache for a few rows does not pay
+        # Copying the cache for a few rows does not pay.
+        if self._tight or 4 * len(rows) > 3 * len(active):
             rows = np.arange(len(active))
         width = int(active.sum(axis=1).max())
         if 2 * active.sum() > active.size or len(rows) * width == active.size:

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from stopadvisor.engines.answer_end import ForcedAnswer
-from stopadvisor.engines.hf.branch import Branch, probe_branches
+from stopadvisor.engines.hf.branch import Branch
+from stopadvisor.engines.hf.chunks import MOST_AT_ONCE, probe_in_chunks
 from stopadvisor.engines.hf.early_exit import serve
 from stopadvisor.engines.hf.model import LocalModel, within_memory
 from stopadvisor.engines.hf.sampler import Sampler, uniforms
@@ -27,6 +28,7 @@ from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, Request, ThinkingMode, policy_plan
 from stopadvisor.policy.session import Rule
 from stopadvisor.probes.plan import Capabilities, Check, ProbePlan, Prompt, RawTrace
+from stopadvisor.probes.positions import TracePositions, trace_positions
 
 __all__ = ["HfEngine"]
 
@@ -48,6 +50,14 @@ class HfEngine(LocalModel):
     def suffix_ids(self, cue: str) -> list[int]:
         """Return the ids that close the thinking and ask for the answer."""
         return self.chat.suffix_ids(cue)
+
+    def encode(self, text: str) -> list[int]:
+        """Return a text's ids."""
+        return self.chat.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return ids as text."""
+        return self.chat.decode(ids)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -80,7 +90,10 @@ class HfEngine(LocalModel):
         number came about.
         """
         suffix = len(self.suffix_ids(plan.cue))
-        branches = len(plan.budgets) * (suffix + plan.cap)
+        # Where traces have positions of their own, some have as many as are probed at once.
+        own = plan.schedule != "grid"
+        probes = MOST_AT_ONCE if own else min(len(plan.budgets), MOST_AT_ONCE)
+        branches = probes * (suffix + plan.cap)
         longest = _ASSUMED_PROMPT + plan.max_think + plan.answer_cap + branches
         longest = min(longest, (self.context or longest) + branches)
         per_token = kv_bytes_per_token(self.text_config, self.runner.dtype)
@@ -89,7 +102,7 @@ class HfEngine(LocalModel):
         if plan.on_stop == "answer":
             cache *= 2  # visible answers grow on a copy
         # Logits of every checkpoint, in the model's format and as float32 log-probabilities.
-        logits = 6 * max(1, len(plan.budgets)) * self.vocabulary
+        logits = 6 * max(1, probes) * self.vocabulary
         free = free_memory({p.device for p in self.model.parameters()})
         size = max(1, min(_LARGEST_BATCH, free // (cache + logits)))
         self.remarks.append(
@@ -113,7 +126,7 @@ class HfEngine(LocalModel):
         plan: ProbePlan,
         on_tokens: Callable[[int], None] | None = None,
     ) -> list[RawTrace]:
-        """Draw one trace per prompt and probe it at every budget; same order as `prompts`.
+        """Draw one trace per prompt and probe it where the plan says; same order as `prompts`.
 
         Raises
         ------
@@ -156,13 +169,18 @@ class HfEngine(LocalModel):
             sampler = Sampler(sampling, ids, streams, self.vocabulary, self.runner.device)
             batch = TraceBatch(self.runner, ids, sampler, limits, self.pad_id)
             for group in batch.finished(on_tokens):
+                positions = [
+                    trace_positions(plan, row[:length].tolist())
+                    for row, length in zip(group.ids, group.trace_tokens, strict=True)
+                ]
                 # Before the forced answers, which use the cache up.
-                visible = self._visible_group(group, prompts, ids, plan)
-                probed = self._probe_group(group, plan, suffix)
+                visible = self._visible_group(group, prompts, ids, plan, positions)
+                probed = self._probe_group(group, plan, suffix, positions)
                 for i, row in enumerate(group.rows.tolist()):
                     traces[row] = raw_trace(
                         self.stops,
                         plan,
+                        positions[i],
                         prompt_tokens=len(ids[row]),
                         ids=group.ids[i, : group.total_tokens[i]].tolist(),
                         thinking=int(group.trace_tokens[i]),
@@ -220,15 +238,19 @@ class HfEngine(LocalModel):
     # --- Parts of a batch ---
 
     def _probe_group(
-        self, group: Finished, plan: ProbePlan, suffix: list[int]
+        self,
+        group: Finished,
+        plan: ProbePlan,
+        suffix: list[int],
+        positions: Sequence[TracePositions],
     ) -> list[dict[int, ForcedAnswer]]:
         """Probe a group's traces; per row, the forced answer at each prefix length."""
         lengths = [
-            sorted({min(budget, length) for budget in plan.budgets})
-            for length in group.trace_tokens.tolist()
+            sorted({min(position, length) for position in own.probed})
+            for own, length in zip(positions, group.trace_tokens.tolist(), strict=True)
         ]
         branches = [Branch(row, at) for row, places in enumerate(lengths) for at in places]
-        answers = probe_branches(
+        answers = probe_in_chunks(
             self.runner,
             group.kept,
             branches,
@@ -236,7 +258,6 @@ class HfEngine(LocalModel):
             self.stops,
             cap=plan.cap,
             entropy=plan.entropy,
-            consume=True,
         )
         probed: list[dict[int, ForcedAnswer]] = [{} for _ in lengths]
         for branch, answer in zip(branches, answers, strict=True):
@@ -244,23 +265,34 @@ class HfEngine(LocalModel):
         return probed
 
     def _visible_group(
-        self, group: Finished, prompts: Sequence[Prompt], ids: list[list[int]], plan: ProbePlan
+        self,
+        group: Finished,
+        prompts: Sequence[Prompt],
+        ids: list[list[int]],
+        plan: ProbePlan,
+        positions: Sequence[TracePositions],
     ) -> list[dict[int, list[int]]]:
-        """Per row, the visible answer at each budget before the trace's end, where asked for.
+        """Per row, the visible answer at each position before the trace's end, where asked for.
 
-        Drawn just as serving with on-stop ``answer`` draws it.  One budget at a time, so that no
-        more than one copy of the cache is made.
+        Drawn just as serving with on-stop ``answer`` draws it.  The first of every row together,
+        then the second, and so on, so that no more than one copy of the cache is made.
         """
         written: list[dict[int, list[int]]] = [{} for _ in group.rows]
-        for budget in plan.budgets if plan.on_stop == "answer" else ():
-            live = np.flatnonzero(group.trace_tokens > budget).tolist()
+        if plan.on_stop == "probe":
+            return written
+        lengths = group.trace_tokens.tolist()
+        live = [
+            [position for position in own.probed if position < length]
+            for own, length in zip(positions, lengths, strict=True)
+        ]
+        for number in range(max(map(len, live))):
+            members = [i for i, places in enumerate(live) if number < len(places)]
             asked = []
-            for i in live:
-                row = int(group.rows[i])
-                seen = (*ids[row], *group.ids[i, :budget].tolist())
-                asked.append(StoppedTrace(Branch(i, budget), prompts[row], seen, budget))
-            if asked:
-                answers = visible_answers(self, group.kept, asked, plan)
-                for i, answer in zip(live, answers, strict=True):
-                    written[i][budget] = answer
+            for i in members:
+                row, at = int(group.rows[i]), live[i][number]
+                seen = (*ids[row], *group.ids[i, :at].tolist())
+                asked.append(StoppedTrace(Branch(i, at), prompts[row], seen, at))
+            answers = visible_answers(self, group.kept, asked, plan)
+            for i, answer in zip(members, answers, strict=True):
+                written[i][live[i][number]] = answer
         return written

@@ -34,6 +34,7 @@ from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, Request, ThinkingMode, policy_plan
 from stopadvisor.policy.session import Rule
 from stopadvisor.probes.plan import Capabilities, Check, ProbePlan, Prompt, RawTrace
+from stopadvisor.probes.positions import trace_positions
 
 __all__ = ["OpenAiEngine"]
 
@@ -103,6 +104,14 @@ class OpenAiEngine:
         """Return the ids that close the thinking and ask for the answer."""
         return self.chat.suffix_ids(cue)
 
+    def encode(self, text: str) -> list[int]:
+        """Return a text's ids."""
+        return self.chat.encode(text)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return ids as text."""
+        return self.chat.decode(ids)
+
     def temperature(self, plan: ProbePlan) -> float:
         """Return the temperature under which this plan's traces are drawn."""
         return self.served_model.sampling(plan).temperature
@@ -141,7 +150,7 @@ class OpenAiEngine:
         return text
 
     def probe(self, prompts: Sequence[Prompt], plan: ProbePlan) -> list[RawTrace]:
-        """Draw one trace per prompt and probe it at every budget; same order as `prompts`."""
+        """Draw one trace per prompt and probe it where the plan says; same order as `prompts`."""
         traces = dict(self.probe_each(prompts, plan))
         return [traces[i] for i in range(len(prompts))]
 
@@ -284,6 +293,7 @@ class OpenAiEngine:
         async with slots:
             await model.extend(trace)
         length = trace.end.thinking
+        positions = trace_positions(plan, trace.ids[:length])
         forced: dict[int, ForcedAnswer] = {}
         visible: dict[int, list[int]] = {}
 
@@ -296,15 +306,16 @@ class OpenAiEngine:
                 visible[at] = await model.write(trace, at)
 
         async with anyio.create_task_group() as group:
-            for at in sorted({min(budget, length) for budget in plan.budgets}):
+            for at in sorted({min(position, length) for position in positions.probed}):
                 group.start_soon(force, at)
-            for budget in plan.budgets if plan.on_stop == "answer" else ():
-                if budget < length:
-                    group.start_soon(write, budget)
+            for position in positions.probed if plan.on_stop == "answer" else ():
+                if position < length:
+                    group.start_soon(write, position)
         self.requests += trace.requests
         return raw_trace(
             model.stops,
             plan,
+            positions,
             prompt_tokens=len(trace.prompt_ids),
             ids=trace.ids,
             thinking=length,

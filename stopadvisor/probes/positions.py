@@ -1,0 +1,78 @@
+"""Where a plan probes a trace: at its budgets, and before the markers that the trace holds.
+
+The same for every engine, and the same as what a `MarkerTrigger` finds while the thinking comes in.
+Knows token ids and counts; no texts, no models and no answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.probes.trigger import MarkerTrigger
+
+__all__ = ["TracePositions", "marker_positions", "probed_positions", "trace_positions"]
+
+
+@dataclass(frozen=True)
+class TracePositions:
+    """Where one trace is probed, in thinking tokens, and where its markers are."""
+
+    probed: tuple[int, ...]
+    """Strictly increasing.  Those of a grid may lie beyond the trace's end, where they share the
+    probe at its end; all others lie inside."""
+    markers: tuple[int, ...] | None
+    """Thinking tokens before each marker, probed or not; None where none were looked for."""
+
+
+def trace_positions(plan: ProbePlan, thinking_ids: Sequence[int]) -> TracePositions:
+    """Find where a whole trace is probed.
+
+    Parameters
+    ----------
+    thinking_ids
+        The thinking, without the closer.
+    """
+    markers = None
+    if plan.schedule == "marker":
+        markers = marker_positions(plan.markers, thinking_ids)
+    return TracePositions(probed_positions(plan, len(thinking_ids), markers), markers)
+
+
+def marker_positions(
+    markers: Sequence[tuple[int, ...]], thinking_ids: Sequence[int]
+) -> tuple[int, ...]:
+    """Find the thinking tokens before each marker of a whole trace.
+
+    One at the very beginning has no position: nothing was thought before it.
+    """
+    if not markers:
+        return ()
+    trigger = MarkerTrigger(tuple(markers), min_gap=1, max_probes=max(1, len(thinking_ids)))
+    positions = trigger.start()
+    positions.feed(thinking_ids)
+    positions.finish()
+    found = []
+    while (at := positions.next()) is not None:
+        found.append(at)
+        positions.advance()
+    return tuple(found)
+
+
+def probed_positions(
+    plan: ProbePlan, trace_tokens: int, markers: Sequence[int] | None
+) -> tuple[int, ...]:
+    """Say where a trace of this length, with markers at these positions, is probed.
+
+    The first `max_markers` markers that stand `min_gap` tokens behind the last one taken, as a
+    `MarkerTrigger` takes them; what is a budget as well is probed once.
+    """
+    if plan.schedule == "grid":
+        return plan.budgets
+    taken: list[int] = []
+    for at in markers or ():
+        if at - (taken[-1] if taken else 0) >= plan.min_gap and len(taken) < plan.max_markers:
+            taken.append(at)
+    inside = (budget for budget in plan.budgets if budget < trace_tokens)
+    return tuple(sorted({*inside, *taken}))
