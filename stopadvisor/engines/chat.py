@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -130,6 +130,8 @@ class Chat:
     closer: Marker
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Passed to the chat template, as in ``--chat-template-kwargs``."""
+    hide: Callable[[str], str] = field(default=str, repr=False, compare=False)
+    """Takes out of decoded text what must not be shown, such as a key that a server repeats."""
 
     @classmethod
     def of(
@@ -220,7 +222,7 @@ class Chat:
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """Return ids as text, special tokens left out unless they are asked for."""
-        return _decode(self.tokenizer, ids, special=special)
+        return self.hide(_decode(self.tokenizer, ids, special=special))
 
     def checks(self, prompts: Sequence[Prompt]) -> list[Check]:
         """Check the markers and the template, as preflight does for every engine that has them."""

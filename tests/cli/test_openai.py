@@ -156,14 +156,13 @@ def test_a_server_that_cannot_be_used_is_bad_input(
     assert message in error
 
 
-def test_a_server_that_is_not_there_is_bad_input(
-    sums: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_server_that_is_not_there_is_a_failure(
+    sums: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("stopadvisor.engines.openai.endpoint.OPENING_TIMEOUT", 0.3)
     server = FakeServer()
     server.start()
     server.stop()
-    assert probe(sums, server) == 2
+    assert probe(sums, server, "--patience", "0.3") == 1
     assert "stopadvisor: cannot reach the server" in capsys.readouterr().err
 
 

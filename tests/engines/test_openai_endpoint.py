@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
+from typing import Any, ClassVar
 
 import pytest
 
-from stopadvisor.engines.http.client import Client
-from stopadvisor.engines.openai import endpoint, load_engine
-from stopadvisor.engines.openai.endpoint import Endpoint, find_endpoint
+from stopadvisor.engines.http.client import Client, Unreachable
+from stopadvisor.engines.openai import load_engine
+from stopadvisor.engines.openai.endpoint import Endpoint, check_streams, find_endpoint
 from stopadvisor.errors import ModelError
-from tests.engines.fake_server import TINY, FakeServer, fake_server
+from tests.engines.fake_server import TINY, FakeServer, _send, fake_server
 
 
-def found(*servers: FakeServer, model: str = "tiny-reasoner") -> Endpoint:
-    return found_at(*(server.url for server in servers), model=model)
+def found(*servers: FakeServer, model: str = "tiny-reasoner", **options: Any) -> Endpoint:
+    return found_at(*(server.url for server in servers), model=model, **options)
 
 
-def found_at(*urls: str, model: str = "tiny-reasoner") -> Endpoint:
+def found_at(
+    *urls: str, model: str = "tiny-reasoner", patience: float = 1.0, **options: Any
+) -> Endpoint:
     async def main() -> Endpoint:
-        async with Client(urls, model, retry_timeout=1.0) as client:
+        async with Client(urls, model, retry_timeout=patience, **options) as client:
             return await find_endpoint(client)
 
     return asyncio.run(main())
@@ -43,10 +49,8 @@ def test_the_way_to_its_reasoning_is_found(settings: dict[str, Any], way: str) -
         assert found(server).way == way
 
 
-@pytest.mark.parametrize("status", [400, 404, 422, 500, 501])
-def test_ids_that_fail_somehow_leave_the_chat(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A failing server is asked again for so long, twice; how long is none of this test's business.
-    monkeypatch.setattr(endpoint, "OPENING_TIMEOUT", 0.2)
+@pytest.mark.parametrize("status", [400, 404, 422, 501])
+def test_ids_that_are_refused_leave_the_chat(status: int) -> None:
     with fake_server(takes_ids=False, refuses_with=status, chat="reasoning") as server:
         assert found(server).way == "visible-stream"
 
@@ -167,13 +171,194 @@ def test_servers_that_differ_are_refused() -> None:
         found(first, second)
 
 
-def test_a_server_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stopadvisor.engines.openai.endpoint.OPENING_TIMEOUT", 0.3)
+class Failing(FakeServer):
+    """Is down, or busy, where `fails` says so of a path and a request."""
+
+    fails: Callable[[str, dict[str, Any]], bool] = staticmethod(lambda path, body: False)
+    how = 503
+
+    def get(self, to: BaseHTTPRequestHandler) -> None:
+        if self.fails(to.path, {}):
+            to.send_error(self.how)
+        else:
+            super().get(to)
+
+    def _complete(
+        self, to: BaseHTTPRequestHandler, body: dict[str, Any], fault: str | None
+    ) -> None:
+        if not self.fails(to.path, body):
+            super()._complete(to, body, fault)
+        elif self.how:
+            to.send_error(self.how)
+        else:
+            time.sleep(1.5)  # and then nothing
+            to.close_connection = True
+
+
+@contextmanager
+def failing(
+    fails: Callable[[str, dict[str, Any]], bool], how: int = 503, **settings: Any
+) -> Iterator[Failing]:
+    server = Failing(**settings)
+    server.fails, server.how = fails, how
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+OPENS: dict[str, Callable[[str, dict[str, Any]], bool]] = {
+    "the list of models": lambda path, body: path == "/v1/models",
+    "completions": lambda path, body: path == "/v1/completions",
+    "log-probabilities": lambda path, body: body.get("logprobs") == 1,
+    "top-k": lambda path, body: (body.get("logprobs") or 0) > 1,
+    "its cache": lambda path, body: len(body.get("prompt", ())) > 99,
+}
+
+
+@pytest.mark.parametrize("at", OPENS)
+@pytest.mark.parametrize("how", [500, 503])
+def test_a_server_that_fails_at_opening_is_not_called_unable(at: str, how: int) -> None:
+    with failing(OPENS[at], how, chat="reasoning") as server, pytest.raises(Unreachable) as caught:
+        found(server)
+    said = str(caught.value)
+    assert f"no answer for 1 s from {server.url}: {how} " in said
+    assert "\n" not in said
+    assert (caught.value.exit_code, ModelError.exit_code) == (1, 2)
+
+
+def test_a_server_that_is_silent_at_opening_is_not_called_unable() -> None:
+    with (
+        failing(OPENS["completions"], 0, chat="reasoning") as server,
+        pytest.raises(Unreachable, match="no answer within --request-timeout"),
+    ):
+        found(server, request_timeout=0.3)
+
+
+@pytest.mark.parametrize("at", OPENS)
+def test_a_server_that_comes_back_while_it_is_opened_lacks_nothing(at: str) -> None:
+    with fake_server() as whole:
+        expected = found(whole)
+    down_until = time.monotonic() + 0.7
+    with failing(lambda *asked: OPENS[at](*asked) and time.monotonic() < down_until) as server:
+        assert found(server, patience=20.0) == expected
+
+
+@pytest.mark.parametrize("chat_form", ["continue_final_message", "prefix"])
+def test_a_chat_that_fails_at_opening_is_not_called_unable(chat_form: str) -> None:
+    """A 503 must not pass for a form of request that has no effect."""
+    chat: dict[str, Any] = {"completions": False, "chat": "reasoning", "chat_form": chat_form}
+    with (
+        failing(lambda path, body: len(body.get("messages", ())) > 1, **chat) as server,
+        pytest.raises(Unreachable, match="503"),
+    ):
+        load_engine("tiny-reasoner", [server.url], patience=0.5)
+
+
+def test_streams_that_fail_at_opening_leave_overlap_undecided() -> None:
+    async def main(server: FakeServer) -> None:
+        async with Client([server.url], "tiny-reasoner", retry_timeout=0.5) as client:
+            await check_streams(client)
+
+    with (
+        failing(lambda path, body: bool(body.get("stream"))) as server,
+        pytest.raises(Unreachable, match="503"),
+    ):
+        asyncio.run(main(server))
+
+
+@pytest.mark.parametrize("patience", [0.2, 2.0])
+def test_patience_says_how_long_a_server_is_waited_for_at_opening(patience: float) -> None:
     server = FakeServer()
     server.start()
     server.stop()
-    with pytest.raises(ModelError, match="cannot reach the server: no answer from http://127"):
-        found(server)
+    began = time.monotonic()
+    with pytest.raises(Unreachable, match=r"cannot reach the server: no answer .*from http://127"):
+        found(server, patience=patience)
+    assert patience <= time.monotonic() - began < patience + 1.5
+
+
+def test_an_answer_that_cannot_be_read_at_opening_is_not_waited_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("stopadvisor.engines.http.client.OPENING_TIMEOUT", 0.3)
+    began = time.monotonic()
+    with (
+        fake_server(always="no-choices") as server,
+        pytest.raises(ModelError, match="cannot be probed"),
+    ):
+        found(server, patience=60.0)
+    assert time.monotonic() - began < 20
+
+
+def test_no_other_server_answers_for_one_that_is_opened() -> None:
+    with (
+        fake_server() as first,
+        failing(OPENS["completions"]) as second,
+        pytest.raises(Unreachable, match="503"),
+    ):
+        found(first, second)
+
+
+class NamesAlone(FakeServer):
+    """Names token ids beside log-probabilities, and nowhere else."""
+
+    def _answer(self, body: dict[str, Any]) -> dict[str, Any]:
+        data = super()._answer(body)
+        del data["choices"][0]["token_ids"]
+        return data
+
+
+def test_ids_that_come_beside_log_probabilities_alone_are_refused_at_opening() -> None:
+    server = NamesAlone()
+    server.start()
+    try:
+        with pytest.raises(ModelError, match="completions return text alone, no token ids") as told:
+            load_engine("tiny-reasoner", [server.url], patience=1.0)
+        assert "\n" not in str(told.value)
+    finally:
+        server.stop()
+
+
+class Listing(FakeServer):
+    """Says what a test wants about its model."""
+
+    entry: ClassVar[dict[str, Any]] = {}
+
+    def get(self, to: BaseHTTPRequestHandler) -> None:
+        if to.path == "/v1/models":
+            entry = {"id": self.model, "root": None, "max_model_len": 1024}
+            _send(to, 200, {"data": [entry | self.entry]})
+        else:
+            super().get(to)
+
+
+def listed(**entry: Any) -> Endpoint:
+    server = Listing()
+    server.entry = entry  # type: ignore[misc]
+    server.start()
+    try:
+        return found(server)
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("context", [-5, "many", 1e300, 10**40, [1], True])
+def test_a_context_that_is_no_count_is_refused(context: Any) -> None:
+    with pytest.raises(ModelError, match="/models: max_model_len must be a count, got"):
+        listed(max_model_len=context)
+
+
+@pytest.mark.parametrize("root", ["a\0b", "x" * 5000, "a\nb", 7, ["m"]])
+def test_a_root_that_is_no_name_is_none(root: Any) -> None:
+    assert listed(root=root).root is None
+
+
+@pytest.mark.parametrize("name", [None, 7, "x" * 5000, ["tiny-reasoner"]])
+def test_a_model_without_a_name_is_not_taken(name: Any) -> None:
+    with pytest.raises(ModelError, match="does not serve the model 'tiny-reasoner'; it serves"):
+        listed(id=name, root="tiny-reasoner")
 
 
 def test_a_base_url_without_v1_is_named() -> None:

@@ -71,7 +71,7 @@ class Busy(FakeServer):
 def test_a_tokenizer_that_the_server_does_not_show_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("stopadvisor.engines.openai.endpoint.OPENING_TIMEOUT", 0.3)
+    monkeypatch.setattr("stopadvisor.engines.http.client.OPENING_TIMEOUT", 0.3)
     server = Busy()
     server.start()
     began = time.monotonic()

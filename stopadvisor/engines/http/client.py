@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar
 import httpx2
 from tenacity import AsyncRetrying, retry_if_exception_type
 
+from stopadvisor.engines.http.body import Body, Limits, UnacceptableBody
 from stopadvisor.engines.http.completion import (
     Completion,
     EventReader,
@@ -26,9 +27,15 @@ from stopadvisor.engines.http.completion import (
     Unfinished,
     read_completion,
     read_events,
+    read_json,
 )
 from stopadvisor.engines.http.key import Key
-from stopadvisor.engines.http.retries import TransientError, Waiting
+from stopadvisor.engines.http.retries import (
+    OPENING_TIMEOUT,
+    MalformedError,
+    TransientError,
+    Waiting,
+)
 from stopadvisor.engines.http.servers import Server, Servers
 from stopadvisor.errors import EngineError
 
@@ -41,6 +48,7 @@ __all__ = [
     "Key",
     "Refused",
     "Traffic",
+    "Unreachable",
 ]
 
 RETRY_TIMEOUT = 300.0
@@ -59,10 +67,12 @@ _TRANSIENT = {408, 425, 429, 500, 502, 503, 504, 529}
 """Statuses that another attempt may change."""
 _SHOWN = 200
 """Characters of a server's message that are passed on."""
+_ERROR_BYTES = 2**14
+"""Of an error's body, so many are read."""
 
 
 _Result = TypeVar("_Result")
-_Receive = Callable[[httpx2.Response, float], Awaitable[_Result]]
+_Receive = Callable[[Body, float], Awaitable[_Result]]
 """Reads an answer that has begun, asked for at that time."""
 
 
@@ -75,6 +85,13 @@ class Refused(EngineError):
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.status = status
+
+
+class Unreachable(EngineError):
+    """The server was down, busy or silent for as long as it was waited for.
+
+    What it can do is not known then.
+    """
 
 
 @dataclass
@@ -93,8 +110,9 @@ class Client:
     With several servers, each question has a replica of its own (see `assign_replica`), so that
     its prefix is cached where it is asked for again.  The key is sent to these servers only,
     through the proxies that the environment names.  One answer may take `request_timeout`
-    seconds.  A request that fails is sent again for `retry_timeout` seconds before `EngineError` is
-    raised: a server that dies and comes back within that time costs time, and nothing else.
+    seconds, from the request to its last byte, and no more bytes than its tokens can take.  A
+    request that fails is sent again for `retry_timeout` seconds before `Unreachable` is raised: a
+    server that dies and comes back within that time costs time, and nothing else.
 
     Examples
     --------
@@ -114,12 +132,15 @@ class Client:
         retry_timeout: float = RETRY_TIMEOUT,
     ) -> None:
         self.model = model
+        self.request_timeout = request_timeout
         self.retry_timeout = retry_timeout
         self.traffic = Traffic()
         self._key = key
         self._servers = Servers(base_urls)
         self._http = httpx2.AsyncClient(
             auth=key,
+            # Compressed, a few bytes may stand for gigabytes.
+            headers={"Accept-Encoding": "identity"},
             timeout=httpx2.Timeout(request_timeout, connect=CONNECT_TIMEOUT, pool=None),
             limits=httpx2.Limits(
                 max_connections=None, max_keepalive_connections=None, keepalive_expiry=KEEP_ALIVE
@@ -152,25 +173,28 @@ class Client:
         max_tokens: int,
         temperature: float | None = 0.0,
         replica: int | None = None,
-        retry_timeout: float | None = None,
+        opening: bool = False,
         **fields: Any,
     ) -> Completion:
         """Continue token ids; nothing is added to them.
 
         Further fields of the request, such as ``seed``, ``logprobs`` and ``stop_token_ids``, may be
         named; one that is None is left out, and so is `temperature`.  While the `replica` is down
-        another server is asked.
+        another server is asked; not so while that replica is being opened (`opening`), and answers
+        that cannot be read are then asked for again for five seconds at most.
 
         Raises
         ------
         Refused
             The server will not do this.
+        Unreachable
+            It is down, busy or silent for longer than the retry time-out.
         EngineError
-            It keeps failing for longer than `retry_timeout`.
+            For so long, its answers cannot be read.
         """
         body = self._body(prompt, max_tokens=max_tokens, temperature=temperature, **fields)
-        receive = _whole(read_completion)
-        found = await self._ask_until("POST", "/completions", body, replica, retry_timeout, receive)
+        receive = self._whole(read_completion)
+        found = await self._ask_until("POST", "/completions", body, receive, replica, opening)
         return self._count(found)
 
     async def stream(
@@ -179,7 +203,7 @@ class Client:
         take: Take,
         *,
         replica: int | None = None,
-        retry_timeout: float | None = None,
+        opening: bool = False,
         **fields: Any,
     ) -> Completion:
         """Continue token ids as `complete` does, and hand the tokens on as they are decoded.
@@ -197,7 +221,7 @@ class Client:
             body,
             lambda: StreamReader(take),
             replica=replica,
-            retry_timeout=retry_timeout,
+            opening=opening,
         )
 
     async def read_stream(
@@ -207,7 +231,7 @@ class Client:
         make_reader: Callable[[], EventReader],
         *,
         replica: int | None = None,
-        retry_timeout: float | None = None,
+        opening: bool = False,
     ) -> Completion:
         """Send a request whose answer is streamed, and have a reader put it together.
 
@@ -216,21 +240,24 @@ class Client:
         Errors are those of `complete`.
         """
 
-        async def receive(response: httpx2.Response, began: float) -> Completion:
+        async def receive(answer: Body, began: float) -> Completion:
             reader = make_reader()
             try:
-                async with aclosing(read_events(response.aiter_bytes())) as events:
+                async with (
+                    aclosing(answer.lines()) as lines,
+                    aclosing(read_events(lines, self._read)) as events,
+                ):
                     async for event in events:
                         if not reader.read(event):
                             break
                 return reader.result(time.monotonic() - began)
-            except (httpx2.HTTPError, *_MALFORMED):
+            except (httpx2.HTTPError, TimeoutError, *_MALFORMED):
                 if not reader.begun:
                     raise
                 self.traffic.failed += 1
                 return reader.result(time.monotonic() - began, broken=True)
 
-        found = await self._ask_until("POST", path, body, replica, retry_timeout, receive)
+        found = await self._ask_until("POST", path, body, receive, replica, opening)
         return self._count(found)
 
     async def ask(
@@ -240,15 +267,18 @@ class Client:
         body: Mapping[str, Any] | None = None,
         *,
         replica: int | None = None,
-        retry_timeout: float | None = None,
+        opening: bool = False,
+        optional: bool = False,
     ) -> dict[str, Any]:
         """Send any request and return the JSON object it is answered with.
 
         `path` stands behind the base URL; one that begins with ``//`` stands behind the base URL
-        without its ``/v1``, as in ``//version``.  Errors are those of `complete`.
+        without its ``/v1``, as in ``//version``.  What is `optional` is waited for five seconds at
+        most.  Errors are those of `complete`.
         """
-        receive = _whole(lambda data, seconds: data)
-        return await self._ask_until(method, path, body, replica, retry_timeout, receive)
+        receive = self._whole(lambda data, seconds: data)
+        wait = min(OPENING_TIMEOUT, self.retry_timeout) if optional else None
+        return await self._ask_until(method, path, body, receive, replica, opening, wait)
 
     def _body(self, prompt: Sequence[int], **fields: Any) -> dict[str, Any]:
         """Return the request of a completion; fields without a value are left out."""
@@ -270,12 +300,14 @@ class Client:
         method: str,
         path: str,
         body: Mapping[str, Any] | None,
-        replica: int | None,
-        retry_timeout: float | None,
         receive: _Receive[_Result],
+        replica: int | None,
+        opening: bool,
+        retry_timeout: float | None = None,
     ) -> _Result:
-        """Ask until it works, or until `retry_timeout` is over."""
-        limit = Waiting(self.retry_timeout if retry_timeout is None else retry_timeout)
+        """Ask until it works, or until `retry_timeout` is over; None for the client's own."""
+        seconds = self.retry_timeout if retry_timeout is None else retry_timeout
+        limit = Waiting(seconds, min(seconds, OPENING_TIMEOUT) if opening else seconds)
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(TransientError),
             stop=limit.stop,
@@ -284,105 +316,129 @@ class Client:
             reraise=True,
         )
         content = None if body is None else json.dumps(body).encode()
+        limits = Limits.of(body or {})
+
+        async def once() -> _Result:
+            server = self._servers.pick(replica, alone=opening)
+            return await self._once(server, method, path, content, limits, receive)
+
         try:
-            return await retrying(self._once, method, path, content, replica, receive)
+            return await retrying(once)
         except TransientError as error:
-            tried = f"for {limit.seconds:.0f} s " if limit.seconds >= 1 else ""
-            raise EngineError(f"no answer {tried}from {error}") from error
+            malformed = isinstance(error, MalformedError)
+            waited = limit.malformed_seconds if malformed else limit.seconds
+            tried = f"for {waited:.0f} s " if waited >= 1 else ""
+            kind = EngineError if malformed else Unreachable
+            raise kind(f"no answer {tried}from {error}") from error
 
     async def _once(
         self,
+        server: Server,
         method: str,
         path: str,
         content: bytes | None,
-        replica: int | None,
+        limits: Limits,
         receive: _Receive[_Result],
     ) -> _Result:
-        server = self._servers.pick(replica)
         url = server.url.removesuffix("/v1") + path[1:] if path[:2] == "//" else server.url + path
         headers = {} if content is None else {"Content-Type": "application/json"}
+        request = self._http.build_request(method, url, content=content, headers=headers)
         server.in_flight += 1
         began = time.monotonic()
+        deadline = asyncio.get_running_loop().time() + self.request_timeout
+        status = 0
         try:
-            async with self._http.stream(method, url, content=content, headers=headers) as response:
+            # The library's own time-outs are each for one read: bytes that drip pass them.
+            async with asyncio.timeout_at(deadline):
+                response = await self._http.send(request, stream=True)
+            try:
+                status = response.status_code
+                answer = Body(response, limits, deadline)
                 if not response.is_success:
-                    await response.aread()
-                    self._raise_for(server, response)
-                result = await receive(response, began)
-        except httpx2.HTTPError as error:
+                    self._raise_for(server, response, await answer.begin(_ERROR_BYTES))
+                result = await receive(answer, began)
+            finally:
+                await response.aclose()
+        except (httpx2.HTTPError, TimeoutError) as error:
             self.traffic.failed += 1
             server.rest()
-            raise TransientError(f"{server.url}: {self._hide(_reason(error))}") from error
+            raise TransientError(f"{server.url}: {self._one_line(_reason(error))}") from error
         except TransientError:
             self.traffic.failed += 1
             raise
-        except Unfinished as error:
-            said = self._hide(str(error))
-            raise Refused(f"{server.url} {said}", response.status_code) from None
+        except (Unfinished, UnacceptableBody) as error:
+            raise Refused(f"{server.url} {self._one_line(str(error))}", status) from None
         except _MALFORMED as error:
             self.traffic.failed += 1
             server.rest()
             # The error may quote what was sent; `from None` keeps it out of tracebacks as well.
-            reason = self._hide(f"malformed answer ({type(error).__name__}: {error})")
-            raise TransientError(f"{server.url}: {reason}") from None
+            reason = self._one_line(f"malformed answer ({type(error).__name__}: {error})")
+            raise MalformedError(f"{server.url}: {reason}") from None
         finally:
             server.in_flight -= 1
-        server.resting_until = 0.0
+        server.worked()
         self.traffic.requests += 1
         return result
 
-    def _raise_for(self, server: Server, response: httpx2.Response) -> None:
+    def _raise_for(self, server: Server, response: httpx2.Response, body: bytes) -> None:
         """Say what a status means: ask again, after a pause perhaps, or give up."""
-        if response.status_code not in _TRANSIENT:
-            raise self._refused(server, response)
+        status = response.status_code
+        said = self._said(body) or self._one_line(response.reason_phrase)
+        if status not in _TRANSIENT:
+            raise self._refused(server, status, said)
         pause = _retry_after(response)
         server.rest(pause)
         if self._servers.any_well():
             pause = 0.0  # the next attempt goes to another
-        said = self._said(response)
-        raise TransientError(f"{server.url}: {response.status_code} {said}", pause)
+        raise TransientError(f"{server.url}: {status} {said}", pause)
 
-    def _refused(self, server: Server, response: httpx2.Response) -> Refused:
-        status, said = response.status_code, self._said(response)
+    def _refused(self, server: Server, status: int, said: str) -> Refused:
         if status in (401, 403):
             key = f"the key in {self._key.name}" if self._key else "a request without a key"
             return Refused(f"{server.url} does not accept {key} ({status} {said})", status)
         return Refused(f"{server.url} refuses the request: {status} {said}", status)
 
-    def _said(self, response: httpx2.Response) -> str:
+    def _said(self, body: bytes) -> str:
         """What the server says is wrong, in one short line and without the key."""
         try:
-            data = response.json()
+            data = self._read(body)
         except ValueError:
-            data = response.text
+            data = body.decode(errors="replace")
         for name in ("error", "message", "detail"):
             if isinstance(data, dict) and data.get(name):
                 data = data[name]
+        return self._one_line(str(data))
+
+    # --- What a server says ---
+
+    def _read(self, text: bytes) -> Any:
+        """Return the value of JSON text, without the key; errors are those of `read_json`."""
+        data = read_json(text)
+        return self._key.hide_in_data(data) if self._key else data
+
+    def _whole(self, parse: Callable[[Any, float], _Result]) -> _Receive[_Result]:
+        """Make a receiver of what reads a whole JSON object, and the seconds that it took."""
+
+        async def receive(answer: Body, began: float) -> _Result:
+            text = await answer.whole()
+            seconds = time.monotonic() - began
+            data = self._read(text)
+            if not isinstance(data, dict):
+                raise TypeError(f"expected an object, got {type(data).__name__}")
+            return parse(data, seconds)
+
+        return receive
+
+    def _one_line(self, text: str) -> str:
+        """Shorten a text that may hold what a server sent, without the key."""
         # Hidden before it is cut: of half a key nothing would be recognised.
-        text = self._hide(" ".join(str(data).split()))
-        return text[:_SHOWN] or response.reason_phrase
-
-    def _hide(self, text: str) -> str:
-        return self._key.hide(text) if self._key else text
+        text = self._key.hide(text) if self._key else text
+        return " ".join(text.split())[:_SHOWN]
 
 
-def _whole(parse: Callable[[Any, float], _Result]) -> _Receive[_Result]:
-    """Make a receiver of what reads a whole JSON object, and the seconds that it took."""
-
-    async def receive(response: httpx2.Response, began: float) -> _Result:
-        await response.aread()
-        seconds = time.monotonic() - began
-        data = response.json()
-        if not isinstance(data, dict):
-            raise TypeError(f"expected an object, got {type(data).__name__}")
-        return parse(data, seconds)
-
-    return receive
-
-
-def _reason(error: httpx2.HTTPError) -> str:
+def _reason(error: Exception) -> str:
     """Name a failure of the connection; some of the library's errors have no text."""
-    if isinstance(error, httpx2.ReadTimeout):
+    if isinstance(error, httpx2.ReadTimeout | TimeoutError):
         return "no answer within --request-timeout"
     if isinstance(error, httpx2.TimeoutException):
         return f"timed out ({type(error).__name__})"

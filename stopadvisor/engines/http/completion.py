@@ -6,6 +6,7 @@ What does not look like an answer is an error.  Knows the JSON that servers send
 from __future__ import annotations
 
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,10 @@ __all__ = [
     "Take",
     "Unfinished",
     "read_completion",
+    "read_count",
     "read_events",
+    "read_json",
+    "read_text",
     "read_usage",
 ]
 
@@ -35,6 +39,12 @@ _FINISHES = {
 """What servers call an answer's end, and what it is called here."""
 _GIVEN_UP = ("abort", "error", "insufficient_system_resource")
 """What servers say that are shut down or overloaded; another attempt may do better."""
+
+
+_MOST = 2**31
+"""Ids and counts are below it."""
+_ROUNDING = 0.01
+"""Above 0, what a log-probability may show by rounding in half precision."""
 
 
 class Unfinished(Exception):
@@ -86,13 +96,13 @@ def read_completion(data: Mapping[str, Any], seconds: float) -> Completion:
         ids = _ids_of_names(given.get("tokens"))
     logprobs, top = given.get("token_logprobs"), given.get("top_logprobs")
     return Completion(
-        token_ids=None if ids is None else tuple(int(i) for i in ids),
-        text=str(choice["text"] or ""),
-        logprobs=None if logprobs is None else tuple(float(x) for x in logprobs),
+        token_ids=None if ids is None else tuple(_read_ids(ids)),
+        text=read_text(choice["text"]),
+        logprobs=None if logprobs is None else tuple(_read_logprob(x) for x in logprobs),
         top_logprobs=(
             None
             if top is None
-            else tuple(tuple(sorted(map(float, t.values()), reverse=True)) for t in top)
+            else tuple(tuple(sorted(map(_read_top, t.values()), reverse=True)) for t in top)
         ),
         finish_reason=finish,
         prompt_tokens=prompt,
@@ -124,11 +134,72 @@ def read_finish(reason: str | None) -> str | None:
 def read_usage(usage: Mapping[str, Any]) -> tuple[int, int, int | None]:
     """Return tokens of the prompt, tokens decoded, and those of the prompt that were cached."""
     details = usage.get("prompt_tokens_details") or {}
+    cached = details.get("cached_tokens", usage.get("prompt_cache_hit_tokens"))
     return (
-        int(usage.get("prompt_tokens") or 0),
-        int(usage.get("completion_tokens") or 0),
-        details.get("cached_tokens", usage.get("prompt_cache_hit_tokens")),
+        read_count(usage.get("prompt_tokens"), "prompt_tokens"),
+        read_count(usage.get("completion_tokens"), "completion_tokens"),
+        None if cached is None else read_count(cached, "cached_tokens"),
     )
+
+
+def read_json(text: bytes) -> Any:
+    """Return the value that JSON text stands for.
+
+    Raises
+    ------
+    ValueError
+        It is no JSON, or nested so deeply that it cannot be read.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply") from None
+
+
+def read_count(value: Any, name: str) -> int:
+    """Return a number of tokens; 0 where none is given.
+
+    Raises
+    ------
+    ValueError
+        It is no count.
+    """
+    if value is None:
+        return 0
+    if type(value) is not int or not 0 <= value < _MOST:
+        raise ValueError(f"{name} must be a count, got {value!r:.40}")
+    return value
+
+
+def _read_ids(values: Sequence[Any]) -> list[int]:
+    for value in values:
+        if type(value) is not int or not 0 <= value < _MOST:
+            raise ValueError(f"token_ids must be ids of tokens, got {value!r:.40}")
+    return list(values)
+
+
+def read_text(value: Any) -> str:
+    """Return a text; an empty one where none is given, and `TypeError` where it is none."""
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise TypeError(f"a text must be a string, got {value!r:.40}")
+    return value
+
+
+def _read_logprob(value: Any) -> float:
+    """Return the log-probability of a token that was decoded."""
+    if not math.isfinite(_read_top(value)):
+        raise ValueError(f"a log-probability must be finite, got {value!r:.40}")
+    return _read_top(value)
+
+
+def _read_top(value: Any) -> float:
+    """Return the log-probability of a token that may be impossible."""
+    # Not `<=` turned round: NaN compares as false.
+    if type(value) not in (int, float) or not value <= _ROUNDING:
+        raise ValueError(f"a log-probability must be a number <= 0, got {value!r:.40}")
+    return min(float(max(value, -math.inf)), 0.0)
 
 
 def _ids_of_names(tokens: Sequence[str] | None) -> list[int] | None:
@@ -136,25 +207,23 @@ def _ids_of_names(tokens: Sequence[str] | None) -> list[int] | None:
     prefix = "token_id:"
     if not tokens or not all(token.startswith(prefix) for token in tokens):
         return None
-    return [int(token[len(prefix) :]) for token in tokens]
+    return _read_ids([int(token[len(prefix) :]) for token in tokens])
 
 
 # --- Streams --------------------------------------------------------------------------------------
 
 
-async def read_events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[Any]:
+async def read_events(
+    lines: AsyncIterator[bytes], read: Callable[[bytes], Any] = read_json
+) -> AsyncGenerator[Any]:
     """Yield the JSON of each server-sent event, up to the end's mark."""
-    rest = b""
-    async for chunk in chunks:
-        # Cut at newlines alone: JSON may hold whatever else Unicode counts as the end of a line.
-        *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            if not line.startswith(b"data:"):
-                continue  # comments that keep the connection open
-            data = line.removeprefix(b"data:").strip()
-            if data == b"[DONE]":
-                return
-            yield json.loads(data)
+    async for line in lines:
+        if not line.startswith(b"data:"):
+            continue  # comments that keep the connection open
+        data = line.removeprefix(b"data:").strip()
+        if data == b"[DONE]":
+            return
+        yield read(data)
 
 
 @dataclass
@@ -182,7 +251,7 @@ class EventReader(ABC):
     def read(self, event: Mapping[str, Any]) -> bool:
         """Take one event; whether more are wanted.  Errors are those of `read_completion`."""
         if "error" in event:
-            raise ValueError(f"the stream ends in an error: {event['error']}")
+            raise ValueError(f"the stream ends in an error: {event['error']!s:.200}")
         self.usage = event.get("usage") or self.usage
         choices: Sequence[Mapping[str, Any]] = event["choices"]
         if not choices:
@@ -236,9 +305,9 @@ class StreamReader(EventReader):
         ids = choice.get("token_ids")
         if ids is None:
             ids = _ids_of_names((choice.get("logprobs") or {}).get("tokens"))
-        text = str(choice.get("text") or "")
+        text = read_text(choice.get("text"))
         self.text += text
         self.named = self.named and (ids is not None or not text)
-        new = [int(i) for i in ids or ()]
+        new = _read_ids(ids or ())
         self.ids += new
         return not new or self.take(new)

@@ -5,14 +5,20 @@ Knows the environment and HTTP headers.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Generator
+from typing import Any
 
 import httpx2
 
 from stopadvisor.errors import ModelError
 
 __all__ = ["Key"]
+
+_SHORTEST_SECRET = 8
+"""Characters.  Shorter keys, such as the EMPTY that some servers want, are no secret, and stand in
+honest texts."""
 
 
 class Key(httpx2.Auth):
@@ -52,6 +58,30 @@ class Key(httpx2.Auth):
     def hide(self, text: str) -> str:
         """Take the key out of a text, such as a server's complaint about it."""
         return text.replace(self.__value, f"[{self.name}]")
+
+    def hide_in_text(self, text: str) -> str:
+        """Take the key out of what a model says, which a server may have made up.
+
+        A key that is too short to be a secret stays: it may be a part of an answer.
+        """
+        return self.hide(text) if self._secret else text
+
+    def hide_in_data(self, data: Any) -> Any:
+        """Take the key out of all texts of JSON data, names of fields included."""
+        # The search runs in C; the walk is left for servers that do repeat the key.
+        if not self._secret or json.dumps(self.__value)[1:-1] not in json.dumps(data):
+            return data
+        if isinstance(data, str):
+            return self.hide(data)
+        if isinstance(data, list):
+            return [self.hide_in_data(item) for item in data]
+        if isinstance(data, dict):
+            return {self.hide(name): self.hide_in_data(item) for name, item in data.items()}
+        return data
+
+    @property
+    def _secret(self) -> bool:
+        return len(self.__value) >= _SHORTEST_SECRET
 
     def auth_flow(
         self, request: httpx2.Request

@@ -17,10 +17,11 @@ from stopadvisor.errors import ModelError
 __all__ = ["Server", "Servers"]
 
 _REST = 1.0
-"""Seconds for which a server that failed is asked last."""
+"""Seconds for which a server that failed is asked last; doubled with each further failure."""
+_LONGEST_REST = 60.0
 
 
-@dataclass
+@dataclass(eq=False)
 class Server:
     """One base URL and how it is doing."""
 
@@ -28,11 +29,23 @@ class Server:
     in_flight: int = 0
     questions: int = 0
     """Questions that were given to it."""
+    failures: int = 0
+    """In a row, up to now; those of requests that were under way together count once."""
     resting_until: float = 0.0
+    _counted_until: float = 0.0
 
     def rest(self, seconds: float = 0.0) -> None:
-        """Leave it alone for a while, longer where it asked for that."""
-        self.resting_until = time.monotonic() + max(seconds, _REST)
+        """Leave it alone for a while, longer where it asked for that or keeps failing."""
+        now = time.monotonic()
+        if now >= self._counted_until:
+            self.failures += 1
+        pause = min(_REST * 2.0 ** min(self.failures - 1, 10), _LONGEST_REST)
+        self.resting_until = now + max(min(seconds, _LONGEST_REST), pause)
+        self._counted_until = self.resting_until
+
+    def worked(self) -> None:
+        """Take note that it answered."""
+        self.failures, self.resting_until, self._counted_until = 0, 0.0, 0.0
 
 
 class Servers:
@@ -49,17 +62,31 @@ class Servers:
         return tuple(server.url for server in self._all)
 
     def assign_replica(self) -> int:
-        """Give a question its server, by number: the one that was given the fewest so far."""
-        number = min(range(len(self._all)), key=lambda i: self._all[i].questions)
+        """Give a question its server, by number: of those that work, the one with the fewest."""
+        well = self._well() or self._all
+        number = min(
+            (i for i, server in enumerate(self._all) if server in well),
+            key=lambda i: self._all[i].questions,
+        )
         self._all[number].questions += 1
         return number
 
-    def pick(self, replica: int | None) -> Server:
-        """Take the replica while it works, else the least busy server that does."""
+    def pick(self, replica: int | None, *, alone: bool = False) -> Server:
+        """Take the replica while it works, else the least busy server that does.
+
+        With `alone` no other is taken in its place.
+        """
+        if alone and replica is not None:
+            return self._all[replica]
         well = self._well() or self._all
         if replica is not None and self._all[replica] in well:
-            return self._all[replica]
-        return min(well, key=lambda server: server.in_flight)
+            server = self._all[replica]
+        else:
+            server = min(well, key=lambda server: server.in_flight)
+        if server.failures and len(self._all) > 1:
+            # One request finds out whether it works again; until then the others go elsewhere.
+            server.resting_until = time.monotonic() + _LONGEST_REST
+        return server
 
     def any_well(self) -> bool:
         """Whether one has not failed just now."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stopadvisor.engines.chat import Chat
-from stopadvisor.engines.http.client import FINAL, Client, Refused
+from stopadvisor.engines.http.client import FINAL, Client, Refused, Unreachable
 from stopadvisor.engines.http.completion import Completion, Take
 from stopadvisor.engines.openai.chat_stream import ChatReader, ChatText
 from stopadvisor.engines.openai.requests import Prefix, meaningful
@@ -85,26 +85,26 @@ class ChatBackend:
         return self.client.assign_replica()
 
     @classmethod
-    async def of(cls, client: Client, chat: Chat, *, retry_timeout: float) -> ChatBackend:
+    async def of(cls, client: Client, chat: Chat) -> ChatBackend:
         """Find the form in which every server answers behind given reasoning.
 
         Raises
         ------
         ModelError
             There is none.
+        Unreachable
+            A server is down, busy or silent for longer than the client waits.
         """
         found: list[str] = []
-        for form in FORMS if await _in_a_field(client, retry_timeout, found) else ():
+        for form in FORMS if await _in_a_field(client, found) else ():
             backend = cls(client, chat, form)
             for number in range(len(client.urls)):
-                wrong = await backend._wrong(number, retry_timeout)
+                wrong = await backend._wrong(number)
                 if wrong:
                     found.append(f"{form.name}: {wrong}")
                     break
             else:
-                return replace(
-                    backend, from_nothing=await backend._starts_from_nothing(retry_timeout)
-                )
+                return replace(backend, from_nothing=await backend._starts_from_nothing())
         raise ModelError(
             f"{client.urls[0]}: the endpoint shows its reasoning in a chat stream and cannot "
             "resume it (visible-stream), nor answer behind reasoning that is given to it "
@@ -112,12 +112,14 @@ class ChatBackend:
             "provider's own effort setting"
         )
 
-    async def _wrong(self, number: int, retry_timeout: float) -> str | None:
+    async def _wrong(self, number: int) -> str | None:
         """Say why the form does not work; None where it does."""
         try:
-            short, wrong = await self._try(_REASONING, _CUE, self.form, number, retry_timeout)
-            long, _ = await self._try(_REASONING * _TIMES, _CUE, self.form, number, retry_timeout)
-            cues, _ = await self._try(_REASONING, _CUE * _CUES, self.form, number, retry_timeout)
+            short, wrong = await self._try(_REASONING, _CUE, self.form, number)
+            long, _ = await self._try(_REASONING * _TIMES, _CUE, self.form, number)
+            cues, _ = await self._try(_REASONING, _CUE * _CUES, self.form, number)
+        except Unreachable:
+            raise
         except EngineError as error:
             return str(error)
         if wrong:
@@ -129,29 +131,31 @@ class ChatBackend:
         if not self._near(cues - short, _CUE * _CUES, _CUE):
             return f"the prompt grows by {cues - short} tokens with the start of the answer"
         try:
-            closed, _ = await self._try(_REASONING, _CUE, Form("none"), number, retry_timeout)
+            closed, _ = await self._try(_REASONING, _CUE, Form("none"), number)
+        except Unreachable:
+            raise
         except EngineError:
             return None  # so it is the form that makes it acceptable
         # A message that is over has its end, and another message's begin, behind it.
         return None if closed != short else "it has no effect"
 
-    async def _starts_from_nothing(self, retry_timeout: float) -> bool:
+    async def _starts_from_nothing(self) -> bool:
         """Whether no thinking is closed as some is."""
         try:
             for number in range(len(self.client.urls)):
-                none, wrong = await self._try(_NOTHING, _CUE, self.form, number, retry_timeout)
-                some, _ = await self._try(_REASONING, _CUE, self.form, number, retry_timeout)
+                none, wrong = await self._try(_NOTHING, _CUE, self.form, number)
+                some, _ = await self._try(_REASONING, _CUE, self.form, number)
                 if wrong or not self._near(some - none, _REASONING, _NOTHING):
                     return False
+        except Unreachable:
+            raise
         except EngineError:
             return False
         return True
 
-    async def _try(
-        self, reasoning: str, content: str, form: Form, number: int, retry_timeout: float
-    ) -> tuple[int, str]:
+    async def _try(self, reasoning: str, content: str, form: Form, number: int) -> tuple[int, str]:
         """Return the prompt's tokens, and what is wrong with the answer."""
-        where = {"replica": number, "retry_timeout": retry_timeout}
+        where = {"replica": number, "opening": True}
         body = self._behind(_QUESTION, reasoning, content, form, {"max_tokens": 4})
         answer, said = await self._read(body, where)
         begins = said.reasoning or said.text.lstrip().startswith(self.chat.opener.text)
@@ -269,8 +273,13 @@ class ChatBackend:
     async def _send(
         self, body: Mapping[str, Any], make: Callable[[], ChatReader], options: Mapping[str, Any]
     ) -> Completion:
-        where = {name: options.get(name) for name in ("replica", "retry_timeout")}
-        return await self.client.read_stream("/chat/completions", body, make, **where)
+        return await self.client.read_stream(
+            "/chat/completions",
+            body,
+            make,
+            replica=options.get("replica"),
+            opening=options.get("opening", False),
+        )
 
     def _behind(
         self,
@@ -306,16 +315,16 @@ def _known(prompt: Sequence[int]) -> Prefix:
     raise ModelError("a chat endpoint takes no token ids: this cannot be asked of it")
 
 
-async def _in_a_field(client: Client, retry_timeout: float, wrong: list[str]) -> bool:
+async def _in_a_field(client: Client, wrong: list[str]) -> bool:
     """Whether every server gives reasoning in a field of its own."""
     for number in range(len(client.urls)):
-        if not await shows_reasoning(client, number, retry_timeout=retry_timeout):
+        if not await shows_reasoning(client, number):
             wrong.append("reasoning among the answer's text: vLLM wants a --reasoning-parser")
             return False
     return True
 
 
-async def shows_reasoning(client: Client, number: int, *, retry_timeout: float) -> bool | None:
+async def shows_reasoning(client: Client, number: int) -> bool | None:
     """Whether a chat stream shows reasoning in a field of its own; None: among the answer's text.
 
     Raises
@@ -335,9 +344,7 @@ async def shows_reasoning(client: Client, number: int, *, retry_timeout: float) 
     for options in ({"temperature": 0.0}, {}):
         body = {"model": client.model, "messages": list(_QUESTION), "stream": True, **options}
         try:
-            await client.read_stream(
-                "/chat/completions", body, make, replica=number, retry_timeout=retry_timeout
-            )
+            await client.read_stream("/chat/completions", body, make, replica=number, opening=True)
         except Refused as error:
             if error.status in FINAL or not options:
                 raise

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stopadvisor.engines.chat import Chat
-from stopadvisor.engines.http.completion import EventReader
+from stopadvisor.engines.http.completion import EventReader, read_text
 
 __all__ = ["ChatReader", "ChatText", "Cutter"]
 
@@ -36,8 +36,8 @@ class ChatReader(EventReader):
     def add(self, choice: Mapping[str, Any]) -> bool:
         """Take one piece of reasoning, or of the answer."""
         delta = choice.get("delta") or {}
-        reasoning = str(delta.get("reasoning_content") or delta.get("reasoning") or "")
-        text = str(delta.get("content") or "")
+        reasoning = read_text(delta.get("reasoning_content") or delta.get("reasoning"))
+        text = read_text(delta.get("content"))
         self.reasoning += reasoning
         self.text += text
         return not (reasoning or text) or self.take(reasoning, text)

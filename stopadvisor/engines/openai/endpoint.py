@@ -6,14 +6,14 @@ Knows the client; nothing of thinking, probes or policies.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from stopadvisor.engines.chat import Chat
-from stopadvisor.engines.http.client import FINAL, Client, Refused
-from stopadvisor.engines.http.retries import OPENING_TIMEOUT
+from stopadvisor.engines.http.client import FINAL, Client, Refused, Unreachable
+from stopadvisor.engines.http.completion import Completion, read_count
 from stopadvisor.engines.openai.chat_backend import ChatBackend, shows_reasoning
 from stopadvisor.engines.openai.requests import Backend
 from stopadvisor.errors import EngineError, ModelError
@@ -39,6 +39,8 @@ MOST_TOP = 1024
 """Above so many, no more are looked for."""
 _REPEATED = 600
 """Tokens of the prompt that is sent twice: longer than the cache blocks of most servers."""
+_LONGEST_NAME = 255
+"""Characters of a name or a folder that a server gives."""
 _ANY_IDS = (11, 12, 13, 14, 15, 16, 17, 18)
 """Exist in every vocabulary."""
 
@@ -86,8 +88,11 @@ async def find_endpoint(client: Client) -> Endpoint:
     Raises
     ------
     ModelError
-        A server cannot be reached, does not accept the key, does not serve the model, or gives no
-        access to its reasoning; or the servers differ in version, context, or in what they can do.
+        A server does not accept the key, does not serve the model, or gives no access to its
+        reasoning; or the servers differ in version, context, or in what they can do.
+    Unreachable
+        A server is down, busy or silent for longer than the client waits: what it can do is not
+        known.
     """
     found = [await _endpoint_of(client, number) for number in range(len(client.urls))]
     first = found[0]
@@ -122,10 +127,12 @@ async def open_backend(client: Client, chat: Chat, endpoint: Endpoint) -> Backen
     ------
     ModelError
         Its chat cannot answer behind given reasoning.
+    Unreachable
+        As in `find_endpoint`.
     """
     if endpoint.resumes:
         return client
-    return await ChatBackend.of(client, chat, retry_timeout=OPENING_TIMEOUT)
+    return await ChatBackend.of(client, chat)
 
 
 async def check_streams(backend: Backend) -> None:
@@ -135,12 +142,16 @@ async def check_streams(backend: Backend) -> None:
     ------
     ModelError
         One does not.
+    Unreachable
+        As in `find_endpoint`.
     """
     for number, url in enumerate(backend.urls):
         try:
             answer = await backend.stream(
                 _ANY_IDS, lambda new: True, max_tokens=2, temperature=0.0, **_opening(number)
             )
+        except Unreachable:
+            raise  # whether it streams is not known
         except EngineError as error:
             raise ModelError(f"{url}: {NO_STREAM}: {error}") from error
         if not answer.token_ids:
@@ -148,29 +159,31 @@ async def check_streams(backend: Backend) -> None:
 
 
 def _opening(number: int) -> dict[str, Any]:
-    """How a server is asked while it is opened: no other in its place, and not for long."""
-    return {"replica": number, "retry_timeout": OPENING_TIMEOUT}
+    """How a server is asked while it is opened: no other in its place."""
+    return {"replica": number, "opening": True}
 
 
 async def _endpoint_of(client: Client, number: int) -> Endpoint:
     url = client.urls[number]
     entry = await _model_entry(client, number)
-    context, root = entry.get("max_model_len"), entry.get("root")
+    context, root = _context(entry, url), entry.get("root")
     way, logprobs = await _way(client, number)
     top, cached, length = 0, None, 0
     if way == "completions":
         try:
             top = await _top_limit(client, number) if logprobs else 0
-            length = min(_REPEATED, (int(context) if context else _REPEATED) - 8)
+            length = min(_REPEATED, (context or _REPEATED) - 8)
             repeated = (list(_ANY_IDS) * (length // len(_ANY_IDS) + 1))[:length]
             cached, length = await _cached(client, repeated, number)
+        except Unreachable:
+            raise
         except EngineError as error:
             raise ModelError(f"{url} fails when it is asked what it can do: {error}") from error
     return Endpoint(
         way=way,
         server=await _version(client, number),
-        context=int(context) if context else None,
-        root=str(root) if root else None,
+        context=context,
+        root=root if _is_name(root) else None,
         top_limit=top,
         cached_tokens=cached,
         repeated_tokens=length,
@@ -187,20 +200,40 @@ async def _model_entry(client: Client, number: int) -> dict[str, Any]:
         if error.status == 404:
             raise ModelError(f"{url} has no /models: is it the base URL, ending in /v1?") from error
         return {}  # some gateways keep their list to themselves; asking will tell
+    except Unreachable as error:
+        raise Unreachable(f"cannot reach the server: {error}") from error
     except EngineError as error:
-        raise ModelError(f"cannot reach the server: {error}") from error
-    entries = [e for e in listed.get("data") or () if isinstance(e, dict)]
+        raise ModelError(f"cannot use the server: {error}") from error
+    found = listed.get("data")
+    entries = [
+        entry
+        for entry in (found if isinstance(found, list) else ())
+        if isinstance(entry, dict) and _is_name(entry.get("id"))
+    ]
     for entry in entries:
         if any(_same(entry.get(name), client.model) for name in ("id", "root")):
-            client.model = str(entry["id"])
+            client.model = entry["id"]
             return entry
-    served = ", ".join(repr(e.get("id")) for e in entries[:5]) or "none"
+    served = ", ".join(repr(entry["id"]) for entry in entries[:5]) or "none"
     raise ModelError(f"{url} does not serve the model {client.model!r}; it serves {served}")
+
+
+def _context(entry: Mapping[str, Any], url: str) -> int | None:
+    """Return the most tokens of a sequence, where an entry says so."""
+    try:
+        return read_count(entry.get("max_model_len"), "max_model_len") or None
+    except ValueError as error:
+        raise ModelError(f"{url}/models: {error}") from None
+
+
+def _is_name(value: Any) -> bool:
+    """Whether a server gives a name that can be shown, and looked for in the file system."""
+    return isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME and value.isprintable()
 
 
 def _same(name: Any, model: str) -> bool:
     """Whether a server's name for a model is ours, or both are the same folder."""
-    if not isinstance(name, str):
+    if not _is_name(name):
         return False
     return name == model or (Path(model).is_dir() and Path(name).resolve() == Path(model).resolve())
 
@@ -211,40 +244,55 @@ async def _way(client: Client, number: int) -> tuple[Way, bool]:
     Raises `ModelError` where neither gives access to the reasoning, or nothing gets an answer.
     """
     tried: list[str] = []
-    for logprobs in (1, None):
-        try:
-            answer = await client.complete(
-                _ANY_IDS, logprobs=logprobs, max_tokens=2, **_opening(number)
-            )
-        except EngineError as error:
-            _raise_if_final(error)
-            if logprobs is None:
-                tried.append(f"completions on token ids: {error}")
-            continue
-        # A server that took the ids for something else counts another prompt.
-        if answer.prompt_tokens == len(_ANY_IDS) and answer.token_ids is not None:
-            return "completions", answer.logprobs is not None
-        tried.append(
-            "completions return text alone, no token ids"
-            if answer.prompt_tokens == len(_ANY_IDS)
-            else f"completions on token ids: it counts {answer.prompt_tokens} prompt tokens for "
-            f"{len(_ANY_IDS)} ids"
-        )
-        break
+    try:
+        # Without log-probabilities first, as traces are asked for: some servers name ids beside
+        # log-probabilities only.
+        answer = await client.complete(_ANY_IDS, max_tokens=2, **_opening(number))
+        if not _without_ids(answer, tried):
+            return "completions", await _gives_logprobs(client, number)
+    except Unreachable:
+        raise  # what it can do is not known
+    except EngineError as error:
+        _raise_if_final(error)
+        tried.append(f"completions on token ids: {error}")
     url = client.urls[number]
     try:
-        shown = await shows_reasoning(client, number, retry_timeout=OPENING_TIMEOUT)
-    except Refused as error:
+        shown = await shows_reasoning(client, number)
+    except Unreachable:
+        raise
+    except EngineError as error:
         _raise_if_final(error)
         tried.append(f"chat: {error}")
-    except EngineError as error:
-        reasons = "; ".join((*tried, f"chat: {error}"))
-        raise ModelError(f"cannot use the server: {reasons}") from error
     else:
         if shown is not False:
             return "visible-stream", False
         tried.append("chat: no reasoning is shown")
     raise ModelError(f"{url} cannot be probed ({'; '.join(tried)}): {NEEDED}")
+
+
+def _without_ids(answer: Completion, tried: list[str]) -> bool:
+    """Whether a server does not take ids and give ids back; says why in `tried`."""
+    # A server that took the ids for something else counts another prompt.
+    if answer.prompt_tokens != len(_ANY_IDS):
+        tried.append(
+            f"completions on token ids: it counts {answer.prompt_tokens} prompt tokens for "
+            f"{len(_ANY_IDS)} ids"
+        )
+    elif answer.token_ids is None:
+        tried.append("completions return text alone, no token ids")
+    return bool(tried)
+
+
+async def _gives_logprobs(client: Client, number: int) -> bool:
+    """Whether log-probabilities come with completions."""
+    try:
+        answer = await client.complete(_ANY_IDS, logprobs=1, max_tokens=2, **_opening(number))
+    except Unreachable:
+        raise
+    except EngineError as error:
+        _raise_if_final(error)
+        return False
+    return answer.logprobs is not None
 
 
 def _raise_if_final(error: EngineError) -> None:
@@ -290,8 +338,8 @@ async def _cached(client: Client, prompt: Sequence[int], number: int) -> tuple[i
 async def _version(client: Client, number: int) -> str | None:
     """Return the server's version; vLLM and its kin give one beside ``/v1``."""
     try:
-        found = await client.ask("GET", "//version", **_opening(number))
+        found = await client.ask("GET", "//version", optional=True, **_opening(number))
     except EngineError:
         return None
     version = found.get("version")
-    return str(version) if version else None
+    return version if _is_name(version) else None

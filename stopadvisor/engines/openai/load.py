@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,8 +93,10 @@ async def open_model(
     Raises
     ------
     ModelError
-        A package is missing; the server cannot be reached, does not accept the key, does not
-        serve the model, or gives no access to its reasoning; or the tokenizer cannot be found.
+        A package is missing; the server does not accept the key, does not serve the model, or
+        gives no access to its reasoning; or the tokenizer cannot be found.
+    Unreachable
+        The server is down, busy or silent for longer than `patience`.
     """
     require_packages("openai", *_PACKAGES)
     # Transformers says on import that torch is missing; nothing here needs it.
@@ -113,13 +116,17 @@ async def open_model(
     )
     try:
         endpoint = await find_endpoint(client)
-        found = _load_tokenizer(tokenizer, _origin(endpoint, model))
+        # May download: what is waited for can be interrupted, what holds the loop up cannot.
+        load = partial(_load_tokenizer, tokenizer, _origin(endpoint, model))
+        found = await run_sync(load, abandon_on_cancel=True)
         chat = Chat.of(
             found.tokenizer,
             think_open=think_open,
             think_close=think_close,
             template_kwargs=chat_template_kwargs,
         )
+        if key is not None:
+            chat = replace(chat, hide=key.hide_in_text)
         # Decodes a whole vocabulary, which would hold up the event loop.
         stops = await run_sync(AnswerStops.of, chat, found.stop_ids, len(found.tokenizer))
         await _check_tokenizer(client, chat)
@@ -164,14 +171,12 @@ def _origin(endpoint: Endpoint, asked_for: str) -> str:
 
 async def _check_tokenizer(client: Client, chat: Chat) -> None:
     """Refuse our tokenizer where the server shows that its own splits text differently."""
-    from stopadvisor.engines.http.retries import OPENING_TIMEOUT
-
     text = chat.render([{"role": "user", "content": "What is 17 + 25?"}])
     body = {"model": client.model, "prompt": text, "add_special_tokens": False}
     for number, url in enumerate(client.urls):
         try:
             found = await client.ask(
-                "POST", "//tokenize", body, replica=number, retry_timeout=OPENING_TIMEOUT
+                "POST", "//tokenize", body, replica=number, opening=True, optional=True
             )
         except EngineError:
             continue  # not every server has it

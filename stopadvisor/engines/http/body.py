@@ -1,0 +1,126 @@
+"""The body of one response, read within limits of bytes and of time.
+
+A server can send without end, one byte now and then, or a small archive of gigabytes; none of that
+may fill the memory or hold a request up for longer than was allowed.  Knows bytes; nothing of JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+
+__all__ = ["Body", "Limits", "UnacceptableBody"]
+
+_BASE = 2**22
+"""Bytes that any answer may have."""
+_PER_PROMPT_TOKEN = 16
+"""Some servers return the prompt's ids."""
+_PER_TOKEN = 2**12
+"""Each decoded token may come as an event of its own, with counts and names."""
+_PER_LOGPROB = 128
+_MOST_TOKENS = 2**20
+"""Tokens of an answer, where the request names more."""
+
+
+class UnacceptableBody(Exception):
+    """The body is too large, or compressed; sent again it would be no other."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Most bytes of an answer, and of one line of it."""
+
+    total: int = _BASE
+    line: int = _BASE
+
+    @classmethod
+    def of(cls, request: Mapping[str, Any]) -> Limits:
+        """Return what an honest answer to a request of completions may take."""
+        tokens = min(int(request.get("max_tokens") or 0), _MOST_TOKENS)
+        prompt = request.get("prompt") or ()
+        line = _BASE + _PER_PROMPT_TOKEN * len(prompt)
+        each = _PER_TOKEN + _PER_LOGPROB * int(request.get("logprobs") or 0)
+        return cls(line + tokens * each, line)
+
+
+@dataclass(frozen=True)
+class Body:
+    """A body that has not been read yet."""
+
+    response: httpx2.Response
+    limits: Limits
+    deadline: float
+    """By the event loop's clock."""
+
+    async def chunks(self) -> AsyncGenerator[bytes]:
+        """Yield it piece by piece.
+
+        Raises
+        ------
+        UnacceptableBody
+            It is compressed, which was not asked for, or larger than the limit.
+        TimeoutError
+            It is not over at the deadline.
+        """
+        encoding = self.response.headers.get("Content-Encoding", "identity").lower()
+        if encoding != "identity":
+            raise UnacceptableBody(
+                f"sends an answer with Content-Encoding {encoding!r:.30}, which was not asked for"
+            )
+        size = 0
+        async with aclosing(self.response.aiter_raw()) as chunks:
+            while True:
+                # Around each read alone: a time limit must not span a `yield`.
+                async with asyncio.timeout_at(self.deadline):
+                    chunk = await anext(chunks, None)
+                if chunk is None:
+                    return
+                size += len(chunk)
+                if size > self.limits.total:
+                    raise UnacceptableBody(
+                        f"sends more than the {self.limits.total} bytes that its answer may have"
+                    )
+                yield chunk
+
+    async def whole(self) -> bytes:
+        """Return all of it; errors are those of `chunks`."""
+        async with aclosing(self.chunks()) as chunks:
+            return b"".join([chunk async for chunk in chunks])
+
+    async def lines(self) -> AsyncGenerator[bytes]:
+        """Yield its lines without their ends; what stands behind the last end is left out.
+
+        Raises
+        ------
+        UnacceptableBody, TimeoutError
+            As in `chunks`; or a line is longer than the limit.
+        """
+        rest = b""
+        async with aclosing(self.chunks()) as chunks:
+            async for chunk in chunks:
+                # Cut at newlines alone: JSON may hold whatever else Unicode calls a line's end.
+                *lines, rest = (rest + chunk).split(b"\n")
+                if len(rest) > self.limits.line:
+                    raise UnacceptableBody(
+                        f"sends a line of more than the {self.limits.line} bytes it may have"
+                    )
+                for line in lines:
+                    yield line
+
+    async def begin(self, size: int) -> bytes:
+        """Return its first bytes: as many as come, however it ends, for a message about it."""
+        found = b""
+        try:
+            async with aclosing(self.chunks()) as chunks:
+                async for chunk in chunks:
+                    found += chunk
+                    if len(found) >= size:
+                        break
+        except (httpx2.HTTPError, TimeoutError, UnacceptableBody):
+            return found[:size]
+        return found[:size]

@@ -1,0 +1,524 @@
+"""A server that sends without end, numbers that are none, or the key that it was given."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import math
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from stopadvisor.cli.main import main
+from stopadvisor.engines.http.body import Limits
+from stopadvisor.engines.http.client import Client, Key, Refused, Unreachable
+from stopadvisor.engines.http.completion import read_completion
+from stopadvisor.engines.http.servers import Servers
+from stopadvisor.engines.openai import load_engine
+from stopadvisor.errors import EngineError
+from tests.engines.fake_server import FakeServer, Story, _send, fake_server, ids_of
+from tests.engines.test_openai_client import SECRET, asked, prompt_ids
+from tests.engines.test_openai_engine import PLAN, prompts
+
+_Result = TypeVar("_Result")
+Write = Callable[[BaseHTTPRequestHandler], None]
+
+
+@dataclass
+class Raw(FakeServer):
+    """Answers every completion with the bytes of a test."""
+
+    write: Write = lambda to: None
+    sent: int = 0
+    """Bytes of a body without end."""
+
+    def _complete(
+        self, to: BaseHTTPRequestHandler, body: dict[str, Any], fault: str | None
+    ) -> None:
+        to.close_connection = True
+        self.write(to)
+
+
+@contextmanager
+def raw(write: Write) -> Iterator[Raw]:
+    server = Raw(write=write)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def begin(to: BaseHTTPRequestHandler, **headers: str) -> None:
+    to.send_response(200)
+    for name, value in headers.items():
+        to.send_header(name.replace("_", "-"), value)
+    to.end_headers()
+
+
+def whole(client: Client) -> Awaitable[Any]:
+    return client.complete(prompt_ids(), max_tokens=2)
+
+
+def stream(client: Client) -> Awaitable[Any]:
+    return client.stream(prompt_ids(), lambda new: True, max_tokens=2)
+
+
+def peak_while(work: Callable[[], None]) -> int:
+    """Bytes of Python objects at the most."""
+    import tracemalloc
+
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+# --- Bytes ---
+
+
+def endless(server: Raw, piece: bytes) -> Write:
+    def write(to: BaseHTTPRequestHandler) -> None:
+        begin(to)
+        while server.sent < 2**28:
+            to.wfile.write(piece)
+            server.sent += len(piece)
+
+    return write
+
+
+@pytest.mark.parametrize("ask", [whole, stream])
+@pytest.mark.parametrize(
+    "piece",
+    [b" " * 2**16, b"data: \n" * 2**13, b": ping\n\n" * 2**13],
+    ids=["line", "data", "ping"],
+)
+def test_a_body_without_end_is_given_up(
+    ask: Callable[[Client], Awaitable[Any]], piece: bytes
+) -> None:
+    if ask is stream and piece.startswith(b"data"):
+        piece = b'data: {"choices": []}\n' * 2**12
+
+    def work() -> None:
+        with raw(lambda to: None) as server:
+            server.write = endless(server, piece)
+            with pytest.raises(Refused, match=r"sends (more|a line of more) than"):
+                asked([server], ask, retry_timeout=30.0)
+        assert server.sent < 2**25
+        assert len(server.asked) == 1
+
+    assert peak_while(work) < 2**26
+
+
+@pytest.mark.parametrize("ask", [whole, stream])
+def test_an_archive_is_not_unpacked(ask: Callable[[Client], Awaitable[Any]]) -> None:
+    packed = gzip.compress(b" " * 2**24)
+
+    def write(to: BaseHTTPRequestHandler) -> None:
+        assert to.headers["Accept-Encoding"] == "identity"
+        begin(to, Content_Encoding="gzip", Content_Length=str(len(packed)))
+        to.wfile.write(packed)
+
+    with (
+        raw(write) as server,
+        pytest.raises(Refused, match="Content-Encoding 'gzip', which was not asked for"),
+    ):
+        asked([server], ask)
+
+
+def test_a_refusal_without_end_is_given_up() -> None:
+    def write(to: BaseHTTPRequestHandler) -> None:
+        to.send_response(400)
+        to.end_headers()
+        while True:
+            to.wfile.write(b"no! " * 2**14)
+
+    with raw(write) as server, pytest.raises(Refused, match="refuses the request: 400 no! no!"):
+        asked([server], whole)
+
+
+def test_honest_answers_have_room() -> None:
+    """A long thought token by token, and a probe with all log-probabilities that vLLM may give."""
+    event = {
+        "id": "cmpl-" + "0" * 32, "object": "text_completion", "created": 1_760_000_000,
+        "model": "x" * 100, "system_fingerprint": None,
+        "choices": [{
+            "index": 0, "text": "\U0001f642" * 4, "logprobs": None, "finish_reason": None,
+            "stop_reason": None, "token_ids": [151_643], "prompt_token_ids": None,
+        }],
+        "usage": {"prompt_tokens": 100_000, "total_tokens": 130_000, "completion_tokens": 30_000},
+    }  # fmt: skip
+    tokens = 2**15
+    assert len(json.dumps(event)) * tokens < Limits.of({"max_tokens": tokens}).total
+    top = {f"token_id:{151_000 + i}": -12.345678901234567 for i in range(1024)}
+    probe = Limits.of({"max_tokens": 48, "logprobs": 1024, "prompt": [1] * 100_000})
+    assert len(json.dumps(top)) * 48 + len(json.dumps([151_643] * 100_000)) < probe.total
+
+
+# --- Time ---
+
+
+def dripping(to: BaseHTTPRequestHandler) -> None:
+    begin(to)
+    while True:
+        to.wfile.write(b" ")
+        time.sleep(0.05)
+
+
+def dripping_events(to: BaseHTTPRequestHandler) -> None:
+    begin(to)
+    while True:
+        to.wfile.write(b": ping\n\n")
+        time.sleep(0.05)
+
+
+def dripping_headers(to: BaseHTTPRequestHandler) -> None:
+    to.wfile.write(b"HTTP/1.1 200 OK\r\n")
+    for i in range(10_000):
+        to.wfile.write(f"X-{i}: 1\r\n".encode())
+        time.sleep(0.05)
+
+
+def continuing(to: BaseHTTPRequestHandler) -> None:
+    while True:
+        to.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("ask", [whole, stream])
+@pytest.mark.parametrize("write", [dripping, dripping_events, dripping_headers, continuing])
+def test_one_answer_has_so_much_time_in_all(
+    write: Write, ask: Callable[[Client], Awaitable[Any]]
+) -> None:
+    began = time.monotonic()
+    with (
+        raw(write) as server,
+        pytest.raises(Unreachable, match="no answer within --request-timeout"),
+    ):
+        asked([server], ask, request_timeout=0.4, retry_timeout=0.1)
+    assert time.monotonic() - began < 3.0
+
+
+def test_a_stream_that_runs_out_of_time_keeps_what_came() -> None:
+    got: list[int] = []
+
+    def take(new: Any) -> bool:
+        got.extend(new)
+        return True
+
+    with fake_server(pace=0.15) as server:
+        answer = asked(
+            [server],
+            lambda c: c.stream(prompt_ids(), take, max_tokens=9),
+            request_timeout=0.5,
+        )
+    assert answer.finish_reason == "broken"
+    assert 0 < len(got) < 9
+    assert got == ids_of(server.story.thinking)[: len(got)]
+    assert len(server.asked) == 1
+
+
+# --- Numbers and forms ---
+
+
+def answer_with(**changes: Any) -> dict[str, Any]:
+    choice = {
+        "text": "ab", "token_ids": [5, 6], "finish_reason": "stop",
+        "logprobs": {"token_logprobs": [-0.1, -0.2], "top_logprobs": [{"a": -0.1}, {"b": -0.2}]},
+    }  # fmt: skip
+    usage = {"prompt_tokens": 3, "completion_tokens": 2}
+    for name, value in changes.items():
+        if name in ("token_logprobs", "top_logprobs"):
+            choice["logprobs"][name] = value  # type: ignore[index]
+        elif name in choice:
+            choice[name] = value
+        else:
+            usage[name] = value
+    return {"choices": [choice], "usage": usage}
+
+
+WRONG: list[tuple[str, Any]] = [
+    ("token_ids", [5, -6]),
+    ("token_ids", [5, 6.0]),
+    ("token_ids", ["5", "6"]),
+    ("token_ids", [5, True]),
+    ("token_ids", [5, 2**31]),
+    ("token_ids", [5, 10**400]),
+    ("token_ids", [5, None]),
+    ("token_logprobs", [-0.1, 5.0]),
+    ("token_logprobs", [-0.1, math.nan]),
+    ("token_logprobs", [-0.1, -math.inf]),
+    ("token_logprobs", [-0.1, math.inf]),
+    ("token_logprobs", [-0.1, "-0.2"]),
+    ("token_logprobs", [-0.1, False]),
+    ("top_logprobs", [{"a": -0.1}, {"b": 5.0}]),
+    ("top_logprobs", [{"a": -0.1}, {"b": math.nan}]),
+    ("top_logprobs", [{"a": -0.1}, {"b": "-1"}]),
+    ("top_logprobs", [{"a": -0.1}, [1]]),
+    ("prompt_tokens", -3),
+    ("prompt_tokens", "3"),
+    ("prompt_tokens", 3.5),
+    ("prompt_tokens", 10**30),
+    ("completion_tokens", -1),
+    ("completion_tokens", True),
+    ("prompt_tokens_details", {"cached_tokens": -32}),
+    ("prompt_tokens_details", {"cached_tokens": "32"}),
+    ("prompt_tokens_details", 7),
+    ("text", 5),
+    ("text", ["a"]),
+    ("finish_reason", ["stop"]),
+]
+
+
+def written(data: Any) -> Write:
+    text = json.dumps(data).encode()
+
+    def write(to: BaseHTTPRequestHandler) -> None:
+        begin(to, Content_Length=str(len(text)))
+        to.wfile.write(text)
+
+    return write
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG, ids=lambda value: f"{value!r:.40}")
+def test_numbers_that_are_none_end_in_one_line(name: str, value: Any) -> None:
+    if value == [5, 10**400]:
+        text = json.dumps(answer_with(token_ids=[5, "BIG"])).replace('"BIG"', "1" * 5000)
+        with pytest.raises((ValueError, TypeError)):
+            read_completion(json.loads(text), 0.1)
+    with (
+        raw(written(answer_with(**{name: value}))) as server,
+        pytest.raises(EngineError) as caught,
+    ):
+        asked([server], whole, retry_timeout=0.1)
+    said = str(caught.value)
+    assert "malformed answer (" in said
+    assert "\n" not in said
+    assert len(said) < 300
+
+
+def test_numbers_within_rounding_are_numbers() -> None:
+    tops = [{"a": 1e-6, "b": -1e9}, {"b": -math.inf}]
+    found = read_completion(answer_with(token_logprobs=[1e-6, -0.2], top_logprobs=tops), 0.1)
+    assert found.logprobs == (0.0, -0.2)
+    assert found.top_logprobs == ((0.0, -1e9), (-math.inf,))
+    assert read_completion(answer_with(prompt_tokens=None), 0.1).prompt_tokens == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[" * 100_000,
+        b'{"choices": ' * 50_000,
+        b'{"choices": [{"text": "", "token_ids": [1e999], "finish_reason": "stop"}]}',
+        b'{"choices": [{"text": "", "token_ids": ['
+        + b"9" * 5000
+        + b'], "finish_reason": "stop"}]}',
+        b"\xff\xfe",
+        b"null",
+        b"[]",
+        b'"x"',
+        b"",
+    ],
+    ids=["lists", "objects", "1e999", "digits", "no text", "null", "list", "string", "nothing"],
+)
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
+def test_what_is_no_answer_ends_in_one_line(text: bytes, streamed: bool) -> None:
+    def write(to: BaseHTTPRequestHandler) -> None:
+        begin(to)
+        to.wfile.write(b"data: " + text + b"\n\n" if streamed else text)
+
+    with raw(write) as server, pytest.raises(EngineError, match="malformed answer") as caught:
+        asked([server], stream if streamed else whole, retry_timeout=0.1)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_error_that_is_nested_deeply_is_quoted() -> None:
+    def write(to: BaseHTTPRequestHandler) -> None:
+        to.send_response(400)
+        to.end_headers()
+        to.wfile.write(b"[" * 10_000)
+
+    with raw(write) as server, pytest.raises(Refused, match=re.escape("400 [[[[")):
+        asked([server], whole)
+
+
+# --- The key ---
+
+
+class Echo(FakeServer):
+    """Puts the header that it was sent into everything it says."""
+
+    def get(self, to: BaseHTTPRequestHandler) -> None:
+        sent = to.headers.get("Authorization", "")
+        if to.path == "/v1/models":
+            entry = {"id": self.model, "root": f"someone/{sent}", "max_model_len": 1024}
+            _send(to, 200, {"data": [entry], sent: sent})
+        elif to.path == "/version":
+            _send(to, 200, {"version": f"1.0 {sent}"})
+        else:
+            super().get(to)
+
+
+@pytest.fixture
+def sums(tmp_path: Path) -> Path:
+    lines = [json.dumps({"question": f"{i}+4", "gold": "5"}) for i in range(60)]
+    path = tmp_path / "sums.jsonl"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_a_key_that_the_server_repeats_is_in_no_file_and_on_no_screen(
+    sums: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    story = Story(
+        thinking=f"3+4=7\n{SECRET}\nSo 7\n",
+        visible=f"Bearer {SECRET}",
+        forced=lambda tokens: f" {SECRET}\n",
+    )
+    server = Echo(story=story)
+    server.start()
+    try:
+        at = [str(sums), "--engine", "openai", "--base-url", server.url, "--concurrency", "4"]
+        at += ["--model", "tiny-reasoner", "--tokenizer", "samples/tiny-reasoner"]
+        at += ["--max-think", "200", "--cap", "48", "--answer-cap", "64"]
+        out = ["--out", str(tmp_path / "run"), "--limit", "50", "--budgets", "0,4"]
+        assert main(["probe", *at, *out, "--no-preflight"]) == 0
+        assert main(["preflight", *at]) == 5
+        assert main(["probe", *at, "--out", str(tmp_path / "checked")]) == 5
+    finally:
+        server.stop()
+    printed = capsys.readouterr()
+    assert SECRET not in printed.out + printed.err
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {"manifest.json", "probes.jsonl", "preflight.json"} <= {path.name for path in files}
+    for path in files:
+        assert SECRET.encode() not in path.read_bytes(), path
+    assert b"[OPENAI_API_KEY]" in (tmp_path / "run" / "probes.jsonl").read_bytes()
+
+
+def test_a_placeholder_is_no_secret() -> None:
+    """A server that takes any key is often given a short word, which answers may hold."""
+    key = Key("EMPTY", "A_KEY")
+    assert key.hide_in_text("the set is EMPTY") == "the set is EMPTY"
+    assert key.hide_in_data({"EMPTY": ["EMPTY"]}) == {"EMPTY": ["EMPTY"]}
+
+
+@pytest.mark.parametrize("secret", [SECRET, 'sk-"quoted"\\0123'])
+def test_the_key_is_taken_out_of_data_wherever_it_stands(secret: str) -> None:
+    data = {f"a {secret}": [{"b": f"{secret}{secret}", "c": 5}, None, f"x{secret}"], "d": "plain"}
+    hidden = Key(secret, "A_KEY").hide_in_data(data)
+    assert secret not in json.dumps(hidden, ensure_ascii=False).replace("\\\\", "\\")
+    assert hidden["a [A_KEY]"][0] == {"b": "[A_KEY][A_KEY]", "c": 5}
+    assert hidden["d"] == "plain"
+
+
+# --- Servers that are down, and Ctrl-C ---
+
+
+def test_requests_under_way_are_counted_and_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After answers, refusals, failures and a cancelled request, each server has none."""
+
+    async def work(client: Client) -> tuple[list[int], int]:
+        (server,) = client._servers._all
+        seen: list[int] = []
+        pick = Servers.pick
+
+        def watch(self: Servers, *args: Any, **options: Any) -> Any:
+            found = pick(self, *args, **options)
+            seen.append(found.in_flight)
+            return found
+
+        monkeypatch.setattr(Servers, "pick", watch)
+        some = [client.complete(prompt_ids(), max_tokens=1) for _ in range(4)]
+        await asyncio.gather(*some)
+        with pytest.raises(Refused):
+            await client.complete(prompt_ids(), max_tokens=1, logprobs=21)
+        slow = asyncio.create_task(client.complete(prompt_ids(), max_tokens=1))
+        await asyncio.sleep(0.05)
+        slow.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await slow
+        return seen, server.in_flight
+
+    faults = ["500", "close", "truncated"]
+    with fake_server(faults=faults, delay=0.1) as server:
+        seen, left = asked([server], work)
+    assert left == 0
+    assert seen[:4] == [0, 1, 2, 3]
+    assert min(seen) == 0
+    assert max(seen) == 3
+
+
+def test_questions_go_to_servers_that_work() -> None:
+    servers = Servers(["http://a/v1", "http://b/v1", "http://c/v1"])
+    servers.pick(1).rest(30.0)
+    assert [servers.assign_replica() for _ in range(4)] == [0, 2, 0, 2]
+
+
+def test_a_server_that_stays_down_is_tried_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("stopadvisor.engines.http.servers.time.monotonic", lambda: now)
+    servers = Servers(["http://a/v1", "http://b/v1"])
+    tried = 0
+    for _ in range(6000):  # ten minutes
+        server = servers.pick(0)
+        if server.url == "http://a/v1":
+            tried += 1
+            # While one finds out, the others do not wait for it.
+            assert servers.pick(0).url == "http://b/v1" or tried == 1
+            server.rest()
+            server.rest()  # of a request that was under way, too
+        now += 0.1
+    assert 10 <= tried <= 20
+    servers.pick(0)
+    servers._all[0].worked()
+    assert servers.pick(0).url == "http://a/v1"
+
+
+@pytest.mark.parametrize("how", ["down", "silent", "busy"])
+def test_opening_can_be_interrupted(how: str) -> None:
+    server = FakeServer(always="500" if how == "busy" else None, delay=30 if how == "silent" else 0)
+    server.start()
+    if how == "down":
+        server.stop()
+    main_thread = threading.main_thread().ident
+    assert main_thread is not None
+    timer = threading.Timer(0.7, signal.pthread_kill, (main_thread, signal.SIGINT))
+    began = time.monotonic()
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            load_engine("tiny-reasoner", [server.url], patience=60.0)
+    finally:
+        timer.join()
+        server.stop()
+    assert time.monotonic() - began < 5.0
+
+
+def test_a_key_of_the_environment_reaches_the_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the engine decodes never shows the key, whatever ids a server makes up."""
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    with fake_server(story=Story(thinking=f"{SECRET}\n")) as server:
+        engine = load_engine("tiny-reasoner", [server.url], concurrency=1, patience=1.0)
+        (trace,) = engine.probe(prompts(1), PLAN)
+        engine.close()
+    assert trace.thinking == "[OPENAI_API_KEY]\n"
+    assert os.environ["OPENAI_API_KEY"] == SECRET
