@@ -89,6 +89,16 @@ def flip_calibration(row: dict[str, Any], part: str) -> None:
             checkpoint["correct"] = not checkpoint["correct"]
 
 
+def forget_looks(path: Path) -> None:
+    """Make a run what it was before anybody looked at it, the run's own note included."""
+    for name in ("ledger.json", "calibration.json"):
+        (path / name).unlink(missing_ok=True)
+    file = path / "manifest.json"
+    manifest = json.loads(file.read_bytes())
+    manifest.pop("ledger_head", None)
+    file.write_text(json.dumps(manifest), encoding="utf-8")
+
+
 def archive_arrays(n: int = 200, m: int = 6, *, seed: int = 0) -> dict[str, Any]:
     """Arrays of a published archive, made up: confidence follows correctness with noise."""
     rng = np.random.default_rng(seed)

@@ -21,7 +21,7 @@ from stopadvisor.rules.costs import Weights
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import Source, open_source
 from stopadvisor.workload.questions import PARTS
-from tests.material import ARCHIVES, edit_records, flip_calibration, make_run
+from tests.material import ARCHIVES, edit_records, flip_calibration, forget_looks, make_run
 from tests.scripted import ScriptedEngine, write_sums
 
 REPLAYED = [
@@ -102,7 +102,7 @@ def test_the_file_decides_as_calibration_did(
     document = call(capsys, "calibrate", str(run), *asked, "--format", format, "--out", str(out))
     assert document["kind"] == "stop"
     assert document["family"] == family
-    (run / "ledger.json").unlink()  # the next family's look is none of this test's business
+    forget_looks(run)  # the next family's look is none of this test's business
 
     source = open_source(run)
     rule = certified_rule(source, family, alpha)

@@ -18,7 +18,7 @@ from stopadvisor.certification.calibration import Calibration, calibrate, check_
 from stopadvisor.certification.export import policy_content
 from stopadvisor.certification.looks import PlannedLook, TakenLook, plan_look, take, without_used
 from stopadvisor.policy.frozen import build_policy
-from stopadvisor.runs.ledger import Look
+from stopadvisor.runs.ledger import Look, record_result
 from stopadvisor.runs.results import read_assessment
 from stopadvisor.runs.sources import Source
 
@@ -88,6 +88,7 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
     look = taken.look
     assert look.test_delta == choice.settings.delta
     calibration = calibrate(choice, taken.questions)
+    record_result(source.folder, look, certified=calibration.rule is not None)
     content = build_policy(
         policy_content(
             source, choice, calibration, assessment.profile, look, alpha=choice.settings.alpha

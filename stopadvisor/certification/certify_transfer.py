@@ -27,7 +27,7 @@ from stopadvisor.certification.transfer import (
 from stopadvisor.certification.verification import costing
 from stopadvisor.policy.budgets import check_budgets
 from stopadvisor.policy.frozen import Policy, build_policy
-from stopadvisor.runs.ledger import Look
+from stopadvisor.runs.ledger import Look, record_result
 from stopadvisor.runs.results import read_assessment
 from stopadvisor.runs.sources import Source
 
@@ -89,11 +89,13 @@ def certify_transfer(
     taken, *others = take(plan, *([] if trained_here is None else [trained_here.look]))
     look = taken.look
     calibration = calibrate_transfer(policy.content, view, taken.questions, settings)
+    record_result(source.folder, look, certified=calibration.rule is not None)
     content = build_policy(transferred_content(policy.content, view, calibration, settings, look))
     comparison = None
     if trained_here is not None:
         choice = trained_here.assessment.choice
         trained = calibrate(choice, others[0].questions)
+        record_result(source.folder, others[0].look, certified=trained.rule is not None)
         comparison = compare(policy.content, source, calibration, choice, trained)
     return TransferCertification(
         settings,

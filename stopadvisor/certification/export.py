@@ -7,7 +7,6 @@ that was shown about it, from the calibration.  Knows the policy's fields, but n
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any, Protocol
 
@@ -153,7 +152,8 @@ def policy_content(
         },
         "workload_sha256": source.workload_sha256,
         "versions": _versions(),
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        # The look's own, so that the same calibration gives the same digest.
+        "created": look.created,
         "split": _split(source),
     }
     fields |= _rule_fields(rule, source)
@@ -178,6 +178,7 @@ def policy_content(
         "looks": look.number,
         "looks_elsewhere": look.elsewhere,
         "planned_looks": look.planned,
+        "ledger_head": look.head,
         "chain_delta": certificate.delta,
         "conditional": conditional,
         # A conditional risk is a share of the full-correct questions already.

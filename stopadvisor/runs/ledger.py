@@ -1,37 +1,54 @@
 """The ledger of looks: who looked at calibration outcomes, how often, and what that costs.
 
 Every look at the same calibration questions spends error probability.  The ledger is written
-before a result is shown, so that a look cannot be taken and forgotten.  Calibration outcomes are
-handed out here, for a look.
+before a result is shown, so that a look cannot be taken and forgotten, and is a hash chain, so
+that none can be taken out again.  Calibration outcomes are handed out here, for a look.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from stopadvisor.errors import CalibrationError, ProbeError
 from stopadvisor.probes.outcomes import CalibrationQuestions, SealedQuestions
-from stopadvisor.runs.directory import write_json_atomically
+from stopadvisor.runs.chain import (
+    Entry,
+    extend,
+    head_of,
+    noted_head,
+    read_chain,
+    timestamp,
+    write_chain,
+)
 
 __all__ = [
     "CALIBRATION",
     "LEDGER",
+    "Ledger",
     "Look",
     "LookRequest",
     "hand_out",
     "looks_at",
     "read_ledger",
+    "record_result",
     "take_looks",
 ]
 
 LEDGER = "ledger.json"
 CALIBRATION = "calibration.json"
 """What `calibrate` found, which it could not without an entry in the ledger beside it."""
+
+_NOT_IN_FILE = ("head", "certified")
+"""Fields of a look that other parts of the chain say."""
+_PUT_BACK = (
+    "put back the ledger that belongs to this run (where the run was copied: that of the run "
+    "it was copied from)"
+)
 
 
 @dataclass(frozen=True)
@@ -53,6 +70,10 @@ class Look:
     created: str
     elsewhere: int = 0
     """Looks by then at other questions of this run, or at these questions in neighbouring runs."""
+    head: str = ""
+    """Digest of its entry: the head of the ledger's chain when it was taken."""
+    certified: bool | None = None
+    """Whether it ended in a certificate; None where that was never recorded."""
 
     @property
     def test_delta(self) -> float:
@@ -65,27 +86,122 @@ class Look:
         return 1 - self.spent
 
 
+# --- Reading --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What a run's ledger holds."""
+
+    entries: tuple[Entry, ...]
+    """The chain, oldest first."""
+    looks: tuple[Look, ...]
+    taken_over: int = 0
+    """Looks in a file from before the chain, which the next entry will take over."""
+
+    @classmethod
+    def read(cls, folder: Path) -> Ledger:
+        """Read and check the ledger of a run directory; empty where nobody has looked.
+
+        Raises
+        ------
+        ProbeError
+            It is damaged, was changed, was taken away or was put back to an earlier state; a
+            certificate cannot be trusted without it.
+        """
+        path = folder / LEDGER
+        noted, shown = noted_head(folder), _calibrated_head(folder)
+        if not path.exists():
+            if noted is None and shown is None:
+                return cls((), ())
+            where = CALIBRATION if noted is None else "the run's own note of it"
+            raise ProbeError(
+                f"{path}: the ledger of looks is missing, and {where} shows that there was one: "
+                f"{_PUT_BACK}, or probe into another --out"
+            )
+        try:
+            data = path.read_bytes()
+            content = json.loads(data)
+            is_old = content["schema"] == 1 and "looks" in content
+            entries = _take_over(data, content["looks"]) if is_old else read_chain(path, content)
+            looks = _looks_of(entries)
+        except ProbeError:
+            raise
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ProbeError(
+                f"{path}: the ledger of looks is damaged: {error}; {_PUT_BACK}"
+            ) from error
+        heads = {entry["digest"] for entry in entries}
+        for head, where in ((noted, "the run"), (shown or None, CALIBRATION)):
+            if head is not None and head not in heads:
+                raise ProbeError(
+                    f"{path}: the ledger of looks is an older or another one than {where} notes: "
+                    f"it does not hold the entry {head[:8]}; {_PUT_BACK}"
+                )
+        return cls(tuple(entries), looks, len(looks) if is_old else 0)
+
+    @property
+    def head(self) -> str | None:
+        """Digest of the last entry; None where there is none."""
+        return head_of(self.entries)
+
+    def write(self, folder: Path, bodies: Iterable[Entry]) -> Ledger:
+        """Put further entries at the end; an old file becomes a chain by the way."""
+        entries = extend(self.entries, bodies)
+        write_chain(folder / LEDGER, entries)
+        return Ledger(tuple(entries), _looks_of(entries))
+
+
+def _looks_of(entries: Sequence[Entry]) -> tuple[Look, ...]:
+    results = {e["look"]: e["certified"] for e in entries if e["kind"] == "result"}
+    found = []
+    for entry in entries:
+        if entry["kind"] == "look":
+            values = {k: v for k, v in entry.items() if k not in ("kind", "previous", "digest")}
+            values["questions"] = tuple(values["questions"])
+            head = entry["digest"]
+            found.append(Look(**values, head=head, certified=results.get(head)))
+    return tuple(found)
+
+
+def _take_over(data: bytes, rows: Sequence[Mapping[str, Any]]) -> list[Entry]:
+    """Make a chain of a ledger from before there was one; its first entry says so."""
+    first = {
+        "kind": "taken over",
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "looks": len(rows),
+        "created": timestamp(),
+    }
+    return extend([], [first, *({"kind": "look", **row} for row in rows)])
+
+
+def _calibrated_head(folder: Path) -> str | None:
+    """Head that a calibration of this run notes; empty where it is from before the chain.
+
+    None where there is no calibration, or one that took no look.
+    """
+    try:
+        content = json.loads((folder / CALIBRATION).read_bytes())
+        # Another run's calibration may have been written into this folder by --out.
+        if Path(content.get("run", folder)).name not in ("", folder.resolve().name):
+            return None
+        look = content.get("look", {})
+        return None if look is None else str(look.get("head", ""))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, AttributeError, TypeError):
+        return ""  # there was a calibration, whatever became of its file
+
+
 def read_ledger(folder: Path) -> list[Look]:
     """Looks recorded in a run directory, oldest first.
 
     Raises
     ------
     ProbeError
-        The ledger is damaged or was taken away; a certificate cannot be trusted without it.
+        As `Ledger.read`.
     """
-    path = folder / LEDGER
-    if not path.exists():
-        if (folder / CALIBRATION).exists():
-            raise ProbeError(
-                f"{path}: the ledger of looks is missing, and {CALIBRATION} beside it shows that "
-                "there was one: put it back, or probe into another --out"
-            )
-        return []
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["looks"]
-        return [Look(**{**row, "questions": tuple(row["questions"])}) for row in rows]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ProbeError(f"{path}: the ledger of looks is damaged: {error}") from error
+    return list(Ledger.read(folder).looks)
 
 
 def looks_at(folder: Path, questions: Sequence[str]) -> list[Look]:
@@ -94,9 +210,12 @@ def looks_at(folder: Path, questions: Sequence[str]) -> list[Look]:
     Raises
     ------
     ProbeError
-        The ledger is damaged.
+        As `Ledger.read`.
     """
     return _at(read_ledger(folder), questions)
+
+
+# --- Writing --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -126,18 +245,32 @@ def take_looks(folder: Path, asks: Sequence[LookRequest]) -> list[Look]:
     ------
     CalibrationError
         Planned looks are used up, declared too late, or no confidence is left.
+    ProbeError
+        As `Ledger.read`.
     """
-    recorded = read_ledger(folder)
-    looks, found = list(recorded), []
+    ledger = Ledger.read(folder)
+    looks, found = list(ledger.looks), []
     for ask in asks:
         look = _next_look(looks, ask)
         if look not in looks:
             looks.append(look)
-        found.append(look)
-    if len(looks) > len(recorded):
-        content = {"schema": 1, "looks": [asdict(look) for look in looks]}
-        write_json_atomically(folder / LEDGER, content)
-    return found
+        found.append(looks.index(look))
+    new = looks[len(ledger.looks) :]
+    if new:
+        ledger = ledger.write(folder, map(_body, new))
+    return [ledger.looks[index] for index in found]
+
+
+def record_result(folder: Path, look: Look, *, certified: bool) -> None:
+    """Record whether a look ended in a certificate, before anybody is told."""
+    ledger = Ledger.read(folder)
+    recorded = next(found for found in ledger.looks if found.head == look.head)
+    if recorded.certified is None:
+        ledger.write(folder, [{"kind": "result", "look": look.head, "certified": certified}])
+
+
+def _body(look: Look) -> Entry:
+    return {"kind": "look"} | {k: v for k, v in asdict(look).items() if k not in _NOT_IN_FILE}
 
 
 def hand_out(sealed: SealedQuestions, look: Look) -> CalibrationQuestions:
@@ -191,9 +324,8 @@ def _next_look(looks: Sequence[Look], ask: LookRequest) -> Look:
             f"look {number} at delta = {delta:g} leaves no confidence; add labels and calibrate "
             "on the new ones with --fresh"
         )
-    created = datetime.now(UTC).isoformat(timespec="seconds")
     elsewhere = ask.elsewhere + len(looks) - len(earlier)
-    return Look(number, planned, delta, spent, request, keys, created, elsewhere)
+    return Look(number, planned, delta, spent, request, keys, timestamp(), elsewhere)
 
 
 def _at(looks: Sequence[Look], questions: Sequence[str]) -> list[Look]:

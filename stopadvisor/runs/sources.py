@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 from stopadvisor.errors import OutputError, ProbeError
 from stopadvisor.probes.outcomes import FitQuestions, Outcomes, SealedQuestions
 from stopadvisor.runs.archives import SIMULATED, is_simulated, read_archive
+from stopadvisor.runs.chain import ARCHIVE
 from stopadvisor.runs.directory import MANIFEST, RunDirectory, write_json_atomically
 from stopadvisor.runs.ledger import LEDGER, looks_at
 from stopadvisor.workload.questions import PARTS, assign_parts
 
 __all__ = ["ARCHIVE", "ASSESSMENT", "REPORT", "Part", "Source", "newest_source", "open_source"]
 
-ARCHIVE = "archive.json"
-"""In the results folder of an archive: which file it is about."""
 ASSESSMENT = "assessment.json"
 REPORT = "report.html"
 """Its page, and that of the calibration."""

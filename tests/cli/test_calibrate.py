@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.runs.directory import RunDirectory
-from stopadvisor.runs.ledger import read_ledger
+from stopadvisor.runs.ledger import Ledger, read_ledger
 from stopadvisor.workload.questions import PARTS
 from tests.material import (
     PLAN,
@@ -36,7 +37,7 @@ FIELDS = [
 ]  # fmt: skip
 CERTIFICATE = [
     "alpha", "delta", "confidence", "bound", "multiplicity", "n", "losses", "upper", "reference",
-    "looks", "looks_elsewhere", "planned_looks", "chain_delta", "conditional",
+    "looks", "looks_elsewhere", "planned_looks", "ledger_head", "chain_delta", "conditional",
     "alpha_over_full_accuracy", "truncated_share", "max_think", "claim",
 ]  # fmt: skip
 EXPECTED = [
@@ -89,7 +90,7 @@ def test_json_has_exactly_its_fields(call: Call) -> None:
     assert list(found) == FIELDS
     assert list(found["certificate"]) == CERTIFICATE
     assert list(found["expected"]) == EXPECTED
-    assert list(found["look"]) == ["number", "planned", "spent", "elsewhere"]
+    assert list(found["look"]) == ["number", "planned", "spent", "elsewhere", "head"]
     assert [list(row) for row in found["tested"]] == [TESTED, TESTED]  # two chains by default
     assert found["certificate"]["chain_delta"] == pytest.approx(0.025)
     assert list(found["profile"]) == [
@@ -136,8 +137,6 @@ def test_json_format_holds_the_same_policy(call: Call) -> None:
     other = calibrated(call, str(RUN), "--format", "json", *FAST)
     assert other["policy"].endswith("policy.json")
     first, second = (dict(load_policy(found["policy"]).content) for found in (one, other))
-    for content in (first, second):
-        del content["created"], content["digest"]
     assert first == second
 
 
@@ -225,11 +224,61 @@ def test_the_look_is_on_disk_before_an_outcome_is_computed(
     assert len(read_ledger(RUN)) == 1
 
 
-def test_the_same_request_is_the_same_look(call: Call) -> None:
+def test_the_same_request_is_the_same_look_and_the_same_policy(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = calibrated(call, str(RUN), *FAST)
+    before = load_policy(first["policy"])
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "4000000000")  # time goes on
     again = calibrated(call, str(RUN), *FAST)
     assert (first["look"], first["certificate"]) == (again["look"], again["certificate"])
     assert len(read_ledger(RUN)) == 1
+    assert load_policy(again["policy"]).digest == before.digest
+
+
+def test_the_ledger_s_head_stands_in_run_calibration_and_policy(call: Call) -> None:
+    found = calibrated(call, str(RUN), *FAST)
+    (look,) = read_ledger(RUN)
+    assert look.certified is True
+    assert found["look"]["head"] == found["certificate"]["ledger_head"] == look.head
+    manifest = json.loads((RUN / "manifest.json").read_bytes())
+    assert manifest["ledger_head"] == Ledger.read(RUN).head != look.head  # its result came after
+
+
+def _removed(before: bytes) -> None:
+    (RUN / "ledger.json").unlink()
+
+
+def _rolled_back(before: bytes) -> None:
+    (RUN / "ledger.json").write_bytes(before)
+
+
+def _edited(before: bytes) -> None:
+    text = (RUN / "ledger.json").read_text(encoding="utf-8")
+    (RUN / "ledger.json").write_text(text.replace('"certified": true', '"certified": false'))
+
+
+@pytest.mark.parametrize(
+    ("tamper", "said"),
+    [
+        (_removed, "is missing"),
+        (_rolled_back, "is an older or another one"),
+        (_edited, "entry 4 of the ledger of looks is not as it was written"),
+    ],
+)
+def test_a_ledger_that_is_not_what_it_was_is_refused(
+    call: Call, tamper: Callable[[bytes], None], said: str
+) -> None:
+    """Wherever the policy went: the run itself remembers that somebody has looked."""
+    Path("away").mkdir()
+    calibrated(call, str(RUN), *FAST, "--alpha", "0.02", "--out", "away/a.joblib", code=3)
+    before = (RUN / "ledger.json").read_bytes()
+    calibrated(call, str(RUN), *FAST, "--out", "away/b.joblib")
+    tamper(before)
+    line = refused(call, str(RUN), *FAST, "--alpha", "0.2", "--out", "away/c.joblib")
+    assert said in line
+    assert "put" in line
+    assert not Path("away/c.joblib").exists()
 
 
 def test_another_request_is_a_second_look_with_less_confidence(call: Call) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from stopadvisor.report.html import page
 from stopadvisor.runs.sources import ASSESSMENT
-from tests.material import Call, caller, write_archive
+from tests.material import Call, caller, forget_looks, write_archive
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def test_a_folder_as_the_file(run: Path, tmp_path: Path, call: Call) -> None:
 def test_the_paper_s_protocol_waits_for_a_look(run: Path, call: Call) -> None:
     assert call(run, "--protocol", "paper", "--open-calibration", command="assess")[0] == 0
     assert call(run)[0] == 0
-    (run / "ledger.json").unlink()  # as if nobody had looked
+    forget_looks(run)
     code, _, err = call(run)
     assert code == 2
     assert "that nobody has looked at" in err

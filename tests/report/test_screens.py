@@ -23,7 +23,7 @@ from stopadvisor.report.text.run import show_summary
 from stopadvisor.report.text.screen import LocaleConsole, Screen
 from stopadvisor.runs.directory import RunDirectory
 from tests.goldens import Goldens
-from tests.material import archive_arrays, make_run, write_archive
+from tests.material import archive_arrays, forget_looks, make_run, write_archive
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FILES = ROOT / "tests" / "testdata" / "screens"
@@ -88,8 +88,7 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_archive(root / "raw.npz", **archive_arrays(600))
     words = ["--alpha", "0.15", "--out", str(root / "policy.joblib"), "--quiet"]
     assert main(["calibrate", str(root / "runs" / "sums"), *words]) == 0
-    for file in ("ledger.json", "calibration.json"):
-        (root / "runs" / "sums" / file).unlink(missing_ok=True)
+    forget_looks(root / "runs" / "sums")
     return root
 
 

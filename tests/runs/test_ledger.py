@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,10 +14,12 @@ from stopadvisor.errors import CalibrationError, ProbeError
 from stopadvisor.runs.ledger import (
     CALIBRATION,
     LEDGER,
+    Ledger,
     Look,
     LookRequest,
     looks_at,
     read_ledger,
+    record_result,
     take_looks,
 )
 
@@ -104,7 +107,7 @@ def test_no_confidence_left_is_refused_and_not_recorded(tmp_path: Path) -> None:
 
 def test_a_look_is_written_before_its_result_is_known(tmp_path: Path) -> None:
     look = take_look(tmp_path, ["a"], ALPHA_10, delta=0.05)
-    (row,) = json.loads((tmp_path / LEDGER).read_text(encoding="utf-8"))["looks"]
+    (row,) = json.loads((tmp_path / LEDGER).read_text(encoding="utf-8"))["entries"]
     assert row["questions"] == ["a"]
     assert row["request"] == {"alpha": 0.1, "families": ["learned", "confidence"]}
     assert read_ledger(tmp_path) == [look]
@@ -142,3 +145,153 @@ def test_a_ledger_that_was_taken_away_is_missed(tmp_path: Path) -> None:
     (tmp_path / CALIBRATION).write_text("{}")
     with pytest.raises(ProbeError, match="the ledger of looks is missing"):
         read_ledger(tmp_path)
+
+
+# --- The chain ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A folder that notes its ledger's head, as runs do, with three looks and a result."""
+    (tmp_path / "manifest.json").write_text('{"schema": 1}', encoding="utf-8")
+    for alpha in (0.1, 0.15, 0.2):
+        look = take_look(tmp_path, ["a"], {"alpha": alpha}, delta=0.05)
+    record_result(tmp_path, look, certified=True)
+    return tmp_path
+
+
+def entries(folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((folder / LEDGER).read_bytes())["entries"]
+    return found
+
+
+def test_every_entry_names_the_one_before_it(run: Path) -> None:
+    rows, ledger = entries(run), Ledger.read(run)
+    assert [row["kind"] for row in rows] == ["look"] * 3 + ["result"]
+    for row, before in zip(rows[1:], rows, strict=False):
+        assert row["previous"] == before["digest"]
+    for row in rows:
+        body = {key: value for key, value in row.items() if key != "digest"}
+        text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+        assert row["digest"] == hashlib.sha256(text.encode()).hexdigest()
+    assert [look.head for look in ledger.looks] == [row["digest"] for row in rows[:3]]
+    assert [look.certified for look in ledger.looks] == [None, None, True]
+    assert json.loads((run / "manifest.json").read_bytes()) == {
+        "schema": 1,
+        "ledger_head": ledger.head,
+    }
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_an_entry_that_was_taken_out_is_missed(run: Path, number: int) -> None:
+    rows = entries(run)
+    del rows[number]
+    (run / LEDGER).write_text(json.dumps({"schema": 2, "entries": rows}), encoding="utf-8")
+    with pytest.raises(ProbeError, match=r"ledger of looks is (not as it was|an older)"):
+        read_ledger(run)
+
+
+def test_every_value_of_every_entry_is_held(run: Path) -> None:
+    rows = entries(run)
+    for row in rows:
+        for key, value in list(row.items()):
+            row[key] = "changed"
+            (run / LEDGER).write_text(json.dumps({"schema": 2, "entries": rows}), encoding="utf-8")
+            with pytest.raises(ProbeError, match=r"entry . of the ledger of looks is not as it"):
+                read_ledger(run)
+            row[key] = value
+
+
+def test_an_earlier_state_is_noticed_where_the_run_or_the_calibration_notes_a_later_one(
+    run: Path,
+) -> None:
+    whole, note = (run / LEDGER).read_bytes(), (run / "manifest.json").read_bytes()
+    shorter = json.dumps({"schema": 2, "entries": entries(run)[:2]})
+    (run / LEDGER).write_text(shorter, encoding="utf-8")
+    with pytest.raises(ProbeError, match="older or another one than the run notes"):
+        read_ledger(run)
+    (run / "manifest.json").write_text("{}", encoding="utf-8")  # the note is gone with it
+    assert len(read_ledger(run)) == 2
+    found = {"run": str(run), "look": {"head": json.loads(whole)["entries"][2]["digest"]}}
+    (run / CALIBRATION).write_text(json.dumps(found), encoding="utf-8")
+    with pytest.raises(ProbeError, match=r"than calibration\.json notes"):
+        read_ledger(run)
+    (run / LEDGER).write_bytes(whole)
+    (run / "manifest.json").write_bytes(note)
+    assert len(read_ledger(run)) == 3
+
+
+def test_a_ledger_forged_from_the_start_is_not_the_one_that_the_run_notes(run: Path) -> None:
+    note = (run / "manifest.json").read_bytes()
+    (run / LEDGER).unlink()
+    (run / "manifest.json").write_text("{}", encoding="utf-8")
+    take_look(run, ["a"], ALPHA_10, delta=0.05)
+    (run / "manifest.json").write_bytes(note)
+    with pytest.raises(ProbeError, match="older or another one"):
+        read_ledger(run)
+
+
+def test_a_run_remembers_a_ledger_that_was_taken_away(run: Path) -> None:
+    (run / LEDGER).unlink()
+    with pytest.raises(ProbeError, match="missing, and the run's own note"):
+        take_look(run, ["a"], ALPHA_10, delta=0.05)
+
+
+def test_a_process_killed_before_the_note_leaves_a_good_ledger(run: Path) -> None:
+    note = (run / "manifest.json").read_bytes()
+    take_look(run, ["a"], {"alpha": 0.3}, delta=0.05)
+    (run / "manifest.json").write_bytes(note)
+    assert len(read_ledger(run)) == 4
+
+
+def test_a_calibration_written_here_for_another_run_asks_for_no_ledger(tmp_path: Path) -> None:
+    text = json.dumps({"run": "runs/another", "look": {"head": "0" * 64}})
+    (tmp_path / CALIBRATION).write_text(text, encoding="utf-8")
+    assert read_ledger(tmp_path) == []
+
+
+OLD = {
+    "schema": 1,
+    "looks": [
+        {
+            "number": 1,
+            "planned": None,
+            "delta": 0.05,
+            "spent": 0.05,
+            "request": {"alpha": 0.1},
+            "questions": ["a", "b"],
+            "created": "2026-01-01T00:00:00+00:00",
+            "elsewhere": 0,
+        }
+    ],
+}
+
+
+def test_a_ledger_from_before_the_chain_is_taken_over_once(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("{}", encoding="utf-8")
+    old = json.dumps(OLD).encode()
+    (tmp_path / LEDGER).write_bytes(old)
+    assert Ledger.read(tmp_path).taken_over == 1
+    assert (tmp_path / LEDGER).read_bytes() == old  # reading changes nothing
+    assert take_look(tmp_path, ["c"], ALPHA_10, delta=0.05).elsewhere == 1
+    first, look, new = entries(tmp_path)
+    assert (first["kind"], first["looks"]) == ("taken over", 1)
+    assert first["sha256"] == hashlib.sha256(old).hexdigest()
+    assert look["questions"] == ["a", "b"]
+    assert new["previous"] == look["digest"]
+    assert Ledger.read(tmp_path).taken_over == 0
+    # Not a second time: the old file would hide what came after it.
+    (tmp_path / LEDGER).write_bytes(old)
+    with pytest.raises(ProbeError, match="older or another one"):
+        read_ledger(tmp_path)
+
+
+def test_the_time_is_ruled_by_source_date_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
+    look = take_look(tmp_path, ["a"], ALPHA_10, delta=0.05)
+    assert look.created == "1970-01-02T00:00:00+00:00"
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "soon")
+    with pytest.raises(CalibrationError, match="SOURCE_DATE_EPOCH must be whole seconds"):
+        take_look(tmp_path, ["a"], ALPHA_15, delta=0.05)

@@ -23,7 +23,7 @@ from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.protocols import study_settings
 from stopadvisor.studies.study import StudyOptions
 from stopadvisor.studies.transfer import run
-from tests.material import make_run
+from tests.material import forget_looks, make_run
 from tests.studies.material import QUICK, Archive, row_of, rows_of, studied
 from tests.studies.plain import SWEEP, gain, load, split
 
@@ -105,8 +105,7 @@ def test_policies_are_compared_on_the_targets_test_questions(material: Path) -> 
 def test_a_closed_target_shows_no_saving(material: Path, tmp_path: Path) -> None:
     for name in ("old", "new"):
         shutil.copytree(material / name, tmp_path / name)
-    for file in ("ledger.json", "calibration.json"):  # as before it was calibrated
-        (tmp_path / "new" / file).unlink()
+    forget_looks(tmp_path / "new")
     found = run([open_source(tmp_path / name) for name in ("old", "new")], StudyOptions(alpha=0.2))
     assert "new" not in {row["target"] for row in rows_of(found, "savings")}
     assert any("calibration questions of new" in remark for remark in found.remarks)

@@ -25,6 +25,7 @@ class _LookFields(TypedDict):
     elsewhere: Annotated[
         int, "Looks on record at other questions of the run, or at these in runs beside it."
     ]
+    head: Annotated[str, "Its entry in the run's ledger."]
 
 
 class _Refusal(TypedDict):

@@ -83,6 +83,9 @@ class CertificateFields(TypedDict):
         int, "Looks on record at other questions of the run, or at these in runs beside it."
     ]
     planned_looks: Annotated[int | None, "Looks planned beforehand."]
+    ledger_head: NotRequired[
+        Annotated[str, "Entry of this look in the run's ledger; not in older policies."]
+    ]
     chain_delta: Annotated[float, "Error probability of this rule's tests."]
     conditional: Annotated[
         bool, "Whether alpha is a share of the questions that full thinking gets right."
