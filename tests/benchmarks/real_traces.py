@@ -66,6 +66,8 @@ class Traces:
     prompt_tokens: IntArray  # (n_questions,)
     truncated: BoolArray  # (n_questions,)
     full_correct: BoolArray  # (n_questions,)
+    full_codes: IntArray  # (n_questions,)
+    """The model's own answer after all its thinking, numbered as `codes`; 0 for none."""
 
     @property
     def live(self) -> BoolArray:
@@ -98,7 +100,14 @@ class Waits:
         return self.positions >= 0
 
 
-_VECTORS = ("think_tokens", "total_tokens", "prompt_tokens", "truncated", "full_correct")
+_VECTORS = (
+    "think_tokens",
+    "total_tokens",
+    "prompt_tokens",
+    "truncated",
+    "full_correct",
+    "full_code",
+)
 
 
 @cache
@@ -148,6 +157,7 @@ def load_traces(model: str, number: int, *, with_waits: bool = False) -> Traces:
         vectors["prompt_tokens"],
         vectors["truncated"].astype(bool),
         vectors["full_correct"].astype(bool),
+        vectors["full_code"],
     )
 
 

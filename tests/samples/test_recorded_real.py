@@ -47,6 +47,7 @@ TINY = Traces(
     prompt_tokens=np.array([10, 20]),
     truncated=np.array([False, True]),
     full_correct=np.array([True, False]),
+    full_codes=np.array([1, 0]),
 )
 
 
