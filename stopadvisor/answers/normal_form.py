@@ -2,8 +2,10 @@ r"""Answers as text: take one out of what a model wrote, and bring it to a norma
 
 Two answers are the same when their normal forms are equal.  That is all the features know of
 "same answer", so this module runs online at every checkpoint: it is standard library only, takes
-a few microseconds, and its version (`NORMALIZER`) stands in every policy.  It knows no model, no
-question and no file; whether an answer is *right* is the business of ``grading.py``.
+a few microseconds, and its version (`NORMALIZER`) stands in every policy.  A text that was written
+to keep it busy takes time in proportion to its length, of which at most `MAX_CHARACTERS` are read.
+It knows no model, no question and no file; whether an answer is *right* is the business of
+``grading.py``.
 
 Normal forms, "" meaning that there is no answer:
 
@@ -19,13 +21,14 @@ math      LaTeX with delimiters, spacing and text wrappers removed; plain number
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable, Iterator
 
 from stopadvisor.answers.numerals import (
+    MAX_CHARACTERS,
     MAX_DIGITS,
     NUMBER,
     ascii_math,
+    compatible,
     lowest_terms,
     plain_integer,
     plain_number,
@@ -33,6 +36,7 @@ from stopadvisor.answers.numerals import (
 
 __all__ = [
     "GRADER",
+    "MAX_CHARACTERS",
     "NORMALIZER",
     "TASKS",
     "check_gold",
@@ -64,7 +68,7 @@ def extract_forced(task: str, text: str) -> str:
     the rule is the same for all tasks.
     """
     _check_task(task)
-    return _segment(text)
+    return _segment(text[:MAX_CHARACTERS])
 
 
 def extract_natural(task: str, text: str) -> str | None:
@@ -78,12 +82,13 @@ def extract_natural(task: str, text: str) -> str | None:
     visible text: do not call this.
     """
     _check_task(task)
+    text = text[-MAX_CHARACTERS:]
     for part in _anchored(text):
         answer = _first_line(part)
         if normalize(task, answer):
             return answer
     if task == "numeric":
-        numbers = [match[0] for match in NUMBER.finditer(plain_number(text))]
+        numbers = [match[0] for match in NUMBER.finditer(plain_number(text))][-_MOST_NUMBERS:]
         return next((number for number in reversed(numbers) if normalize(task, number)), None)
     if task == "choice":
         letters = list(_letters(text))
@@ -91,9 +96,13 @@ def extract_natural(task: str, text: str) -> str | None:
     lines = [line.strip() for line in text.split("\n") if _CONTENT.search(line)]
     if not lines:
         return None
-    formulas = _FORMULA.findall(lines[-1]) if task == "math" else []
-    answer = formulas[-1] if formulas else lines[-1]
+    formula = _last_formula(lines[-1]) if task == "math" else None
+    answer = formula or lines[-1]
     return answer if normalize(task, answer) else None
+
+
+_MOST_NUMBERS = 100
+"""Numbers at the end of a visible text that are looked at, should one be as bad as the other."""
 
 
 def _segment(text: str) -> str:
@@ -175,7 +184,7 @@ def normalize(task: str, text: str) -> str:
     except KeyError:
         _check_task(task)
         raise
-    return rule(text)
+    return rule(text if len(text) <= MAX_CHARACTERS else text[:MAX_CHARACTERS])
 
 
 def _numeric(text: str) -> str:
@@ -198,11 +207,13 @@ _ARTICLE = re.compile(r"\s+[a-z]")
 
 def _letters(text: str) -> Iterator[str]:
     """Option letters in the text: capitals that stand alone, or small ones set off as options."""
+    content = _CONTENT.search(text)
+    first = content.start() if content else len(text)
     for match in _LETTER.finditer(text):
         letter, start, end = match[1], match.start(), match.end()
         if letter in "AIa" and _ARTICLE.match(text, end):
             continue  # "A car", "I think"
-        leading = not _CONTENT.search(text, 0, start) and text[end : end + 1] != "("
+        leading = start <= first and text[end : end + 1] != "("
         if letter.isupper() or leading or _SET_OFF.search(text, max(0, start - 12), end + 1):
             yield letter.upper()
 
@@ -226,8 +237,8 @@ def _exact(text: str) -> str:
 def _exact_once(text: str) -> str:
     text = " ".join(_segment(text).split())
     if not text.isascii():
-        text = unicodedata.normalize("NFKC", text).casefold()
-        text = " ".join(unicodedata.normalize("NFKC", text).split())
+        text = compatible(text).casefold()
+        text = " ".join(compatible(text).split())
     else:
         text = text.lower()
     while True:
@@ -242,7 +253,29 @@ def _exact_once(text: str) -> str:
         text = bare
 
 
-_FORMULA = re.compile(r"\$\$?[^$]+\$\$?|\\[(\[].+?\\[)\]]")
+_FORMULA_OPENS = re.compile(r"\$|\\[(\[]")
+_DOLLAR_FORMULA = re.compile(r"\$\$?[^$]+\$\$?")
+_FORMULA_CLOSES = re.compile(r"\\[)\]]")
+
+
+def _last_formula(line: str) -> str | None:
+    r"""Find the last of the formulas ``$…$``, ``$$…$$``, ``\(…\)`` and ``\[…\]`` of a line."""
+    last = None
+    position = 0
+    closed = True  # without a closer further on no opener needs to look for one
+    while opening := _FORMULA_OPENS.search(line, position):
+        start, position = opening.start(), opening.start() + 1
+        if opening[0] == "$":
+            if formula := _DOLLAR_FORMULA.match(line, start):
+                last, position = formula[0], formula.end()
+        elif closed:
+            closing = _FORMULA_CLOSES.search(line, opening.end() + 1)
+            closed = closing is not None
+            if closing:
+                last, position = line[start : closing.end()], closing.end()
+    return last
+
+
 _MATH_DROPPED = re.compile(
     r"\\(?:left|right|displaystyle|limits|quad|qquad)(?![A-Za-z])|\\[,;:! ()\[\]]|[$~]"
     r"|(?<!\d)\s+|\s+(?!\d)|\^\{?\\circ\}?|\\degree(?![A-Za-z])|°"
@@ -307,7 +340,9 @@ _RULES: dict[str, Callable[[str], str]] = {
 
 _GOLD_LETTER = re.compile(r"\(?([A-Za-z])\)?[.:]?")
 _TUPLE = re.compile(r"(?!.*[A-Za-z]{2})[(\[]\s*-?\w(?:[\w\s.+*/-]*,)+[\w\s.+*/-]+[)\]]")
-_GOLD_UNIT = re.compile(r"^(-?)\s*(?:\\?\$|[€£¥])\s*|\s*\\?[%$.]$")
+_MOST_SHOWN = 80
+"""Characters of gold that a message repeats."""
+_GOLD_CURRENCY = re.compile(r"(-?)\s*(?:\\?\$|[€£¥])\s*")
 
 
 def check_gold(task: str, gold: str) -> None:
@@ -319,19 +354,21 @@ def check_gold(task: str, gold: str) -> None:
         Unknown task, or gold that does not fit it; the message starts with "expected".
     """
     _check_task(task)
+    gold = gold[:MAX_CHARACTERS]
+    shown = gold if len(gold) <= _MOST_SHOWN else gold[:_MOST_SHOWN] + "…"
     if not gold.strip():
-        raise ValueError(f"expected an answer, got {gold!r}")
+        raise ValueError(f"expected an answer, got {shown!r}")
     if task == "choice" and not _GOLD_LETTER.fullmatch(gold.strip()):
-        raise ValueError(f"expected an option letter for task 'choice', got {gold!r}")
+        raise ValueError(f"expected an option letter for task 'choice', got {shown!r}")
     if task == "numeric" and not _is_number(gold):
-        raise ValueError(f"expected a number for task 'numeric', got {gold!r}")
+        raise ValueError(f"expected a number for task 'numeric', got {shown!r}")
     if not normalize(task, gold):
-        raise ValueError(f"expected an answer for task {task!r}, got {gold!r}")
+        raise ValueError(f"expected an answer for task {task!r}, got {shown!r}")
 
 
 def guess_task(gold: str) -> str:
     r"""Guess the task from gold: a capital letter, a number, LaTeX, else exact text."""
-    text = gold.strip()
+    text = gold[:MAX_CHARACTERS].strip()
     if _GOLD_LETTER.fullmatch(text) and any(c.isupper() for c in text):
         return "choice"
     if "\\" in text or "^" in text or "_{" in text:
@@ -343,7 +380,11 @@ def guess_task(gold: str) -> str:
 
 def _is_number(text: str) -> bool:
     text = plain_number(text.strip().strip("$")).strip()
-    match = NUMBER.fullmatch(_GOLD_UNIT.sub(r"\1", text))
+    if currency := _GOLD_CURRENCY.match(text):
+        text = currency[1] + text[currency.end() :]
+    if text.endswith(("%", "$", ".")):
+        text = text[:-1].removesuffix("\\").rstrip()
+    match = NUMBER.fullmatch(text) if len(text) <= MAX_DIGITS else None
     return match is not None and lowest_terms(match) != ""
 
 

@@ -2,8 +2,9 @@
 
 Thousands separators, decimals, exponents, powers, fractions and mixed numbers, currency signs,
 LaTeX and Unicode forms.  A comma always groups thousands.  Values are exact fractions, never
-floats.  This module knows nothing of answers or tasks; it is standard library only and serves
-``answers.py``.
+floats.  Every rule takes time in proportion to the text: what it reads may come from a model or a
+file that wants to keep it busy.  This module knows nothing of answers or tasks; it is standard
+library only and serves ``normal_form.py``.
 """
 
 from __future__ import annotations
@@ -12,8 +13,22 @@ import re
 import unicodedata
 from fractions import Fraction
 
-__all__ = ["MAX_DIGITS", "NUMBER", "ascii_math", "lowest_terms", "plain_integer", "plain_number"]
+__all__ = [
+    "MAX_CHARACTERS",
+    "MAX_DIGITS",
+    "NUMBER",
+    "ascii_math",
+    "compatible",
+    "lowest_terms",
+    "plain_integer",
+    "plain_number",
+]
 
+MAX_CHARACTERS = 32_768
+"""Most characters of a text that any rule reads; longer ones are compared by what is left of them.
+
+A forced answer and gold keep their beginning, a visible text its end, where its answer stands.
+"""
 MAX_DIGITS = 1000
 """A number whose text is longer counts as no answer: it would cost time and teach nothing."""
 
@@ -29,16 +44,19 @@ def plain_integer(text: str) -> str | None:
     return None
 
 
-_UNSIGNED = r"(?:\d{1,3}(?:,\d{2,3})*,\d{3}(?!\d)|\d+)(?:\.\d+)?"
+# Inside a chain of groups that did not end in a group of three no later group begins a number that
+# does, unless it has one digit: without this look back each would read the rest of the chain again.
+_NEW_CHAIN = r"(?:(?<!,\d\d,)(?<!,\d\d\d,)|(?!\d\d))"
+_UNSIGNED = rf"(?:{_NEW_CHAIN}\d{{1,3}}(?:,\d{{2,3}})*,\d{{3}}(?!\d)|\d+)(?:\.\d+)?"
 # Sign; mantissa; then an exponent, a power, a denominator, or the fraction of a mixed number.
 NUMBER = re.compile(
     rf"""
-    (?P<sign> ^[*_$\s]*-\s*[$€£¥]?\s* | (?<![\w)\]}}])-[$€£¥]? )?
+    (?P<sign> ^[*_$\s]*-\s*(?:[$€£¥]\s*)? | (?<![\w)\]}}])-[$€£¥]? )?
     (?P<mantissa> {_UNSIGNED} | (?<!\d)\.\d+ )
     (?:
         [eE](?P<exponent>[+-]?\d+)
-      | \s*[x×*]\s*10\s*(?:\^|\*\*)\s*\{{?\s*(?P<scale>[+-]?\d+)\s*\}}?
-      | \s*(?:\^|\*\*)\s*\{{?\s*(?P<power>[+-]?\d+)\s*\}}?
+      | \s*[x×*]\s*10\s*(?:\^|\*\*)\s*(?:\{{\s*)?(?P<scale>[+-]?\d+)\s*\}}?
+      | \s*(?:\^|\*\*)\s*(?:\{{\s*)?(?P<power>[+-]?\d+)\s*\}}?
       | \s*/\s*(?P<denominator>-?{_UNSIGNED})
       | \ +(?P<upper>\d+)\s*/\s*(?P<lower>\d+)
     )?
@@ -90,7 +108,7 @@ _SUPERSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+")
 _VULGAR = re.compile("(?<=[0-9])[¼½¾⅐-⅞]")
 _THIN_SPACE = re.compile("(?<=[0-9])[\u00a0\u2009\u202f](?=[0-9]{3})")
 _FRAC = re.compile(
-    r"(?P<whole>\d)?\s*\\frac\s*(?:\{\s*(?P<a>-?[\d.,]+)\s*\}|(?P<c>\d))"
+    r"\\frac\s*(?:\{\s*(?P<a>-?[\d.,]+)\s*\}|(?P<c>\d))"
     r"\s*(?:\{\s*(?P<b>-?[\d.,]+)\s*\}|(?P<d>\d))",
     re.ASCII,
 )
@@ -120,14 +138,47 @@ def plain_number(text: str) -> str:
     if "\\" in text or "{" in text:
         for old, new in _LATEX_NUMBER:
             text = text.replace(old, new)
-        text = _FRAC.sub(_plain_fraction, text)
+        text = _plain_fractions(text)
     return text
 
 
-def _plain_fraction(match: re.Match[str]) -> str:
-    upper, lower = match["a"] or match["c"], match["b"] or match["d"]
-    # A whole part before it makes a mixed number, which wants its space.
-    return f"{match['whole']} {upper}/{lower}" if match["whole"] else f"{upper}/{lower}"
+_DIGITS = frozenset("0123456789")
+_ASCII_SPACE = " \t\n\r\f\v"
+
+
+def _plain_fractions(text: str) -> str:
+    """Write each ``\\frac`` of plain numbers as ``a/b``, white space before it dropped."""
+    parts = []
+    end = 0
+    for match in _FRAC.finditer(text):
+        before = text[end : match.start()].rstrip(_ASCII_SPACE)
+        # A whole part before it makes a mixed number, which wants its space.
+        parts += [before, " " * (before[-1:] in _DIGITS)]
+        parts.append(f"{match['a'] or match['c']}/{match['b'] or match['d']}")
+        end = match.end()
+    return "".join([*parts, text[end:]])
+
+
+_MOST_MARKS = 30
+"""Combining marks in a row that are kept, as in Unicode's stream-safe text format (UAX 15)."""
+
+
+def compatible(text: str) -> str:
+    """Apply NFKC, with at most 30 combining marks in a row.
+
+    Unicode puts marks into an order, for which a library may compare each with each; no language
+    has 30 on one letter.
+    """
+    if len(text) > _MOST_MARKS:
+        run = 0
+        kept = []
+        for char in text:
+            run = run + 1 if unicodedata.combining(char) else 0
+            if run <= _MOST_MARKS:
+                kept.append(char)
+        if len(kept) < len(text):
+            text = "".join(kept)
+    return unicodedata.normalize("NFKC", text)[:MAX_CHARACTERS]  # a letter may become 18
 
 
 def ascii_math(text: str) -> str:
@@ -135,5 +186,5 @@ def ascii_math(text: str) -> str:
     text = _THIN_SPACE.sub("", text)
     text = _SUPERSCRIPT.sub(lambda m: "^{" + unicodedata.normalize("NFKC", m[0]) + "}", text)
     text = _VULGAR.sub(lambda m: " " + m[0], text)
-    text = unicodedata.normalize("NFKC", text)
+    text = compatible(text)
     return text.replace("\N{MINUS SIGN}", "-").replace("\N{FRACTION SLASH}", "/")
