@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from stopadvisor.answers.normal_form import normalize
+from stopadvisor.answers.normal_form import announces_answer, normalize
 from stopadvisor.collection.collect import ask_all, make_prompts
 from stopadvisor.collection.cues import CueAgreement, CueExample, agreement, below
 from stopadvisor.collection.labels import Grades
@@ -88,7 +88,8 @@ def run_preflight(
     questions
         Fit questions, never others; the first 16 are asked.
     plan
-        The plan to be used; its budgets are replaced by 0, 32 and its `max_think`.
+        The plan to be used; its budgets are replaced by 0, 32 and its `max_think`, and where a
+        visible answer is the reply by three of its own, too.
     grader
         Decides whether two answers are equivalent where their texts differ.
     batch_size
@@ -109,9 +110,12 @@ def run_preflight(
         raise EngineError("preflight needs at least one fit question, got none")
     prompts = make_prompts(questions, template)
     prefix = min(PREFIX_BUDGET, plan.max_think)
-    plan = replace(plan, on_stop="probe")  # the natural answers show visible ones already
-    full = plan.at_budgets(*sorted({0, prefix, plan.max_think}))
-    short = replace(plan.at_budgets(), max_think=prefix)
+    depths = {0, prefix, plan.max_think}
+    if plan.on_stop == "answer":
+        depths |= _depths([b for b in plan.budgets if prefix < b < plan.max_think])
+    full = plan.at_budgets(*sorted(depths))
+    # The natural answers show visible ones already.
+    short = replace(plan.at_budgets(), max_think=prefix, on_stop="probe")
     progress = progress or NullProgress()
     progress.begin("preflight", 2 * len(prompts))
     traces = ask_all(engine, prompts, full, batch_size=batch_size, progress=progress)
@@ -127,6 +131,7 @@ def run_preflight(
             _think_cap(traces, capped, prefix),
             _cue(questions, final),
             _answer_cap([p for t in traces for p in t.probes], plan),
+            _escape(questions, traces, full),
             _agreement(agreed),
             _numbers(traces, plan, engine.capabilities.vocabulary),
             *engine.engine_checks(prompts[0], plan),
@@ -247,6 +252,44 @@ def _answer_cap(probes: Sequence[RawProbe], plan: ProbePlan) -> Check:
         f"{full}/{len(probes)} forced answers run into the cap of {plan.cap} tokens",
         "raise --cap, or choose a --cue that the model answers briefly",
     )
+
+
+def _depths(budgets: Sequence[int]) -> set[int]:
+    """Three of the budgets, the first and the last among them."""
+    return {budgets[i * (len(budgets) - 1) // 2] for i in range(3)} if budgets else set()
+
+
+def _escape(questions: Sequence[Question], traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
+    """Behind a forced close the model answers, and does not go on reasoning."""
+    replies: dict[int, list[bool]] = {}  # by thinking tokens
+    for question, trace in zip(questions, traces, strict=True):
+        for probe in trace.probes:
+            if not probe.ended:
+                escaped = _escaped(question.task, probe, plan)
+                replies.setdefault(probe.budget, []).append(escaped)
+    total = sum(map(sum, replies.values()))
+    where = ", ".join(f"{sum(r)}/{len(r)} at {at}" for at, r in sorted(replies.items()))
+    kind = "visible" if plan.on_stop == "answer" else "forced"
+    if not replies:
+        return Check("escape", "pass", "no trace is long enough to be stopped")
+    return _check(
+        "escape",
+        "warn" if total else "pass",
+        f"{total} {kind} answers go on reasoning after a stop; by thinking tokens: {where}",
+        "such replies are graded as they stand and their tokens are counted: stop later (higher "
+        "--budgets), " + ("or take --on-stop probe" if kind == "visible" else "or another --cue"),
+    )
+
+
+def _escaped(task: str, probe: RawProbe, plan: ProbePlan) -> bool:
+    """Whether the reply of a stop here goes on reasoning: by its markers, or up to the cap."""
+    if probe.escaped_tokens:
+        return True
+    if probe.visible_text is None:
+        return probe.probe_tokens >= plan.cap and not normalize(task, probe.text)
+    # The closer is counted with a visible answer, and makes part of no cap.
+    at_cap = probe.visible_tokens > plan.answer_cap
+    return at_cap and not announces_answer(task, probe.visible_text)
 
 
 def _agreement(agreed: CueAgreement) -> Check:

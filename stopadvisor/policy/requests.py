@@ -72,6 +72,9 @@ class Reply:
     """Stopped by the policy, ended by itself, or cut at the thinking cap."""
     thinking: str
     """The thinking as text, up to `budget` where it was stopped."""
+    escaped_tokens: int = 0
+    """Tokens of a stopped reply in which reasoning went on after the forced close; they are counted
+    in `visible_tokens`, or in `probe_tokens` where the forced answer is the reply."""
 
     @property
     def decoded_tokens(self) -> int:

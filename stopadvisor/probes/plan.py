@@ -175,6 +175,9 @@ class RawProbe:
     """Visible answer after thinking closed here; None without one, or where the trace is over."""
     visible_tokens: int = 0
     """Its tokens, closer and ending token included, as `RawTrace.natural_tokens`; 0 if none."""
+    escaped_tokens: int = 0
+    """Tokens in which reasoning goes on, by its markers: of the visible answer where there is one,
+    else of the forced answer."""
 
 
 @dataclass(frozen=True)

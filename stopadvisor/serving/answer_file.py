@@ -65,6 +65,9 @@ class AnswerRecord:
     seconds: float
     correct: bool | None
     """None where there is no gold; the line then leaves it out."""
+    escaped_tokens: int = 0
+    """Of a stopped reply, tokens in which reasoning went on; they are counted in the tokens above.
+    Lines of earlier versions do not have them."""
     full: FullAnswer | None = None
     """With ``--compare-full``; the line leaves it out otherwise."""
 
@@ -94,6 +97,7 @@ class AnswerRecord:
             prompt_tokens=reply.prompt_tokens,
             seconds=round(reply.seconds, 6),
             correct=correct,
+            escaped_tokens=reply.escaped_tokens,
             full=full,
         )
 
@@ -116,7 +120,7 @@ class AnswerRecord:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], where: str) -> AnswerRecord:
         """Read a line back; `where` names file and line for the error message."""
-        values = {"correct": None, "full": None} | dict(data)
+        values = {"correct": None, "escaped_tokens": 0, "full": None} | dict(data)
         names = [f.name for f in fields(cls)]
         missing = [name for name in names if name not in values]
         if missing:

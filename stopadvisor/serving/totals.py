@@ -11,7 +11,38 @@ from dataclasses import dataclass
 from stopadvisor.serving.answer_file import AnswerRecord
 from stopadvisor.stats.intervals import exact_interval
 
-__all__ = ["AnswerTotals", "FullComparison", "compare", "total"]
+__all__ = ["AnswerTotals", "Depth", "Escapes", "FullComparison", "compare", "total"]
+
+_DEPTHS = (0, 64, 256, 1024, 4096)
+"""Thinking tokens at a stop, by which replies are told apart: the least of each group."""
+
+
+@dataclass(frozen=True)
+class Depth:
+    """Replies that were stopped at similar depth, and those of them that go on reasoning."""
+
+    least: int
+    """Thinking tokens at the stop."""
+    most: int | None
+    """None for the last group, which has no end."""
+    stopped: int
+    escaped: int
+
+    @property
+    def share(self) -> float:
+        """Share of these that go on reasoning."""
+        return self.escaped / self.stopped
+
+
+@dataclass(frozen=True)
+class Escapes:
+    """Replies in which reasoning goes on after the forced close."""
+
+    replies: int
+    tokens: int
+    """Their reasoning, which is counted with their visible answers, or with their probes."""
+    by_depth: tuple[Depth, ...]
+    """Of all stopped replies; groups without any are left out."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +54,7 @@ class AnswerTotals:
     mean_think_tokens: float | None
     mean_probe_tokens: float | None
     mean_visible_tokens: float | None
+    escapes: Escapes
     labelled: int
     """With gold."""
     accuracy: float | None
@@ -43,8 +75,27 @@ def total(lines: Sequence[AnswerRecord]) -> AnswerTotals:
         mean_think_tokens=_mean([line.think_tokens for line in lines]),
         mean_probe_tokens=_mean([line.probe_tokens for line in lines]),
         mean_visible_tokens=_mean([line.visible_tokens for line in lines]),
+        escapes=_escapes([line for line in lines if line.stopped]),
         labelled=len(graded),
         accuracy=_mean(graded),
+    )
+
+
+def _escapes(stopped: Sequence[AnswerRecord]) -> Escapes:
+    groups = []
+    for least, most in zip(_DEPTHS, (*(d - 1 for d in _DEPTHS[1:]), None), strict=True):
+        group = [
+            line
+            for line in stopped
+            if least <= (line.budget or 0) and (most is None or (line.budget or 0) <= most)
+        ]
+        if group:
+            escaped = sum(line.escaped_tokens > 0 for line in group)
+            groups.append(Depth(least, most, len(group), escaped))
+    return Escapes(
+        replies=sum(group.escaped for group in groups),
+        tokens=sum(line.escaped_tokens for line in stopped),
+        by_depth=tuple(groups),
     )
 
 

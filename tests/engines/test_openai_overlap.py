@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from stopadvisor.cli.main import main
+from stopadvisor.engines.http.body import Body, Limits
 from stopadvisor.engines.http.client import Client
 from stopadvisor.engines.http.completion import read_events
 from stopadvisor.engines.openai.early_exit import choose_thinking_mode
@@ -306,7 +309,8 @@ def events_of(*chunks: bytes) -> list[Any]:
             yield chunk
 
     async def read() -> list[Any]:
-        return [event async for event in read_events(given())]
+        body = Body(httpx2.Response(200, content=given()), Limits(), math.inf)
+        return [event async for event in read_events(body.lines())]
 
     return asyncio.run(read())
 

@@ -64,6 +64,13 @@ SERVED: dict[str, Any] = {
     "questions": 900, "new": 900, "kind": "stop", "serving": None, "stopped_share": 0.482,
     "seconds": 16.1,
     "mean_tokens": {"think": 47.4, "probe": 7.1, "visible": 3.2}, "labelled": 900,
+    "escapes": {
+        "replies": 18, "tokens": 2012,
+        "by_depth": [
+            {"least": 0, "most": 63, "stopped": 60, "escaped": 16, "share": 16 / 60},
+            {"least": 4096, "most": None, "stopped": 531, "escaped": 2, "share": 2 / 531},
+        ],
+    },
     "accuracy": 0.84, "certified": True, "alpha": 0.15, "out": "runs/sums-6c815c28.jsonl",
     "full": {
         **FIGURES, "token_saving_pct": 34.2, "think_saving_pct": 40.1, "time_saving_pct": 11.0,

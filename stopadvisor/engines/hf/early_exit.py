@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from stopadvisor.answers.normal_form import extract_forced, extract_natural
+from stopadvisor.answers.normal_form import announces_answer, extract_forced, extract_natural
 from stopadvisor.engines.answer_end import ForcedAnswer
 from stopadvisor.engines.hf.branch import Branch, probe_branches
 from stopadvisor.engines.hf.model import LocalModel, within_memory
@@ -233,7 +233,10 @@ class _Serving:
         self, batch: RollingBatch, i: int, stop: Stop, forced: ForcedAnswer
     ) -> tuple[int, Reply]:
         answer = extract_forced(self._rows[i].request.task, forced.text) or None
-        return self._reply(batch, i, forced.text, answer, visible=0, stop=stop)
+        escaped = self.model.stops.escaped_tokens(
+            forced.ids, self.plan.cap, answered=answer is not None
+        )
+        return self._reply(batch, i, forced.text, answer, visible=0, stop=stop, escaped=escaped)
 
     def _answered(
         self, batch: RollingBatch, stopped: list[tuple[int, Stop]]
@@ -249,9 +252,15 @@ class _Serving:
         replies = []
         for (i, stop), drawn in zip(stopped, written, strict=True):
             text = self.model.stops.visible_text(drawn)
-            answer = extract_natural(self._rows[i].request.task, text)
+            task = self._rows[i].request.task
+            answer = extract_natural(task, text)
             visible = len(drawn) + len(self._closer)
-            replies.append(self._reply(batch, i, text, answer, visible=visible, stop=stop))
+            escaped = self.model.stops.escaped_tokens(
+                drawn, self.plan.answer_cap, answered=announces_answer(task, text)
+            )
+            replies.append(
+                self._reply(batch, i, text, answer, visible=visible, stop=stop, escaped=escaped)
+            )
         return replies
 
     def _ends(self, batch: RollingBatch) -> list[tuple[int, Reply]]:
@@ -281,6 +290,7 @@ class _Serving:
         *,
         visible: int,
         stop: Stop | None = None,
+        escaped: int = 0,
     ) -> tuple[int, Reply]:
         """Sum a row up; without `stop` it has ended by itself."""
         row = self._rows[i]
@@ -300,5 +310,6 @@ class _Serving:
             thinking=self.model.chat.decode(
                 batch.generated(i)[: thinking if stop is None else stop.position]
             ),
+            escaped_tokens=escaped,
         )
         return row.index, reply

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
-from stopadvisor.answers.normal_form import extract_forced, extract_natural
+from stopadvisor.answers.normal_form import announces_answer, extract_forced, extract_natural
 from stopadvisor.engines.answer_end import ForcedAnswer
 from stopadvisor.engines.openai.chat_backend import OtherTraceError
 from stopadvisor.engines.openai.endpoint import check_streams
@@ -219,12 +219,15 @@ class _RequestRow:
         if stop.reply == "probe":
             text, visible = forced.text, 0
             short = extract_forced(task, text) or None
+            reply, cap, answered = list(forced.ids), trace.plan.cap, short is not None
         else:
             written = await model.write(trace, stop.position)
             text = model.stops.visible_text(written)
             visible = len(written) + len(model.chat.closer.ids)
             short = extract_natural(task, text)
-        return self._reply(text, short, visible, drawn, thinking, stop=stop)
+            reply, cap, answered = written, trace.plan.answer_cap, announces_answer(task, text)
+        escaped = model.stops.escaped_tokens(reply, cap, answered=answered)
+        return self._reply(text, short, visible, drawn, thinking, stop=stop, escaped=escaped)
 
     def ended(self) -> Reply:
         """Reply with the model's own answer, or without one where thinking was cut."""
@@ -246,6 +249,7 @@ class _RequestRow:
         thinking: Sequence[int],
         *,
         stop: Stop | None = None,
+        escaped: int = 0,
     ) -> Reply:
         return Reply(
             text=text,
@@ -260,4 +264,5 @@ class _RequestRow:
             seconds=time.perf_counter() - self.started,
             finish="stopped" if stop is not None else ("length" if self.trace.end.cut else "stop"),
             thinking=self.service.model.chat.decode(list(thinking)),
+            escaped_tokens=escaped,
         )

@@ -17,6 +17,20 @@ class _MeanTokens(TypedDict):
     visible: Annotated[float | None, "Visible answer."]
 
 
+class _DepthFields(TypedDict):
+    least: Annotated[int, "Thinking tokens at the stop, at least."]
+    most: Annotated[int | None, "At most; null for the last group."]
+    stopped: Annotated[int, "Replies that were stopped there."]
+    escaped: Annotated[int, "Those of them that go on reasoning."]
+    share: Annotated[float, "Their share."]
+
+
+class _EscapeFields(TypedDict):
+    replies: Annotated[int, "Stopped replies in which reasoning goes on after the forced close."]
+    tokens: Annotated[int, "Their reasoning; counted in `visible`, or `probe`."]
+    by_depth: Annotated[list[_DepthFields], "Stopped replies by thinking tokens at the stop."]
+
+
 class _StoppedAgainstFull(TypedDict):
     questions: Annotated[int, "Answered both with stopping and without."]
     decoded_tokens: Annotated[int, "Tokens with stopping, those of the probes included."]
@@ -79,6 +93,7 @@ class RunDocument(Document):
     stopped: Annotated[int, "Questions that were stopped early."]
     stopped_share: Annotated[float | None, "Their share."]
     mean_tokens: Annotated[_MeanTokens, "Decoded per question."]
+    escapes: Annotated[_EscapeFields, "Replies that go on reasoning; graded as they stand."]
     labelled: Annotated[int, "Questions with gold."]
     accuracy: Annotated[float | None, "Share of these that are right."]
     full: Annotated[_FullFields | None, "Only with `--compare-full`: against full thinking."]

@@ -44,6 +44,8 @@ def _facts(document: Document) -> Iterator[tuple[str, str]]:
             f"{mean['think']:.1f} thinking, {mean['probe']:.1f} probing and "
             f"{mean['visible']:.1f} visible answer per question",
         )
+    if document["escapes"]["replies"]:
+        yield "escapes", _escapes(document["escapes"])
     if document["new"]:
         yield "time", f"{document['seconds']:.1f} s for {plural(document['new'], 'new question')}"
     else:
@@ -55,6 +57,19 @@ def _facts(document: Document) -> Iterator[tuple[str, str]]:
     if not document["certified"] and document["kind"] == "stop":
         yield "certificate", "does not cover these answers"
     yield "answers", document["out"]
+
+
+def _escapes(escapes: Document) -> str:
+    depths = ", ".join(
+        f"{d['escaped']}/{d['stopped']} "
+        + (f"from {d['least']} on" if d["most"] is None else f"at {d['least']} to {d['most']}")
+        for d in escapes["by_depth"]
+    )
+    return (
+        f"reasoning went on after {plural(escapes['replies'], 'stop')}, for "
+        f"{plural(escapes['tokens'], 'token')} that are counted above; by thinking tokens at the "
+        f"stop: {depths}"
+    )
 
 
 def _against_full(document: Document) -> Iterator[tuple[str, str]]:
