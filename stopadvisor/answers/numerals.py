@@ -147,7 +147,7 @@ _ASCII_SPACE = " \t\n\r\f\v"
 
 
 def _plain_fractions(text: str) -> str:
-    """Write each ``\\frac`` of plain numbers as ``a/b``, white space before it dropped."""
+    r"""Write each ``\frac`` of plain numbers as ``a/b``, white space before it dropped."""
     parts = []
     end = 0
     for match in _FRAC.finditer(text):

@@ -61,13 +61,13 @@ class AnswerRecord:
     think_tokens: int
     probe_tokens: int
     visible_tokens: int
+    escaped_tokens: int
+    """Of a stopped reply, tokens in which reasoning went on; they are counted in the tokens above.
+    Lines of earlier versions do not have them."""
     prompt_tokens: int
     seconds: float
     correct: bool | None
     """None where there is no gold; the line then leaves it out."""
-    escaped_tokens: int = 0
-    """Of a stopped reply, tokens in which reasoning went on; they are counted in the tokens above.
-    Lines of earlier versions do not have them."""
     full: FullAnswer | None = None
     """With ``--compare-full``; the line leaves it out otherwise."""
 
@@ -94,10 +94,10 @@ class AnswerRecord:
             think_tokens=reply.think_tokens,
             probe_tokens=reply.probe_tokens,
             visible_tokens=reply.visible_tokens,
+            escaped_tokens=reply.escaped_tokens,
             prompt_tokens=reply.prompt_tokens,
             seconds=round(reply.seconds, 6),
             correct=correct,
-            escaped_tokens=reply.escaped_tokens,
             full=full,
         )
 

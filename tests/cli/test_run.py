@@ -29,12 +29,13 @@ N = 16
 BUDGETS = (0, 16, 32, 64)
 LINE = [
     "id", "key", "setting", "answer", "normalized", "stopped", "checkpoint", "budget", "finish",
-    "think_tokens", "probe_tokens", "visible_tokens", "prompt_tokens", "seconds",
+    "think_tokens", "probe_tokens", "visible_tokens", "escaped_tokens", "prompt_tokens",
+    "seconds",
 ]  # fmt: skip
 SUMMARY = [
     "schema", "policy", "digest", "kind", "family", "workload", "model", "out", "setting",
     "on_stop", "serving", "certified", "alpha", "questions", "new", "seconds", "stopped",
-    "stopped_share", "mean_tokens", "labelled", "accuracy", "full", "against", "remarks",
+    "stopped_share", "mean_tokens", "escapes", "labelled", "accuracy", "full", "against", "remarks",
 ]  # fmt: skip
 FULL = [
     "questions", "decoded_tokens", "full_decoded_tokens", "think_tokens", "full_think_tokens",
