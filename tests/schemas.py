@@ -219,7 +219,9 @@ def _word(kind: Any) -> str:
         return " or ".join(f"`{value}`" for value in get_args(kind))
     if get_origin(kind) is list:
         (item,) = get_args(kind)
-        return "list" if len(alternatives(item)) > 1 else f"list of {_word(item)}s"
+        word = _word(item)
+        several = f"lists{word.removeprefix('list')}" if word.startswith("list") else f"{word}s"
+        return "list" if len(alternatives(item)) > 1 else f"list of {several}"
     return "object"
 
 

@@ -48,7 +48,7 @@ _SUM = re.compile(r"(\d+) \+ (\d+)")
 
 WAIT = 5
 """Token id of the one word that the engine uses as a marker; it begins a line."""
-_PIECE = re.compile(r"Wait|.", re.DOTALL)
+_PIECE = re.compile(r"\nWait|.", re.DOTALL)
 
 
 def write_sums(path: Path, n: int, *, start: int = 0) -> Path:
@@ -108,7 +108,7 @@ class ScriptedEngine:
         }
 
     def encode(self, text: str) -> list[int]:
-        return [WAIT if piece == "Wait" else 1000 + ord(piece) for piece in _PIECE.findall(text)]
+        return [WAIT if piece == "\nWait" else 1000 + ord(piece) for piece in _PIECE.findall(text)]
 
     def decode(self, ids: Sequence[int]) -> str:
         words = {i: chr(i - 1000) if i >= 1000 else f" w{i - 10}" for i in ids} | {WAIT: "\nWait"}

@@ -36,6 +36,7 @@ __all__ = ["command", "run"]
     examples=[
         "stopadvisor probe samples/hard.jsonl --model samples/tiny-reasoner",
         "stopadvisor probe my.jsonl --model Qwen/Qwen3-8B --budgets 0,512,1024,2048",
+        "stopadvisor probe my.jsonl --model Qwen/Qwen3-8B --schedule marker",
         "stopadvisor probe fresh.jsonl --like policy.joblib",
     ],
     exit_codes=(0, 1, 2, 5, 130),
@@ -78,6 +79,14 @@ def _show(document: Mapping[str, Any], out: TextIO) -> None:
     parts = ", ".join(f"{name} {count}" for name, count in document["split"].items())
     print(document["run"], file=out)
     print(f"  questions  {n_questions}{several} ({new} new): {parts}", file=out)
-    print(f"  budgets    {', '.join(map(str, document['budgets']))}", file=out)
+    print(f"  budgets    {_places(document)}", file=out)
+    if document["schedule"] == "marker":
+        print(f"  markers    {', '.join(document['markers'])}", file=out)
     share, cap = document["truncated_share"], document["max_think"]
     print(f"  truncated  {share:.1%} at {cap} thinking tokens", file=out)
+
+
+def _places(document: Mapping[str, Any]) -> str:
+    if document["every"] is None:
+        return ", ".join(map(str, document["budgets"]))
+    return f"every {document['every']} thinking tokens"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -33,6 +33,7 @@ from stopadvisor.cli.options import (
 )
 from stopadvisor.collection.settings import ProbeSettings
 from stopadvisor.constants import CUES
+from stopadvisor.probes.plan import Schedule
 from stopadvisor.workload.questions import parse_split
 
 __all__ = ["ProbeOptions", "probe_options"]
@@ -82,11 +83,49 @@ def _check_probing(params: Mapping[str, Any]) -> None:
             f"--greedy draws one and the same trace each time, got --samples "
             f"{params['samples']}: use --temperature"
         )
+    _check_schedule(params)
     budgets, max_think = params["budgets"], params["max_think"]
     if budgets and max_think and budgets[-1] > max_think:
         raise click.UsageError(
             f"--budgets must end at --max-think {max_think} or before, got {budgets[-1]}"
         )
+
+
+def _check_schedule(params: Mapping[str, Any]) -> None:
+    """Refuse what the schedule does not use.
+
+    Raises
+    ------
+    click.UsageError
+        With the option's name.
+    """
+    schedule, budgets, every = params["schedule"], params["budgets"], params["every"]
+    if schedule == "stride" and budgets:
+        raise click.UsageError("--schedule stride takes --every, not --budgets")
+    if schedule == "marker" and budgets and every:
+        raise click.UsageError(
+            "--budgets and --every exclude each other: beside its markers a run probes the one or "
+            "the other"
+        )
+    strange: dict[str, int | None] = {"every": None} if schedule == "grid" else {}
+    if schedule != "marker":
+        strange |= {"markers": None, "min_gap": ProbeSettings.min_gap}
+        strange |= {"max_markers": ProbeSettings.max_markers}
+    for name, default in strange.items():
+        if params[name] != default:
+            needed = "stride or marker" if name == "every" else "marker"
+            raise click.UsageError(
+                f"--{name.replace('_', '-')} needs --schedule {needed}, got {schedule}"
+            )
+
+
+def _words(text: str) -> tuple[str, ...] | None:
+    if text == "auto":
+        return None
+    words = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    if not all(words):
+        raise ValueError("expected `auto` or words such as Wait,Hmm")
+    return words
 
 
 def _budgets(text: str) -> tuple[int, ...] | None:
@@ -145,6 +184,39 @@ _PROBE = (
         type=Parsed("auto|N,N,...", _budgets),
         default="auto",
         help="Thinking tokens at which to probe; auto scales the paper's grid to a pilot's traces.",
+    ),
+    _probing(
+        "--schedule",
+        type=click.Choice(get_args(Schedule)),
+        default=ProbeSettings.schedule,
+        help="Where to probe: at --budgets (grid), every so many tokens (stride), or there and "
+        "before each sentence with which the model turns back, such as Wait (marker).",
+    ),
+    _probing(
+        "--every",
+        type=Parsed("auto|N", _count),
+        default="auto",
+        help="Tokens from one probe of a stride to the next; auto: about 32 in a pilot's long "
+        "traces.",
+    ),
+    _probing(
+        "--markers",
+        type=Parsed("auto|word,word,...", _words),
+        default="auto",
+        help="Words that are markers; auto: those with which the model begins sentences, as a "
+        "pilot finds them.",
+    ),
+    _probing(
+        "--max-markers",
+        type=COUNT,
+        default=ProbeSettings.max_markers,
+        help="Probe before the first N markers of a trace only.",
+    ),
+    _probing(
+        "--min-gap",
+        type=COUNT,
+        default=ProbeSettings.min_gap,
+        help="Fewest tokens between two probes before markers.",
     ),
     _probing(
         "--max-think",

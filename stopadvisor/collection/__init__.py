@@ -1,3 +1,14 @@
 """From a workload to graded probes: pilot, preflight, probing in batches, labels."""
 
-__all__ = ["collect", "cues", "labels", "pilot", "preflight", "probing", "progress", "settings"]
+__all__ = [
+    "collect",
+    "cues",
+    "labels",
+    "markers",
+    "pilot",
+    "preflight",
+    "probing",
+    "progress",
+    "schedule",
+    "settings",
+]

@@ -14,13 +14,23 @@ from stopadvisor.collection.collect import ask_all, make_prompts
 from stopadvisor.collection.progress import NullProgress, Progress
 from stopadvisor.constants import PAPER_BUDGETS
 from stopadvisor.errors import ModelError, ProbeError
-from stopadvisor.probes.plan import Engine, ProbePlan
+from stopadvisor.probes.plan import Engine, ProbePlan, RawTrace
 from stopadvisor.workload.questions import Question
 
-__all__ = ["PILOT_QUESTIONS", "auto_budgets", "cue_ids", "pilot_budgets", "thinking_cap"]
+__all__ = [
+    "PILOT_QUESTIONS",
+    "auto_budgets",
+    "auto_stride",
+    "cue_ids",
+    "draw_pilot",
+    "thinking_cap",
+]
 
 PILOT_QUESTIONS = 32
 PILOT_QUANTILE = 0.9
+STRIDES = 32
+"""Probes of an `auto` stride in a trace of the pilot's 90th percentile."""
+STRIDE_STEP = 16
 CAP_STEP = 64
 """An `auto` cap below the usual one is a multiple of this, to leave room for longer questions."""
 
@@ -98,15 +108,44 @@ def auto_budgets(trace_lengths: Sequence[int]) -> tuple[int, ...]:
     scaled = np.rint(np.array(PAPER_BUDGETS) * (last / PAPER_BUDGETS[-1])).astype(int)
     budgets = tuple(sorted({int(b) for b in scaled}))
     if len(budgets) < 2:
-        raise ProbeError(
-            f"the pilot's {len(trace_lengths)} traces must hold thinking to choose budgets from, "
-            f"got a 90th percentile of {last:g} tokens; give --budgets, or check that thinking "
-            "is switched on (--chat-template-kwargs) and --think-open, --think-close"
-        )
+        raise _no_thinking(trace_lengths, last, "--budgets")
     return budgets
 
 
-def pilot_budgets(
+def auto_stride(trace_lengths: Sequence[int]) -> int:
+    """Choose a stride of about `STRIDES` probes in a long trace.
+
+    Parameters
+    ----------
+    trace_lengths
+        Thinking tokens of the pilot's traces.
+
+    Returns
+    -------
+    int
+        The 90th percentile of the lengths over `STRIDES`, a multiple of 16 where it is larger.
+
+    Examples
+    --------
+    >>> auto_stride([3000] * 8), auto_stride([120] * 8)
+    (96, 4)
+    """
+    last = float(np.quantile(trace_lengths, PILOT_QUANTILE)) if len(trace_lengths) else 0.0
+    if last < 2:
+        raise _no_thinking(trace_lengths, last, "--every")
+    every = max(1, round(last / STRIDES))
+    return every if every < STRIDE_STEP else STRIDE_STEP * round(every / STRIDE_STEP)
+
+
+def _no_thinking(trace_lengths: Sequence[int], last: float, option: str) -> ProbeError:
+    return ProbeError(
+        f"the pilot's {len(trace_lengths)} traces must hold thinking to choose budgets from, "
+        f"got a 90th percentile of {last:g} tokens; give {option}, or check that thinking "
+        "is switched on (--chat-template-kwargs) and --think-open, --think-close"
+    )
+
+
+def draw_pilot(
     engine: Engine,
     questions: Sequence[Question],
     plan: ProbePlan,
@@ -114,13 +153,12 @@ def pilot_budgets(
     batch_size: int,
     template: str | None = None,
     progress: Progress | None = None,
-) -> tuple[int, ...]:
-    """Draw a few traces, without probes, and choose the budgets from their lengths.
+) -> list[RawTrace]:
+    """Draw a few traces, without probes.
 
     `questions` are fit questions; the first 32 are asked.
     """
     progress = progress or NullProgress()
     asked = make_prompts(questions[:PILOT_QUESTIONS], template)
     progress.begin("pilot", len(asked))
-    traces = ask_all(engine, asked, plan.at_budgets(), batch_size=batch_size, progress=progress)
-    return auto_budgets([t.trace_tokens for t in traces])
+    return ask_all(engine, asked, plan.at_budgets(), batch_size=batch_size, progress=progress)

@@ -17,10 +17,13 @@ from stopadvisor.answers.normal_form import announces_answer, normalize
 from stopadvisor.collection.collect import ask_all, make_prompts
 from stopadvisor.collection.cues import CueAgreement, CueExample, agreement, below
 from stopadvisor.collection.labels import Grades
+from stopadvisor.collection.markers import MarkerFindings, count_words
 from stopadvisor.collection.progress import NullProgress, Progress
+from stopadvisor.collection.schedule import NO_MARKERS, ProbeCost, expected_cost
 from stopadvisor.constants import TRUNCATED_WARN
 from stopadvisor.errors import EngineError, PreflightError
 from stopadvisor.probes.plan import Check, Engine, ProbePlan, RawProbe, RawTrace, Status
+from stopadvisor.probes.positions import marker_positions
 from stopadvisor.workload.questions import Question
 
 __all__ = ["PREFLIGHT_QUESTIONS", "Check", "PreflightReport", "run_preflight"]
@@ -48,6 +51,10 @@ class PreflightReport:
     """Share of finished traces whose forced and natural answers agree; None without any."""
     examples: tuple[CueExample, ...]
     n_questions: int
+    marker_words: MarkerFindings
+    """Words that begin sentences when the model turns back."""
+    cost: ProbeCost | None
+    """What the plan's probes will decode; None where it names no places yet."""
 
     @property
     def status(self) -> Status:
@@ -79,6 +86,8 @@ def run_preflight(
     grader: Grades,
     template: str | None = None,
     batch_size: int = PREFLIGHT_QUESTIONS,
+    named: Sequence[str] | None = None,
+    found: MarkerFindings | None = None,
     progress: Progress | None = None,
 ) -> PreflightReport:
     """Try the engine, the thinking markers and the cue.
@@ -94,6 +103,10 @@ def run_preflight(
         Decides whether two answers are equivalent where their texts differ.
     batch_size
         Most questions at once; halved when memory runs out.
+    named
+        The user's own markers, to be counted in place of the usual ones.
+    found
+        Markers that a pilot found; None to look for them in the traces drawn here.
 
     Returns
     -------
@@ -121,6 +134,8 @@ def run_preflight(
     traces = ask_all(engine, prompts, full, batch_size=batch_size, progress=progress)
     capped = ask_all(engine, prompts, short, batch_size=batch_size, progress=progress)
     final = [trace.probes[-1] for trace in traces]
+    forced = [probe for trace in traces for probe in trace.probes]
+    words = found or count_words(engine, traces, named)
     agreed = agreement(questions, traces, final, grader)
     return PreflightReport(
         checks=(
@@ -130,15 +145,18 @@ def run_preflight(
             _budgets(traces, full),
             _think_cap(traces, capped, prefix),
             _cue(questions, final),
-            _answer_cap([p for t in traces for p in t.probes], plan),
+            _answer_cap(forced, plan),
             _escape(questions, traces, full),
             _agreement(agreed),
+            _marker_words(words, traces, plan),
             _numbers(traces, plan, engine.capabilities.vocabulary),
             *engine.engine_checks(prompts[0], plan),
         ),
         agreement=agreed.share,
         examples=agreed.examples[:EXAMPLES],
         n_questions=len(questions),
+        marker_words=words,
+        cost=expected_cost(plan, traces, sum(p.probe_tokens for p in forced) / len(forced)),
     )
 
 
@@ -311,6 +329,23 @@ def _agreement(agreed: CueAgreement) -> Check:
         + (f" ({shown})" if shown else ""),
         "the cue changes what the model answers: choose another --cue, by `stopadvisor preflight "
         "--compare-cues`, or another --prompt-template",
+    )
+
+
+def _marker_words(words: MarkerFindings, traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
+    """A plan that probes before markers has some."""
+    seen = ", ".join(f"{word.text} {word.per_1000:.1f}" for word in words.used)
+    detail = f"{seen} per 1,000 thinking tokens; {words.without:.0%} of traces hold none"
+    if plan.schedule != "marker":
+        return Check("marker-words", "pass", detail if seen else "none of the usual ones is used")
+    if not plan.markers:
+        return Check("marker-words", "fail", NO_MARKERS, "no markers, no probes before them")
+    held = sum(bool(marker_positions(plan.markers, trace.thinking_ids)) for trace in traces)
+    return _check(
+        "marker-words",
+        "pass" if held else "warn",
+        f"{held}/{len(traces)} traces hold a marker" + (f": {detail}" if seen else ""),
+        "choose other words for --markers, or --schedule stride",
     )
 
 

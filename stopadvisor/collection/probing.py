@@ -20,9 +20,11 @@ from stopadvisor.answers.grading import GRADING, Grader
 from stopadvisor.collection.collect import collect
 from stopadvisor.collection.cues import CUE_QUESTIONS, CueComparison, compare_cues
 from stopadvisor.collection.labels import regrade
-from stopadvisor.collection.pilot import cue_ids, pilot_budgets, thinking_cap
+from stopadvisor.collection.markers import sentence_ids
+from stopadvisor.collection.pilot import cue_ids, thinking_cap
 from stopadvisor.collection.preflight import PreflightReport, run_preflight
 from stopadvisor.collection.progress import Progress, report_remarks
+from stopadvisor.collection.schedule import SettledSchedule, check_markers, settle
 from stopadvisor.collection.settings import ProbeSettings, check_split, fit_questions
 from stopadvisor.constants import CUES, PAPER_BUDGETS, SMALL_WORKLOAD, TRUNCATED_WARN
 from stopadvisor.engines.openai.regime import RegimeMeasure, read_regime, write_regime
@@ -138,13 +140,18 @@ def try_engine(
     with open_engine() as engine, Grader() as grader:
         settings = settings.for_engine(engine)
         plan = _settle_cap(engine, workload, settings.plan(), settings, progress)
+        size = settings.batch_size or _choose_batch_size(engine, plan)
+        found = None
+        if settings.schedule == "marker":  # found as `probe` will find them
+            settled = settle(engine, fit, plan, settings, batch_size=size, progress=progress)
+            plan, found = settled.plan, settled.markers
         how: dict[str, Any] = {
             "grader": grader,
             "template": settings.prompt_template,
-            "batch_size": settings.batch_size or _choose_batch_size(engine, plan),
+            "batch_size": size,
             "progress": progress,
         }
-        report = run_preflight(engine, fit, plan, **how)
+        report = run_preflight(engine, fit, plan, named=settings.markers, found=found, **how)
         cues = None
         if compare:
             asked = fit[: settings.limit or CUE_QUESTIONS]
@@ -167,6 +174,8 @@ def _probe_with(
         fractions=settings.split,
         auto_budgets=settings.budgets is None,
         auto_max_think=settings.max_think is None,
+        auto_every=settings.auto_every,
+        auto_markers=not settings.marker_ids,
         cue_ids=cue_ids(engine, settings.cue),
         template=settings.prompt_template,
         grading=GRADING,
@@ -257,19 +266,36 @@ class _Probing:
         batch_size: int,
     ) -> RunDirectory:
         """Start the run; from here on its cap and its budgets are fixed."""
-        budgets = plan.budgets
-        if self.settings.budgets is None:
-            budgets = pilot_budgets(
-                self.engine,
-                fit,
-                plan,
-                batch_size=batch_size,
-                template=self.settings.prompt_template,
-                progress=self.progress,
-            )
-            self.progress.remark(f"budgets: {', '.join(map(str, budgets))}")
-        settled = {"budgets": list(budgets), "max_think": plan.max_think}
-        return RunDirectory.create(path, {**manifest, "plan": {**manifest["plan"], **settled}})
+        settled = settle(
+            self.engine, fit, plan, self.settings, batch_size=batch_size, progress=self.progress
+        )
+        check_markers(settled.plan)
+        self._say_schedule(settled)
+        frozen = json.loads(json.dumps(settled.plan.to_dict()))  # tuples become lists
+        noted = {"markers": self._noted(settled)} if plan.schedule == "marker" else {}
+        return RunDirectory.create(path, {**manifest, "plan": frozen, **noted})
+
+    def _noted(self, settled: SettledSchedule) -> list[dict[str, Any]]:
+        """The run's markers as its manifest notes them for the reader."""
+        if settled.markers is not None:
+            words = {word.text: word.ids for word in settled.markers.used}
+        elif self.settings.markers is not None:
+            words = {text: sentence_ids(self.engine, text) for text in self.settings.markers}
+        else:  # a policy's
+            words = {self.engine.decode(ids).strip(): (ids,) for ids in settled.plan.markers}
+        return [{"text": text, "ids": [list(i) for i in ids]} for text, ids in words.items()]
+
+    def _say_schedule(self, settled: SettledSchedule) -> None:
+        """Say what the pilot chose."""
+        plan = settled.plan
+        if plan.every is not None:
+            if self.settings.auto_every:
+                self.progress.remark(f"budgets: every {plan.every} thinking tokens")
+        elif self.settings.budgets is None:
+            self.progress.remark(f"budgets: {', '.join(map(str, plan.budgets))}")
+        if settled.markers is not None:
+            used = (f"{word.text} {word.per_1000:.1f}" for word in settled.markers.used)
+            self.progress.remark(f"markers per 1,000 thinking tokens: {', '.join(used)}")
 
     def _measure_serving(self, run: RunDirectory, *, new: bool) -> None:
         """Find out who pays for tokens that are sent again, for `assess` to cost with."""
@@ -296,6 +322,7 @@ class _Probing:
             grader=self.grader,
             template=self.settings.prompt_template,
             batch_size=batch_size,
+            named=[word["text"] for word in run.manifest.get("markers", [])] or None,
             progress=self.progress,
         )
         write_json_atomically(file, report.to_dict())
@@ -303,6 +330,8 @@ class _Probing:
             if check.status == "warn":
                 self.progress.remark(f"preflight: {check.name}: {check.detail}; {check.advice}")
         report.raise_on_failure()
+        if report.cost is not None:
+            self.progress.remark(f"probing will take {report.cost}")
 
 
 def _passed(file: Path) -> bool:
@@ -317,7 +346,8 @@ def _passed(file: Path) -> bool:
 def _choose_batch_size(engine: Engine, plan: ProbePlan) -> int:
     """Take the engine's own size."""
     # A grid that is not chosen yet takes as much memory as the paper's.
-    plan = plan if plan.budgets else replace(plan, budgets=PAPER_BUDGETS)
+    if plan.schedule == "grid" and not plan.budgets:
+        plan = replace(plan, budgets=PAPER_BUDGETS)
     return engine.auto_batch_size(plan)
 
 

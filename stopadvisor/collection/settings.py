@@ -12,9 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
+from stopadvisor.collection.markers import sentence_ids
 from stopadvisor.constants import CUES, PROBE_CAP
 from stopadvisor.errors import WorkloadError
-from stopadvisor.probes.plan import Engine, OnStop, ProbePlan
+from stopadvisor.probes.plan import Engine, OnStop, ProbePlan, Schedule
 from stopadvisor.workload.questions import PARTS, SMALLEST_PARTS, Question, Workload, assign_parts
 
 __all__ = ["ProbeSettings", "check_split", "fit_questions"]
@@ -35,6 +36,15 @@ class ProbeSettings:
     answer_cap: int = 512
     cue: str = CUES["terse"]
     on_stop: OnStop = "probe"
+    schedule: Schedule = "grid"
+    every: int | None = None
+    """Distance of the probes of a stride; None: chosen by a pilot, unless `budgets` are named."""
+    markers: tuple[str, ...] | None = None
+    """Words that begin a sentence; None: those that a pilot finds."""
+    marker_ids: tuple[tuple[int, ...], ...] = ()
+    """Their tokens; empty as long as they are not known."""
+    min_gap: int = ProbePlan.min_gap
+    max_markers: int = ProbePlan.max_markers
     greedy: bool = False
     temperature: float | None = None
     samples: int = 1
@@ -51,15 +61,28 @@ class ProbeSettings:
     regrade: bool = False
 
     def for_engine(self, engine: Engine) -> ProbeSettings:
-        """The same, with what is left to the engine as this engine has it."""
-        if self.entropy != "auto":
-            return self
-        return replace(self, entropy=engine.capabilities.entropy)
+        """The same, with what is left to the engine as this engine has it.
+
+        Raises
+        ------
+        ProbeError
+            A named marker does not survive the engine's tokenizer.
+        """
+        entropy = engine.capabilities.entropy if self.entropy == "auto" else self.entropy
+        words = self.markers or ()
+        found = sorted({ids for word in words for ids in sentence_ids(engine, word)})
+        return replace(self, entropy=entropy, marker_ids=tuple(found) or self.marker_ids)
+
+    @property
+    def auto_every(self) -> bool:
+        """Whether a pilot has to choose the distance of a stride."""
+        return self.schedule != "grid" and self.budgets is None and self.every is None
 
     def plan(self) -> ProbePlan:
         """The plan before a model is seen: no budgets, and the longest cap, where both are auto.
 
-        `pilot.thinking_cap` and a pilot settle what is auto, `for_engine` the entropy.
+        `pilot.thinking_cap` and `schedule.settle` settle what is auto, `for_engine` the entropy
+        and the tokens of named markers.
         """
         return ProbePlan(
             budgets=self.budgets or (),
@@ -72,6 +95,11 @@ class ProbeSettings:
             entropy="full" if self.entropy == "auto" else self.entropy,
             seed=self.seed,
             on_stop=self.on_stop,
+            schedule=self.schedule,
+            every=self.every,
+            markers=self.marker_ids,
+            min_gap=self.min_gap,
+            max_markers=self.max_markers,
         )
 
 

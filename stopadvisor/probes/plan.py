@@ -81,7 +81,7 @@ class ProbePlan:
     min_gap: int = 1
     """Fewest tokens between two probes at markers, and before the first."""
     max_markers: int = 32
-    """Most probes at markers of one trace."""
+    """Only the first so many markers of a trace are probed, or passed over for `min_gap`."""
 
     def __post_init__(self) -> None:
         if any(b < 0 for b in self.budgets) or any(

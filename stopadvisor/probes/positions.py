@@ -15,6 +15,9 @@ from stopadvisor.probes.trigger import MarkerTrigger
 __all__ = ["TracePositions", "marker_positions", "probed_positions", "trace_positions"]
 
 
+_NO_TOKEN = -1
+
+
 @dataclass(frozen=True)
 class TracePositions:
     """Where one trace is probed, in thinking tokens, and where its markers are."""
@@ -45,17 +48,17 @@ def marker_positions(
 ) -> tuple[int, ...]:
     """Find the thinking tokens before each marker of a whole trace.
 
-    One at the very beginning has no position: nothing was thought before it.
+    One at the very beginning is among them, at 0: it is counted, and never probed.
     """
-    if not markers:
+    if {marker[0] for marker in markers}.isdisjoint(thinking_ids):
         return ()
-    trigger = MarkerTrigger(tuple(markers), min_gap=1, max_probes=max(1, len(thinking_ids)))
+    trigger = MarkerTrigger(tuple(markers), min_gap=1, max_probes=len(thinking_ids))
     positions = trigger.start()
-    positions.feed(thinking_ids)
+    positions.feed([_NO_TOKEN, *thinking_ids])  # a trigger gives no position before the first token
     positions.finish()
     found = []
     while (at := positions.next()) is not None:
-        found.append(at)
+        found.append(at - 1)
         positions.advance()
     return tuple(found)
 
@@ -65,14 +68,14 @@ def probed_positions(
 ) -> tuple[int, ...]:
     """Say where a trace of this length, with markers at these positions, is probed.
 
-    The first `max_markers` markers that stand `min_gap` tokens behind the last one taken, as a
-    `MarkerTrigger` takes them; what is a budget as well is probed once.
+    Of the first `max_markers` markers those that stand `min_gap` tokens behind the last one taken,
+    as a `MarkerTrigger` takes them; what is a budget as well is probed once.
     """
     if plan.schedule == "grid":
         return plan.budgets
     taken: list[int] = []
-    for at in markers or ():
-        if at - (taken[-1] if taken else 0) >= plan.min_gap and len(taken) < plan.max_markers:
+    for at in (markers or ())[: plan.max_markers]:
+        if at - (taken[-1] if taken else 0) >= plan.min_gap:
             taken.append(at)
     inside = (budget for budget in plan.budgets if budget < trace_tokens)
     return tuple(sorted({*inside, *taken}))

@@ -47,6 +47,8 @@ def build_manifest(
     fractions: Sequence[float],
     auto_budgets: bool = False,
     auto_max_think: bool = False,
+    auto_every: bool = False,
+    auto_markers: bool = False,
     cue_ids: Sequence[int] | None = None,
     template: str | None = None,
     grading: Mapping[str, str] | None = None,
@@ -67,6 +69,8 @@ def build_manifest(
         The grid was chosen by a pilot, so the id holds ``"auto"`` instead of the numbers.
     auto_max_think
         The cap on thinking is what the model's context leaves; again the id holds ``"auto"``.
+    auto_every, auto_markers
+        A pilot chooses the stride's distance, or the markers; noted unless the schedule is a grid.
     cue_ids
         Tokens of the cue behind the closer, where the engine says them; noted for the policy.
     template
@@ -97,6 +101,10 @@ def build_manifest(
         "versions": versions,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+    if plan.schedule != "grid":
+        manifest["requested_every"] = "auto" if auto_every else plan.every
+    if plan.schedule == "marker":
+        manifest["requested_markers"] = "auto" if auto_markers else plan.markers
     manifest["id"] = run_id(manifest)
     plain: dict[str, Any] = json.loads(json.dumps(manifest, allow_nan=False))  # tuples become lists
     return plain
@@ -121,12 +129,10 @@ def run_id(manifest: Mapping[str, Any]) -> str:
 def identity_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Pick out what decides the outcome; what was auto counts as "auto", not as its numbers."""
     identity = {name: manifest[name] for name in _IDENTITY}
-    identity["plan"] = {
-        **identity["plan"],
-        "budgets": manifest["requested_budgets"],
-        "max_think": manifest["requested_max_think"],
-    }
-    return identity
+    requested = ("budgets", "max_think", "every", "markers")
+    named = {name: f"requested_{name}" for name in requested}
+    asked = {name: manifest[field] for name, field in named.items() if field in manifest}
+    return {**identity, "plan": {**identity["plan"], **asked}}
 
 
 def run_path(root: Path, manifest: Mapping[str, Any]) -> Path:

@@ -33,10 +33,12 @@ from tests.scripted import ScriptedEngine, write_sums
 ROOT = Path(__file__).parent.parent.parent
 SMALL = ["--budgets", "0,16,64", "--max-think", "256"]
 PROBE_FIELDS = {
-    "schema", "run", "questions", "traces", "new", "budgets", "max_think", "truncated_share",
-    "seconds", "split",
+    "schema", "run", "questions", "traces", "new", "schedule", "budgets", "every", "markers",
+    "max_think", "truncated_share", "seconds", "split",
 }  # fmt: skip
-REPORT_FIELDS = {"schema", "status", "checks", "agreement", "examples", "n_questions"}
+REPORT_FIELDS = {
+    "schema", "status", "checks", "agreement", "examples", "n_questions", "marker_words", "cost",
+}  # fmt: skip
 
 Output = tuple[int, str, str]
 
@@ -488,7 +490,7 @@ def test_preflight_prints_its_verdict_and_every_check(bench: Bench) -> None:
     assert code == 0
     summary, *checks = out.splitlines()
     assert summary == "Preflight passed, on 16 fit questions."
-    assert sum("  pass: " in line for line in checks) == 8
+    assert sum("  pass: " in line for line in checks) == 9
     assert max(map(len, checks)) <= 80
     assert "Traceback" not in err
     assert not Path("runs").exists()

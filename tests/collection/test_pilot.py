@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stopadvisor.collection.pilot import auto_budgets, cue_ids, pilot_budgets, thinking_cap
+from stopadvisor.collection.pilot import (
+    auto_budgets,
+    auto_stride,
+    cue_ids,
+    draw_pilot,
+    thinking_cap,
+)
 from stopadvisor.constants import PAPER_BUDGETS
 from stopadvisor.errors import ModelError, ProbeError
 from stopadvisor.probes.plan import ProbePlan, Prompt
@@ -88,16 +94,28 @@ def test_auto_budgets_need_thinking(lengths: list[int]) -> None:
         auto_budgets(lengths)
 
 
+@pytest.mark.parametrize(
+    ("length", "every"), [(8192, 256), (3000, 96), (500, 16), (400, 12), (120, 4), (20, 1), (2, 1)]
+)
+def test_an_auto_stride_is_a_round_part_of_a_long_trace(length: int, every: int) -> None:
+    assert auto_stride([length] * 8) == every
+
+
+def test_an_auto_stride_needs_thinking() -> None:
+    with pytest.raises(ProbeError, match=r"must hold thinking .* give --every"):
+        auto_stride([0, 0, 0])
+
+
 def test_the_pilot_draws_traces_only_of_at_most_32_questions(tmp_path: Path) -> None:
     workload = read_workload(write_sums(tmp_path / "sums.jsonl", 80))
     engine = ScriptedEngine(memory=8)
-    budgets = pilot_budgets(engine, workload.questions, PLAN, batch_size=16)
+    traces = draw_pilot(engine, workload.questions, PLAN, batch_size=16)
     drawn = [key for keys, _ in engine.calls if len(keys) <= 8 for key in keys]
     assert drawn == [q.key for q in workload.questions[:32]]
     assert {plan.budgets for _, plan in engine.calls} == {()}
-    lengths = [t.trace_tokens for t in engine.probe(_prompts(workload, 8), PLAN)]
-    assert budgets[0] == 0
-    assert min(lengths) < budgets[-1] < 120
+    again = engine.probe(_prompts(workload, 8), PLAN)
+    assert [t.thinking_ids for t in traces[:8]] == [t.thinking_ids for t in again]
+    assert len(traces) == 32
 
 
 def _prompts(workload: Workload, n: int) -> list[Prompt]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -40,9 +41,9 @@ def test_markers_are_probed_where_serving_probes(ids: list[int], gap: int, most:
         (), "", schedule="marker", markers=MARKERS, min_gap=gap, max_markers=most, max_think=60
     )
     found = trace_positions(plan, ids)
-    assert list(found.probed) == online(MarkerTrigger(MARKERS, gap, most), ids)
+    assert list(found.probed) == online(MarkerTrigger(MARKERS, gap, 60, max_markers=most), ids)
     assert found.markers is not None
-    assert list(found.markers) == online(MarkerTrigger(MARKERS, 1, 60), ids)
+    assert [at for at in found.markers if at] == online(MarkerTrigger(MARKERS, 1, 60), ids)
 
 
 @given(ids=THINKING, every=st.integers(1, 20))
@@ -56,18 +57,25 @@ def test_a_stride_is_probed_where_serving_probes(ids: list[int], every: int) -> 
 @given(ids=THINKING)
 def test_a_grid_stands_beside_markers_and_shares_its_probes(ids: list[int]) -> None:
     plan = ProbePlan((0, 3, 9, 27), "", schedule="marker", markers=MARKERS)
-    both = set(online(GridTrigger(plan.budgets), ids)) | set(marker_positions(MARKERS, ids))
+    markers = online(MarkerTrigger(MARKERS, 1, 60), ids)
+    both = {*online(GridTrigger(plan.budgets), ids), *markers}
     assert trace_positions(plan, ids).probed == tuple(sorted(both))
 
 
-def test_a_marker_at_the_very_beginning_or_cut_by_the_end_is_none() -> None:
-    assert marker_positions(MARKERS, [1, 0, 1, 2]) == (2,)
+def test_a_marker_at_the_very_beginning_counts_and_is_not_probed() -> None:
+    plan = replace(MARKED, max_markers=2)
+    found = trace_positions(plan, [1, 0, 1, 1])
+    assert (found.markers, found.probed) == ((0, 2, 3), (2,))
+
+
+def test_a_marker_that_is_cut_by_the_end_is_none() -> None:
+    assert marker_positions(MARKERS, [0, 2, 3, 0, 2]) == (1,)
     assert marker_positions(MARKERS, []) == ()
     assert marker_positions((), [1, 1]) == ()
 
 
 def test_all_markers_are_recorded_beyond_those_that_are_probed() -> None:
-    plan = ProbePlan((4,), "", schedule="marker", markers=((1,),), min_gap=2, max_markers=2)
+    plan = ProbePlan((4,), "", schedule="marker", markers=((1,),), min_gap=2, max_markers=4)
     found = trace_positions(plan, [0, 1, 1, 1, 0, 1, 1, 1])
     assert found.markers == (1, 2, 3, 5, 6, 7)
     assert found.probed == (2, 4, 5)  # 2 and 5 are markers, 4 the budget

@@ -18,7 +18,9 @@ from jsonschema import Draft202012Validator
 
 from stopadvisor.cli.main import COMMANDS, main
 from stopadvisor.collection.cues import CueExample
+from stopadvisor.collection.markers import MarkerFindings, MarkerWord
 from stopadvisor.collection.preflight import PreflightReport
+from stopadvisor.collection.schedule import ProbeCost
 from stopadvisor.engines.openai.regime import Repeated, classify, write_regime
 from stopadvisor.policy.frozen import Policy, build_policy, save_policy
 from stopadvisor.probes.plan import Check
@@ -235,8 +237,16 @@ def test_probe_and_preflight(
     check_valid("preflight", json.loads(Path("again/preflight.json").read_bytes()))
     report = answer(capsys, "preflight", "run-sums.jsonl", "--compare-cues", "--max-think", "256")
     assert report["cues"]
+    words = MarkerFindings(
+        (MarkerWord("Wait", ((1, 2),), 3, 4.5, None, 1.0, used=True),), 2, 9, 1.0
+    )
     differing = PreflightReport(
-        (Check("cue", "warn", "seen"),), 0.5, (CueExample("q-1", natural="1", forced="2"),), 2
+        (Check("cue", "warn", "seen"),),
+        0.5,
+        (CueExample("q-1", natural="1", forced="2"),),
+        2,
+        words,
+        ProbeCost(8.0, 30.0, None),
     )
     check("preflight", report, preflight_document(differing, None))
 

@@ -20,7 +20,14 @@ class ProbeDocument(Document):
     questions: Annotated[int, "In the run."]
     traces: Annotated[int, "In the run."]
     new: Annotated[int, "Traces that this call added."]
-    budgets: Annotated[list[int], "Thinking tokens at each checkpoint."]
+    schedule: Annotated[str, "`grid`, `stride` or `marker`."]
+    budgets: Annotated[
+        list[int],
+        "Thinking tokens at each checkpoint; of a stride or beside markers, in traces that are so "
+        "long.",
+    ]
+    every: Annotated[int | None, "Distance of the budgets of a stride, null if they were named."]
+    markers: Annotated[list[str], "Words before which the run probes; empty unless `marker`."]
     max_think: Annotated[int, "Cap on thinking tokens."]
     truncated_share: Annotated[float, "Share of the traces that were cut off."]
     seconds: Annotated[float, "That this call took."]
@@ -52,6 +59,29 @@ class _CueFields(TypedDict):
     same_traces: Annotated[float, "Share of the traces that are those of the first cue."]
 
 
+class _MarkerWordFields(TypedDict):
+    text: Annotated[str, "The word."]
+    ids: Annotated[list[list[int]], "Token ids with which it begins a sentence."]
+    sentences: Annotated[int, "That begin with it."]
+    per_1000: Annotated[float, "Sentences per 1,000 thinking tokens."]
+    median_place: Annotated[float | None, "Share of the trace before it, median; null if unseen."]
+    without: Annotated[float, "Share of the traces in which it begins no sentence."]
+    used: Annotated[bool, "`--schedule marker` probes before it."]
+
+
+class _MarkerWordTable(TypedDict):
+    words: Annotated[list[_MarkerWordFields], "The most frequent first."]
+    n_traces: Annotated[int, "Traces they were counted in."]
+    n_tokens: Annotated[int, "Thinking tokens of these."]
+    without: Annotated[float, "Share of the traces that hold none of those used."]
+
+
+class _ProbeCostFields(TypedDict):
+    probes: Annotated[float, "Probes a question."]
+    decoded_tokens: Annotated[float, "Tokens of their answers, a question."]
+    share_of_thinking: Annotated[float | None, "These over its thinking tokens."]
+
+
 class _CueTable(TypedDict):
     n_questions: Annotated[int, "Fit questions asked."]
     natural_accuracy: Annotated[float, "Accuracy of the natural answers."]
@@ -68,6 +98,10 @@ class PreflightDocument(Document):
     ]
     examples: Annotated[list[_CueExampleFields], "Some that are not."]
     n_questions: Annotated[int, "Fit questions asked."]
+    marker_words: Annotated[_MarkerWordTable, "How sentences begin where the model turns back."]
+    cost: Annotated[
+        _ProbeCostFields | None, "Expected of the probes; null where a pilot has to settle them."
+    ]
     cues: NotRequired[
         Annotated[_CueTable | None, "With `--compare-cues`, null otherwise; not in the file."]
     ]
@@ -85,6 +119,7 @@ def probe_document(summary: ProbeSummary) -> ProbeDocument:
         traces=summary.n_traces,
         new=summary.n_new,
         seconds=round(summary.seconds, 3),
+        markers=[word["text"] for word in run.manifest.get("markers", [])],
         split=fill(PartCounts, summary.split),
     )
 

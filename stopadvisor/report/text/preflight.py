@@ -6,6 +6,7 @@ Formats finished reports and computes nothing.
 from __future__ import annotations
 
 from stopadvisor.collection.cues import CueComparison
+from stopadvisor.collection.markers import MarkerFindings
 from stopadvisor.collection.preflight import PreflightReport
 from stopadvisor.report.text.screen import Screen, Tone
 from stopadvisor.report.words import interval, plural, share
@@ -25,6 +26,35 @@ def show_report(report: PreflightReport, screen: Screen) -> None:
     screen.facts(
         (c.name, f"{c.status}: {c.detail}" + (f" -> {c.advice}" if c.advice else ""))
         for c in report.checks
+    )
+    _show_words(report.marker_words, screen)
+    if report.cost is not None:
+        screen.text(f"Probing takes {report.cost}.")
+
+
+def _show_words(found: MarkerFindings, screen: Screen) -> None:
+    """The words with which sentences begin where the model turns back, if there are any."""
+    said = [word for word in found.words if word.sentences]
+    if not said:
+        return
+    screen.table(
+        f"Sentences that begin with a marker, {plural(found.n_traces, 'trace')}",
+        ("word", "", "per 1,000", "place", "without"),
+        (
+            (
+                word.text,
+                "used" if word.used else "",
+                f"{word.per_1000:.1f}",
+                share(word.median_place),
+                share(word.without),
+            )
+            for word in said
+        ),
+        left=2,
+    )
+    screen.text(
+        "per 1,000 thinking tokens; place: median share of the trace before it; without: traces "
+        "that hold none; used: --schedule marker probes before it."
     )
 
 

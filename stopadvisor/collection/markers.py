@@ -1,0 +1,223 @@
+"""Which words of a model mark a change of mind, as token ids, found in a few of its own traces.
+
+Models differ in what they say when they turn back, and tokenizers in how they split it, so both are
+looked up: the candidates are written where a sentence can begin, split there, and counted in traces
+of fit questions.  Knows no particular engine, no files and no outcome of any question.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from stopadvisor.errors import ProbeError
+from stopadvisor.probes.plan import RawTrace
+from stopadvisor.probes.positions import marker_positions
+
+__all__ = [
+    "CANDIDATES",
+    "LEAST_RATE",
+    "MarkerFindings",
+    "MarkerWord",
+    "Splits",
+    "count_words",
+    "sentence_ids",
+]
+
+CANDIDATES = (
+    *("Wait", "Hmm", "Alternatively", "But", "Hold on", "Actually", "However"),
+    *("Let me check", "Let me double-check", "Let me verify", "Let me re-examine", "Let me see"),
+    *("On second thought", "Another way", "Oh"),
+)
+"""What reasoning models in English begin a sentence with when they doubt or check."""
+
+LEAST_RATE = 0.25
+"""Sentences per 1,000 thinking tokens from which on a candidate is a marker of the model."""
+LEAST_TRACES = 2
+"""Traces that must hold it: what one question alone brings up is no habit."""
+CLEAR = 0.8
+"""Share of an id sequence's occurrences that must begin a sentence; else it says too little."""
+
+_BEFORE = ("\n", "\n\n", "\n ", ".\n", ".\n\n", ". ", "? ")
+"""What may stand before a sentence: tokenizers join it with what follows, or do not."""
+_WINDOW = 8
+"""Tokens before and behind a word that are read to see whether a sentence begins there."""
+_BEGINS = re.compile(r"(?:^|[.!?…。！？][\"'”’)\]*_]*\s+|[。！？]|\n\s*)[\"'“‘(\[*_]*$")
+
+
+class Splits(Protocol):
+    """The part of an engine that finding markers needs."""
+
+    def encode(self, text: str) -> list[int]:
+        """A text's token ids, nothing added."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Token ids as text."""
+        ...
+
+
+@dataclass(frozen=True)
+class MarkerWord:
+    """One candidate, and how the traces use it."""
+
+    text: str
+    ids: tuple[tuple[int, ...], ...]
+    """Token ids with which it begins a sentence."""
+    sentences: int
+    """That begin with it, in all traces."""
+    per_1000: float
+    """Sentences per 1,000 thinking tokens."""
+    median_place: float | None
+    """Share of the trace before it, median over the sentences; None without any."""
+    without: float
+    """Share of the traces in which it begins no sentence."""
+    used: bool
+    """It is one of the run's markers."""
+
+
+@dataclass(frozen=True)
+class MarkerFindings:
+    """All candidates, the most frequent first."""
+
+    words: tuple[MarkerWord, ...]
+    n_traces: int
+    n_tokens: int
+    """Thinking tokens of all traces."""
+    without: float
+    """Share of the traces that hold none of the run's markers."""
+
+    @property
+    def used(self) -> tuple[MarkerWord, ...]:
+        """The run's markers."""
+        return tuple(word for word in self.words if word.used)
+
+    @property
+    def ids(self) -> tuple[tuple[int, ...], ...]:
+        """Token ids of the run's markers, each sequence once, in order."""
+        return tuple(sorted({ids for word in self.used for ids in word.ids}))
+
+
+def sentence_ids(splits: Splits, word: str) -> tuple[tuple[int, ...], ...]:
+    """Find the token ids with which a word begins a sentence.
+
+    It is written behind a sentence's end and behind line breaks, and split there: behind a blank
+    most tokenizers give it another id than at the beginning of a line.  A splitting in which it
+    shares a token with a letter or a mark of its neighbours is left out.
+
+    Raises
+    ------
+    ProbeError
+        The word does not survive the tokenizer.
+    """
+    found = set()
+    for before in _BEFORE:
+        text = f"So{before}{word}, so"
+        ids = splits.encode(text)
+        ends = [len(splits.decode(ids[:count])) for count in range(len(ids) + 1)]
+        if splits.decode(ids) != text:
+            continue
+        begin = len("So" + before)
+        end = begin + len(word)
+        first = max(i for i in range(len(ids)) if ends[i] <= begin)
+        last = min(i for i in range(len(ids)) if ends[i + 1] >= end)
+        around = text[ends[first] : begin] + text[end : ends[last + 1]]
+        if not around.strip():
+            found.add(tuple(ids[first : last + 1]))
+    if not found:
+        raise ProbeError(
+            f"marker {word!r} has no tokens of its own at the beginning of a sentence; choose "
+            "another word for --markers"
+        )
+    return tuple(sorted(found))
+
+
+def count_words(
+    splits: Splits, traces: Sequence[RawTrace], named: Sequence[str] | None = None
+) -> MarkerFindings:
+    """Count the candidates in traces, and choose the markers of a run.
+
+    Parameters
+    ----------
+    traces
+        Of fit questions, with `thinking_ids`.
+    named
+        Words that are markers however rare they are, in place of `CANDIDATES`.
+
+    Raises
+    ------
+    ProbeError
+        A named word does not survive the tokenizer.
+    """
+    n_tokens = sum(trace.trace_tokens for trace in traces)
+    words = []
+    for text in CANDIDATES if named is None else dict.fromkeys(named):
+        try:
+            variants = sentence_ids(splits, text)
+        except ProbeError:
+            if named is not None:
+                raise
+            continue  # a tokenizer that cannot write it belongs to no model that says it
+        if named is None:
+            variants = tuple(ids for ids in variants if _is_clear(splits, traces, ids, text))
+        words.append(_word(splits, traces, text, variants, n_tokens, named is not None))
+    words.sort(key=lambda word: -word.sentences)
+    chosen = [ids for word in words if word.used for ids in word.ids]
+    holding = sum(bool(marker_positions(chosen, trace.thinking_ids)) for trace in traces)
+    return MarkerFindings(
+        tuple(words), len(traces), n_tokens, 1.0 - holding / len(traces) if traces else 1.0
+    )
+
+
+def _word(
+    splits: Splits,
+    traces: Sequence[RawTrace],
+    text: str,
+    variants: tuple[tuple[int, ...], ...],
+    n_tokens: int,
+    named: bool,
+) -> MarkerWord:
+    """Count one candidate."""
+    at = [_sentences(splits, trace.thinking_ids, variants, text) for trace in traces]
+    places = [
+        p / trace.trace_tokens for trace, found in zip(traces, at, strict=True) for p in found
+    ]
+    holding = sum(map(bool, at))
+    rate = 1000 * len(places) / max(n_tokens, 1)
+    return MarkerWord(
+        text=text,
+        ids=variants,
+        sentences=len(places),
+        per_1000=rate,
+        median_place=float(np.median(places)) if places else None,
+        without=1.0 - holding / len(traces) if traces else 1.0,
+        used=bool(variants) and (named or (rate >= LEAST_RATE and holding >= LEAST_TRACES)),
+    )
+
+
+def _is_clear(splits: Splits, traces: Sequence[RawTrace], ids: tuple[int, ...], text: str) -> bool:
+    """Whether these ids say that a sentence begins; true as long as they were never seen."""
+    seen = sum(len(marker_positions((ids,), trace.thinking_ids)) for trace in traces)
+    begun = sum(len(_sentences(splits, trace.thinking_ids, (ids,), text)) for trace in traces)
+    return begun >= CLEAR * seen
+
+
+def _sentences(
+    splits: Splits, thinking: Sequence[int], variants: Sequence[tuple[int, ...]], word: str
+) -> list[int]:
+    """Positions at which a sentence begins with the word, whole."""
+    longest = max(map(len, variants), default=0)
+    found = []
+    for at in marker_positions(variants, thinking):
+        text = splits.decode(thinking[max(0, at - _WINDOW) : at + longest + _WINDOW])
+        before = splits.decode(thinking[max(0, at - _WINDOW) : at])
+        rest = text[len(before) :]
+        space = rest[: len(rest) - len(rest.lstrip())]
+        whole = re.match(re.escape(word) + r"(?!\w)", rest[len(space) :])
+        if whole and _BEGINS.search(before + space):
+            found.append(at)
+    return found

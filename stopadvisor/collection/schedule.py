@@ -1,0 +1,143 @@
+"""Where traces will be probed, settled before the first probe, and what that will cost.
+
+A pilot's traces of fit questions choose what the user left open: the budgets of a grid, the
+distance of a stride, the markers of the model.  Knows no particular engine, no files and no outcome
+of any question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stopadvisor.collection.markers import CANDIDATES, LEAST_RATE, MarkerFindings, count_words
+from stopadvisor.collection.pilot import auto_budgets, auto_stride, draw_pilot
+from stopadvisor.collection.progress import Progress
+from stopadvisor.collection.settings import ProbeSettings
+from stopadvisor.errors import ProbeError
+from stopadvisor.probes.plan import Engine, ProbePlan, RawTrace
+from stopadvisor.probes.positions import trace_positions
+from stopadvisor.workload.questions import Question
+
+__all__ = ["NO_MARKERS", "ProbeCost", "SettledSchedule", "check_markers", "expected_cost", "settle"]
+
+NO_MARKERS = (
+    f"none of {len(CANDIDATES)} usual markers begins {LEAST_RATE:g} or more sentences per 1,000 "
+    "thinking tokens, so that --schedule marker has nowhere to probe: use --schedule stride, or "
+    "name the model's own words (--markers)"
+)
+
+
+@dataclass(frozen=True)
+class SettledSchedule:
+    """A plan with nothing left open, and what was found on the way."""
+
+    plan: ProbePlan
+    markers: MarkerFindings | None = None
+    """What the pilot found; None where nobody had to look."""
+
+
+@dataclass(frozen=True)
+class ProbeCost:
+    """What probing decodes for a question, beside its thinking; means over a few traces."""
+
+    probes: float
+    decoded_tokens: float
+    """Of all forced answers, and of visible ones with on-stop ``answer``."""
+    share_of_thinking: float | None
+    """Those tokens over the thinking tokens; None where there was no thinking."""
+
+    def __str__(self) -> str:
+        share = "" if self.share_of_thinking is None else f", {self.share_of_thinking:.0%} of its"
+        return (
+            f"about {self.probes:.1f} probes a question, {self.decoded_tokens:.0f} decoded tokens"
+            f"{share and share + ' thinking'}"
+        )
+
+
+def settle(
+    engine: Engine,
+    fit: Sequence[Question],
+    plan: ProbePlan,
+    settings: ProbeSettings,
+    *,
+    batch_size: int,
+    progress: Progress,
+) -> SettledSchedule:
+    """Settle budgets, stride and markers; a pilot is drawn where one of them is left open.
+
+    A plan without markers comes back where a ``marker`` schedule found none.
+
+    Parameters
+    ----------
+    fit
+        Fit questions, never others.
+    plan
+        With its cap on thinking.
+
+    Raises
+    ------
+    ProbeError
+        The pilot's traces hold no thinking.
+    """
+    search = plan.schedule == "marker" and not plan.markers
+    open_grid = settings.budgets is None and plan.schedule == "grid"
+    traces: list[RawTrace] = []
+    if search or open_grid or settings.auto_every:
+        traces = draw_pilot(
+            engine,
+            fit,
+            plan,
+            batch_size=batch_size,
+            template=settings.prompt_template,
+            progress=progress,
+        )
+    lengths = [trace.trace_tokens for trace in traces]
+    if open_grid:
+        plan = replace(plan, budgets=auto_budgets(lengths))
+    elif settings.budgets is None:
+        plan = plan.with_stride(auto_stride(lengths) if plan.every is None else plan.every)
+    found = count_words(engine, traces) if search else None
+    return SettledSchedule(replace(plan, markers=found.ids) if found else plan, found)
+
+
+def check_markers(plan: ProbePlan) -> None:
+    """Refuse a ``marker`` schedule of a model that has none.
+
+    Raises
+    ------
+    ProbeError
+        It has none.
+    """
+    if plan.schedule == "marker" and not plan.markers:
+        raise ProbeError(NO_MARKERS)
+
+
+def expected_cost(
+    plan: ProbePlan, traces: Sequence[RawTrace], answer_tokens: float
+) -> ProbeCost | None:
+    """Estimate what the probes of a plan will decode; None where it says no places yet.
+
+    Parameters
+    ----------
+    traces
+        Of a few questions, with `thinking_ids`.
+    answer_tokens
+        Mean length of a forced answer.
+    """
+    if not plan.budgets and not plan.markers:
+        return None
+    counts, decoded = [], []
+    for trace in traces:
+        length = trace.trace_tokens
+        # Budgets at or beyond the end share one probe.
+        places = {min(at, length) for at in trace_positions(plan, trace.thinking_ids).probed}
+        live = sum(at < length for at in places)
+        visible = live * trace.natural_tokens if plan.on_stop == "answer" else 0
+        counts.append(len(places))
+        decoded.append(len(places) * answer_tokens + visible)
+    thinking = float(np.mean([trace.trace_tokens for trace in traces]))
+    tokens = float(np.mean(decoded))
+    return ProbeCost(float(np.mean(counts)), tokens, tokens / thinking if thinking else None)

@@ -1,0 +1,213 @@
+"""`probe --schedule`: strides and markers, from the command line to the files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.manifest import run_id
+from tests.material import Call, caller
+from tests.scripted import WAIT, ScriptedEngine, write_sums
+
+
+class Bench:
+    """A workload of sums, and a scripted engine behind the command line."""
+
+    def __init__(self, tmp_path: Path, call: Call) -> None:
+        self.file = write_sums(tmp_path / "sums.jsonl", 100)
+        self.out = tmp_path / "out"
+        self.engine = ScriptedEngine()
+        self._call = call
+
+    def call(self, *words: str, command: str = "probe") -> tuple[int, str, str]:
+        out = ("--out", self.out) if command == "probe" else ()
+        return self._call(self.file, "--max-think", "256", *out, *words, command=command)
+
+    def probe(self, *words: str) -> dict[str, Any]:
+        code, out, err = self.call("--json", *words)
+        assert code == 0, out + err
+        found: dict[str, Any] = json.loads(out)
+        return found
+
+    @property
+    def run(self) -> RunDirectory:
+        return RunDirectory.load(self.out)
+
+
+@pytest.fixture
+def bench(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Bench:
+    made = Bench(tmp_path, caller(capsys))
+    monkeypatch.setattr("stopadvisor.cli.model.load_engine", lambda options: made.engine)
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+def test_a_stride_probes_every_so_many_tokens(bench: Bench) -> None:
+    found = bench.probe("--schedule", "stride", "--every", "24")
+    assert (found["schedule"], found["every"], found["markers"]) == ("stride", 24, [])
+    assert found["budgets"] == list(range(24, 257, 24))
+    for record in bench.run.records():
+        assert [c.budget for c in record.checkpoints] == list(range(24, record.trace_tokens, 24))
+        assert record.marker_positions is None
+    _, out, _ = bench.call("--schedule", "stride", "--every", "24")
+    assert "  budgets    every 24 thinking tokens" in out
+    assert "markers" not in out
+
+
+def test_markers_are_found_by_a_pilot_and_probed(bench: Bench) -> None:
+    code, out, err = bench.call("--schedule", "marker")
+    assert code == 0, out + err
+    assert "note" not in err
+    assert "budgets: every 3 thinking tokens" in err
+    assert "markers per 1,000 thinking tokens: Wait " in err
+    assert "  markers    Wait\n" in out
+    manifest = bench.run.manifest
+    assert manifest["requested_markers"] == manifest["requested_every"] == "auto"
+    (marker,) = manifest["markers"]
+    assert marker["text"] == "Wait"
+    assert [WAIT] in marker["ids"]
+    assert manifest["plan"]["markers"] == marker["ids"]
+    at_markers = 0
+    for record in bench.run.records():
+        assert record.marker_positions is not None
+        probed = {c.budget for c in record.checkpoints}
+        assert {at for at in record.marker_positions[:32] if at} <= probed
+        at_markers += len(record.marker_positions)
+    assert at_markers > 100
+
+
+def test_a_marker_run_resumes_without_a_second_pilot(bench: Bench) -> None:
+    words = ("--schedule", "marker", "--max-markers", "2", "--min-gap", "4")
+    bench.probe(*words, "--limit", "40")
+    bench.engine = ScriptedEngine()
+    found = bench.probe(*words)
+    assert (found["questions"], found["new"]) == (100, 60)
+    assert all(plan.markers for _, plan in bench.engine.calls)
+    plan = bench.run.plan
+    assert (plan.max_markers, plan.min_gap) == (2, 4)
+
+
+def test_an_interrupted_marker_run_writes_what_it_would_have(bench: Bench, tmp_path: Path) -> None:
+    words = ("--schedule", "marker", "--batch-size", "8")
+    bench.engine.stop_after = 12
+    assert bench.call(*words)[0] == 130
+    assert 0 < len(bench.run.records()) < 100
+    bench.engine = ScriptedEngine()
+    bench.probe(*words)
+    broken = bench.run.probes_path.read_bytes()
+    bench.out = tmp_path / "whole"
+    bench.probe(*words)
+    assert bench.run.probes_path.read_bytes() == broken
+
+
+def test_other_markers_are_another_run(bench: Bench) -> None:
+    bench.probe("--schedule", "marker", "--every", "40", "--markers", "Wait")
+    manifest = bench.run.manifest
+    assert manifest["requested_markers"] == manifest["plan"]["markers"]
+    assert manifest["markers"][0]["text"] == "Wait"
+    assert [len(keys) for keys, plan in bench.engine.calls[:2]] == [16, 16]  # no pilot
+    code, _, err = bench.call("--schedule", "marker", "--every", "40", "--markers", "Wait,Hmm")
+    assert code == 2
+    assert "holds another run: plan.markers" in err
+    code, _, err = bench.call("--schedule", "marker", "--every", "30", "--markers", "Wait")
+    assert (code, "plan.every: 40 there, 30 now" in err) == (2, True)
+
+
+def test_a_run_is_named_by_what_was_asked_and_not_by_what_was_found(bench: Bench) -> None:
+    bench.probe("--schedule", "marker")
+    manifest = bench.run.manifest
+    changed = {**manifest, "plan": {**manifest["plan"], "markers": [[7]], "every": 9}}
+    assert run_id(changed) == manifest["id"]
+    assert run_id({**manifest, "requested_every": 9}) != manifest["id"]
+    assert run_id({**manifest, "requested_markers": [[7]]}) != manifest["id"]
+
+
+def test_budgets_stand_beside_markers_too(bench: Bench) -> None:
+    found = bench.probe("--schedule", "marker", "--budgets", "0,50")
+    assert (found["budgets"], found["every"]) == ([0, 50], None)
+    record = bench.run.records()[0]
+    assert record.checkpoints[0].budget == 0
+    assert not any(c.ended for r in bench.run.records() for c in r.checkpoints)
+
+
+def test_the_cost_is_said_before_probing_begins(bench: Bench) -> None:
+    _, _, err = bench.call("--schedule", "stride", "--every", "10", "--limit", "60")
+    (line,) = [line for line in err.splitlines() if "probing will take" in line]
+    report = json.loads((bench.out / "preflight.json").read_text())
+    cost = report["cost"]
+    assert f"about {cost['probes']:.1f} probes a question" in line
+    records = bench.run.records()
+    probes = sum(len(r.checkpoints) for r in records) / len(records)
+    tokens = sum(c.probe_tokens for r in records for c in r.checkpoints) / len(records)
+    thinking = sum(r.trace_tokens for r in records) / len(records)
+    assert cost["probes"] == pytest.approx(probes, rel=0.25)
+    assert cost["decoded_tokens"] == pytest.approx(tokens, rel=0.25)
+    assert cost["share_of_thinking"] == pytest.approx(tokens / thinking, rel=0.2)
+
+
+def test_a_model_without_markers_is_refused_by_probe(bench: Bench) -> None:
+    bench.engine = ScriptedEngine(faults=frozenset({"never-waits"}))
+    code, _, err = bench.call("--schedule", "marker")
+    assert code == 2
+    assert "so that --schedule marker has nowhere to probe: use --schedule stride" in err
+    assert [path.name for path in bench.out.iterdir()] == [".lock"]
+
+
+def test_a_model_without_markers_fails_preflight_for_markers_alone(bench: Bench) -> None:
+    bench.engine = ScriptedEngine(faults=frozenset({"never-waits"}))
+    code, out, _ = bench.call("--schedule", "marker", "--every", "9", command="preflight")
+    assert code == 5
+    assert "--schedule marker has nowhere to probe" in " ".join(out.split())
+    code, out, _ = bench.call(command="preflight")
+    assert code == 0
+    assert "marker-words  pass: none of the usual ones is used" in out
+
+
+def test_preflight_shows_the_markers(bench: Bench) -> None:
+    code, out, err = bench.call("--schedule", "marker", "--json", command="preflight")
+    assert code == 0, err
+    found = json.loads(out)["marker_words"]
+    assert found["n_traces"] == 32  # of the pilot, as `probe` finds them
+    (used,) = [word for word in found["words"] if word["used"]]
+    assert used["text"] == "Wait"
+    assert used["per_1000"] == pytest.approx(1000 * used["sentences"] / found["n_tokens"])
+    _, out, _ = bench.call(command="preflight")
+    assert "Sentences that begin with a marker, 16 traces" in out
+    (row,) = [line.split() for line in out.splitlines() if line.split()[:2] == ["Wait", "used"]]
+    assert len(row) == 5
+
+
+def test_a_named_word_that_no_trace_holds_is_warned_of(bench: Bench) -> None:
+    words = ("--schedule", "marker", "--every", "9", "--markers", "Hmm")
+    code, out, _ = bench.call(*words, command="preflight")
+    assert code == 0
+    assert "marker-words warn: 0/16 traces hold a marker" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--schedule", "stride", "--budgets", "0,9"], "--schedule stride takes --every"),
+        (["--every", "9"], "--every needs --schedule stride or marker, got grid"),
+        (["--schedule", "stride", "--markers", "Wait"], "--markers needs --schedule marker"),
+        (["--schedule", "stride", "--min-gap", "3"], "--min-gap needs --schedule marker"),
+        (["--max-markers", "3"], "--max-markers needs --schedule marker, got grid"),
+        (
+            ["--schedule", "marker", "--budgets", "0,9", "--every", "3"],
+            "--budgets and --every exclude each other",
+        ),
+        (["--schedule", "marker", "--markers", "Wait,,"], "expected `auto` or words such as"),
+        (["--schedule", "often"], "'often' is not one of 'grid', 'stride', 'marker'"),
+    ],
+)
+def test_options_that_contradict_each_other(bench: Bench, words: list[str], message: str) -> None:
+    code, _, err = bench.call(*words)
+    assert code == 2
+    assert message in " ".join(err.split())
+    assert bench.engine.calls == []
