@@ -490,7 +490,7 @@ def test_preflight_prints_its_verdict_and_every_check(bench: Bench) -> None:
     assert code == 0
     summary, *checks = out.splitlines()
     assert summary == "Preflight passed, on 16 fit questions."
-    assert sum("  pass: " in line for line in checks) == 9
+    assert sum("  pass: " in line for line in checks) == 10
     assert max(map(len, checks)) <= 80
     assert "Traceback" not in err
     assert not Path("runs").exists()
