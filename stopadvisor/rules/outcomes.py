@@ -15,7 +15,7 @@ from stopadvisor.probes.grouping import group_numbers
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules.costs import Serving, Weights, full_counts, stopped_counts
 from stopadvisor.rules.scorer import Scorer
-from stopadvisor.stats.bootstrap import Interval, interval, resample_counts
+from stopadvisor.stats.bootstrap import Interval, ratio_interval
 
 __all__ = ["BlindStopping", "Outcome", "blind_stopping", "measure", "measure_rule"]
 
@@ -36,6 +36,8 @@ class Outcome:
     think_saving_pct: float
     total_saving_pct: float
     saving_interval: Interval | None = None
+    """95 %; None where it was not asked for, or no question was stopped: how much stopping saves
+    can then not be told from these."""
     answer_saving_pct: float | None = None
     """Saving in tokens of the visible answer; None where a stop gives the forced one."""
 
@@ -68,7 +70,7 @@ def measure(
     costs : ndarray of float, shape (n_questions, n_scheduled + 1)
     full_cost : ndarray of float, shape (n_questions,)
     rng : numpy.random.Generator, optional
-        Adds a bootstrap interval of the net saving.
+        Adds a bootstrap-t interval of the net saving.
     """
     columns = np.asarray(scorer.schedule)
 
@@ -90,12 +92,8 @@ def measure(
         answer_saving = float(100 * (1 - at(written).sum() / whole)) if whole else 0.0
     stopped = at(costs)
     spread = None
-    if rng is not None:
-        blocks = group_numbers(table) % _MOST_BLOCKS
-        n_blocks = int(blocks.max()) + 1
-        counts = resample_counts(n_blocks, _RESAMPLES, rng=rng).astype(np.float64)
-        sums = [counts @ np.bincount(blocks, v, n_blocks) for v in (stopped, full_cost)]
-        spread = interval(100 * (1 - sums[0] / sums[1]))
+    if rng is not None and (stops < columns.size).any():
+        spread = _saving_interval(table, stopped, full_cost, rng)
     return Outcome(
         table.n_questions,
         int(at(scorer.losses(table)).sum()),
@@ -106,6 +104,20 @@ def measure(
         spread,
         answer_saving,
     )
+
+
+def _saving_interval(
+    table: GradedTable, stopped: FloatArray, full_cost: FloatArray, rng: np.random.Generator
+) -> Interval | None:
+    """Percent saved; what is resampled are groups, or where there are many evenly mixed blocks."""
+    blocks = group_numbers(table) % _MOST_BLOCKS
+    sums = [np.bincount(blocks, values) for values in (stopped, full_cost)]
+    found = ratio_interval(sums[0], sums[1], n_resamples=_RESAMPLES, rng=rng)
+    if found is None:
+        return None
+    # Costs are positive, so that nothing saves more than all.
+    low, high = 100 * (1 - found.high), min(100 * (1 - found.low), 100.0)
+    return Interval(100 * (1 - found.median), low, high)
 
 
 def measure_rule(

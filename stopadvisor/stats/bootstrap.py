@@ -12,7 +12,14 @@ import numpy as np
 
 from stopadvisor.arrays import FloatArray, IntArray
 
-__all__ = ["MOST_BLOCKS", "Interval", "block_sums", "interval", "resample_counts"]
+__all__ = [
+    "MOST_BLOCKS",
+    "Interval",
+    "block_sums",
+    "interval",
+    "ratio_interval",
+    "resample_counts",
+]
 
 MOST_BLOCKS = 2000
 """Beyond so many units, evenly mixed blocks of them are resampled: memory stays bounded."""
@@ -20,7 +27,7 @@ MOST_BLOCKS = 2000
 
 @dataclass(frozen=True)
 class Interval:
-    """Median and percentile interval over resamples."""
+    """Median over resamples, and two limits."""
 
     median: float
     low: float
@@ -32,6 +39,62 @@ def interval(values: FloatArray, level: float = 0.95) -> Interval:
     tail = (1 - level) / 2
     low, median, high = np.quantile(values, [tail, 0.5, 1 - tail]).tolist()
     return Interval(median, low, high)
+
+
+def ratio_interval(
+    part: FloatArray,
+    whole: FloatArray,
+    *,
+    n_resamples: int = 1000,
+    level: float = 0.95,
+    rng: np.random.Generator,
+) -> Interval | None:
+    """Bootstrap-t interval of a ratio of sums, such as what stopping costs over what it replaces.
+
+    Parameters
+    ----------
+    part, whole : ndarray of float, shape (n_units,)
+        Sums over what is independent of all else; those of `whole` are positive.
+    level : float
+        Probability to cover the ratio of the expectations.
+
+    Returns
+    -------
+    Interval or None
+        None where there is no limit: one unit, or too many resamples of identical units.
+
+    Notes
+    -----
+    Each resample's distance from the ratio r of all units is taken in units of its own standard
+    error, ``sqrt(sum((part - r * whole)**2)) / sum(whole)``, and the quantiles of that are taken
+    outwards.  Lengths of thinking are skewed: at 40 questions the percentile interval covers 90 to
+    93 %, this one 93 to 98 % (``python -m tests.long --part intervals``).
+
+    References
+    ----------
+    B. Efron, R. J. Tibshirani, An Introduction to the Bootstrap, 1993, section 12.5.
+    """
+    n = part.size
+    if n < 2:
+        return None
+    counts = resample_counts(n, n_resamples, rng=rng).astype(np.float64)
+    moments = np.stack([part, whole, part * part, part * whole, whole * whole], axis=1)
+    a, b, aa, ab, bb = (counts @ moments).T  # (n_resamples,) each
+    ratios = a / b
+    errors = np.sqrt(np.maximum(aa - 2 * ratios * ab + ratios**2 * bb, 0)) / b
+    ratio = float(part.sum() / whole.sum())
+    error = float(np.sqrt(((part - ratio * whole) ** 2).sum()) / whole.sum())
+    distance = ratios - ratio
+    distance[np.abs(distance) <= 1e-9 * abs(ratio)] = 0.0  # sums that should be equal
+    known = errors > 1e-6 * abs(ratio)  # roots of differences that should be 0
+    away = np.where(distance == 0, 0.0, np.copysign(np.inf, distance))
+    scaled = np.where(known, distance / np.where(known, errors, 1.0), away)
+    tail = (1 - level) / 2
+    lowest = float(np.quantile(scaled, tail, method="lower"))
+    highest = float(np.quantile(scaled, 1 - tail, method="higher"))
+    if not np.isfinite([lowest, highest]).all():
+        return None
+    return Interval(float(np.median(ratios)), ratio - highest * error, ratio - lowest * error)
 
 
 def block_sums(values: FloatArray, units: IntArray | None = None) -> FloatArray:

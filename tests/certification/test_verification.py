@@ -129,15 +129,20 @@ def test_a_group_is_met_elsewhere_too(source: Source) -> None:
 
 
 def test_rows_of_archives_name_questions_of_that_archive_only(source: Source) -> None:
-    archive = frozen(source, SETTINGS, bound=False)
+    names = tuple(f"row-{i}" for i in range(source.table.n_questions))
+    table, sha = replace(source.table, ids=names, keys=names, groups=names), source.workload_sha256
+    archive = frozen(replace(source, table=table), SETTINGS, bound=False)
     assert archive["model"] is None
-    table, sha = source.table, source.workload_sha256
     assert len(questions_seen(archive, table)) == 400 - source.counts()["test"]
     assert questions_seen(archive, table, workload_sha256=sha) == questions_seen(archive, table)
     assert not questions_seen(archive, table, workload_sha256="another")
     bound = archive | MODEL  # content hashes name a question everywhere
     assert questions_seen(bound, table, workload_sha256="another")
     assert not questions_seen(archive | {"split": None}, table)
+    named = frozen(source, SETTINGS, bound=False)  # as by ids
+    met = questions_seen(named, source.table, workload_sha256="another")
+    assert met == questions_seen(named, source.table)
+    assert met
 
 
 # --- What is counted ------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ TITLES = {
     "few": "Few labels",
     "black box": "Black box",
     "lower limit": "True saving below the advised rule's lower limit (at most 0.05)",
+    "intervals": "95 % intervals of the saving on a test part that hold the true saving",
     "comparison": "Two equal families told apart (at most 0.05)",
 }
 

@@ -23,6 +23,7 @@ from tests.long.coverage import (
     run_cell,
 )
 from tests.long.coverage import cells as coverage_cells
+from tests.long.intervals import LEVEL, Covered, covered, interval_cases
 from tests.long.strength import (
     Against,
     BlackBox,
@@ -125,6 +126,11 @@ def tasks(*, short: bool) -> list[Task]:
         for p in paper_populations()
         if not short or (p.n_calibration == 300 and p.papers_costs)
     ]
+    for population, alpha, n in interval_cases():
+        if not short:
+            out.append(Task("intervals", covered, (population, alpha, n, 2000, 200_000)))
+        elif n == 40 and population in (MIXED, EARLY):
+            out.append(Task("intervals", covered, (population, alpha, n, 200, 20_000)))
     for case in cases():
         if not short:
             repeats = 200 if case.every_schedule else 500
@@ -179,6 +185,8 @@ def judged(results: Sequence[Result]) -> list[Check]:
             checks.append(_few(value))
         elif isinstance(value, LowerLimit):
             checks.append(_limit_holds(value))
+        elif isinstance(value, Covered):
+            checks.append(_covers(value))
         elif isinstance(value, BlackBox):
             checks.append(_black_box(value))
         elif result.task.part == "comparison":
@@ -239,6 +247,18 @@ def _limit_holds(found: LowerLimit) -> Check:
         f"{found.below / found.n:.4f} of {found.n}"
     )
     return Check("lower limit", found.below <= ceiling(found.n, 1), line)
+
+
+def _covers(found: Covered) -> Check:
+    """Two points below the level are taken; chance may add to them."""
+    given = found.runs - found.without
+    most = stats.binom.ppf(0.999, given, 1 - LEVEL + 0.02) if given else 0
+    line = (
+        f"{found.population:24} alpha {found.alpha:.2f} n_test {found.n_test:3d}: "
+        f"{found.share:.3f} of {given}, {found.width:5.1f} points wide; none where nothing was "
+        f"stopped, {found.without} of {found.runs}"
+    )
+    return Check("intervals", found.missed <= most, line)
 
 
 def _black_box(found: BlackBox) -> Check:

@@ -12,7 +12,17 @@ import pytest
 from tests.long.coverage import DELTA, ceiling
 from tests.long.report import Check, Result, judged, run, tasks
 
-PARTS = ("coverage", "broken", "sequence", "paper", "few", "black box", "lower limit", "comparison")
+PARTS = (
+    "coverage",
+    "broken",
+    "sequence",
+    "paper",
+    "few",
+    "black box",
+    "lower limit",
+    "intervals",
+    "comparison",
+)
 
 
 def _short(part: str) -> list[Check]:

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stopadvisor.stats.bootstrap import MOST_BLOCKS, block_sums, interval, resample_counts
+from stopadvisor.arrays import FloatArray
+from stopadvisor.stats.bootstrap import (
+    MOST_BLOCKS,
+    block_sums,
+    interval,
+    ratio_interval,
+    resample_counts,
+)
 
 
 @given(st.integers(1, 40), st.integers(1, 20), st.integers(0, 2**32 - 1))
@@ -54,3 +61,63 @@ def test_many_units_are_mixed_evenly_into_blocks(n: int) -> None:
     assert len(found) == MOST_BLOCKS
     assert found.sum(axis=0) == pytest.approx(values.sum(axis=0))
     assert np.ptp(found[:, 0]) <= 1
+
+
+# --- Ratios of sums -------------------------------------------------------------------------------
+
+
+def plain_limits(part: FloatArray, whole: FloatArray, seed: int) -> tuple[float, float]:
+    """The recipe of the book, one resample after the other."""
+    rng, n = np.random.default_rng(seed), len(part)
+    ratio = part.sum() / whole.sum()
+
+    def error(a: FloatArray, b: FloatArray) -> float:
+        return float(np.sqrt(((a - a.sum() / b.sum() * b) ** 2).sum()) / b.sum())
+
+    scaled = []
+    for rows in rng.integers(n, size=(1000, n)):
+        a, b = part[rows], whole[rows]
+        scaled.append((a.sum() / b.sum() - ratio) / error(a, b))
+    ordered = sorted(scaled)
+    return (
+        ratio - ordered[975] * error(part, whole),  # 0.975 of 999 steps, outwards
+        ratio - ordered[24] * error(part, whole),
+    )
+
+
+def test_limits_of_a_ratio_are_those_of_the_recipe() -> None:
+    rng = np.random.default_rng(4)
+    whole = rng.lognormal(6, 0.9, 30)
+    part = whole * rng.random(30)
+    found = ratio_interval(part, whole, rng=np.random.default_rng(8))
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx(plain_limits(part, whole, 8))
+    assert found.low < found.median < found.high
+
+
+@given(st.integers(2, 30), st.floats(0.1, 50), st.integers(0, 2**32 - 1))
+def test_limits_follow_the_units_of_measurement(n: int, unit: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    whole, share = 1 + rng.random(n), rng.random(n)
+    some = [
+        ratio_interval(
+            share * whole * by, whole * by, rng=np.random.default_rng(seed), n_resamples=50
+        )
+        for by in (1.0, unit)
+    ]
+    if some[0] is None or some[1] is None:
+        assert some == [None, None]
+    else:
+        assert (some[0].low, some[0].high) == pytest.approx((some[1].low, some[1].high))
+
+
+def test_units_that_are_all_alike_leave_no_doubt() -> None:
+    found = ratio_interval(np.full(20, 3.0), np.full(20, 12.0), rng=np.random.default_rng(0))
+    assert found is not None
+    assert (found.low, found.high) == (0.25, 0.25)
+
+
+@pytest.mark.parametrize("part", [[1.0], [1.0, 4.0]], ids=["one unit", "two units"])
+def test_too_few_units_have_no_limits(part: list[float]) -> None:
+    rng = np.random.default_rng(0)
+    assert ratio_interval(np.array(part), np.full(len(part), 5.0), rng=rng) is None

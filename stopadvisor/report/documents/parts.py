@@ -119,7 +119,9 @@ class ExpectedFields(TypedDict):
     fit_risk: Annotated[float | None, "Share lost of the fit questions."]
     test_n: NotRequired[Annotated[int, "Test questions."]]
     test_total_saving_pct: NotRequired[Annotated[float, "Net saving."]]
-    test_total_saving_ci95: NotRequired[Annotated[list[float] | None, "Its bootstrap interval."]]
+    test_total_saving_ci95: NotRequired[
+        Annotated[list[float] | None, "Its bootstrap-t interval; null where none was stopped."]
+    ]
     test_think_saving_pct: NotRequired[Annotated[float, "Thinking tokens saved."]]
     test_risk: NotRequired[Annotated[float, "Share lost."]]
     test_risk_ci95: NotRequired[Annotated[list[float], "Its exact interval."]]

@@ -29,7 +29,9 @@ class _ProtocolRow(TypedDict):
     reason: Annotated[str | None, "Why not."]
     test_verdict: Annotated[str | None, "What the test questions alone say of its risk."]
     test_total_saving_pct: Annotated[float, "Net saving."]
-    test_total_saving_ci95: Annotated[list[float] | None, "Its bootstrap interval."]
+    test_total_saving_ci95: Annotated[
+        list[float] | None, "Its bootstrap-t interval; null where none was stopped."
+    ]
     test_think_saving_pct: Annotated[float, "Thinking tokens saved."]
     test_risk: Annotated[float, "Share lost."]
     test_risk_ci95: Annotated[list[float], "Its exact interval."]

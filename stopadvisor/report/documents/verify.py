@@ -66,7 +66,9 @@ class VerifyDocument(Document):
     serving: Annotated[str, "The serving regime in which the saving is counted."]
     unit: Annotated[str, "The unit in which it is counted."]
     total_saving_pct: Annotated[float, "Net saving."]
-    total_saving_ci95: Annotated[list[float] | None, "Its bootstrap interval."]
+    total_saving_ci95: Annotated[
+        list[float] | None, "Its bootstrap-t interval; null where none was stopped."
+    ]
     think_saving_pct: Annotated[float, "Thinking tokens saved."]
     on_stop: NotRequired[Annotated[Literal["answer"], "Only with `--on-stop answer`."]]
     answer_saving_pct: NotRequired[
