@@ -8,12 +8,15 @@ from typing import Any
 
 from stopadvisor.answers.normal_form import GRADER, NORMALIZER
 from stopadvisor.constants import DEFAULT_CUE, MARKERS, PROMPT_TEMPLATES
-from stopadvisor.policy.frozen import FAMILIES
-from stopadvisor.rules.families import display_threshold
-from stopadvisor.rules.features import FEATURES, TEXT_FEATURES
+from stopadvisor.policy.triggers import trigger_content
+from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
+from stopadvisor.rules.families import FAMILIES, display_threshold
+from stopadvisor.rules.features import FEATURES, POSITION_FEATURES, TEXT_FEATURES
 
 __all__ = [
     "IDENTITY",
+    "TRIGGERS",
+    "anywhere_content",
     "example_content",
     "example_contents",
     "family_content",
@@ -54,12 +57,14 @@ _EXAMPLE: dict[str, Any] = {
     "intercept": 0.84,
     "threshold": display_threshold("learned", 1.375),
     "decision_threshold": 1.375,
+    "trigger": trigger_content(GridTrigger(()))["trigger"],
     "budgets": [0, 16, 32, 64, 96, 128],
     "probe": {
         "closer": {"text": "\n</think>", "ids": [10, 4]},
         "cue": {"text": DEFAULT_CUE, "ids": [10, 10, 61, 62]},
         "cap": 48,
         "stop_ids": [1, 2],
+        "answer_cap": 64,
     },
     "on_stop": "probe",
     "markers": {"phrases": list(MARKERS), "rule": "case-insensitive, non-overlapping, in order"},
@@ -130,6 +135,11 @@ def family_content(family: str, decision_threshold: float | None = None) -> dict
         "entropy": -0.21,
         "run-stability": 3.0,
         "confidence-leap": 0.11,
+        "learned-keeps": 1.375,
+        "agreement": 40.0,
+        "agreement-scaled": 3.5,
+        "deer": -0.105,
+        "fixed-budget": 96.0,
     }
     linear = defaults[family] if decision_threshold is None else decision_threshold
     content = example_content(
@@ -166,9 +176,37 @@ def family_content(family: str, decision_threshold: float | None = None) -> dict
             },
         ]
         content["intercept"] = -0.2
-    elif family != "learned":
+    elif family not in ("learned", "learned-keeps"):
         content |= {key: [] for key in ("features", *keys)} | {"intercept": None}
+    if family == "fixed-budget":
+        at = int(linear)
+        content |= trigger_content(GridTrigger((at,), at), family=family)
     return content
+
+
+TRIGGERS: dict[str, Trigger] = {
+    "grid-stop": GridTrigger((0, 16, 32, 64, 96, 128), 128),
+    "stride": StrideTrigger(16, 120),
+    "stride-stop": StrideTrigger(16, 104, 8, 104),
+    "marker": MarkerTrigger(((61, 62), (63,)), 12, 6),
+    "marker-stop": MarkerTrigger(((61, 62), (63,)), 12, 6, 40, 9, 130),
+}
+"""One trigger of every kind that schema 1 did not have."""
+
+
+def anywhere_content(name: str, family: str = "learned", **changes: Any) -> dict[str, Any]:
+    """The example with one of `TRIGGERS`; a learned rule then reads features of positions."""
+    trigger = TRIGGERS[name]
+    content = family_content(family) | trigger_content(trigger, family=family)
+    if family in ("learned", "learned-keeps"):
+        features = [*POSITION_FEATURES, "marker_density"]
+        content |= {
+            "features": features,
+            "mean": [60.0, 3.9, 0.8, 0.9, 0.55, 18.0, 1.1, 0.004],
+            "scale": [35.0, 0.7, 0.4, 0.45, 0.3, 9.0, 2.4, 0.006],
+            "coef": [0.1, 0.4, 0.9, 0.3, 0.7, -0.2, 1.3, -0.2],
+        }
+    return content | changes
 
 
 def full_budget_content() -> dict[str, Any]:
@@ -183,6 +221,7 @@ def full_budget_content() -> dict[str, Any]:
         intercept=None,
         threshold=None,
         decision_threshold=None,
+        trigger=None,
         budgets=[],
         certificate=None,
     )
@@ -191,6 +230,9 @@ def full_budget_content() -> dict[str, Any]:
 def example_contents() -> dict[str, dict[str, Any]]:
     """One content of every shape that a policy can have, by name."""
     found = {family: family_content(family) for family in FAMILIES}
+    for name in TRIGGERS:
+        found[name] = anywhere_content(name)
+        found[f"{name}-agreement"] = anywhere_content(name, "agreement")
     found["full-budget"] = full_budget_content()
     found["mixed"] = example_content(task="mixed", prompt_template={"math": "{question}?"})
     found["archive"] = example_content(

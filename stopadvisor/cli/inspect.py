@@ -14,7 +14,9 @@ import click
 
 from stopadvisor.cli.options import OUTPUT, PATH, OutputOptions, declare, emit, take
 from stopadvisor.cli.page import Command
-from stopadvisor.policy.frozen import load_policy
+from stopadvisor.errors import PolicyError
+from stopadvisor.policy.frozen import Policy, load_policy, save_policy
+from stopadvisor.policy.upgrade import upgraded
 from stopadvisor.report.documents.inspect import policy_document
 from stopadvisor.report.text.inspect import show_policy
 
@@ -26,6 +28,8 @@ class InspectOptions:
     """Which policy to show."""
 
     path: Path
+    upgrade: Path | None = None
+    """Where to write it anew under the present schema."""
     output: OutputOptions = field(default_factory=OutputOptions)
 
 
@@ -33,23 +37,47 @@ class InspectOptions:
     "inspect",
     cls=Command,
     reads="POLICY: a file that `calibrate` wrote.",
+    writes="With --upgrade, OUT: the same policy under the present schema.",
     examples=[
         "stopadvisor inspect policies/arithmetic.joblib",
         "stopadvisor inspect policy.joblib --json",
+        "stopadvisor inspect policy.joblib --upgrade policy-2.joblib",
     ],
 )
 @click.argument("path", metavar="POLICY", type=PATH)
+@click.option(
+    "--upgrade",
+    metavar="OUT",
+    type=PATH,
+    help="Write a policy of an older schema anew: same stops and certificate, another digest. "
+    "JSON where OUT ends in .json.",
+)
 @declare(*OUTPUT)
-def command(path: Path, **params: Any) -> int:
+def command(path: Path, upgrade: Path | None, **params: Any) -> int:
     """Show what a frozen POLICY does, what was shown about it, and what it is bound to.
 
     Nothing in the file is executed; one that does not pass every check is refused.
     """
-    return run(InspectOptions(path, take(OutputOptions, params)), sys.stdout, sys.stderr)
+    options = InspectOptions(path, upgrade, take(OutputOptions, params))
+    return run(options, sys.stdout, sys.stderr)
 
 
 def run(options: InspectOptions, out: TextIO, err: TextIO) -> int:
-    """Load and show."""
-    document = policy_document(load_policy(options.path), options.path)
+    """Load and show; first write it anew where that is asked for."""
+    policy = load_policy(options.path)
+    if options.upgrade is None:
+        document = policy_document(policy, options.path)
+    else:
+        new = _upgrade(policy, options.path, options.upgrade)
+        document = policy_document(new, options.upgrade, upgraded_from=(policy, options.path))
     emit(document, options.output, out, show_policy)
     return 0
+
+
+def _upgrade(policy: Policy, path: Path, target: Path) -> Policy:
+    try:
+        content = upgraded(policy)
+    except PolicyError as error:
+        raise PolicyError(f"{path}: {error}") from error
+    save_policy(content, target, format="json" if target.suffix == ".json" else "joblib")
+    return Policy(content)

@@ -3,6 +3,7 @@
 __all__ = [
     "budgets",
     "checks",
+    "engine_settings",
     "file",
     "frozen",
     "golden",
@@ -13,5 +14,7 @@ __all__ = [
     "source",
     "stepper",
     "terms",
+    "triggers",
+    "upgrade",
     "values",
 ]

@@ -18,7 +18,6 @@ from stopadvisor.errors import PolicyError
 from stopadvisor.policy.file import Format, decode, encode, read_bytes, replace_file
 from stopadvisor.policy.golden import make_golden, replay_golden
 from stopadvisor.policy.schema import (
-    FAMILIES,
     FIELDS,
     MIXED_TASKS,
     POLICY_SCHEMA,
@@ -29,6 +28,7 @@ from stopadvisor.policy.schema import (
 from stopadvisor.policy.source import check_source, policy_source
 from stopadvisor.policy.stepper import Decision, Stepper, StopRule
 from stopadvisor.policy.terms import PolicyTerms
+from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.policy.values import (
     MAX_BYTES,
     ReadOnlyDict,
@@ -38,7 +38,8 @@ from stopadvisor.policy.values import (
     to_plain,
 )
 from stopadvisor.probes.plan import OnStop
-from stopadvisor.probes.trigger import GridTrigger
+from stopadvisor.probes.trigger import GridTrigger, Trigger
+from stopadvisor.rules.families import FAMILIES
 
 __all__ = [
     "FAMILIES",
@@ -79,7 +80,7 @@ class Policy:
                 f"StopAdvisor has {NORMALIZER!r} and would compare answers otherwise"
             )
         self._rule = StopRule.from_content(checked)
-        self._trigger = GridTrigger(self._rule.budgets)
+        self._budgets = tuple(checked["budgets"])
         replay_golden(self._rule, checked["golden"])
         self._content: Mapping[str, Any] = read_only(checked)
         self._terms = PolicyTerms.of(self._content)
@@ -107,13 +108,13 @@ class Policy:
 
     @property
     def budgets(self) -> tuple[int, ...]:
-        """Thinking tokens at which to probe; empty for ``full-budget``."""
-        return self._rule.budgets
+        """Thinking tokens at which to probe; empty where the trigger is no grid."""
+        return self._budgets
 
     @property
-    def trigger(self) -> GridTrigger:
-        """Where to probe: at the budgets."""
-        return self._trigger
+    def trigger(self) -> Trigger:
+        """Where to probe; of a ``full-budget`` policy nowhere."""
+        return self._rule.trigger
 
     @property
     def on_stop(self) -> OnStop:
@@ -157,6 +158,8 @@ class Policy:
             *("certificate", "profile", "expected", "versions", "created", "digest"),
         )
         summary = {name: to_plain(self._content[name]) for name in names}
+        where = trigger_content(self.trigger, family=self.family)["trigger"]
+        summary["trigger"] = where if self.trigger.probes else None
         split = self._content["split"]
         summary["n_questions"] = split and {
             part: len(split[part]) for part in ("fit", "calibration", "test")
@@ -219,8 +222,9 @@ def build_policy(content: Mapping[str, Any]) -> dict[str, Any]:
     ----------
     content : mapping
         Every field of ``policy_schema.FIELDS`` but ``schema``, ``golden`` and ``digest``, which
-        are made here; ``trees`` too for ``learned-boosted``.  Tuples and numpy values become
-        plain values.
+        are made here; ``trees`` too for ``learned-boosted``.  ``trigger`` may be left out by a
+        policy that probes at its ``budgets``, and ``probe.answer_cap`` where it was not recorded.
+        Tuples and numpy values become plain values.
 
     Raises
     ------
@@ -236,6 +240,7 @@ def build_policy(content: Mapping[str, Any]) -> dict[str, Any]:
         for key in ("threshold", "value"):
             if isinstance(tree, dict) and key in tree:
                 tree[key] = _as_floats(tree[key])
+    _complete(given)
     given |= {"schema": POLICY_SCHEMA, "golden": _PLACEHOLDER, "digest": "0" * 64}
     if given.get("kind") == "full-budget":
         given["golden"] = []
@@ -249,6 +254,18 @@ def build_policy(content: Mapping[str, Any]) -> dict[str, Any]:
     built = to_plain(built)
     Policy(built)
     return dict(built)
+
+
+def _complete(given: dict[str, Any]) -> None:
+    """Fill in what schema 1 did not have."""
+    if "trigger" not in given:
+        grid = trigger_content(GridTrigger(()))["trigger"]
+        given["trigger"] = grid if given.get("kind") == "stop" else None
+    probe = given.get("probe")
+    if isinstance(probe, dict) and "answer_cap" not in probe:
+        certificate = given.get("certificate")
+        certified = certificate.get("answer_cap") if isinstance(certificate, dict) else None
+        given["probe"] = {**probe, "answer_cap": certified}
 
 
 # Lets the other fields be checked before there is a rule to make golden decisions with.

@@ -17,21 +17,26 @@ from stopadvisor.errors import PolicyError
 from stopadvisor.policy.schema import MIXED_TASKS
 from stopadvisor.policy.stepper import Stepper, StopRule
 from stopadvisor.policy.values import short_repr
+from stopadvisor.probes.trigger import MarkerTrigger
 
 __all__ = ["make_golden", "replay_golden"]
 
 _MOST_STEPS = 32
 """Longest golden trajectory; policies with more checkpoints show their first ones."""
+_MOST_STEPS_TO_THE_END = 512
+"""Longest one that shows how everybody is stopped at the last position."""
+_MOST_GAPS = 64
+"""Times `min_gap` that a marker lies behind the one before, in examples at the threshold."""
 _N_RANDOM = 6
 _N_EDGES = 3
 
 _ANSWERS = (" 7", "7.", "\\boxed{12}", "", "B", "(b)", "0.50", "1/2", "yes")
 
-# Families that use exp: C libraries differ in its last bit.  Their golden scores may differ by this
-# tolerance, and their examples keep a larger distance from the threshold.
-_EXP_FAMILIES = ("confidence-leap",)
-_EXP_TOLERANCE = 1e-12
-_EXP_DISTANCE = 1e-7
+# Rules that use exp or log: C libraries differ in the last bit.  Their golden scores may differ by
+# this tolerance, and their examples keep a larger distance from the threshold.
+_INEXACT = frozenset(("confidence-leap", "log_position", "log_run", "log_votes", "answer_log_odds"))
+_TOLERANCE = 1e-12
+_DISTANCE = 1e-7
 
 _RANGES = {"mean_logprob": (-30.0, 0.0), "mean_entropy": (0.0, 20.0), "markers": (0.0, 64.0)}
 
@@ -44,15 +49,17 @@ def make_golden(rule: StopRule) -> list[dict[str, Any]]:
 
     Deterministic: the same rule gives the same examples.  Empty for a rule without checkpoints.
     """
-    if not rule.budgets:
+    if not rule.most_probes:
         return []
     tasks = TASKS if rule.task == MIXED_TASKS else (rule.task,)
-    candidates = _trajectories(rule)
+    candidates = _trajectories(rule, _positions(rule, _MOST_STEPS))
     golden = [_entry(rule, tasks[k % len(tasks)], steps) for k, steps in enumerate(candidates)]
     edges: list[dict[str, Any]] = []
     for k, steps in enumerate(candidates):
         if len(edges) < 2 * _N_EDGES:
             edges += _edge(rule, tasks[k % len(tasks)], steps[: len(golden[k]["steps"])])
+    if rule.stop_at is not None and not any(_at_the_end(rule, entry) for entry in golden):
+        edges += _stopped_at_the_end(rule, tasks[0])
     return golden + edges
 
 
@@ -89,14 +96,57 @@ def replay_golden(rule: StopRule, golden: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _same_score(rule: StopRule, found: float, expected: float) -> bool:
-    if rule.family in _EXP_FAMILIES:
-        return math.isclose(found, expected, rel_tol=_EXP_TOLERANCE, abs_tol=_EXP_TOLERANCE)
+    if _is_inexact(rule):
+        return math.isclose(found, expected, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE)
     return found == expected
 
 
-def _trajectories(rule: StopRule) -> list[list[GoldenStep]]:
-    """Make inputs for every checkpoint; those after a stop are cut off later."""
-    budgets = rule.budgets[:_MOST_STEPS]
+def _is_inexact(rule: StopRule) -> bool:
+    """Whether the scores go through a function that C libraries round differently."""
+    return rule.family in _INEXACT or not rule.features.isdisjoint(_INEXACT)
+
+
+def _positions(rule: StopRule, most: int) -> tuple[int, ...]:
+    """Positions that a trace can have: the trigger's own, or those of made-up markers."""
+    if rule.positions is not None:
+        return rule.positions[:most]
+    trigger = rule.trigger
+    assert isinstance(trigger, MarkerTrigger)
+    found = [trigger.min_gap]
+    while len(found) < min(trigger.max_probes, most):
+        gap = trigger.min_gap * (1 + len(found) % 3)  # markers come unevenly
+        found.append(found[-1] + (gap if trigger.every is None else min(gap, trigger.every)))
+    if trigger.stop_at is None:
+        return tuple(found)
+    before = [position for position in found if position < trigger.stop_at]
+    far = before[-1] if before else 0
+    listed = trigger.every is not None and len(before) < trigger.max_probes
+    if listed and trigger.stop_at - far > trigger.every:
+        return tuple(before)  # a probe would come first
+    return (*before, trigger.stop_at)[-most:]
+
+
+def _at_the_end(rule: StopRule, entry: Mapping[str, Any]) -> bool:
+    """Whether an example is stopped where everybody is, and not by its score."""
+    last, decision = entry["steps"][-1], entry["decisions"][-1]
+    return last["think_tokens"] == rule.stop_at and decision["score"] < rule.decision_threshold
+
+
+def _stopped_at_the_end(rule: StopRule, task: str) -> list[dict[str, Any]]:
+    """Look for an example that is stopped by its position alone; none where scores stop all."""
+    if rule.most_probes > _MOST_STEPS_TO_THE_END:
+        return []
+    for steps in _trajectories(rule, _positions(rule, _MOST_STEPS_TO_THE_END)):
+        entry = _entry(rule, task, steps)
+        if _at_the_end(rule, entry):
+            return [entry]
+    return []
+
+
+def _trajectories(rule: StopRule, budgets: Sequence[int]) -> list[list[GoldenStep]]:
+    """Make inputs for these positions; those after a stop are cut off later."""
+    # A grid's request may have thought less than its budget says.
+    earlier = rule.trigger.kind == "grid" and rule.stop_at is None
     # Nothing but random(), whose numbers Python promises to keep.
     draw = Random(0).random
 
@@ -104,7 +154,13 @@ def _trajectories(rule: StopRule) -> list[list[GoldenStep]]:
         answers: Sequence[str], logprob: float, entropy: float, share: float
     ) -> list[GoldenStep]:
         return [
-            _step(answers[j % len(answers)], logprob, entropy, float(j), int(share * budget))
+            _step(
+                answers[j % len(answers)],
+                logprob,
+                entropy,
+                float(j),
+                int(share * budget) if earlier else budget,
+            )
             for j, budget in enumerate(budgets)
         ]
 
@@ -162,7 +218,7 @@ def _entry(rule: StopRule, task: str, steps: Sequence[GoldenStep]) -> dict[str, 
 
 def _edge(rule: StopRule, task: str, steps: list[GoldenStep]) -> list[dict[str, Any]]:
     """Vary the last step until the decision changes; give the nearest inputs on both sides."""
-    for name, (low, high) in _RANGES.items():
+    for name, (low, high) in _ranges(rule, steps).items():
 
         def ends(value: float, name: str = name) -> dict[str, Any]:
             return _entry(rule, task, [*steps[:-1], {**steps[-1], name: value}])
@@ -171,10 +227,10 @@ def _edge(rule: StopRule, task: str, steps: list[GoldenStep]) -> list[dict[str, 
         if _stops(sides[low]) == _stops(sides[high]):
             continue
         while True:
-            middle = (low + high) / 2
+            middle = (low + high) // 2 if isinstance(low, int) else (low + high) / 2
             if middle in (low, high):
                 break
-            if rule.family in _EXP_FAMILIES and high - low < _EXP_DISTANCE:
+            if _is_inexact(rule) and high - low < _DISTANCE:
                 break
             sides[middle] = ends(middle)
             if _stops(sides[middle]) == _stops(sides[low]):
@@ -186,13 +242,26 @@ def _edge(rule: StopRule, task: str, steps: list[GoldenStep]) -> list[dict[str, 
     return []
 
 
+def _ranges(rule: StopRule, steps: Sequence[GoldenStep]) -> dict[str, tuple[float, float]]:
+    """Least and largest value of each input that the last step may be given."""
+    found: dict[str, tuple[float, float]] = dict(_RANGES)
+    trigger = rule.trigger
+    if isinstance(trigger, MarkerTrigger) and steps[-1]["think_tokens"] != trigger.stop_at:
+        last = steps[-2]["think_tokens"] if len(steps) > 1 else 0
+        far = last + (trigger.every or _MOST_GAPS * trigger.min_gap)
+        if trigger.stop_at is not None:
+            far = min(far, trigger.stop_at - 1)
+        found["think_tokens"] = (last + trigger.min_gap, far)
+    return found
+
+
 def _stops(entry: Mapping[str, Any]) -> bool:
     return bool(entry["decisions"][-1]["stop"])
 
 
 def _clear(rule: StopRule, entry: Mapping[str, Any]) -> bool:
-    """Whether the last decision is safe from rounding of exp."""
-    if rule.family not in _EXP_FAMILIES:
+    """Whether the last decision is safe from rounding of exp and log."""
+    if not _is_inexact(rule):
         return True
     distance = abs(entry["decisions"][-1]["score"] - rule.decision_threshold)
-    return bool(distance > 10 * _EXP_TOLERANCE)
+    return bool(distance > 10 * _TOLERANCE)

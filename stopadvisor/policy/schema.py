@@ -1,6 +1,7 @@
 """What a policy holds: every field with its type, range and meaning, written down once.
 
-Knows no files, and decides nothing about a question.
+Policies are written under `POLICY_SCHEMA`; those of schema 1, which knew grids of budgets alone,
+are read as what they meant.  Knows no files, and decides nothing about a question.
 """
 
 from __future__ import annotations
@@ -26,12 +27,29 @@ from stopadvisor.policy.checks import (
     whole,
 )
 from stopadvisor.policy.template_arguments import reserved_arguments
+from stopadvisor.policy.triggers import (
+    MOST_GRID_POSITIONS,
+    TRIGGER,
+    check_trigger,
+    most_probes,
+    trigger_of,
+)
 from stopadvisor.policy.values import short_repr
-from stopadvisor.rules.families import SCALAR_FAMILIES, display_threshold
-from stopadvisor.rules.features import FEATURES, TEXT_FEATURES
+from stopadvisor.rules.families import (
+    FAMILIES,
+    LEARNED_FAMILIES,
+    SCALAR_FAMILIES,
+    display_threshold,
+)
+from stopadvisor.rules.features import (
+    FEATURES,
+    GRID_FEATURES,
+    LOGPROB_FEATURES,
+    POSITION_FEATURES,
+    TEXT_FEATURES,
+)
 
 __all__ = [
-    "FAMILIES",
     "FIELDS",
     "MIXED_TASKS",
     "POLICY_SCHEMA",
@@ -41,16 +59,14 @@ __all__ = [
     "reads_logprobs",
 ]
 
-POLICY_SCHEMA = 1
+POLICY_SCHEMA = 2
 """Version of the fields below; a change of their meaning raises it."""
 
 MIXED_TASKS = "mixed"
 """`task` of a policy whose questions each bring their own."""
 
-FAMILIES = ("learned", "learned-boosted", "learned-text", *SCALAR_FAMILIES)
-"""Families that this schema knows."""
+_SCHEMA_1_FAMILIES = ("learned", "learned-boosted", "learned-text", *SCALAR_FAMILIES)
 
-_MAX_CHECKPOINTS = 1024
 _MAX_TREES = 500
 _MAX_TREE_DEPTH = 32
 _MAX_GOLDEN = 32
@@ -96,6 +112,14 @@ def _check_template_arguments(value: Any, name: str) -> None:
         )
 
 
+_PROBE = {
+    "closer": _TEXT_AND_IDS.means("Closes the thinking."),
+    "cue": _TEXT_AND_IDS.means("Follows the closer and asks for the answer."),
+    "cap": whole(1).means("Most tokens of a forced answer."),
+    "stop_ids": nullable(_IDS).means("Tokens that end an answer."),
+}
+
+
 def _is_timestamp(value: Any) -> bool:
     try:
         return type(value) is str and bool(datetime.fromisoformat(value))
@@ -111,7 +135,7 @@ FIELDS: dict[str, FieldCheck] = {
         "Whether it can stop a request; `full-budget` asks no probe and thinks to the end."
     ),
     "family": one_of(*FAMILIES, None).means("Which score decides; null for `full-budget`."),
-    "features": list_of(one_of(*FEATURES)).means(
+    "features": list_of(one_of(*FEATURES, *POSITION_FEATURES)).means(
         "Features that a learned score reads, in the order in which its terms are added."
     ),
     "mean": list_of(_REAL).means("Of each feature; linear families only."),
@@ -124,16 +148,17 @@ FIELDS: dict[str, FieldCheck] = {
         "For people: `decision_threshold` as a probability or confidence, where it is one."
     ),
     "decision_threshold": nullable(_REAL).means("Stop when the score reaches it."),
-    "budgets": list_of(whole(0), most=_MAX_CHECKPOINTS).means(
-        "Thinking tokens at which to probe, strictly increasing."
+    "trigger": TRIGGER.means("Where to probe; null for `full-budget`."),
+    "budgets": list_of(whole(0), most=MOST_GRID_POSITIONS).means(
+        "Thinking tokens at which to probe, strictly increasing; for a trigger of kind `grid` only."
     ),
     "probe": nullable(
         record(
             {
-                "closer": _TEXT_AND_IDS.means("Closes the thinking."),
-                "cue": _TEXT_AND_IDS.means("Follows the closer and asks for the answer."),
-                "cap": whole(1).means("Most tokens of a forced answer."),
-                "stop_ids": nullable(_IDS).means("Tokens that end an answer."),
+                **_PROBE,
+                "answer_cap": nullable(whole(1)).means(
+                    "Most tokens of a visible answer; null where it was not recorded."
+                ),
             }
         )
     ).means("How an answer is forced; its texts are empty where probes came from an archive."),
@@ -262,6 +287,14 @@ FIELDS: dict[str, FieldCheck] = {
 """Every key of a policy, in the order in which it is written.  `TREES` comes on top, after
 `intercept`, for the family `learned-boosted` and for no other."""
 
+_SCHEMA_1 = {
+    **{name: check for name, check in FIELDS.items() if name != "trigger"},
+    "family": one_of(*_SCHEMA_1_FAMILIES, None),
+    "features": list_of(one_of(*FEATURES)),
+    "probe": nullable(record(_PROBE)),
+}
+"""What differed in schema 1."""
+
 TREES = list_of(
     record(
         {
@@ -304,7 +337,8 @@ def check_fields(content: Mapping[str, Any]) -> None:
         Names the first field at fault, what is required, and what was found.
     """
     boosted = content.get("family") == "learned-boosted"
-    fields = {**FIELDS, "trees": TREES} if boosted else FIELDS
+    fields = _SCHEMA_1 if content["schema"] == 1 else FIELDS
+    fields = {**fields, "trees": TREES} if boosted else fields
     for key in fields:
         if key not in content:
             raise PolicyError(f"field '{key}' is missing")
@@ -313,8 +347,6 @@ def check_fields(content: Mapping[str, Any]) -> None:
             raise PolicyError(f"field {short_repr(key)} is unknown")
     for key, check in fields.items():
         check(content[key], key)
-    for before, after in pairwise(content["budgets"]):
-        expect(before < after, "budgets", "strictly increasing integers", content["budgets"])
     if content["model"] is not None:
         for key in ("probe", "engine", "max_think", "split"):
             if content[key] is None:
@@ -332,8 +364,9 @@ def check_fields(content: Mapping[str, Any]) -> None:
 
 
 def _check_full_budget(content: Mapping[str, Any]) -> None:
-    for key in ("family", "intercept", "threshold", "decision_threshold"):
-        expect(content[key] is None, key, "null for kind 'full-budget'", content[key])
+    for key in ("family", "intercept", "threshold", "decision_threshold", "trigger"):
+        found = content.get(key)
+        expect(found is None, key, "null for kind 'full-budget'", found)
     for key in ("features", "mean", "scale", "coef", "budgets", "order", "golden"):
         expect(not content[key], key, "an empty list for kind 'full-budget'", content[key])
 
@@ -342,11 +375,11 @@ def _check_stop(content: Mapping[str, Any]) -> None:
     family = content["family"]
     for key in ("family", "threshold", "decision_threshold", "certificate"):
         expect(content[key] is not None, key, "a value for kind 'stop'", None)
-    expect(bool(content["budgets"]), "budgets", "at least one budget for kind 'stop'", [])
+    _check_where(content)
     _check_threshold(family, content["threshold"], content["decision_threshold"])
     if content["order"]:
         _check_order(content["order"], content["decision_threshold"])
-    if family in SCALAR_FAMILIES:
+    if family not in LEARNED_FAMILIES:
         for key in ("features", "mean", "scale", "coef"):
             expect(not content[key], key, f"an empty list for family '{family}'", content[key])
         expect(content["intercept"] is None, "intercept", "null", content["intercept"])
@@ -364,8 +397,34 @@ def reads_logprobs(content: Mapping[str, Any]) -> bool:
 
     The entropy source of the probes matters to such a rule only.
     """
-    scalar = content["family"] in ("confidence", "entropy", "confidence-leap")
-    return scalar or not set(content["features"]) <= set(TEXT_FEATURES)
+    scalar = content["family"] in ("confidence", "entropy", "confidence-leap", "deer")
+    return scalar or not set(content["features"]).isdisjoint(LOGPROB_FEATURES)
+
+
+def _check_where(content: Mapping[str, Any]) -> None:
+    """Check where the policy probes, and that its rule can be had there."""
+    if content["schema"] == 1:
+        check_trigger({"trigger": _SCHEMA_1_TRIGGER, "budgets": content["budgets"]})
+        return
+    trigger, family = content["trigger"], content["family"]
+    expect(trigger is not None, "trigger", "a value for kind 'stop'", None)
+    check_trigger(content)
+    kind = trigger["kind"]
+    if (kind == "none") != (family == "fixed-budget"):
+        what = "'none' for family 'fixed-budget' and for no other"
+        expect(False, "trigger.kind", what, f"{kind} for {family}")
+    if kind == "none":
+        what = f"trigger.stop_at ({trigger['stop_at']})"
+        linear = content["decision_threshold"]
+        expect(linear == trigger["stop_at"], "decision_threshold", what, linear)
+    for name in GRID_FEATURES if kind != "grid" else ():
+        what = f"no '{name}' where the trigger is no grid"
+        expect(name not in content["features"], "features", what, content["features"])
+
+
+_SCHEMA_1_TRIGGER = dict.fromkeys(
+    ("every", "first", "cap", "min_gap", "max_probes", "max_markers", "stop_at")
+) | {"kind": "grid", "markers": []}
 
 
 def _check_threshold(family: str, threshold: float, linear: float) -> None:
@@ -426,15 +485,16 @@ def _check_tree(tree: Mapping[str, list[Any]], name: str, n_features: int) -> No
 
 def _check_golden(content: Mapping[str, Any]) -> None:
     golden = content["golden"]
+    most = most_probes(trigger_of(content))
     expect(bool(golden), "golden", "at least one trajectory for kind 'stop'", golden)
     total = 0
     for index, entry in enumerate(golden):
         n_steps = len(entry["steps"])
         total += n_steps
         expect(
-            1 <= n_steps == len(entry["decisions"]) <= len(content["budgets"]),
+            1 <= n_steps == len(entry["decisions"]) <= most,
             f"golden[{index}]",
-            f"1 to {len(content['budgets'])} steps and as many decisions",
+            f"1 to {most} steps and as many decisions",
             [n_steps, len(entry["decisions"])],
         )
     expect(total <= _MAX_GOLDEN_STEPS, "golden", f"at most {_MAX_GOLDEN_STEPS} steps", total)

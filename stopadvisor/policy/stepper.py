@@ -15,15 +15,28 @@ from typing import Any, NamedTuple, SupportsFloat, SupportsIndex
 from stopadvisor.answers.normal_form import TASKS, normalize
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.schema import MIXED_TASKS
+from stopadvisor.policy.triggers import listed_positions, most_probes, trigger_of
 from stopadvisor.policy.values import short_repr
-from stopadvisor.rules.features import FEATURES
+from stopadvisor.probes.trigger import Trigger
+from stopadvisor.rules.families import AGREEMENT_FAMILIES
+from stopadvisor.rules.features import (
+    FEATURES,
+    MOST_LOG_ODDS,
+    POSITION_FEATURES,
+    SUREST_LOGPROB,
+)
 
 __all__ = ["Decision", "Stepper", "StopRule"]
 
 _SLACK = 1e-3
 """Nats by which a mean log-probability may pass 0, or an entropy fall below it, by rounding."""
 
-_TEXT_ONLY = frozenset(("previous_match", "run_length", "vote_share"))
+_KNOWN = FEATURES + POSITION_FEATURES
+_OF_ANSWERS = frozenset(
+    ("previous_match", "run_length", "vote_share", "log_run", "log_votes", "vote_fraction")
+)
+_ANYWHERE = 2**63
+"""No position is so far."""
 
 # A node is its value at a leaf, else (feature, threshold, left, right): the fastest walk found.
 Node = Any
@@ -39,7 +52,8 @@ class Decision(NamedTuple):
     checkpoint: int
     """Index of the checkpoint just decided on."""
     natural_end: bool
-    """No stop, and no checkpoint left: let the model think to its own end."""
+    """No stop, and no checkpoint left: let the model think to its own end.  False where more
+    markers may come."""
 
 
 @dataclass(frozen=True)
@@ -47,15 +61,26 @@ class StopRule:
     """A policy's rule in the form the stepper needs; made once and shared by all its steppers."""
 
     family: str | None
-    budgets: tuple[int, ...]
+    trigger: Trigger
+    positions: tuple[int, ...] | None
+    """Every position of the trigger; None where the markers of a trace decide."""
+    most_probes: int
+    """Positions that a trace can have."""
+    stop_at: int | None
+    """The position that stops everybody."""
     decision_threshold: float
     task: str
     intercept: float
     columns: tuple[tuple[int, float, float, float], ...]
-    """(index into FEATURES, mean, scale, coefficient), in the order of summation."""
+    """(index into FEATURES + POSITION_FEATURES, mean, scale, coefficient), in the order of
+    summation."""
     trees: tuple[Node, ...]
     tree_columns: tuple[int, ...]
-    """Index into FEATURES of each feature that the trees number."""
+    """Index into FEATURES + POSITION_FEATURES of each feature that the trees number."""
+    features: frozenset[str]
+    """All that are read."""
+    reads_positions: bool
+    """Whether `POSITION_FEATURES` are among them."""
     needs_answer: bool
     needs_logprob: bool
     needs_entropy: bool
@@ -65,26 +90,35 @@ class StopRule:
     def from_content(cls, content: Mapping[str, Any]) -> StopRule:
         """Take the rule out of a checked content."""
         family, features = content["family"], content["features"]
-        used = set(features)
+        used = frozenset(features)
         linear = family in ("learned", "learned-keeps", "learned-text")
-        positions = tuple(FEATURES.index(name) for name in features)
+        places = tuple(_KNOWN.index(name) for name in features)
+        trigger = trigger_of(content)
         return cls(
             family=family,
-            budgets=tuple(content["budgets"]),
+            trigger=trigger,
+            positions=listed_positions(trigger),
+            most_probes=most_probes(trigger),
+            stop_at=trigger.stop_at,
             decision_threshold=(math.inf if family is None else content["decision_threshold"]),
             task=content["task"],
             intercept=content["intercept"] or 0.0,
             columns=(
-                tuple(
-                    zip(positions, content["mean"], content["scale"], content["coef"], strict=True)
-                )
+                tuple(zip(places, content["mean"], content["scale"], content["coef"], strict=True))
                 if linear
                 else ()
             ),
             trees=tuple(_root(tree) for tree in content.get("trees", ())),
-            tree_columns=() if linear else positions,
-            needs_answer=family == "run-stability" or bool(used & _TEXT_ONLY),
-            needs_logprob=(family in ("confidence", "confidence-leap") or "answer_logprob" in used),
+            tree_columns=() if linear else places,
+            features=used,
+            reads_positions=not used.isdisjoint(POSITION_FEATURES),
+            needs_answer=(
+                family in ("run-stability", *AGREEMENT_FAMILIES) or not used.isdisjoint(_OF_ANSWERS)
+            ),
+            needs_logprob=(
+                family in ("confidence", "confidence-leap", "deer")
+                or not used.isdisjoint(("answer_logprob", "answer_log_odds"))
+            ),
             needs_entropy=family == "entropy" or "answer_entropy" in used,
             needs_markers="marker_density" in used,
         )
@@ -107,11 +141,12 @@ def _root(tree: Mapping[str, Sequence[Any]]) -> Node:
 class Stepper:
     """Decides at each checkpoint of one question; made by ``Policy.start()``.
 
-    Not shared between questions or threads.  Call `observe` at each of the policy's budgets in
+    Not shared between questions or threads.  Call `observe` at each of the trigger's positions in
     order, for as long as the trace goes on: a trace that ends by itself needs no more probes.
     """
 
     __slots__ = (
+        "_began",
         "_confidence",
         "_finished",
         "_next",
@@ -133,17 +168,22 @@ class Stepper:
         self._rule = rule
         self._task = task if rule.task == MIXED_TASKS else rule.task
         self._next = 0
-        self._finished = not rule.budgets
+        self._finished = not rule.most_probes
         self._think = 0
         self._run = 0
+        self._began = 0  # where the present answer's run did
         self._previous = ""
         self._votes: dict[str, int] = {}
         self._confidence = 0.0
 
     @property
     def next_budget(self) -> int | None:
-        """Thinking tokens at which to probe next; None when there is nothing more to ask."""
-        return None if self._finished else self._rule.budgets[self._next]
+        """Thinking tokens at which to probe next; None when there is nothing more to ask.
+
+        None too where the markers of the trace decide.
+        """
+        positions = self._rule.positions
+        return None if self._finished or positions is None else positions[self._next]
 
     def observe(
         self,
@@ -160,7 +200,8 @@ class Stepper:
         Parameters
         ----------
         think_tokens : int
-            Thinking tokens in the probed prefix; at most the checkpoint's budget.
+            Thinking tokens in the probed prefix: the checkpoint's position, on a grid at most its
+            budget.
         answer : str
             Raw text of the probe.  May be left out by policies that compare no answers.
         mean_logprob, mean_entropy : float, nats
@@ -183,10 +224,13 @@ class Stepper:
             raise PolicyError(self._why_finished())
         if type(think_tokens) is not int:
             think_tokens = _whole(think_tokens)
-        if not self._think <= think_tokens <= rule.budgets[j]:
+        positions = rule.positions
+        if positions is None:
+            self._check_position(think_tokens)
+        elif not self._think <= think_tokens <= positions[j]:
             raise PolicyError(
                 f"think_tokens at checkpoint {j} must be from {self._think} to its budget "
-                f"{rule.budgets[j]}, got {think_tokens}"
+                f"{positions[j]}, got {think_tokens}"
             )
         if mean_logprob is None:
             if rule.needs_logprob:
@@ -220,6 +264,7 @@ class Stepper:
             if not 0.0 <= markers < math.inf:
                 raise PolicyError(f"markers must be a count, finite and >= 0, got {markers!r}")
         run = votes = 1
+        began = think_tokens
         if rule.needs_answer:
             if normalized is None:
                 normalized = self._normalized(answer)
@@ -227,11 +272,12 @@ class Stepper:
                 raise PolicyError(f"normalized must be a string, got {short_repr(normalized)}")
             if j and normalized == self._previous:
                 run = self._run + 1
+                began = self._began
             votes = self._votes.get(normalized, 0) + 1
 
         family = rule.family
         confidence = 0.0
-        if family == "confidence":
+        if family in ("confidence", "deer"):
             score = mean_logprob
         elif family == "entropy":
             score = -mean_entropy
@@ -241,10 +287,17 @@ class Stepper:
             confidence = math.exp(mean_logprob)
             rise = confidence - self._confidence
             score = rise * confidence if j and rise > 0.0 else 0.0
+        elif family == "agreement":
+            score = float(think_tokens - began) if normalized else 0.0
+        elif family == "agreement-scaled":
+            stood = float(think_tokens - began) if normalized else 0.0
+            score = stood / math.sqrt(max(think_tokens, 1))
+        elif family == "fixed-budget":
+            score = float(think_tokens)
         else:
-            last = len(rule.budgets) - 1
-            values = (
-                rule.budgets[j] / rule.budgets[last] if rule.budgets[last] else 0.0,
+            last = 0 if positions is None else len(positions) - 1
+            values: tuple[float, ...] = (
+                positions[j] / positions[last] if positions and positions[last] else 0.0,
                 j / last if last else 0.0,
                 mean_logprob,
                 mean_entropy,
@@ -253,6 +306,16 @@ class Stepper:
                 votes / (j + 1),
                 markers / think_tokens if think_tokens else 0.0,
             )
+            if rule.reads_positions:
+                equal = bool(normalized)  # an empty answer equals none
+                values += _position_values(
+                    think_tokens,
+                    think_tokens - self._think,
+                    run if equal else 0,
+                    votes if equal else 0,
+                    j + 1,
+                    mean_logprob,
+                )
             score = _learned_score(rule, values)
             if score - score != 0.0:
                 raise PolicyError(f"the score at checkpoint {j} is not finite: {score!r}")
@@ -261,12 +324,25 @@ class Stepper:
             self._votes[normalized] = votes
             self._previous = normalized
         self._run = run
+        self._began = began
         self._confidence = confidence
         self._think = think_tokens
         self._next = j + 1
-        stop = score >= rule.decision_threshold
-        self._finished = stop or j + 1 == len(rule.budgets)
+        stop = score >= rule.decision_threshold or think_tokens == rule.stop_at
+        self._finished = stop or j + 1 == rule.most_probes
         return Decision(stop, score, j, self._finished and not stop)
+
+    def _check_position(self, think_tokens: int) -> None:
+        """Refuse a position that no trace with these markers can have next."""
+        least = self._think + 1 if self._next else 0
+        stop_at = self._rule.stop_at
+        if least <= think_tokens <= (_ANYWHERE if stop_at is None else stop_at):
+            return
+        upto = "" if stop_at is None else f", and at most {stop_at}, where everybody stops"
+        raise PolicyError(
+            f"think_tokens at checkpoint {self._next} must be at least {least}{upto}, "
+            f"got {think_tokens}"
+        )
 
     def _normalized(self, answer: str | None) -> str:
         if answer is None:
@@ -280,11 +356,27 @@ class Stepper:
         return normalize(self._task, answer)
 
     def _why_finished(self) -> str:
-        if not self._rule.budgets:
+        if not self._rule.most_probes:
             return "the policy is full-budget: it has no checkpoint to observe"
-        if self._next == len(self._rule.budgets):
+        if self._next == self._rule.most_probes:
             return f"the last of {self._next} checkpoints was observed already; start() a new one"
         return f"the policy stopped at checkpoint {self._next - 1}; start() a new one"
+
+
+def _position_values(
+    position: int, since: int, run: int, votes: int, made: int, logprob: float
+) -> tuple[float, ...]:
+    """`POSITION_FEATURES`, in their order."""
+    odds = logprob - math.log(-math.expm1(min(logprob, SUREST_LOGPROB)))
+    return (
+        float(position),
+        math.log(position) if position > 1 else 0.0,
+        math.log1p(run),
+        math.log1p(votes),
+        votes / made,
+        float(since),
+        max(-MOST_LOG_ODDS, min(MOST_LOG_ODDS, odds)),
+    )
 
 
 def _learned_score(rule: StopRule, values: tuple[float, ...]) -> float:

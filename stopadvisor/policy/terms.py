@@ -43,6 +43,8 @@ class ProbeTerms:
     cap: int
     """Most tokens of a forced answer."""
     stop_ids: tuple[int, ...] | None
+    answer_cap: int | None
+    """Most tokens of a visible answer; None where it was not recorded, as before schema 2."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,7 @@ def _probe(found: Mapping[str, Any] | None) -> ProbeTerms | None:
         cue=TokenText(found["cue"]["text"], _ids(found["cue"]["ids"])),
         cap=found["cap"],
         stop_ids=_ids(found["stop_ids"]),
+        answer_cap=found.get("answer_cap"),
     )
 
 

@@ -151,15 +151,22 @@ class StrideTrigger:
         return self.stop_at is not None or self._first <= self.cap
 
     @property
+    def positions(self) -> tuple[int, ...]:
+        """All positions, whether a trace reaches them or not."""
+        return tuple(self._each())
+
+    @property
     def _first(self) -> int:
         return self.every if self.first is None else self.first
 
+    def _each(self) -> Iterable[int]:
+        if self.stop_at is None:
+            return range(self._first, self.cap + 1, self.every)
+        return chain(range(self._first, self.stop_at, self.every), (self.stop_at,))
+
     def start(self) -> Positions:
         """Begin a trace."""
-        if self.stop_at is None:
-            return _ListedPositions(range(self._first, self.cap + 1, self.every))
-        below = range(self._first, self.stop_at, self.every)
-        return _ListedPositions(chain(below, (self.stop_at,)))
+        return _ListedPositions(self._each())
 
 
 @dataclass(frozen=True)

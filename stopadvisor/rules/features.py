@@ -23,6 +23,8 @@ from stopadvisor.probes.table import EMPTY_ANSWER, ProbeTable
 __all__ = [
     "AUDIT_FEATURES",
     "FEATURES",
+    "GRID_FEATURES",
+    "LOGPROB_FEATURES",
     "MOST_LOG_ODDS",
     "POSITION_FEATURES",
     "SUREST_LOGPROB",
@@ -68,9 +70,13 @@ AUDIT_FEATURES = ("ended", "think_tokens")
 """Natural end marker seen, and observed thinking length: they leak length (paper, Section
 "Prefix-Observable Features"), so no exported policy uses them."""
 
-_LOGPROB_FEATURES = ("answer_logprob", "answer_entropy", "answer_log_odds")
+LOGPROB_FEATURES = ("answer_logprob", "answer_entropy", "answer_log_odds")
+"""What only an endpoint with log-probabilities shows."""
 
-TEXT_FEATURES = tuple(f for f in FEATURES if f not in _LOGPROB_FEATURES)
+GRID_FEATURES = ("budget_fraction", "checkpoint_index")
+"""How far along its grid a checkpoint is; of no meaning where positions are a question's own."""
+
+TEXT_FEATURES = tuple(f for f in FEATURES if f not in LOGPROB_FEATURES)
 """Of the paper's eight, what an endpoint without log-probabilities still shows."""
 
 
@@ -190,7 +196,7 @@ def feature_array(
     out = np.empty((*shape, len(names)))
     for k, name in enumerate(names):
         column = out[..., k]
-        if name in ("budget_fraction", "checkpoint_index") and not table.is_grid:
+        if name in GRID_FEATURES and not table.is_grid:
             raise ProbeError(
                 f"feature {name!r} takes one grid of budgets for all questions; these were probed "
                 "at positions of their own"

@@ -9,10 +9,13 @@ from __future__ import annotations
 import importlib.util
 import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from stopadvisor.policy.frozen import FAMILIES, Policy, build_policy
-from tests.policy_content import family_content
+from stopadvisor.policy.frozen import FAMILIES, Policy, build_policy, load_policy
+from stopadvisor.policy.triggers import listed_positions
+from tests.policy_content import anywhere_content, family_content
 
 REPEATS = 7
 QUESTIONS = 2000
@@ -29,12 +32,18 @@ def microseconds(work: Callable[[], int]) -> float:
     return best * 1e6
 
 
-def stepper_time(family: str, *, raw: bool = True, n_trees: int = 40) -> float:
+def stepper_time(
+    family: str, *, raw: bool = True, n_trees: int = 40, where: str | None = None
+) -> float:
     """One step of a policy that never stops, so that each question has all its checkpoints."""
-    content = family_content(family, {"confidence": 0.0, "entropy": 1.0}.get(family, 600.0))
+    never = {"confidence": 0.0, "deer": 0.0, "entropy": 1.0}
+    content = family_content(family, never.get(family, 600.0))
+    if where is not None:
+        content = anywhere_content(where, family, decision_threshold=600.0, threshold=1.0)
     if family == "learned-boosted":
         content["trees"] = [_full_tree(k) for k in range(n_trees)]
     policy = Policy(build_policy(content))
+    positions = listed_positions(policy.trigger) or range(20, 200, 20)
     inputs: list[dict[str, Any]] = [
         {
             "answer": answer,
@@ -44,7 +53,7 @@ def stepper_time(family: str, *, raw: bool = True, n_trees: int = 40) -> float:
             "markers": float(j),
             "think_tokens": budget,
         }
-        for j, (answer, budget) in enumerate(zip(ANSWERS, policy.budgets, strict=True))
+        for j, (answer, budget) in enumerate(zip(ANSWERS, positions, strict=False))
     ]
 
     def work() -> int:
@@ -88,11 +97,26 @@ def pipeline_time() -> float:
     return microseconds(work)
 
 
+def loading_time() -> float:
+    """Milliseconds to load and check a bundled policy, the slowest of them."""
+    files = sorted((Path(__file__).parents[2] / "policies").glob("*.joblib"))
+
+    def load(file: Path) -> int:
+        load_policy(file)
+        return 1
+
+    return max(microseconds(partial(load, file)) for file in files) / 1000
+
+
 def main() -> None:
     learned = stepper_time("learned")
     for family in FAMILIES:
         print(f"{family:16} {stepper_time(family):7.2f} us per step")
+    for where in ("stride", "marker"):
+        at = stepper_time("learned", where=where)
+        print(f"{'learned':16} {at:7.2f} us per step, features of positions, {where}")
     print(f"{'learned':16} {stepper_time('learned', raw=False):7.2f} us, answer normalised before")
+    print(f"loading          {loading_time():7.2f} ms per bundled policy, the slowest")
     if importlib.util.find_spec("sklearn") is None:
         print("scikit-learn is not installed: no comparison")
         return

@@ -7,16 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from stopadvisor.policy.frozen import FAMILIES, build_policy, save_policy
+from stopadvisor.policy.frozen import FAMILIES, build_policy, load_policy, save_policy
 from stopadvisor.rules.families import rule_name
 from tests.material import Call, caller
-from tests.policy_content import family_content, full_budget_content
+from tests.policy_content import (
+    TRIGGERS,
+    anywhere_content,
+    family_content,
+    full_budget_content,
+)
 
 FIELDS = [
-    "schema", "policy", "digest_valid", "kind", "family", "threshold", "decision_threshold",
-    "budgets", "on_stop", "task", "serving", "entropy_source", "max_think", "model", "engine",
+    "schema", "policy", "policy_schema", "digest_valid", "kind", "family", "threshold",
+    "decision_threshold", "trigger", "budgets", "on_stop", "task", "serving", "entropy_source",
+    "max_think", "model", "engine",
     "certificate", "profile", "expected", "versions", "created", "digest", "n_questions",
     "features", "probe", "sampling", "normalizer", "grader", "workload_sha256",
+    "engine_settings",
 ]  # fmt: skip
 FEATURE = ["name", "coef", "mean", "scale", "splits"]
 
@@ -97,3 +104,78 @@ def test_a_changed_policy_is_refused(call: Call) -> None:
     code, _, err = call("policy.json")
     assert code == 2
     assert "the digest does not match" in err
+
+
+@pytest.mark.parametrize("name", TRIGGERS)
+def test_it_says_where_the_policy_probes(call: Call, name: str) -> None:
+    save_policy(build_policy(anywhere_content(name, "agreement")), "policy.joblib")
+    code, out, err = call("policy.joblib")
+    assert (code, err) == (0, "")
+    assert max(map(len, out.splitlines())) <= 80, out
+    said = {
+        "grid-stop": ["at 6 checkpoints", "at the latest at 128 thinking"],
+        "stride": ["every 16 thinking tokens", "from 16 up to 120"],
+        "stride-stop": ["from 8 up to 104", "at the latest at 104 thinking tokens"],
+        "marker": ["where a marker begins", "markers (2 spellings), at least 12", "6 times"],
+        "marker-stop": ["the first 9 markers; where none comes, every 40 tokens", "at 130"],
+    }[name]
+    words = " ".join(out.split())
+    assert all(text in words for text in said), out
+    found = json.loads(call("policy.joblib", "--json")[1])
+    assert found["trigger"]["kind"] == TRIGGERS[name].kind
+
+
+def test_a_fixed_budget_is_shown_as_engine_settings(call: Call) -> None:
+    content = family_content("fixed-budget") | {"on_stop": "answer"}
+    save_policy(build_policy(content), "policy.joblib")
+    out = call("policy.joblib")[1]
+    assert out.startswith("Stops early by a fixed budget, at 96 thinking tokens.")
+    for text in (
+        '"thinking_token_budget": 96 in each request',
+        '"custom_params": {"thinking_budget": 96}',
+        "--reasoning-budget 96 at the server",
+    ):
+        assert text in " ".join(out.split()), out
+    found = json.loads(call("policy.joblib", "--json")[1])["engine_settings"]
+    assert [row["engine"] for row in found] == ["vLLM", "SGLang", "llama.cpp"]
+    assert found[0]["request"] == {"thinking_token_budget": 96}
+
+
+def test_a_forced_answer_is_no_engine_setting(call: Call) -> None:
+    save("fixed-budget")
+    assert json.loads(call("policy.joblib", "--json")[1])["engine_settings"] == []
+    assert "the certified reply is the forced answer" in " ".join(call("policy.joblib")[1].split())
+
+
+# --- Upgrading ------------------------------------------------------------------------------------
+
+POLICIES = Path(__file__).parents[2] / "policies"
+
+
+@pytest.mark.parametrize("out", ["new.joblib", "new.json"])
+@pytest.mark.parametrize("name", ["arithmetic", "choice", "hard"])
+def test_an_older_policy_is_written_anew(call: Call, name: str, out: str) -> None:
+    old = POLICIES / f"{name}.joblib"
+    code, said, err = call(str(old), "--upgrade", out)
+    assert (code, err) == (0, "")
+    assert "the same rule, stops and certificate" in " ".join(said.split())
+    before, after = load_policy(old), load_policy(out)
+    assert (before.content["schema"], after.content["schema"]) == (1, 2)
+    assert after.trigger == before.trigger
+    assert after.digest != before.digest
+    changed = ("schema", "probe", "golden", "digest")
+    for key in before.content.keys() - set(changed):
+        assert after.content[key] == before.content[key], key
+    document = json.loads(call(str(old), "--upgrade", out, "--json")[1])
+    assert document["upgraded_from"] == {"policy": str(old), "schema": 1, "digest": before.digest}
+    assert (document["policy"], document["digest"]) == (out, after.digest)
+
+
+def test_a_policy_of_this_schema_is_not_written_anew(call: Call) -> None:
+    save("entropy")
+    code, out, err = call("policy.joblib", "--upgrade", "new.joblib")
+    assert (code, out) == (2, "")
+    assert err == (
+        "stopadvisor: policy.joblib: has policy schema 2 already: there is nothing to write anew\n"
+    )
+    assert not Path("new.joblib").exists()

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,14 @@ from stopadvisor.policy.frozen import (
     save_policy,
 )
 from stopadvisor.policy.schema import FIELDS
+from stopadvisor.policy.triggers import listed_positions, trigger_content
 from stopadvisor.policy.values import canonical_digest, to_plain
+from stopadvisor.probes.trigger import MarkerTrigger, StrideTrigger, Trigger
 from stopadvisor.rules.families import display_threshold
 from stopadvisor.rules.features import FEATURES, TEXT_FEATURES
 from tests.policy_content import (
+    TRIGGERS,
+    anywhere_content,
     example_content,
     example_contents,
     family_content,
@@ -46,7 +51,8 @@ FORMATS: tuple[policy_file.Format, ...] = ("joblib", "json")
 SECTION_9 = re.findall(
     r"\S+",
     """
-schema kind family features mean scale coef intercept threshold decision_threshold budgets probe
+schema kind family features mean scale coef intercept threshold decision_threshold trigger budgets
+probe
 on_stop markers task normalizer grader entropy_source prompt_template chat_template_kwargs sampling
 max_think model engine serving certificate profile expected split workload_sha256 versions created
 order calibration_features
@@ -135,10 +141,34 @@ REALS = st.floats(-50, 50, allow_subnormal=False)
 
 
 @st.composite
+def triggers(draw: st.DrawFn) -> Trigger:
+    """A stride or markers, with and without a last position."""
+    stop_at = draw(st.none() | st.integers(0, 3000))
+    if draw(st.booleans()):
+        first = draw(st.none() | st.integers(0, 400))
+        return StrideTrigger(draw(st.integers(1, 400)), 500, first, stop_at)
+    gap = draw(st.integers(1, 90))
+    return MarkerTrigger(
+        markers=((5, 6), (7,)),
+        min_gap=gap,
+        max_probes=draw(st.integers(1, 40)),
+        every=draw(st.none() | st.integers(gap, 200)),
+        max_markers=draw(st.none() | st.integers(1, 40)),
+        stop_at=stop_at,
+    )
+
+
+@st.composite
 def valid_contents(draw: st.DrawFn) -> dict[str, Any]:
     family = draw(st.sampled_from(FAMILIES))
-    low, high = {"confidence": (-5.0, -0.001), "entropy": (-5.0, 0.0)}.get(family, (-20.0, 20.0))
-    content = family_content(family, draw(st.floats(low, high)))
+    low, high = {
+        "confidence": (-5.0, -0.001),
+        "deer": (-5.0, -0.001),
+        "entropy": (-5.0, 0.0),
+    }.get(family, (-20.0, 20.0))
+    whole = st.integers(0, 20_000).map(float)
+    linear = whole if family == "fixed-budget" else st.floats(low, high)
+    content = family_content(family, draw(linear))
     if family.startswith("learned"):
         pool = TEXT_FEATURES if family == "learned-text" else FEATURES
         features = draw(st.permutations(pool))[: draw(st.integers(1, len(pool)))]
@@ -161,10 +191,19 @@ def valid_contents(draw: st.DrawFn) -> dict[str, Any]:
             content |= {"mean": draw(numbers), "coef": draw(numbers)}
             content["scale"] = draw(st.lists(st.floats(1e-6, 1e6), min_size=n, max_size=n))
     budgets = draw(st.sets(st.integers(0, 20_000), min_size=1, max_size=12))
+    where: dict[str, Any] = {"budgets": sorted(budgets)}
+    if family == "fixed-budget":
+        where = {key: content[key] for key in ("trigger", "budgets")}
+    elif draw(st.booleans()):
+        where = trigger_content(draw(triggers()))
+        if family.startswith("learned"):  # places on a grid are features of a grid alone
+            renamed = {"budget_fraction": "log_position", "checkpoint_index": "vote_fraction"}
+            content["features"] = [renamed.get(name, name) for name in content["features"]]
+            content["family"] = family.replace("-text", "")
     text = st.text(st.characters(codec="utf-8"), max_size=8)
     leaf = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | REALS | text
     return content | {
-        "budgets": sorted(budgets),
+        **where,
         "task": draw(st.sampled_from(["math", "numeric", "choice", "exact", "mixed"])),
         "prompt_template": draw(text),
         "profile": draw(
@@ -200,7 +239,7 @@ def test_random_policies_survive_their_files(
 # --- Golden decisions -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "fixed-budget"])
 def test_golden_decisions_show_both_outcomes_and_the_edge(family: str) -> None:
     content = build_policy(family_content(family))
     decisions = [step for entry in content["golden"] for step in entry["decisions"]]
@@ -215,6 +254,51 @@ def test_golden_decisions_show_both_outcomes_and_the_edge(family: str) -> None:
     if family == "confidence-leap":  # through exp: C libraries differ in the last bit
         distance = min(abs(step["score"] - threshold) for step in decisions)
         assert 1e-11 < distance < 1e-6
+
+
+@pytest.mark.parametrize("family", ["learned", "agreement"])
+@pytest.mark.parametrize("name", TRIGGERS)
+def test_golden_decisions_stand_where_the_trigger_probes(name: str, family: str) -> None:
+    content = build_policy(anywhere_content(name, family))
+    trigger, threshold = TRIGGERS[name], content["decision_threshold"]
+    outcomes = set()
+    at_the_end = False
+    for entry in content["golden"]:
+        positions = [step["think_tokens"] for step in entry["steps"]]
+        if isinstance(trigger, MarkerTrigger):
+            gaps = [b - a for a, b in pairwise([0, *positions])]
+            last = positions[-1] == trigger.stop_at
+            assert min(gaps[:-1] if last else gaps, default=trigger.min_gap) >= trigger.min_gap
+            assert trigger.every is None or max(gaps) <= trigger.every or len(gaps) > 6
+            assert len(positions) - last <= trigger.max_probes
+        else:
+            listed = listed_positions(trigger)
+            assert listed is not None
+            assert positions == list(listed[: len(positions)])
+        for step, decision in zip(entry["steps"], entry["decisions"], strict=True):
+            by_score = decision["score"] >= threshold
+            outcomes.add(by_score)
+            assert decision["stop"] == (by_score or step["think_tokens"] == trigger.stop_at)
+            at_the_end |= decision["stop"] and not by_score
+    assert outcomes == {True, False}
+    assert at_the_end == (trigger.stop_at is not None)
+
+
+def test_golden_decisions_at_a_far_last_position_are_whole() -> None:
+    content = build_policy(
+        family_content("agreement", 1e9) | trigger_content(StrideTrigger(16, 1, None, 4096))
+    )
+    (whole,) = (entry for entry in content["golden"] if entry["decisions"][-1]["stop"])
+    assert len(whole["steps"]) == 256
+    assert whole["steps"][-1]["think_tokens"] == 4096
+
+
+def test_a_fixed_budget_shows_its_stop_alone() -> None:
+    content = build_policy(family_content("fixed-budget"))
+    assert content["budgets"] == []
+    for entry in content["golden"]:
+        assert [step["think_tokens"] for step in entry["steps"]] == [96]
+        assert entry["decisions"] == [{"stop": True, "score": 96.0}]
 
 
 def test_golden_decisions_of_mixed_tasks_cover_all_of_them() -> None:

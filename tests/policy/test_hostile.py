@@ -407,7 +407,7 @@ def test_a_changed_field_is_refused(
 
 def test_a_newer_schema_asks_for_an_upgrade(tmp_path: Path) -> None:
     path = tmp_path / "policy.joblib"
-    path.write_bytes(encode({"schema": 2, "something": "else"}, "joblib"))
+    path.write_bytes(encode({"schema": 3, "something": "else"}, "joblib"))
     message = refusal(path)
     assert "newer" in message
     assert "pip install -U" in message

@@ -11,15 +11,25 @@ import pytest
 
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy import file as policy_file
-from stopadvisor.policy.frozen import build_policy, load_policy
+from stopadvisor.policy.frozen import Policy, build_policy, load_policy
 from stopadvisor.policy.values import canonical_digest
+from stopadvisor.probes.trigger import GridTrigger
 from stopadvisor.rules.features import FEATURES, TEXT_FEATURES
-from tests.policy_content import example_content, family_content, full_budget_content
+from tests.policy_content import (
+    TRIGGERS,
+    anywhere_content,
+    example_content,
+    family_content,
+    full_budget_content,
+)
 
 BAD_FIELDS: list[tuple[str, Any, str]] = [
     ("kind", "go", "one of 'stop', 'full-budget'"),
     ("kind", ["stop"], "one of"),
-    ("family", "deer", "one of 'learned'"),
+    ("family", "puma", "one of 'learned'"),
+    ("trigger", None, "a value for kind 'stop'"),
+    ("trigger", [], "a dict"),
+    ("trigger", {"kind": "grid"}, "with key 'every'"),
     ("family", None, "a value for kind 'stop'"),
     ("features", "budget_fraction", "a list"),
     ("features", [*FEATURES[:7], "ended"], "one of 'budget_fraction'"),
@@ -208,3 +218,153 @@ def test_a_deep_tree_within_the_limit_is_fine() -> None:
 def test_the_testing_order_holds_the_threshold(order: list[float], message: str) -> None:
     with pytest.raises(PolicyError, match=message):
         build_policy(example_content(order=order))
+
+
+def _trigger(name: str, **changes: Any) -> dict[str, Any]:
+    content = anywhere_content(name)
+    content["trigger"] |= changes
+    return content
+
+
+def _where(family: str) -> dict[str, Any]:
+    """Where the example of another family probes."""
+    return {key: family_content(family)[key] for key in ("trigger", "budgets")}
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        pytest.param(
+            anywhere_content("stride", budgets=[16, 32]),
+            "'budgets': expected an empty list for a trigger of kind 'stride'",
+            id="stride-budgets",
+        ),
+        pytest.param(_trigger("stride", every=None), "trigger.every", id="stride-every"),
+        pytest.param(_trigger("stride", every=0), "trigger.every", id="stride-every-0"),
+        pytest.param(_trigger("stride", min_gap=3), "null for kind 'stride'", id="stride-gap"),
+        pytest.param(_trigger("stride", markers=[[1]]), "an empty list for", id="stride-markers"),
+        pytest.param(_trigger("stride", first=121), "at most the cap 120", id="stride-first"),
+        pytest.param(_trigger("stride", every=1, cap=10**6), "<= 65536 strides", id="stride-many"),
+        pytest.param(_trigger("stride-stop", cap=120), "'trigger.cap': expected stop_at", id="cap"),
+        pytest.param(_trigger("grid-stop", stop_at=96), "the last budget 128", id="grid-stop"),
+        pytest.param(_trigger("grid-stop", cap=128), "null for kind 'grid'", id="grid-cap"),
+        pytest.param(_trigger("marker", markers=[]), "at least one marker", id="no-marker"),
+        pytest.param(_trigger("marker", markers=[[1], []]), "markers[1]", id="marker-empty"),
+        pytest.param(_trigger("marker", markers=["Wait"]), "markers[0]", id="marker-text"),
+        pytest.param(_trigger("marker", max_probes=None), "max_probes", id="marker-probes"),
+        pytest.param(_trigger("marker", every=11), "at least min_gap 12", id="marker-every"),
+        pytest.param(_trigger("marker", kind="wait"), "one of 'grid'", id="kind"),
+        pytest.param(_trigger("marker", kind="none"), "trigger.stop_at", id="none-learned"),
+        pytest.param(
+            anywhere_content("stride") | {"features": list(FEATURES)},
+            "no 'budget_fraction' where the trigger is no grid",
+            id="grid-feature",
+        ),
+        pytest.param(
+            example_content()
+            | {"trigger": family_content("fixed-budget")["trigger"], "budgets": []},
+            "'none' for family 'fixed-budget' and for no other",
+            id="none-for-learned",
+        ),
+        pytest.param(
+            family_content("fixed-budget")
+            | {key: anywhere_content("stride")[key] for key in ("trigger", "budgets")},
+            "'none' for family 'fixed-budget'",
+            id="fixed-budget-at-strides",
+        ),
+        pytest.param(
+            family_content("fixed-budget") | {"threshold": 64.0, "decision_threshold": 64.0},
+            "trigger.stop_at (96)",
+            id="fixed-budget-threshold",
+        ),
+        pytest.param(
+            full_budget_content() | {"trigger": anywhere_content("stride")["trigger"]},
+            "null for kind 'full-budget'",
+            id="full-trigger",
+        ),
+        pytest.param(
+            anywhere_content("marker", "deer") | {"entropy_source": "none"},
+            "reads log-probabilities",
+            id="deer-without-logprobs",
+        ),
+        pytest.param(
+            anywhere_content("marker") | {"entropy_source": "none"},
+            "reads log-probabilities",
+            id="log-odds-without-logprobs",
+        ),
+    ],
+)
+def test_impossible_triggers_are_refused(content: dict[str, Any], expected: str) -> None:
+    with pytest.raises(PolicyError) as caught:
+        build_policy(content)
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", TRIGGERS)
+def test_a_trigger_survives_its_file(tmp_path: Path, name: str) -> None:
+    content = build_policy(anywhere_content(name, "agreement"))
+    path = tmp_path / "policy.json"
+    path.write_bytes(policy_file.encode(content, "json"))
+    policy = load_policy(path)
+    assert policy.trigger == TRIGGERS[name]
+    assert policy.budgets == getattr(TRIGGERS[name], "budgets", ())
+    assert policy.summary()["trigger"] == content["trigger"]
+
+
+def test_a_rule_without_log_probabilities_needs_none() -> None:
+    content = anywhere_content("marker", entropy_source="none")
+    kept = [k for k, name in enumerate(content["features"]) if name != "answer_log_odds"]
+    for key in ("features", "mean", "scale", "coef"):
+        content[key] = [content[key][k] for k in kept]
+    assert build_policy(content)["schema"] == 2
+
+
+# --- Schema 1 -------------------------------------------------------------------------------------
+
+
+def schema_1(content: dict[str, Any]) -> dict[str, Any]:
+    """The same policy as it was written before triggers."""
+    built = build_policy(content)
+    old = {key: value for key, value in built.items() if key != "trigger"} | {"schema": 1}
+    if old["probe"] is not None:
+        old["probe"] = {k: v for k, v in old["probe"].items() if k != "answer_cap"}
+    return old | {"digest": canonical_digest(old)}
+
+
+@pytest.mark.parametrize("family", ["learned", "learned-boosted", "run-stability", None])
+def test_schema_1_loads_as_what_it_meant(tmp_path: Path, family: str | None) -> None:
+    content = full_budget_content() if family is None else family_content(family)
+    old = schema_1(content)
+    path = tmp_path / "policy.joblib"
+    path.write_bytes(policy_file.encode(old, "joblib"))
+    policy = load_policy(path)
+    assert policy.content == old
+    assert policy.trigger == GridTrigger(tuple(old["budgets"]))
+    assert policy.budgets == tuple(old["budgets"])
+    assert policy.terms.probe is not None
+    assert policy.terms.probe.answer_cap is None
+    again = build_policy(policy.content)
+    assert again["schema"] == 2
+    assert {k: v for k, v in again.items() if k in ("golden", "certificate", "order")} == {
+        k: old[k] for k in ("certificate", "order", "golden")
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"trigger": None}, "'trigger' is unknown"),
+        ({"family": "agreement"}, "one of 'learned'"),
+        ({"features": ["log_run", *FEATURES[1:]]}, "one of 'budget_fraction'"),
+        ({"probe": example_content()["probe"]}, "only the keys closer, cue, cap, stop_ids"),
+        ({"budgets": []}, "at least one budget"),
+        ({"budgets": [3, 3]}, "strictly increasing"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_schema_1_holds_nothing_new(changes: dict[str, Any], expected: str) -> None:
+    old = schema_1(family_content("learned")) | changes
+    with pytest.raises(PolicyError) as caught:
+        Policy(old | {"digest": canonical_digest(old)})
+    assert expected in str(caught.value)

@@ -14,14 +14,23 @@ from hypothesis import strategies as st
 from stopadvisor.answers import normal_form as answers
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import FAMILIES, Decision, Policy, Stepper, build_policy
-from stopadvisor.probes.table import ProbeTable, on_grid
+from stopadvisor.policy.triggers import trigger_content
+from stopadvisor.probes.table import EMPTY_ANSWER, NO_PROBE, ProbeTable, on_grid
+from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
 from stopadvisor.rules.boosting import BoostedModel, Tree
-from stopadvisor.rules.families import SCALAR_FAMILIES
-from stopadvisor.rules.features import feature_array
+from stopadvisor.rules.families import AGREEMENT_FAMILIES, LEARNED_FAMILIES
+from stopadvisor.rules.features import (
+    FEATURES,
+    GRID_FEATURES,
+    POSITION_FEATURES,
+    TEXT_FEATURES,
+    feature_array,
+)
 from stopadvisor.rules.scores import LinearModel, scalar_scores
 from tests.policy_content import example_content, family_content
 
 POLICIES = {family: Policy(build_policy(family_content(family))) for family in FAMILIES}
+AT_GRIDS = [family for family in FAMILIES if family != "fixed-budget"]
 BUDGETS = example_content()["budgets"]
 STEP: dict[str, Any] = {
     "answer": " 42.",
@@ -82,7 +91,17 @@ def reference_features(history: list[Probe], budgets: list[int]) -> dict[str, fl
     run = 1
     while run <= j and said[j - run] == said[j]:
         run += 1
+    equal = said[j] != ""
+    lp = now.logprob
     return {
+        "position": float(now.think),
+        "log_position": math.log(max(now.think, 1)),
+        "log_run": math.log1p(run if equal else 0),
+        "log_votes": math.log1p(said.count(said[j]) if equal else 0),
+        "vote_fraction": said.count(said[j]) / (j + 1) if equal else 0.0,
+        "tokens_since_probe": float(now.think - (history[-2].think if j else 0)),
+        "answer_log_odds": min(12.0, max(-12.0, lp - math.log(-math.expm1(min(lp, -1e-12))))),
+        "stood": float(now.think - history[j - run + 1].think) if equal else 0.0,
         "budget_fraction": budgets[j] / budgets[-1] if budgets[-1] else 0.0,
         "checkpoint_index": j / (len(budgets) - 1) if len(budgets) > 1 else 0.0,
         "answer_logprob": now.logprob,
@@ -97,8 +116,12 @@ def reference_features(history: list[Probe], budgets: list[int]) -> dict[str, fl
 def reference_score(content: dict[str, Any], history: list[Probe]) -> float:
     family = content["family"]
     found = reference_features(history, content["budgets"])
-    if family == "confidence":
+    if family in ("confidence", "deer"):
         return history[-1].logprob
+    if family == "agreement":
+        return found["stood"]
+    if family == "agreement-scaled":
+        return found["stood"] / math.sqrt(max(history[-1].think, 1))
     if family == "entropy":
         return -history[-1].entropy
     if family == "run-stability":
@@ -124,7 +147,7 @@ def reference_score(content: dict[str, Any], history: list[Probe]) -> float:
     return z
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", AT_GRIDS)
 @settings(max_examples=60)
 @given(probes=questions())
 def test_equals_the_reference(family: str, probes: list[Probe]) -> None:
@@ -146,12 +169,17 @@ def test_equals_the_reference(family: str, probes: list[Probe]) -> None:
 # --- The whole-table twin -------------------------------------------------------------------------
 
 
-def table(n_questions: int, seed: int) -> ProbeTable:
+def table(n_questions: int, seed: int, *, ragged: bool = False) -> ProbeTable:
     rng = np.random.default_rng(seed)
     budgets = np.array(BUDGETS)
     shape = (n_questions, len(budgets))
     # Half of the traces outlast the grid, the others end within it.
     lengths = rng.integers(1, 250, n_questions)
+    positions = on_grid(budgets, n_questions)
+    if ragged:
+        positions = np.cumsum(rng.integers(1, 50, shape), axis=1) - rng.integers(0, 2)
+        made = rng.integers(0, len(budgets) + 1, n_questions)
+        positions[np.arange(len(budgets)) >= made[:, None]] = NO_PROBE
     return ProbeTable(
         ids=tuple(map(str, range(n_questions))),
         keys=tuple(map(str, range(n_questions))),
@@ -159,25 +187,25 @@ def table(n_questions: int, seed: int) -> ProbeTable:
         tasks=("numeric",) * n_questions,
         samples=np.zeros(n_questions, dtype=np.int64),
         categories=(None,) * n_questions,
-        positions=on_grid(budgets, n_questions),
-        answer_codes=rng.integers(0, 3, shape),
-        mean_logprob=-rng.exponential(0.6, shape),
+        positions=positions,
+        answer_codes=np.where(rng.random(shape) < 0.2, EMPTY_ANSWER, rng.integers(0, 3, shape)),
+        mean_logprob=np.where(rng.random(shape) < 0.1, 0.0, -rng.exponential(0.6, shape)),
         mean_entropy=rng.exponential(0.6, shape),
         markers=np.cumsum(rng.integers(0, 3, shape), axis=1).astype(np.float64),
         probe_tokens=np.full(shape, 4.0),
         trace_tokens=lengths,
         prompt_tokens=np.full(n_questions, 20),
-        natural_tokens=None,
+        natural_tokens=np.full(n_questions, 9.0) if ragged else None,
         truncated=np.zeros(n_questions, dtype=np.bool_),
         suffix_tokens=4,
         entropy_source="full",
-        reference="last-checkpoint",
+        reference="natural" if ragged else "last-checkpoint",
     )
 
 
 def table_scores(content: dict[str, Any], probes: ProbeTable, schedule: list[int]) -> Any:
     family = content["family"]
-    if family in SCALAR_FAMILIES:
+    if family not in LEARNED_FAMILIES:
         return scalar_scores(family, probes, schedule)
     features = feature_array(probes, schedule, content["features"])
     model: LinearModel | BoostedModel
@@ -193,13 +221,21 @@ def table_scores(content: dict[str, Any], probes: ProbeTable, schedule: list[int
     return model.scores(features)
 
 
+NEVER = {"confidence": 1e-9, "deer": 1e-9, "entropy": 1.0}
+"""Thresholds that no score reaches."""
+
+
+def said(probes: ProbeTable, i: int, k: int) -> str:
+    """A normal form for each answer's number."""
+    code = int(probes.answer_codes[i, k])
+    return "" if code == EMPTY_ANSWER else str(code)
+
+
 @pytest.mark.parametrize("schedule", [[0, 1, 2, 3, 4, 5], [0, 2, 5], [3]], ids=str)
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", AT_GRIDS)
 def test_replaying_a_table_gives_its_scores_bit_for_bit(family: str, schedule: list[int]) -> None:
     probes = table(150, seed=len(schedule))
-    content = family_content(family, -1e-9 if family == "confidence" else 40.0)
-    if family == "entropy":
-        content = family_content(family, 1.0)
+    content = family_content(family, NEVER.get(family, 400.0))
     content["budgets"] = [BUDGETS[k] for k in schedule]
     policy = Policy(build_policy(content))
     expected = table_scores(content, probes, schedule)
@@ -207,14 +243,121 @@ def test_replaying_a_table_gives_its_scores_bit_for_bit(family: str, schedule: l
         stepper = policy.start()
         for j, k in enumerate(schedule):
             decision = stepper.observe(
-                normalized=str(probes.answer_codes[i, k]),
+                normalized=said(probes, i, k),
                 mean_logprob=probes.mean_logprob[i, k],
                 mean_entropy=probes.mean_entropy[i, k],
                 markers=probes.markers[i, k],
                 think_tokens=probes.think_tokens[i, k],
             )
-            assert decision.score == expected[i, j]
+            if probes.live[i, k] or family not in AGREEMENT_FAMILIES:
+                assert decision.score == expected[i, j]
             assert not decision.stop
+
+
+ANYWHERE = tuple(name for name in (*FEATURES, *POSITION_FEATURES) if name not in GRID_FEATURES)
+
+
+def any_rule(family: str, trigger: Trigger, rng: np.random.Generator) -> dict[str, Any]:
+    """A rule of a family that never stops by its score; a learned one reads any features."""
+    content = family_content(family, None if family == "fixed-budget" else NEVER.get(family, 1e9))
+    content |= trigger_content(trigger, family=family)
+    if family in LEARNED_FAMILIES:
+        features = list(rng.permutation(ANYWHERE)[: rng.integers(1, len(ANYWHERE) + 1)])
+        if family == "learned-text":
+            features = [name for name in TEXT_FEATURES if name in ANYWHERE]
+        content["features"] = features
+        if family == "learned-boosted":
+            content["trees"] = [
+                {
+                    "feature": [k, -1, -1],
+                    "threshold": [float(rng.normal()), 0.0, 0.0],
+                    "left": [1, 0, 0],
+                    "right": [2, 0, 0],
+                    "value": [0.0, *rng.normal(size=2).tolist()],
+                }
+                for k in range(len(features))
+            ]
+        else:
+            for key in ("mean", "coef"):
+                content[key] = rng.normal(size=len(features)).tolist()
+            content["scale"] = rng.uniform(0.1, 3, len(features)).tolist()
+    return content
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_replaying_questions_with_positions_of_their_own_gives_the_tables_scores(
+    family: str, seed: int
+) -> None:
+    """Every live probe's score to the last bit, whatever the features."""
+    probes = table(25, seed, ragged=True)
+    content = any_rule(family, MarkerTrigger(((1,),), 1, 99), np.random.default_rng(seed))
+    if family == "fixed-budget":
+        content |= trigger_content(GridTrigger((400,), 400), family=family)
+        content |= dict.fromkeys(("threshold", "decision_threshold"), 400.0)
+    policy = Policy(build_policy(content))
+    expected = table_scores(content, probes, list(range(len(BUDGETS))))
+    for i in range(probes.n_questions):
+        stepper = policy.start()
+        for k in np.flatnonzero(probes.live[i])[: 1 if family == "fixed-budget" else None]:
+            decision = stepper.observe(
+                normalized=said(probes, i, k),
+                mean_logprob=probes.mean_logprob[i, k],
+                mean_entropy=probes.mean_entropy[i, k],
+                markers=probes.markers[i, k],
+                think_tokens=probes.positions[i, k],
+            )
+            assert decision.score == expected[i, k]
+            assert not decision.stop
+
+
+# --- Positions ------------------------------------------------------------------------------------
+
+
+def at(stepper: Stepper, position: int) -> Decision:
+    return stepper.observe(**STEP | {"think_tokens": position})
+
+
+def test_a_stride_is_followed_to_its_end() -> None:
+    content = family_content("agreement", 1e9) | trigger_content(StrideTrigger(16, 40))
+    stepper = Policy(build_policy(content)).start()
+    for position, score, natural_end in ((16, 0.0, False), (32, 16.0, True)):
+        assert stepper.next_budget == position
+        assert at(stepper, position)[1:] == (score, position // 16 - 1, natural_end)
+    with pytest.raises(PolicyError, match="last of 2 checkpoints"):
+        at(stepper, 40)
+
+
+def test_whoever_reaches_the_last_position_is_stopped_whatever_the_score() -> None:
+    content = family_content("agreement", 1e9)
+    for trigger in (StrideTrigger(16, 99, None, 24), MarkerTrigger(((1,),), 8, 1, stop_at=24)):
+        stepper = Policy(build_policy(content | trigger_content(trigger))).start()
+        assert at(stepper, 16) == (False, 0.0, 0, False)
+        assert at(stepper, 24) == (True, 8.0, 1, False)
+        with pytest.raises(PolicyError, match="checkpoint"):
+            at(stepper, 25)
+
+
+def test_positions_at_markers_increase_and_nobody_knows_the_next() -> None:
+    content = family_content("agreement", 1e9)
+    open_end = Policy(build_policy(content | trigger_content(MarkerTrigger(((1,),), 8, 3))))
+    stepper = open_end.start()
+    assert stepper.next_budget is None
+    assert [at(stepper, position).natural_end for position in (9, 30)] == [False, False]
+    with pytest.raises(PolicyError, match="must be at least 31, got 30"):
+        at(stepper, 30)
+    assert at(stepper, 31).natural_end, "three probes are all"
+    closed = trigger_content(MarkerTrigger(((1,),), 8, 3, stop_at=60))
+    stepper = Policy(build_policy(content | closed)).start()
+    with pytest.raises(PolicyError, match="at most 60, where everybody stops, got 61"):
+        at(stepper, 61)
+
+
+def test_a_fixed_budget_needs_no_answer() -> None:
+    stepper = POLICIES["fixed-budget"].start()
+    assert stepper.next_budget == 96
+    assert stepper.observe(think_tokens=96) == (True, 96.0, 0, False)
 
 
 # --- Protocol and inputs --------------------------------------------------------------------------
@@ -317,6 +460,9 @@ def test_numpy_numbers_are_numbers() -> None:
         ("confidence-leap", {"mean_logprob"}),
         ("entropy", {"mean_entropy"}),
         ("run-stability", {"answer"}),
+        ("agreement", {"answer"}),
+        ("agreement-scaled", {"answer"}),
+        ("deer", {"mean_logprob"}),
         ("learned-text", {"answer", "markers"}),
         ("learned", {"answer", "markers", "mean_logprob", "mean_entropy"}),
     ],

@@ -29,7 +29,7 @@ from stopadvisor.report.documents.probe import preflight_document
 from stopadvisor.runs.directory import RunDirectory
 from tests.goldens import Goldens
 from tests.material import PLAN, keep_studies, make_run, write_archive
-from tests.policy_content import example_contents
+from tests.policy_content import example_contents, family_content
 from tests.schemas import DOCUMENTS, FOLDER, check_valid, schema, schema_text
 from tests.scripted import ScriptedEngine
 
@@ -145,7 +145,13 @@ def test_calibrate_inspect_and_verify(runs: Path, capsys: pytest.CaptureFixture[
     check("calibrate", certified, transferred, refused, visible)
     moved = answer(capsys, "inspect", transferred["policy"])
     shown = answer(capsys, "inspect", visible["policy"])
-    check("inspect", inspected, moved, shown)
+    save_policy(
+        build_policy(family_content("fixed-budget") | {"on_stop": "answer"}), runs / "fixed.joblib"
+    )
+    settings = answer(capsys, "inspect", runs / "fixed.joblib")
+    old = ROOT / "policies" / "arithmetic.joblib"
+    upgraded = answer(capsys, "inspect", old, "--upgrade", runs / "upgraded.joblib")
+    check("inspect", inspected, moved, shown, settings, upgraded)
     check("verify", *verified)
 
 

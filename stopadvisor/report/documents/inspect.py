@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
+from stopadvisor.policy.engine_settings import engine_settings
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.report.documents.fields import FROM_POLICY_FILE, Document, fill
 from stopadvisor.report.documents.parts import (
@@ -44,6 +45,33 @@ class _ProbeSettings(TypedDict):
     cue: Annotated[_Tokens, "Asks for the answer."]
     cap: Annotated[int, "Most tokens of a forced answer."]
     stop_ids: Annotated[list[int] | None, "Tokens that end it."]
+    answer_cap: Annotated[
+        int | None, "Most tokens of a visible answer; null where it was not recorded."
+    ]
+
+
+class _Trigger(TypedDict):
+    kind: Annotated[str, "`grid`, `stride`, `marker`, or `none` for a fixed budget."]
+    every: Annotated[int | None, "Tokens from one position to the next."]
+    first: Annotated[int | None, "First position of a stride; null: `every`."]
+    cap: Annotated[int | None, "No position of a stride lies beyond it."]
+    min_gap: Annotated[int | None, "Least tokens between a probe and the next marker that counts."]
+    max_probes: Annotated[int | None, "Most probes of a trace."]
+    max_markers: Annotated[int | None, "Only the first so many markers count; null: all."]
+    markers: Annotated[list[list[int]], "Token ids of each marker."]
+    stop_at: Annotated[int | None, "Whoever still thinks here is stopped; null: nobody is."]
+
+
+class _EngineSetting(TypedDict):
+    engine: Annotated[str, "Its name."]
+    server: Annotated[list[str], "Words of the command line that starts it."]
+    request: Annotated[dict[str, Any], "Fields of each request."]
+
+
+class _Upgrade(TypedDict):
+    policy: Annotated[str, "The file that was read."]
+    schema: Annotated[int, "Its schema."]
+    digest: Annotated[str, "Its digest."]
 
 
 class _Feature(TypedDict):
@@ -57,13 +85,15 @@ class _Feature(TypedDict):
 class InspectDocument(Document):
     """`inspect --json`."""
 
-    policy: Annotated[str, "The file."]
+    policy: Annotated[str, "The file; with `--upgrade` the one that was written."]
+    policy_schema: Annotated[int, "Schema of the file: 2, or 1, which knew grids alone."]
     digest_valid: Annotated[bool, "Always true: a policy whose digest is wrong is not loaded."]
     kind: Annotated[str, "`stop` or `full-budget`."]
     family: Annotated[str | None, "The rule; null for `full-budget`, as the next two."]
     threshold: Annotated[float | None, "It stops when the score reaches this."]
     decision_threshold: Annotated[float | None, "The same on the linear scale."]
-    budgets: Annotated[list[int], "Thinking tokens at which it probes."]
+    trigger: Annotated[_Trigger | None, "Where it probes; null for `full-budget`."]
+    budgets: Annotated[list[int], "Thinking tokens at which it probes, where that is a grid."]
     on_stop: Annotated[str, "The reply of a stopped question: the `probe`, or a visible `answer`."]
     task: Annotated[str, "The kind of question that it answers."]
     serving: Annotated[str, "The serving regime for which it was chosen."]
@@ -90,17 +120,42 @@ class InspectDocument(Document):
     normalizer: Annotated[str, "Version of the rules that compare answers."]
     grader: Annotated[str, "Version of the rules that grade them."]
     workload_sha256: Annotated[str | None, "Of the workload that made it."]
+    engine_settings: Annotated[
+        list[_EngineSetting],
+        "A fixed budget as settings of engines; empty for other rules, and where the reply is the "
+        "forced answer.",
+    ]
+    upgraded_from: NotRequired[Annotated[_Upgrade, "With `--upgrade`: what was written anew."]]
 
 
-def policy_document(policy: Policy, path: Path) -> InspectDocument:
-    """Build the document of a policy that was loaded from `path`."""
+def policy_document(
+    policy: Policy, path: Path, *, upgraded_from: tuple[Policy, Path] | None = None
+) -> InspectDocument:
+    """Build the document of a policy that was loaded from `path`.
+
+    `upgraded_from` is the policy of which it was written anew, and that one's file.
+    """
+    content = policy.content
+    probe = content["probe"]
+    more: dict[str, Any] = {}
+    if upgraded_from is not None:
+        old, file = upgraded_from
+        more["upgraded_from"] = {
+            "policy": str(file),
+            "schema": old.content["schema"],
+            "digest": old.digest,
+        }
     return fill(
         InspectDocument,
         policy.summary(),
-        policy.content,
+        content,
         policy=path,
+        policy_schema=content["schema"],
         digest_valid=True,
-        features=_features(policy.content),
+        features=_features(content),
+        probe=None if probe is None else {"answer_cap": None, **probe},
+        engine_settings=engine_settings(content),
+        **more,
     )
 
 

@@ -23,7 +23,12 @@ _STOPS_WHEN = {
     "entropy": "minus the mean entropy of the forced answer (nats) is at least",
     "run-stability": "the same answer has come this often in a row:",
     "confidence-leap": "the confidence leap reaches",
+    "agreement": "the answer has stood for so many thinking tokens:",
+    "agreement-scaled": (
+        "the tokens for which the answer has stood, over the root of the position, reach"
+    ),
 }
+_STOPS_WHEN["deer"] = _STOPS_WHEN["confidence"]
 _REVISION = 24
 """Characters of a model's revision or hash that are shown."""
 _LEARNED = "the estimated probability that the forced answer is right is at least"
@@ -35,9 +40,10 @@ def show_policy(document: Document, out: TextIO) -> None:
     if document["kind"] == "full-budget":
         screen.headline("Full budget: never stops early, asks for no probe.")
     else:
-        count = plural(len(document["budgets"]), "checkpoint")
-        screen.headline(f"Stops early by {rule_name(document['family'])}, at {count}.")
+        screen.headline(f"Stops early by {rule_name(document['family'])}, {_where(document)}.")
         screen.facts(_rule(document))
+    if document["family"] == "fixed-budget":
+        _settings(screen, document)
     if document["certificate"]:
         screen.items("Certificate", [_claim(document["certificate"])])
         screen.facts(_certificate(document["certificate"]))
@@ -56,22 +62,93 @@ def show_policy(document: Document, out: TextIO) -> None:
             ("path", document["policy"]),
             ("digest", f"{document['digest'][:16]}..., valid; golden decisions replay"),
             ("created", document["created"]),
+            *_upgrade(document),
         ]
     )
 
 
+def _upgrade(document: Document) -> list[tuple[str, str]]:
+    old = document.get("upgraded_from")
+    if old is None:
+        return []
+    return [
+        (
+            "upgraded",
+            f"written anew from {old['policy']} (schema {old['schema']}, {old['digest'][:8]}): "
+            "the same rule, stops and certificate; golden decisions and digest are new",
+        )
+    ]
+
+
+def _where(document: Document) -> str:
+    trigger = document["trigger"]
+    return {
+        "grid": f"at {plural(len(document['budgets']), 'checkpoint')}",
+        "stride": f"every {trigger['every']} thinking tokens",
+        "marker": "where a marker begins",
+        "none": f"at {trigger['stop_at']} thinking tokens",
+    }[trigger["kind"]]
+
+
 def _rule(document: Document) -> list[tuple[str, str]]:
-    when = _STOPS_WHEN.get(document["family"], _LEARNED)
     reply = {
         "probe": "the forced answer itself",
         "answer": "the visible answer that the model writes after closing its thinking",
     }[document["on_stop"]]
-    return [
-        ("stops", f"when {when} {number(document['threshold'])}"),
-        ("probe at", f"{listed(document['budgets'])} thinking tokens"),
-        ("reply", reply),
-        ("serving", document["serving"]),
-    ]
+    trigger, family = document["trigger"], document["family"]
+    rows = []
+    if family != "fixed-budget":
+        when = _STOPS_WHEN.get(family, _LEARNED)
+        rows = [
+            ("stops", f"when {when} {number(document['threshold'])}"),
+            ("probe at", _positions(document)),
+        ]
+    if trigger["stop_at"] is not None:
+        least = "" if family == "fixed-budget" else "at the latest "
+        rows.append(("stops all", f"{least}at {trigger['stop_at']} thinking tokens"))
+    return [*rows, ("reply", reply), ("serving", document["serving"])]
+
+
+def _positions(document: Document) -> str:
+    trigger = document["trigger"]
+    every = trigger["every"]
+    if trigger["kind"] == "grid":
+        return f"{listed(document['budgets'])} thinking tokens"
+    if trigger["kind"] == "stride":
+        first = every if trigger["first"] is None else trigger["first"]
+        return f"every {every} thinking tokens, from {first} up to {trigger['cap']}"
+    text = (
+        f"markers ({plural(len(trigger['markers']), 'spelling')}), at least {trigger['min_gap']} "
+        f"tokens after the last probe, at most {plural(trigger['max_probes'], 'time')}"
+    )
+    if trigger["max_markers"] is not None:
+        text += f"; of a trace the first {plural(trigger['max_markers'], 'marker')}"
+    return text if every is None else f"{text}; where none comes, every {every} tokens"
+
+
+def _settings(screen: Screen, document: Document) -> None:
+    """Say how engines serve a fixed budget by themselves, or why they cannot."""
+    if not document["engine_settings"]:
+        screen.items(
+            "Engine settings",
+            [
+                "None: the certified reply is the forced answer. An engine that ends the thinking "
+                "goes on with a visible one, which --on-stop answer certifies."
+            ],
+        )
+        return
+    screen.title("Engine settings")
+    rows = []
+    for setting in document["engine_settings"]:
+        fields = json.dumps(setting["request"])[1:-1]
+        words = [f"{fields} in each request"] if fields else []
+        words.append(f"{' '.join(setting['server'])} at the server")
+        rows.append((setting["engine"], "; ".join(words)))
+    screen.facts(rows)
+    screen.text(
+        "The certificate covers an engine that closes the thinking there as the policy does, with "
+        "its closer and no message before it."
+    )
 
 
 def _expected(document: Document) -> list[tuple[str, str]]:
