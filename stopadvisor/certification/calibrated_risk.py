@@ -75,14 +75,17 @@ def calibrated_risk(
     Returns
     -------
     CalibratedRisk or None
-        None where the refused rule is not among those chosen here.
+        None where the look showed no figure, or none was taken, or the refused rule is not among
+        those chosen here.
 
     Raises
     ------
     PolicyError
         The ledger holds no such look, or the labels are not those of the calibration.
     """
-    certificate = document["certificate"]
+    certificate, look = document["certificate"], document["look"]
+    if look is None or not look.get("opened", True):
+        return None
     is_recorded = False
     for questions in questions_of(source, document):
         is_recorded = True

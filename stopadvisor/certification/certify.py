@@ -7,20 +7,33 @@ lock.  Writes the ledger and nothing else; the policy is returned as a mapping.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from stopadvisor.assessment.assess import FitAssessment, assess
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.settings import SettingsOverrides, alpha_remark
 from stopadvisor.certification.calibration import Calibration, calibrate, check_questions
 from stopadvisor.certification.export import policy_content
-from stopadvisor.certification.looks import PlannedLook, TakenLook, plan_look, take, without_used
+from stopadvisor.certification.looks import (
+    PlannedLook,
+    deploy_request,
+    plan_look,
+    show_fit,
+    spent_in_fit,
+    take,
+)
+from stopadvisor.certification.refusals import refused_beforehand, without_figures
 from stopadvisor.policy.frozen import build_policy
-from stopadvisor.runs.ledger import Look, record_result
+from stopadvisor.probes.grouping import calibration_rows
+from stopadvisor.runs.access import opened_rows
+from stopadvisor.runs.ledger import Look, record_refusal, record_result
 from stopadvisor.runs.results import read_assessment
 from stopadvisor.runs.sources import Source
+from stopadvisor.stats.bounds import NotCertified
 
 __all__ = ["Certification", "CertifyRequest", "Plan", "certify", "plan_choice"]
 
@@ -34,8 +47,19 @@ class CertifyRequest:
     allow_truncated: bool = False
     looks: int | None = None
     """Looks planned at these questions, which share delta; None for as many as before."""
+    later_alphas: tuple[float, ...] = ()
+    """Alphas of later looks, declared with the first one."""
     fresh: bool = False
-    """Only questions that no look has used."""
+    """Certify on questions that no look has used alone; used ones join the fit questions."""
+
+    def __post_init__(self) -> None:
+        for alpha in self.later_alphas:
+            Settings(alpha=alpha)  # raises where it is out of range
+
+    @property
+    def planned_looks(self) -> int | None:
+        """Looks planned, those that are declared by their alpha among them."""
+        return len(self.later_alphas) + 1 if self.later_alphas else self.looks
 
     def settings(self, source: Source) -> Settings:
         """Complete settings, before planned looks share delta."""
@@ -60,7 +84,8 @@ class Certification:
 
     assessment: FitAssessment
     calibration: Calibration
-    look: Look
+    look: Look | None
+    """None where it was certain beforehand that nothing would be exported."""
     content: Mapping[str, Any]
     """Of the policy; one that never stops where nothing was certified."""
     remarks: tuple[str, ...]
@@ -84,33 +109,77 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
     """
     plan = plan_choice(source, request)
     assessment, choice = plan.assessment, plan.assessment.choice
+    refusal = refused_beforehand(choice, plan.look.questions)
+    if refusal is not None:
+        created = record_refusal(source.folder, plan.look.request.request)
+        calibration = _unopened(plan, refusal)
+        content = _policy(plan, calibration, None, created)
+        remarks = _remarks(assessment, content, ())
+        return Certification(assessment, calibration, None, content, tuple(remarks))
+    show_fit(assessment.source, "calibrate")
     (taken,) = take(plan.look)
-    look = taken.look
-    assert look.test_delta == choice.settings.delta
+    assert taken.look.test_delta == choice.settings.delta
     calibration = calibrate(choice, taken.questions)
-    record_result(source.folder, look, certified=calibration.rule is not None)
-    content = build_policy(
-        policy_content(
-            source, choice, calibration, assessment.profile, look, alpha=choice.settings.alpha
-        )
-    )
-    remarks = _remarks(assessment, content, taken)
+    look = record_result(source.folder, taken.look, certified=calibration.rule is not None)
+    if not look.opened:
+        calibration = without_figures(calibration, choice.settings, choice)
+    content = _policy(plan, calibration, look, look.created)
+    remarks = _remarks(assessment, content, taken.remarks)
     return Certification(assessment, calibration, look, content, tuple(remarks))
 
 
-def plan_choice(source: Source, request: CertifyRequest) -> Plan:
-    """Choose on fit questions what is to be tested; opens nothing."""
-    view = without_used(source, ("calibration",)) if request.fresh else source
-    table, settings = view.part("calibration"), request.settings(source)
-    asked = {"protocol": "deploy", **asdict(settings)}
-    del asked["delta"]
-    look = plan_look(view, table, asked, delta=settings.delta, looks=request.looks)
+def _unopened(plan: Plan, refusal: NotCertified) -> Calibration:
+    """A calibration that opened no question."""
+    source, choice = plan.assessment.source, plan.assessment.choice
+    nothing = opened_rows(source, np.zeros(source.table.n_questions, bool)).as_calibration()
+    advised = choice.advised.scorer.family if choice.advised else None
+    n = int(calibration_rows(plan.look.questions).size)
+    return Calibration(None, refusal, (), nothing, advised, n)
+
+
+def _policy(
+    plan: Plan, calibration: Calibration, look: Look | None, created: str
+) -> Mapping[str, Any]:
+    assessment = plan.assessment
+    return build_policy(
+        policy_content(
+            assessment.source,
+            assessment.choice,
+            calibration,
+            assessment.profile,
+            look,
+            alpha=assessment.choice.settings.alpha,
+            created=created,
+        )
+    )
+
+
+def plan_choice(
+    source: Source, request: CertifyRequest, *, later: Sequence[Mapping[str, Any]] = ()
+) -> Plan:
+    """Choose on fit questions what is to be tested; opens nothing.
+
+    Parameters
+    ----------
+    later : sequence of mapping
+        Looks that are declared with this one, beside those of the request.
+    """
+    settings = request.settings(source)
+    asked = deploy_request(settings)
+    view = spent_in_fit(source, asked) if request.fresh else source
+    table = view.part("calibration")
+    later = [*later, *(asked | {"alpha": alpha} for alpha in request.later_alphas)]
+    look = plan_look(
+        view, table, asked, delta=settings.delta, looks=request.planned_looks, later=later
+    )
     assessment = assess(view, replace(settings, delta=look.test_delta))
     check_questions(assessment.choice, table)
     return Plan(assessment, look)
 
 
-def _remarks(assessment: FitAssessment, content: Mapping[str, Any], taken: TakenLook) -> list[str]:
+def _remarks(
+    assessment: FitAssessment, content: Mapping[str, Any], on_looks: Sequence[str]
+) -> list[str]:
     found, choice = [], assessment.choice
     alpha, accuracy = choice.settings.alpha, choice.full_accuracy
     if not choice.settings.conditional and (remark := alpha_remark(alpha, accuracy)):
@@ -128,7 +197,7 @@ def _remarks(assessment: FitAssessment, content: Mapping[str, Any], taken: Taken
             f"{content['serving']}: the certificate is about lost answers, so look at the saving "
             "before serving it"
         )
-    found += taken.remarks
+    found += on_looks
     if assessment.source.is_archive:
         found.append(
             "the archive holds no natural answers: the full reference is last-checkpoint, and "

@@ -14,7 +14,16 @@ from typing import Any
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.certification.calibration import Calibration, calibrate, entering_rows
 from stopadvisor.certification.certify import CertifyRequest, plan_choice
-from stopadvisor.certification.looks import TakenLook, plan_look, take, without_used
+from stopadvisor.certification.looks import (
+    TakenLook,
+    deploy_request,
+    plan_look,
+    show_fit,
+    take,
+    without_shown_fit,
+    without_used,
+)
+from stopadvisor.certification.refusals import without_figures
 from stopadvisor.certification.transfer import (
     TransferComparison,
     calibrate_transfer,
@@ -75,25 +84,35 @@ def certify_transfer(
     ProbeError
         The run's assessment or ledger cannot be read.
     """
-    view = without_used(source, ("fit", "calibration")) if request.fresh else source
+    used = request.fresh
+    view = without_used(source, ("fit", "calibration")) if used else without_shown_fit(source)
+    n_shown = 0 if used else source.table.n_questions - view.table.n_questions
     table = target_view(view).part("calibration")
     asked = _settings(policy, source, request)
-    plan = plan_look(view, table, _request(policy, asked), delta=asked.delta, looks=request.looks)
+    requested = _request(policy, asked)
+    # Both looks of a comparison are settled before either is taken, and both show their figures.
+    pair = [requested, deploy_request(request.settings(source))] if comparing else []
+    later = [*pair, *(requested | {"alpha": alpha} for alpha in request.later_alphas)]
+    plan = plan_look(
+        view, table, requested, delta=asked.delta, looks=request.planned_looks, later=later
+    )
     settings = replace(asked, delta=plan.test_delta)
     check_budgets(policy, file, view)
     check_transfer(policy.content, view)
     entering_rows(table, settings)
-    trained_here = plan_choice(source, request) if comparing else None
+    trained_here = plan_choice(source, request, later=pair) if comparing else None
     if trained_here is not None:
         check_comparison(policy.content, source)
     taken, *others = take(plan, *([] if trained_here is None else [trained_here.look]))
-    look = taken.look
     calibration = calibrate_transfer(policy.content, view, taken.questions, settings)
-    record_result(source.folder, look, certified=calibration.rule is not None)
+    look = record_result(source.folder, taken.look, certified=calibration.rule is not None)
+    if not look.opened:
+        calibration = without_figures(calibration, settings)
     content = build_policy(transferred_content(policy.content, view, calibration, settings, look))
     comparison = None
     if trained_here is not None:
         choice = trained_here.assessment.choice
+        show_fit(source, "calibrate")
         trained = calibrate(choice, others[0].questions)
         record_result(source.folder, others[0].look, certified=trained.rule is not None)
         comparison = compare(policy.content, source, calibration, choice, trained)
@@ -102,7 +121,7 @@ def certify_transfer(
         calibration,
         look,
         content,
-        tuple(_remarks(policy, view, taken)),
+        tuple(_remarks(policy, view, taken, n_shown)),
         comparison,
         others[0].look if others else None,
     )
@@ -129,13 +148,13 @@ def _request(policy: Policy, settings: Settings) -> dict[str, Any]:
     return asked
 
 
-def _remarks(policy: Policy, target: Source, taken: TakenLook) -> list[str]:
+def _remarks(policy: Policy, target: Source, taken: TakenLook, n_shown: int) -> list[str]:
     found = list(taken.remarks)
     source = policy.content
-    if not target.is_archive and read_assessment(target.folder) is not None:
+    if n_shown:
         found.append(
-            "the fit questions, open to assess before, calibrate here: the certificate takes "
-            "policy and alpha as settled without them"
+            f"{n_shown} fit questions were left out: their outcomes were shown before, so that "
+            "policy and alpha could have been chosen by them (--from before assess uses them too)"
         )
     differs = source["entropy_source"] != target.table.entropy_source
     if differs and policy.reads_logprobs:

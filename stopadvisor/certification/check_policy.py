@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from stopadvisor.arrays import IntArray
+from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.looks import open_rows
 from stopadvisor.certification.verification import (
     Verification,
@@ -27,6 +28,7 @@ from stopadvisor.policy.frozen import MIXED_TASKS, Policy
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import Serving, Weights
 from stopadvisor.runs.archives import names_questions
+from stopadvisor.runs.results import read_assessment
 from stopadvisor.runs.sources import Source
 from stopadvisor.workload.questions import PARTS
 
@@ -173,11 +175,15 @@ def _open(policy: Policy, view: Source, rows: IntArray) -> tuple[OpenQuestions, 
     # Not the policy's own delta: a promise made at 0.001 must not make looking here cheap.
     delta = max(policy.content["certificate"]["delta"], DEFAULT_DELTA)
     request = {"protocol": "verify", "policy": policy.digest}
-    questions, n_looked = open_rows(view, rows, request, delta=delta)
+    assessed = read_assessment(view.folder)
+    # A run that nobody assessed stands to be calibrated for what the policy promises.
+    asked = SettingsOverrides(alpha=policy.content["certificate"]["alpha"])
+    settings = (asked if assessed is None else SettingsOverrides()).settings(assessed)
+    questions, n_looked = open_rows(view, rows, request, delta=delta, standing=settings)
     if not n_looked:
         return questions, []
     return questions, [
         f"{n_looked} of these are calibration questions of {view.folder}: recorded as a "
-        "look, so that a later calibrate there has less confidence (--test-only leaves them "
-        "closed)"
+        f"look; a later calibrate there has less confidence, and may not ask for anything but "
+        f"alpha = {settings.alpha:g} under {settings.serving} (--test-only leaves them closed)"
     ]

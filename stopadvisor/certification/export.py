@@ -26,6 +26,7 @@ from stopadvisor.rules.families import display_threshold
 from stopadvisor.rules.outcomes import Outcome, measure_rule
 from stopadvisor.runs.access import open_test
 from stopadvisor.runs.archives import SIMULATED
+from stopadvisor.runs.chain import timestamp
 from stopadvisor.runs.ledger import Look
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.intervals import exact_interval
@@ -122,9 +123,10 @@ def policy_content(
     choice: RuleBasis,
     calibration: Calibration,
     profile: Profile,
-    look: Look,
+    look: Look | None,
     *,
     alpha: float,
+    created: str | None = None,
 ) -> dict[str, Any]:
     """Fields of the frozen policy, ready for `policy.build_policy`.
 
@@ -134,6 +136,10 @@ def policy_content(
         With a rule: kind ``stop``; without: kind ``full-budget``.
     profile : Profile
         Of the fit questions.
+    look : Look, optional
+        None where none was taken: then there is no rule.
+    created : str, optional
+        In ISO 8601; by default when the look was taken.
     """
     rule = calibration.rule
     manifest = source.manifest
@@ -153,7 +159,7 @@ def policy_content(
         "workload_sha256": source.workload_sha256,
         "versions": _versions(),
         # The look's own, so that the same calibration gives the same digest.
-        "created": look.created,
+        "created": created or (look.created if look else timestamp()),
         "split": _split(source),
     }
     fields |= _rule_fields(rule, source)
@@ -162,6 +168,7 @@ def policy_content(
     fields |= _bound_to(source)
     if rule is None:
         return fields | {"certificate": None, "expected": None, "calibration_features": None}
+    assert look is not None  # what was certified took one
     certificate = rule.certificate
     confidence = look.confidence
     conditional = choice.settings.conditional

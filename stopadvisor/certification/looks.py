@@ -8,8 +8,8 @@ outcome.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,22 @@ from numpy.typing import NDArray
 
 from stopadvisor._version import __version__
 from stopadvisor.assessment.choice import Settings
+from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.outcomes import CalibrationQuestions, OpenQuestions, SealedQuestions
-from stopadvisor.runs.access import closed_questions, opened_rows
-from stopadvisor.runs.ledger import Look, LookRequest, hand_out, looks_at, read_ledger, take_looks
+from stopadvisor.runs.access import closed_questions, opened_rows, unshown_questions
+from stopadvisor.runs.ledger import (
+    Ledger,
+    Look,
+    LookRequest,
+    as_recorded,
+    hand_out,
+    looks_at,
+    read_ledger,
+    record_shown,
+    take_looks,
+)
+from stopadvisor.runs.results import read_assessment
 from stopadvisor.runs.sources import Part, Source, looks_elsewhere
 from stopadvisor.runs.storage import lock_directory
 from stopadvisor.workload.questions import PARTS
@@ -28,16 +40,27 @@ from stopadvisor.workload.questions import PARTS
 __all__ = [
     "PlannedLook",
     "TakenLook",
+    "deploy_request",
     "open_calibration",
     "open_for_paper",
     "open_rows",
     "plan_look",
     "questions_of",
+    "show_fit",
+    "spent_in_fit",
     "take",
+    "without_shown_fit",
     "without_used",
 ]
 
-_CALIBRATION = PARTS.index("calibration")
+_FIT, _CALIBRATION = PARTS.index("fit"), PARTS.index("calibration")
+
+
+def deploy_request(settings: Settings) -> dict[str, Any]:
+    """What the ledger names of a look of `calibrate`: all settings but delta, which is its own."""
+    asked = {"protocol": "deploy", **asdict(settings)}
+    del asked["delta"]
+    return asked
 
 
 # --- Looks of certificates ------------------------------------------------------------------------
@@ -52,6 +75,8 @@ class PlannedLook:
     request: LookRequest
     n_earlier: int
     """Looks that were taken at these questions before."""
+    taken_over: int = 0
+    """Looks of a ledger from before the chain, that this one takes over."""
 
     @property
     def test_delta(self) -> float:
@@ -76,6 +101,7 @@ def plan_look(
     *,
     delta: float,
     looks: int | None,
+    later: Sequence[Mapping[str, Any]] = (),
 ) -> PlannedLook:
     """Settle a look at these calibration questions; opens and records nothing.
 
@@ -91,6 +117,8 @@ def plan_look(
         Of all planned looks together.
     looks : int, optional
         How many are planned; None for as many as the first look at these questions declared.
+    later : sequence of mapping
+        Settings of later looks that are declared with this one.
 
     Raises
     ------
@@ -98,11 +126,12 @@ def plan_look(
         A ledger is damaged.
     """
     earlier = looks_at(source.folder, questions.keys)
+    taken_over = Ledger.read(source.folder).taken_over
     planned = looks or (earlier[0].planned if earlier else None)
     request = {**asked, "data": source.fingerprint(), "version": __version__}
     elsewhere = looks_elsewhere(source, questions.keys)
-    asks = LookRequest(questions.keys, request, delta, planned, elsewhere)
-    return PlannedLook(source, questions, asks, len(earlier))
+    asks = LookRequest(questions.keys, request, delta, planned, elsewhere, later=later)
+    return PlannedLook(source, questions, asks, len(earlier), taken_over)
 
 
 def take(*planned: PlannedLook) -> list[TakenLook]:
@@ -117,16 +146,21 @@ def take(*planned: PlannedLook) -> list[TakenLook]:
     """
     looks = take_looks(planned[0].source.folder, [plan.request for plan in planned])
     return [
-        TakenLook(look, hand_out(plan.questions, look), _remarks(look, plan.n_earlier))
+        TakenLook(look, hand_out(plan.questions, look), _remarks(look, plan))
         for plan, look in zip(planned, looks, strict=True)
     ]
 
 
-def _remarks(look: Look, n_earlier: int) -> tuple[str, ...]:
+def _remarks(look: Look, plan: PlannedLook) -> tuple[str, ...]:
     found = []
-    if n_earlier:
+    if plan.taken_over:
         found.append(
-            f"these calibration questions were looked at before ({n_earlier} recorded); every "
+            f"the run's ledger is from before it was a hash chain: its {plan.taken_over} look(s) "
+            "were taken over, which is recorded, and count as looks that showed their figures"
+        )
+    if plan.n_earlier:
+        found.append(
+            f"these calibration questions were looked at before ({plan.n_earlier} recorded); every "
             "further look leaves a certificate less confidence"
         )
     if look.elsewhere:
@@ -138,30 +172,90 @@ def _remarks(look: Look, n_earlier: int) -> tuple[str, ...]:
     return tuple(found)
 
 
+def spent_in_fit(source: Source, asked: Mapping[str, Any]) -> Source:
+    """The source with calibration questions that a look has used, or their groups, in the fit part.
+
+    Parameters
+    ----------
+    asked : mapping
+        Of the look that is to be taken.  Where it was taken already, its own questions stay where
+        they were, so that it is found again.
+
+    Raises
+    ------
+    CalibrationError
+        No calibration question is left.
+    """
+    looks, asked = read_ledger(source.folder), as_recorded(asked)
+    for n in reversed(range(1, len(looks))):
+        view = _spent(source, looks[:n])
+        taken = {**asked, "data": view.fingerprint(), "version": __version__}
+        keys = set(view.part("calibration").keys)
+        if (set(looks[n].questions), dict(looks[n].request)) == (keys, taken):
+            return view
+    view = _spent(source, looks)
+    if looks and not view.part("calibration").n_questions:
+        n_used = int((source.parts == _CALIBRATION).sum())
+        raise CalibrationError(_NONE_LEFT.format(n_used))
+    return view
+
+
+_NONE_LEFT = (
+    "--fresh: all {} calibration questions were looked at already; add labelled questions and "
+    "probe them into the same run"
+)
+
+
+def _spent(source: Source, looks: Sequence[Look]) -> Source:
+    rows = _used_rows(source, {key for look in looks for key in look.questions})
+    rows &= source.parts == _CALIBRATION
+    return replace(source, parts=np.where(rows, _FIT, source.parts).astype(np.int8))
+
+
 def without_used(source: Source, names: Sequence[Part]) -> Source:
-    """The source without the questions of these parts that a look has used, or their groups.
+    """The source without questions of these parts that were looked at or shown, or their groups.
 
     Raises
     ------
     CalibrationError
         Nothing is left.
     """
-    table = source.table
-    used = {key for look in read_ledger(source.folder) for key in look.questions}
-    groups = {g for g, k in zip(table.groups, table.keys, strict=True) if k in used}
+    ledger = Ledger.read(source.folder)
+    used = {key for look in ledger.looks for key in look.questions} | ledger.shown
     among = np.isin(source.parts, [PARTS.index(name) for name in names])
-    spent = np.array([g in groups for g in table.groups]) & among
-    left = int(among.sum() - spent.sum())
-    if used and not left:
-        raise CalibrationError(
-            f"--fresh: all {int(spent.sum())} calibration questions were looked at already; add "
-            "labelled questions and probe them into the same run"
-        )
-    return replace(source, table=table.take(~spent), parts=source.parts[~spent])
+    spent = _used_rows(source, used) & among
+    if used and spent.sum() == among.sum():
+        raise CalibrationError(_NONE_LEFT.format(int(spent.sum())))
+    return _without(source, spent)
+
+
+def without_shown_fit(source: Source) -> Source:
+    """The source without fit questions whose outcomes were shown, or their groups."""
+    shown = Ledger.read(source.folder).shown
+    return _without(source, _used_rows(source, shown) & (source.parts == _FIT))
+
+
+def _used_rows(source: Source, used: Collection[str]) -> NDArray[np.bool_]:
+    """Rows of these questions, and of their groups."""
+    table = source.table
+    groups = {g for g, k in zip(table.groups, table.keys, strict=True) if k in used}
+    return np.array([g in groups for g in table.groups], dtype=bool)
+
+
+def _without(source: Source, rows: NDArray[np.bool_]) -> Source:
+    return replace(source, table=source.table.take(~rows), parts=source.parts[~rows])
+
+
+def show_fit(source: Source, by: str) -> None:
+    """Record that outcomes of the fit questions are shown, so that none of them certifies later.
+
+    Whoever calls holds the run's lock.
+    """
+    record_shown(source.folder, source.part("fit").keys, by)
 
 
 def questions_of(source: Source, calibration: Mapping[str, Any]) -> Iterator[CalibrationQuestions]:
-    """What each look that may be a calibration's has opened, the last look first.
+    """What each look that may be a calibration's has shown, the last look first.
 
     Parameters
     ----------
@@ -173,9 +267,12 @@ def questions_of(source: Source, calibration: Mapping[str, Any]) -> Iterator[Cal
     ProbeError
         The ledger is damaged.
     """
+    if calibration["look"] is None:
+        return
     wanted = (calibration["look"]["number"], calibration["delta"], calibration["alpha"])
     for look in reversed(read_ledger(source.folder)):
-        if (look.number, look.delta, look.request.get("alpha")) == wanted:
+        found = (look.number, look.delta, look.request.get("alpha"))
+        if look.opened and found == wanted:
             keys = set(look.questions)
             rows = np.array([key in keys for key in source.table.keys])
             yield hand_out(source.table.take(rows), look)
@@ -185,7 +282,12 @@ def questions_of(source: Source, calibration: Mapping[str, Any]) -> Iterator[Cal
 
 
 def open_rows(
-    source: Source, rows: NDArray[Any], asked: Mapping[str, Any], *, delta: float
+    source: Source,
+    rows: NDArray[Any],
+    asked: Mapping[str, Any],
+    *,
+    delta: float,
+    standing: Settings | None = None,
 ) -> tuple[OpenQuestions, int]:
     """Open some questions, with a look at the calibration questions among them.
 
@@ -198,42 +300,57 @@ def open_rows(
     delta : float
         Error probability that the look takes from later certificates; that of the earlier looks
         where they were planned.
+    standing : Settings, optional
+        With which `calibrate` may still certify here, because they were settled before anything
+        was shown; the assessment's, or the defaults, where none are given.
 
     Returns
     -------
     questions : OpenQuestions
     n_looked : int
-        Calibration questions of a look that was not in the ledger before; 0 for archives.
+        Calibration questions of a look that was not in the ledger before.
 
     Raises
     ------
     CalibrationError
         The planned looks are used up, or no confidence is left.
     """
-    keys = source.table.take(rows).take(source.parts[rows] == _CALIBRATION).keys
+    opening = source.table.take(rows)
+    keys = opening.take(source.parts[rows] == _CALIBRATION).keys
+    fit_keys = opening.take(source.parts[rows] == _FIT).keys
     n_looked = 0
-    if keys and not source.is_archive:
+    if fit_keys:
+        with lock_directory(source.folder):
+            record_shown(source.folder, fit_keys, str(asked.get("protocol", "study")))
+    if keys:
+        if standing is None:
+            standing = SettingsOverrides().settings(read_assessment(source.folder))
         with lock_directory(source.folder):
             earlier = looks_at(source.folder, keys)
             planned = earlier[0].planned if earlier else None
             shared = earlier[0].delta if planned else delta
             request = {**asked, "data": source.fingerprint()}
-            (look,) = take_looks(source.folder, [LookRequest(keys, request, shared, planned)])
+            later = [deploy_request(standing)]
+            ask = LookRequest(keys, request, shared, planned, shows=True, later=later)
+            (look,) = take_looks(source.folder, [ask])
         if look not in earlier:
             n_looked = len(set(keys))
     return opened_rows(source, rows), n_looked
 
 
-def open_calibration(source: Source, asked: Mapping[str, Any], *, delta: float) -> None:
-    """Enter a look at all calibration questions, unless every one was looked at before.
+def open_calibration(
+    source: Source, asked: Mapping[str, Any], *, delta: float, standing: Settings | None = None
+) -> None:
+    """Enter a look at all calibration questions, unless all of them were shown before.
 
     Raises
     ------
     CalibrationError
         As `open_rows`.
     """
-    if closed_questions(source):
-        open_rows(source, source.parts == _CALIBRATION, asked, delta=delta)
+    if unshown_questions(source):
+        rows = source.parts == _CALIBRATION
+        open_rows(source, rows, asked, delta=delta, standing=standing)
 
 
 def open_for_paper(source: Source, settings: Settings, *, allowed: bool) -> None:
@@ -242,7 +359,7 @@ def open_for_paper(source: Source, settings: Settings, *, allowed: bool) -> None
     Parameters
     ----------
     allowed : bool
-        Whether a look may be entered for it.
+        Whether a look may be entered for it; an archive needs no leave, but the look is entered.
 
     Raises
     ------
@@ -262,4 +379,6 @@ def open_for_paper(source: Source, settings: Settings, *, allowed: bool) -> None
             "confidence"
         )
     asked = {"protocol": "paper", "alpha": settings.alpha, "serving": settings.serving}
-    open_calibration(source, asked, delta=settings.delta)
+    # As `calibrate` will read them from the paper's assessment.
+    standing = Settings(alpha=settings.alpha, delta=settings.delta, serving=settings.serving)
+    open_calibration(source, asked, delta=settings.delta, standing=standing)

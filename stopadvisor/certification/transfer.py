@@ -202,6 +202,8 @@ def transferred_content(
     fields = policy_content(
         target_view(target), basis, calibration, shape, look, alpha=settings.alpha
     )
+    if not look.opened:
+        fields["profile"] = None  # of calibration questions, and a failed look shows nothing
     source_model = content["model"]
     # Rows of another archive are no names: they would be taken for rows of this one.
     named = source_model is not None or content["workload_sha256"] == target.workload_sha256

@@ -21,7 +21,7 @@ from stopadvisor.assessment.assess import FitAssessment, assess
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.measured import measured_settings, remark_on_serving
 from stopadvisor.assessment.remarks import remarks_on_promise, remarks_on_sample
-from stopadvisor.certification.looks import open_for_paper
+from stopadvisor.certification.looks import open_for_paper, show_fit
 from stopadvisor.cli.model import ModelOptions, open_engine
 from stopadvisor.cli.options import PATH, emit
 from stopadvisor.cli.page import Command
@@ -38,7 +38,7 @@ from stopadvisor.paper.assess import PaperAssessment, assess_paper
 from stopadvisor.report.documents.assess import assessment_document
 from stopadvisor.report.text.assess import PAPER_FLAW, show_assessment
 from stopadvisor.runs.sources import ASSESSMENT, Source, open_source
-from stopadvisor.runs.storage import write_json_atomically
+from stopadvisor.runs.storage import lock_directory, write_json_atomically
 
 __all__ = ["AssessOptions", "command", "run"]
 
@@ -157,6 +157,8 @@ def run(options: AssessOptions, out: TextIO, err: TextIO) -> int:
         is_paper, settings = options.protocol == "paper", options.settings
         if served and options.serving_is_open:
             settings = measured_settings(settings, server, paper=is_paper)
+        with lock_directory(source.folder):
+            show_fit(source, "assess")
         if is_paper:
             open_for_paper(source, settings, allowed=options.open_calibration)
             assessment: FitAssessment | PaperAssessment = assess_paper(

@@ -83,7 +83,18 @@ _certificate = option("Certificate")
     type=COUNT,
     help="Looks you plan to take at these calibration questions; they share delta.",
 )
-@_certificate("--fresh", is_flag=True, help="Only calibration questions that no look has used yet.")
+@_certificate(
+    "--later-alpha",
+    "later_alphas",
+    type=float,
+    multiple=True,
+    help="Alpha of a further look, declared now: all share delta, and each shows its figures.",
+)
+@_certificate(
+    "--fresh",
+    is_flag=True,
+    help="Only calibration questions that no look has used yet; used ones join the fit questions.",
+)
 @_certificate(
     "--allow-truncated",
     is_flag=True,
@@ -118,12 +129,14 @@ def command(path: Path | None, **params: Any) -> int:
     """Certify a threshold on calibration questions of RUN and write the frozen policy.
 
     Without RUN: the run assessed last.  Every call is a look at the calibration questions and is
-    recorded; a second, different one leaves less confidence.  Exit code 3: nothing was certified,
-    and the policy written never stops.
+    recorded; a second, different one is for after a failure, and leaves less confidence.  Exit
+    code 3: nothing was certified, and the policy written never stops.
     """
     request = take(CertifyRequest, params, overrides=overrides(params))
     output = take(OutputOptions, params)
     options = CalibrateOptions(path, request, output=output, **params)
+    if request.later_alphas and request.looks is not None:
+        raise click.UsageError("--later-alpha counts the looks, so --looks beside it means nothing")
     if options.compare and options.source_policy is None:
         raise click.UsageError("--compare belongs to --from POLICY")
     if options.source_policy is not None and request.overrides.families and not options.compare:

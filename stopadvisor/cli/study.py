@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 import click
 
-from stopadvisor.certification.looks import open_calibration
+from stopadvisor.certification.looks import open_calibration, show_fit
 from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, Parsed, declare, emit, take
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on, time_left
@@ -32,6 +32,7 @@ from stopadvisor.report.documents.study import (
 )
 from stopadvisor.report.text.study import show_list, show_skipped, show_study
 from stopadvisor.runs.sources import Source, newest_source, open_source
+from stopadvisor.runs.storage import lock_directory
 from stopadvisor.studies.batch import own_options, run_studies
 from stopadvisor.studies.registry import STUDIES, run_study
 from stopadvisor.studies.study import StudyOptions, StudyResult
@@ -155,8 +156,11 @@ def _sources(options: StudyCommandOptions, err: TextIO) -> list[Source]:
         sources = [newest_source()]
         with progress_on(err, quiet=options.output.quiet) as progress:
             progress.remark(f"studying {sources[0].folder}")
-    if options.open_calibration:
-        for source in sources:
+    for source in sources:
+        with lock_directory(source.folder):
+            show_fit(source, "study")
+        # Studies show all of an archive; a certificate that comes later pays for it.
+        if options.open_calibration or source.is_archive:
             open_calibration(source, {"study": options.name}, delta=options.study.delta)
     return sources
 

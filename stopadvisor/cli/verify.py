@@ -81,7 +81,7 @@ def command(policy: Path, probes: Path, price: Weights | None, **params: Any) ->
 def run(options: VerifyOptions, out: TextIO, err: TextIO) -> int:
     """Verify and report."""
     policy = load_policy(options.policy)
-    source = open_source(options.probes, keep=False)
+    source = open_source(options.probes)
     with progress_on(err, quiet=options.output.quiet) as progress:
         checked = check_policy(policy, str(options.policy), source, options.request)
         for remark in checked.remarks:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable, OpenQuestions
-from stopadvisor.runs.ledger import looks_at
+from stopadvisor.runs.ledger import Ledger
 from stopadvisor.runs.sources import Source
 from stopadvisor.workload.questions import PARTS
 
@@ -30,6 +30,7 @@ __all__ = [
     "opened_calibration",
     "opened_rows",
     "paper_view",
+    "unshown_questions",
     "view",
 ]
 
@@ -62,11 +63,18 @@ def is_opened(source: Source) -> bool:
 
 
 def closed_questions(source: Source) -> set[str]:
-    """Keys of the calibration questions that nobody has looked at; see `is_opened`."""
-    if source.is_archive:
-        return set()
-    keys = source.part("calibration").keys
-    return set(keys) - {key for look in looks_at(source.folder, keys) for key in look.questions}
+    """Keys of the calibration questions of which nobody has seen an outcome; see `is_opened`.
+
+    A look that failed, and showed nothing but that, opens none.
+    """
+    return set() if source.is_archive else unshown_questions(source)
+
+
+def unshown_questions(source: Source) -> set[str]:
+    """Keys of the calibration questions of which no look on record showed an outcome."""
+    ledger = Ledger.read(source.folder)
+    shown = {key for look in ledger.looks if look.opened for key in look.questions}
+    return set(source.part("calibration").keys) - shown - ledger.shown
 
 
 def opened_rows(source: Source, rows: NDArray[Any]) -> OpenQuestions:

@@ -32,10 +32,13 @@ __all__ = [
     "Ledger",
     "Look",
     "LookRequest",
+    "as_recorded",
     "hand_out",
     "looks_at",
     "read_ledger",
+    "record_refusal",
     "record_result",
+    "record_shown",
     "take_looks",
 ]
 
@@ -70,6 +73,10 @@ class Look:
     created: str
     elsewhere: int = 0
     """Looks by then at other questions of this run, or at these questions in neighbouring runs."""
+    shows: bool = False
+    """Whether its figures were to be shown whatever came of it."""
+    later: tuple[Mapping[str, Any], ...] = ()
+    """Settings that later looks may take, declared with this one."""
     head: str = ""
     """Digest of its entry: the head of the ledger's chain when it was taken."""
     certified: bool | None = None
@@ -79,6 +86,11 @@ class Look:
     def test_delta(self) -> float:
         """Error probability that this look may use up."""
         return self.delta if self.planned is None else self.delta / self.planned
+
+    @property
+    def opened(self) -> bool:
+        """Whether figures of its questions were shown; else at most that it failed."""
+        return self.shows or self.certified is True
 
     @property
     def confidence(self) -> float:
@@ -96,6 +108,8 @@ class Ledger:
     entries: tuple[Entry, ...]
     """The chain, oldest first."""
     looks: tuple[Look, ...]
+    shown: frozenset[str] = frozenset()
+    """Keys of questions whose outcomes were shown as those of fit questions."""
     taken_over: int = 0
     """Looks in a file from before the chain, which the next entry will take over."""
 
@@ -138,7 +152,7 @@ class Ledger:
                     f"{path}: the ledger of looks is an older or another one than {where} notes: "
                     f"it does not hold the entry {head[:8]}; {_PUT_BACK}"
                 )
-        return cls(tuple(entries), looks, len(looks) if is_old else 0)
+        return cls(tuple(entries), looks, _shown_in(entries), len(looks) if is_old else 0)
 
     @property
     def head(self) -> str | None:
@@ -149,7 +163,7 @@ class Ledger:
         """Put further entries at the end; an old file becomes a chain by the way."""
         entries = extend(self.entries, bodies)
         write_chain(folder / LEDGER, entries)
-        return Ledger(tuple(entries), _looks_of(entries))
+        return Ledger(tuple(entries), _looks_of(entries), _shown_in(entries))
 
 
 def _looks_of(entries: Sequence[Entry]) -> tuple[Look, ...]:
@@ -158,21 +172,31 @@ def _looks_of(entries: Sequence[Entry]) -> tuple[Look, ...]:
     for entry in entries:
         if entry["kind"] == "look":
             values = {k: v for k, v in entry.items() if k not in ("kind", "previous", "digest")}
-            values["questions"] = tuple(values["questions"])
+            for name in ("questions", "later"):
+                values[name] = tuple(values.get(name, ()))
             head = entry["digest"]
             found.append(Look(**values, head=head, certified=results.get(head)))
     return tuple(found)
 
 
+def _shown_in(entries: Sequence[Entry]) -> frozenset[str]:
+    return frozenset(
+        key for entry in entries if entry["kind"] == "shown" for key in entry["questions"]
+    )
+
+
 def _take_over(data: bytes, rows: Sequence[Mapping[str, Any]]) -> list[Entry]:
-    """Make a chain of a ledger from before there was one; its first entry says so."""
+    """Make a chain of a ledger from before there was one; its first entry says so.
+
+    Every look showed its figures then, whatever came of it.
+    """
     first = {
         "kind": "taken over",
         "sha256": hashlib.sha256(data).hexdigest(),
         "looks": len(rows),
         "created": timestamp(),
     }
-    return extend([], [first, *({"kind": "look", **row} for row in rows)])
+    return extend([], [first, *({"kind": "look", "shows": True, **row} for row in rows)])
 
 
 def _calibrated_head(folder: Path) -> str | None:
@@ -231,26 +255,37 @@ class LookRequest:
     """Looks declared beforehand, to share delta; must come with the first look."""
     elsewhere: int = 0
     """Looks at these questions that neighbouring runs recorded."""
+    shows: bool = False
+    """Whether outcomes will be shown, instead of tested for a certificate."""
+    later: Sequence[Mapping[str, Any]] = ()
+    """Settings of later looks that are declared with this one; a part of a request each."""
 
 
 def take_looks(folder: Path, asks: Sequence[LookRequest]) -> list[Look]:
     """Record looks, all of them or none, and return what each may claim.
 
     The same request on the same questions is the same look: its outcome is known already.  The
-    union bound over looks is sound where a further look depends on the earlier ones only through
-    whether they certified; whoever tunes a request on printed calibration figures needs fresh
-    questions.
+    union bound over looks is sound where no request depends on calibration figures.  So a look for
+    a certificate comes after failures alone, of which nothing was shown; or with settings that
+    were declared, or tested, before any figure was shown.
 
     Raises
     ------
     CalibrationError
-        Planned looks are used up, declared too late, or no confidence is left.
+        Figures of these questions were shown before; planned looks are used up or declared too
+        late; or no confidence is left.
     ProbeError
         As `Ledger.read`.
     """
     ledger = Ledger.read(folder)
     looks, found = list(ledger.looks), []
     for ask in asks:
+        spoilt = ledger.shown & set(ask.questions)
+        if spoilt and not ask.shows:
+            raise CalibrationError(
+                f"{len(spoilt)} of these questions served as fit questions, which shows their "
+                f"outcomes, e.g. {min(spoilt)!r}: they can certify nothing; say --fresh"
+            )
         look = _next_look(looks, ask)
         if look not in looks:
             looks.append(look)
@@ -261,12 +296,45 @@ def take_looks(folder: Path, asks: Sequence[LookRequest]) -> list[Look]:
     return [ledger.looks[index] for index in found]
 
 
-def record_result(folder: Path, look: Look, *, certified: bool) -> None:
-    """Record whether a look ended in a certificate, before anybody is told."""
+def record_result(folder: Path, look: Look, *, certified: bool) -> Look:
+    """Record whether a look ended in a certificate, before anybody is told; return it so."""
     ledger = Ledger.read(folder)
-    recorded = next(found for found in ledger.looks if found.head == look.head)
-    if recorded.certified is None:
-        ledger.write(folder, [{"kind": "result", "look": look.head, "certified": certified}])
+    place = [found.head for found in ledger.looks].index(look.head)
+    if ledger.looks[place].certified is None:
+        body = {"kind": "result", "look": look.head, "certified": certified}
+        ledger = ledger.write(folder, [body])
+    return ledger.looks[place]
+
+
+def record_shown(folder: Path, questions: Iterable[str], by: str) -> None:
+    """Record that outcomes of questions are shown as fit questions, in so far as it is new.
+
+    Parameters
+    ----------
+    by : str
+        The command, as the ledger is to name it.
+    """
+    ledger = Ledger.read(folder)
+    new = sorted(set(questions) - ledger.shown)
+    if new:
+        body = {"kind": "shown", "by": by, "questions": new, "created": timestamp()}
+        ledger.write(folder, [body])
+
+
+def record_refusal(folder: Path, request: Mapping[str, Any]) -> str:
+    """Record that a request was refused without a look, once; return when that was."""
+    ledger = Ledger.read(folder)
+    plain = as_recorded(request)
+    for entry in ledger.entries:
+        if entry["kind"] == "refused" and entry["request"] == plain:
+            return str(entry["created"])
+    body = {"kind": "refused", "request": plain, "created": timestamp()}
+    return str(ledger.write(folder, [body]).entries[-1]["created"])
+
+
+def as_recorded(request: Mapping[str, Any]) -> dict[str, Any]:
+    """A request as it will be read back: tuples become lists."""
+    return dict(json.loads(json.dumps(dict(request))))
 
 
 def _body(look: Look) -> Entry:
@@ -294,8 +362,7 @@ def _next_look(looks: Sequence[Look], ask: LookRequest) -> Look:
     """The look that was taken already, or the next one."""
     keys = tuple(sorted(set(ask.questions)))
     earlier = _at(looks, keys)
-    # As it will be read back: tuples become lists.
-    request = json.loads(json.dumps(dict(ask.request)))
+    request, later = as_recorded(ask.request), tuple(map(as_recorded, ask.later))
     delta, planned = ask.delta, ask.planned
     for look in earlier:
         same = (look.questions, dict(look.request), look.delta) == (keys, request, delta)
@@ -318,6 +385,8 @@ def _next_look(looks: Sequence[Look], ask: LookRequest) -> Look:
             f"all {planned} planned looks at these calibration questions are used up; add labels "
             "and calibrate on the new ones with --fresh"
         )
+    if not ask.shows:
+        _check_unseen(earlier, request)
     spent = delta if planned is not None else delta + sum(look.delta for look in earlier)
     if spent >= 1:
         raise CalibrationError(
@@ -325,7 +394,45 @@ def _next_look(looks: Sequence[Look], ask: LookRequest) -> Look:
             "on the new ones with --fresh"
         )
     elsewhere = ask.elsewhere + len(looks) - len(earlier)
-    return Look(number, planned, delta, spent, request, keys, timestamp(), elsewhere)
+    # The last planned look may show its figures, because no other can come after it.
+    shows = ask.shows or bool(later) or number == planned
+    return Look(number, planned, delta, spent, request, keys, timestamp(), elsewhere, shows, later)
+
+
+_DATA = ("data", "version")
+"""What of a request is no setting: the probes, and the package."""
+
+
+def _check_unseen(earlier: Sequence[Look], request: Mapping[str, Any]) -> None:
+    """Refuse settings that may have been chosen by figures of these calibration questions."""
+    for place, look in enumerate(earlier):
+        if look.opened and not any(_allows(past, request) for past in earlier[: place + 1]):
+            what = (
+                "ended in a certificate"
+                if look.certified
+                else f"showed their outcomes ({', '.join(_who(look))})"
+            )
+            raise CalibrationError(
+                f"look {look.number} at these calibration questions, of {look.created[:10]}, "
+                f"{what}: other settings could have been chosen by what it showed, and a "
+                "certificate of theirs would promise more than it holds. Add labelled questions "
+                "and say --fresh, or declare further settings with the first look (--later-alpha)"
+            )
+
+
+def _allows(look: Look, request: Mapping[str, Any]) -> bool:
+    """Whether a look had these settings, or declared them."""
+    own = {key: value for key, value in look.request.items() if key not in _DATA}
+    return any(
+        all(key in request and request[key] == value for key, value in row.items())
+        for row in (own, *look.later)
+    )
+
+
+def _who(look: Look) -> list[str]:
+    """Who looked, as the ledger names it."""
+    names = ("protocol", "study")
+    return [str(look.request[name]) for name in names if name in look.request] or ["older ledger"]
 
 
 def _at(looks: Sequence[Look], questions: Sequence[str]) -> list[Look]:

@@ -19,7 +19,7 @@ from stopadvisor.certification.looks import (
 )
 from stopadvisor.errors import CalibrationError
 from stopadvisor.runs.access import closed_questions, open_all, opened_rows
-from stopadvisor.runs.ledger import read_ledger
+from stopadvisor.runs.ledger import read_ledger, record_result
 from stopadvisor.runs.sources import Source, open_source
 from stopadvisor.workload.questions import PARTS
 from tests.material import make_run
@@ -54,10 +54,14 @@ def test_a_calibration_finds_what_its_look_opened(source: Source) -> None:
     questions = source.part("calibration")
     half = questions.take(np.arange(questions.n_questions) < 10)
     for part in (half, questions):
-        take(plan_look(source, part, {"alpha": 0.1}, delta=0.1, looks=None))
+        (taken,) = take(plan_look(source, part, {"alpha": 0.1}, delta=0.1, looks=None))
+        record_result(source.folder, taken.look, certified=part is half)
     document = {"look": {"number": 1}, "delta": 0.1, "alpha": 0.1}
     assert [found.keys for found in questions_of(source, document)] == [half.keys]
     assert list(questions_of(source, document | {"alpha": 0.2})) == []
+    # The second look failed, and shows nothing.
+    assert list(questions_of(source, document | {"look": {"number": 2}})) == []
+    assert list(questions_of(source, document | {"look": None})) == []
 
 
 def test_outcomes_shown_without_a_certificate_are_a_look(source: Source) -> None:

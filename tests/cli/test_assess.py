@@ -271,7 +271,9 @@ def test_paper_protocol_on_a_run_needs_a_look(call: Call) -> None:
     assessed(call, "runs/sums", "--protocol", "paper")
     assert len(read_ledger(Path("runs/sums"))) == 1
 
-    _, out, _ = call("runs/sums", "--json", *FAST, command="calibrate")
+    # Settings that stood before are charged; others could have been chosen by what was shown.
+    assert "showed their outcomes (paper)" in refused(call, "runs/sums", *FAST, command="calibrate")
+    _, out, _ = call("runs/sums", "--json", command="calibrate")
     assert json.loads(out)["confidence"] == pytest.approx(0.9)
 
 
@@ -281,9 +283,18 @@ def test_paper_protocol_is_open_after_calibrate(call: Call) -> None:
     assert len(read_ledger(Path("runs/sums"))) == 1
 
 
-def test_archives_are_open_to_all(call: Call) -> None:
-    assessed(call, "raw.npz", "--protocol", "paper")
-    assert list(Path("runs").glob("raw-archive-*/ledger.json")) == []
+def test_what_is_shown_of_an_archive_is_charged(call: Call) -> None:
+    for _ in range(2):
+        assessed(call, "raw.npz", "--protocol", "paper", "--alpha", "0.3")  # needs no leave
+    (folder,) = Path("runs").glob("raw-archive-*")
+    (look,) = read_ledger(folder)
+    assert (look.request["protocol"], look.opened) == ("paper", True)
+    line = refused(call, "raw.npz", "--alpha", "0.25", command="calibrate")
+    assert "showed their outcomes (paper)" in line
+    _, out, _ = call("raw.npz", "--json", command="calibrate")
+    found = json.loads(out)
+    assert (found["alpha"], found["look"]["number"]) == (0.3, 2)
+    assert found["confidence"] == pytest.approx(0.9)
 
 
 # --- Workloads and regrading ----------------------------------------------------------------------

@@ -81,7 +81,7 @@ def test_after_calibrate_the_certificate_is_on_the_page(run: Path, call: Call) -
     assert json.loads(out)["certified"] is True
     assert "Certified" in (run / "report.html").read_text(encoding="utf-8")
     elsewhere = run.parent / "elsewhere.joblib"  # no page of this run will show it
-    code, _, err = call(run, "--alpha", "0.2", "--out", elsewhere, command="calibrate")
+    code, _, err = call(run, "--out", elsewhere, command="calibrate")
     assert code == 0
     assert "from before this calibration" not in err
 

@@ -123,7 +123,7 @@ def test_the_ledger_hands_out_what_a_look_is_about(tmp_path: Path) -> None:
         hand_out(sealed, look)
     with pytest.raises(CalibrationError, match="nobody has looked"):
         open_all(source)
-    (look,) = take_looks(source.folder, [LookRequest(sealed.keys, {}, 0.05)])
+    (look,) = take_looks(source.folder, [LookRequest(sealed.keys, {}, 0.05, shows=True)])
     assert isinstance(look, Look)
     found = hand_out(sealed, look)
     assert type(found) is CalibrationQuestions

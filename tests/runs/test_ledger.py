@@ -19,7 +19,9 @@ from stopadvisor.runs.ledger import (
     LookRequest,
     looks_at,
     read_ledger,
+    record_refusal,
     record_result,
+    record_shown,
     take_looks,
 )
 
@@ -125,11 +127,12 @@ def test_no_ledger_is_no_look(tmp_path: Path) -> None:
 
 
 def test_looks_are_recorded_together_or_not_at_all(tmp_path: Path) -> None:
-    asks = [LookRequest(["a"], ALPHA_10, 0.05, 1), LookRequest(["a"], ALPHA_15, 0.05, 1)]
-    with pytest.raises(CalibrationError, match="all 1 planned looks"):
+    requests = (ALPHA_10, ALPHA_15, {"alpha": 0.2})
+    asks = [LookRequest(["a"], request, 0.05, 2) for request in requests]
+    with pytest.raises(CalibrationError, match="all 2 planned looks"):
         take_looks(tmp_path, asks)
     assert read_ledger(tmp_path) == []
-    assert [look.number for look in take_looks(tmp_path, asks[:1])] == [1]
+    assert [look.number for look in take_looks(tmp_path, asks[:2])] == [1, 2]
 
 
 def test_looks_at_other_questions_are_counted(tmp_path: Path) -> None:
@@ -145,6 +148,78 @@ def test_a_ledger_that_was_taken_away_is_missed(tmp_path: Path) -> None:
     (tmp_path / CALIBRATION).write_text("{}")
     with pytest.raises(ProbeError, match="the ledger of looks is missing"):
         read_ledger(tmp_path)
+
+
+# --- What may follow ------------------------------------------------------------------------------
+
+
+def test_a_look_for_other_settings_comes_after_failures_alone(tmp_path: Path) -> None:
+    first = take_look(tmp_path, ["a", "b"], ALPHA_10, delta=0.05)
+    record_result(tmp_path, first, certified=False)
+    second = take_look(tmp_path, ["a", "b"], ALPHA_15, delta=0.05)
+    assert record_result(tmp_path, second, certified=True).opened
+    with pytest.raises(CalibrationError, match=r"look 2 at these .* ended in a certificate"):
+        take_look(tmp_path, ["b", "c"], {"alpha": 0.2}, delta=0.05)
+    assert [look.certified for look in read_ledger(tmp_path)] == [False, True]
+    assert take_look(tmp_path, ["c"], {"alpha": 0.2}, delta=0.05).number == 1
+    # The settings that certified were not chosen by what they showed: corrected labels are a look.
+    again = take_look(tmp_path, ["a", "b"], ALPHA_15 | {"data": "corrected"}, delta=0.05)
+    assert again.number == 3
+    assert again.confidence == pytest.approx(0.85)
+
+
+def test_sharing_delta_alone_does_not_make_a_look_after_a_certificate_right(tmp_path: Path) -> None:
+    first = take_look(tmp_path, ["a"], ALPHA_10, delta=0.06, planned=3)
+    assert not first.opened
+    record_result(tmp_path, first, certified=True)
+    with pytest.raises(CalibrationError, match="ended in a certificate"):
+        take_look(tmp_path, ["a"], ALPHA_15, delta=0.06)
+
+
+def test_declared_settings_follow_whatever_was_shown(tmp_path: Path) -> None:
+    declared = {"alpha": 0.15, "families": ["learned", "confidence"]}
+    ask = LookRequest(["a"], ALPHA_10, 0.06, 2, later=[declared])
+    (first,) = take_looks(tmp_path, [ask])
+    assert first.opened  # its figures are shown even if it fails
+    record_result(tmp_path, first, certified=True)
+    with pytest.raises(CalibrationError, match="ended in a certificate"):
+        take_look(tmp_path, ["a"], {"alpha": 0.2}, delta=0.06)
+    second = take_look(tmp_path, ["a"], ALPHA_15, delta=0.06)
+    assert (second.number, second.test_delta, second.confidence) == (2, 0.03, 0.94)
+
+
+def test_shown_outcomes_leave_the_settings_that_stood(tmp_path: Path) -> None:
+    standing = {"alpha": 0.15}
+    shown = LookRequest(["a"], {"protocol": "paper"}, 0.05, shows=True, later=[standing])
+    take_looks(tmp_path, [shown])
+    with pytest.raises(CalibrationError, match=r"showed their outcomes \(paper\)"):
+        take_look(tmp_path, ["a"], ALPHA_10, delta=0.05)
+    assert take_look(tmp_path, ["a"], ALPHA_15, delta=0.05).confidence == pytest.approx(0.9)
+
+
+def test_the_last_planned_look_shows_its_figures(tmp_path: Path) -> None:
+    first, second = (take_look(tmp_path, ["a"], {"alpha": a}, delta=0.1, planned=2) for a in (1, 2))
+    assert (first.opened, second.opened) == (False, True)
+
+
+def test_questions_shown_as_fit_questions_certify_nothing(tmp_path: Path) -> None:
+    record_shown(tmp_path, ["a", "b"], "assess")
+    record_shown(tmp_path, ["b"], "assess")
+    assert Ledger.read(tmp_path).shown == {"a", "b"}
+    assert len(Ledger.read(tmp_path).entries) == 1
+    with pytest.raises(CalibrationError, match=r"1 of these questions served as fit .*'b'"):
+        take_look(tmp_path, ["b", "c"], ALPHA_10, delta=0.05)
+    assert take_look(tmp_path, ["c"], ALPHA_10, delta=0.05).number == 1
+
+
+def test_a_refusal_without_a_look_is_recorded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = record_refusal(tmp_path, ALPHA_10)
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
+    assert record_refusal(tmp_path, ALPHA_10) == first
+    assert record_refusal(tmp_path, ALPHA_15) != first
+    assert read_ledger(tmp_path) == []
 
 
 # --- The chain ------------------------------------------------------------------------------------
@@ -239,7 +314,7 @@ def test_a_run_remembers_a_ledger_that_was_taken_away(run: Path) -> None:
 
 def test_a_process_killed_before_the_note_leaves_a_good_ledger(run: Path) -> None:
     note = (run / "manifest.json").read_bytes()
-    take_look(run, ["a"], {"alpha": 0.3}, delta=0.05)
+    take_look(run, ["b"], {"alpha": 0.3}, delta=0.05)
     (run / "manifest.json").write_bytes(note)
     assert len(read_ledger(run)) == 4
 
@@ -277,7 +352,7 @@ def test_a_ledger_from_before_the_chain_is_taken_over_once(tmp_path: Path) -> No
     first, look, new = entries(tmp_path)
     assert (first["kind"], first["looks"]) == ("taken over", 1)
     assert first["sha256"] == hashlib.sha256(old).hexdigest()
-    assert look["questions"] == ["a", "b"]
+    assert (look["questions"], look["shows"]) == (["a", "b"], True)  # figures were shown then
     assert new["previous"] == look["digest"]
     assert Ledger.read(tmp_path).taken_over == 0
     # Not a second time: the old file would hide what came after it.

@@ -26,6 +26,11 @@ class _LookFields(TypedDict):
         int, "Looks on record at other questions of the run, or at these in runs beside it."
     ]
     head: Annotated[str, "Its entry in the run's ledger."]
+    opened: Annotated[
+        bool,
+        "Whether its figures are shown: those of a certificate, of declared looks and of the last "
+        "planned one. Of any other look it is said that it failed, and no more.",
+    ]
 
 
 class _Refusal(TypedDict):
@@ -57,8 +62,10 @@ class _CertificationFields(Document):
     conditional: Annotated[
         bool, "Whether alpha is a share of the questions that full thinking gets right."
     ]
-    confidence: Annotated[float, "Of a certificate of this look."]
-    look: Annotated[_LookFields, "This look at the calibration questions."]
+    confidence: Annotated[
+        float | None, "Of a certificate of this look; null where none was taken, as the next."
+    ]
+    look: Annotated[_LookFields | None, "This look at the calibration questions."]
     certified: Annotated[bool, "Whether a rule was certified."]
     policy: Annotated[str, "The file that was written."]
     kind: Annotated[str, "`stop` or `full-budget`."]
@@ -145,15 +152,16 @@ def _certification(
     found: Certification | TransferCertification, settings: Settings, folder: Path, policy: Path
 ) -> _CertificationFields:
     """Certificate or refusal, and the policy written."""
-    content, calibration = found.content, found.calibration
+    content, calibration, look = found.content, found.calibration, found.look
     return fill(
         _CertificationFields,
-        found.look,
         content,
         settings,  # a refusal, which has no certificate to say so, is worded by `conditional`
         protocol="deploy",
         run=folder,
-        look=found.look,
+        delta=settings.delta if look is None else look.delta,
+        confidence=None if look is None else look.confidence,
+        look=look,
         certified=calibration.rule is not None,
         policy=policy,
         schedule=content["budgets"] or None,

@@ -200,8 +200,10 @@ def _calibrated(document: Document, calibration: Document) -> Summary:
     whom = " that full thinking gets right" if conditional else ""
     that = f"{whom} and that" if conditional else " that"
     basis = (
-        f"Calibrated on {opened} questions{that} chose nothing, look number {look['number']} at "
-        f"them; pictures show fit questions, except where they say calibration."
+        "No calibration question was opened; pictures show fit questions."
+        if look is None
+        else f"Calibrated on {opened} questions{that} chose nothing, look number "
+        f"{look['number']} at them; pictures show fit questions, except where they say calibration."
     )
     if not calibration["certified"]:
         refusal = calibration["refusal"]

@@ -27,11 +27,14 @@ def show_calibration(document: Document, out: TextIO) -> None:
         screen.headline("Not certified: the policy written never stops early.", "doubtful")
         screen.facts(_refused(document))
     screen.command(f"stopadvisor inspect {shell_quote(document['policy'])}")
-    _tested(screen, document)
+    if document["tested"]:
+        _tested(screen, document)
 
 
 def _looks(document: Document) -> str:
     look = document["look"]
+    if look is None:
+        return "none was taken: no calibration question was opened"
     planned = "" if look["planned"] is None else f" of {look['planned']} planned"
     return (
         f"number {look['number']}{planned} at these calibration questions: confidence "

@@ -1,0 +1,94 @@
+"""Refusals that show no calibration outcome: before a look is taken, and after one that failed.
+
+A later look may depend on an earlier one through nothing but its failure, so a failed look says
+that it failed, and what fit questions knew beforehand.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from stopadvisor.assessment.choice import Choice, Settings, first_useful_risk
+from stopadvisor.certification.calibration import Calibration
+from stopadvisor.probes.grouping import calibration_rows
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.stats.bounds import NotCertified, certify, labels_needed
+
+__all__ = ["refused_beforehand", "without_figures"]
+
+_NOTHING_SAVES = (
+    "no rule saves anything on fit questions: no calibration question was opened, and no look spent"
+)
+_FAILED = (
+    "no threshold that saves anything passed the test. A failed look shows no figure, so that "
+    "another one may follow; with --looks 1 it shows all, and is the only one"
+)
+
+
+def refused_beforehand(choice: Choice, questions: ProbeTable) -> NotCertified | None:
+    """Say why no look could end in an exported rule, where that is certain; opens nothing.
+
+    Returns
+    -------
+    NotCertified or None
+        None where a look may succeed.
+    """
+    settings = choice.settings
+    if all(first_useful_risk(choice.fit, sequence) is None for sequence in choice.sequences):
+        return NotCertified(_NOTHING_SAVES, None)
+    n = int(calibration_rows(questions).size)
+    found = []
+    for sequence in choice.sequences:
+        best = certify(  # as if none were lost
+            np.zeros(sequence.thresholds.size, dtype=np.int64),
+            n,
+            alpha=settings.alpha,
+            delta=choice.sequence_delta,
+            bound=settings.bound,
+            multiplicity=settings.multiplicity,
+        )
+        if not isinstance(best, NotCertified):
+            return None
+        found.append(best)
+    least = min(found, key=lambda row: row.labels_needed or np.inf)
+    needed = _in_all(least.labels_needed, settings, choice)
+    reason = f"{least.reason}: none was opened, and no look spent"
+    return replace(least, reason=reason, labels_needed=needed)
+
+
+def without_figures(
+    calibration: Calibration, settings: Settings, choice: Choice | None = None
+) -> Calibration:
+    """A failed calibration as it may be shown, without anything that its look has opened.
+
+    Parameters
+    ----------
+    choice : Choice, optional
+        What fit questions chose and expect; None for a rule that was fitted elsewhere.
+    """
+    # Labels at the risk that fit questions expect; else the fewest that certify no loss at all.
+    risks = [] if choice is None else [first_useful_risk(choice.fit, s) for s in choice.sequences]
+    known = [risk for risk in risks if risk is not None]
+    if choice is not None and settings.conditional:
+        known = [risk / choice.full_accuracy for risk in known]
+    expected = min(min(known, default=0.0), 0.999)
+    delta = settings.delta if choice is None else choice.sequence_delta
+    needed = labels_needed(settings.alpha, delta, expected_risk=expected, bound=settings.bound)
+    refusal = NotCertified(_FAILED, _in_all(needed, settings, choice), expected)
+    tested = tuple((family, NotCertified("it failed", None)) for family, _ in calibration.tested)
+    return replace(
+        calibration,
+        refusal=refusal,
+        tested=tested,
+        n_counted=calibration.entered.n_questions,
+    )
+
+
+def _in_all(needed: int | None, settings: Settings, choice: Choice | None) -> int | None:
+    """Labels of all questions, where the test counts those that full thinking gets right."""
+    if needed is None or choice is None or not settings.conditional:
+        return needed
+    return math.ceil(needed / choice.full_accuracy)
