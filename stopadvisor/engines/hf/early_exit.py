@@ -111,7 +111,7 @@ class _Serving:
         """Drop the batch and its memory; returns what did not fit."""
         size = len(self._rows)
         self._batch, self._rows = None, []
-        return f"{size} questions at once do"
+        return "1 question at once does" if size == 1 else f"{size} questions at once do"
 
     # --- Who is in the batch ---
 

@@ -1,0 +1,472 @@
+"""Early exit on a model here, where memory ends, places are few, or numbers are none."""
+
+from __future__ import annotations
+
+import gc
+import json
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from stopadvisor.collection.progress import NullProgress
+from stopadvisor.engines import OutOfMemory
+from stopadvisor.engines.hf import chunks, early_exit
+from stopadvisor.engines.hf.engine import HfEngine
+from stopadvisor.engines.hf.rolling import RollingBatch
+from stopadvisor.engines.hf.runner import Runner
+from stopadvisor.errors import EngineError
+from stopadvisor.policy.frozen import Policy, save_policy
+from stopadvisor.policy.requests import OnStop, Reply, make_requests, policy_plan
+from stopadvisor.serving.answer_file import AnswerRecord
+from stopadvisor.serving.answering import AnswerSettings, answer_workload
+from stopadvisor.workload.questions import Question, read_workload
+from tests.engines.online_policies import TINY_REASONER, rule
+from tests.engines.tiny import Reprefill, plan, prompt
+
+N = 8
+SIZE = 4
+"""Questions at once: fewer than there are, so that some join."""
+
+PHASES: dict[str, tuple[Any, str]] = {
+    "the first prompts": (RollingBatch, "__init__"),
+    "joining": (RollingBatch, "replace"),
+    "drawing": (RollingBatch, "advance"),
+    "probing": (early_exit, "probe_branches"),
+    "writing": (early_exit, "visible_answers"),
+}
+"""Where early exit asks for memory."""
+
+
+@dataclass
+class Remarks(NullProgress):
+    """Keeps what is said."""
+
+    lines: list[str] = field(default_factory=list)
+
+    def remark(self, text: str) -> None:
+        self.lines.append(text)
+
+
+@pytest.fixture(scope="module")
+def questions() -> tuple[Question, ...]:
+    return read_workload(TINY_REASONER.parent / "arithmetic.jsonl").questions[:N]
+
+
+@pytest.fixture(scope="module")
+def policy(tiny_reasoner: HfEngine) -> Policy:
+    """Stops most questions, each at a place of its own."""
+    return rule(tiny_reasoner, "run-stability", 2.0, budgets=[0, 16, 32, 48])
+
+
+@pytest.fixture
+def run_out(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
+    """Make memory end within one phase; says how many rows were asked for then."""
+
+    def install(phase: str, *, times: int = 1, after: int = 0) -> list[int]:
+        failed: list[int] = []
+        within: list[str] = []
+        asked = [0]
+        where, name = PHASES[phase]
+        work, forward = getattr(where, name), Runner.forward
+
+        def enter(*args: Any, **options: Any) -> Any:
+            within.append(name)
+            try:
+                return work(*args, **options)
+            finally:
+                within.pop()
+
+        def fail(self: Runner, ids: Tensor, *args: Any, **options: Any) -> Tensor:
+            if within:
+                asked[0] += 1
+            if within and asked[0] > after and len(failed) < times:
+                failed.append(len(ids))
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+            return forward(self, ids, *args, **options)
+
+        monkeypatch.setattr(where, name, enter)
+        monkeypatch.setattr(Runner, "forward", fail)
+        return failed
+
+    return install
+
+
+@dataclass
+class Bench:
+    """Questions and a policy in files, and the engine."""
+
+    folder: Path
+    engine: HfEngine
+    progress: Remarks = field(default_factory=Remarks)
+
+    def answer(self, name: str, **options: Any) -> dict[str, AnswerRecord]:
+        @contextmanager
+        def opened(policy: Policy) -> Iterator[HfEngine]:
+            yield self.engine
+
+        settings = AnswerSettings(
+            self.folder / "policy.joblib",
+            self.folder / "sums.jsonl",
+            out=self.folder / f"{name}.jsonl",
+            **options,
+        )
+        found = answer_workload(settings, opened, self.progress)
+        assert len(found.lines) == N
+        return {line.id: line for line in found.lines}
+
+
+@pytest.fixture
+def bench(
+    tmp_path: Path, tiny_reasoner: HfEngine, policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> Bench:
+    lines = (TINY_REASONER.parent / "arithmetic.jsonl").read_text(encoding="utf-8").splitlines()
+    (tmp_path / "sums.jsonl").write_text("\n".join(lines[:N]) + "\n", encoding="utf-8")
+    save_policy(policy.content, tmp_path / "policy.joblib")
+    monkeypatch.setattr(HfEngine, "questions_at_once", lambda self, plan: SIZE)
+    return Bench(tmp_path, tiny_reasoner)
+
+
+@pytest.fixture(scope="module")
+def undisturbed() -> dict[OnStop, dict[str, AnswerRecord]]:
+    """Answers that came without any fault, made when they are first needed."""
+    return {}
+
+
+def check_equal(found: dict[str, AnswerRecord], expected: dict[str, AnswerRecord]) -> None:
+    """The same answers, stops and counts, whatever it took."""
+    assert found.keys() == expected.keys()
+    for name, line in found.items():
+        assert replace(line, seconds=0.0) == replace(expected[name], seconds=0.0)
+
+
+# --- Memory ---
+
+
+@pytest.mark.parametrize(
+    ("phase", "after"),
+    [(phase, 0) for phase in PHASES] + [("joining", 1), ("drawing", 20), ("probing", 2)],
+)
+def test_memory_that_ends_costs_no_answer(
+    phase: str,
+    after: int,
+    bench: Bench,
+    undisturbed: dict[OnStop, dict[str, AnswerRecord]],
+    run_out: Callable[..., list[int]],
+) -> None:
+    on_stop: OnStop = "answer" if phase == "writing" else "probe"
+    if on_stop not in undisturbed:
+        undisturbed[on_stop] = bench.answer("whole", on_stop=on_stop)
+    whole = undisturbed[on_stop]
+    assert 2 < sum(line.stopped for line in whole.values()) <= N
+    bench.progress.lines.clear()
+    failed = run_out(phase, after=after)
+    found = bench.answer("shaken", on_stop=on_stop)
+    assert len(failed) == 1
+    said = [line for line in bench.progress.lines if "memory" in line]
+    assert said == [f"out of memory; going on with {SIZE // 2} questions at once"]
+    check_equal(found, whole)
+    # Each was written once.
+    rows = (bench.folder / "shaken.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len({json.loads(row)["id"] for row in rows}) == len(rows) == N
+
+
+def test_full_thinking_beside_it_loses_nothing_either(
+    bench: Bench, run_out: Callable[..., list[int]]
+) -> None:
+    whole = bench.answer("whole", compare_full=True)
+    failed = run_out("drawing", after=40)
+    found = bench.answer("shaken", compare_full=True)
+    assert failed
+    for name, line in found.items():
+        assert line.full is not None
+        full = whole[name].full
+        assert full is not None
+        assert replace(line.full, seconds=0.0) == replace(full, seconds=0.0)
+
+
+def test_a_batch_halves_until_it_fits_and_one_that_never_does_is_an_error(
+    bench: Bench, run_out: Callable[..., list[int]]
+) -> None:
+    run_out("drawing", times=99)
+    with pytest.raises(OutOfMemory) as caught:
+        bench.answer("never")
+    assert str(caught.value) == (
+        "1 question at once does not fit into memory: CUDA out of memory. Tried to allocate 2.00 "
+        "GiB."
+    )
+    assert caught.value.exit_code == 1
+    said = [line for line in bench.progress.lines if line.startswith("out of memory")]
+    assert said == [f"out of memory; going on with {n} questions at once" for n in (2, 1)]
+    assert "what was answered is kept in" in bench.progress.lines[-1]
+
+
+def test_a_batch_size_that_was_asked_for_is_kept(
+    bench: Bench,
+    undisturbed: dict[OnStop, dict[str, AnswerRecord]],
+    run_out: Callable[..., list[int]],
+) -> None:
+    if "probe" not in undisturbed:
+        undisturbed["probe"] = bench.answer("whole")
+    run_out("drawing", after=60)
+    with pytest.raises(OutOfMemory, match=f"{SIZE} questions at once do not fit into memory"):
+        bench.answer("kept", batch_size=SIZE)
+    kept = (bench.folder / "kept.jsonl").read_text(encoding="utf-8").splitlines()
+    assert 0 < len(kept) < N
+    check_equal(bench.answer("kept", batch_size=SIZE), undisturbed["probe"])
+
+
+@pytest.mark.parametrize("phase", ["joining", "drawing", "probing"])
+def test_the_memory_of_what_failed_is_given_back(
+    phase: str,
+    tiny_reasoner: HfEngine,
+    questions: Sequence[Question],
+    policy: Policy,
+    run_out: Callable[..., list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever tries again with fewer needs what the larger batch held."""
+    batches: list[weakref.ref[RollingBatch]] = []
+    make = RollingBatch.__init__
+
+    def watched(self: RollingBatch, *args: Any, **options: Any) -> None:
+        batches.append(weakref.ref(self))
+        make(self, *args, **options)
+
+    monkeypatch.setattr(RollingBatch, "__init__", watched)
+    run_out(phase, after=1)
+    requests = make_requests(questions, policy)
+    replies = tiny_reasoner.serve(requests, policy_plan(policy), policy, batch_size=SIZE)
+    gc.disable()
+    try:
+        with pytest.raises(OutOfMemory):
+            list(replies)
+        assert len(batches) == 1
+        assert batches[0]() is None
+    finally:
+        gc.enable()
+
+
+def test_another_error_is_not_taken_for_memory(
+    tiny_reasoner: HfEngine,
+    questions: Sequence[Question],
+    policy: Policy,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(self: Runner, *args: Any, **options: Any) -> Tensor:
+        raise RuntimeError("expected scalar type Float but found Half")
+
+    monkeypatch.setattr(Runner, "forward", fail)
+    replies = tiny_reasoner.serve(make_requests(questions, policy), policy_plan(policy), policy)
+    with pytest.raises(RuntimeError, match="expected scalar type"):
+        list(replies)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: you "
+        "tried to allocate 80000000000 bytes.",
+        "not enough memory: you tried to allocate 80000000000 bytes.",
+    ],
+)
+def test_a_processor_says_in_words_that_memory_ends(
+    words: str,
+    tiny_reasoner: HfEngine,
+    questions: Sequence[Question],
+    policy: Policy,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(self: Runner, *args: Any, **options: Any) -> Tensor:
+        raise RuntimeError(words)
+
+    monkeypatch.setattr(Runner, "forward", fail)
+    replies = tiny_reasoner.serve(
+        make_requests(questions, policy), policy_plan(policy), policy, batch_size=3
+    )
+    with pytest.raises(OutOfMemory, match="3 questions at once do not fit into memory: "):
+        list(replies)
+
+
+# --- Places ---
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 5])
+def test_no_more_requests_at_once_than_asked_for(
+    batch_size: int,
+    tiny_reasoner: HfEngine,
+    questions: Sequence[Question],
+    policy: Policy,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that join take places that are free, and all free places are taken."""
+    widths: list[int] = []
+    forward = Runner.forward
+
+    def watched(self: Runner, ids: Tensor, *args: Any, **options: Any) -> Tensor:
+        widths.append(len(ids))
+        return forward(self, ids, *args, **options)
+
+    joined: list[int] = []
+    replace_rows = RollingBatch.replace
+
+    def counted(self: RollingBatch, leaving: Any, rows: Any = (), *args: Any) -> None:
+        replace_rows(self, leaving, rows, *args)
+        joined.append(len(rows))
+        assert len(self.rows) <= batch_size
+
+    monkeypatch.setattr(Runner, "forward", watched)
+    monkeypatch.setattr(RollingBatch, "replace", counted)
+    requests = make_requests(questions, policy)
+    found = dict(tiny_reasoner.serve(requests, policy_plan(policy), policy, batch_size=batch_size))
+    assert found.keys() == set(range(N))
+    assert max(widths) == batch_size
+    assert sum(joined) > 0 or batch_size == 1  # alone, a new batch begins for each
+
+
+# --- Numbers ---
+
+
+@contextmanager
+def spoiled(monkeypatch: pytest.MonkeyPatch, value: float, phase: str, row: int) -> Iterator[None]:
+    """One row's logits of a phase are no numbers, from its second forward pass on."""
+    where, name = PHASES[phase]
+    work, forward = getattr(where, name), Runner.forward
+    within, passes = [False], [0]
+
+    def enter(*args: Any, **options: Any) -> Any:
+        within[0] = True
+        try:
+            return work(*args, **options)
+        finally:
+            within[0] = False
+
+    def spoil(self: Runner, ids: Tensor, *args: Any, **options: Any) -> Tensor:
+        logits = forward(self, ids, *args, **options)
+        passes[0] += within[0]
+        if within[0] and passes[0] > 1 and len(logits) > row:
+            logits = logits.clone()
+            logits[row] = value
+        return logits
+
+    with monkeypatch.context() as patch:
+        patch.setattr(where, name, enter)
+        patch.setattr(Runner, "forward", spoil)
+        yield
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("phase", ["probing", "drawing", "writing"])
+def test_numbers_that_are_none_end_in_one_line(
+    phase: str,
+    value: float,
+    tiny_reasoner: HfEngine,
+    questions: Sequence[Question],
+    policy: Policy,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    requests = make_requests(questions, policy)
+    with spoiled(monkeypatch, value, phase, 1), pytest.raises(EngineError) as caught:
+        list(
+            tiny_reasoner.serve(
+                requests, policy_plan(policy), policy, batch_size=SIZE, on_stop="answer"
+            )
+        )
+    assert not isinstance(caught.value, OutOfMemory)
+    assert "not finite; another dtype may help (--dtype float32)" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize("entropy", ["full", "top-k:3"])
+def test_a_probe_with_numbers_that_are_none_is_an_error(
+    entropy: str, random_engine: HfEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = chunks.probe_branches
+    forward = Runner.forward
+    within = [False]
+
+    def enter(*args: Any, **options: Any) -> Any:
+        within[0] = True
+        return probe(*args, **options)
+
+    def spoil(self: Runner, ids: Tensor, *args: Any, **options: Any) -> Tensor:
+        logits = forward(self, ids, *args, **options)
+        return torch.full_like(logits, float("nan")) if within[0] else logits
+
+    monkeypatch.setattr(chunks, "probe_branches", enter)
+    monkeypatch.setattr(Runner, "forward", spoil)
+    with pytest.raises(EngineError, match="log-probabilities that are not finite"):
+        random_engine.probe([prompt("x")], plan([0, 4], max_think=8, cap=4, entropy=entropy))
+
+
+# --- One token ---
+
+
+def test_a_visible_answer_of_one_token(
+    random_engine: HfEngine, random_reference: Reprefill
+) -> None:
+    """Cut at once by its cap: the token that reading everything again gives."""
+    questions = [prompt("q" * n) for n in (1, 9, 30)]
+    at = plan([0, 3, 7], greedy=True, max_think=20, cap=4, on_stop="answer", answer_cap=1)
+    closer = list(random_engine.chat.closer.ids)
+    seen = 0
+    for question, trace in zip(questions, random_engine.probe(questions, at), strict=True):
+        start = random_engine.chat.prompt_ids(question.messages)
+        for probe in trace.probes:
+            if probe.ended:
+                continue
+            seen += 1
+            ids = [*start, *trace.thinking_ids[: probe.budget], *closer]
+            (token,) = random_reference.forced(ids, 1).ids
+            assert probe.visible_tokens == len(closer) + 1
+            ends = token in random_engine.stop_ids
+            assert probe.visible_text == ("" if ends else random_engine.chat.decode([token]))
+    assert seen > 4
+
+
+def test_a_visible_answer_that_is_its_end_alone(
+    tiny_reasoner: HfEngine,
+    questions: Sequence[Question],
+    policy: Policy,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The model says nothing behind the closed thinking: an empty reply, one token and a closer."""
+    end = tiny_reasoner.stop_ids[0]
+    within = [False]
+    work, forward = early_exit.visible_answers, Runner.forward
+
+    def enter(*args: Any, **options: Any) -> Any:
+        within[0] = True
+        try:
+            return work(*args, **options)
+        finally:
+            within[0] = False
+
+    def ending(self: Runner, ids: Tensor, *args: Any, **options: Any) -> Tensor:
+        logits = forward(self, ids, *args, **options)
+        if within[0]:
+            logits = torch.zeros_like(logits)
+            logits[..., end] = 9.0
+        return logits
+
+    monkeypatch.setattr(early_exit, "visible_answers", enter)
+    monkeypatch.setattr(Runner, "forward", ending)
+    requests = make_requests(questions, policy)
+    found: list[Reply] = [
+        reply
+        for _, reply in tiny_reasoner.serve(
+            requests, policy_plan(policy), policy, batch_size=SIZE, on_stop="answer"
+        )
+        if reply.finish == "stopped"
+    ]
+    assert found
+    closer = len(tiny_reasoner.chat.closer.ids)
+    counted = {(r.text, r.answer, r.visible_tokens, r.escaped_tokens) for r in found}
+    assert counted == {("", None, closer + 1, 0)}
