@@ -1,7 +1,7 @@
 """`probe --like POLICY`: probe the way a policy was probed, so that the two can be compared.
 
-`verify` and `calibrate --from` need probes at the policy's own budgets, under its cap and cue; here
-they are taken out of the policy.  Knows no engine.
+`verify` and `calibrate --from` need probes where the policy's own trigger takes them, under its cap
+and cue; here all that is taken out of the policy.  Knows no engine.
 """
 
 from __future__ import annotations
@@ -16,12 +16,16 @@ from click.core import ParameterSource
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.requests import policy_plan
+from stopadvisor.probes.positions import at_trigger
 
 __all__ = ["like_policy"]
 
 _OF_PLAN = (
-    "budgets", "cue", "cap", "max_think", "answer_cap", "greedy", "temperature", "entropy"
+    "budgets", "cue", "cap", "max_think", "answer_cap", "greedy", "temperature", "entropy",
+    "schedule", "every", "min_gap", "max_markers",
 )  # fmt: skip
+_OF_TRIGGER = ("max_probes", "fill")
+"""Fields of the plan that no option sets."""
 
 
 def like_policy(ctx: click.Context, params: Mapping[str, Any], path: Path) -> dict[str, Any]:
@@ -46,7 +50,9 @@ def like_policy(ctx: click.Context, params: Mapping[str, Any], path: Path) -> di
     policy = load_policy(path)
     if policy.kind != "stop":
         raise PolicyError(f"{path}: a full-budget policy asks for no probe")
-    content, plan = policy.content, policy_plan(policy, at_server=params["engine"] == "openai")
+    content = policy.content
+    plan = policy_plan(policy, at_server=params["engine"] == "openai")
+    plan = at_trigger(plan, policy.trigger)
     wanted = {name: getattr(plan, name) for name in _OF_PLAN} | {
         "on_stop": content["on_stop"],
         "chat_template_kwargs": content["chat_template_kwargs"],
@@ -54,6 +60,10 @@ def like_policy(ctx: click.Context, params: Mapping[str, Any], path: Path) -> di
     }
     if isinstance(content["prompt_template"], str):
         wanted["prompt_template"] = content["prompt_template"]
+    # In the policy's own tokens, whatever the words.
+    of_trigger = {name: getattr(plan, name) for name in _OF_TRIGGER} | {"marker_ids": plan.markers}
+    if params["markers"] is not None:
+        raise click.UsageError("--like and --markers exclude each other")
     sources = {name: ctx.get_parameter_source(name) for name in wanted}
     if sources["model"] != ParameterSource.DEFAULT:
         del wanted["model"]  # a folder or a server's name; `verify` compares the content
@@ -65,7 +75,7 @@ def like_policy(ctx: click.Context, params: Mapping[str, Any], path: Path) -> di
                 f"--like brings --{name.replace('_', '-')} {_as_option(value)}, got "
                 f"{_as_option(params[name])}"
             )
-    return {**params, **wanted}
+    return {**params, **wanted, **of_trigger}
 
 
 def _as_option(value: Any) -> str:

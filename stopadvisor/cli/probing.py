@@ -60,6 +60,8 @@ class ProbeOptions:
         """
         check_engine_options(params)
         _check_probing(params)
+        if like is None:  # a policy's own trigger may be what no options say
+            _check_schedule(params)
         return cls(
             take(ProbeSettings, params, workload=workload),
             take(ModelOptions, params),
@@ -83,7 +85,6 @@ def _check_probing(params: Mapping[str, Any]) -> None:
             f"--greedy draws one and the same trace each time, got --samples "
             f"{params['samples']}: use --temperature"
         )
-    _check_schedule(params)
     budgets, max_think = params["budgets"], params["max_think"]
     if budgets and max_think and budgets[-1] > max_think:
         raise click.UsageError(

@@ -45,6 +45,9 @@ class ProbeSettings:
     """Their tokens; empty as long as they are not known."""
     min_gap: int = ProbePlan.min_gap
     max_markers: int = ProbePlan.max_markers
+    max_probes: int | None = None
+    """Of a policy's trigger, as in `ProbePlan`; so is `fill`."""
+    fill: int | None = None
     greedy: bool = False
     temperature: float | None = None
     samples: int = 1
@@ -100,6 +103,8 @@ class ProbeSettings:
             markers=self.marker_ids,
             min_gap=self.min_gap,
             max_markers=self.max_markers,
+            max_probes=self.max_probes,
+            fill=self.fill,
         )
 
 

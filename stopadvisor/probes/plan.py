@@ -82,6 +82,13 @@ class ProbePlan:
     """Fewest tokens between two probes at markers, and before the first."""
     max_markers: int = 32
     """Only the first so many markers of a trace are probed, or passed over for `min_gap`."""
+    max_probes: int | None = None
+    """Most probes at markers, those of `fill` among them; None: no limit of their own."""
+    fill: int | None = None
+    """Where no marker comes for so many tokens after the last of them, probe there; None: do not.
+
+    Of a policy's trigger, as is `max_probes`.
+    """
 
     def __post_init__(self) -> None:
         if any(b < 0 for b in self.budgets) or any(
@@ -101,11 +108,10 @@ class ProbePlan:
             raise ProbeError(
                 f"schedule must be one of {', '.join(get_args(Schedule))}, got {self.schedule!r}"
             )
-        if min(1 if self.every is None else self.every, self.min_gap, self.max_markers) < 1:
-            raise ProbeError(
-                "every, min_gap and max_markers must be >= 1, "
-                f"got {self.every!r}, {self.min_gap!r} and {self.max_markers!r}"
-            )
+        for name in ("every", "min_gap", "max_markers", "max_probes", "fill"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ProbeError(f"{name} must be >= 1, got {value!r}")
         if not all(self.markers):
             raise ProbeError(f"markers must have at least one token each, got {self.markers!r}")
         if self.temperature is not None and not self.temperature > 0:
@@ -124,6 +130,7 @@ class ProbePlan:
             unused += ["markers", "min_gap", "max_markers"]
         if self.schedule == "grid":
             unused += ["schedule", "every"]
+        unused += [name for name in ("max_probes", "fill") if plan[name] is None]
         return {name: value for name, value in plan.items() if name not in unused}
 
     @classmethod

@@ -7,12 +7,19 @@ Knows token ids and counts; no texts, no models and no answers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from stopadvisor.errors import ProbeError
 from stopadvisor.probes.plan import ProbePlan
-from stopadvisor.probes.trigger import MarkerTrigger
+from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
 
-__all__ = ["TracePositions", "marker_positions", "probed_positions", "trace_positions"]
+__all__ = [
+    "TracePositions",
+    "at_trigger",
+    "marker_positions",
+    "probed_positions",
+    "trace_positions",
+]
 
 
 _NO_TOKEN = -1
@@ -73,9 +80,54 @@ def probed_positions(
     """
     if plan.schedule == "grid":
         return plan.budgets
-    taken: list[int] = []
-    for at in (markers or ())[: plan.max_markers]:
-        if at - (taken[-1] if taken else 0) >= plan.min_gap:
-            taken.append(at)
     inside = (budget for budget in plan.budgets if budget < trace_tokens)
-    return tuple(sorted({*inside, *taken}))
+    return tuple(sorted({*inside, *_taken(plan, trace_tokens, markers or ())}))
+
+
+def _taken(plan: ProbePlan, trace_tokens: int, markers: Sequence[int]) -> list[int]:
+    """The positions that a trigger takes one after the other."""
+    taken: list[int] = []
+    coming = iter(markers[: plan.max_markers])
+    last, marker = 0, next(coming, None)
+    while plan.max_probes is None or len(taken) < plan.max_probes:
+        while marker is not None and marker < last + plan.min_gap:
+            marker = next(coming, None)
+        ahead = [] if marker is None else [marker]
+        if plan.fill is not None and last + plan.fill < trace_tokens:
+            ahead.append(last + plan.fill)
+        if not ahead:
+            break
+        last = min(ahead)
+        taken.append(last)
+    return taken
+
+
+def at_trigger(plan: ProbePlan, trigger: Trigger) -> ProbePlan:
+    """The same traces, probed where a policy's trigger probes them.
+
+    Raises
+    ------
+    ProbeError
+        The trigger is of a kind that is not known here.
+    """
+    if isinstance(trigger, GridTrigger):
+        return plan.at_budgets(*trigger.budgets)
+    plan = replace(plan.at_budgets(), schedule=trigger.kind)
+    last = plan.max_think if trigger.stop_at is None else min(trigger.stop_at, plan.max_think)
+    if isinstance(trigger, StrideTrigger):
+        first = trigger.every if trigger.first is None else trigger.first
+        listed = range(first, min(trigger.cap, last) + 1, trigger.every)
+        ends = () if trigger.stop_at is None else (last,)
+        return replace(plan, budgets=tuple(sorted({*listed, *ends})))
+    if isinstance(trigger, MarkerTrigger):
+        return replace(
+            plan,
+            budgets=() if trigger.stop_at is None else (last,),
+            markers=trigger.markers,
+            min_gap=trigger.min_gap,
+            # More than there can be, where all count.
+            max_markers=trigger.max_markers or plan.max_think,
+            max_probes=trigger.max_probes,
+            fill=trigger.every,
+        )
+    raise ProbeError(f"no probing at a trigger of kind {trigger.kind!r}")

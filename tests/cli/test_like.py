@@ -12,14 +12,16 @@ import pytest
 
 from stopadvisor.cli.main import main
 from stopadvisor.engines.openai import load_engine
-from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
+from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
+from stopadvisor.probes.positions import at_trigger, probed_positions
+from stopadvisor.probes.trigger import MarkerTrigger, StrideTrigger, Trigger
 from stopadvisor.runs.directory import RunDirectory
 from tests.engines.fake_server import FakeServer, fake_server
 from tests.engines.test_openai_chat import VLLM
 from tests.engines.test_openai_online import policy_of
 from tests.material import PLAN, Call, caller, make_run, write_archive
 from tests.policy_content import full_budget_content
-from tests.scripted import ScriptedEngine, write_sums
+from tests.scripted import WAIT, ScriptedEngine, write_sums
 
 POLICY, FRESH = Path("policy.joblib"), Path("fresh.jsonl")
 
@@ -60,6 +62,43 @@ def test_a_run_like_a_policy_can_be_verified_and_calibrated(call: Call) -> None:
     assert (run.plan.cue, run.plan.cap, run.plan.max_think) == ("\n\nAnswer:", 20, 200)
     assert run.plan.seed == 7
     assert call("verify", POLICY, "new", "--quiet")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        StrideTrigger(25, 200),
+        StrideTrigger(25, 200, first=10, stop_at=70),
+        MarkerTrigger(((WAIT,),), min_gap=5, max_probes=3, max_markers=4, stop_at=90),
+        MarkerTrigger(((WAIT,),), min_gap=5, max_probes=6, every=30),
+    ],
+    ids=["stride", "late stride", "marker", "marker or stride"],
+)
+def test_a_policys_trigger_says_where_to_probe(
+    call: Call, monkeypatch: pytest.MonkeyPatch, trigger: Trigger
+) -> None:
+    monkeypatch.setattr(Policy, "trigger", property(lambda self: trigger))
+    words = ("probe", FRESH, "--like", POLICY, "--out", "new", "--limit", "60", "--no-preflight")
+    code, _, err = call(*words)
+    assert code == 0, err
+    run = RunDirectory.load(Path("new"))
+    assert run.plan == at_trigger(run.plan, trigger)
+    for record in run.records():
+        probed = [c.budget for c in record.checkpoints]
+        assert tuple(probed) == probed_positions(
+            run.plan, record.trace_tokens, record.marker_positions
+        )
+    assert len({len(r.checkpoints) for r in run.records()}) > 1
+    if trigger.kind == "marker":
+        assert run.manifest["markers"] == [{"text": "Wait", "ids": [[WAIT]]}]
+    assert "0 new" in call(*words)[1]
+
+
+def test_words_are_not_asked_for_beside_a_policys_markers(call: Call) -> None:
+    code, _, err = call("probe", FRESH, "--like", POLICY, "--markers", "Wait")
+    assert (code, "--like and --markers exclude each other" in err) == (2, True)
+    code, _, err = call("probe", FRESH, "--like", POLICY, "--schedule", "stride")
+    assert (code, "--like brings --schedule grid, got stride" in err) == (2, True)
 
 
 def test_what_the_policy_fixes_cannot_be_asked_for_otherwise(call: Call) -> None:

@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from stopadvisor.errors import ProbeError
 from stopadvisor.probes.plan import ProbePlan
-from stopadvisor.probes.positions import marker_positions, probed_positions, trace_positions
+from stopadvisor.probes.positions import (
+    at_trigger,
+    marker_positions,
+    probed_positions,
+    trace_positions,
+)
 from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
 
 MARKERS = ((1,), (2, 3), (2, 2, 4))
@@ -60,6 +65,34 @@ def test_a_grid_stands_beside_markers_and_shares_its_probes(ids: list[int]) -> N
     markers = online(MarkerTrigger(MARKERS, 1, 60), ids)
     both = {*online(GridTrigger(plan.budgets), ids), *markers}
     assert trace_positions(plan, ids).probed == tuple(sorted(both))
+
+
+GAPS = st.integers(1, 9)
+MAYBE = st.none() | st.integers(1, 12)
+TRIGGERS = (
+    st.builds(
+        lambda budgets: GridTrigger(tuple(sorted(budgets))), st.sets(st.integers(0, 60), min_size=1)
+    )
+    | st.builds(StrideTrigger, GAPS, st.integers(1, 60), MAYBE, st.none() | st.integers(0, 60))
+    | st.builds(
+        lambda gap, most, extra, counted, stop_at: MarkerTrigger(
+            MARKERS, gap, most, None if extra is None else gap + extra, counted, stop_at
+        ),
+        *(GAPS, st.integers(1, 20), MAYBE, MAYBE, st.none() | st.integers(0, 60)),
+    )
+)
+
+
+@given(ids=THINKING, trigger=TRIGGERS)
+def test_a_policys_trigger_is_probed_wherever_it_looks(ids: list[int], trigger: Trigger) -> None:
+    plan = at_trigger(replace(GRID, max_think=60), trigger)
+    probed = trace_positions(plan, ids).probed
+    found = online(trigger, ids)
+    assert set(found) <= set(probed)
+    if trigger.kind != "marker" or trigger.stop_at is None:
+        assert found == [at for at in probed if at < len(ids)]
+    assert plan.schedule == trigger.kind
+    assert ProbePlan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
 
 
 def test_a_marker_at_the_very_beginning_counts_and_is_not_probed() -> None:
@@ -120,8 +153,9 @@ def test_a_stride_ends_at_the_cap() -> None:
     ("changes", "message"),
     [
         ({"schedule": "often"}, "schedule must be one of grid, stride, marker, got 'often'"),
-        ({"every": 0}, "every, min_gap and max_markers must be >= 1, got 0, 1 and 32"),
-        ({"min_gap": 0}, "must be >= 1, got None, 0 and 32"),
+        ({"every": 0}, "every must be >= 1, got 0"),
+        ({"min_gap": 0}, "min_gap must be >= 1, got 0"),
+        ({"max_probes": 0}, "max_probes must be >= 1, got 0"),
         ({"markers": ((1,), ())}, "markers must have at least one token each"),
     ],
 )
