@@ -111,7 +111,7 @@ def _saving_interval(
 ) -> Interval | None:
     """Percent saved; what is resampled are groups, or where there are many evenly mixed blocks."""
     blocks = group_numbers(table) % _MOST_BLOCKS
-    sums = [np.bincount(blocks, values) for values in (stopped, full_cost)]
+    sums = [np.bincount(blocks, v).astype(np.float64) for v in (stopped, full_cost)]
     found = ratio_interval(sums[0], sums[1], n_resamples=_RESAMPLES, rng=rng)
     if found is None:
         return None

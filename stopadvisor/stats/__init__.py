@@ -1,3 +1,3 @@
 """Statistics: arrays in, numbers out; no files and no questions."""
 
-__all__ = ["bootstrap", "bounds", "intervals", "reliability"]
+__all__ = ["bootstrap", "bounds", "group_betting", "intervals", "reliability"]

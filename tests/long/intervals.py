@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -65,18 +66,21 @@ def covered(
             break
     else:
         return None
-    how = {
-        "serving": settings.serving,
-        "weights": settings.weights,
-        "cache_block": settings.cache_block,
-    }
+    measured = partial(
+        measure_rule,
+        rule.scorer,
+        rule.threshold,
+        serving=settings.serving,
+        weights=settings.weights,
+        cache_block=settings.cache_block,
+    )
     large = population.draw(truth, rng, alpha=alpha)
-    true = measure_rule(rule.scorer, rule.threshold, large, **how).total_saving_pct
+    true = measured(large).total_saving_pct
     without = missed = 0
     widths = []
     for _ in range(runs):
         table = population.draw(n_test, rng, alpha=alpha)
-        found = measure_rule(rule.scorer, rule.threshold, table, rng=rng, **how).saving_interval
+        found = measured(table, rng=rng).saving_interval
         if found is None:
             without += 1
         else:

@@ -128,7 +128,7 @@ def tasks(*, short: bool) -> list[Task]:
     ]
     for population, alpha, n in interval_cases():
         if not short:
-            out.append(Task("intervals", covered, (population, alpha, n, 2000, 200_000)))
+            out.append(Task("intervals", covered, (population, alpha, n, 500, 100_000)))
         elif n == 40 and population in (MIXED, EARLY):
             out.append(Task("intervals", covered, (population, alpha, n, 200, 20_000)))
     for case in cases():
