@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TextIO
@@ -191,7 +191,7 @@ def _source(options: AssessOptions, progress: Progress) -> Source:
             "a raw.npz archive"
         )
     if options.is_workload:
-        model = partial(open_engine, options.probing.model)
+        model = partial(open_engine, replace(options.probing.model, remark=progress.remark))
         return open_source(probe(settings, model, progress, whole=True).run.path)
     if settings.regrade:
         regrade_run(target, progress)

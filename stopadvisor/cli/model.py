@@ -60,6 +60,8 @@ class ModelOptions:
     """None: OPENAI_API_KEY, where it is set."""
     request_timeout: float = 600.0
     patience: float = 300.0
+    remark: Callable[[str], None] | None = field(default=None, compare=False)
+    """Told when a server is waited for."""
 
     @property
     def at_server(self) -> bool:
@@ -101,7 +103,13 @@ def load_engine(options: ModelOptions) -> HfEngine | OpenAiEngine:
         from stopadvisor.engines import openai
 
         how = {name: getattr(options, name) for name in _OF_SERVER[1:]}
-        return openai.load_engine(options.model, options.base_url, **how, **_chat_options(options))
+        return openai.load_engine(
+            options.model,
+            options.base_url,
+            **how,
+            **_chat_options(options),
+            on_wait=options.remark,
+        )
     return _load_local(options)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -62,7 +63,7 @@ def run(options: ProbeOptions, out: TextIO, err: TextIO, *, compare: bool = Fals
     """Check and report; a failed check is a result here, with its own exit code."""
     settings = options.settings
     with progress_on(err, quiet=options.output.quiet) as progress:
-        model = partial(open_engine, options.model)
+        model = partial(open_engine, replace(options.model, remark=progress.remark))
         report, cues = try_engine(settings, model, progress, compare=compare)
 
     def show(document: Mapping[str, Any], out: TextIO) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -63,7 +64,8 @@ def command(ctx: click.Context, /, workload: Path, like: Path | None, **params: 
 def run(options: ProbeOptions, out: TextIO, err: TextIO) -> int:
     """Probe and say what was collected."""
     with progress_on(err, quiet=options.output.quiet) as progress:
-        summary = probe(options.settings, partial(open_engine, options.model), progress)
+        model = replace(options.model, remark=progress.remark)
+        summary = probe(options.settings, partial(open_engine, model), progress)
     document = probe_document(summary)
     emit(document, options.output, out, _show, indent=None)
     if not (options.output.json or options.output.quiet):

@@ -121,7 +121,8 @@ def command(policy: Path, workload: Path, **params: Any) -> int:
 def run(options: RunOptions, out: TextIO, err: TextIO) -> int:
     """Answer and sum up."""
     with progress_on(err, quiet=options.output.quiet) as progress:
-        found = answer_workload(options.settings, partial(_open, options.model), progress)
+        model = replace(options.model, remark=progress.remark)
+        found = answer_workload(options.settings, partial(_open, model), progress)
     emit(run_document(found), options.output, out, show_summary)
     return 0
 

@@ -164,6 +164,8 @@ def test_a_server_that_is_not_there_is_a_failure(
     server.stop()
     assert probe(sums, server, "--patience", "0.3") == 1
     assert "stopadvisor: cannot reach the server" in capsys.readouterr().err
+    assert probe(sums, server, "--patience", "2") == 1
+    assert "waiting for a server, for 2 s at most (--patience): http" in capsys.readouterr().err
 
 
 # --- The key --------------------------------------------------------------------------------------

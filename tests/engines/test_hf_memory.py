@@ -388,7 +388,7 @@ def test_numbers_that_are_none_end_in_one_line(
 def test_a_probe_with_numbers_that_are_none_is_an_error(
     entropy: str, random_engine: HfEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    probe = chunks.probe_branches
+    probe = getattr(chunks, "probe_branches")  # noqa: B009  it is not exported
     forward = Runner.forward
     within = [False]
 
@@ -440,7 +440,8 @@ def test_a_visible_answer_that_is_its_end_alone(
     """The model says nothing behind the closed thinking: an empty reply, one token and a closer."""
     end = tiny_reasoner.stop_ids[0]
     within = [False]
-    work, forward = early_exit.visible_answers, Runner.forward
+    where, name = PHASES["writing"]
+    work, forward = getattr(where, name), Runner.forward
 
     def enter(*args: Any, **options: Any) -> Any:
         within[0] = True
@@ -456,7 +457,7 @@ def test_a_visible_answer_that_is_its_end_alone(
             logits[..., end] = 9.0
         return logits
 
-    monkeypatch.setattr(early_exit, "visible_answers", enter)
+    monkeypatch.setattr(where, name, enter)
     monkeypatch.setattr(Runner, "forward", ending)
     requests = make_requests(questions, policy)
     found: list[Reply] = [

@@ -279,6 +279,23 @@ def test_patience_says_how_long_a_server_is_waited_for_at_opening(patience: floa
     assert patience <= time.monotonic() - began < patience + 1.5
 
 
+@pytest.mark.parametrize(("down", "said"), [(1.5, 1), (0.0, 0)])
+def test_who_waits_for_a_server_is_told_once(down: float, said: int) -> None:
+    """Also where several of the opening's requests have to wait."""
+    began = time.monotonic()
+    lines: list[str] = []
+
+    def fails(path: str, body: dict[str, Any]) -> bool:
+        return path == "/v1/completions" and time.monotonic() - began < down
+
+    with failing(fails) as server:
+        load_engine("tiny-reasoner", [server.url], patience=20.0, on_wait=lines.append).close()
+    assert len(lines) == said
+    for line in lines:
+        assert line.startswith("waiting for a server, for 20 s at most (--patience): http://127")
+        assert "503" in line
+
+
 def test_an_answer_that_cannot_be_read_at_opening_is_not_waited_for_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -185,6 +185,21 @@ def test_visible_answers_after_a_stop() -> None:
     assert [p.visible_tokens for p in trace.probes] == [tokens] * 3 + [0]
 
 
+@pytest.mark.parametrize("sends_end", [True, False])
+def test_visible_answers_of_one_token(sends_end: bool) -> None:
+    """The end alone where the model says nothing; the first token where the cap is one."""
+    plan = replace(PLAN, on_stop="answer")
+    silent = probed(plan, story=Story(visible=""), sends_end=sends_end)
+    assert (silent.natural_text, silent.natural_tokens) == ("", CLOSER + 1)
+    assert [p.visible_text for p in silent.probes] == ["", "", "", None]
+    assert [p.visible_tokens for p in silent.probes] == [CLOSER + 1] * 3 + [0]
+    short = probed(replace(plan, answer_cap=1), sends_end=sends_end)
+    first = words().decode(ids_of("Final answer: 7")[:1])
+    assert (short.natural_text, short.natural_tokens) == (first, CLOSER + 1)
+    assert [p.visible_text for p in short.probes] == [first] * 3 + [None]
+    assert [p.visible_tokens for p in short.probes] == [CLOSER + 1] * 3 + [0]
+
+
 def test_a_limit_of_the_servers_own_cuts_nothing() -> None:
     plan = replace(PLAN, on_stop="answer")
     assert probed(plan, at_most=3) == probed(plan)

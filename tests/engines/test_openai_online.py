@@ -296,6 +296,39 @@ def test_a_server_that_goes_on_failing_ends_the_call() -> None:
             asyncio.run(ask())
 
 
+@pytest.mark.parametrize(
+    ("prompt", "remarked"),
+    [
+        ("3+4", False),
+        ([{"role": "user", "content": "3+4"}], False),
+        ([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "3+4"}], True),
+        (
+            [
+                {"role": "user", "content": "1+1"},
+                {"role": "assistant", "content": "2"},
+                {"role": "user", "content": "3+4"},
+            ],
+            True,
+        ),
+    ],
+    ids=["text", "one message", "system", "turns"],
+)
+def test_conversations_are_remarked_upon_once(prompt: Any, remarked: bool) -> None:
+    async def ask(server: FakeServer, policy: Policy) -> tuple[str, ...]:
+        async with connect(policy, [server.url], patience=1.0) as served:
+            before = served.remarks
+            for _ in range(2):
+                await served.answer(prompt)
+            assert served.remarks[: len(before)] == before
+            return served.remarks[len(before) :]
+
+    with fake_server() as server:
+        with engine_at(server) as engine:
+            policy = policy_of(engine)
+        found = asyncio.run(ask(server, policy))
+    assert ["several turns or a system message" in line for line in found] == [True] * remarked
+
+
 # --- The command ----------------------------------------------------------------------------------
 
 

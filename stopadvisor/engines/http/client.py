@@ -13,10 +13,11 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self, TypeVar
 
 import httpx2
-from tenacity import AsyncRetrying, retry_if_exception_type
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
 from stopadvisor.engines.http.body import Body, Limits, UnacceptableBody
 from stopadvisor.engines.http.completion import (
@@ -112,7 +113,8 @@ class Client:
     through the proxies that the environment names.  One answer may take `request_timeout`
     seconds, from the request to its last byte, and no more bytes than its tokens can take.  A
     request that fails is sent again for `retry_timeout` seconds before `Unreachable` is raised: a
-    server that dies and comes back within that time costs time, and nothing else.
+    server that dies and comes back within that time costs time, and nothing else.  `on_wait` is
+    told once, in one line, that a server is waited for while it is opened.
 
     Examples
     --------
@@ -130,8 +132,10 @@ class Client:
         key: Key | None = None,
         request_timeout: float = REQUEST_TIMEOUT,
         retry_timeout: float = RETRY_TIMEOUT,
+        on_wait: Callable[[str], None] | None = None,
     ) -> None:
         self.model = model
+        self._on_wait = on_wait
         self.request_timeout = request_timeout
         self.retry_timeout = retry_timeout
         self.traffic = Traffic()
@@ -313,6 +317,7 @@ class Client:
             stop=limit.stop,
             wait=limit.wait,
             sleep=asyncio.sleep,
+            before_sleep=partial(self._tell, limit) if opening else None,
             reraise=True,
         )
         content = None if body is None else json.dumps(body).encode()
@@ -330,6 +335,14 @@ class Client:
             tried = f"for {waited:.0f} s " if waited >= 1 else ""
             kind = EngineError if malformed else Unreachable
             raise kind(f"no answer {tried}from {error}") from error
+
+    def _tell(self, limit: Waiting, state: RetryCallState) -> None:
+        """Say that a server is waited for, unless that was said before or lasts no time."""
+        error = state.outcome.exception() if state.outcome else None
+        # What fails once only is no reason to say anything.
+        if self._on_wait is not None and state.attempt_number > 1 and error is not None:
+            tell, self._on_wait = self._on_wait, None
+            tell(f"waiting for a server, for {limit.seconds:.0f} s at most (--patience): {error}")
 
     async def _once(
         self,

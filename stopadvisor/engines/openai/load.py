@@ -7,7 +7,7 @@ transformers.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -73,6 +73,7 @@ async def open_model(
     think_open: str | None = None,
     think_close: str | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
+    on_wait: Callable[[str], None] | None = None,
 ) -> ServedModel:
     """Open a served model within a running event loop; close it with ``await model.aclose()``.
 
@@ -89,6 +90,8 @@ async def open_model(
         Environment variable that holds the key; ``OPENAI_API_KEY`` is used when it is set.
     request_timeout, patience
         Seconds for one answer, and for which a request that fails is sent again.
+    on_wait
+        Told, in one line, when a server that is down or busy is waited for.
 
     Raises
     ------
@@ -112,7 +115,12 @@ async def open_model(
 
     key = Key.of_environment(api_key_env or DEFAULT_KEY, required=api_key_env is not None)
     client = Client(
-        base_urls, model, key=key, request_timeout=request_timeout, retry_timeout=patience
+        base_urls,
+        model,
+        key=key,
+        request_timeout=request_timeout,
+        retry_timeout=patience,
+        on_wait=on_wait,
     )
     try:
         endpoint = await find_endpoint(client)

@@ -21,6 +21,7 @@ from stopadvisor.policy.requests import (
     make_requests,
     policy_plan,
 )
+from stopadvisor.workload.questions import Question
 
 __all__ = ["PolicyServer", "connect"]
 
@@ -99,6 +100,19 @@ async def connect(
         await served.aclose()
 
 
+_CONVERSATION = (
+    "some prompts hold several turns or a system message: the certificate covers them only if the "
+    "calibration questions were of that shape, which the policy does not record"
+)
+
+
+def _is_conversation(prompt: PromptLike) -> bool:
+    """Whether a prompt is more than one message of a user."""
+    if isinstance(prompt, str | Question):
+        return False
+    return [message.get("role") for message in prompt] != ["user"]
+
+
 @dataclass(frozen=True)
 class PolicyServer:
     """A frozen policy at a server; made by `connect`."""
@@ -119,8 +133,9 @@ class PolicyServer:
     async def answer(self, prompt: PromptLike, *, task: str | None = None) -> Reply:
         """Answer one prompt, thinking only as long as the policy lets it.
 
-        A text goes through the policy's prompt template; chat messages are sent as they stand.  A
-        prompt that is no `Question` needs a `task` where the policy's is ``mixed``.
+        A text goes through the policy's prompt template; chat messages are sent as they stand, with
+        a remark where they are more than one message of a user.  A prompt that is no `Question`
+        needs a `task` where the policy's is ``mixed``.
 
         Any number of prompts may be on their way at once.  A chat whose stream breaks off and that
         then thinks something else is asked anew; thinking, probes and seconds of such attempts
@@ -135,5 +150,7 @@ class PolicyServer:
         EngineError
             The server refuses, or fails for longer than its retry time-out.
         """
+        if _is_conversation(prompt) and _CONVERSATION not in self._service.remarks:
+            self._service.remarks.append(_CONVERSATION)
         (request,) = make_requests([prompt], self.policy, task=task)
         return await self._service.answer(request)
