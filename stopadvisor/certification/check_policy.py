@@ -28,8 +28,10 @@ from stopadvisor.policy.frozen import MIXED_TASKS, Policy
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import Serving, Weights
 from stopadvisor.runs.archives import names_questions
+from stopadvisor.runs.ledger import Check, record_check
 from stopadvisor.runs.results import read_assessment
 from stopadvisor.runs.sources import Source
+from stopadvisor.runs.storage import lock_directory
 from stopadvisor.workload.questions import PARTS
 
 __all__ = ["CheckRequest", "CheckedPolicy", "check_policy"]
@@ -48,6 +50,8 @@ class CheckRequest:
     """Probes of another model, template or engine are allowed."""
     test_only: bool = False
     """Leave the calibration questions of the run closed."""
+    policies: int | None = None
+    """Policies that will be checked on these questions, to share delta; None: as many as before."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,8 @@ class CheckedPolicy:
     serving: Serving
     """Under which savings were counted; so `unit`."""
     unit: str
+    check: Check
+    """Its place among the policies that were held against these questions."""
     remarks: tuple[str, ...]
     """What the reader should know."""
 
@@ -86,6 +92,14 @@ def check_policy(policy: Policy, file: str, source: Source, request: CheckReques
     check_budgets(policy, file, source)
     fresh = fresh_questions(content, view.table, workload_sha256=sha)
     scorer_of(content, view.table)
+    with lock_directory(view.folder):
+        check = record_check(
+            view.folder,
+            policy.digest,
+            view.table.take(fresh.rows).keys,
+            delta=content["certificate"]["delta"],
+            planned=request.policies,
+        )
     questions, looked = _open(policy, view, fresh.rows)
     remarks += looked
     result = verify(
@@ -95,6 +109,7 @@ def check_policy(policy: Policy, file: str, source: Source, request: CheckReques
         serving=request.serving,
         weights=request.weights,
         cache_block=request.cache_block,
+        delta=check.test_delta,
         rng=np.random.default_rng(source.seed),
     )
     if result.truncated_share > TRUNCATED_WARN:
@@ -110,8 +125,14 @@ def check_policy(policy: Policy, file: str, source: Source, request: CheckReques
             "archives do not name their questions: that none of these fitted or calibrated the "
             "policy cannot be checked"
         )
+    if check.number > 1 and check.planned is None:
+        remarks.append(
+            f"this is policy number {check.number} that is held against these questions: each "
+            f"verdict has its own delta, all together are wrong with a probability of up to "
+            f"{check.spent:g} on either side (--policies K with the first shares delta)"
+        )
     unit = (request.weights or costing(content)[0]).unit
-    return CheckedPolicy(result, request.serving or content["serving"], unit, tuple(remarks))
+    return CheckedPolicy(result, request.serving or content["serving"], unit, check, tuple(remarks))
 
 
 def _named(content: Mapping[str, Any], source: Source) -> bool:

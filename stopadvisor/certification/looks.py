@@ -32,8 +32,9 @@ from stopadvisor.runs.ledger import (
     record_shown,
     take_looks,
 )
+from stopadvisor.runs.neighbours import LooksBeside, looks_beside, probe_digests
 from stopadvisor.runs.results import read_assessment
-from stopadvisor.runs.sources import Part, Source, looks_elsewhere
+from stopadvisor.runs.sources import Part, Source
 from stopadvisor.runs.storage import lock_directory
 from stopadvisor.workload.questions import PARTS
 
@@ -77,6 +78,8 @@ class PlannedLook:
     """Looks that were taken at these questions before."""
     taken_over: int = 0
     """Looks of a ledger from before the chain, that this one takes over."""
+    beside: LooksBeside | None = None
+    """What is on record in the folders beside the run."""
 
     @property
     def test_delta(self) -> float:
@@ -127,11 +130,21 @@ def plan_look(
     """
     earlier = looks_at(source.folder, questions.keys)
     taken_over = Ledger.read(source.folder).taken_over
-    planned = looks or (earlier[0].planned if earlier else None)
+    beside = looks_beside(source, questions)
+    known = [*earlier, *(look for found in beside.same.values() for look in found)]
+    planned = looks or (known[0].planned if known else None)
     request = {**asked, "data": source.fingerprint(), "version": __version__}
-    elsewhere = looks_elsewhere(source, questions.keys)
-    asks = LookRequest(questions.keys, request, delta, planned, elsewhere, later=later)
-    return PlannedLook(source, questions, asks, len(earlier), taken_over)
+    asks = LookRequest(
+        questions.keys,
+        request,
+        delta,
+        planned,
+        beside.elsewhere,
+        beside.same,
+        probe_digests(questions),
+        later=later,
+    )
+    return PlannedLook(source, questions, asks, len(earlier), taken_over, beside)
 
 
 def take(*planned: PlannedLook) -> list[TakenLook]:
@@ -158,6 +171,13 @@ def _remarks(look: Look, plan: PlannedLook) -> tuple[str, ...]:
             f"the run's ledger is from before it was a hash chain: its {plan.taken_over} look(s) "
             "were taken over, which is recorded, and count as looks that showed their figures"
         )
+    beside = plan.beside
+    if beside is not None:
+        found += beside.remarks
+        found += [
+            f"{name} beside this run holds the same probes: its {len(looks)} look(s) count here"
+            for name, looks in beside.same.items()
+        ]
     if plan.n_earlier:
         found.append(
             f"these calibration questions were looked at before ({plan.n_earlier} recorded); every "
@@ -166,8 +186,8 @@ def _remarks(look: Look, plan: PlannedLook) -> tuple[str, ...]:
     if look.elsewhere:
         found.append(
             f"{look.elsewhere} further look(s) are on record, at other questions of this run or at "
-            "these questions in runs beside it: each certificate holds by itself, but the best of "
-            "several tries does not"
+            "other probes of these in runs beside it: each certificate holds by itself, but the "
+            "best of several tries does not"
         )
     return tuple(found)
 
@@ -331,7 +351,10 @@ def open_rows(
             shared = earlier[0].delta if planned else delta
             request = {**asked, "data": source.fingerprint()}
             later = [deploy_request(standing)]
-            ask = LookRequest(keys, request, shared, planned, shows=True, later=later)
+            probes = probe_digests(opening.take(source.parts[rows] == _CALIBRATION))
+            ask = LookRequest(
+                keys, request, shared, planned, probes=probes, shows=True, later=later
+            )
             (look,) = take_looks(source.folder, [ask])
         if look not in earlier:
             n_looked = len(set(keys))

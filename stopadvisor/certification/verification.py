@@ -214,6 +214,7 @@ def verify(
     serving: Serving | None = None,
     weights: Weights | None = None,
     cache_block: int | None = None,
+    delta: float | None = None,
     rng: np.random.Generator,
 ) -> Verification:
     """Compare a policy's certificate with what fresh labelled probes show.
@@ -228,6 +229,8 @@ def verify(
         The questions that it names, and no others; at the policy's budgets among others.
     serving, weights, cache_block : optional
         How the saving is counted; as for the policy's own expectation by default.
+    delta : float, optional
+        Error probability of each limit; by default that of the certificate.
 
     Raises
     ------
@@ -265,7 +268,7 @@ def verify(
     n, losses = int(counted.sum()), int(lost.sum())
     if n == 0:
         raise PolicyError("no fresh question is right with full thinking: nothing can be lost")
-    alpha, delta = certificate["alpha"], certificate["delta"]
+    alpha, delta = certificate["alpha"], delta or certificate["delta"]
     lower, upper = _lower_limit(losses, n, delta), upper_limit(losses, n, delta)
     expected = _expected_risk(content)
     gains = outcome.correct - outcome.full_correct + outcome.losses

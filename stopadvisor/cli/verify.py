@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import click
 
 from stopadvisor.certification.check_policy import CheckRequest, check_policy
-from stopadvisor.cli.options import OUTPUT, PATH, OutputOptions, declare, emit, take
+from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, declare, emit, take
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.settings import setting_options
@@ -45,8 +45,8 @@ class VerifyOptions:
     cls=Command,
     reads="POLICY, and a run directory or raw.npz archive with probes at the policy's "
     "budgets (`probe --like POLICY` makes them).",
-    writes="Nothing, but for a look in the run's ledger.json where its calibration "
-    "questions are shown.",
+    writes="In the run's ledger.json: the policy that was checked, and a look where "
+    "calibration questions are shown.",
     examples=[
         "stopadvisor verify policy.joblib runs/fresh-Qwen3-8B-1a2b3c4d",
         "stopadvisor verify policy.joblib runs/my-Qwen3-8B-5e6f7a8b --test-only",
@@ -66,12 +66,18 @@ class VerifyOptions:
     is_flag=True,
     help="Only the test part of RUN: its calibration questions stay closed.",
 )
+@click.option(
+    "--policies",
+    type=COUNT,
+    help="Policies you plan to hold against these questions; they share delta.",
+)
 @declare(*OUTPUT)
 def command(policy: Path, probes: Path, price: Weights | None, **params: Any) -> int:
     """Check POLICY on fresh labelled probes in RUN.
 
     Questions that fitted or calibrated the policy are left out and counted.  Ends with exit code 4
-    if the probes contradict the certificate.
+    if the probes contradict the certificate.  Of several policies on the same questions the best
+    one may be best by luck: --policies with the first lets them share delta.
     """
     request = take(CheckRequest, params, weights=price)
     options = VerifyOptions(policy, probes, request, take(OutputOptions, params))

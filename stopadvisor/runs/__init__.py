@@ -3,11 +3,13 @@
 __all__ = [
     "access",
     "archives",
+    "chain",
     "compatibility",
     "directory",
     "imported",
     "ledger",
     "manifest",
+    "neighbours",
     "recording",
     "results",
     "simulated",

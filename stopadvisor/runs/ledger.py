@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from stopadvisor.runs.chain import (
 __all__ = [
     "CALIBRATION",
     "LEDGER",
+    "Check",
     "Ledger",
     "Look",
     "LookRequest",
@@ -36,6 +37,7 @@ __all__ = [
     "hand_out",
     "looks_at",
     "read_ledger",
+    "record_check",
     "record_refusal",
     "record_result",
     "record_shown",
@@ -59,7 +61,8 @@ class Look:
     """One look at calibration outcomes."""
 
     number: int
-    """Looks so far at any of these calibration questions, this one included."""
+    """Looks so far at any of these calibration questions, this one included; in runs beside this
+    one too, where they hold the same probes."""
     planned: int | None
     """Looks declared beforehand; None: one at a time."""
     delta: float
@@ -72,11 +75,13 @@ class Look:
     """Keys of the calibration questions looked at."""
     created: str
     elsewhere: int = 0
-    """Looks by then at other questions of this run, or at these questions in neighbouring runs."""
+    """Looks by then at other questions of this run, or at other probes of these in runs beside."""
     shows: bool = False
     """Whether its figures were to be shown whatever came of it."""
     later: tuple[Mapping[str, Any], ...] = ()
     """Settings that later looks may take, declared with this one."""
+    probes: tuple[str, ...] = ()
+    """Digests of the probes looked at, by which runs beside this one find their own."""
     head: str = ""
     """Digest of its entry: the head of the ledger's chain when it was taken."""
     certified: bool | None = None
@@ -172,7 +177,7 @@ def _looks_of(entries: Sequence[Entry]) -> tuple[Look, ...]:
     for entry in entries:
         if entry["kind"] == "look":
             values = {k: v for k, v in entry.items() if k not in ("kind", "previous", "digest")}
-            for name in ("questions", "later"):
+            for name in ("questions", "later", "probes"):
                 values[name] = tuple(values.get(name, ()))
             head = entry["digest"]
             found.append(Look(**values, head=head, certified=results.get(head)))
@@ -254,7 +259,11 @@ class LookRequest:
     planned: int | None = None
     """Looks declared beforehand, to share delta; must come with the first look."""
     elsewhere: int = 0
-    """Looks at these questions that neighbouring runs recorded."""
+    """Looks at these questions, but at other probes, that runs beside this one recorded."""
+    beside: Mapping[str, Sequence[Look]] = field(default_factory=dict)
+    """Looks at the same probes that runs beside this one recorded, by folder."""
+    probes: Sequence[str] = ()
+    """Digests of the probes."""
     shows: bool = False
     """Whether outcomes will be shown, instead of tested for a certificate."""
     later: Sequence[Mapping[str, Any]] = ()
@@ -321,6 +330,86 @@ def record_shown(folder: Path, questions: Iterable[str], by: str) -> None:
         ledger.write(folder, [body])
 
 
+@dataclass(frozen=True)
+class Check:
+    """One policy that was held against a run's questions."""
+
+    number: int
+    """Policies checked on any of these questions so far, this one included."""
+    planned: int | None
+    """Policies declared beforehand, which share the error probability of each; None: undeclared."""
+    spent: float
+    """Error probability of all verdicts so far together, each limit by itself."""
+    test_delta: float
+    """Error probability of each limit of this verdict."""
+
+
+def record_check(
+    folder: Path, policy: str, questions: Sequence[str], *, delta: float, planned: int | None
+) -> Check:
+    """Record that a policy is held against questions, before an outcome is read.
+
+    The same policy on the same questions is the same check.
+
+    Parameters
+    ----------
+    policy : str
+        Its digest.
+    delta : float
+        Of the policy's certificate.
+    planned : int, optional
+        Policies that will be checked on these questions; must come with the first one.
+
+    Raises
+    ------
+    CalibrationError
+        Planned policies are used up, or declared too late.
+    """
+    ledger = Ledger.read(folder)
+    keys = sorted(set(questions))
+    earlier: list[Entry] = []
+    for entry in ledger.entries:
+        if entry["kind"] != "check":
+            continue
+        if (entry["policy"], entry["questions"]) == (policy, keys):
+            if planned not in (None, entry["planned"]):
+                break
+            return _check(earlier, entry)
+        if set(keys) & set(entry["questions"]):
+            earlier.append(entry)
+    first = earlier[0]["planned"] if earlier else planned
+    if planned is None:
+        planned = first
+    if planned != first or any(entry["planned"] != planned for entry in earlier):
+        raise CalibrationError(
+            f"policies must be declared with the first one, got --policies {planned} after "
+            f"{len(earlier)} without that plan"
+        )
+    others = {entry["policy"] for entry in earlier} - {policy}
+    if planned is not None and len(others) >= planned:
+        raise CalibrationError(
+            f"all {planned} planned policies were checked on these questions; a further one needs "
+            "fresh questions"
+        )
+    body = {
+        "kind": "check",
+        "policy": policy,
+        "questions": keys,
+        "delta": delta,
+        "planned": planned,
+        "created": timestamp(),
+    }
+    return _check(earlier, ledger.write(folder, [body]).entries[-1])
+
+
+def _check(earlier: Sequence[Entry], entry: Entry) -> Check:
+    deltas = {row["policy"]: row["delta"] for row in (*earlier, entry)}
+    planned = entry["planned"]
+    share = entry["delta"] / (planned or 1)
+    spent = sum(delta / (planned or 1) for delta in deltas.values())
+    return Check(len(deltas), planned, min(spent, 1.0), share)
+
+
 def record_refusal(folder: Path, request: Mapping[str, Any]) -> str:
     """Record that a request was refused without a look, once; return when that was."""
     ledger = Ledger.read(folder)
@@ -361,7 +450,13 @@ def hand_out(sealed: SealedQuestions, look: Look) -> CalibrationQuestions:
 def _next_look(looks: Sequence[Look], ask: LookRequest) -> Look:
     """The look that was taken already, or the next one."""
     keys = tuple(sorted(set(ask.questions)))
-    earlier = _at(looks, keys)
+    own = _at(looks, keys)
+    tried = [_what(look) for look in own]
+    beside = {
+        name: [look for look in found if _what(look) not in tried]  # a copy's are the same looks
+        for name, found in ask.beside.items()
+    }
+    earlier = [*own, *(look for found in beside.values() for look in found)]
     request, later = as_recorded(ask.request), tuple(map(as_recorded, ask.later))
     delta, planned = ask.delta, ask.planned
     for look in earlier:
@@ -386,46 +481,60 @@ def _next_look(looks: Sequence[Look], ask: LookRequest) -> Look:
             "and calibrate on the new ones with --fresh"
         )
     if not ask.shows:
-        _check_unseen(earlier, request)
+        _check_unseen(own, request)
+        for name, found in beside.items():
+            _check_unseen(found, request, f" in {name}, which holds the same probes")
     spent = delta if planned is not None else delta + sum(look.delta for look in earlier)
     if spent >= 1:
         raise CalibrationError(
             f"look {number} at delta = {delta:g} leaves no confidence; add labels and calibrate "
             "on the new ones with --fresh"
         )
-    elsewhere = ask.elsewhere + len(looks) - len(earlier)
+    elsewhere = ask.elsewhere + len(looks) - len(own)
     # The last planned look may show its figures, because no other can come after it.
     shows = ask.shows or bool(later) or number == planned
-    return Look(number, planned, delta, spent, request, keys, timestamp(), elsewhere, shows, later)
+    probes = tuple(sorted(set(ask.probes)))
+    now = timestamp()
+    return Look(number, planned, delta, spent, request, keys, now, elsewhere, shows, later, probes)
+
+
+def _what(look: Look) -> tuple[Any, ...]:
+    """What makes a look the same one, wherever it is recorded."""
+    return look.questions, look.request, look.delta
 
 
 _DATA = ("data", "version")
 """What of a request is no setting: the probes, and the package."""
 
 
-def _check_unseen(earlier: Sequence[Look], request: Mapping[str, Any]) -> None:
+def _check_unseen(earlier: Sequence[Look], request: Mapping[str, Any], where: str = "") -> None:
     """Refuse settings that may have been chosen by figures of these calibration questions."""
     for place, look in enumerate(earlier):
-        if look.opened and not any(_allows(past, request) for past in earlier[: place + 1]):
+        known = earlier[: place + 1]
+        if look.opened and not any(_allows(past, request, own=not where) for past in known):
             what = (
                 "ended in a certificate"
                 if look.certified
                 else f"showed their outcomes ({', '.join(_who(look))})"
             )
             raise CalibrationError(
-                f"look {look.number} at these calibration questions, of {look.created[:10]}, "
+                f"look {look.number} at these calibration questions{where}, of "
+                f"{look.created[:10]}, "
                 f"{what}: other settings could have been chosen by what it showed, and a "
                 "certificate of theirs would promise more than it holds. Add labelled questions "
                 "and say --fresh, or declare further settings with the first look (--later-alpha)"
             )
 
 
-def _allows(look: Look, request: Mapping[str, Any]) -> bool:
-    """Whether a look had these settings, or declared them."""
-    own = {key: value for key, value in look.request.items() if key not in _DATA}
+def _allows(look: Look, request: Mapping[str, Any], *, own: bool) -> bool:
+    """Whether a look of this run had these settings, or a look declared them.
+
+    Next door the split may be another, which nobody settled beforehand.
+    """
+    had = {key: value for key, value in look.request.items() if key not in _DATA}
     return any(
         all(key in request and request[key] == value for key, value in row.items())
-        for row in (own, *look.later)
+        for row in (*((had,) if own else ()), *look.later)
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -21,7 +21,6 @@ from stopadvisor.probes.outcomes import FitQuestions, Outcomes, SealedQuestions
 from stopadvisor.runs.archives import SIMULATED, is_simulated, read_archive
 from stopadvisor.runs.chain import ARCHIVE
 from stopadvisor.runs.directory import MANIFEST, RunDirectory, write_json_atomically
-from stopadvisor.runs.ledger import LEDGER, looks_at
 from stopadvisor.workload.questions import PARTS, assign_parts
 
 __all__ = ["ARCHIVE", "ASSESSMENT", "REPORT", "Part", "Source", "newest_source", "open_source"]
@@ -202,28 +201,6 @@ def newest_source(root: Path = Path("runs")) -> Source:
             "run directory"
         )
     return open_source(found[-1].parent, root=root)
-
-
-def looks_elsewhere(source: Source, questions: Sequence[str]) -> int:
-    """Looks at these questions that are recorded beside a run: other settings, another split.
-
-    Raises
-    ------
-    ProbeError
-        A ledger is damaged.
-    """
-    folder = source.folder.resolve()
-    found = 0
-    for ledger in sorted(folder.parent.glob(f"*/{LEDGER}")):
-        # Archives name their questions by row, which says nothing about another archive.
-        if ledger.parent != folder and _archive_of(ledger.parent) == _archive_of(folder):
-            found += len(looks_at(ledger.parent, questions))
-    return found
-
-
-def _archive_of(folder: Path) -> str | None:
-    note = folder / ARCHIVE
-    return json.loads(note.read_bytes())["sha256"] if note.exists() else None
 
 
 def _of_run(run: RunDirectory) -> Source:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from stopadvisor.cli.main import main
@@ -21,6 +22,7 @@ from stopadvisor.workload.questions import PARTS
 from tests.material import (
     PLAN,
     Call,
+    archive_arrays,
     caller,
     edit_records,
     flip_calibration,
@@ -445,6 +447,44 @@ def test_cut_traces_are_refused_before_a_look_is_spent(call: Call, tmp_path: Pat
     assert read_ledger(Path("cut")) == []
     found = calibrated(call, "cut", "--allow-truncated", *FAST)
     assert found["certificate"]["truncated_share"] > 0.1
+
+
+def test_splits_of_one_archive_are_looks_at_the_same_probes(call: Call) -> None:
+    """Whoever tries seeds until one certifies pays for each of them."""
+    correct = archive_arrays()["correct"]
+    wrong = np.random.default_rng(5).random(correct.shape) < 0.1
+    wrong[:, -1] = False  # full thinking is right where it was
+    write_archive(Path("raw.npz"), correct=correct ^ wrong)
+    for seed in range(5):
+        words = ["raw.npz", "--seed", str(seed), "--out", f"runs/seed{seed}", "--no-report"]
+        assert call(*words, *FAST, "--alpha", "0.05", command="assess")[0] == 0
+    spent = []
+    for seed in range(4):
+        alpha = "0.05" if seed < 3 else "0.3"
+        code = 3 if seed < 3 else 0
+        found = calibrated(call, f"runs/seed{seed}", "--alpha", alpha, code=code)
+        assert found["look"]["number"] == seed + 1
+        spent.append(1 - found["confidence"])
+        assert any("holds the same probes" in text for text in found["remarks"]) == (seed > 0)
+    assert spent == pytest.approx([0.05, 0.1, 0.15, 0.2])
+    for alpha in ("0.05", "0.3"):
+        line = refused(call, "runs/seed4", "--alpha", alpha)
+        assert "in seed3, which holds the same probes" in line
+        assert "ended in a certificate" in line
+
+
+def test_a_copy_without_its_ledger_does_not_start_at_the_first_look(call: Call) -> None:
+    shutil.copytree(RUN, "runs/before")
+    edit_records(RUN, lose_all)
+    edit_records(Path("runs/before"), lose_all)
+    calibrated(call, str(RUN), *FAILING, code=3)
+    shutil.copytree(RUN, "runs/after")
+    Path("runs/after/ledger.json").unlink()
+    assert "is missing" in refused(call, "runs/after", *BOLD)
+    shutil.rmtree("runs/after")
+    found = calibrated(call, "runs/before", *BOLD)
+    assert (found["look"]["number"], found["confidence"]) == (2, pytest.approx(0.9))
+    assert "in before, which holds the same probes" in refused(call, str(RUN), *FAST)
 
 
 # --- Blindness ------------------------------------------------------------------------------------

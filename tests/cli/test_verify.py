@@ -29,7 +29,7 @@ from tests.policy_content import full_budget_content
 
 FIELDS = [
     "schema", "policy", "digest", "run", "part", "transfer", "verdict", "alpha", "delta",
-    "conditional",
+    "check", "conditional",
     "n_left_out", "n_met_before", "n_repeated", "n", "losses", "risk", "lower", "upper",
     "expected_risk", "power_to_confirm", "detectable_risk", "accuracy", "full_accuracy",
     "accuracy_difference", "accuracy_difference_ci95", "serving", "unit", "total_saving_pct",
@@ -262,7 +262,7 @@ def test_opening_calibration_questions_is_a_look(call: Call) -> None:
 
 def test_test_only_leaves_them_closed(call: Call) -> None:
     found = verified(call, POLICY, FRESH, "--test-only")
-    assert not (FRESH / "ledger.json").exists()
+    assert read_ledger(FRESH) == []
     edit_records(FRESH, flip_calibration)
     assert verified(call, POLICY, FRESH, "--test-only") == found
     # Its own run's calibration questions are left out anyhow.
@@ -272,6 +272,41 @@ def test_test_only_leaves_them_closed(call: Call) -> None:
     for name in ("n", "losses", "total_saving_ci95", "drift"):
         assert whole[name] == part[name]
     assert read_ledger(RUN) == before
+
+
+def another(number: int) -> Path:
+    """The policy under another digest."""
+    versions = load_policy(POLICY).content["versions"] | {"numpy": str(number)}
+    return rebound(versions=versions)
+
+
+def test_policies_on_the_same_questions_are_counted(call: Call) -> None:
+    first = verified(call, POLICY, FRESH, "--test-only")
+    assert first["check"] == {"number": 1, "planned": None, "spent": 0.05}
+    assert verified(call, POLICY, FRESH, "--test-only") == first  # the same again
+    for number in (2, 3):
+        found = verified(call, another(number), FRESH, "--test-only")
+        assert (found["check"]["number"], found["delta"]) == (number, 0.05)
+        assert found["check"]["spent"] == pytest.approx(0.05 * number)
+        (remark,) = [text for text in found["remarks"] if "policy number" in text]
+        assert f"up to {0.05 * number:g} on either side" in remark
+    assert verified(call, POLICY, FRESH, "--test-only") == first
+    code, _, err = call(another(4), FRESH, "--test-only", "--policies", "4")
+    assert code == 2
+    assert "declared with the first one" in err
+
+
+def test_planned_policies_share_delta(call: Call) -> None:
+    alone = verified(call, POLICY, RUN, "--test-only")
+    first = verified(call, POLICY, FRESH, "--test-only", "--policies", "2")
+    assert (first["delta"], first["check"]["planned"]) == (0.025, 2)
+    assert first["upper"] > alone["upper"]
+    second = verified(call, another(2), FRESH, "--test-only")  # the plan holds unasked
+    assert (second["delta"], second["check"]["number"]) == (0.025, 2)
+    assert second["check"]["spent"] == pytest.approx(0.05)
+    code, out, err = call(another(3), FRESH, "--test-only")
+    assert (code, out) == (2, "")
+    assert "all 2 planned policies were checked" in err
 
 
 # --- Archives -------------------------------------------------------------------------------------

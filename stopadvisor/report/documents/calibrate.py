@@ -23,7 +23,9 @@ class _LookFields(TypedDict):
     planned: Annotated[int | None, "Looks planned beforehand."]
     spent: Annotated[float, "Error probability spent by all looks so far."]
     elsewhere: Annotated[
-        int, "Looks on record at other questions of the run, or at these in runs beside it."
+        int,
+        "Looks on record at other questions of the run, or at other probes of these in runs "
+        "beside it.",
     ]
     head: Annotated[str, "Its entry in the run's ledger."]
     opened: Annotated[

@@ -80,7 +80,9 @@ class CertificateFields(TypedDict):
     reference: Annotated[str, "What full thinking means: `natural` or `last-checkpoint`."]
     looks: Annotated[int, "Number of this look at the calibration questions."]
     looks_elsewhere: Annotated[
-        int, "Looks on record at other questions of the run, or at these in runs beside it."
+        int,
+        "Looks on record at other questions of the run, or at other probes of these in runs "
+        "beside it.",
     ]
     planned_looks: Annotated[int | None, "Looks planned beforehand."]
     ledger_head: NotRequired[

@@ -29,6 +29,12 @@ class _FeatureDrift(TypedDict):
     adjusted_p: Annotated[float, "The same for all features together (Holm)."]
 
 
+class _CheckFields(TypedDict):
+    number: Annotated[int, "Policies checked on any of these questions by now, this one included."]
+    planned: Annotated[int | None, "Policies planned beforehand, which share delta."]
+    spent: Annotated[float, "Error probability of all verdicts so far together, on either side."]
+
+
 class VerifyDocument(Document):
     """`verify --json`."""
 
@@ -42,6 +48,7 @@ class VerifyDocument(Document):
     verdict: Annotated[str, "`confirmed`, `contradicted` or `silent`."]
     alpha: Annotated[float, "Of the certificate."]
     delta: Annotated[float, "Error probability of each limit."]
+    check: Annotated[_CheckFields, "Its place among the policies held against these questions."]
     conditional: Annotated[
         bool, "Whether alpha is a share of the questions that full thinking gets right."
     ]
