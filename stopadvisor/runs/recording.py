@@ -92,7 +92,7 @@ def read_recording(
     may be left out where the line has `gold`.  Optional: `task`, `category`, `group`, `sample`,
     `prompt_tokens`, `marker_positions`, and `key`, `question` or `messages`, which name the
     question's content; the id names it where they are missing.  Other fields are not looked at, so
-    the lines of a ``probes.jsonl`` can be read as well.
+    the lines of a ``probes.jsonl`` can be read as well; their `entropy_source` is kept.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def read_recording(
     """
     path = Path(path)
     data, rows = read_rows(path)
-    source = "full" if _says_uncertainty(rows) else "none"
+    source = _entropy_source(rows)
     drafts = [_Draft.of(_Line(where, row), source, suffix_tokens, cap) for where, row in rows]
     _check_together(path, drafts)
     records, n_graded = _label(drafts, grader)
@@ -119,13 +119,21 @@ def read_recording(
     return Recording(path, digest, records, n_graded, any(draft.has_labels for draft in drafts))
 
 
-def _says_uncertainty(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> bool:
-    return any(
-        isinstance(probe, Mapping) and any(probe.get(name) is not None for name in _UNCERTAINTY)
-        for _, row in rows
-        if isinstance(row.get("checkpoints"), list)
-        for probe in row["checkpoints"]
-    )
+def _entropy_source(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """What entropies are over: as the lines say; where they do not, whether there is anything."""
+    named: str | None = None
+    known = False
+    for where, row in rows:
+        probes = row.get("checkpoints")
+        for probe in probes if isinstance(probes, list) else ():
+            if not isinstance(probe, Mapping):
+                continue  # refused with its place, when it is read
+            known = known or any(probe.get(name) is not None for name in _UNCERTAINTY)
+            found = text_field(dict(probe), "entropy_source", where)
+            named = named or found
+            if found not in (None, named):
+                refuse(where, "entropy_source", f"{named!r} as before", found)
+    return named or ("full" if known else "none")
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,14 @@ def test_uncertainty_is_kept_where_it_was_recorded(tmp_path: Path) -> None:
     assert imported(tmp_path / "other", line()).table().entropy_source == "none"
 
 
+def test_what_entropies_are_over_is_kept_where_it_is_named(tmp_path: Path) -> None:
+    top = probe(10, mean_logprob=-0.5, entropy_source="top-k:20")
+    assert read(tmp_path, line("a", checkpoints=[top]), line("b")).entropy_source == "top-k:20"
+    other = probe(10, mean_logprob=-0.5, entropy_source="full")
+    with pytest.raises(WorkloadError, match=r":2: field 'entropy_source': expected 'top-k:20' as"):
+        read(tmp_path, line("a", checkpoints=[top]), line("b", checkpoints=[other]))
+
+
 def test_markers_are_counted_from_their_positions(tmp_path: Path) -> None:
     rows = (
         line("a", marker_positions=[5, 10, 11]),
