@@ -28,7 +28,7 @@ from stopadvisor.policy.frozen import MIXED_TASKS, Policy
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import Serving, Weights
 from stopadvisor.runs.archives import names_questions
-from stopadvisor.runs.ledger import Check, record_check
+from stopadvisor.runs.ledger import Check, read_ledger, record_check
 from stopadvisor.runs.results import read_assessment
 from stopadvisor.runs.sources import Source
 from stopadvisor.runs.storage import lock_directory
@@ -131,6 +131,7 @@ def check_policy(policy: Policy, file: str, source: Source, request: CheckReques
             f"verdict has its own delta, all together are wrong with a probability of up to "
             f"{check.spent:g} on either side (--policies K with the first shares delta)"
         )
+    remarks += _not_on_record(content, source)
     unit = (request.weights or costing(content)[0]).unit
     return CheckedPolicy(result, request.serving or content["serving"], unit, check, tuple(remarks))
 
@@ -182,6 +183,20 @@ def _graded_alike(content: Mapping[str, Any], grading: Mapping[str, str]) -> lis
     if grader == content["grader"]:
         return []
     return [f"the run was graded by {grader}, the calibration questions by {content['grader']}"]
+
+
+def _not_on_record(content: Mapping[str, Any], source: Source) -> list[str]:
+    """Remark on a policy calibrated on this run's questions, of which its ledger knows nothing."""
+    head, split = content["certificate"].get("ledger_head"), content["split"]
+    if not head or split is None or not set(split["calibration"]) <= set(source.table.keys):
+        return []
+    if head in {look.head for look in read_ledger(source.folder)}:
+        return []
+    return [
+        f"the ledger of {source.folder} does not hold the look {head[:8]} that this policy names: "
+        "either it was calibrated on another run of these questions, or this ledger was put back "
+        "to an earlier state, and then no certificate from here can be trusted"
+    ]
 
 
 def _test_part(source: Source) -> Source:

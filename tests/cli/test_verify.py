@@ -22,6 +22,7 @@ from tests.material import (
     caller,
     edit_records,
     flip_calibration,
+    forget_looks,
     make_run,
     write_archive,
 )
@@ -272,6 +273,15 @@ def test_test_only_leaves_them_closed(call: Call) -> None:
     for name in ("n", "losses", "total_saving_ci95", "drift"):
         assert whole[name] == part[name]
     assert read_ledger(RUN) == before
+
+
+def test_a_run_put_back_as_a_whole_does_not_hold_the_policy_s_look(call: Call) -> None:
+    assert not any(
+        "does not hold the look" in text for text in verified(call, POLICY, RUN)["remarks"]
+    )
+    forget_looks(RUN)  # ledger, calibration and the run's own note
+    (remark,) = [t for t in verified(call, POLICY, RUN)["remarks"] if "does not hold the look" in t]
+    assert load_policy(POLICY).content["certificate"]["ledger_head"][:8] in remark
 
 
 def another(number: int) -> Path:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from stopadvisor.errors import CalibrationError, ProbeError
@@ -24,6 +25,8 @@ from stopadvisor.runs.ledger import (
     record_shown,
     take_looks,
 )
+from stopadvisor.stats.bounds import Certified, certify
+from stopadvisor.stats.intervals import exact_interval
 
 ALPHA_10 = {"alpha": 0.1, "families": ("learned", "confidence")}
 ALPHA_15 = {"alpha": 0.15, "families": ("learned", "confidence")}
@@ -37,6 +40,7 @@ def take_look(
     delta: float,
     planned: int | None = None,
 ) -> Look:
+    folder.mkdir(exist_ok=True)
     (look,) = take_looks(folder, [LookRequest(questions, request, delta, planned)])
     return look
 
@@ -220,6 +224,54 @@ def test_a_refusal_without_a_look_is_recorded_once(
     assert record_refusal(tmp_path, ALPHA_10) == first
     assert record_refusal(tmp_path, ALPHA_15) != first
     assert read_ledger(tmp_path) == []
+
+
+# --- What that is worth ---------------------------------------------------------------------------
+
+N, ALPHA, DELTA = 100, 0.1, 0.05
+TRIALS = 300
+
+
+def _any_false(folder: Path, first_risk: float, rng: np.random.Generator) -> bool:
+    """Whether somebody who looks twice, and tunes on what is shown, gets a false certificate.
+
+    The second rule is one of twelve, all of them a little worse than alpha.
+    """
+    risks = np.array([first_risk] + [1.01 * ALPHA] * 12)
+    losses = rng.binomial(N, risks)
+
+    def certifies(rule: int) -> Look:
+        look = take_look(folder, ["a"], {"families": [str(rule)]}, delta=DELTA)
+        found = certify(losses[[rule]], N, alpha=ALPHA, delta=look.test_delta)
+        return record_result(folder, look, certified=isinstance(found, Certified))
+
+    first = certifies(0)
+    try:
+        second = certifies(1 + int(losses[1:].argmin()) if first.opened else 1)
+    except CalibrationError:
+        return first.certified is True and first_risk > ALPHA
+    return second.certified is True or (first.certified is True and first_risk > ALPHA)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first_risk", [0.01, 0.11, 0.3], ids=["passes", "near", "fails"])
+def test_two_looks_are_wrong_in_two_delta_of_cases_at_most(
+    tmp_path: Path, first_risk: float
+) -> None:
+    rng = np.random.default_rng(7)
+    false = sum(_any_false(tmp_path / str(k), first_risk, rng) for k in range(TRIALS))
+    assert exact_interval(false, TRIALS)[0] <= 2 * DELTA
+    assert false / TRIALS <= 2 * DELTA
+
+
+@pytest.mark.slow
+def test_a_second_look_after_a_certificate_would_be_wrong_more_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stopadvisor.runs.ledger._check_unseen", lambda *_, **__: None)
+    rng = np.random.default_rng(7)
+    false = sum(_any_false(tmp_path / str(k), 0.01, rng) for k in range(TRIALS))
+    assert exact_interval(false, TRIALS)[0] > 2 * DELTA
 
 
 # --- The chain ------------------------------------------------------------------------------------
