@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import pytest
 
 from stopadvisor.cli.main import main
-from stopadvisor.engines.http.body import Limits
+from stopadvisor.engines.http.body import BodyLimits
 from stopadvisor.engines.http.client import Client, Key, Refused, Unreachable
 from stopadvisor.engines.http.completion import read_completion
 from stopadvisor.engines.http.servers import Servers
@@ -162,9 +162,9 @@ def test_honest_answers_have_room() -> None:
         "usage": {"prompt_tokens": 100_000, "total_tokens": 130_000, "completion_tokens": 30_000},
     }  # fmt: skip
     tokens = 2**15
-    assert len(json.dumps(event)) * tokens < Limits.of({"max_tokens": tokens}).total
+    assert len(json.dumps(event)) * tokens < BodyLimits.of({"max_tokens": tokens}).total
     top = {f"token_id:{151_000 + i}": -12.345678901234567 for i in range(1024)}
-    probe = Limits.of({"max_tokens": 48, "logprobs": 1024, "prompt": [1] * 100_000})
+    probe = BodyLimits.of({"max_tokens": 48, "logprobs": 1024, "prompt": [1] * 100_000})
     assert len(json.dumps(top)) * 48 + len(json.dumps([151_643] * 100_000)) < probe.total
 
 
@@ -508,6 +508,7 @@ def test_opening_can_be_interrupted(how: str) -> None:
         with pytest.raises(KeyboardInterrupt):
             load_engine("tiny-reasoner", [server.url], patience=60.0)
     finally:
+        timer.cancel()  # where opening ended by itself
         timer.join()
         server.stop()
     assert time.monotonic() - began < 5.0

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from stopadvisor.cli.main import main
-from stopadvisor.engines.http.body import Body, Limits
+from stopadvisor.engines.http.body import Body, BodyLimits
 from stopadvisor.engines.http.client import Client
 from stopadvisor.engines.http.completion import read_events
 from stopadvisor.engines.openai.early_exit import choose_thinking_mode
@@ -309,7 +309,7 @@ def events_of(*chunks: bytes) -> list[Any]:
             yield chunk
 
     async def read() -> list[Any]:
-        body = Body(httpx2.Response(200, content=given()), Limits(), math.inf)
+        body = Body(httpx2.Response(200, content=given()), BodyLimits(), math.inf)
         return [event async for event in read_events(body.lines())]
 
     return asyncio.run(read())

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx2
 
-__all__ = ["Body", "Limits", "UnacceptableBody"]
+__all__ = ["Body", "BodyLimits", "UnacceptableBody"]
 
 _BASE = 2**22
 """Bytes that any answer may have."""
@@ -32,14 +32,14 @@ class UnacceptableBody(Exception):
 
 
 @dataclass(frozen=True)
-class Limits:
+class BodyLimits:
     """Most bytes of an answer, and of one line of it."""
 
     total: int = _BASE
     line: int = _BASE
 
     @classmethod
-    def of(cls, request: Mapping[str, Any]) -> Limits:
+    def of(cls, request: Mapping[str, Any]) -> BodyLimits:
         """Return what an honest answer to a request of completions may take."""
         tokens = min(int(request.get("max_tokens") or 0), _MOST_TOKENS)
         prompt = request.get("prompt") or ()
@@ -53,7 +53,7 @@ class Body:
     """A body that has not been read yet."""
 
     response: httpx2.Response
-    limits: Limits
+    limits: BodyLimits
     deadline: float
     """By the event loop's clock."""
 

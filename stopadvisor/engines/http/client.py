@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar
 import httpx2
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
-from stopadvisor.engines.http.body import Body, Limits, UnacceptableBody
+from stopadvisor.engines.http.body import Body, BodyLimits, UnacceptableBody
 from stopadvisor.engines.http.completion import (
     Completion,
     EventReader,
@@ -321,7 +321,7 @@ class Client:
             reraise=True,
         )
         content = None if body is None else json.dumps(body).encode()
-        limits = Limits.of(body or {})
+        limits = BodyLimits.of(body or {})
 
         async def once() -> _Result:
             server = self._servers.pick(replica, alone=opening)
@@ -350,7 +350,7 @@ class Client:
         method: str,
         path: str,
         content: bytes | None,
-        limits: Limits,
+        limits: BodyLimits,
         receive: _Receive[_Result],
     ) -> _Result:
         url = server.url.removesuffix("/v1") + path[1:] if path[:2] == "//" else server.url + path
