@@ -54,7 +54,7 @@ def test_a_look_at_a_copy_counts(run: Source, tmp_path: Path) -> None:
 
 def test_a_look_from_before_the_chain_counts_for_a_copy(run: Source, tmp_path: Path) -> None:
     shutil.copytree(run.folder, tmp_path / "runs" / "copy")
-    row = {
+    row: dict[str, Any] = {
         "number": 1,
         "planned": None,
         "delta": 0.05,
