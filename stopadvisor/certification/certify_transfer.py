@@ -84,12 +84,14 @@ def certify_transfer(
     ProbeError
         The run's assessment or ledger cannot be read.
     """
-    used = request.fresh
-    view = without_used(source, ("fit", "calibration")) if used else without_shown_fit(source)
-    n_shown = 0 if used else source.table.n_questions - view.table.n_questions
-    table = target_view(view).part("calibration")
     asked = _settings(policy, source, request)
     requested = _request(policy, asked)
+    if request.fresh:
+        view = without_used(source, ("fit", "calibration"))
+    else:
+        view = without_shown_fit(source, requested)
+    n_shown = 0 if request.fresh else source.table.n_questions - view.table.n_questions
+    table = target_view(view).part("calibration")
     # Both looks of a comparison are settled before either is taken, and both show their figures.
     pair = [requested, deploy_request(request.settings(source))] if comparing else []
     later = [*pair, *(requested | {"alpha": alpha} for alpha in request.later_alphas)]

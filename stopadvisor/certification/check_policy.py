@@ -28,7 +28,8 @@ from stopadvisor.policy.frozen import MIXED_TASKS, Policy
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import Serving, Weights
 from stopadvisor.runs.archives import names_questions
-from stopadvisor.runs.ledger import Check, read_ledger, record_check
+from stopadvisor.runs.checks import PolicyCheck, record_check
+from stopadvisor.runs.ledger import read_ledger
 from stopadvisor.runs.results import read_assessment
 from stopadvisor.runs.sources import Source
 from stopadvisor.runs.storage import lock_directory
@@ -62,7 +63,7 @@ class CheckedPolicy:
     serving: Serving
     """Under which savings were counted; so `unit`."""
     unit: str
-    check: Check
+    check: PolicyCheck
     """Its place among the policies that were held against these questions."""
     remarks: tuple[str, ...]
     """What the reader should know."""

@@ -249,10 +249,22 @@ def without_used(source: Source, names: Sequence[Part]) -> Source:
     return _without(source, spent)
 
 
-def without_shown_fit(source: Source) -> Source:
-    """The source without fit questions whose outcomes were shown, or their groups."""
-    shown = Ledger.read(source.folder).shown
-    return _without(source, _used_rows(source, shown) & (source.parts == _FIT))
+def without_shown_fit(source: Source, asked: Mapping[str, Any]) -> Source:
+    """The source without fit questions whose outcomes were shown, or their groups.
+
+    Parameters
+    ----------
+    asked : mapping
+        Of the look that is to be taken at fit and calibration questions.  Where it was taken
+        before anything was shown, it is the same look, and nothing is left out.
+    """
+    ledger = Ledger.read(source.folder)
+    whole = replace(source, parts=np.where(source.parts == _FIT, _CALIBRATION, source.parts))
+    taken = as_recorded({**asked, "data": whole.fingerprint(), "version": __version__})
+    keys = set(whole.part("calibration").keys)
+    if any((set(look.questions), look.request) == (keys, taken) for look in ledger.looks):
+        return source
+    return _without(source, _used_rows(source, ledger.shown) & (source.parts == _FIT))
 
 
 def _used_rows(source: Source, used: Collection[str]) -> NDArray[np.bool_]:

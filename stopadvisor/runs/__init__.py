@@ -4,6 +4,7 @@ __all__ = [
     "access",
     "archives",
     "chain",
+    "checks",
     "compatibility",
     "directory",
     "imported",

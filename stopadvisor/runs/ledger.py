@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ from stopadvisor.runs.chain import (
 __all__ = [
     "CALIBRATION",
     "LEDGER",
-    "Check",
     "Ledger",
     "Look",
     "LookRequest",
@@ -37,7 +36,6 @@ __all__ = [
     "hand_out",
     "looks_at",
     "read_ledger",
-    "record_check",
     "record_refusal",
     "record_result",
     "record_shown",
@@ -289,13 +287,7 @@ def take_looks(folder: Path, asks: Sequence[LookRequest]) -> list[Look]:
     ledger = Ledger.read(folder)
     looks, found = list(ledger.looks), []
     for ask in asks:
-        spoilt = ledger.shown & set(ask.questions)
-        if spoilt and not ask.shows:
-            raise CalibrationError(
-                f"{len(spoilt)} of these questions served as fit questions, which shows their "
-                f"outcomes, e.g. {min(spoilt)!r}: they can certify nothing; say --fresh"
-            )
-        look = _next_look(looks, ask)
+        look = _next_look(looks, ask, ledger.shown)
         if look not in looks:
             looks.append(look)
         found.append(looks.index(look))
@@ -328,86 +320,6 @@ def record_shown(folder: Path, questions: Iterable[str], by: str) -> None:
     if new:
         body = {"kind": "shown", "by": by, "questions": new, "created": timestamp()}
         ledger.write(folder, [body])
-
-
-@dataclass(frozen=True)
-class Check:
-    """One policy that was held against a run's questions."""
-
-    number: int
-    """Policies checked on any of these questions so far, this one included."""
-    planned: int | None
-    """Policies declared beforehand, which share the error probability of each; None: undeclared."""
-    spent: float
-    """Error probability of all verdicts so far together, each limit by itself."""
-    test_delta: float
-    """Error probability of each limit of this verdict."""
-
-
-def record_check(
-    folder: Path, policy: str, questions: Sequence[str], *, delta: float, planned: int | None
-) -> Check:
-    """Record that a policy is held against questions, before an outcome is read.
-
-    The same policy on the same questions is the same check.
-
-    Parameters
-    ----------
-    policy : str
-        Its digest.
-    delta : float
-        Of the policy's certificate.
-    planned : int, optional
-        Policies that will be checked on these questions; must come with the first one.
-
-    Raises
-    ------
-    CalibrationError
-        Planned policies are used up, or declared too late.
-    """
-    ledger = Ledger.read(folder)
-    keys = sorted(set(questions))
-    earlier: list[Entry] = []
-    for entry in ledger.entries:
-        if entry["kind"] != "check":
-            continue
-        if (entry["policy"], entry["questions"]) == (policy, keys):
-            if planned not in (None, entry["planned"]):
-                break
-            return _check(earlier, entry)
-        if set(keys) & set(entry["questions"]):
-            earlier.append(entry)
-    first = earlier[0]["planned"] if earlier else planned
-    if planned is None:
-        planned = first
-    if planned != first or any(entry["planned"] != planned for entry in earlier):
-        raise CalibrationError(
-            f"policies must be declared with the first one, got --policies {planned} after "
-            f"{len(earlier)} without that plan"
-        )
-    others = {entry["policy"] for entry in earlier} - {policy}
-    if planned is not None and len(others) >= planned:
-        raise CalibrationError(
-            f"all {planned} planned policies were checked on these questions; a further one needs "
-            "fresh questions"
-        )
-    body = {
-        "kind": "check",
-        "policy": policy,
-        "questions": keys,
-        "delta": delta,
-        "planned": planned,
-        "created": timestamp(),
-    }
-    return _check(earlier, ledger.write(folder, [body]).entries[-1])
-
-
-def _check(earlier: Sequence[Entry], entry: Entry) -> Check:
-    deltas = {row["policy"]: row["delta"] for row in (*earlier, entry)}
-    planned = entry["planned"]
-    share = entry["delta"] / (planned or 1)
-    spent = sum(delta / (planned or 1) for delta in deltas.values())
-    return Check(len(deltas), planned, min(spent, 1.0), share)
 
 
 def record_refusal(folder: Path, request: Mapping[str, Any]) -> str:
@@ -447,7 +359,7 @@ def hand_out(sealed: SealedQuestions, look: Look) -> CalibrationQuestions:
     return sealed.unseal().as_calibration()
 
 
-def _next_look(looks: Sequence[Look], ask: LookRequest) -> Look:
+def _next_look(looks: Sequence[Look], ask: LookRequest, shown: Set[str]) -> Look:
     """The look that was taken already, or the next one."""
     keys = tuple(sorted(set(ask.questions)))
     own = _at(looks, keys)
@@ -463,6 +375,12 @@ def _next_look(looks: Sequence[Look], ask: LookRequest) -> Look:
         same = (look.questions, dict(look.request), look.delta) == (keys, request, delta)
         if same and planned in (None, look.planned):
             return look
+    spoilt = shown & set(keys)
+    if spoilt and not ask.shows:
+        raise CalibrationError(
+            f"{len(spoilt)} of these questions served as fit questions, which shows their "
+            f"outcomes, e.g. {min(spoilt)!r}: they can certify nothing; say --fresh"
+        )
     if planned is None and earlier:
         planned = earlier[0].planned
     if any(look.planned != planned for look in earlier):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,20 @@ def test_a_calibration_finds_what_its_look_opened(source: Source) -> None:
     # The second look failed, and shows nothing.
     assert list(questions_of(source, document | {"look": {"number": 2}})) == []
     assert list(questions_of(source, document | {"look": None})) == []
+
+
+def test_a_ledger_from_before_the_chain_is_taken_over_and_said(source: Source) -> None:
+    questions = source.part("calibration")
+    row = {"number": 1, "planned": None, "delta": 0.05, "spent": 0.05, "request": {"alpha": 0.1}}
+    row |= {"questions": list(questions.keys), "created": "2026-01-01T00:00:00+00:00"}
+    text = json.dumps({"schema": 1, "looks": [row]})
+    (source.folder / "ledger.json").write_text(text, encoding="utf-8")
+    with pytest.raises(CalibrationError, match=r"showed their outcomes \(older ledger\)"):
+        take(plan_look(source, questions, {"alpha": 0.2}, delta=0.05, looks=None))
+    for said in (True, False):  # once
+        (taken,) = take(plan_look(source, questions, {"alpha": 0.1}, delta=0.05, looks=None))
+        assert any("were taken over" in remark for remark in taken.remarks) == said
+    assert taken.look.number == 2
 
 
 def test_outcomes_shown_without_a_certificate_are_a_look(source: Source) -> None:

@@ -121,6 +121,24 @@ def test_the_comparison_is_one_look_more_and_said(call: Call) -> None:
     assert trained["expected"]["test_risk"] == comparison["rows"][2]["test_risk"]
 
 
+def test_the_same_comparison_is_no_further_look(call: Call) -> None:
+    first = transferred(call, *FAST, "--compare")
+    assert transferred(call, *FAST, "--compare")["certificate"] == first["certificate"]
+    assert len(read_ledger(TARGET)) == 2
+
+
+def test_fit_questions_that_assess_showed_certify_nothing(call: Call) -> None:
+    assert call("assess", TARGET, "--no-report", "--quiet", *ALPHA)[0] == 0
+    (TARGET / "assessment.json").unlink()  # the ledger remembers
+    found = transferred(call, *ALPHA)
+    run = RunDirectory.load(TARGET)
+    parts = run.parts(run.table())
+    assert found["certificate"]["n"] == int((parts == 1).sum())
+    assert found["confidence"] == pytest.approx(0.95)
+    (remark,) = [text for text in found["remarks"] if "were left out" in text]
+    assert remark.startswith(f"{int((parts == 0).sum())} fit questions")
+
+
 def test_in_words(call: Call) -> None:
     code, out, _ = call("calibrate", TARGET, "--from", SOURCE, *FAST, "--compare")
     text = " ".join(out.split())

@@ -100,7 +100,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an assessable run, one of questions that came later, and an archive."""
     root = tmp_path_factory.mktemp("schemas")
     make_run(root / "old", 300)
-    make_run(root / "visible", 300, plan=replace(PLAN, on_stop="answer"))
+    # Apart, because a look at the same traces beside it would count.
+    make_run(root / "apart" / "visible", 300, plan=replace(PLAN, on_stop="answer"))
     make_run(root / "new", 600)
     new = RunDirectory.load(root / "new")
     new.rewrite([replace(record, category="sums") for record in new.records()[300:]])
@@ -122,19 +123,19 @@ def test_assess(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
         answer(capsys, "assess", runs / "served"),
         answer(capsys, "assess", runs / "copy", "--serving", "overlap", "--price", "1/0.1/4"),
         answer(capsys, "assess", runs / "raw.npz", "--protocol", "paper", *folder),
-        answer(capsys, "assess", runs / "visible", "--families", "learned"),
+        answer(capsys, "assess", runs / "apart" / "visible", "--families", "learned"),
     )
 
 
 def test_calibrate_inspect_and_verify(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rule = ("--families", "learned")
-    visible = answer(capsys, "calibrate", runs / "visible", *ALPHA, *rule)
+    visible = answer(capsys, "calibrate", runs / "apart" / "visible", *ALPHA, *rule)
     certified = answer(capsys, "calibrate", runs / "old", *ALPHA, *rule)
     policy = runs / "old" / "policy.joblib"
     inspected = answer(capsys, "inspect", policy)
     verified = [
         answer(capsys, "verify", policy, runs / "new", "--test-only"),
-        answer(capsys, "verify", visible["policy"], runs / "visible", "--test-only"),
+        answer(capsys, "verify", visible["policy"], runs / "apart" / "visible", "--test-only"),
     ]
     transferred = answer(
         capsys, "calibrate", runs / "new", "--from", policy, "--compare", *ALPHA, *rule

@@ -49,7 +49,9 @@ class _TestedRule(TypedDict):
     family: Annotated[str, "The rule."]
     certified: Annotated[bool, "Whether a threshold passed."]
     position: Annotated[int | None, "Of its last passed threshold, in the order fixed on fit."]
-    n: Annotated[int, "Calibration questions that were counted."]
+    n: Annotated[
+        int, "Calibration questions that were counted; where a look showed no figure, all of them."
+    ]
     losses: Annotated[int | None, "Lost questions at that threshold."]
     upper: Annotated[float | None, "Exact upper limit there."]
     reason: Annotated[str | None, "Why none passed."]

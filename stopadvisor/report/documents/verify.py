@@ -29,7 +29,7 @@ class _FeatureDrift(TypedDict):
     adjusted_p: Annotated[float, "The same for all features together (Holm)."]
 
 
-class _CheckFields(TypedDict):
+class _PolicyCheckFields(TypedDict):
     number: Annotated[int, "Policies checked on any of these questions by now, this one included."]
     planned: Annotated[int | None, "Policies planned beforehand, which share delta."]
     spent: Annotated[float, "Error probability of all verdicts so far together, on either side."]
@@ -48,7 +48,9 @@ class VerifyDocument(Document):
     verdict: Annotated[str, "`confirmed`, `contradicted` or `silent`."]
     alpha: Annotated[float, "Of the certificate."]
     delta: Annotated[float, "Error probability of each limit."]
-    check: Annotated[_CheckFields, "Its place among the policies held against these questions."]
+    check: Annotated[
+        _PolicyCheckFields, "Its place among the policies held against these questions."
+    ]
     conditional: Annotated[
         bool, "Whether alpha is a share of the questions that full thinking gets right."
     ]

@@ -198,7 +198,9 @@ def _calibrated(document: Document, calibration: Document) -> Summary:
     # A refusal from before the field was written counts as plain.
     conditional = (certificate or calibration).get("conditional", False)
     whom = " that full thinking gets right" if conditional else ""
-    that = f"{whom} and that" if conditional else " that"
+    # A failed look does not show how many full thinking gets right.
+    of_right = conditional and (look is None or look.get("opened", True))
+    that = f"{whom} and that" if of_right else " that"
     basis = (
         "No calibration question was opened; pictures show fit questions."
         if look is None
