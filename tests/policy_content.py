@@ -64,7 +64,7 @@ _EXAMPLE: dict[str, Any] = {
         "cue": {"text": DEFAULT_CUE, "ids": [10, 10, 61, 62]},
         "cap": 48,
         "stop_ids": [1, 2],
-        "answer_cap": 64,
+        "answer_cap": 512,
     },
     "on_stop": "probe",
     "markers": {"phrases": list(MARKERS), "rule": "case-insensitive, non-overlapping, in order"},

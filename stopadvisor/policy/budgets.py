@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import Policy
+from stopadvisor.probes.table import NO_PROBE
+from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, Trigger, recorded_positions
 from stopadvisor.runs.sources import Source
 
 __all__ = ["check_budgets"]
@@ -30,20 +32,58 @@ def check_budgets(policy: Policy, file: str, source: Source) -> None:
     PolicyError
         Budgets are missing; says how to probe at them.
     """
-    probed = source.table.budgets.tolist()
-    missing = [budget for budget in policy.budgets if budget not in probed]
-    if not missing:
+    table, trigger = source.table, policy.trigger
+    if isinstance(trigger, GridTrigger) and table.is_grid:
+        problem = _missing_budgets(trigger, source)
+    elif trigger.needs_ids and table.marker_positions is None:
+        problem = f"the policy probes where a marker begins, {source.folder} looked for no markers"
+    elif isinstance(trigger, MarkerTrigger) and _other_markers(trigger, source):
+        problem = f"the policy probes at other markers than {source.folder}"
+    else:
+        problem = _missing_positions(trigger, source)
+    if problem is None:
         return
-    at = "there" if len(missing) == len(policy.budgets) else f"at {_listed(missing)}"
-    text = (
-        f"the policy probes at {_listed(policy.budgets)} thinking tokens, {source.folder} does "
-        f"not {at}; its budgets are {_listed(probed)}"
-    )
     if source.manifest is not None and policy.content["model"] is not None:
         workload = shlex.quote(source.manifest["workload"]["path"])
         command = f"stopadvisor probe {workload} --like {shlex.quote(file)}"
-        text += f": `{command}` probes where the policy does"
-    raise PolicyError(text)
+        problem += f": `{command}` probes where the policy does"
+    raise PolicyError(problem)
+
+
+def _missing_budgets(trigger: GridTrigger, source: Source) -> str | None:
+    probed = source.table.budgets.tolist()
+    missing = [budget for budget in trigger.budgets if budget not in probed]
+    if not missing:
+        return None
+    at = "there" if len(missing) == len(trigger.budgets) else f"at {_listed(missing)}"
+    return (
+        f"the policy probes at {_listed(trigger.budgets)} thinking tokens, {source.folder} does "
+        f"not {at}; its budgets are {_listed(probed)}"
+    )
+
+
+def _other_markers(trigger: MarkerTrigger, source: Source) -> bool:
+    if source.manifest is None:
+        return False
+    found = source.manifest["plan"].get("markers", ())
+    return {tuple(ids) for ids in found} != set(trigger.markers)
+
+
+def _missing_positions(trigger: Trigger, source: Source) -> str | None:
+    """Look for a question that was not probed where the trigger probes it."""
+    table = source.table
+    for i, length in enumerate(table.trace_tokens.tolist()):
+        row = () if table.marker_positions is None else table.marker_positions[i].tolist()
+        markers = [position for position in row if position != NO_PROBE]
+        probed = set(table.positions[i].tolist())
+        asked = recorded_positions(trigger, length, markers)
+        missing = [position for position in asked if position not in probed]
+        if missing:
+            return (
+                f"the policy probes question {table.ids[i]!r} at {_listed(asked)} thinking tokens, "
+                f"{source.folder} does not at {_listed(missing)}"
+            )
+    return None
 
 
 def _listed(numbers: Sequence[int]) -> str:

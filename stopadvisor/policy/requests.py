@@ -58,8 +58,9 @@ class Reply:
     prompt_tokens: int
     think_tokens: int
     """Thinking tokens decoded.  Of a stopped trace they include the tokens after the stop: as many
-    as the closer has, which show that the trace did not end there, and with overlap all that came
-    while the probe ran, even of an answer that the model began by itself."""
+    as the closer has, which show that the trace did not end there; at a server that is resumed, the
+    rest of its request where markers decide on the next probe; with overlap all that came while the
+    probe ran, even of an answer that the model began by itself."""
     probe_tokens: int
     """Decoded by all probes of this prompt.  Where a chat stream broke off and the prompt was sent
     anew, the first attempt counts here and in the other figures too."""
@@ -90,8 +91,8 @@ def policy_plan(
     Parameters
     ----------
     answer_cap : int, optional
-        By default the certificate's; where it names none, no visible answer was certified and the
-        usual cap applies.
+        By default the policy's.  Where it names none, as those of schema 1 whose visible answers
+        were not certified, the usual cap applies.
     at_server : bool
         Ask for no log-probabilities where the policy reads none: a server may not give them.
 
@@ -114,6 +115,7 @@ def policy_plan(
     elif source == "none":
         source = "full"  # the model here has no other way, and the policy does not care
     certified = None if terms.certificate is None else terms.certificate.answer_cap
+    own_cap = terms.probe.answer_cap or certified or ProbePlan.answer_cap
     sampling = terms.sampling
     try:
         return ProbePlan(
@@ -121,7 +123,7 @@ def policy_plan(
             cue=terms.probe.cue.text,
             cap=terms.probe.cap,
             max_think=terms.max_think,
-            answer_cap=answer_cap or certified or ProbePlan.answer_cap,
+            answer_cap=answer_cap or own_cap,
             greedy=sampling["greedy"],
             temperature=sampling["temperature"],
             entropy=source,

@@ -141,6 +141,10 @@ class Session:
         The question's task; needed where the policy's own is ``mixed``.
     streams : bool
         Give `Show` events too, for callers that show thinking while it comes.
+    at_once : int
+        Where ids decide on positions, every token may bring one, and `Think` would ask for one
+        after the other.  For callers to whom each asking is dear it then asks for so many, but
+        for none behind `stop_at`; those behind a stop are drawn in vain.
 
     Examples
     --------
@@ -163,6 +167,7 @@ class Session:
 
     __slots__ = (
         "_asked",
+        "_at_once",
         "_closer_tokens",
         "_cut",
         "_drawn",
@@ -187,9 +192,13 @@ class Session:
         on_stop: OnStop = "probe",
         task: str | None = None,
         streams: bool = False,
+        at_once: int = 1,
     ) -> None:
-        if closer_tokens < 1:
-            raise PolicyError(f"closer_tokens must be at least 1, got {closer_tokens}")
+        if min(closer_tokens, at_once) < 1:
+            raise PolicyError(
+                f"closer_tokens and at_once must be at least 1, got {closer_tokens} and {at_once}"
+            )
+        self._at_once = at_once
         self._closer_tokens = closer_tokens
         self._on_stop: OnStop = on_stop
         self._streams = streams
@@ -339,8 +348,19 @@ class Session:
         if self._thinking is not None:
             self._last = Ended(self._thinking, self._cut)
             return self._last
+        return Think(self._until())
+
+    def _until(self) -> int | None:
+        """Give how many tokens to draw in all; None for all that come."""
         wanted = None if self._positions is None else self._positions.wanted
-        return Think(None if wanted is None else wanted + self._closer_tokens - 1)
+        if wanted is None:
+            return None
+        until = wanted + self._closer_tokens - 1
+        if self._ids is not None:
+            until = max(until, self._drawn + self._at_once)
+            if self._stop_at is not None:
+                until = min(until, self._stop_at + self._closer_tokens)
+        return until
 
     def _due_at(self, position: int) -> AskProbe | Stop:
         """Say what a position calls for: a forced answer, or a stop that needs none."""

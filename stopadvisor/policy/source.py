@@ -82,7 +82,8 @@ def check_source(
     if sampling is not None and content["sampling"]:
         for key in ("greedy", "temperature"):  # another seed is the same decoding
             _must_agree(f"sampling ({key})", content["sampling"].get(key), sampling.get(key))
-    written = (content["certificate"] or {}).get("answer_cap")
+    own = (content["probe"] or {}).get("answer_cap")
+    written = own or (content["certificate"] or {}).get("answer_cap")
     if answer_cap is not None and written is not None:
         _must_agree("cap of visible answers (answer_cap)", written, answer_cap)
     if content["model"] is not None:

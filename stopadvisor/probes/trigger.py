@@ -12,13 +12,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import Literal, Protocol
 
 from stopadvisor.errors import PolicyError
 
-__all__ = ["GridTrigger", "MarkerTrigger", "Positions", "StrideTrigger", "Trigger"]
+__all__ = [
+    "GridTrigger",
+    "MarkerTrigger",
+    "Positions",
+    "StrideTrigger",
+    "Trigger",
+    "as_recorded",
+    "recorded_ids",
+    "recorded_positions",
+]
 
 
 class Positions(ABC):
@@ -215,6 +224,40 @@ class MarkerTrigger:
     def start(self) -> Positions:
         """Begin a trace."""
         return _MarkerPositions(self)
+
+
+# --- Recorded traces ------------------------------------------------------------------------------
+
+_NO_MARKER, _MARKER = 0, 1
+
+
+def as_recorded(trigger: Trigger) -> Trigger:
+    """Give the same trigger for `recorded_ids`, which stand for the ids of a trace."""
+    return (
+        replace(trigger, markers=((_MARKER,),)) if isinstance(trigger, MarkerTrigger) else trigger
+    )
+
+
+def recorded_ids(trace_tokens: int, markers: Iterable[int]) -> list[int]:
+    """Stand in for the ids of a trace of which only the positions of its markers were recorded."""
+    ids = [_NO_MARKER] * trace_tokens
+    for position in markers:
+        ids[position] = _MARKER
+    return ids
+
+
+def recorded_positions(
+    trigger: Trigger, trace_tokens: int, markers: Iterable[int]
+) -> tuple[int, ...]:
+    """Give every position of a whole trace with markers at these positions."""
+    positions = as_recorded(trigger).start()
+    positions.feed(recorded_ids(trace_tokens, markers) if trigger.needs_ids else trace_tokens)
+    positions.finish()
+    found = []
+    while (position := positions.next()) is not None:
+        found.append(position)
+        positions.advance()
+    return tuple(found)
 
 
 def _check_at_least(name: str, value: int, least: int) -> None:

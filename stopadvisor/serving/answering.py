@@ -196,7 +196,9 @@ def answer_workload(
                 new=answer_pass.new,
                 seconds=answer_pass.seconds,
                 full_seconds=answer_pass.full_seconds,
-                agreement=None if recorded is None else compare_stops(policy, lines, recorded),
+                agreement=(
+                    None if recorded is None else compare_stops(policy, lines, recorded, on_stop)
+                ),
                 remarks=tuple(remarks),
             )
 

@@ -1,5 +1,7 @@
 """Real stops compared with those that recorded probes give.
 
+A replay asks a trace at the policy's own positions: those of a marker trigger follow from where the
+record says that markers stand.
 In float32, and with the same prompts in the batch, they are the same but for scores that rounding
 carries over the threshold.  Elsewhere the share that differs is how far a certificate from recorded
 probes may be off.
@@ -12,9 +14,11 @@ from dataclasses import dataclass
 
 from stopadvisor.answers.normal_form import extract_natural, normalize
 from stopadvisor.errors import ProbeError
-from stopadvisor.policy.frozen import MIXED_TASKS, Policy
+from stopadvisor.policy.frozen import MIXED_TASKS, Policy, Stepper
 from stopadvisor.policy.session import AskProbe, Session, Stop
+from stopadvisor.probes.plan import OnStop
 from stopadvisor.probes.records import ProbeRecord
+from stopadvisor.probes.trigger import Trigger, as_recorded, recorded_ids
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.serving.answer_file import AnswerRecord
 
@@ -47,12 +51,36 @@ def recorded_stop(policy: Policy, record: ProbeRecord) -> int | None:
     Raises
     ------
     ProbeError
-        One of the policy's budgets was not probed.
+        The run did not probe where the policy does, or looked for no markers where it reads them.
     """
+    stop = _replayed(policy, record, policy.on_stop)
+    return None if stop is None else stop.index
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """A policy whose trigger reads `recorded_ids`."""
+
+    policy: Policy
+
+    @property
+    def trigger(self) -> Trigger:
+        return as_recorded(self.policy.trigger)
+
+    def start(self, task: str | None = None) -> Stepper:
+        return self.policy.start(task)
+
+
+def _replayed(policy: Policy, record: ProbeRecord, on_stop: OnStop) -> Stop | None:
     probed = {checkpoint.budget: checkpoint for checkpoint in record.checkpoints}
     task = record.task if policy.terms.task == MIXED_TASKS else None
-    session = Session(policy, closer_tokens=1, task=task)
-    session.receive(record.trace_tokens)
+    session = Session(_Recorded(policy), closer_tokens=1, on_stop=on_stop, task=task)
+    if not session.needs_ids:
+        session.receive(record.trace_tokens)
+    elif record.marker_positions is None:
+        raise ProbeError("the policy probes where a marker begins, the run looked for no markers")
+    else:
+        session.receive(recorded_ids(record.trace_tokens, record.marker_positions))
     session.end(record.trace_tokens, cut=record.finish == "length")
     while isinstance(event := session.next_event(), AskProbe):
         row = probed.get(event.position)
@@ -67,11 +95,18 @@ def recorded_stop(policy: Policy, record: ProbeRecord) -> int | None:
             mean_entropy=row.mean_entropy,
             markers=row.markers,
         )
-    return event.index if isinstance(event, Stop) else None
+    return event if isinstance(event, Stop) else None
 
 
-def compare_stops(policy: Policy, lines: Sequence[AnswerRecord], run: RunDirectory) -> Agreement:
+def compare_stops(
+    policy: Policy,
+    lines: Sequence[AnswerRecord],
+    run: RunDirectory,
+    on_stop: OnStop | None = None,
+) -> Agreement:
     """Compare real stops with those of a run's recorded probes, the first trace of each question.
+
+    `on_stop` is how the lines were served; the policy's own by default.
 
     Raises
     ------
@@ -84,17 +119,22 @@ def compare_stops(policy: Policy, lines: Sequence[AnswerRecord], run: RunDirecto
         raise ProbeError(f"{run.path}: has none of these questions: nothing to compare with")
     moved, answers = [], 0
     for line, record in both:
-        stop = recorded_stop(policy, record)
-        if stop != line.checkpoint:
+        stop = _replayed(policy, record, on_stop or policy.on_stop)
+        position = None if stop is None else stop.position
+        if position != line.budget:
             moved.append(line.id)
-        if stop is not None and line.checkpoint is not None:
-            budget = policy.budgets[stop]
-            row = next(c for c in record.checkpoints if c.budget == budget)
+        if position is not None and line.budget is not None:
+            row = next((c for c in record.checkpoints if c.budget == position), None)
+            if row is None:
+                raise ProbeError(
+                    f"the policy stops everybody at {position} thinking tokens, where the run has "
+                    "no probe to compare the answers with"
+                )
             recorded = row.normalized
             if line.visible_tokens and row.visible_answer is not None:
                 visible = extract_natural(record.task, row.visible_answer)
                 recorded = normalize(record.task, visible or "")
             answers += recorded != line.normalized
         else:
-            answers += stop != line.checkpoint
+            answers += position != line.budget
     return Agreement(len(both), len(moved), answers, tuple(moved[:_MOST_EXAMPLES]))

@@ -18,11 +18,20 @@ from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.policy.requests import Reply, make_requests, policy_plan
-from stopadvisor.probes.plan import RawTrace
-from stopadvisor.probes.trigger import MarkerTrigger
+from stopadvisor.policy.triggers import trigger_content
+from stopadvisor.probes.plan import OnStop, RawProbe, RawTrace
+from stopadvisor.probes.positions import at_trigger
+from stopadvisor.probes.trigger import (
+    GridTrigger,
+    MarkerTrigger,
+    StrideTrigger,
+    Trigger,
+    recorded_positions,
+)
+from stopadvisor.rules.families import display_threshold
 from stopadvisor.workload.questions import Question, read_workload
 from tests.engines.online_policies import TINY_REASONER, WatchedRule, bound, rule
-from tests.policy_content import family_content, full_budget_content
+from tests.policy_content import anywhere_content, family_content, full_budget_content
 from tests.probes.test_trigger import searched
 
 WORKLOAD = TINY_REASONER.parent / "arithmetic.jsonl"
@@ -223,6 +232,89 @@ def test_markers_are_probed_where_they_stand(
         assert replies[i].budget == (positions[-1] if stop else None)
         assert replies[i].n_probes == len(positions)
     assert len({tuple(positions) for positions in watched.questions}) > 4
+
+
+# --- Policies that probe elsewhere than on a grid ---
+
+
+def replay_anywhere(
+    policy: Policy, trace: RawTrace, on_stop: OnStop
+) -> tuple[int | None, list[RawProbe]]:
+    """Position at which recorded probes stop a trace, and the probes on the way."""
+    stepper, asked = policy.start("numeric"), list[RawProbe]()
+    probes, markers = {probe.budget: probe for probe in trace.probes}, trace.marker_positions or ()
+    for position in recorded_positions(policy.trigger, trace.trace_tokens, markers):
+        if position == policy.trigger.stop_at and on_stop == "answer":
+            return position, asked
+        probe = probes[position]
+        asked.append(probe)
+        decision = stepper.observe(
+            answer=probe.text,
+            mean_logprob=probe.mean_logprob,
+            mean_entropy=probe.mean_entropy,
+            markers=float(probe.markers),
+            think_tokens=probe.think_tokens,
+        )
+        if decision.stop:
+            return position, asked
+    return None, asked
+
+
+def frequent_markers(engine: HfEngine, traces: Sequence[RawTrace]) -> tuple[tuple[int, ...], ...]:
+    """A pair of tokens that many traces hold, and one of their rare tokens."""
+    encode = engine.chat.tokenizer.encode
+    ids = [i for trace in traces for i in encode(trace.thinking, add_special_tokens=False)]
+    return Counter(pairwise(ids)).most_common(3)[2][0], (min(ids, key=ids.count),)
+
+
+@pytest.mark.parametrize("on_stop", ["probe", "answer"])
+@pytest.mark.parametrize("where", ["stride", "stride-stop", "marker", "marker-stop", "none"])
+def test_policies_stop_where_recorded_probes_say_wherever_they_probe(
+    where: str,
+    on_stop: OnStop,
+    tiny_reasoner: HfEngine,
+    questions: Sequence[Question],
+    recorded: Recorded,
+) -> None:
+    """The same probes and the same stops, whatever the trigger, the reply and the family."""
+    markers = frequent_markers(tiny_reasoner, recorded[None])
+    half = sorted(trace.trace_tokens for trace in recorded[None][:16])[8]
+    trigger: Trigger = {
+        "stride": StrideTrigger(12, 90),
+        "stride-stop": StrideTrigger(12, half, 6, half),
+        "marker": MarkerTrigger(markers, 5, 4),
+        "marker-stop": MarkerTrigger(markers, 5, 4, 30, 9, half),
+        "none": GridTrigger((half,), half),
+    }[where]
+    family = "fixed-budget" if where == "none" else "learned" if "stop" in where else "agreement"
+    content = anywhere_content("marker", family) if where != "none" else family_content(family)
+    learned = 7.0 if where == "marker-stop" else 30.0  # the latter is never reached
+    linear = {"fixed-budget": float(half), "learned": learned, "agreement": 40.0}[family]
+    content |= trigger_content(trigger, family=family)
+    content |= {"decision_threshold": linear, "threshold": display_threshold(family, linear)}
+    policy = bound(tiny_reasoner, content, on_stop=on_stop)
+    requests = make_requests(questions[:16], policy)
+    plan = at_trigger(policy_plan(policy), policy.trigger)
+    traces = tiny_reasoner.probe([request.prompt for request in requests], plan)
+    found = answers(tiny_reasoner, questions[:16], policy, batch_size=7, on_stop=on_stop)
+    stops = []
+    for reply, trace in zip(found, traces, strict=True):
+        position, asked = replay_anywhere(policy, trace, on_stop)
+        stops.append(position)
+        assert reply.budget == position
+        assert reply.n_probes == len(asked)
+        assert reply.probe_tokens == sum(probe.probe_tokens for probe in asked)
+        if position is None:
+            assert (reply.text, reply.finish) == (trace.natural_text, trace.finish)
+            continue
+        unasked = on_stop == "answer" and position == trigger.stop_at
+        assert reply.stopped_at == len(asked) - (not unasked)
+        assert trace.thinking.startswith(reply.thinking)
+        assert bool(reply.visible_tokens) == (on_stop == "answer")
+        if on_stop == "probe":
+            assert reply.text == asked[-1].text
+    assert trigger.stop_at is None or half in stops, stops
+    assert len(set(stops)) > 1, stops
 
 
 # --- A visible answer after the stop --------------------------------------------------------------

@@ -14,6 +14,7 @@ import httpx2
 import pytest
 
 from stopadvisor.cli.main import main
+from stopadvisor.constants import CUES
 from stopadvisor.engines.http.body import Body, BodyLimits
 from stopadvisor.engines.http.client import Client
 from stopadvisor.engines.http.completion import read_events
@@ -22,7 +23,15 @@ from stopadvisor.engines.openai.online import connect
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.policy.frozen import save_policy
 from stopadvisor.policy.requests import Reply, ThinkingMode, make_requests, policy_plan
-from stopadvisor.probes.trigger import MarkerTrigger
+from stopadvisor.policy.triggers import trigger_content
+from stopadvisor.probes.plan import OnStop
+from stopadvisor.probes.trigger import (
+    GridTrigger,
+    MarkerTrigger,
+    StrideTrigger,
+    Trigger,
+    recorded_positions,
+)
 from tests.engines.fake_server import BREAKS, FAULTS, FakeServer, Story, end_id, fake_server, ids_of
 from tests.engines.online_policies import WatchedRule
 from tests.engines.test_openai_online import (
@@ -34,6 +43,7 @@ from tests.engines.test_openai_online import (
     VISIBLE,
     engine_at,
     policy_of,
+    words,
 )
 from tests.probes.test_trigger import searched
 
@@ -219,6 +229,70 @@ def test_markers_are_probed_where_they_stand(serving: ThinkingMode, stops_at: in
     assert watched.questions == [expected if stops_at is None else expected[:2]]
     assert reply.budget == (None if stops_at is None else expected[1])
     assert reply.text == ("Final answer: 7" if stops_at is None else " 7")
+
+
+def elsewhere(name: str) -> tuple[Trigger, dict[str, Any]]:
+    """A trigger that is no grid, and the changes that make a policy probe there."""
+    markers = (tuple(ids_of("So")[:1]), tuple(ids_of("Wait")[:1]))
+    trigger: Trigger = {
+        "stride": StrideTrigger(5, 100),
+        "stride-stop": StrideTrigger(5, 100, 3, 11),
+        "marker": MarkerTrigger(markers, 3, 9),
+        "marker-stop": MarkerTrigger(markers, 3, 9, 20, None, 12),
+        "none": GridTrigger((7,), 7),
+    }[name]
+    family, linear = ("fixed-budget", 7.0) if name == "none" else ("agreement", 1e9)
+    where = trigger_content(trigger, family=family)
+    return trigger, {"family": family, "threshold": linear, "decision_threshold": linear, **where}
+
+
+@pytest.mark.parametrize("on_stop", ["probe", "answer"])
+@pytest.mark.parametrize("serving", ["resume", "overlap"])
+@pytest.mark.parametrize("name", ["stride", "stride-stop", "marker", "marker-stop", "none"])
+def test_policies_probe_and_stop_where_their_trigger_says(
+    name: str, serving: ThinkingMode, on_stop: OnStop
+) -> None:
+    trigger, changes = elsewhere(name)
+    at = [
+        i
+        for i in range(LENGTH)
+        if any(THINKING[i] == m[0] for m in getattr(trigger, "markers", ()))
+    ]
+    expected = recorded_positions(trigger, LENGTH, at)
+    assert expected
+    with fake_server() as server:
+        reply = replied(server, serving, on_stop=on_stop, **changes)
+        prompts = [body["prompt"] for body in server.asked]
+    stops = expected[-1] == trigger.stop_at
+    assert stops == (trigger.stop_at is not None)
+    unasked = stops and on_stop == "answer"
+    assert reply.n_probes == len(expected) - unasked
+    assert reply.budget == (trigger.stop_at if stops else None)
+    assert reply.stopped_at == (len(expected) - 1 if stops else None)
+    begun = len(prompts[0])
+    suffix = [*words().closer.ids, *ids_of(CUES["terse"])]
+    probed = [len(p) - begun - len(suffix) for p in prompts if p[-len(suffix) :] == suffix]
+    assert probed == list(expected[: len(expected) - unasked])
+    if stops:
+        assert reply.thinking == words().decode(THINKING[: trigger.stop_at])
+        assert (reply.visible_tokens > 0) == (on_stop == "answer")
+    else:
+        assert (reply.finish, reply.think_tokens) == ("stop", LENGTH)
+
+
+def test_markers_cost_no_request_a_token() -> None:
+    """Resumed thinking is asked for in pieces; what was drawn behind a stop counts as drawn."""
+    _, changes = elsewhere("marker")
+    with fake_server() as server:
+        reply = replied(server, "resume", **changes)
+        asked = [body for body in server.asked if body["max_tokens"] != 16]
+        assert len(asked) <= LENGTH // 64 + 1 + reply.n_probes < LENGTH / 2
+        stopped = replied(
+            server, "resume", **changes | {"threshold": 0.0, "decision_threshold": 0.0}
+        )
+    assert (stopped.finish, stopped.n_probes) == ("stopped", 1)
+    assert stopped.budget is not None
+    assert stopped.budget < stopped.think_tokens <= 64
 
 
 # --- Which of the two is used ---------------------------------------------------------------------

@@ -235,6 +235,21 @@ def test_who_reaches_the_last_position_is_stopped_whatever_the_score(on_stop: On
         session.judge(answer="7")
 
 
+def test_where_ids_decide_many_tokens_may_be_asked_for_at_once() -> None:
+    for stop_at, asked in ((None, [34, 66, 98]), (40, [34, 42])):
+        trigger = MarkerTrigger(((7,),), 1, 9, stop_at=stop_at)
+        session = Session(Scripted(trigger), closer_tokens=2, on_stop="answer", at_once=32)
+        session.receive([0, 0])
+        found = []
+        while len(found) < 3 and isinstance(event := session.next_event(), Think):
+            assert event.until is not None
+            found.append(event.until)
+            session.receive([0] * (event.until - session.drawn))
+        assert found == asked
+    listed = Session(Scripted(GridTrigger((4, 9))), closer_tokens=2, at_once=32)
+    assert listed.next_event() == Think(6), "known beforehand: no token is drawn in vain"
+
+
 def test_a_trace_that_ends_at_the_last_position_keeps_its_own_answer() -> None:
     session = Session(Scripted(GridTrigger((6,), 6)), closer_tokens=2, on_stop="answer")
     session.receive(8)
@@ -280,8 +295,10 @@ def test_calls_out_of_order_are_refused() -> None:
     session.end(5, cut=False)
     with pytest.raises(PolicyError, match="has ended at 5 tokens already"):
         session.end(5, cut=False)
-    with pytest.raises(PolicyError, match="closer_tokens must be at least 1"):
+    with pytest.raises(PolicyError, match="must be at least 1, got 0 and 1"):
         Session(None, closer_tokens=0)
+    with pytest.raises(PolicyError, match="must be at least 1, got 1 and 0"):
+        Session(None, closer_tokens=1, at_once=0)
     with pytest.raises(PolicyError, match="needs token ids"):
         Session(Scripted(MarkerTrigger(MARKERS, 1, 1)), closer_tokens=1).receive(3)
 

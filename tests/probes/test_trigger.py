@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stopadvisor.errors import PolicyError
-from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
+from stopadvisor.probes.trigger import (
+    GridTrigger,
+    MarkerTrigger,
+    StrideTrigger,
+    Trigger,
+    recorded_positions,
+)
 
 MARKERS = ((1,), (2, 3), (2, 2, 4))
 
@@ -88,6 +94,8 @@ def test_markers_are_found_whatever_the_pieces(
     expected = searched(ids, trigger)
     assert walked(trigger, ids, pieces) == expected
     assert walked(trigger, ids, [1] * len(ids)) == expected
+    at = [i for i in range(len(ids)) if any(tuple(ids[i : i + len(m)]) == m for m in MARKERS)]
+    assert recorded_positions(trigger, len(ids), at) == tuple(expected)
 
 
 @given(ids=THINKING, pieces=PIECES, every=st.integers(1, 20), cap=st.integers(1, 70))

@@ -266,7 +266,7 @@ def test_served_visible_answers_are_held_against_recorded_visible_ones(
         assert c.visible_answer is not None
         form = normalize(record.task, extract_natural(record.task, c.visible_answer) or "")
         line = SimpleNamespace(
-            id=record.id, key=record.key, checkpoint=stop, normalized=form, visible_tokens=8
+            id=record.id, key=record.key, budget=c.budget, normalized=form, visible_tokens=8
         )
         served.append(line)
     found = compare_stops(policy, served, run)

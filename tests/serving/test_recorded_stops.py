@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import lzma
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from stopadvisor.certification.verification import scorer_of
-from stopadvisor.errors import ProbeError
+from stopadvisor.errors import PolicyError, ProbeError
+from stopadvisor.policy.budgets import check_budgets
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy
+from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.records import ProbeRecord
+from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
 from stopadvisor.serving.answer_file import AnswerRecord
 from stopadvisor.serving.recorded_stops import compare_stops, recorded_stop
-from tests.policy_content import full_budget_content
+from tests.policy_content import family_content, full_budget_content
 
 POLICIES = Path(__file__).parents[2] / "policies"
 
@@ -103,3 +108,93 @@ def test_what_cannot_be_compared_is_refused(run: RunDirectory, policy: Policy) -
     strange = replace(answered(policy, record), key="of no question here")
     with pytest.raises(ProbeError, match="nothing to compare with"):
         compare_stops(policy, [strange], run)
+
+
+# --- Triggers that are no grid ---
+
+
+def elsewhere(
+    policy: Policy, trigger: Trigger, family: str = "agreement", **changes: Any
+) -> Policy:
+    """The same policy with another rule, probing elsewhere."""
+    linear = float(trigger.stop_at or 0) if family == "fixed-budget" else 1e9
+    rule = family_content(family, linear) | trigger_content(trigger, family=family)
+    names = ("family", "features", "mean", "scale", "coef", "intercept", "trigger", "budgets")
+    names += ("threshold", "decision_threshold")
+    content = dict(policy.content) | {name: rule[name] for name in names}
+    return Policy(build_policy(content | {"order": []} | changes))
+
+
+MARKERS = MarkerTrigger(((5, 6),), 4, 9)
+
+
+def at_markers(record: ProbeRecord, positions: Sequence[int]) -> ProbeRecord:
+    """The same trace, probed where markers stand."""
+    probes = record.checkpoints
+    return replace(
+        record,
+        trace_tokens=50,
+        checkpoints=tuple(
+            replace(probes[k % len(probes)], budget=position, ended=False)
+            for k, position in enumerate(positions)
+        ),
+        marker_positions=tuple(positions),
+    )
+
+
+def test_a_replay_at_markers_reads_where_they_were_recorded(
+    run: RunDirectory, policy: Policy
+) -> None:
+    record = at_markers(run.records()[0], [0, 6, 8, 12, 30])
+    never = elsewhere(policy, MARKERS)
+    assert recorded_stop(never, record) is None
+    at_last = elsewhere(policy, replace(MARKERS, stop_at=30))
+    assert recorded_stop(at_last, record) == 2, "6 and 12 come before, 8 stands too near"
+    bare = replace(record, checkpoints=record.checkpoints[:-1])
+    with pytest.raises(ProbeError, match="probes at 30 thinking tokens"):
+        recorded_stop(never, bare)
+    with pytest.raises(ProbeError, match="looked for no markers"):
+        recorded_stop(never, replace(record, marker_positions=None))
+
+
+@pytest.mark.parametrize("on_stop", ["probe", "answer"])
+def test_a_replay_of_a_fixed_budget_stops_all_who_think_so_long(
+    run: RunDirectory, policy: Policy, on_stop: str
+) -> None:
+    budget = 43
+    fixed = elsewhere(policy, GridTrigger((budget,), budget), "fixed-budget", on_stop=on_stop)
+    records = run.records()[:80]
+    stops = [recorded_stop(fixed, record) for record in records]
+    assert stops == [0 if record.trace_tokens > budget else None for record in records]
+    assert set(stops) == {0, None}
+    lines = [
+        replace(
+            answered(policy, record),
+            stopped=stop is not None,
+            checkpoint=stop,
+            budget=None if stop is None else budget,
+        )
+        for record, stop in zip(records, stops, strict=True)
+    ]
+    probed = [c.budget for c in records[0].checkpoints]
+    if budget in probed:
+        assert compare_stops(fixed, lines, run).differing_stops == 0
+    else:
+        with pytest.raises(ProbeError, match="43 thinking tokens"):
+            compare_stops(fixed, lines, run)
+
+
+def test_runs_that_were_probed_elsewhere_are_refused(run: RunDirectory, policy: Policy) -> None:
+    source = open_source(run.path)
+    probed = source.table.budgets.tolist()
+    with pytest.raises(PolicyError, match="looked for no markers: `stopadvisor probe"):
+        check_budgets(elsewhere(policy, MARKERS), "p.joblib", source)
+    with pytest.raises(PolicyError, match=r"probes question '.*' at .* does not at"):
+        check_budgets(elsewhere(policy, StrideTrigger(3, 9)), "p.joblib", source)
+    late = probed[-1] + 1
+    beyond = elsewhere(policy, GridTrigger((late,), late), "fixed-budget")
+    with pytest.raises(PolicyError, match=rf"probes at {late} thinking"):
+        check_budgets(beyond, "p.joblib", source)
+    at = probed[2]
+    check_budgets(elsewhere(policy, StrideTrigger(at, at)), "p.joblib", source)
+    check_budgets(elsewhere(policy, GridTrigger((at,), at), "fixed-budget"), "p.joblib", source)

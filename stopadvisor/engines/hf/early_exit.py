@@ -173,7 +173,7 @@ class _Serving:
                 if not over and (until is None or drawn[i] < until):
                     continue  # nothing that the session waits for: spare it the token
                 if row.session.needs_ids:
-                    row.session.receive(batch.generated(i)[row.session.drawn :])
+                    row.session.receive(batch.generated(i, row.session.drawn))
                 else:
                     row.session.receive(int(drawn[i]) - row.session.drawn)
                 if over:
@@ -185,7 +185,7 @@ class _Serving:
 
     def _probe(self, batch: RollingBatch) -> list[tuple[int, Reply]]:
         """Probe where it is due and end what the policy stops."""
-        stopped: list[tuple[int, Stop, ForcedAnswer]] = []
+        stopped: list[tuple[int, Stop, ForcedAnswer | None]] = []
         while due := self._due(batch):
             branches = [Branch(i, batch.offset(i) + self._asked(i).position) for i in due]
             answers = probe_branches(
@@ -201,12 +201,20 @@ class _Serving:
                 event = self._judge(batch, i, forced)
                 if isinstance(event, Stop):
                     stopped.append((i, event, forced))
+        for i, row in enumerate(self._rows):
+            if isinstance(row.event, Stop) and not row.over:  # where everybody is stopped
+                stopped.append((i, row.event, None))
+                row.over = True
         if not stopped:
             return []
         batch.stop([i for i, _, _ in stopped])
         if self.on_stop == "answer":
             return self._answered(batch, [(i, stop) for i, stop, _ in stopped])
-        return [self._stopped(batch, i, stop, forced) for i, stop, forced in stopped]
+        return [
+            self._stopped(batch, i, stop, forced)
+            for i, stop, forced in stopped
+            if forced is not None  # a stop that serves the probe rests on one
+        ]
 
     def _asked(self, i: int) -> AskProbe:
         event = self._rows[i].event

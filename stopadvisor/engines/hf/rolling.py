@@ -91,9 +91,13 @@ class RollingBatch(TraceBatch):
         """Which rows' thinking was cut at its limit."""
         return self._cut
 
-    def generated(self, position: int) -> list[int]:
-        """Return the ids behind a row's prompt, what it drew after its end included."""
-        ids: list[int] = self._ids[position, self._begin[position] : self.steps].tolist()
+    def generated(self, position: int, start: int = 0) -> list[int]:
+        """Return the ids behind a row's prompt, what it drew after its end included.
+
+        With `start` only those behind the first so many.
+        """
+        begin = self._begin[position] + start
+        ids: list[int] = self._ids[position, begin : self.steps].tolist()
         return ids
 
     def offset(self, position: int) -> int:

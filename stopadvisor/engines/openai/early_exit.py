@@ -70,6 +70,11 @@ def entropy_at(served: ServedModel, policy: Policy) -> str:
     return f"top-k:{top}" if top else NO_ENTROPY
 
 
+_AT_ONCE = 64
+"""Tokens of a request that goes on with the thinking where markers decide on the next probe.
+
+Half of them are drawn in vain at a stop; one by one, each would take a request.
+"""
 _ATTEMPTS = 4
 """Attempts at a request whose stream breaks off and cannot be continued."""
 
@@ -117,6 +122,7 @@ class PolicyService:
             closer_tokens=len(self.model.chat.closer.ids),
             on_stop=self.on_stop,
             task=request.task,
+            at_once=_AT_ONCE if self.mode == "resume" else 1,
         )
 
     def _remark(self, text: str) -> None:
@@ -164,11 +170,11 @@ class _RequestRow:
             discarded_tokens=self.discarded_tokens + len(old.ids),
         )
 
-    async def think(self, thinking: Thinking) -> tuple[Stop, ForcedAnswer] | None:
+    async def think(self, thinking: Thinking) -> tuple[Stop, ForcedAnswer | None] | None:
         """Do what the session asks until it stops, or until the trace and its answer are over.
 
-        Returns the stop with the forced answer that it rests on; None where the trace ended by
-        itself.  A probe is sent once the one before was judged.  If the trace ends meanwhile,
+        Returns the stop with the forced answer that it rests on, if any; None where the trace ended
+        by itself.  A probe is sent once the one before was judged.  If the trace ends meanwhile,
         checkpoints before its end are probed all the same: calibration saw their answers, and a
         stop there counts.
         """
@@ -179,6 +185,8 @@ class _RequestRow:
                 stop = self.session.next_event()
                 if isinstance(stop, Stop):
                     return stop, forced
+            elif isinstance(event, Stop):
+                return event, None
             elif isinstance(event, Think):
                 await thinking.reach(event.until)
                 self._tell()
@@ -207,7 +215,7 @@ class _RequestRow:
         )
         return forced
 
-    async def stopped(self, stop: Stop, forced: ForcedAnswer) -> Reply:
+    async def stopped(self, stop: Stop, forced: ForcedAnswer | None) -> Reply:
         """Reply with the forced answer, or have a visible one written."""
         model = self.service.model
         trace, task = self.trace, self.request.task
@@ -217,6 +225,7 @@ class _RequestRow:
         else:
             drawn = trace.end.thinking if trace.end.thinking >= 0 else len(trace.ids)
         if stop.reply == "probe":
+            assert forced is not None  # such a stop rests on one
             text, visible = forced.text, 0
             short = extract_forced(task, text) or None
             reply, cap, answered = list(forced.ids), trace.plan.cap, short is not None
