@@ -111,6 +111,19 @@ def test_a_form_that_changes_nothing_is_found_out_by_the_prompt() -> None:
 # --- Probing --------------------------------------------------------------------------------------
 
 
+def test_a_chat_is_probed_before_its_markers() -> None:
+    wait = tuple(ids_of("Wait"))
+    marked = replace(TEXT, schedule="marker", budgets=(4,), markers=(wait,))
+    with fake_server(**VLLM) as server, chat_engine(server) as engine:
+        (by_chat,) = engine.probe(prompts(1), marked)
+    by_ids = probed(marked)
+    assert by_ids.marker_positions
+    assert by_chat.marker_positions == by_ids.marker_positions
+    assert [(p.budget, p.text) for p in by_chat.probes] == [
+        (p.budget, p.text) for p in by_ids.probes
+    ]
+
+
 @pytest.mark.parametrize("settings", [VLLM, DEEPSEEK], ids=str)
 def test_the_same_traces_and_answers_as_on_ids(settings: dict[str, Any]) -> None:
     exact = probed(PLAN)
