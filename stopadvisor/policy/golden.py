@@ -120,8 +120,8 @@ def _positions(rule: StopRule, most: int) -> tuple[int, ...]:
         return tuple(found)
     before = [position for position in found if position < trigger.stop_at]
     far = before[-1] if before else 0
-    listed = trigger.every is not None and len(before) < trigger.max_probes
-    if listed and trigger.stop_at - far > trigger.every:
+    fills = trigger.every is not None and len(before) < trigger.max_probes
+    if fills and trigger.stop_at - far > (trigger.every or 0):
         return tuple(before)  # a probe would come first
     return (*before, trigger.stop_at)[-most:]
 
@@ -129,7 +129,8 @@ def _positions(rule: StopRule, most: int) -> tuple[int, ...]:
 def _at_the_end(rule: StopRule, entry: Mapping[str, Any]) -> bool:
     """Whether an example is stopped where everybody is, and not by its score."""
     last, decision = entry["steps"][-1], entry["decisions"][-1]
-    return last["think_tokens"] == rule.stop_at and decision["score"] < rule.decision_threshold
+    unscored: bool = decision["score"] < rule.decision_threshold
+    return unscored and bool(last["think_tokens"] == rule.stop_at)
 
 
 def _stopped_at_the_end(rule: StopRule, task: str) -> list[dict[str, Any]]:

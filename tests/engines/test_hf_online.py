@@ -279,13 +279,14 @@ def test_policies_stop_where_recorded_probes_say_wherever_they_probe(
     """The same probes and the same stops, whatever the trigger, the reply and the family."""
     markers = frequent_markers(tiny_reasoner, recorded[None])
     half = sorted(trace.trace_tokens for trace in recorded[None][:16])[8]
-    trigger: Trigger = {
+    triggers: dict[str, Trigger] = {
         "stride": StrideTrigger(12, 90),
         "stride-stop": StrideTrigger(12, half, 6, half),
         "marker": MarkerTrigger(markers, 5, 4),
         "marker-stop": MarkerTrigger(markers, 5, 4, 30, 9, half),
         "none": GridTrigger((half,), half),
-    }[where]
+    }
+    trigger = triggers[where]
     family = "fixed-budget" if where == "none" else "learned" if "stop" in where else "agreement"
     content = anywhere_content("marker", family) if where != "none" else family_content(family)
     learned = 7.0 if where == "marker-stop" else 30.0  # the latter is never reached

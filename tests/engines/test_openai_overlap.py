@@ -32,7 +32,16 @@ from stopadvisor.probes.trigger import (
     Trigger,
     recorded_positions,
 )
-from tests.engines.fake_server import BREAKS, FAULTS, FakeServer, Story, end_id, fake_server, ids_of
+from tests.engines.fake_server import (
+    BREAKS,
+    FAULTS,
+    FakeServer,
+    Story,
+    end_id,
+    fake_server,
+    ids_of,
+    words,
+)
 from tests.engines.online_policies import WatchedRule
 from tests.engines.test_openai_online import (
     BUDGETS,
@@ -43,7 +52,6 @@ from tests.engines.test_openai_online import (
     VISIBLE,
     engine_at,
     policy_of,
-    words,
 )
 from tests.probes.test_trigger import searched
 
@@ -234,13 +242,14 @@ def test_markers_are_probed_where_they_stand(serving: ThinkingMode, stops_at: in
 def elsewhere(name: str) -> tuple[Trigger, dict[str, Any]]:
     """A trigger that is no grid, and the changes that make a policy probe there."""
     markers = (tuple(ids_of("So")[:1]), tuple(ids_of("Wait")[:1]))
-    trigger: Trigger = {
+    triggers: dict[str, Trigger] = {
         "stride": StrideTrigger(5, 100),
         "stride-stop": StrideTrigger(5, 100, 3, 11),
         "marker": MarkerTrigger(markers, 3, 9),
         "marker-stop": MarkerTrigger(markers, 3, 9, 20, None, 12),
         "none": GridTrigger((7,), 7),
-    }[name]
+    }
+    trigger = triggers[name]
     family, linear = ("fixed-budget", 7.0) if name == "none" else ("agreement", 1e9)
     where = trigger_content(trigger, family=family)
     return trigger, {"family": family, "threshold": linear, "decision_threshold": linear, **where}

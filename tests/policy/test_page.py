@@ -119,6 +119,21 @@ def test_the_loop_on_the_page_serves(
     assert request.probed == probed
 
 
+@pytest.mark.parametrize(
+    ("on_stop", "said", "probed"),
+    [("probe", " 7", [20]), ("answer", "written after 20", [])],
+)
+def test_the_loop_on_the_page_serves_a_fixed_budget(
+    on_stop: str, said: str, probed: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    content = family_content("fixed-budget", 20.0) | {"on_stop": on_stop}
+    save_policy(build_policy(content), "policy.joblib")
+    request = MadeUpRequest()
+    assert snippet("answer")(request) == said
+    assert request.probed == probed
+
+
 def test_every_snippet_is_run() -> None:
     assert len(SNIPPETS) == 3
 

@@ -240,7 +240,7 @@ def test_where_ids_decide_many_tokens_may_be_asked_for_at_once() -> None:
         trigger = MarkerTrigger(((7,),), 1, 9, stop_at=stop_at)
         session = Session(Scripted(trigger), closer_tokens=2, on_stop="answer", at_once=32)
         session.receive([0, 0])
-        found = []
+        found: list[int] = []
         while len(found) < 3 and isinstance(event := session.next_event(), Think):
             assert event.until is not None
             found.append(event.until)

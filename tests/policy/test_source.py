@@ -9,6 +9,7 @@ import pytest
 
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy, policy_source, save_policy
+from stopadvisor.policy.requests import policy_plan
 from tests.policy_content import (
     IDENTITY,
     example_content,
@@ -128,6 +129,18 @@ def test_visible_answers_are_certified_under_their_cap() -> None:
     assert check(content) == []
     with pytest.raises(PolicyError, match="answer_cap\\) 512, got 32"):
         check(content, answer_cap=32)
+
+
+def test_the_cap_of_visible_answers_binds_policies_of_forced_answers_too() -> None:
+    content = example_content()
+    content["probe"]["answer_cap"] = 96
+    assert policy_plan(Policy(build_policy(content))).answer_cap == 96
+    assert check(content, answer_cap=96) == []
+    with pytest.raises(PolicyError, match="answer_cap\\) 96, got 512"):
+        check(content, answer_cap=512)
+    del content["probe"]["answer_cap"]  # as in schema 1
+    assert policy_plan(Policy(build_policy(content))).answer_cap == 512
+    assert check(content, answer_cap=32) == []
 
 
 def test_a_hub_model_is_bound_by_name_and_commit() -> None:

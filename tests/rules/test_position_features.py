@@ -102,8 +102,8 @@ def test_what_lies_behind_the_last_probe_changes_nothing() -> None:
     again = feature_array(changed, None, POSITION_FEATURES)
     assert np.array_equal(features[live], again[live])
     for family in (*SCORES, *STOP_SCALARS):
-        one, other = (scalar_scores(family, t)[live] for t in (table, changed))
-        assert np.array_equal(one, other)
+        here, there = (scalar_scores(family, t)[live] for t in (table, changed))
+        assert np.array_equal(here, there)
 
 
 @pytest.mark.parametrize("ragged", [True, False], ids=["own-positions", "grid"])

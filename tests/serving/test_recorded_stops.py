@@ -119,8 +119,8 @@ def elsewhere(
     """The same policy with another rule, probing elsewhere."""
     linear = float(trigger.stop_at or 0) if family == "fixed-budget" else 1e9
     rule = family_content(family, linear) | trigger_content(trigger, family=family)
-    names = ("family", "features", "mean", "scale", "coef", "intercept", "trigger", "budgets")
-    names += ("threshold", "decision_threshold")
+    names = ["family", "features", "mean", "scale", "coef", "intercept", "trigger", "budgets"]
+    names += ["threshold", "decision_threshold"]
     content = dict(policy.content) | {name: rule[name] for name in names}
     return Policy(build_policy(content | {"order": []} | changes))
 
