@@ -23,7 +23,7 @@ __all__ = ["make_golden", "replay_golden"]
 
 _MOST_STEPS = 32
 """Longest golden trajectory; policies with more checkpoints show their first ones."""
-_MOST_STEPS_TO_THE_END = 512
+_MOST_STEPS_TO_THE_END = 256
 """Longest one that shows how everybody is stopped at the last position."""
 _MOST_GAPS = 64
 """Times `min_gap` that a marker lies behind the one before, in examples at the threshold."""

@@ -131,13 +131,21 @@ def _votes(answer_codes: IntArray) -> IntArray:
 
 
 def _mapped(function: Callable[[float], float], whole: IntArray) -> FloatArray:
-    """A function of Python floats, of each of many equal integers.
+    """A function of Python floats, of each of many integers >= 0 that are often equal.
 
     numpy's own vectorised logarithms may differ from the C library's in the last bit; the stepper
     uses the latter.
     """
-    distinct, places = np.unique(whole, return_inverse=True)
-    values = np.array([function(float(value)) for value in distinct.tolist()])
+    most = int(whole.max(initial=0))
+    if most < whole.size:  # a table up to the largest is small, and quicker than sorting
+        occurs = np.zeros(most + 1, dtype=bool)
+        occurs[whole] = True
+        distinct, places = np.flatnonzero(occurs), whole
+        values = np.zeros(most + 1)
+        values[distinct] = [function(float(value)) for value in distinct.tolist()]
+    else:
+        distinct, places = np.unique(whole, return_inverse=True)
+        values = np.array([function(float(value)) for value in distinct.tolist()])
     return np.asarray(values[places].reshape(whole.shape), dtype=np.float64)
 
 
