@@ -409,9 +409,10 @@ def open_for_paper(source: Source, settings: Settings, *, allowed: bool) -> None
     if closed and not allowed:
         raise CalibrationError(
             f"the paper protocol shows outcomes of {len(closed)} calibration questions "
-            f"that nobody has looked at: run `stopadvisor calibrate {source.folder}` first, or say "
-            "--open-calibration, which is recorded as a look and costs later certificates "
-            "confidence"
+            f"that nobody has seen: run `stopadvisor calibrate {source.folder}` first (a "
+            "certificate opens them, a failed look does not), or say --open-calibration, which is "
+            "recorded as a look: later certificates have less confidence, and the settings that "
+            "stand now"
         )
     asked = {"protocol": "paper", "alpha": settings.alpha, "serving": settings.serving}
     # As `calibrate` will read them from the paper's assessment.

@@ -119,7 +119,7 @@ def _assess_again(source: Source, document: Mapping[str, Any]) -> FitAssessment 
     if not is_opened(source):
         raise ProbeError(
             f"{source.folder}: the paper's protocol shows outcomes of calibration questions that "
-            "nobody has looked at; run "
+            "nobody has seen; run "
             f"`stopadvisor assess {shell_quote(source.folder)}` for a report on the others"
         )
     return assess_paper(

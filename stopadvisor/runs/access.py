@@ -88,13 +88,13 @@ def opened_rows(source: Source, rows: NDArray[Any]) -> OpenQuestions:
     Raises
     ------
     CalibrationError
-        Nobody has looked at some calibration questions.
+        Nobody has seen outcomes of some calibration questions.
     """
     found = source.table.take(rows)
     if closed_questions(source) & set(found.keys):
         raise CalibrationError(
-            f"{source.folder}: nobody has looked at its calibration questions, so that their "
-            "outcomes are closed; `stopadvisor calibrate` takes a look"
+            f"{source.folder}: nobody has seen outcomes of its calibration questions, so that they "
+            "stay closed; a certificate by `stopadvisor calibrate` opens them"
         )
     return found.unseal()
 
@@ -153,7 +153,7 @@ def basis_remarks(views: Sequence[View]) -> tuple[str, ...]:
     if not closed:
         return ()
     return (
-        f"fit questions alone: nobody has looked at the calibration questions of "
-        f"{', '.join(closed)} yet, and until `stopadvisor calibrate` has run, or "
+        f"fit questions alone: nobody has seen outcomes of the calibration questions of "
+        f"{', '.join(closed)} yet, and until `stopadvisor calibrate` certifies, or "
         "--open-calibration is said, they stay closed",
     )

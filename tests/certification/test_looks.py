@@ -67,8 +67,15 @@ def test_a_calibration_finds_what_its_look_opened(source: Source) -> None:
 
 def test_a_ledger_from_before_the_chain_is_taken_over_and_said(source: Source) -> None:
     questions = source.part("calibration")
-    row = {"number": 1, "planned": None, "delta": 0.05, "spent": 0.05, "request": {"alpha": 0.1}}
-    row |= {"questions": list(questions.keys), "created": "2026-01-01T00:00:00+00:00"}
+    row = {
+        "number": 1,
+        "planned": None,
+        "delta": 0.05,
+        "spent": 0.05,
+        "request": {"alpha": 0.1},
+        "questions": list(questions.keys),
+        "created": "2026-01-01T00:00:00+00:00",
+    }
     text = json.dumps({"schema": 1, "looks": [row]})
     (source.folder / "ledger.json").write_text(text, encoding="utf-8")
     with pytest.raises(CalibrationError, match=r"showed their outcomes \(older ledger\)"):
@@ -82,7 +89,7 @@ def test_a_ledger_from_before_the_chain_is_taken_over_and_said(source: Source) -
 def test_outcomes_shown_without_a_certificate_are_a_look(source: Source) -> None:
     rows = source.parts != PARTS.index("test")
     n = source.part("calibration").n_questions
-    with pytest.raises(CalibrationError, match="nobody has looked"):
+    with pytest.raises(CalibrationError, match="nobody has seen"):
         opened_rows(source, rows)
     opened, n_looked = open_rows(source, rows, {"policy": "x"}, delta=0.05)
     assert (opened.n_questions, n_looked) == (rows.sum(), n)

@@ -172,7 +172,7 @@ def test_the_paper_s_protocol_waits_for_a_look(run: Path, call: Call) -> None:
     forget_looks(run)
     code, _, err = call(run)
     assert code == 2
-    assert "that nobody has looked at" in err
+    assert "that nobody has seen" in err
 
 
 def test_an_archive(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,7 @@ def test_the_ledger_hands_out_what_a_look_is_about(tmp_path: Path) -> None:
     (look,) = take_looks(source.folder, [LookRequest(sealed.keys[1:], {}, 0.05)])
     with pytest.raises(CalibrationError, match="look 1 is not about 1 of these questions"):
         hand_out(sealed, look)
-    with pytest.raises(CalibrationError, match="nobody has looked"):
+    with pytest.raises(CalibrationError, match="nobody has seen"):
         open_all(source)
     (look,) = take_looks(source.folder, [LookRequest(sealed.keys, {}, 0.05, shows=True)])
     assert isinstance(look, Look)
