@@ -35,7 +35,7 @@ OTHERS = {
     *("--policies", "--steps"),  # the scripts in samples/
     *("--fast", "--lint", "--unit", "--integration"),  # python -m tests
     *("--update-goldens", "--short"),  # pytest, python -m tests.long
-    *("--device", "--shape", "--half", "--candidate"),  # benchmarks
+    *("--device", "--shape", "--half"),  # benchmarks
 }
 """Options of other programs."""
 

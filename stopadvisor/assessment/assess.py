@@ -130,7 +130,7 @@ def _blind(choice: Choice, shape: Profile, rng: np.random.Generator) -> BlindSto
     sequence, index = choice.advised, choice.advised_index
     if sequence is None or index < 0 or shape.predicted != "full-budget":
         return None
-    return blind_stopping(sequence.scorer, choice.fit.table, sequence.curve.stops(index), rng=rng)
+    return blind_stopping(sequence.scorer, sequence.view, sequence.curve.stops(index), rng=rng)
 
 
 def marked(advice: Recommendation, source: Source) -> Recommendation:

@@ -6,6 +6,7 @@ numbers.  Opens no outcome but those of fit questions, and words nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,61 +21,25 @@ from stopadvisor.assessment.frontier import (
     sequence_frontier,
     served_budget_frontier,
 )
-from stopadvisor.assessment.sequences import (
-    FitData,
-    ThresholdSequence,
-    score_out_of_fold,
-    sequence_of,
-)
-from stopadvisor.probes.outcomes import GradedTable
-from stopadvisor.rules.families import SCALAR_FAMILIES, display_threshold
+from stopadvisor.assessment.sequences import FitData, ThresholdSequence
+from stopadvisor.rules.families import display_threshold
 from stopadvisor.stats.reliability import Reliability, reliability
 
 __all__ = [
     "AlphaSavings",
     "Curve",
-    "FitRule",
     "accuracy_at_cost",
     "curve_of",
     "displayed",
     "fit_curves",
     "fit_reliability",
-    "fit_rules",
     "fixed_curve",
     "savings_by_alpha",
+    "stops_of",
 ]
 
 ALPHAS = (0.01, 0.02, 0.03, 0.05, 0.075, 0.10, 0.125, 0.15, 0.175, 0.20, 0.25, 0.30)
 """Risk targets at which the saving is computed, beside the one in the settings."""
-
-
-@dataclass(frozen=True)
-class FitRule:
-    """A family on fit questions: all its thresholds, and the scores they were made of."""
-
-    sequence: ThresholdSequence
-    scores: FloatArray  # (n_questions, n_scheduled) linear scale, out of fold
-
-    @property
-    def family(self) -> str:
-        """Of its scores."""
-        return self.sequence.scorer.family
-
-    def stops(self, index: int) -> Stops:
-        """What it does at one of its thresholds."""
-        return Stops(
-            self.family,
-            self.sequence.scorer.schedule,
-            _display_scores(self.family, self.scores),
-            display_threshold(self.family, float(self.sequence.thresholds[index])),
-            self.sequence.curve.stops(index),
-        )
-
-    @classmethod
-    def build(cls, fit: FitData, family: str, schedule: tuple[int, ...]) -> FitRule | None:
-        """Score out of fold; None where the family cannot be scored."""
-        found = score_out_of_fold(fit, family, schedule)
-        return None if found is None else cls(sequence_of(fit, *found), found[1])
 
 
 @dataclass(frozen=True)
@@ -101,14 +66,15 @@ class AlphaSavings:
     """Probability that a saving is certified, with the calibration questions there are."""
 
 
-def fit_rules(choice: Choice) -> tuple[FitRule, ...]:
-    """The sequences that calibration tests, untruncated, and the other scalar families set."""
-    wanted = [(c.scorer.family, c.scorer.schedule) for c in choice.sequences]
-    beside = wanted[-1][1]  # the scalar side's checkpoints, where there is one
-    scalars = [f for f in SCALAR_FAMILIES if f in choice.settings.families]
-    wanted += [(f, beside) for f in scalars if f not in dict(wanted)]
-    found = [FitRule.build(choice.fit, family, schedule) for family, schedule in wanted]
-    return tuple(rule for rule in found if rule is not None)
+def stops_of(sequence: ThresholdSequence, index: int) -> Stops:
+    """What a rule does at one of its thresholds, on its own view of the fit questions."""
+    family = sequence.scorer.family
+    return Stops(
+        family,
+        _display_scores(family, sequence.rule.scores),
+        display_threshold(family, float(sequence.thresholds[index])),
+        sequence.curve.stops(index),
+    )
 
 
 def displayed(family: str, thresholds: FloatArray) -> FloatArray:
@@ -117,7 +83,7 @@ def displayed(family: str, thresholds: FloatArray) -> FloatArray:
 
 
 def _display_scores(family: str, values: FloatArray) -> FloatArray:
-    if family == "confidence":
+    if family in ("confidence", "deer"):
         return np.exp(values)
     return expit(values) if family.startswith("learned") else values
 
@@ -130,14 +96,14 @@ def curve_of(name: str, frontier: Frontier, at: FloatArray, full_cost: float) ->
     return Curve(name, at, 100 * frontier.cost / full_cost, frontier.accuracy)
 
 
-def fit_curves(fit: FitData, rules: tuple[FitRule, ...]) -> tuple[Curve, ...]:
+def fit_curves(fit: FitData, rules: Sequence[ThresholdSequence]) -> tuple[Curve, ...]:
     """A curve for each rule, out of fold."""
     full_cost = float(fit.full_cost.mean())
     return tuple(
         curve_of(
-            rule.family,
-            sequence_frontier(fit, rule.sequence),
-            displayed(rule.family, rule.sequence.thresholds),
+            rule.scorer.family,
+            sequence_frontier(fit, rule),
+            displayed(rule.scorer.family, rule.thresholds),
             full_cost,
         )
         for rule in rules
@@ -166,17 +132,15 @@ def accuracy_at_cost(fixed: Curve, cost: float | None) -> float | None:
 # --- Savings and reliability ----------------------------------------------------------------------
 
 
-def savings_by_alpha(choice: Choice, rules: tuple[FitRule, ...]) -> AlphaSavings:
-    """What each rule that calibration tests saves, and the probability that one is certified."""
+def savings_by_alpha(choice: Choice) -> AlphaSavings:
+    """What each rule that was compared saves, and the probability that one is certified."""
     fit, settings = choice.fit, choice.settings
     accuracy = choice.full_accuracy
     alphas = sorted({a for a in ALPHAS if a < accuracy} | {settings.alpha})
     full = float(fit.full_cost.sum())
     savings: dict[str, tuple[float | None, ...]] = {}
-    by_family = {rule.family: rule.sequence for rule in rules}
     probabilities = np.zeros(len(alphas))
-    for tested in choice.sequences:
-        sequence = by_family[tested.scorer.family]
+    for sequence in choice.compared:
         row: list[float | None] = []
         for k, alpha in enumerate(alphas):
             asked = replace(settings, alpha=alpha)
@@ -188,17 +152,18 @@ def savings_by_alpha(choice: Choice, rules: tuple[FitRule, ...]) -> AlphaSavings
     return AlphaSavings(tuple(alphas), savings, tuple(probabilities.tolist()))
 
 
-def fit_reliability(table: GradedTable, learned: FitRule | None) -> dict[str, Reliability]:
+def fit_reliability(learned: ThresholdSequence | None, fit: FitData) -> dict[str, Reliability]:
     """Scores read as probabilities, against what came true, while the trace goes on."""
-    live = ~table.ended
     scores = {}
-    if learned is not None:
-        at = learned.sequence.scorer.schedule
-        inside = live[:, at]
-        scores[learned.family] = reliability(
-            expit(learned.scores)[inside], table.stop_correct[:, at][inside]
+    if learned is not None and learned.scorer.family != "learned-keeps":
+        view = learned.view
+        inside = learned.scorer.decides(view)
+        scores[learned.scorer.family] = reliability(
+            expit(learned.rule.scores)[inside], view.stop_correct[inside]
         )
-    if table.entropy_source != "none":
+    table = fit.table
+    if table.knows_logprob:
+        live = table.live
         scores["confidence"] = reliability(
             np.minimum(np.exp(table.mean_logprob[live]), 1.0), table.stop_correct[live]
         )

@@ -18,16 +18,14 @@ __all__ = ["ChosenExample", "Stops", "choose_examples"]
 
 @dataclass(frozen=True)
 class Stops:
-    """What one rule does on the questions of a table."""
+    """What one rule does on the questions of a table, at whose checkpoints it probes."""
 
     family: str
-    columns: tuple[int, ...]
-    """Checkpoints at which it probes."""
-    scores: FloatArray  # (n_questions, n_scheduled)
+    scores: FloatArray  # (n_questions, n_checkpoints)
     """As people know them."""
     threshold: float
     stops: IntArray  # (n_questions,)
-    """Index into `columns`; their number for never."""
+    """Checkpoint; their number for never."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +48,8 @@ def choose_examples(table: GradedTable, stops: Stops | None) -> list[ChosenExamp
     first = table.samples == 0
     found = []
     if stops is not None:
-        columns = np.asarray(stops.columns)
-        early = stops.stops < columns.size
-        at = columns[np.minimum(stops.stops, columns.size - 1)]
+        early = stops.stops < table.n_checkpoints
+        at = np.minimum(stops.stops, table.n_checkpoints - 1)
         right = np.take_along_axis(table.correct_online, at[:, None], axis=1)[:, 0]
         early &= first & table.full_correct
         found += [("win", early & right), ("loss", early & ~right)]

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from stopadvisor.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.errors import CalibrationError
-from stopadvisor.rules.costs import stopped_counts
+from stopadvisor.rules.families import FIXED_BUDGET
+from stopadvisor.rules.schedules import GridSchedule, grid_view
+from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import StopCurve
 
 __all__ = [
@@ -159,10 +161,9 @@ def gains(rule: Frontier, fixed: Frontier, how: Interpolation = "linear") -> NDA
 
 def sequence_frontier(fit: FitData, sequence: ThresholdSequence) -> Frontier:
     """Frontier of a sequence on fit questions, out of fold; thresholds on the linear scale."""
-    table = fit.table
-    columns = list(sequence.scorer.schedule)
-    correct = np.column_stack([table.correct_online[:, columns], table.full_correct])
-    n = table.n_questions
+    view = sequence.view
+    correct = np.column_stack([view.correct_online, view.full_correct])
+    n = view.n_questions
     return Frontier(sequence.thresholds, sequence.costs / n, sequence.curve.totals(correct)[0] / n)
 
 
@@ -170,18 +171,14 @@ def served_budget_frontier(fit: FitData) -> Frontier:
     """What it costs and gives to close every trace at one budget and ask once.
 
     A trace that is over by then ends by itself, with the reference's answer and no probe.
+
+    Raises
+    ------
+    ProbeError
+        The questions have no position in common at which all that think on were probed.
     """
-    table = fit.table
-    last = table.n_checkpoints - 1
-    costs = []
-    for column in range(table.n_checkpoints):
-        # Under last-checkpoint a schedule ends with the last column; nobody gets there alive.
-        needs_last = table.reference == "last-checkpoint" and column != last
-        schedule = (column, last) if needs_last else (column,)
-        counts = stopped_counts(table, schedule, fit.serving, cache_block=fit.cache_block)
-        cost = counts.weighed(fit.weights)
-        # Stopped at the first column, or at its own end before that.
-        costs.append(np.where(table.ended[:, column], cost[:, -1], cost[:, 0]).mean())
-    return Frontier(
-        table.budgets.astype(np.float64), np.array(costs), table.correct_online.mean(axis=0)
-    )
+    view = grid_view(fit.table)
+    rule = Scorer(FIXED_BUDGET, GridSchedule(tuple(view.budgets.tolist())), None)
+    cost = fit.costs(rule, view)  # (n_questions, n_probes + 1)
+    costs = np.where(view.ended, cost[:, -1:], cost[:, :-1]).mean(axis=0)
+    return Frontier(view.budgets.astype(np.float64), costs, view.correct_online.mean(axis=0))

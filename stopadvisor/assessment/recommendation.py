@@ -10,24 +10,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from stopadvisor.assessment.choice import Choice, FitPoint, fewest_labels
+from stopadvisor.assessment.choice import SIMPLER_WITHIN, Choice, fewest_labels, rank_of
 from stopadvisor.probes.trajectories import Profile
+from stopadvisor.rules.families import rule_name
 from stopadvisor.rules.outcomes import BlindStopping
 
 __all__ = [
+    "FIXED",
     "LABELS",
     "LIKELY",
     "Recommendation",
     "deciding_reason",
-    "operating_point",
     "probability_words",
     "profile_reason",
     "recommend",
 ]
 
-PolicyKind = Literal["learned", "scalar", "full-budget"]
+PolicyKind = Literal["learned", "scalar", "fixed-budget", "full-budget"]
+_NEAR = 2.0
+"""Points of saving within which a fixed budget is named beside the advised rule."""
 LIKELY = 0.5
 """From this probability on, a positive saving counts as one that can be certified."""
+FIXED = "Fixed budget: "
+"""How the reason begins that says how near a fixed budget comes."""
 LABELS = "Labels: "
 """How the reason begins that says what a certificate would take, where one is unlikely."""
 
@@ -40,7 +45,10 @@ class Recommendation:
     family: str | None
     """None for the full budget."""
     schedule: tuple[int, ...] | None
-    """Thinking budgets at which to probe, in tokens; None for the full budget."""
+    """Thinking tokens at which to probe; None for the full budget, and where each trace has
+    positions of its own."""
+    where: str | None
+    """The same in words; None for the full budget."""
     serving: str
     reasons: tuple[str, ...]
 
@@ -48,7 +56,7 @@ class Recommendation:
 def deciding_reason(policy: str, reasons: Sequence[str]) -> str:
     """The reason that decided: the last step for full budget, the evidence otherwise."""
     if policy == "full-budget":
-        return [reason for reason in reasons if not reason.startswith(LABELS)][-1]
+        return [reason for reason in reasons if not reason.startswith((LABELS, FIXED))][-1]
     return next((r for r in reasons if r.startswith("Evidence: ")), reasons[0])
 
 
@@ -117,7 +125,7 @@ def recommend(
 
     def full_budget(reason: str, *more: str) -> Recommendation:
         reasons.extend((reason, *more))
-        return Recommendation("full-budget", None, None, settings.serving, tuple(reasons))
+        return Recommendation("full-budget", None, None, None, settings.serving, tuple(reasons))
 
     advised = choice.advised
     if advised is None:
@@ -126,10 +134,11 @@ def recommend(
             f"to be certified with {choice.n_calibration} calibration questions.",
             _labels_reason(choice),
         )
-    is_learned = advised.scorer.is_learned
-    side: PolicyKind = "learned" if is_learned else "scalar"
+    side = _side(advised.scorer.family)
     reasons.append(_evidence_reason(profile, choice, side))
-    point = choice.learned if is_learned else choice.scalar
+    if fixed := _fixed_budget_reason(choice):
+        reasons.append(fixed)
+    point = choice.advised_point
     # An advised sequence has both.
     assert point is not None
     assert choice.saving_lower is not None
@@ -172,32 +181,50 @@ def recommend(
     )
     if choice.probability < LIKELY:
         reasons.append(_labels_reason(choice))
-    return Recommendation(side, point.family, point.schedule, settings.serving, tuple(reasons))
+    return Recommendation(
+        side, point.family, point.schedule, point.where, settings.serving, tuple(reasons)
+    )
+
+
+def _side(family: str) -> PolicyKind:
+    sides: tuple[PolicyKind, ...] = ("fixed-budget", "scalar", "learned")
+    return sides[rank_of(family)]
 
 
 def _evidence_reason(profile: Profile, choice: Choice, side: PolicyKind) -> str:
-    spread = choice.delta_saving_pp
-    if choice.verdict in ("learned better", "scalar better") and spread is not None:
-        sign, other = (1, "scalar") if choice.verdict == "learned better" else (-1, "learned")
-        low, high = sorted((sign * spread.low, sign * spread.high))
-        text = (
-            f"Evidence: {choice.verdict} at matched risk: it saves {sign * spread.median:.1f} pp "
-            f"more than the best {other} rule (95 % [{low:.1f}, {high:.1f}])"
-        )
-        if profile.predicted in ("learned", "scalar") and profile.predicted != side:
-            return text + f"; this overrules the profile, which says {profile.predicted}."
-        return text + "."
-    if choice.verdict == "comparable" and spread is not None:
-        return (
-            f"Evidence: the families are comparable at matched risk (learned minus scalar "
-            f"{spread.median:+.1f} pp, 95 % [{spread.low:+.1f}, {spread.high:+.1f}]), so the "
-            "simpler rule wins."
-        )
-    return f"Evidence: only the {side} side can be expected to be certified."
+    """What each kind of rule is expected to save, and which is taken."""
+    points = {
+        "learned": choice.learned,
+        "scalar": choice.scalar,
+        "fixed-budget": choice.fixed_budget,
+    }
+    found = {name: point for name, point in points.items() if point is not None}
+    expected = ", ".join(
+        f"{point.expected_saving_pct:.1f} % by {rule_name(point.family)}"
+        for point in sorted(found.values(), key=lambda p: -p.expected_saving_pct)
+    )
+    advised = choice.advised_point
+    assert advised is not None
+    best = max(found.values(), key=lambda point: point.expected_saving_pct)
+    taken = f"{rule_name(advised.family)} is taken"
+    if best.family != advised.family:
+        taken += f", the simplest within about {SIMPLER_WITHIN:g} point of the best"
+    text = f"Evidence: at the same risk calibration is expected to certify {expected}; {taken}"
+    if profile.predicted in ("learned", "scalar") and profile.predicted != side:
+        return f"{text}; this overrules the profile, which says {profile.predicted}."
+    return f"{text}."
 
 
-def operating_point(choice: Choice) -> FitPoint | None:
-    """The point that the evidence favours; None where nothing is feasible."""
-    if choice.advised is None:
+def _fixed_budget_reason(choice: Choice) -> str | None:
+    """Say how near a fixed budget comes to the advised rule; None where it is far behind."""
+    fixed, advised = choice.fixed_budget, choice.advised_point
+    if fixed is None or advised is None or fixed.threshold is None:
         return None
-    return choice.learned if choice.advised.scorer.is_learned else choice.scalar
+    behind = advised.expected_saving_pct - fixed.expected_saving_pct
+    if rank_of(advised.family) == 0 or behind > _NEAR:
+        return None
+    amount = f"{behind:.1f} points less" if behind >= 0 else f"{-behind:.1f} points more"
+    return (
+        f"{FIXED}stopping everybody at {fixed.threshold:g} thinking tokens needs no probe at all "
+        f"and is expected to save {fixed.expected_saving_pct:.1f} %, {amount}."
+    )

@@ -1,4 +1,4 @@
-"""Candidate rules on fit data: family × checkpoint schedule × threshold order.
+"""Rules on fit questions: a scorer with its thresholds in testing order, and what each would do.
 
 A *scorer* is what production runs: a family, its schedule and, if learned, its fitted model.  A
 *threshold sequence* is a scorer with its thresholds in the order in which calibration will test
@@ -8,72 +8,60 @@ question.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from stopadvisor.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.constants import N_FOLDS
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.grouping import group_numbers
-from stopadvisor.probes.outcomes import FitQuestions, require_fit
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.outcomes import FitQuestions, GradedTable, require_fit
 from stopadvisor.rules.boosting import BoostedModel, fit_boosted
 from stopadvisor.rules.costs import Serving as ServingRegime
-from stopadvisor.rules.costs import TokenCounts, Weights, full_counts, stopped_counts
-from stopadvisor.rules.families import LEARNED_FAMILIES, SCALAR_FAMILIES
-from stopadvisor.rules.features import FEATURES, TEXT_FEATURES, feature_array
+from stopadvisor.rules.costs import Weights, full_counts
+from stopadvisor.rules.families import AGREEMENT_FAMILIES, FIXED_BUDGET, LEARNED_FAMILIES
+from stopadvisor.rules.features import feature_array
+from stopadvisor.rules.schedules import Schedule
 from stopadvisor.rules.scorer import Scorer
-from stopadvisor.rules.scores import LinearModel, fit_logistic
+from stopadvisor.rules.scores import LinearModel, fit_logistic, scalar_scores
 from stopadvisor.stats.bounds import StopCurve
 
 __all__ = [
+    "FULL_FEATURES",
     "MOST_THRESHOLDS",
+    "SHORT_FEATURES",
+    "FeatureSet",
     "FitData",
+    "ScoredRule",
     "ThresholdSequence",
-    "build_sequence",
-    "candidate_schedules",
-    "score_out_of_fold",
+    "readable",
+    "score",
+    "score_learned",
+    "score_scalar",
     "sequence_of",
 ]
 
+MOST_THRESHOLDS = 400
+"""Of one sequence: dense, so that a test can halt close to the risk that is allowed."""
 _SMALLEST_FIT_FOR_BOOSTING = 200
 """Different questions; several traces of one count once."""
-_SCHEDULE_SIZES = (6, 4, 3, 2)
-_GRID = np.concatenate([[1.0, 0.9975, 0.995], np.arange(99, -1, -1) / 100])
-"""Quantiles of the live scores that become thresholds, careful ones first."""
-MOST_THRESHOLDS = _GRID.size
-"""Of one sequence."""
 
 
-def candidate_schedules(table: ProbeTable) -> tuple[tuple[int, ...], ...]:
-    """Sub-grids of the probed budgets, from all of them down to two; all columns without a grid.
+@dataclass(frozen=True)
+class FeatureSet:
+    """What a learned score reads, and how strongly its coefficients are held back."""
 
-    Evenly spaced over the whole grid, without its first checkpoint (a no-thinking probe), without
-    its first third, and over its first half: few probes can pay where ten cannot.  Under the
-    ``last-checkpoint`` reference each ends with the last one, which gives the reference's answer.
+    names: tuple[str, ...]
+    """Without what log-probabilities and entropies tell; it is added where they are known."""
+    ridge: float
 
-    References
-    ----------
-    Paper, Appendix "Checkpoint Schedule Sweep"; six linear checkpoints are its default.
-    """
-    m = table.n_checkpoints
-    if not table.is_grid:
-        return (tuple(range(m)),)
-    last = m - 1
-    found: dict[tuple[int, ...], None] = {tuple(range(m)): None}
-    for first, end in ((0, last), (1, last), (m // 3, last), (0, m // 2)):
-        for size in _SCHEDULE_SIZES:
-            if size > end - first + 1:
-                continue
-            columns = np.unique(np.linspace(first, end, size).round().astype(int))
-            if table.reference == "last-checkpoint":
-                columns = np.union1d(columns, [last])
-            if columns.size >= min(2, m):
-                found[tuple(columns.tolist())] = None
-    return tuple(found)
+
+SHORT_FEATURES = FeatureSet(("log_position", "log_run"), 1.0)
+"""Few features, for few fit questions."""
+FULL_FEATURES = FeatureSet(
+    ("log_position", "log_run", "vote_fraction", "log_votes", "marker_density"), 30.0
+)
 
 
 @dataclass(frozen=True)
@@ -89,6 +77,9 @@ class FitData:
     weights: Weights
     cache_block: int
     full_cost: FloatArray  # (n_questions,)
+    _views: dict[Schedule, FitQuestions] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @classmethod
     def build(
@@ -120,16 +111,39 @@ class FitData:
             full_counts(table).weighed(weights),
         )
 
-    def counts(self, schedule: Sequence[int]) -> TokenCounts:
-        """Tokens of every question for every place of stopping in a schedule."""
-        return stopped_counts(self.table, schedule, self.serving, cache_block=self.cache_block)
+    @property
+    def block_sizes(self) -> IntArray:
+        """Traces in each block, shape (n_blocks,)."""
+        return np.bincount(self.blocks, minlength=self.n_blocks)
+
+    def view(self, schedule: Schedule) -> FitQuestions:
+        """Fit questions at the probes of a schedule; the same object each time."""
+        if schedule not in self._views:
+            self._views[schedule] = schedule.view(self.table)
+        return self._views[schedule]
+
+    def costs(self, scorer: Scorer, view: GradedTable) -> FloatArray:
+        """Cost of each question by place of stopping, (n_questions, n_probes + 1)."""
+        counts = scorer.counts(view, self.serving, cache_block=self.cache_block)
+        return counts.weighed(self.weights)
+
+
+@dataclass(frozen=True)
+class ScoredRule:
+    """A scorer with the scores of the fit questions."""
+
+    scorer: Scorer
+    view: FitQuestions
+    """Fit questions at the probes that it makes."""
+    scores: FloatArray  # (n_questions, n_probes)
+    """Linear scale; out of fold, where a model was fitted."""
 
 
 @dataclass(frozen=True)
 class ThresholdSequence:
-    """A family over a schedule, its thresholds in testing order, measured on fit questions."""
+    """A rule, its thresholds in testing order, measured on fit questions."""
 
-    scorer: Scorer
+    rule: ScoredRule
     thresholds: FloatArray  # (n_thresholds,) linear scale, strictly descending
     curve: StopCurve
     """Out-of-fold stops of the fit questions."""
@@ -137,6 +151,16 @@ class ThresholdSequence:
     block_costs: FloatArray  # (n_blocks, n_thresholds)
     losses: FloatArray  # (n_thresholds,)
     costs: FloatArray  # (n_thresholds,)
+
+    @property
+    def scorer(self) -> Scorer:
+        """The rule without its threshold."""
+        return self.rule.scorer
+
+    @property
+    def view(self) -> FitQuestions:
+        """Fit questions at the probes that it makes."""
+        return self.rule.view
 
     def index(self, limit: float) -> int:
         """Last threshold before the first whose losses exceed `limit`; -1 if there is none.
@@ -146,47 +170,35 @@ class ThresholdSequence:
         over = np.flatnonzero(self.losses > limit)
         return (int(over[0]) if over.size else self.losses.size) - 1
 
-    def truncate(self, most_losses: float) -> ThresholdSequence:
-        """Without the thresholds beyond the last whose fit losses are at most `most_losses`.
-
-        Fit data alone say that those lie above the risk target: a lucky calibration must not
-        reach them.  The first threshold always stays.
-        """
-        within = np.flatnonzero(self.losses <= most_losses)
-        n = int(within[-1]) + 1 if within.size else 1
-        thresholds = self.thresholds[:n]
-        curve = StopCurve(thresholds, np.minimum(self.curve.low, n), np.minimum(self.curve.high, n))
-        return ThresholdSequence(
-            self.scorer,
-            thresholds,
-            curve,
-            self.block_losses[:, :n],
-            self.block_costs[:, :n],
-            self.losses[:n],
-            self.costs[:n],
-        )
-
-    def resampled_costs(
-        self, counts: FloatArray, limits: FloatArray, full: FloatArray
-    ) -> FloatArray:
-        """Cost in each resample, every threshold chosen anew.
+    def resampled(self, counts: FloatArray, limits: FloatArray) -> IntArray:
+        """Index reached in each resample, every threshold chosen anew; -1 where none is.
 
         Parameters
         ----------
         counts : ndarray of float, shape (n_resamples, n_blocks)
         limits : ndarray of float, shape (n_resamples,)
             Most losses allowed in each.
-        full : ndarray of float, shape (n_resamples,)
-            Cost of full thinking, taken where no threshold is allowed.
 
         Returns
         -------
-        ndarray of float, shape (n_resamples,)
+        ndarray of int, shape (n_resamples,)
         """
         # float32 is exact for these counts, and half as much to move.
         losses = counts @ self.block_losses.astype(np.float32)  # (n_resamples, n_thresholds)
         over = losses > limits[:, None] + 1e-6
         index = np.where(over.any(axis=1), over.argmax(axis=1), over.shape[1]) - 1
+        return np.asarray(index, dtype=np.int64)
+
+    def costs_at(self, counts: FloatArray, index: IntArray, full: FloatArray) -> FloatArray:
+        """Cost of each resample at one threshold each; shape (n_resamples,).
+
+        Parameters
+        ----------
+        index : ndarray of int, shape (n_resamples,)
+            -1 for full thinking.
+        full : ndarray of float, shape (n_resamples,)
+            What full thinking costs.
+        """
         # Few distinct thresholds win: multiply by those columns only.
         used, inverse = np.unique(index, return_inverse=True)
         columns = self.block_costs[:, np.maximum(used, 0)].astype(np.float32)
@@ -194,101 +206,148 @@ class ThresholdSequence:
         return np.where(index >= 0, costs, full)
 
 
-def _features_of(family: str) -> tuple[str, ...]:
-    return TEXT_FEATURES if family == "learned-text" else FEATURES
+# --- Scores of fit questions ----------------------------------------------------------------------
 
 
-def _fit(
-    family: str, features: NDArray[np.float64], correct: BoolArray, rows: BoolArray
-) -> LinearModel | BoostedModel:
-    fit = fit_boosted if family == "learned-boosted" else fit_logistic
-    return fit(features[rows], correct[rows], _features_of(family))
+def readable(family: str, scorer: Scorer, view: FitQuestions) -> bool:
+    """Whether every probe at which the score decides holds what the family reads."""
+    decides = scorer.decides(view)
+    if not decides.any():
+        return False
+    if family in ("confidence", "confidence-leap", "deer"):
+        return _known(view, view.mean_logprob, decides)
+    return family != "entropy" or _known(view, view.mean_entropy, decides)
 
 
-def _thresholds(scores: FloatArray) -> FloatArray:
-    """Thresholds in testing order, descending; shape (n_thresholds,).
-
-    Each lies halfway between a score and the next lower one: on the score itself, the rounding of
-    another machine could flip the very question that set it.
-    """
-    distinct = np.unique(scores)
-    at = np.unique(np.quantile(scores, _GRID, method="higher"))
-    below = distinct[np.maximum(np.searchsorted(distinct, at) - 1, 0)]
-    halfway = (at + below) / 2
-    return np.where(halfway > below, halfway, at)[::-1]
+def _known(view: FitQuestions, values: FloatArray, decides: BoolArray) -> bool:
+    return view.entropy_source != "none" and bool(np.isfinite(values[decides]).all())
 
 
-def score_out_of_fold(
-    fit: FitData, family: str, schedule: tuple[int, ...]
-) -> tuple[Scorer, FloatArray] | None:
-    """Fit one candidate, and score fit questions by models that never saw them.
+def score(fit: FitData, family: str, schedule: Schedule) -> ScoredRule | None:
+    """Score fit questions by any family, a learned one with all features; None as the others."""
+    if family in LEARNED_FAMILIES:
+        return score_learned(fit, family, schedule, FULL_FEATURES)
+    return score_scalar(fit, family, schedule)
+
+
+def score_scalar(fit: FitData, family: str, schedule: Schedule) -> ScoredRule | None:
+    """Score fit questions by a family without a model; None where it cannot be read."""
+    scorer = Scorer(family, schedule, None)
+    view = fit.view(schedule)
+    if not readable(family, scorer, view):
+        return None
+    return ScoredRule(scorer, view, scalar_scores(family, view))
+
+
+def score_learned(
+    fit: FitData, family: str, schedule: Schedule, features: FeatureSet
+) -> ScoredRule | None:
+    """Fit a model, and score fit questions by models that never saw them.
+
+    Parameters
+    ----------
+    family : str
+        ``learned-keeps`` learns where nothing is lost: the reply is right, or full thinking is
+        wrong too.  The others learn where the reply is right.
 
     Returns
     -------
-    tuple of Scorer and ndarray of float, shape (n_questions, n_scheduled), or None
+    ScoredRule or None
         The scorer is fitted on all fit questions.  None where the family cannot be had on these
         data: one class of labels in a training fold, or too few questions for boosting.
 
     Notes
     -----
-    Checkpoints at or after the end of a trace never train and never score: they do not occur
-    online.
+    Checkpoints at or after the end of a trace, and the last resort of a schedule, never train: no
+    score decides there.  Each question counts the same, however often it was probed.
     """
-    table = fit.table
-    live = table.live[:, schedule]
-    if not live.any():
-        return None
-    if family in SCALAR_FAMILIES:
-        scorer = Scorer(family, schedule, None)
-        return scorer, scorer.scores(table)
-    if family not in LEARNED_FAMILIES:
-        raise CalibrationError(
-            f"family must be one of {SCALAR_FAMILIES + LEARNED_FAMILIES}, got {family!r}"
-        )
     if family == "learned-boosted" and fit.n_blocks < _SMALLEST_FIT_FOR_BOOSTING:
         return None
-    correct = table.stop_correct[:, schedule]
-    features = feature_array(table, schedule, _features_of(family))
-    scores = np.empty(correct.shape)
+    bare = Scorer(family, schedule, None)
+    view = fit.view(schedule)
+    rows = bare.decides(view)  # (n_questions, n_probes)
+    if not rows.any():
+        return None
+    names = list(features.names)
+    if _known(view, view.mean_logprob, rows):
+        names.append("answer_log_odds")
+    if features is not SHORT_FEATURES and _known(view, view.mean_entropy, rows):
+        names.append("answer_entropy")
+    labels = view.stop_correct
+    if family == "learned-keeps":
+        labels = labels | ~view.full_correct[:, None]
+    x = feature_array(view, names=names)
+    # A question with many probes would otherwise outweigh many with few.
+    share = rows / np.maximum(rows.sum(axis=1, keepdims=True), 1)
+
+    def fitted(train: BoolArray) -> LinearModel | BoostedModel | None:
+        y = labels[train]
+        if y.size == 0 or y.all() or not y.any():
+            return None
+        if family == "learned-boosted":
+            return fit_boosted(x[train], y, names)
+        weights = share[train]
+        weights = weights * (weights.size / weights.sum())
+        return fit_logistic(x[train], y, names, weights=weights, ridge=features.ridge)
+
+    model = fitted(rows)
+    if model is None:
+        return None
+    scores = np.empty(labels.shape)
     for fold in range(N_FOLDS):
         held = fit.folds == fold
-        train = live & ~held[:, None]
-        labels = correct[train]
-        if labels.all() or not labels.any():
+        part = fitted(rows & ~held[:, None])
+        if part is None:
             return None
-        scores[held] = _fit(family, features, correct, train).scores(features[held])
-    return Scorer(family, schedule, _fit(family, features, correct, live)), scores
+        scores[held] = part.scores(x[held])
+    return ScoredRule(Scorer(family, schedule, model), view, scores)
 
 
-def build_sequence(
-    fit: FitData, family: str, schedule: tuple[int, ...]
-) -> ThresholdSequence | None:
-    """Measure one candidate on fit questions; None as `score_out_of_fold`."""
-    found = score_out_of_fold(fit, family, schedule)
-    return None if found is None else sequence_of(fit, *found)
+# --- Thresholds -----------------------------------------------------------------------------------
 
 
-def sequence_of(fit: FitData, scorer: Scorer, scores: FloatArray) -> ThresholdSequence:
-    """Order the thresholds of scored fit questions and measure them.
-
-    Parameters
-    ----------
-    scores : ndarray of float, shape (n_questions, n_scheduled)
-        Out of fold, as `score_out_of_fold` gives them.
-    """
-    table, schedule = fit.table, scorer.schedule
-    live = table.live[:, schedule]
-    thresholds = _thresholds(scores[live])
-    curve = StopCurve.build(scores, live, thresholds)
-    costs = fit.counts(schedule).weighed(fit.weights)
-    block_losses = curve.totals(scorer.losses(table), fit.blocks, fit.n_blocks)
-    block_costs = curve.totals(costs, fit.blocks, fit.n_blocks)
+def sequence_of(fit: FitData, rule: ScoredRule) -> ThresholdSequence:
+    """Order the thresholds of scored fit questions and measure them."""
+    scorer, view = rule.scorer, rule.view
+    thresholds = _thresholds(rule)
+    curve = StopCurve.build(scorer.completed(rule.scores, view), view.live, thresholds)
+    losses = scorer.losses(view)
+    costs = fit.costs(scorer, view)
     return ThresholdSequence(
-        scorer,
+        rule,
         thresholds,
         curve,
-        block_losses,
-        block_costs,
-        block_losses.sum(axis=0).round(),
-        block_costs.sum(axis=0),
+        curve.totals(losses, fit.blocks, fit.n_blocks).astype(np.float32),
+        curve.totals(costs, fit.blocks, fit.n_blocks).astype(np.float32),
+        curve.totals(losses)[0].round(),
+        curve.totals(costs)[0],
     )
+
+
+def _thresholds(rule: ScoredRule) -> FloatArray:
+    """Thresholds in testing order, strictly descending; shape (n_thresholds,).
+
+    Every score at which a fit question may stop earlier than before, thinned evenly.  The first
+    lies above all of them: nobody stops by the score.  Each of the others lies halfway between a
+    score and the next lower one: on the score itself, the rounding of another machine could flip
+    the very question that set it.  A fixed budget's are the positions themselves.
+    """
+    scorer, view, scores = rule.scorer, rule.view, rule.scores
+    decides = scorer.decides(view)
+    if scorer.family == FIXED_BUDGET:
+        return np.unique(scores[decides])[::-1]
+    if scorer.family in AGREEMENT_FAMILIES:
+        decides = decides & (scores > 0)  # 0 says nothing, and is no threshold
+    best = np.maximum.accumulate(np.where(decides, scores, -np.inf), axis=1)
+    rises = np.ones(best.shape, dtype=bool)
+    rises[:, 1:] = best[:, 1:] > best[:, :-1]
+    values = np.unique(best[rises & decides])
+    if not values.size:
+        return np.array([1.0])
+    below = np.append(0.0 if scorer.family in AGREEMENT_FAMILIES else values[0], values[:-1])
+    halfway = (values + below) / 2
+    at = np.where(halfway > below, halfway, values)
+    if at.size >= MOST_THRESHOLDS:
+        kept = np.linspace(0, at.size - 1, MOST_THRESHOLDS - 1).round().astype(np.int64)
+        at = at[np.unique(kept)]
+    return np.append(at, values[-1] + 1.0)[::-1]

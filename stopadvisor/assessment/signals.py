@@ -11,7 +11,7 @@ import numpy as np
 
 from stopadvisor.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.probes.outcomes import GradedTable
-from stopadvisor.rules.features import FEATURES, feature_array
+from stopadvisor.rules.features import feature_array
 from stopadvisor.stats.reliability import auroc
 
 __all__ = ["CheckpointAccuracy", "Signal", "Spread", "checkpoint_accuracy", "signals_of"]
@@ -63,36 +63,34 @@ def checkpoint_accuracy(table: GradedTable) -> CheckpointAccuracy:
 
 
 def signals_of(
-    table: GradedTable, learned: FloatArray | None, columns: tuple[int, ...]
+    table: GradedTable, learned: tuple[GradedTable, FloatArray] | None
 ) -> tuple[Signal, ...]:
     """Confidence, entropy, share of votes and the learned score, for right and wrong answers.
 
     Parameters
     ----------
-    learned : ndarray of float, shape (n_questions, n_scheduled), optional
-        Out-of-fold probabilities.
-    columns : tuple of int
-        The checkpoints that `learned` is given at.
+    table : GradedTable
+        On one grid.
+    learned : tuple of GradedTable and ndarray of float, optional
+        The questions at the probes of the learned rule, and its out-of-fold probabilities,
+        (n_questions, n_probes).  Left out where they are on no grid.
     """
-    every = tuple(range(table.n_checkpoints))
-    votes = feature_array(table, every, FEATURES)[..., FEATURES.index("vote_share")]
-    signals: list[tuple[str, FloatArray, tuple[int, ...], int]] = []
-    if table.entropy_source != "none":  # the server returned log-probabilities
-        signals += [
-            ("confidence", np.exp(table.mean_logprob), every, 1),
-            ("entropy (nats)", table.mean_entropy, every, -1),
-        ]
-    signals.append(("vote share", votes, every, 1))
-    if learned is not None:
-        signals.append(("learned score", learned, columns, 1))
+    votes = feature_array(table, names=("vote_share",))[..., 0]
+    signals: list[tuple[str, GradedTable, FloatArray, int]] = []
+    if table.knows_logprob:
+        signals.append(("confidence", table, np.exp(table.mean_logprob), 1))
+    if table.knows_entropy:
+        signals.append(("entropy (nats)", table, table.mean_entropy, -1))
+    signals.append(("vote share", table, votes, 1))
+    if learned is not None and learned[0].is_grid:
+        signals.append(("learned score", *learned, 1))
     found = []
-    for name, values, at, sign in signals:
-        live = ~table.ended[:, at]
-        correct = table.stop_correct[:, at]
+    for name, view, values, sign in signals:
+        live, correct = view.live, view.stop_correct
         found.append(
             Signal(
                 name,
-                table.budgets[list(at)],
+                view.budgets,
                 _spread(values, live & correct),
                 _spread(values, live & ~correct),
                 auroc(sign * values[live], correct[live]),

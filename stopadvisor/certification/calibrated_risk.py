@@ -110,7 +110,7 @@ def _risk_on(
     certificate = document["certificate"]
     settings = choice.settings
     if certificate is not None:
-        scorer = scorer_of(policy, table)
+        scorer = scorer_of(policy, table, along_order=True)
         order = np.array(policy["order"])
         exported = int(np.flatnonzero(order == policy["decision_threshold"])[0])
         delta, bound = certificate["chain_delta"], certificate["bound"]
@@ -121,14 +121,14 @@ def _risk_on(
         if not sequences:
             return None
         scorer, order, exported = sequences[0].scorer, sequences[0].thresholds, None
-        # Looks that were planned share their delta; sequences share what is left to one.
-        look_delta = document["delta"] / (document["look"]["planned"] or 1)
-        delta = look_delta * choice.sequence_delta / settings.delta
+        # Looks that were planned share their delta.
+        delta = document["delta"] / (document["look"]["planned"] or 1)
         bound = settings.bound
         conditional = document.get("conditional", settings.conditional)
     n = int(table.full_correct.sum()) if conditional else table.n_questions
     if n == 0:
         return None
-    losses = scorer.curve(table, order).totals(scorer.losses(table))[0].round()
+    view = scorer.view(table)
+    losses = scorer.curve(view, order).totals(scorer.losses(view))[0].round()
     alpha = document["alpha"]
     return CalibratedRisk(scorer, order, losses, n, conditional, alpha, delta, bound, exported)

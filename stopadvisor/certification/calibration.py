@@ -13,16 +13,28 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stopadvisor.arrays import BoolArray, FloatArray, IntArray
-from stopadvisor.assessment.choice import Choice, Settings, first_useful_risk
+from stopadvisor.assessment.choice import (
+    SIMPLER_WITHIN,
+    Choice,
+    Settings,
+    first_useful_risk,
+    rank_of,
+)
 from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable, require_calibration
 from stopadvisor.probes.table import ProbeTable
-from stopadvisor.rules.costs import full_counts, stopped_counts
+from stopadvisor.rules.costs import full_counts
 from stopadvisor.rules.scorer import Scorer
-from stopadvisor.stats.bootstrap import interval, resample_counts
-from stopadvisor.stats.bounds import Certified, NotCertified, StopCurve, certify, labels_needed
+from stopadvisor.stats.bounds import (
+    Certified,
+    NotCertified,
+    StopCurve,
+    certify,
+    labels_needed,
+    max_losses,
+)
 
 __all__ = [
     "Calibration",
@@ -33,7 +45,6 @@ __all__ = [
     "recalibrate",
 ]
 
-_RESAMPLES = 1000
 _MOST_TRUNCATED = 0.10
 """Share of cut-off traces above which a certificate takes --allow-truncated."""
 _NO_SAVING = (
@@ -130,8 +141,9 @@ def calibrate(choice: Choice, calibration_table: CalibrationQuestions) -> Calibr
 
     Notes
     -----
-    Sequences share delta equally.  Of the certified ones with a positive saving (by fit) the
-    cheaper is taken, and the simpler where the paired interval of their saving on fit holds zero.
+    The advised sequence has the whole of delta; a second one has what the exact test of the first
+    leaves of it.  Of the certified ones with a positive saving (by fit) the cheaper is taken, and
+    the simpler where they lie within a point.
     """
     require_calibration(calibration_table)
     table = calibration_table.take(check_questions(choice, calibration_table))
@@ -139,8 +151,10 @@ def calibrate(choice: Choice, calibration_table: CalibrationQuestions) -> Calibr
     tested: list[tuple[str, Certified | NotCertified]] = []
     certified: list[tuple[ThresholdSequence, Certified]] = []
     wanted: list[NotCertified | None] = []
-    for sequence in choice.sequences:
-        result, labels = _certify_sequence(choice, sequence, table)
+    for sequence, delta in zip(choice.sequences, choice.deltas(counted), strict=True):
+        if tested and max_losses(counted, choice.settings.alpha, delta) < 0:
+            continue  # too little is left for a second test
+        result, labels = _certify_sequence(choice, sequence, table, delta)
         wanted.append(labels)
         tested.append((sequence.scorer.family, result))
         if isinstance(result, Certified) and _saving(choice, sequence, result.index) > 0:
@@ -194,13 +208,13 @@ def recalibrate(
     """
     require_calibration(calibration_table)
     table = calibration_table.take(entering_rows(calibration_table, settings))
-    curve = scorer.curve(table, order)
-    costs = stopped_counts(
-        table, scorer.schedule, settings.serving, cache_block=settings.cache_block
-    ).weighed(settings.weights)
+    view = scorer.view(table)
+    curve = scorer.curve(view, order)
+    counts = scorer.counts(view, settings.serving, cache_block=settings.cache_block)
+    costs = counts.weighed(settings.weights)
     saves = curve.totals(costs)[0] < full_counts(table).weighed(settings.weights).sum()
-    expected = _first_risk(curve, scorer, table, saves, settings)
-    result = _certify_losses(curve, scorer, table, settings, settings.delta, expected)
+    expected = _first_risk(curve, scorer, view, saves, settings)
+    result = _certify_losses(curve, scorer, view, settings, settings.delta, expected)
     tested = ((scorer.family, result),)
     counted = _counted(table, settings)
     refusal = result if isinstance(result, NotCertified) else None
@@ -269,25 +283,27 @@ def _certify_losses(
 
 
 def _certify_sequence(
-    choice: Choice, sequence: ThresholdSequence, table: GradedTable
+    choice: Choice, sequence: ThresholdSequence, table: GradedTable, delta: float
 ) -> tuple[Certified | NotCertified, NotCertified | None]:
     """Outcome of one sequence, and what a certified saving is expected to take."""
     settings = choice.settings
-    curve = sequence.scorer.curve(table, sequence.thresholds)
+    view = sequence.scorer.view(table)
+    curve = sequence.scorer.curve(view, sequence.thresholds)
     expected = first_useful_risk(choice.fit, sequence)
     if expected is not None:
         # Labels are counted for what has been seen by now, calibration included: advice, no claim.
         if settings.conditional:
             expected /= choice.full_accuracy
         saves = sequence.costs < choice.fit.full_cost.sum()
-        seen = _first_risk(curve, sequence.scorer, table, saves, settings)
+        seen = _first_risk(curve, sequence.scorer, view, saves, settings)
         expected = min(max(expected, seen or 0.0), 0.999)
-    delta = choice.sequence_delta
-    result = _certify_losses(curve, sequence.scorer, table, settings, delta, expected)
+    result = _certify_losses(curve, sequence.scorer, view, settings, delta, expected)
     if isinstance(result, NotCertified) or expected is None:
         return result, None
-    delta = settings.test_delta(sequence.thresholds.size)
-    wanted = labels_needed(settings.alpha, delta, expected_risk=expected, bound=settings.bound)
+    share = sequence.thresholds.size if settings.multiplicity == "finite-grid" else 1
+    wanted = labels_needed(
+        settings.alpha, delta / share, expected_risk=expected, bound=settings.bound
+    )
     if wanted is not None and settings.conditional:
         wanted = math.ceil(wanted / choice.full_accuracy)
     return result, NotCertified(_NO_SAVING, wanted, expected)
@@ -319,14 +335,8 @@ def _refusal(
 def _pick(
     choice: Choice, certified: list[tuple[ThresholdSequence, Certified]]
 ) -> tuple[ThresholdSequence, Certified]:
-    """The cheaper on fit; the simpler one where their paired interval holds zero."""
-    if len(certified) == 1:
-        return certified[0]
-    (learned, at_learned), (scalar, at_scalar) = certified  # the order of Choice.sequences
-    rng = np.random.default_rng(choice.settings.seed)
-    counts = resample_counts(choice.fit.n_blocks, _RESAMPLES, rng=rng).astype(np.float64)
-    difference = counts @ (
-        scalar.block_costs[:, at_scalar.index] - learned.block_costs[:, at_learned.index]
-    )
-    # Thresholds are given here (by calibration, not by these questions), so they stay fixed.
-    return certified[0] if interval(difference).low > 0 else certified[1]
+    """The cheaper on fit; the simpler one where they lie within a point."""
+    savings = [_saving(choice, sequence, result.index) for sequence, result in certified]
+    enough = max(savings) - SIMPLER_WITHIN
+    near = [pair for pair, saving in zip(certified, savings, strict=True) if saving >= enough]
+    return min(near, key=lambda pair: rank_of(pair[0].scorer.family))

@@ -16,14 +16,18 @@ from stopadvisor._version import __version__
 from stopadvisor.answers.normal_form import GRADER, NORMALIZER
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.certification.calibration import Calibration, ExportedRule
+from stopadvisor.certification.expectation import Expectation, expectation
 from stopadvisor.constants import MARKERS, PROBE_CAP
 from stopadvisor.policy.frozen import MIXED_TASKS, policy_source
+from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.markers import RULE
 from stopadvisor.probes.trajectories import Profile
+from stopadvisor.probes.trigger import GridTrigger, Trigger
 from stopadvisor.rules.drift import question_features
-from stopadvisor.rules.families import display_threshold
+from stopadvisor.rules.families import FIXED_BUDGET, display_threshold
 from stopadvisor.rules.outcomes import Outcome, measure_rule
+from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.runs.access import open_test
 from stopadvisor.runs.archives import SIMULATED
 from stopadvisor.runs.chain import timestamp
@@ -79,12 +83,22 @@ def test_outcome(rule: ExportedRule, choice: RuleBasis, source: Source) -> Outco
     )
 
 
-def _expected(rule: ExportedRule, outcome: Outcome | None, settings: Settings) -> dict[str, Any]:
+def _expected(
+    rule: ExportedRule, outcome: Outcome | None, found: Expectation, settings: Settings
+) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "weights": asdict(settings.weights),
         "cache_block": settings.cache_block,
         "fit_total_saving_pct": rule.fit_saving_pct,
         "fit_risk": rule.fit_risk,
+        "calibration_n": found.outcome.n,
+        "calibration_risk": found.outcome.risk,
+        "calibration_total_saving_pct": found.outcome.total_saving_pct,
+        "calibration_total_saving_band95": list(found.saving_band95),
+        "calibration_think_saving_pct": found.outcome.think_saving_pct,
+        "calibration_uncut_saving_pct": found.outcome.uncut_saving_pct,
+        "calibration_accuracy": found.outcome.accuracy,
+        "calibration_full_accuracy": found.outcome.full_correct / found.outcome.n,
     }
     if outcome is not None:
         spread = outcome.saving_interval
@@ -93,6 +107,7 @@ def _expected(rule: ExportedRule, outcome: Outcome | None, settings: Settings) -
             "test_total_saving_pct": outcome.total_saving_pct,
             "test_total_saving_ci95": None if spread is None else [spread.low, spread.high],
             "test_think_saving_pct": outcome.think_saving_pct,
+            "test_uncut_saving_pct": outcome.uncut_saving_pct,
             "test_risk": outcome.risk,
             "test_risk_ci95": list(exact_interval(outcome.losses, outcome.n)),
             "test_accuracy": outcome.accuracy,
@@ -198,11 +213,12 @@ def policy_content(
     if table.on_stop == "answer" and manifest is not None:
         cap = manifest["plan"]["answer_cap"]
         fields["certificate"] |= {"on_stop": "answer", "answer_cap": cap}
-    stored = question_features(calibration.entered, rule.scorer.schedule)
+    stored = question_features(rule.scorer.view(calibration.entered))
     # Evenly spaced: the first ones of a sorted workload would look like drift.
     spaced = np.linspace(0, len(stored) - 1, min(len(stored), _MOST_STORED)).astype(int)
     fields["calibration_features"] = stored[spaced].tolist()
-    fields["expected"] = _expected(rule, test_outcome(rule, choice, source), choice.settings)
+    found = expectation(rule, calibration.entered, choice.settings, seed=source.seed)
+    fields["expected"] = _expected(rule, test_outcome(rule, choice, source), found, choice.settings)
     return fields
 
 
@@ -215,19 +231,39 @@ def _rule_fields(rule: ExportedRule | None, source: Source) -> dict[str, Any]:
         "intercept": None,
     }
     if rule is None:
-        nothing = dict.fromkeys(("family", "threshold", "decision_threshold"))
+        nothing = dict.fromkeys(("family", "threshold", "decision_threshold", "trigger"))
         return nothing | {"budgets": [], "order": []} | no_model
     scorer = rule.scorer
     return {
         "family": scorer.family,
         "threshold": display_threshold(scorer.family, rule.threshold),
         "decision_threshold": rule.threshold,
-        "budgets": source.table.budgets[list(scorer.schedule)].tolist(),
+        **_where(rule, source),
         "order": rule.order.tolist(),
         **no_model,
         # A model's fields are named as in the policy: standardisation and weights, or trees.
         **({} if scorer.model is None else asdict(scorer.model)),
     }
+
+
+def _where(rule: ExportedRule, source: Source) -> dict[str, Any]:
+    """Where the policy probes, and where it stops anyway."""
+    schedule, family = rule.scorer.schedule, rule.scorer.family
+    trigger: Trigger
+    if family == FIXED_BUDGET:
+        stop = int(rule.threshold)
+        trigger = GridTrigger((stop,), stop)
+    elif isinstance(schedule, GridSchedule):
+        trigger = schedule.trigger()
+    else:
+        trigger = schedule.trigger(_marker_ids(source))
+    return trigger_content(trigger, family=family)
+
+
+def _marker_ids(source: Source) -> list[list[int]]:
+    """Token ids of the markers before which the run was probed; recorded answers name none."""
+    plan = {} if source.manifest is None else source.manifest["plan"]
+    return [list(ids) for ids in plan.get("markers", ())]
 
 
 def _bound_to(source: Source) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable
 from stopadvisor.probes.trajectories import profile, trajectory
 from stopadvisor.rules.families import display_threshold
 from stopadvisor.rules.outcomes import Outcome, measure_rule
+from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.runs.access import open_test
 from stopadvisor.runs.ledger import Look
@@ -122,16 +123,17 @@ def check_transfer(content: Mapping[str, Any], target: Source) -> Scorer:
         questions of the target: their labels would be used twice.
     """
     table = target.table
-    scorer = scorer_of(content, table)
+    scorer = scorer_of(content, table, along_order=bool(content["order"]))
     if not content["order"]:
         raise PolicyError(
             "the policy holds no testing order of its thresholds, so that it cannot be calibrated "
             "anew"
         )
-    if table.reference == "last-checkpoint" and scorer.schedule[-1] != table.n_checkpoints - 1:
+    last = table.reference == "last-checkpoint" and int(table.budgets[-1])
+    if last and scorer.view(table).budgets[-1] != last:
         raise PolicyError(
             f"under the last-checkpoint reference the policy must probe at the target's last "
-            f"budget, {int(table.budgets[-1])}; its budgets are {content['budgets']}"
+            f"budget, {last}; it probes {scorer.schedule.describe()}"
         )
     # The source's calibration decided which sequence was exported, so it counts as fitting.
     shared = questions_seen(content, table, workload_sha256=target.workload_sha256)
@@ -326,10 +328,11 @@ def _row(
     reason: str | None,
     seed: int,
 ) -> TransferRow:
+    budgets: tuple[int, ...] = ()
     if rule is None:
         right = int(test.full_correct.sum())
         outcome = Outcome(test.n_questions, 0, right, right, 0.0, 0.0, Interval(0.0, 0.0, 0.0))
-        family, budgets, threshold = None, (), None
+        family, threshold = None, None
     else:
         scorer, linear = rule
         outcome = measure_rule(
@@ -342,7 +345,8 @@ def _row(
             rng=np.random.default_rng(seed),
         )
         family, threshold = scorer.family, display_threshold(scorer.family, linear)
-        budgets = tuple(test.budgets[list(scorer.schedule)].tolist())
+        if isinstance(scorer.schedule, GridSchedule):
+            budgets = scorer.schedule.positions
     n = outcome.full_correct if settings.conditional else outcome.n
     return TransferRow(
         protocol,

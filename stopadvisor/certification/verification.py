@@ -15,8 +15,9 @@ import numpy as np
 from scipy import stats
 
 from stopadvisor.arrays import BoolArray, IntArray
-from stopadvisor.errors import PolicyError
+from stopadvisor.errors import PolicyError, ProbeError
 from stopadvisor.policy.schema import reads_logprobs
+from stopadvisor.policy.triggers import trigger_of
 from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.table import ProbeTable
@@ -27,11 +28,11 @@ from stopadvisor.rules.costs import (
     Serving,
     Weights,
     full_counts,
-    stopped_counts,
 )
-from stopadvisor.rules.drift import Drift, feature_drift, question_features
-from stopadvisor.rules.features import TEXT_FEATURES
+from stopadvisor.rules.drift import Drift, drift_features, feature_drift, question_features
+from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.outcomes import Outcome, measure
+from stopadvisor.rules.schedules import GridSchedule, Schedule, schedule_of
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import LinearModel
 from stopadvisor.runs.archives import names_questions
@@ -50,6 +51,8 @@ __all__ = [
     "verdict_on",
     "verify",
 ]
+
+_LOGPROB_FEATURES = ("answer_logprob", "answer_entropy")
 
 Verdict = Literal["confirmed", "contradicted", "silent"]
 
@@ -113,26 +116,34 @@ class Verification:
     """Features against the calibration questions; empty where the policy stores none."""
 
 
-def scorer_of(content: Mapping[str, Any], table: ProbeTable) -> Scorer:
+def scorer_of(
+    content: Mapping[str, Any], table: ProbeTable, *, along_order: bool = False
+) -> Scorer:
     """What a policy's stepper computes, for a whole table at once.
+
+    Parameters
+    ----------
+    along_order : bool
+        To be looked at along all thresholds of its testing order, and not at its own alone.
 
     Raises
     ------
     PolicyError
-        The policy never stops, or one of its budgets was not probed.
+        The policy never stops, or a question was not probed where the policy probes it.
     """
     if content["kind"] != "stop":
         raise PolicyError("a full-budget policy never stops: it has no rule to look at")
-    budgets = table.budgets.tolist()
-    missing = [b for b in content["budgets"] if b not in budgets]
-    if missing:
-        raise PolicyError(
-            f"the policy probes at {content['budgets']} thinking tokens, the run did not probe at "
-            f"{missing[0]}; its budgets are {budgets}"
-        )
-    return Scorer(
-        content["family"], tuple(budgets.index(b) for b in content["budgets"]), _model_of(content)
-    )
+    if content["family"] == FIXED_BUDGET and along_order:
+        # Its thresholds are positions: each of them is tested on the questions.
+        schedule: Schedule = GridSchedule(tuple(int(t) for t in reversed(content["order"])))
+    else:
+        schedule = schedule_of(trigger_of(content))
+    scorer = Scorer(content["family"], schedule, _model_of(content))
+    try:
+        scorer.view(table)
+    except ProbeError as error:
+        raise PolicyError(f"the policy probes {schedule.describe()}: {error}") from error
+    return scorer
 
 
 def _model_of(content: Mapping[str, Any]) -> LinearModel | BoostedModel | None:
@@ -246,20 +257,14 @@ def verify(
     contradicted is not made right by looking again.
     """
     certificate = content["certificate"]
-    probed = questions.select(scorer_of(content, questions).schedule)
-    probed = probed.with_on_stop(content["on_stop"])
+    scorer = scorer_of(content, questions)
+    probed = scorer.view(questions).with_on_stop(content["on_stop"])
     if probed.reference != certificate["reference"]:
         probed = probed.with_reference(certificate["reference"])
-    scorer = scorer_of(content, probed)
     stops = scorer.curve(probed, np.array([content["decision_threshold"]])).stops(0)
     prices, block = costing(content)
     weights = weights or prices
-    counts = stopped_counts(
-        probed,
-        scorer.schedule,
-        serving or content["serving"],
-        cache_block=cache_block or block,
-    )
+    counts = scorer.counts(probed, serving or content["serving"], cache_block=cache_block or block)
     full_cost = full_counts(probed).weighed(weights)
     outcome = measure(scorer, probed, stops, counts.weighed(weights), full_cost, rng=rng)
     lost = np.take_along_axis(scorer.losses(probed), stops[:, None], axis=1)[:, 0]
@@ -290,7 +295,7 @@ def verify(
         paired_difference(gains, outcome.losses, outcome.n),
         float(probed.truncated.mean()),
         _categories(probed, lost, counted),
-        _drift(content, probed, scorer, rng),
+        _drift(content, probed, rng),
     )
 
 
@@ -350,14 +355,15 @@ def _categories(
 
 
 def _drift(
-    content: Mapping[str, Any], table: ProbeTable, scorer: Scorer, rng: np.random.Generator
+    content: Mapping[str, Any], view: ProbeTable, rng: np.random.Generator
 ) -> tuple[Drift, ...]:
     stored = content.get("calibration_features")
     if not stored:
         return ()
     before = np.array(stored, dtype=np.float64)
-    found = feature_drift(before, question_features(table, scorer.schedule), rng=rng)
-    if table.entropy_source == content["entropy_source"] or reads_logprobs(content):
+    names = drift_features(content["schema"])
+    found = feature_drift(before, question_features(view, names), names, rng=rng)
+    if view.entropy_source == content["entropy_source"] or reads_logprobs(content):
         return found
     # Measured otherwise, what the policy does not read differs without any drift.
-    return tuple(row for row in found if row.feature in TEXT_FEATURES)
+    return tuple(row for row in found if row.feature not in _LOGPROB_FEATURES)

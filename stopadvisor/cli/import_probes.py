@@ -14,7 +14,7 @@ from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.report.text.written import show_import
 from stopadvisor.runs.recording import SUFFIX_TOKENS, Recording
-from stopadvisor.workload.questions import parse_split
+from stopadvisor.workload.questions import default_split, parse_split
 
 __all__ = ["ImportOptions", "command", "run"]
 
@@ -34,7 +34,8 @@ class ImportOptions:
     suffix_tokens: int = SUFFIX_TOKENS
     model: str | None = None
     seed: int = 0
-    split: tuple[float, float, float] = (0.4, 0.4, 0.2)
+    split: tuple[float, float, float] | None = None
+    """None: `default_split` of what is read."""
     output: OutputOptions = field(default_factory=OutputOptions)
 
 
@@ -72,7 +73,7 @@ class ImportOptions:
 @click.option(
     "--split",
     type=Parsed("fit/cal/test", parse_split),
-    default="40/40/20",
+    show_default="40/60/0 up to 2,000 questions, 40/40/20 above",
     help="Shares of questions for each part; split once, here.",
 )
 @declare(*OUTPUT)
@@ -105,7 +106,7 @@ def run(options: ImportOptions, out: TextIO, err: TextIO) -> int:
         cap=options.cap,
         model=options.model,
         seed=options.seed,
-        fractions=options.split,
+        fractions=options.split or default_split(len(recording.records)),
     )
     with progress_on(err, quiet=options.output.quiet) as progress:
         for sentence in _remarks(recording, options):

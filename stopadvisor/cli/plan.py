@@ -37,7 +37,7 @@ class PlanOptions:
     cls=Command,
     examples=[
         "stopadvisor plan --alpha 0.05 --expected-risk 0.01",
-        "stopadvisor plan --alpha 0.15 --power 0.95 --split 40/60/0",
+        "stopadvisor plan --alpha 0.15 --power 0.95 --split 40/40/20",
     ],
 )
 @declare(ALPHA, DELTA)
@@ -56,13 +56,13 @@ class PlanOptions:
 @click.option(
     "--chains",
     type=click.IntRange(1, 2),
-    default=2,
-    help="2: learned and scalar rules share delta, as in calibrate; 1: one side has it all.",
+    default=1,
+    help="1: one rule is tested with all of delta, as in calibrate; 2: two share it equally.",
 )
 @click.option(
     "--split",
     type=Parsed("fit/cal/test", parse_split),
-    default="40/40/20",
+    default="40/60/0",
     help="Shares of fit, calibration and test.",
 )
 @declare(*OUTPUT)

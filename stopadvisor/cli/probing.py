@@ -284,8 +284,8 @@ _PROBE = (
     _probing(
         "--split",
         type=Parsed("fit/cal/test", parse_split),
-        default="40/40/20",
-        help="Shares of questions for each part; split once, when probing starts.",
+        show_default="40/60/0 up to 2,000 questions, 40/40/20 above",
+        help="Shares of fit, calibration and test; split once, when probing starts.",
     ),
     _probing(
         "--preflight/--no-preflight",

@@ -8,6 +8,7 @@ nobody may see one of a calibration question.  This module knows no command line
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -30,10 +31,16 @@ from stopadvisor.constants import CUES, PAPER_BUDGETS, SMALL_WORKLOAD, TRUNCATED
 from stopadvisor.engines.openai.regime import RegimeMeasure, read_regime, write_regime
 from stopadvisor.errors import EngineError, ModelError, ProbeError, WorkloadError
 from stopadvisor.probes.plan import Engine, ProbePlan
-from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.directory import MANIFEST, RunDirectory
 from stopadvisor.runs.manifest import build_manifest, run_path
 from stopadvisor.runs.storage import check_writable, lock_directory, write_json_atomically
-from stopadvisor.workload.questions import PARTS, Question, Workload, read_workload
+from stopadvisor.workload.questions import (
+    PARTS,
+    Question,
+    Workload,
+    default_split,
+    read_workload,
+)
 
 __all__ = ["OpenEngine", "ProbeSummary", "RegimeEngine", "probe", "try_engine"]
 
@@ -107,7 +114,7 @@ def probe(
         progress.remark(f"task {task!r} guessed from gold for {count} questions")
     check_split(workload, settings, workload.questions[: settings.limit if whole else None])
     count = len(workload.questions[: settings.limit])
-    if count < SMALL_WORKLOAD and settings.split[2] > 0:
+    if count < SMALL_WORKLOAD and settings.shares(workload)[2] > 0:
         progress.remark(
             f"{count} questions: with fewer than {SMALL_WORKLOAD}, --split 40/60/0 certifies more"
         )
@@ -167,22 +174,45 @@ def _probe_with(
 ) -> ProbeSummary:
     """Open or begin the run of this engine and workload, and probe."""
     _check_samples(engine, settings)
-    manifest = build_manifest(
-        engine.identity(),
-        settings.plan(),
-        workload,
-        fractions=settings.split,
-        auto_budgets=settings.budgets is None,
-        auto_max_think=settings.max_think is None,
-        auto_every=settings.auto_every,
-        auto_markers=not settings.marker_ids,
-        cue_ids=cue_ids(engine, settings.cue),
-        template=settings.prompt_template,
-        grading=GRADING,
-    )
-    path = settings.out or run_path(Path("runs"), manifest)
+
+    def described(fractions: tuple[float, float, float]) -> tuple[Path, dict[str, Any]]:
+        manifest = build_manifest(
+            engine.identity(),
+            settings.plan(),
+            workload,
+            fractions=fractions,
+            auto_budgets=settings.budgets is None,
+            auto_max_think=settings.max_think is None,
+            auto_every=settings.auto_every,
+            auto_markers=not settings.marker_ids,
+            cue_ids=cue_ids(engine, settings.cue),
+            template=settings.prompt_template,
+            grading=GRADING,
+        )
+        return settings.out or run_path(Path("runs"), manifest), manifest
+
+    path, manifest = described(settings.shares(workload))
+    if settings.split is None and (begun := _split_begun(path, described)) is not None:
+        # A workload that grows keeps the split that its run began with.
+        path, manifest = described(begun)
+        settings = replace(settings, split=begun)
     with lock_directory(path), Grader() as grader:
         return _Probing(settings, workload, engine, grader, progress).go(path, manifest)
+
+
+def _split_begun(
+    path: Path, described: Callable[[tuple[float, float, float]], tuple[Path, dict[str, Any]]]
+) -> tuple[float, float, float] | None:
+    """Split of a run that has begun already with another default; None where there is none."""
+    if _is_run(path):
+        first, second, third = RunDirectory.load(path).manifest["split"]["fractions"]
+        return first, second, third
+    others = (default_split(0), default_split(sys.maxsize))
+    return next((split for split in others if _is_run(described(split)[0])), None)
+
+
+def _is_run(path: Path) -> bool:
+    return bool((path / MANIFEST).exists())
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,14 @@ from stopadvisor.collection.markers import sentence_ids
 from stopadvisor.constants import CUES, PROBE_CAP
 from stopadvisor.errors import WorkloadError
 from stopadvisor.probes.plan import Engine, OnStop, ProbePlan, Schedule
-from stopadvisor.workload.questions import PARTS, SMALLEST_PARTS, Question, Workload, assign_parts
+from stopadvisor.workload.questions import (
+    PARTS,
+    SMALLEST_PARTS,
+    Question,
+    Workload,
+    assign_parts,
+    default_split,
+)
 
 __all__ = ["ProbeSettings", "check_split", "fit_questions"]
 
@@ -59,7 +66,8 @@ class ProbeSettings:
     entropy: str = "auto"
     """``auto``: the whole vocabulary here, a server's log-probabilities there."""
     prompt_template: str | None = None
-    split: tuple[float, float, float] = (0.4, 0.4, 0.2)
+    split: tuple[float, float, float] | None = None
+    """Shares of fit, calibration and test; None: `default_split` of the workload."""
     preflight: bool = True
     regrade: bool = False
 
@@ -80,6 +88,10 @@ class ProbeSettings:
     def auto_every(self) -> bool:
         """Whether a pilot has to choose the distance of a stride."""
         return self.schedule != "grid" and self.budgets is None and self.every is None
+
+    def shares(self, workload: Workload) -> tuple[float, float, float]:
+        """Shares of fit, calibration and test."""
+        return self.split or default_split(len(workload.questions))
 
     def plan(self) -> ProbePlan:
         """The plan before a model is seen: no budgets, and the longest cap, where both are auto.
@@ -114,7 +126,7 @@ def fit_questions(workload: Workload, settings: ProbeSettings) -> list[Question]
     Taken from the whole workload, so that a `limit` does not change the frozen budgets.
     """
     keys = [q.group_key for q in workload.questions]
-    parts = assign_parts(keys, seed=settings.seed, fractions=settings.split)
+    parts = assign_parts(keys, seed=settings.seed, fractions=settings.shares(workload))
     return [q for q, part in zip(workload.questions, parts, strict=True) if PARTS[part] == "fit"]
 
 
@@ -127,16 +139,17 @@ def check_split(workload: Workload, settings: ProbeSettings, questions: Sequence
         A part with a share is smaller than `SMALLEST_PARTS`; duplicates and groups count once.
     """
     keys = list(dict.fromkeys(q.group_key for q in questions))
-    parts = assign_parts(keys, seed=settings.seed, fractions=settings.split)
+    split = settings.shares(workload)
+    parts = assign_parts(keys, seed=settings.seed, fractions=split)
     counts = np.bincount(parts, minlength=len(PARTS)).tolist()
-    for name, count, share in zip(PARTS, counts, settings.split, strict=True):
+    for name, count, share in zip(PARTS, counts, split, strict=True):
         needed = SMALLEST_PARTS[name]
         if share > 0 and count < needed:
-            split = "/".join(f"{100 * f:g}" for f in settings.split)
+            shown = "/".join(f"{100 * f:g}" for f in split)
             # That split has the same share for fit.
-            advice = " or use --split 40/60/0" if settings.split[2] > 0 and name != "fit" else ""
+            advice = " or use --split 40/60/0" if split[2] > 0 and name != "fit" else ""
             raise WorkloadError(
                 f"{workload.path}: the {name} part needs at least {needed} different questions, "
-                f"got {count} of {len(keys)} (--split {split}): "
+                f"got {count} of {len(keys)} (--split {shown}): "
                 f"add questions{advice}"
             )

@@ -45,10 +45,10 @@ class PaperRisk:
 def paper_stops(setting: PaperSetting, point: OperatingPoint) -> Stops:
     """What a rule does on all questions; the last checkpoint is no early stop."""
     scores = setting.scores[point.family]
-    every = tuple(range(scores.shape[1]))
+    n_checkpoints = scores.shape[1]
     at = first_stops(scores, point.threshold)
-    at = np.where(at == every[-1], len(every), at)
-    return Stops(point.family, every, scores, point.threshold, at)
+    at = np.where(at == n_checkpoints - 1, n_checkpoints, at)
+    return Stops(point.family, scores, point.threshold, at)
 
 
 def paper_curves(table: GradedTable, setting: PaperSetting) -> tuple[tuple[Curve, ...], Curve]:

@@ -38,12 +38,12 @@ def recommend_paper(
         point = row.learned
     if not point.feasible:
         reasons.append("Certificate: the bound admits no threshold, so full thinking stays.")
-        return Recommendation("full-budget", None, None, regime, tuple(reasons))
+        return Recommendation("full-budget", None, None, None, regime, tuple(reasons))
     saving = serving.saving_pct[regime]
     reasons.append(
         f"Serving: at the learned policy's peak-gain threshold {regime} saves {saving:.1f} %."
     )
     if saving <= 0 or point.total_saving_pct <= 0:
-        return Recommendation("full-budget", None, None, regime, tuple(reasons))
+        return Recommendation("full-budget", None, None, None, regime, tuple(reasons))
     side: PolicyKind = "learned" if point.family == "learned" else "scalar"
-    return Recommendation(side, point.family, None, regime, tuple(reasons))
+    return Recommendation(side, point.family, None, None, regime, tuple(reasons))

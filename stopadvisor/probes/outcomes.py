@@ -67,6 +67,12 @@ class Outcomes:
         there = {n: a[:, list(columns)] for n, a in self._arrays().items() if a.ndim == 2}
         return replace(self, **there)
 
+    def at(self, columns: IntArray) -> Outcomes:
+        """Outcomes of each question at probes of its own; see `ProbeTable.at`."""
+        inside = np.maximum(columns, 0)
+        found = {n: a for n, a in self._arrays().items() if a.ndim == 2}
+        return replace(self, **{n: np.take_along_axis(a, inside, axis=1) for n, a in found.items()})
+
 
 @dataclass(frozen=True)
 class _Carrier(ProbeTable):
@@ -112,6 +118,10 @@ class _Carrier(ProbeTable):
     def select(self, columns: Sequence[int]) -> Self:
         """The same questions at some of their checkpoints."""
         return type(self).of(self.observations.select(columns), self._outcomes.select(columns))
+
+    def at(self, columns: IntArray, budgets: Sequence[int] | None = None) -> Self:
+        """The same questions, each at probes of its own; see `ProbeTable.at`."""
+        return type(self).of(self.observations.at(columns, budgets), self._outcomes.at(columns))
 
     def with_on_stop(self, on_stop: OnStop) -> Self:
         """The same probes under another reply to a stop; see `ProbeTable.with_on_stop`."""

@@ -292,6 +292,27 @@ class ProbeTable:
         names = [*_MATRICES, *(("visible_tokens",) if self.on_stop == "answer" else ())]
         return replace(self, **{name: getattr(self, name)[:, list(columns)] for name in names})
 
+    def at(self, columns: IntArray, budgets: Sequence[int] | None = None) -> Self:
+        """The same questions, each at probes of its own.
+
+        Parameters
+        ----------
+        columns : ndarray of int, shape (n_questions, n_probes)
+            Columns of this table, increasing in each row; -1, behind them, for no probe.
+        budgets : sequence of int, length n_probes, optional
+            Where all stand on one grid; -1 is then for questions that do not think so long.
+        """
+        names = [*_MATRICES, *(("visible_tokens",) if self.on_stop == "answer" else ())]
+        inside = np.maximum(columns, 0)
+        changes: dict[str, Any] = {
+            name: np.take_along_axis(getattr(self, name), inside, axis=1) for name in names
+        }
+        if budgets is None:
+            changes["positions"] = np.where(columns < 0, NO_PROBE, changes["positions"])
+        else:
+            changes["positions"] = on_grid(budgets, self.n_questions)
+        return replace(self, **changes)
+
 
 def row_numbers(rows: NDArray[Any]) -> NDArray[Any]:
     """Numbers of the rows that a boolean mask or a list of numbers names."""

@@ -12,13 +12,15 @@ from typing import Any
 
 from stopadvisor.assessment.recommendation import deciding_reason
 from stopadvisor.rules.costs import PAPER_WEIGHTS
-from stopadvisor.rules.families import rule_name
+from stopadvisor.rules.families import FIXED_BUDGET, rule_name
 
 __all__ = [
+    "advised_otherwise",
     "advised_point",
     "favoured",
     "in_unit",
     "interval",
+    "kind_points",
     "listed",
     "number",
     "percent",
@@ -82,10 +84,20 @@ def shell_quote(path: str | Path) -> str:
 # --- From an assessment ---------------------------------------------------------------------------
 
 
-def rule_headline(family: str, schedule: Sequence[int] | None) -> str:
-    """By which rule to stop; the paper's rules look at every checkpoint and give no schedule."""
-    at = f", at {plural(len(schedule), 'checkpoint')}" if schedule else ""
-    return f"Stop early by {rule_name(family)}{at}."
+def rule_headline(family: str, where: str | None) -> str:
+    """By which rule to stop; the paper's rules look at every checkpoint and do not say where."""
+    if family == FIXED_BUDGET:
+        return f"Stop everybody {where}." if where else "Stop everybody at one budget."
+    return f"Stop early by {rule_name(family)}{f', probing {where}' if where else ''}."
+
+
+def advised_otherwise(calibration: Document) -> bool:
+    """Whether another rule was exported than `assess` had advised."""
+    family = calibration["family"]
+    if calibration["advised_family"] != family:
+        return True
+    # Every budget is one rule: calibration settles it, as it settles any threshold.
+    return bool(family != FIXED_BUDGET and calibration["advised_where"] != calibration["where"])
 
 
 def reason(advice: Document) -> str:
@@ -98,11 +110,24 @@ def advised_point(document: Document) -> Document | None:
     """The row of the comparison that the advice rests on."""
     for row in document["matched_risk"]:
         if row["alpha"] == document["alpha"]:
-            for side in (row["learned"], row["scalar"]):
+            for kind in ("learned", "scalar", "fixed_budget"):
+                side = row.get(kind)
                 if side and side["family"] == document["recommendation"]["family"]:
                     found: Document = side
                     return found
     return None
+
+
+def kind_points(document: Document) -> list[dict[str, Any]]:
+    """The best rule of each kind, the one that saves most first; none twice."""
+    (row,) = document["matched_risk"]
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for kind in ("learned", "scalar", "agreement", "fixed_budget"):
+        point = row[kind]
+        if point is not None:
+            known = (point["family"], point["where"])
+            found.setdefault(known, {"kind": kind.replace("_", " "), **point})
+    return sorted(found.values(), key=lambda point: -point["expected_saving_pct"])
 
 
 def risk_difference(row: Document) -> str:

@@ -7,7 +7,6 @@ money or seconds.  Knows no scores and no thresholds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,6 +24,7 @@ __all__ = [
     "NOTHING_CACHED",
     "PAPER_WEIGHTS",
     "REGIMES",
+    "Asking",
     "PaperCosts",
     "Serving",
     "ServingCost",
@@ -110,27 +110,45 @@ def full_counts(table: ProbeTable) -> TokenCounts:
     return TokenCounts(decoded, np.zeros_like(prompt), prompt)
 
 
+@dataclass(frozen=True)
+class Asking:
+    """Where a rule forces an answer on its way to a stop."""
+
+    before: bool = True
+    """At every position before the stop; a fixed budget asks nothing until it stops."""
+    stop_at: int | None = None
+    """Position at which everybody is stopped, in thinking tokens: where a stop gives a visible
+    answer, none is forced there."""
+
+
+EVERYWHERE = Asking()
+"""An answer is forced at every position."""
+
+
 def stopped_counts(
-    table: ProbeTable,
-    schedule: Sequence[int] | NDArray[np.int64],
+    view: ProbeTable,
     serving: Serving,
     *,
     cache_block: int = DEFAULT_CACHE_BLOCK,
+    asking: Asking = EVERYWHERE,
 ) -> TokenCounts:
-    """Tokens of every question for every checkpoint at which it may stop.
+    """Tokens of every question for every probe at which it may stop.
 
     Parameters
     ----------
-    schedule : sequence of int
-        Columns of the table; under ``last-checkpoint`` it must end with the last one.
+    view : ProbeTable
+        Every probe in it is made, until the rule stops; under ``last-checkpoint`` it ends with the
+        last checkpoint.
     serving : {"kv-fork", "prefix-cache", "black-box", "overlap"}
     cache_block : int
         Whole blocks of this many tokens are found in a prefix cache.
+    asking : Asking
+        Where no answer is forced.
 
     Returns
     -------
     TokenCounts
-        Arrays of shape (n_questions, n_scheduled + 1); the last column never stops.  Entries
+        Arrays of shape (n_questions, n_probes + 1); the last column never stops.  Entries
         where no probe happens hold what the question has cost by then; they do not occur online.
 
     Notes
@@ -145,45 +163,44 @@ def stopped_counts(
     closer counts as decoded, as it does in the natural answer, and not a second time as sent.
     Under kv-fork that request is a fork and sends nothing; under overlap it is the only resume.
     """
-    columns = np.asarray(schedule, dtype=np.int64)
     if serving not in REGIMES:
         raise CalibrationError(f"serving must be one of {REGIMES}, got {serving!r}")
     if cache_block < 1:
         raise CalibrationError(f"cache block must be >= 1 token, got {cache_block!r}")
-    if table.reference == "last-checkpoint" and columns[-1] != table.n_checkpoints - 1:
-        raise CalibrationError(
-            "under the last-checkpoint reference a schedule must end with the last checkpoint"
-        )
     # One row stands for all questions of a grid.
-    positions = table.positions_at(columns).astype(np.float64)  # (n_questions or 1, n_scheduled)
-    live = table.live[:, columns]  # (n_questions, n_scheduled)
-    prompt = table.prompt_tokens[:, None].astype(np.float64)
-    prefix = prompt + positions  # (n_questions, n_scheduled)
-    suffix = float(table.suffix_tokens)
-    answers = np.where(live, table.probe_tokens[:, columns], 0.0)
+    positions = view.positions_at(range(view.n_checkpoints)).astype(np.float64)
+    live = view.live  # (n_questions, n_probes)
+    asked = _asked(view, positions, live, asking)
+    prompt = view.prompt_tokens[:, None].astype(np.float64)
+    prefix = prompt + positions  # (n_questions, n_probes)
+    suffix = float(view.suffix_tokens)
+    answers = np.where(asked, view.probe_tokens, 0.0)
 
-    probes_decoded = np.cumsum(answers, axis=1)
-    thinking = np.minimum(table.trace_tokens[:, None], positions)
-    decoded = np.empty((table.n_questions, columns.size + 1))
-    decoded[:, :-1] = thinking + probes_decoded
+    thinking = np.minimum(view.trace_tokens[:, None], positions)
+    decoded = np.empty((view.n_questions, view.n_checkpoints + 1))
+    probes_decoded = _so_far(answers, asking)
+    decoded[:, :-1] = thinking + probes_decoded[:, :-1]
     decoded[:, -1] = probes_decoded[:, -1]
-    if table.reference == "natural":
-        assert table.natural_tokens is not None  # held by ProbeTable
-        decoded[:, -1] += table.trace_tokens + table.natural_tokens
+    if view.reference == "natural":
+        assert view.natural_tokens is not None  # held by ProbeTable
+        decoded[:, -1] += view.trace_tokens + view.natural_tokens
     else:
-        # Reaching the last checkpoint alive, its probe is the answer and is counted already.
-        last_answer = np.where(live[:, -1], 0.0, table.probe_tokens[:, -1])
-        decoded[:, -1] += np.minimum(table.trace_tokens, positions[:, -1]) + last_answer
+        # Reaching the last checkpoint alive, its probe is the answer, counted with those before.
+        counted = live[:, -1] & asking.before
+        last_answer = np.where(counted, 0.0, view.probe_tokens[:, -1])
+        decoded[:, -1] += np.minimum(view.trace_tokens, positions[:, -1]) + last_answer
 
-    if table.visible_tokens is not None:
-        decoded[:, :-1] += table.visible_tokens[:, columns]
+    if view.visible_tokens is not None:
+        decoded[:, :-1] += view.visible_tokens
 
     # A probe at 0 tokens is the first request; else thinking starts alone and sends the prompt.
-    at_once = live[:, 0] & (positions[:, 0] == 0)
-    opening = np.where(at_once, 0.0, prompt[:, 0])
+    at_once = asked[:, 0] & (positions[:, 0] == 0)
+    opening = np.repeat(prompt, view.n_checkpoints + 1, axis=1)
+    first = slice(None) if asking.before else slice(0, 1)  # alone, it opens its own stop only
+    if serving in ("black-box", "prefix-cache"):
+        opening[:, first] = np.where(at_once[:, None], 0.0, opening[:, first])
     if serving == "kv-fork":
         probe_read, resume_read = np.zeros_like(prefix), np.zeros_like(prefix)
-        opening = prompt[:, 0]
         probe_fill = np.broadcast_to(suffix, prefix.shape)
         resume_fill = np.zeros_like(prefix)
     elif serving == "black-box":
@@ -192,43 +209,76 @@ def stopped_counts(
     else:
         standing = np.floor(np.maximum(prefix - 1, 0) / cache_block) * cache_block
         probe_read = standing.copy()
-        if serving == "overlap":
-            opening = prompt[:, 0]  # thinking starts with the first probe, which finds the prompt
-        else:
+        if serving == "prefix-cache":  # with overlap, thinking starts with the first probe
             probe_read[at_once, 0] = 0.0  # nothing was sent before
         probe_fill = prefix + suffix - probe_read
         resume_read, resume_fill = standing, prefix - standing
     # The visible answer of a stop is written by a request like the resume that it replaces.
     reply_read, reply_fill = resume_read, resume_fill
+    if serving != "kv-fork" and view.on_stop == "answer":
+        # Closed at 0 tokens without a probe, it is the first request and no thinking has begun.
+        unopened = live[:, 0] & ~asked[:, 0] & (positions[:, 0] == 0)
+        reply_read, reply_fill = resume_read.copy(), resume_fill.copy()
+        reply_read[unopened, 0], reply_fill[unopened, 0] = 0.0, prompt[unopened, 0]
+        opening[unopened, 0] = 0.0
     if serving == "overlap":
         resume_read, resume_fill = np.zeros_like(prefix), np.zeros_like(prefix)
         # Thinking streams on while the probe decodes; what it wrote is thrown away.
-        last = table.trace_tokens
-        if table.reference == "last-checkpoint":
-            last = np.minimum(last, table.budgets[-1])  # full thinking is cut there
+        last = view.trace_tokens
+        if view.reference == "last-checkpoint":
+            last = np.minimum(last, view.budgets[-1])  # full thinking is cut there
         left = np.maximum(last[:, None] - positions, 0.0)
         decoded[:, :-1] += np.minimum(answers, left)
-    if table.reference == "last-checkpoint":
+    if view.reference == "last-checkpoint":
         # The last probe is the reply: nothing is resumed after it.
         resume_read, resume_fill = resume_read.copy(), resume_fill.copy()
         resume_read[:, -1] = resume_fill[:, -1] = 0.0
-    cached = _along(probe_read, resume_read, live)
-    prefilled = _along(probe_fill, resume_fill, live) + opening[:, None]
-    if table.on_stop == "answer":
+    cached = _along(probe_read, resume_read, asked, asking)
+    prefilled = _along(probe_fill, resume_fill, asked, asking) + opening
+    if view.on_stop == "answer":
         cached[:, :-1] += np.where(live, reply_read, 0.0)
         prefilled[:, :-1] += np.where(live, reply_fill, 0.0)
     return TokenCounts(decoded, cached, prefilled)
 
 
+def _asked(
+    view: ProbeTable, positions: NDArray[np.float64], live: NDArray[np.bool_], asking: Asking
+) -> NDArray[np.bool_]:
+    """Where an answer would be forced if the rule came there; (n_questions, n_probes)."""
+    if view.on_stop == "probe":
+        return live
+    if not asking.before:
+        return np.zeros_like(live)
+    return live if asking.stop_at is None else live & (positions != asking.stop_at)
+
+
+def _so_far(values: NDArray[np.float64], asking: Asking) -> FloatArray:
+    """What probes 0…j make together, (n_questions, n_probes + 1); last column: all of them.
+
+    Where nothing is asked before the stop, probe j alone, and nothing in the last column.
+    """
+    out = np.zeros((values.shape[0], values.shape[1] + 1))
+    if asking.before:
+        np.cumsum(values, axis=1, out=out[:, :-1])
+        out[:, -1] = out[:, -2]
+    else:
+        out[:, :-1] = values
+    return out
+
+
 def _along(
-    probe: NDArray[np.float64], resume: NDArray[np.float64], live: NDArray[np.bool_]
+    probe: NDArray[np.float64],
+    resume: NDArray[np.float64],
+    asked: NDArray[np.bool_],
+    asking: Asking,
 ) -> FloatArray:
     """Sum over probes 0…j and the resumes between them; last column: all of both."""
-    probe, resume = np.where(live, probe, 0.0), np.where(live, resume, 0.0)
-    out = np.empty((probe.shape[0], probe.shape[1] + 1))
-    probes, resumes = np.cumsum(probe, axis=1), np.cumsum(resume, axis=1)
-    out[:, :-1] = probes + resumes - resume
-    out[:, -1] = probes[:, -1] + resumes[:, -1]
+    out = _so_far(np.where(asked, probe, 0.0), asking)
+    if asking.before:
+        resume = np.where(asked, resume, 0.0)
+        resumes = np.cumsum(resume, axis=1)
+        out[:, :-1] += resumes - resume
+        out[:, -1] += resumes[:, -1]
     return out
 
 
@@ -263,29 +313,33 @@ class ServingCost:
 
 
 def serving_costs(
-    table: ProbeTable,
-    schedule: Sequence[int],
+    view: ProbeTable,
     stops: NDArray[np.int64],
     weights: Weights,
     *,
     cache_block: int = DEFAULT_CACHE_BLOCK,
+    asking: Asking = EVERYWHERE,
 ) -> tuple[ServingCost, ...]:
     """Cost one rule under every regime.
 
     Parameters
     ----------
+    view : ProbeTable
+        As `stopped_counts` takes it.
     stops : ndarray of int, shape (n_questions,)
-        Index into the schedule at which each question stops; its length for never.
+        Probe at which each question stops; their number for never.
     """
-    full = full_counts(table)
+    full = full_counts(view)
     full_cost = float(full.weighed(weights).mean())
-    live = table.live[:, list(schedule)]
-    probed = live & (np.arange(len(schedule)) <= stops[:, None])
-    probes = float(probed.sum(axis=1).mean())
+    positions = view.positions_at(range(view.n_checkpoints)).astype(np.float64)
+    asked = _asked(view, positions, view.live, asking)
+    column = np.arange(view.n_checkpoints)
+    reached = column <= stops[:, None] if asking.before else column == stops[:, None]
+    probes = float((asked & reached).sum(axis=1).mean())
     # The same stops with nothing to pay for finding them.
-    reply = table.think_tokens[:, list(schedule)].astype(np.float64)
-    if table.visible_tokens is not None:
-        reply += table.visible_tokens[:, list(schedule)]
+    reply = view.think_tokens.astype(np.float64)
+    if view.visible_tokens is not None:
+        reply += view.visible_tokens
     last = np.column_stack([reply, full.decoded])
     thinking = float(
         weights.decoded * np.take_along_axis(last, stops[:, None], axis=1).mean()
@@ -293,7 +347,7 @@ def serving_costs(
     )
     rows = []
     for regime in REGIMES:
-        counts = stopped_counts(table, schedule, regime, cache_block=cache_block)
+        counts = stopped_counts(view, regime, cache_block=cache_block, asking=asking)
         decoded, cached, prefilled = (
             float(np.take_along_axis(kind, stops[:, None], axis=1).mean())
             for kind in (counts.decoded, counts.cached, counts.prefilled)
@@ -311,7 +365,9 @@ def serving_costs(
                 cost,
                 full_cost,
                 probes,
-                probes * shortened / probing if probing > 0 and shortened > 0 else None,
+                probes * shortened / probing
+                if probes > 0 and probing > 0 and shortened > 0
+                else None,
                 (full_cost - bare) / cached if cached > 0 and full_cost > bare else None,
                 weights.per_thousand(cost),
                 weights.per_thousand(full_cost),

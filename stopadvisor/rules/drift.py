@@ -17,7 +17,20 @@ from stopadvisor.errors import ProbeError
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.features import FEATURES, feature_array
 
-__all__ = ["Drift", "feature_drift", "holm", "question_features"]
+__all__ = [
+    "DRIFT_FEATURES",
+    "Drift",
+    "drift_features",
+    "feature_drift",
+    "holm",
+    "question_features",
+]
+
+DRIFT_FEATURES = (
+    *("position", "answer_logprob", "answer_entropy"),
+    *("previous_match", "run_length", "vote_share", "marker_density"),
+)
+"""What is compared, wherever a rule probes."""
 
 _PERMUTATIONS = 1999
 _MOST_QUESTIONS = 2000
@@ -39,17 +52,28 @@ class Drift:
     """Holm over all features: the smallest familywise level at which it has drifted."""
 
 
-def question_features(table: ProbeTable, schedule: Sequence[int]) -> FloatArray:
-    """Mean of each feature over a question's live checkpoints.
+def drift_features(schema: int) -> tuple[str, ...]:
+    """What a policy of this schema stores of its calibration questions."""
+    return FEATURES if schema == 1 else DRIFT_FEATURES
+
+
+def question_features(view: ProbeTable, names: Sequence[str] = DRIFT_FEATURES) -> FloatArray:
+    """Mean of each feature over a question's live probes.
+
+    Parameters
+    ----------
+    view : ProbeTable
+        The questions at the probes of a rule.
 
     Returns
     -------
     ndarray of float, shape (n_kept, n_features)
-        Questions without a live checkpoint have no features and are left out.
+        Questions without a live probe have no features and are left out; 0 for what was not
+        recorded.
     """
-    live = table.live[:, list(schedule)]
+    live = view.live
     kept = live.any(axis=1)
-    values = feature_array(table, schedule)[kept]  # (n_kept, n_scheduled, n_features)
+    values = np.nan_to_num(feature_array(view, names=names)[kept])  # (n_kept, n_probes, n_features)
     counted = np.where(live[kept][..., None], values, 0.0).sum(axis=1)
     return np.asarray(counted / live[kept].sum(axis=1, keepdims=True))
 
@@ -71,6 +95,7 @@ def holm(p_values: FloatArray) -> FloatArray:
 def feature_drift(
     before: FloatArray,
     after: FloatArray,
+    names: Sequence[str] = DRIFT_FEATURES,
     *,
     permutations: int = _PERMUTATIONS,
     rng: np.random.Generator,
@@ -79,16 +104,17 @@ def feature_drift(
 
     Parameters
     ----------
-    before, after : ndarray of float, shape (n_before, 8) and (n_after, 8)
+    before, after : ndarray of float, shape (n_before, n_features) and (n_after, n_features)
         `question_features` of the two samples, one row per independent question.  Of more than
         2000 rows that many are drawn.
+    names : sequence of str, length n_features
     permutations : int
         Of the questions between the samples; every feature sees the same ones.
 
     Returns
     -------
     tuple of Drift
-        In the order of `features.FEATURES`; empty where a sample is empty.
+        In the order of `names`; empty where a sample is empty.
 
     Raises
     ------
@@ -101,8 +127,8 @@ def feature_drift(
     test keeps its level exactly (Phipson and Smyth 2010).
     """
     for rows in (before, after):
-        if len(rows) and rows.shape[1:] != (len(FEATURES),):
-            raise ProbeError(f"drift needs {len(FEATURES)} features a question, got {rows.shape}")
+        if len(rows) and rows.shape[1:] != (len(names),):
+            raise ProbeError(f"drift needs {len(names)} features a question, got {rows.shape}")
     if not len(before) or not len(after):
         return ()
     before, after = _at_most(before, rng), _at_most(after, rng)
@@ -121,13 +147,11 @@ def feature_drift(
         return np.asarray(np.where(run_ends, gaps, 0.0).max(axis=0))
 
     observed = distances(shares)
-    reached = np.ones(len(FEATURES))
+    reached = np.ones(len(names))
     for _ in range(permutations):
         reached += distances(rng.permutation(shares)) >= observed - 1e-9
     p_values = reached / (permutations + 1)
-    found = zip(
-        FEATURES, observed.tolist(), p_values.tolist(), holm(p_values).tolist(), strict=True
-    )
+    found = zip(names, observed.tolist(), p_values.tolist(), holm(p_values).tolist(), strict=True)
     return tuple(Drift(*row) for row in found)
 
 

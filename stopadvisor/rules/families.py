@@ -10,6 +10,7 @@ import math
 __all__ = [
     "AGREEMENT_FAMILIES",
     "FAMILIES",
+    "FIXED_BUDGET",
     "LEARNED_FAMILIES",
     "SCALAR_FAMILIES",
     "STOP_SCALARS",
@@ -33,11 +34,11 @@ no more: a learned rule whose features read no log-probability is the same.
 STOP_SCALARS = (*SCALAR_FAMILIES, *AGREEMENT_FAMILIES, "deer")
 """Families that read probes without a fitted model; ``deer`` is confidence at markers."""
 
-FAMILIES = (*LEARNED_FAMILIES, *STOP_SCALARS, "fixed-budget")
-"""Families a policy can stop by; the audit-only ones are never exported.
+FIXED_BUDGET = "fixed-budget"
+"""The family that asks no probe before it stops: its score is the number of thinking tokens."""
 
-``fixed-budget`` asks no probe: its score is the number of thinking tokens.
-"""
+FAMILIES = (*LEARNED_FAMILIES, *STOP_SCALARS, FIXED_BUDGET)
+"""Families a policy can stop by; the audit-only ones are never exported."""
 
 
 def display_threshold(family: str, linear: float) -> float:

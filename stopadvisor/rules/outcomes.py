@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from stopadvisor.arrays import FloatArray, IntArray
 from stopadvisor.probes.grouping import group_numbers
 from stopadvisor.probes.outcomes import GradedTable
-from stopadvisor.rules.costs import Serving, Weights, full_counts, stopped_counts
+from stopadvisor.rules.costs import Serving, Weights, full_counts
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bootstrap import Interval, ratio_interval
 
@@ -40,6 +40,9 @@ class Outcome:
     can then not be told from these."""
     answer_saving_pct: float | None = None
     """Saving in tokens of the visible answer; None where a stop gives the forced one."""
+    uncut_saving_pct: float | None = None
+    """Net saving on traces that were not cut off: a trace cut off cannot be lost, and much of what
+    a small budget saves comes from there.  None where every trace was cut off."""
 
     @property
     def risk(self) -> float:
@@ -54,7 +57,7 @@ class Outcome:
 
 def measure(
     scorer: Scorer,
-    table: GradedTable,
+    view: GradedTable,
     stops: IntArray,
     costs: FloatArray,
     full_cost: FloatArray,
@@ -65,44 +68,47 @@ def measure(
 
     Parameters
     ----------
+    view : GradedTable
+        The questions at the scorer's own probes.
     stops : ndarray of int, shape (n_questions,)
-        Index into the scorer's schedule; its length means never.
-    costs : ndarray of float, shape (n_questions, n_scheduled + 1)
+        Probe at which each question stops; their number means never.
+    costs : ndarray of float, shape (n_questions, n_probes + 1)
     full_cost : ndarray of float, shape (n_questions,)
     rng : numpy.random.Generator, optional
         Adds a bootstrap-t interval of the net saving.
     """
-    columns = np.asarray(scorer.schedule)
 
     def at(values: NDArray[np.generic]) -> FloatArray:
         return np.take_along_axis(values, stops[:, None], axis=1)[:, 0].astype(np.float64)
 
-    full_correct = table.full_correct
-    correct = np.column_stack([table.correct_online[:, columns], full_correct])
+    full_correct = view.full_correct
+    correct = np.column_stack([view.correct_online, full_correct])
     last = (
-        table.trace_tokens
-        if table.reference == "natural"
-        else np.minimum(table.trace_tokens, table.budgets[-1])
+        view.trace_tokens
+        if view.reference == "natural"
+        else np.minimum(view.trace_tokens, view.budgets[-1])
     ).astype(np.float64)
-    thinking = np.column_stack([table.think_tokens[:, columns], last])
+    thinking = np.column_stack([view.think_tokens, last])
     answer_saving = None
-    if table.visible_tokens is not None and table.natural_tokens is not None:
-        written = np.column_stack([table.visible_tokens[:, columns], table.natural_tokens])
-        whole = float(table.natural_tokens.sum())
+    if view.visible_tokens is not None and view.natural_tokens is not None:
+        written = np.column_stack([view.visible_tokens, view.natural_tokens])
+        whole = float(view.natural_tokens.sum())
         answer_saving = float(100 * (1 - at(written).sum() / whole)) if whole else 0.0
     stopped = at(costs)
     spread = None
-    if rng is not None and (stops < columns.size).any():
-        spread = _saving_interval(table, stopped, full_cost, rng)
+    if rng is not None and (stops < view.n_checkpoints).any():
+        spread = _saving_interval(view, stopped, full_cost, rng)
+    uncut = ~view.truncated
     return Outcome(
-        table.n_questions,
-        int(at(scorer.losses(table)).sum()),
+        view.n_questions,
+        int(at(scorer.losses(view)).sum()),
         int(at(correct).sum()),
         int(full_correct.sum()),
         float(100 * (1 - at(thinking).sum() / last.sum())) if last.sum() else 0.0,
         float(100 * (1 - stopped.sum() / full_cost.sum())),
         spread,
         answer_saving,
+        float(100 * (1 - stopped[uncut].sum() / full_cost[uncut].sum())) if uncut.any() else None,
     )
 
 
@@ -131,12 +137,12 @@ def measure_rule(
     rng: np.random.Generator | None = None,
 ) -> Outcome:
     """Measure a rule at one threshold (linear scale); see `measure` and `costs.stopped_counts`."""
-    counts = stopped_counts(table, scorer.schedule, serving, cache_block=cache_block)
+    view = scorer.view(table)
     return measure(
         scorer,
-        table,
-        scorer.curve(table, np.array([threshold])).stops(0),
-        counts.weighed(weights),
+        view,
+        scorer.curve(view, np.array([threshold])).stops(0),
+        scorer.counts(view, serving, cache_block=cache_block).weighed(weights),
         full_counts(table).weighed(weights),
         rng=rng,
     )
@@ -160,7 +166,7 @@ class BlindStopping:
 
 
 def blind_stopping(
-    scorer: Scorer, table: GradedTable, stops: IntArray, *, rng: np.random.Generator
+    scorer: Scorer, view: GradedTable, stops: IntArray, *, rng: np.random.Generator
 ) -> BlindStopping:
     """Compare a rule with giving up blindly, by a permutation test.
 
@@ -169,18 +175,18 @@ def blind_stopping(
 
     Parameters
     ----------
-    table : GradedTable
-        Questions on which the scores are out of fold.
+    view : GradedTable
+        Questions on which the scores are out of fold, at the scorer's own probes.
     stops : ndarray of int, shape (n_questions,)
-        Index into the scorer's schedule; its length means never.
+        Probe at which each question stops; their number means never.
     rng : numpy.random.Generator
         For the permutations.
     """
-    lost = scorer.losses(table)  # (n_questions, n_scheduled + 1)
-    rows = np.arange(table.n_questions)
+    lost = scorer.losses(view)  # (n_questions, n_probes + 1)
+    rows = np.arange(view.n_questions)
     found = int(lost[rows, stops].sum())
     shuffled = [int(lost[rows, rng.permutation(stops)].sum()) for _ in range(_SHUFFLES)]
     places = np.bincount(stops, minlength=lost.shape[1])
-    expected = float(lost.sum(axis=0) @ places) / table.n_questions
+    expected = float(lost.sum(axis=0) @ places) / view.n_questions
     as_few = sum(losses <= found for losses in shuffled)
     return BlindStopping(found, expected, (1 + as_few) / (1 + _SHUFFLES))

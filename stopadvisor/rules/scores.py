@@ -107,6 +107,8 @@ def fit_logistic(
     names: Sequence[str] = FEATURES,
     *,
     solver: Literal["newton", "lbfgs"] = "newton",
+    weights: FloatArray | None = None,
+    ridge: float = 1 / LOGISTIC_C,
 ) -> LinearModel:
     """Fit LearnStop: standardise, then logistic regression of correctness.
 
@@ -118,6 +120,10 @@ def fit_logistic(
     solver : {"newton", "lbfgs"}
         ``lbfgs`` is scikit-learn's, stopped where the paper's scripts stop; ``newton`` goes to the
         optimum of the same objective, in a few steps and without scikit-learn.
+    weights : ndarray of float, shape (n_rows,), optional
+        How much each row counts; ``newton`` alone takes them, and `ridge`.
+    ridge : float
+        Penalty of a standardised feature's squared coefficient, over two.
 
     Raises
     ------
@@ -141,7 +147,10 @@ def fit_logistic(
     rounding = len(features) * np.finfo(float).eps
     scale[scale**2 <= rounding * scale**2 + (rounding * mean) ** 2] = 1.0
     standardised = (features - mean) / scale
-    coef, intercept = (_newton if solver == "newton" else _lbfgs)(standardised, correct)
+    if solver == "newton":
+        coef, intercept = _newton(standardised, correct, weights, ridge)
+    else:
+        coef, intercept = _lbfgs(standardised, correct)
     return LinearModel(
         tuple(names), tuple(mean.tolist()), tuple(scale.tolist()), tuple(coef.tolist()), intercept
     )
@@ -154,25 +163,31 @@ def _lbfgs(x: FloatArray, y: BoolArray) -> tuple[FloatArray, float]:
     return model.coef_[0], float(model.intercept_[0])
 
 
-def _newton(x: FloatArray, y: BoolArray) -> tuple[FloatArray, float]:
-    """Minimise sum(log-loss) + |coef|² / (2C), the intercept free, by damped Newton steps."""
+def _newton(
+    x: FloatArray, y: BoolArray, weights: FloatArray | None, ridge: float
+) -> tuple[FloatArray, float]:
+    """Minimise sum(weight · log-loss) + ridge · |coef|² / 2, the intercept free.
+
+    By damped Newton steps.
+    """
     design = np.column_stack([x, np.ones(len(x))])
-    penalty = np.full(design.shape[1], 1 / LOGISTIC_C)
+    penalty = np.full(design.shape[1], ridge)
     penalty[-1] = 0.0
     sign = np.where(y, 1.0, -1.0)
+    weight = np.ones(len(x)) if weights is None else weights
 
     def objective(beta: FloatArray) -> float:
         margin = sign * (design @ beta)
-        return float(np.logaddexp(0, -margin).sum() + 0.5 * (penalty * beta**2).sum())
+        loss = (weight * np.logaddexp(0, -margin)).sum()
+        return float(loss + 0.5 * (penalty * beta**2).sum())
 
     beta = np.zeros(design.shape[1])
     value = objective(beta)
     for _ in range(_NEWTON_STEPS):
         probability = expit(design @ beta)
-        gradient = design.T @ (probability - y) + penalty * beta
-        hessian = (design * (probability * (1 - probability))[:, None]).T @ design + np.diag(
-            penalty
-        )
+        gradient = design.T @ (weight * (probability - y)) + penalty * beta
+        curvature = weight * probability * (1 - probability)
+        hessian = (design * curvature[:, None]).T @ design + np.diag(penalty)
         step = np.linalg.solve(hessian, gradient)
         # The objective is convex; a full step overshoots only where classes nearly separate.
         size = 1.0

@@ -28,11 +28,10 @@ from stopadvisor.probes.simulation import Population
 from stopadvisor.runs.archives import SIMULATED
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
-from stopadvisor.workload.questions import Question, Workload, content_key
+from stopadvisor.workload.questions import Question, Workload, content_key, default_split
 
 __all__ = ["write_archive", "write_run"]
 
-_FRACTIONS = (0.4, 0.4, 0.2)
 _MAX_THINK = 8192
 """Where the simulator cuts the longest traces."""
 
@@ -87,7 +86,7 @@ def write_run(path: Path, population: Population, n_questions: int, seed: int) -
         engine,
         plan,
         Workload(path.with_suffix(".jsonl"), questions, digest, {}),
-        fractions=_FRACTIONS,
+        fractions=default_split(n_questions),
         grading=GRADING,
     )
     _make_folder(path)

@@ -21,15 +21,13 @@ from stopadvisor.probes.outcomes import FitQuestions, Outcomes, SealedQuestions
 from stopadvisor.runs.archives import SIMULATED, is_simulated, read_archive
 from stopadvisor.runs.chain import ARCHIVE
 from stopadvisor.runs.directory import MANIFEST, RunDirectory, write_json_atomically
-from stopadvisor.workload.questions import PARTS, assign_parts
+from stopadvisor.workload.questions import PARTS, assign_parts, default_split
 
 __all__ = ["ARCHIVE", "ASSESSMENT", "REPORT", "Part", "Source", "newest_source", "open_source"]
 
 ASSESSMENT = "assessment.json"
 REPORT = "report.html"
 """Its page, and that of the calibration."""
-
-_FRACTIONS = (0.4, 0.4, 0.2)
 
 # What a look is about, in this order; written ledgers hold hashes of it.
 _FINGERPRINT = (
@@ -126,7 +124,8 @@ def open_source(
     root : Path
         Where the results folder of an archive is made.
     seed, fractions
-        Split of an archive, drawn when it is first opened; 0 and 40/40/20 where nothing is asked.
+        Split of an archive, drawn when it is first opened; 0 and `default_split` where nothing is
+        asked.
         A run has its own, drawn when probing started.
     folder : Path, optional
         Results folder of an archive, instead of one under `root`.
@@ -157,12 +156,6 @@ def open_source(
     digest = _sha256(path)
     folder = folder or root / f"{path.stem}-archive-{digest[:8]}"
     note = folder / ARCHIVE
-    content = {
-        "schema": 1,
-        "path": str(path.resolve()),
-        "sha256": digest,
-        "split": {"seed": seed or 0, "fractions": list(fractions or _FRACTIONS)},
-    }
     if note.exists():
         found = _of_results_folder(folder)
         if found.workload_sha256 != digest:
@@ -177,6 +170,13 @@ def open_source(
             )
         return found
     table = read_archive(path).sealed()
+    split = fractions or default_split(table.n_questions)
+    content = {
+        "schema": 1,
+        "path": str(path.resolve()),
+        "sha256": digest,
+        "split": {"seed": seed or 0, "fractions": list(split)},
+    }
     if keep:
         try:
             folder.mkdir(parents=True, exist_ok=True)

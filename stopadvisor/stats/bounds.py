@@ -31,6 +31,7 @@ __all__ = [
     "max_losses",
     "p_values",
     "power",
+    "unspent",
     "upper_limit",
 ]
 
@@ -238,6 +239,19 @@ def max_losses(n: int, alpha: float, delta: float, bound: Bound = "exact") -> in
     candidates = np.arange(max(0, start - 2) if bound == "exact" else 0, min(start, n) + 1)
     good = candidates[p_values(candidates, n, alpha, bound) <= delta]
     return int(good[-1]) if good.size else -1
+
+
+def unspent(n: int, alpha: float, delta: float, bound: Bound = "exact") -> float:
+    """What the exact test of one sequence leaves of delta.
+
+    Losses are whole numbers, so the test that allows k of them is wrong with probability
+    F(k; n, alpha) and no more.  The rest can go to a second sequence: a union bound over both
+    stays within delta.  0 for other bounds, whose sizes are not known exactly.
+    """
+    most = max_losses(n, alpha, delta, bound)
+    if bound != "exact" or most < 0:
+        return 0.0
+    return max(0.0, delta - float(p_values(most, n, alpha)))
 
 
 # --- Certification along a fixed sequence or a grid -----------------------------------------------

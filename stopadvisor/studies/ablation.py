@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from scipy.special import expit
 
 from stopadvisor.arrays import FloatArray
-from stopadvisor.assessment.sequences import sequence_of
+from stopadvisor.assessment.sequences import ScoredRule, sequence_of
 from stopadvisor.errors import CalibrationError
 from stopadvisor.rules.features import AUDIT_FEATURES, FEATURES, feature_array
 from stopadvisor.rules.scorer import Scorer
@@ -90,5 +90,6 @@ def _saving(deploy: DeployProtocol, name: str, names: tuple[str, ...]) -> _Ablat
     correct = table.stop_correct
     scores = out_of_fold(features, correct, deploy.fit.folds, usable=live, names=names)
     model = fit_logistic(features[live], correct[live], names)
-    sequence = sequence_of(deploy.fit, Scorer("learned", deploy.every_checkpoint, model), scores)
+    scorer = Scorer("learned", deploy.every_checkpoint, model)
+    sequence = sequence_of(deploy.fit, ScoredRule(scorer, table, scores))
     return variant_saving(_AblationSaving, deploy, name, scores, sequence)

@@ -16,6 +16,7 @@ from stopadvisor.assessment.sequences import FitData
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.grouping import group_numbers
 from stopadvisor.rules.families import SCALAR_FAMILIES
+from stopadvisor.rules.schedules import GridSchedule, grid_positions
 from stopadvisor.runs.access import View, basis_remarks
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bootstrap import Interval, block_sums, interval, resample_counts
@@ -99,7 +100,7 @@ def _paper_rows(view: View, options: StudyOptions) -> Iterator[Row]:
 def _deploy_rows(fit: FitData, label: str, options: StudyOptions) -> Iterator[Row]:
     table = fit.table
     for family in ("learned", "learned-boosted", *SCALAR_FAMILIES):
-        values = fit_scores(fit, family, tuple(range(table.n_checkpoints)))
+        values = fit_scores(fit, family, GridSchedule(grid_positions(table)))
         if values is not None:
             names = (label, "deploy", family)
             units = group_numbers(table)

@@ -118,7 +118,7 @@ def _planned_rows(deploy: DeployProtocol, options: StudyOptions) -> Iterator[_Pl
     settings, fit = deploy.settings, deploy.fit
     accuracy = float(fit.table.full_correct.mean())
     sequences = deploy.all_sequences()
-    delta = settings.sequence_delta()
+    delta = settings.delta
     for size in _SIZES:
         allowed = max_losses(size, settings.alpha, delta, settings.bound)
         most = fit_limit(fit.table.n_questions, size, settings, accuracy)

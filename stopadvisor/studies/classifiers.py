@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from stopadvisor.arrays import FloatArray
-from stopadvisor.assessment.sequences import score_out_of_fold, sequence_of
+from stopadvisor.assessment.sequences import score, sequence_of
 from stopadvisor.paper.classifiers import CLASSIFIERS, classify_out_of_fold
 from stopadvisor.rules.features import feature_array
 from stopadvisor.rules.scores import paper_folds
@@ -65,9 +65,9 @@ def _peaks(view: View, options: StudyOptions) -> Iterator[_ClassifiersPeak]:
 
 def _savings(deploy: DeployProtocol, options: StudyOptions) -> Iterator[_ClassifiersSaving]:
     for family, name in _EXPORTED.items():
-        found = score_out_of_fold(deploy.fit, family, deploy.every_checkpoint)
-        if found is None:
+        rule = score(deploy.fit, family, deploy.every_checkpoint)
+        if rule is None:
             yield _ClassifiersSaving(deploy.label, name, None, None, None)
         else:
-            sequence = sequence_of(deploy.fit, *found)
-            yield variant_saving(_ClassifiersSaving, deploy, name, found[1], sequence)
+            sequence = sequence_of(deploy.fit, rule)
+            yield variant_saving(_ClassifiersSaving, deploy, name, rule.scores, sequence)

@@ -229,23 +229,26 @@ def _outcomes(
     deploy: DeployProtocol, sequence: ThresholdSequence, limit: Limit
 ) -> tuple[IntArray, NDArray[np.bool_], FloatArray]:
     """Stop as a probed checkpoint, correctness and cost of each fit question."""
-    table, schedule = deploy.fit.table, sequence.scorer.schedule
-    columns = np.array(schedule)
+    view, columns = sequence.view, _columns(deploy, sequence)
     stops = sequence.curve.stops(limit.index)
-    right = np.column_stack([table.correct_online[:, columns], table.full_correct])
-    cost = deploy.fit.counts(schedule).weighed(deploy.settings.weights)
-    probed = np.append(columns, table.n_checkpoints)[stops].astype(np.int64)
+    right = np.column_stack([view.correct_online, view.full_correct])
+    cost = deploy.fit.costs(sequence.scorer, view)
+    probed = np.append(columns, deploy.fit.table.n_checkpoints)[stops].astype(np.int64)
     return probed, _at(right, stops).astype(np.bool_), _at(cost, stops).astype(np.float64)
 
 
 def _scores(deploy: DeployProtocol, sequence: ThresholdSequence) -> FloatArray:
     """Out-of-fold scores at every probed checkpoint; NaN where the rule does not probe."""
-    schedule = sequence.scorer.schedule
-    values = fit_scores(deploy.fit, sequence.scorer.family, schedule)
+    values = fit_scores(deploy.fit, sequence.scorer.family, sequence.scorer.schedule)
     assert values is not None  # the sequence exists
     out = np.full(deploy.fit.table.correct.shape, np.nan)
-    out[:, list(schedule)] = values
+    out[:, _columns(deploy, sequence)] = values
     return out
+
+
+def _columns(deploy: DeployProtocol, sequence: ThresholdSequence) -> IntArray:
+    """The probed checkpoints at which a rule probes."""
+    return np.searchsorted(deploy.fit.table.budgets, sequence.view.budgets).astype(np.int64)
 
 
 # --- Rows -----------------------------------------------------------------------------------------

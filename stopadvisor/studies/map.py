@@ -191,8 +191,7 @@ def _advice_rows(
 
 def _advice(label: str, found: FitAssessment) -> _Advice:
     advice, choice = found.recommendation, found.choice
-    points = [p for p in (choice.learned, choice.scalar) if p and p.family == advice.family]
-    point = points[0] if points else None
+    point = None if advice.family is None else choice.advised_point
     return _Advice(
         setting=label,
         policy=advice.policy,

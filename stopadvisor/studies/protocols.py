@@ -14,19 +14,20 @@ from scipy.special import expit
 
 from stopadvisor.arrays import FloatArray
 from stopadvisor.assessment.assess import calibration_size
+from stopadvisor.assessment.candidates import candidates
 from stopadvisor.assessment.choice import Settings, fit_limit
 from stopadvisor.assessment.sequences import (
     FitData,
     ThresholdSequence,
-    build_sequence,
-    candidate_schedules,
-    score_out_of_fold,
+    score,
+    sequence_of,
 )
 from stopadvisor.errors import CalibrationError, StudyError
 from stopadvisor.paper.protocol import MatchedRisk, PaperSetting, match_risk, paper_split
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules import outcomes
 from stopadvisor.rules.families import SCALAR_FAMILIES
+from stopadvisor.rules.schedules import GridSchedule, Schedule, grid_positions
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.runs.access import View, basis_remarks, labels, paper_view
 from stopadvisor.runs.sources import Source
@@ -143,18 +144,18 @@ class DeployProtocol:
     """Most fit losses that calibration could still certify; negative if nothing."""
 
     @property
-    def every_checkpoint(self) -> tuple[int, ...]:
-        """The schedule that probes wherever the source was probed."""
-        return tuple(range(self.fit.table.n_checkpoints))
+    def every_checkpoint(self) -> GridSchedule:
+        """The schedule that probes wherever all questions were probed."""
+        return GridSchedule(grid_positions(self.fit.table))
 
-    def sequences(self, schedule: tuple[int, ...]) -> list[ThresholdSequence]:
+    def sequences(self, schedule: Schedule) -> list[ThresholdSequence]:
         """One threshold sequence a family over a schedule, the learned one first."""
-        built = (build_sequence(self.fit, family, schedule) for family in self.settings.families)
-        return [sequence for sequence in built if sequence is not None]
+        rules = (score(self.fit, family, schedule) for family in self.settings.families)
+        return [sequence_of(self.fit, rule) for rule in rules if rule is not None]
 
     def all_sequences(self) -> list[ThresholdSequence]:
         """Every family over every schedule that `assess` tries."""
-        return [each for s in candidate_schedules(self.fit.table) for each in self.sequences(s)]
+        return list(candidates(self.fit, self.settings.families))
 
     def limit(self, sequence: ThresholdSequence) -> Limit | None:
         """Where a sequence reaches `most_losses`; None if no threshold keeps to them."""
@@ -206,7 +207,7 @@ def fit_data(source: Source, settings: Settings) -> FitData:
     )
 
 
-def fit_scores(fit: FitData, family: str, schedule: tuple[int, ...]) -> FloatArray | None:
+def fit_scores(fit: FitData, family: str, schedule: Schedule) -> FloatArray | None:
     """Out-of-fold scores as people know them: probabilities and confidences, not their logarithms.
 
     Returns
@@ -214,13 +215,12 @@ def fit_scores(fit: FitData, family: str, schedule: tuple[int, ...]) -> FloatArr
     ndarray of float, shape (n_questions, n_scheduled), or None
         None where the family cannot be fitted on these questions.
     """
-    found = score_out_of_fold(fit, family, schedule)
-    if found is None:
+    rule = score(fit, family, schedule)
+    if rule is None:
         return None
-    scorer, values = found
-    if scorer.is_learned:
-        return np.asarray(expit(values))
-    return np.exp(values) if family == "confidence" else values
+    if rule.scorer.is_learned:
+        return np.asarray(expit(rule.scores))
+    return np.asarray(np.exp(rule.scores) if family == "confidence" else rule.scores)
 
 
 def measure_on_test(

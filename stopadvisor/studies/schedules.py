@@ -23,6 +23,7 @@ from stopadvisor.paper.protocol import PaperSetting
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.costs import serving_costs
 from stopadvisor.rules.features import feature_array
+from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.rules.scores import out_of_fold, paper_folds
 from stopadvisor.runs.access import View
 from stopadvisor.runs.sources import Source
@@ -150,7 +151,8 @@ def _savings(deploy: DeployProtocol, options: StudyOptions) -> Iterator[_Schedul
     table, settings = deploy.fit.table, deploy.settings
     whole: float | None = None
     for name, columns in _schedules(table.budgets).items():
-        found = deploy.cheapest(deploy.sequences(columns))
+        at = GridSchedule(tuple(table.budgets[list(columns)].tolist()))
+        found = deploy.cheapest(deploy.sequences(at))
         if found is None:
             yield _SchedulesSaving(deploy.label, name, len(columns), *([None] * 7))
             continue
@@ -163,7 +165,11 @@ def _savings(deploy: DeployProtocol, options: StudyOptions) -> Iterator[_Schedul
         asked = live & (np.arange(len(columns)) <= stops[:, None])
         tokens = np.where(asked, table.probe_tokens[:, list(columns)], 0.0).sum(axis=1).mean()
         cost = serving_costs(
-            table, columns, stops, settings.weights, cache_block=settings.cache_block
+            sequence.view,
+            stops,
+            settings.weights,
+            cache_block=settings.cache_block,
+            asking=sequence.scorer.asking,
         )
         yield _SchedulesSaving(
             run=deploy.label,

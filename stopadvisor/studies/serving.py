@@ -140,11 +140,11 @@ def _deploy_rows(deploy: DeployProtocol, options: StudyOptions) -> Iterator[Row 
     sequence, limit = chosen
     scorer = sequence.scorer
     costs = serving_costs(
-        deploy.fit.table,
-        scorer.schedule,
+        sequence.view,
         sequence.curve.stops(limit.index),
         deploy.settings.weights,
         cache_block=deploy.settings.cache_block,
+        asking=scorer.asking,
     )
     for cost in costs:
         yield _ServingRegime(

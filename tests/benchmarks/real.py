@@ -1,18 +1,13 @@
 """What is certified and saved on traces of real models, beside simple rules at the same risk.
 
 Run from the repository root: ``python -m tests.benchmarks.real [--half develop|report|all] [--json
-FILE] [--candidate]``.  Reads `samples/recorded/real` and nothing else; takes about two minutes of
-CPU time without the candidate.
+FILE]``.  Reads `samples/recorded/real` and nothing else; takes about ten minutes of CPU time.
 
 *Contestants.*  A certified fixed budget (T thinking tokens, from the largest to the smallest, every
 64); k equal answers in a row, k from the largest, asked every 64 to 512 tokens, how often is chosen
 on fit questions; confidence at each "Wait" (DEER), where log-probabilities were recorded; and
 StopAdvisor.  Each is tested by the exact binomial test at the whole of delta, thresholds in a fixed
-sequence; StopAdvisor spends delta in its own way.
-
-*The candidate* takes part with ``--candidate`` alone, since choosing takes up to a second a split.
-It is the rule that StopAdvisor is to take in (`tests/benchmarks/candidate`).  It was worked out on
-the half ``develop`` alone; the halves ``report`` and ``all`` have not been run with it.
+sequence.  StopAdvisor's way of choosing was worked out on the half ``develop`` alone.
 
 *Splits.*  With ``--half all``: 160 of the 500 questions of MATH-500 choose, 240 certify, the other
 100 measure.  With "Wait" 400 questions were recorded: 128, 192 and 80.  A half is too small for
@@ -47,14 +42,12 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):  # before numpy is imported
     os.environ.setdefault(_name, "1")
 
-from tests.benchmarks.candidate.contestant import Candidate  # noqa: E402
 from tests.benchmarks.real_advisor import StopAdvisor  # noqa: E402
 from tests.benchmarks.real_rivals import (  # noqa: E402
     AGREEMENT_EVERY,
@@ -88,7 +81,6 @@ PREFILLS = (1.0, 0.25)
 SIZES = {False: Sizes(160, 240), True: Sizes(128, 192)}
 """By whether "Wait" was asked."""
 FIXED, AGREEING, WAITING, OURS = "fixed budget", "k equal answers", "sure at Wait", "StopAdvisor"
-CANDIDATE = "candidate"
 SIMPLE = (FIXED, AGREEING, WAITING)
 
 
@@ -107,7 +99,7 @@ class Cell:
         signal = "text and confidence" if self.with_waits else "text alone"
         return f"{self.model}, {signal}, α = {self.alpha:g}, prefill {self.prefill:g}"
 
-    def contestants(self, number: int, *, with_candidate: bool = False) -> dict[str, Contestant]:
+    def contestants(self, number: int) -> dict[str, Contestant]:
         """Everyone, on one pass over the questions."""
         traces = load_traces(self.model, number, with_waits=self.with_waits)
         waits = load_waits(number) if self.with_waits else None
@@ -120,8 +112,6 @@ class Cell:
             sure = confidence_at_waits(traces, waits, self.prefill)
             found[WAITING] = OneSequence(sure, self.alpha, DELTA)
         found[OURS] = StopAdvisor(traces, waits, self.alpha, DELTA, self.prefill)
-        if with_candidate:
-            found[CANDIDATE] = Candidate(traces, waits, self.alpha, DELTA, self.prefill)
         return found
 
 
@@ -134,11 +124,9 @@ def cells() -> Iterator[Cell]:
                     yield Cell(model, with_waits, alpha, prefill)
 
 
-def measure(
-    cell: Cell, half: str, n_splits: int, fits: int, draws: int, *, with_candidate: bool = False
-) -> dict[str, Any]:
+def measure(cell: Cell, half: str, n_splits: int, fits: int, draws: int) -> dict[str, Any]:
     """The document of one cell."""
-    make = partial(cell.contestants, with_candidate=with_candidate)
+    make = cell.contestants
     passes = tuple(
         load_traces(cell.model, number, with_waits=cell.with_waits) for number in range(len(PASSES))
     )
@@ -241,22 +229,10 @@ def main() -> int:
     )
     parser.add_argument("--draws", type=int, default=50, help="calibrations of each frozen fit")
     parser.add_argument("--json", type=Path, help="write the figures here too")
-    parser.add_argument(
-        "--candidate", action="store_true", help="add the rule that StopAdvisor is to take in"
-    )
     options = parser.parse_args()
     start, documents = time.process_time(), []
     for cell in cells():
-        documents.append(
-            measure(
-                cell,
-                options.half,
-                options.splits,
-                options.fits,
-                options.draws,
-                with_candidate=options.candidate,
-            )
-        )
+        documents.append(measure(cell, options.half, options.splits, options.fits, options.draws))
         print(_table(documents[-1]), flush=True)
     print(_summary(documents))
     spent = time.process_time() - start

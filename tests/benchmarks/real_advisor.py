@@ -1,63 +1,51 @@
 """StopAdvisor as a contestant: its own choice and its own test, through its public functions.
 
-Recorded traces become a table of probes at ten budgets, the way `stopadvisor probe` chooses them.
+Recorded traces become a table of probes, as `stopadvisor import probes` would make it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from stopadvisor.arrays import FloatArray, IntArray
 from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.certification.calibration import calibrate
-from stopadvisor.collection.pilot import PILOT_QUESTIONS, auto_budgets
 from stopadvisor.constants import PAPER_CACHED_WEIGHT
 from stopadvisor.probes.outcomes import OpenQuestions, Outcomes
-from stopadvisor.probes.table import ProbeTable, on_grid
-from stopadvisor.rules.costs import Weights, full_counts, stopped_counts
+from stopadvisor.probes.table import EMPTY_ANSWER, NO_PROBE, ProbeTable, on_grid
+from stopadvisor.rules.costs import Weights, full_counts
 from tests.benchmarks.real_rivals import CUE_TOKENS, Outcome
 from tests.benchmarks.real_traces import Traces, Waits
 
 __all__ = ["StopAdvisor"]
 
-_NEVER_ASKED = -1.0
-"""Mean log-probability (nats) where no "Wait" came yet: unsure, and no outlier for a linear model.
-
-Of -5, -1 and -0.3 this one saves most."""
-_WITH_CONFIDENCE = ("learned", "confidence", "run-stability", "confidence-leap")
-"""Families; entropies were not recorded."""
-
 
 @dataclass(frozen=True)
 class StopAdvisor:
-    """`choose` on fit questions and `calibrate` on calibration questions, as they are today."""
+    """`choose` on fit questions and `calibrate` on calibration questions."""
 
     traces: Traces
     waits: Waits | None
-    """Where there are any, a probe's confidence is that of the last "Wait" before it."""
+    """Where there are any, probes stand at each "Wait" too, with log-probabilities there alone."""
     alpha: float
     delta: float
     prefill: float
 
     def fit(self, rows: IntArray, n_calibration: int) -> _Chosen:
-        pilot = self.traces.think_tokens[rows[:PILOT_QUESTIONS]]
-        table = self._table(_columns(self.traces, auto_budgets(pilot.tolist())))
         weights = Weights(self.prefill, PAPER_CACHED_WEIGHT, 1.0, "tokens")
         settings = Settings(
             alpha=self.alpha, delta=self.delta, weights=weights, allow_truncated=True
         )
-        if self.waits is not None:
-            settings = replace(settings, families=_WITH_CONFIDENCE)
-        return _Chosen(choose(table.take(rows).as_fit(), n_calibration, settings), table)
+        questions = self._table.take(rows).as_fit()
+        return _Chosen(choose(questions, n_calibration, settings), self._table)
 
-    def _table(self, columns: IntArray) -> OpenQuestions:
+    @cached_property
+    def _table(self) -> OpenQuestions:
         traces, n = self.traces, len(self.traces.questions)
-        codes = traces.codes[:, columns]
-        logprob = np.zeros(codes.shape)
-        if self.waits is not None:
-            logprob = _last_confidence(self.waits, traces.positions[columns])
+        probes = _on_grid(traces) if self.waits is None else _with_waits(traces, self.waits)
         table = ProbeTable(
             ids=traces.questions,
             keys=traces.questions,
@@ -65,21 +53,22 @@ class StopAdvisor:
             samples=np.zeros(n, dtype=np.int64),
             tasks=("math",) * n,
             categories=(None,) * n,
-            positions=on_grid(traces.positions[columns], n),
-            answer_codes=codes,
-            mean_logprob=logprob,
-            mean_entropy=np.zeros(codes.shape),
-            markers=traces.markers[:, columns].astype(np.float64),
-            probe_tokens=traces.probe_tokens[:, columns].astype(np.float64),
+            positions=probes.positions,
+            answer_codes=np.where(probes.codes == 0, EMPTY_ANSWER, probes.codes),
+            mean_logprob=probes.logprob,
+            mean_entropy=np.full(probes.codes.shape, np.nan),
+            markers=probes.markers.astype(np.float64),
+            probe_tokens=probes.tokens.astype(np.float64),
             trace_tokens=traces.think_tokens.copy(),
             prompt_tokens=traces.prompt_tokens.copy(),
             natural_tokens=(traces.total_tokens - traces.think_tokens).astype(np.float64),
             truncated=traces.truncated.copy(),
             suffix_tokens=CUE_TOKENS,
-            entropy_source="full" if self.waits is not None else "none",
+            entropy_source="none" if self.waits is None else "full",
             reference="natural",
+            marker_positions=None if self.waits is None else self.waits.positions.copy(),
         )
-        return OpenQuestions.of(table, Outcomes(codes == 1, traces.full_correct.copy()))
+        return OpenQuestions.of(table, Outcomes(probes.codes == 1, traces.full_correct.copy()))
 
 
 @dataclass(frozen=True)
@@ -97,22 +86,59 @@ class _Chosen:
             full = full_counts(table).weighed(settings.weights)
             return Outcome(np.zeros(table.n_questions, dtype=bool), full)
         scorer = rule.scorer
-        stops = scorer.curve(table, np.array([rule.threshold])).stops(0)
-        costs = stopped_counts(table, scorer.schedule, settings.serving).weighed(settings.weights)
+        view = scorer.view(table)
+        stops = scorer.curve(view, np.array([rule.threshold])).stops(0)
+        counts = scorer.counts(view, settings.serving, cache_block=settings.cache_block)
         every = np.arange(table.n_questions)
-        return Outcome(scorer.losses(table)[every, stops], costs[every, stops])
+        return Outcome(
+            scorer.losses(view)[every, stops], counts.weighed(settings.weights)[every, stops]
+        )
 
 
-def _columns(traces: Traces, budgets: tuple[int, ...]) -> IntArray:
-    """The recorded positions nearest to some budgets."""
+@dataclass(frozen=True)
+class _Probes:
+    """Arrays of shape (n_questions, n_probes)."""
+
+    positions: IntArray
+    codes: IntArray
+    logprob: FloatArray
+    tokens: IntArray
+    markers: IntArray
+
+
+def _on_grid(traces: Traces) -> _Probes:
+    unknown = np.full(traces.codes.shape, np.nan)
+    positions = on_grid(traces.positions, len(traces.questions))
+    return _Probes(positions, traces.codes, unknown, traces.probe_tokens, traces.markers)
+
+
+def _with_waits(traces: Traces, waits: Waits) -> _Probes:
+    """Grid and "Wait" together, in the order of positions; "Wait" wins where both fall together."""
+    grid = _on_grid(traces)
     step = int(traces.positions[0])
-    nearest = np.rint(np.array(budgets) / step).astype(np.int64) - 1
-    return np.unique(np.clip(nearest, 0, traces.positions.size - 1))
+    column = np.clip(waits.positions // step - 1, 0, traces.positions.size - 1)
+    counted = np.take_along_axis(traces.markers, column, axis=1)
+    at_waits = _Probes(
+        waits.positions,
+        waits.codes,
+        waits.mean_logprob,
+        waits.probe_tokens,
+        np.where(waits.positions >= step, counted, 0),
+    )
+    live = np.where(traces.live, grid.positions, NO_PROBE)
+    both = np.concatenate([waits.positions, live], axis=1)
+    order = np.argsort(np.where(both == NO_PROBE, np.iinfo(np.int64).max, both), 1, kind="stable")
+    ordered = np.take_along_axis(both, order, axis=1)
+    again = np.zeros(ordered.shape, dtype=bool)
+    again[:, 1:] = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] != NO_PROBE)
+    ordered[again] = NO_PROBE
+    back = np.argsort(ordered == NO_PROBE, axis=1, kind="stable")
+    found = np.take_along_axis(order, back, axis=1)
+    width = int((ordered != NO_PROBE).sum(axis=1).max())
 
+    def joined(name: str) -> IntArray:
+        parts = [getattr(at_waits, name), getattr(grid, name)]
+        return np.take_along_axis(np.concatenate(parts, axis=1), found, axis=1)[:, :width]
 
-def _last_confidence(waits: Waits, budgets: IntArray) -> FloatArray:
-    """Mean log-probability of the last trial answer before each budget."""
-    before = waits.live[:, :, None] & (waits.positions[:, :, None] <= budgets)
-    count = before.sum(axis=1)  # (n_questions, n_budgets)
-    last = np.take_along_axis(waits.mean_logprob, np.maximum(count - 1, 0), axis=1)
-    return np.where(count > 0, last, _NEVER_ASKED)
+    positions = np.take_along_axis(ordered, back, axis=1)[:, :width]
+    return _Probes(positions, *(joined(n) for n in ("codes", "logprob", "tokens", "markers")))

@@ -16,9 +16,6 @@ from stopadvisor.probes.table import EMPTY_ANSWER
 from stopadvisor.rules.families import STOP_SCALARS, display_threshold, rule_name
 from stopadvisor.rules.features import POSITION_FEATURES, feature_array
 from stopadvisor.rules.scores import scalar_scores
-from tests.benchmarks.candidate.features import features as candidate_features
-from tests.benchmarks.candidate.features import log_odds, standing
-from tests.benchmarks.candidate.observations import Observed
 from tests.populations import FREE_FORM, with_own_positions
 
 SCORES = ("agreement", "agreement-scaled", "deer", "fixed-budget")
@@ -104,30 +101,6 @@ def test_what_lies_behind_the_last_probe_changes_nothing() -> None:
     for family in (*SCORES, *STOP_SCALARS):
         here, there = (scalar_scores(family, t)[live] for t in (table, changed))
         assert np.array_equal(here, there)
-
-
-@pytest.mark.parametrize("ragged", [True, False], ids=["own-positions", "grid"])
-def test_scores_are_those_of_the_benchmarks_candidate(ragged: bool) -> None:
-    table = draw(80, 1, ragged=ragged)
-    seen = Observed(
-        live=table.live,
-        position=np.broadcast_to(table.positions_at(range(10)), table.answer_codes.shape),
-        code=np.where(table.answer_codes == EMPTY_ANSWER, 0, table.answer_codes + 1),
-        markers=table.markers.astype(np.int64),
-        logprob=table.mean_logprob,
-    )
-    live = table.live
-    assert np.array_equal(scalar_scores("agreement", table)[live], standing(seen, 0.0)[live])
-    np.testing.assert_allclose(
-        scalar_scores("agreement-scaled", table)[live], standing(seen, 0.5)[live], rtol=1e-15
-    )
-    names = ("log_position", "log_run", "vote_share", "log_votes")
-    ours = ("log_position", "log_run", "vote_fraction", "log_votes", "answer_log_odds")
-    np.testing.assert_allclose(
-        feature_array(table, None, ours)[live], candidate_features(seen, names)[live], rtol=1e-12
-    )
-    known = log_odds(table.mean_logprob)
-    assert (np.abs(known) == 12).any()  # certain answers are among them
 
 
 def test_an_unknown_log_probability_stays_unknown() -> None:

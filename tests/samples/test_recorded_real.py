@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stopadvisor.arrays import IntArray
-from tests.benchmarks.candidate.contestant import Candidate
+from tests.benchmarks.real_advisor import StopAdvisor
 from tests.benchmarks.real_rivals import (
     Agreement,
     OneSequence,
@@ -154,16 +154,15 @@ def test_parts_of_a_split_are_disjoint_and_draws_may_repeat() -> None:
 
 
 @pytest.mark.parametrize("with_waits", [False, True], ids=["text", "confidence"])
-def test_the_candidate_certifies_what_it_chose_on_fit_questions_alone(with_waits: bool) -> None:
+def test_stopadvisor_certifies_what_it_chose_on_fit_questions_alone(with_waits: bool) -> None:
     traces = load_traces(WAIT_MODEL, 0, with_waits=with_waits)
     waits = load_waits(0) if with_waits else None
     sizes = Sizes(128, 192) if with_waits else Sizes(160, 240)
     split = draw_split(traces.rows_of("develop"), sizes, 0, with_replacement=True)
-    candidate = Candidate(traces, waits, 0.10, 0.05, 1.0)
-    chosen = candidate.fit(split.fit, sizes.calibration)
-    sequence = chosen.choice.sequence
-    assert sequence.thresholds.size > 1
-    assert (np.diff(sequence.thresholds) < 0).all()
+    advisor = StopAdvisor(traces, waits, 0.10, 0.05, 1.0)
+    chosen = advisor.fit(split.fit, sizes.calibration)
+    sequence = chosen.choice.sequences[0]
+    assert sequence.scorer.is_learned == with_waits  # at "Wait" by the confidence there
 
     outcome = chosen.certify(split.calibration)
     assert outcome.cost[split.held_out].sum() < traces.full_cost(1.0)[split.held_out].sum()
@@ -173,17 +172,18 @@ def test_the_candidate_certifies_what_it_chose_on_fit_questions_alone(with_waits
     outside = np.setdiff1d(np.arange(len(traces.questions)), split.fit)
     full_correct = traces.full_correct.copy()
     full_correct[outside] = np.random.default_rng(0).permutation(full_correct[outside])
-    other = replace(
-        candidate,
-        traces=replace(
-            traces, codes=_right_for_wrong(traces.codes, outside), full_correct=full_correct
-        ),
-        waits=waits and replace(waits, codes=_right_for_wrong(waits.codes, outside)),
+    other = StopAdvisor(
+        replace(traces, codes=_right_for_wrong(traces.codes, outside), full_correct=full_correct),
+        waits and replace(waits, codes=_right_for_wrong(waits.codes, outside)),
+        0.10,
+        0.05,
+        1.0,
     ).fit(split.fit, sizes.calibration)
-    assert other.choice.savings == chosen.choice.savings
-    assert other.choice.sequence.name == sequence.name
-    np.testing.assert_array_equal(other.choice.sequence.thresholds, sequence.thresholds)
-    assert (other.choice.sequence.lost != sequence.lost)[outside].any()
+    for one, same in zip(chosen.choice.sequences, other.choice.sequences, strict=True):
+        assert one.scorer == same.scorer
+        np.testing.assert_array_equal(one.thresholds, same.thresholds)
+    moved = sequence.scorer.losses(sequence.scorer.view(other.table))
+    assert (moved != sequence.scorer.losses(sequence.scorer.view(chosen.table)))[outside].any()
 
 
 def _right_for_wrong(codes: IntArray, rows: IntArray) -> IntArray:

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from stopadvisor.assessment.assess import FitAssessment
 from stopadvisor.assessment.choice import Choice
-from stopadvisor.assessment.recommendation import operating_point
 from stopadvisor.engines.openai.regime import RegimeMeasure
 from stopadvisor.paper.assess import PaperAssessment
 from stopadvisor.paper.protocol import MatchedRisk, PaperResult
@@ -49,7 +48,16 @@ class _Point(TypedDict):
         "Stop when the score reaches it; null, as what follows, where no threshold keeps the risk.",
     ]
     candidates: Annotated[int, "Thresholds tried."]
-    schedule: NotRequired[Annotated[list[int], "Deploy only: thinking tokens at which it probes."]]
+    schedule: NotRequired[
+        Annotated[
+            list[int] | None,
+            "Deploy only: thinking tokens at which it probes; null where each trace has its own.",
+        ]
+    ]
+    where: NotRequired[Annotated[str, "Deploy only: the same in words."]]
+    expected_saving_pct: NotRequired[
+        Annotated[float, "Deploy only: net saving that calibration is expected to certify."]
+    ]
     fit_risk: NotRequired[
         Annotated[float | None, "Deploy only: share lost of the fit questions, out of fold."]
     ]
@@ -58,6 +66,9 @@ class _Point(TypedDict):
         Annotated[float | None, "Deploy only: thinking tokens saved."]
     ]
     fit_total_saving_pct: NotRequired[Annotated[float | None, "Deploy only: net saving."]]
+    fit_uncut_saving_pct: NotRequired[
+        Annotated[float | None, "Deploy only: net saving on traces that were not cut off."]
+    ]
     fit_answer_saving_pct: NotRequired[
         Annotated[
             float,
@@ -83,6 +94,10 @@ class _MatchedRisk(TypedDict):
     alpha: Annotated[float, "The risk that both sides keep."]
     learned: Annotated[_Point | None, "The best rule that combines the signals."]
     scalar: Annotated[_Point | None, "The best rule of one signal."]
+    fixed_budget: NotRequired[
+        Annotated[_Point | None, "Deploy only: the best fixed budget, without any probe before."]
+    ]
+    agreement: NotRequired[Annotated[_Point | None, "Deploy only: the best rule of equal answers."]]
     delta_saving_pp: Annotated[
         _Difference | None, "Saving of learned minus scalar, in percentage points."
     ]
@@ -124,10 +139,15 @@ _Serving = TypedDict(
 
 
 class _Recommendation(TypedDict):
-    policy: Annotated[str, "`learned`, `scalar` or `full-budget`."]
+    policy: Annotated[str, "`learned`, `scalar`, `fixed-budget` or `full-budget`."]
     family: Annotated[str | None, "The advised rule; null for the full budget."]
     schedule: Annotated[
-        list[int] | None, "Thinking tokens at which to probe; null for the full budget."
+        list[int] | None,
+        "Thinking tokens at which to probe; null for the full budget, and where each trace has "
+        "positions of its own.",
+    ]
+    where: NotRequired[
+        Annotated[str | None, "Deploy only: the same in words; null for the full budget."]
     ]
     serving: Annotated[str, "The serving regime for which it was chosen."]
     reasons: Annotated[list[str], "Why, step by step."]
@@ -140,6 +160,13 @@ class _Settings(TypedDict):
     bound: Annotated[str, "The test of the risk."]
     multiplicity: Annotated[str, "How thresholds share the error probability."]
     families: Annotated[list[str], "Rules that may be chosen."]
+
+
+class _LabelSaving(TypedDict):
+    calibration: Annotated[int, "Calibration questions."]
+    labels: Annotated[int, "Questions in all, split as these are."]
+    saving_pct: Annotated[float, "Net saving that calibration is expected to certify."]
+    is_here: Annotated[bool, "Whether so many calibration questions there are."]
 
 
 class _Server(TypedDict):
@@ -158,8 +185,12 @@ class _ProtocolFields(TypedDict, total=False):
     fit_full_accuracy: Annotated[float, "Deploy only: accuracy of full thinking on fit questions."]
     fit_saving_lower_pct: Annotated[
         float | None,
-        "Deploy only: one-sided 95 % lower limit of the net saving (nominally 97.5 % below 200 "
-        "fit questions, as 95 % falls short there).",
+        "Deploy only: one-sided 95 % lower limit of the net saving, on questions that had no part "
+        "in the choice.",
+    ]
+    label_savings: Annotated[
+        list[_LabelSaving],
+        "Deploy only: what the advised rule is expected to save by the number of labels.",
     ]
     chance_to_certify: Annotated[
         float | None, "Deploy only: estimated chance that `calibrate` certifies a saving."
@@ -254,6 +285,7 @@ def _protocol_fields(assessment: FitAssessment | PaperAssessment) -> _ProtocolFi
     return {
         "fit_full_accuracy": choice.full_accuracy,
         "fit_saving_lower_pct": choice.saving_lower,
+        "label_savings": _label_savings(assessment),
         "chance_to_certify": choice.probability,
         "settings": fill(_Settings, choice.settings),
     }
@@ -271,18 +303,31 @@ def _matched_risk(found: Choice | MatchedRisk, alpha: float) -> _MatchedRisk:
     )
 
 
+def _label_savings(assessment: FitAssessment) -> list[_LabelSaving]:
+    split = assessment.split
+    share = split["calibration"] / assessment.n_questions
+    return [
+        {
+            "calibration": row.calibration,
+            "labels": round(row.calibration / share),
+            "saving_pct": row.saving_pct,
+            "is_here": row.calibration == assessment.choice.n_calibration,
+        }
+        for row in assessment.choice.label_savings
+    ]
+
+
 def _fit_serving(choice: Choice) -> _Serving:
-    point = operating_point(choice)
+    point = choice.advised_point
     rows = {row.serving: row for row in choice.serving}
     names: tuple[Serving, ...] = ("kv-fork", "prefix-cache", "black-box")
     if choice.settings.serving == "overlap":
         names += ("overlap",)
     at = None
-    if point is not None:
-        budgets = ", ".join(map(str, point.schedule))
+    if point is not None and point.threshold is not None:
         at = (
-            f"{point.family} at threshold {point.threshold:.4g}, probing at {budgets} thinking "
-            "tokens; fit questions, out of fold"
+            f"{point.family} at threshold {point.threshold:.4g}, {point.where}; fit questions, out "
+            "of fold"
         )
     costs = {name: _serving_cost(rows.get(name)) for name in names}
     return fill(_Serving, costs, operating_point=at)
@@ -323,15 +368,16 @@ def matched_points(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """
     of, prefix = ("test", "") if document["protocol"] == "paper" else ("fit", "fit_")
     for row in document["matched_risk"]:
-        for side in ("learned", "scalar"):
-            point = row[side]
+        for side in ("learned", "scalar", "agreement", "fixed_budget"):
+            point = row.get(side)
             if point is not None:
                 yield {
                     "alpha": row["alpha"],
-                    "side": side,
+                    "side": side.replace("_", " "),
                     **{name: point[name] for name in ("family", "feasible", "threshold")},
                     "risk": point[f"{of}_risk"],
                     "accuracy": point[f"{of}_accuracy"],
                     "think_saving_pct": point[f"{prefix}think_saving_pct"],
                     "total_saving_pct": point[f"{prefix}total_saving_pct"],
+                    "expected_saving_pct": point.get("expected_saving_pct"),
                 }

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from stopadvisor.assessment.choice import Settings
-from stopadvisor.assessment.recommendation import operating_point
 from stopadvisor.certification.certify import Certification
 from stopadvisor.certification.certify_transfer import TransferCertification
+from stopadvisor.policy.triggers import listed_positions, trigger_of
 from stopadvisor.report.documents.fields import Document, fill
 from stopadvisor.report.documents.parts import CertificateFields, ExpectedFields, ProfileFields
 from stopadvisor.report.documents.transfer import TransferFields, transfer_fields
+from stopadvisor.rules.families import FIXED_BUDGET
+from stopadvisor.rules.schedules import at_budget, schedule_of
 from stopadvisor.stats.bounds import Certified, NotCertified
 
 __all__ = ["CalibrateDocument", "calibration_document", "transfer_calibration_document"]
@@ -73,8 +75,9 @@ class _CertificationFields(Document):
     certified: Annotated[bool, "Whether a rule was certified."]
     policy: Annotated[str, "The file that was written."]
     kind: Annotated[str, "`stop` or `full-budget`."]
-    family: Annotated[str | None, "The exported rule; null for `full-budget`, as the next two."]
+    family: Annotated[str | None, "The exported rule; null for `full-budget`, as the next three."]
     schedule: Annotated[list[int] | None, "Thinking tokens at which it probes."]
+    where: Annotated[str | None, "The same in words."]
     threshold: Annotated[float | None, "It stops when the score reaches this."]
     serving: Annotated[str, "The serving regime for which it was chosen."]
     on_stop: NotRequired[Annotated[Literal["answer"], "Only with `--on-stop answer`."]]
@@ -90,9 +93,10 @@ class _TransferredFields(TypedDict, total=False):
 
 class _AdvisedFields(TypedDict):
     advised_family: Annotated[
-        str | None, "The rule that `assess` advised; null for the full budget, as the next two."
+        str | None, "The rule that `assess` advised; null for the full budget, as the next three."
     ]
     advised_schedule: Annotated[list[int] | None, "Where it probes."]
+    advised_where: Annotated[str | None, "The same in words."]
     advised_fit_total_saving_pct: Annotated[float | None, "Its net saving on fit questions."]
     profile: Annotated[
         ProfileFields | None, "Of the fit questions; with `--from` of the calibration questions."
@@ -108,11 +112,12 @@ def calibration_document(found: Certification, policy_path: Path) -> CalibrateDo
     """Build the document of a rule that was chosen on this run."""
     assessment = found.assessment
     choice, advice = assessment.choice, assessment.recommendation
-    point = operating_point(choice)
+    point = choice.advised_point
     return {
         **_certification(found, choice.settings, assessment.source.folder, policy_path),
         "advised_family": advice.family,
         "advised_schedule": None if advice.schedule is None else list(advice.schedule),
+        "advised_where": advice.where,
         "advised_fit_total_saving_pct": None
         if advice.family is None or point is None
         else point.fit_total_saving_pct,
@@ -145,6 +150,7 @@ def transfer_calibration_document(
         # Nothing is chosen on fit questions here, so nothing was advised.
         "advised_family": None,
         "advised_schedule": None,
+        "advised_where": None,
         "advised_fit_total_saving_pct": None,
         "profile": found.content["profile"],
         "remarks": list(found.remarks),
@@ -168,7 +174,8 @@ def _certification(
         look=look,
         certified=calibration.rule is not None,
         policy=policy,
-        schedule=content["budgets"] or None,
+        schedule=_positions(content),
+        where=where_of(content),
         on_stop="answer" if content["on_stop"] == "answer" else None,
         refusal=calibration.refusal,
         tested=[
@@ -176,6 +183,21 @@ def _certification(
             for family, result in calibration.tested
         ],
     )
+
+
+def _positions(content: Mapping[str, Any]) -> list[int] | None:
+    """Where a policy asks; None where it asks nothing, or each trace has positions of its own."""
+    positions = None if content["kind"] != "stop" else listed_positions(trigger_of(content))
+    return None if positions is None else list(positions)
+
+
+def where_of(content: Mapping[str, Any]) -> str | None:
+    """Where a policy asks, in words; None for one that never stops."""
+    if content["kind"] != "stop":
+        return None
+    if content["family"] == FIXED_BUDGET:
+        return at_budget(int(content["decision_threshold"]))
+    return schedule_of(trigger_of(content)).describe()
 
 
 def _tested_rule(family: str, result: Certified | NotCertified, n: int) -> _TestedRule:

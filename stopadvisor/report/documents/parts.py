@@ -119,12 +119,27 @@ class ExpectedFields(TypedDict):
         "Net saving on fit questions, out of fold; null for a rule that was fitted elsewhere.",
     ]
     fit_risk: Annotated[float | None, "Share lost of the fit questions."]
+    calibration_n: NotRequired[Annotated[int, "Calibration questions that entered the bound."]]
+    calibration_risk: NotRequired[Annotated[float, "Share lost of them."]]
+    calibration_total_saving_pct: NotRequired[Annotated[float, "Net saving on them."]]
+    calibration_total_saving_band95: NotRequired[
+        Annotated[list[float], "Its band, which holds at all thresholds tested at once."]
+    ]
+    calibration_think_saving_pct: NotRequired[Annotated[float, "Thinking tokens saved on them."]]
+    calibration_uncut_saving_pct: NotRequired[
+        Annotated[float | None, "Net saving on those that were not cut off."]
+    ]
+    calibration_accuracy: NotRequired[Annotated[float, "Accuracy with stopping on them."]]
+    calibration_full_accuracy: NotRequired[Annotated[float, "Accuracy of full thinking on them."]]
     test_n: NotRequired[Annotated[int, "Test questions."]]
     test_total_saving_pct: NotRequired[Annotated[float, "Net saving."]]
     test_total_saving_ci95: NotRequired[
         Annotated[list[float] | None, "Its bootstrap-t interval; null where none was stopped."]
     ]
     test_think_saving_pct: NotRequired[Annotated[float, "Thinking tokens saved."]]
+    test_uncut_saving_pct: NotRequired[
+        Annotated[float | None, "Net saving on traces that were not cut off."]
+    ]
     test_risk: NotRequired[Annotated[float, "Share lost."]]
     test_risk_ci95: NotRequired[Annotated[list[float], "Its exact interval."]]
     test_accuracy: NotRequired[Annotated[float, "Accuracy with stopping."]]

@@ -6,22 +6,20 @@ come in as a `CalibratedRisk` or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 from scipy.special import expit
 
 from stopadvisor.assessment.choice import Choice, fit_limit
 from stopadvisor.assessment.diagnostics import (
-    FitRule,
     accuracy_at_cost,
     displayed,
     fit_curves,
     fit_reliability,
-    fit_rules,
     fixed_curve,
     savings_by_alpha,
+    stops_of,
 )
+from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.assessment.signals import checkpoint_accuracy, signals_of
 from stopadvisor.certification.calibrated_risk import CalibratedRisk
 from stopadvisor.report.figures.data import (
@@ -33,6 +31,8 @@ from stopadvisor.report.figures.data import (
     RiskFigure,
 )
 from stopadvisor.report.figures.examples import Texts, examples
+from stopadvisor.rules.families import FIXED_BUDGET
+from stopadvisor.rules.schedules import grid_view
 
 __all__ = ["deploy_figures"]
 
@@ -50,70 +50,65 @@ def deploy_figures(
         Questions and answers of the run; archives hold none.
     """
     fit = choice.fit
-    rules = fit_rules(choice)
-    by_family = {rule.family: rule for rule in rules}
-    learned = next((r for r in rules if r.sequence.scorer.is_learned), None)
-    rule, index = _shown(choice, by_family, calibrated)
+    learned = next((r for r in choice.compared if r.scorer.is_learned), None)
+    rule, index = _shown(choice, calibrated)
     basis = f"{fit.table.n_questions} fit questions, out of fold"
-    stops, stopped = None, ""
+    table, stops, stopped = grid_view(fit.table), None, ""
     if rule is not None:
         exported = calibrated is not None and calibrated.exported is not None
         stopped = f"; stops are those of the {'exported' if exported else 'advised'} rule"
-        stops = rule.stops(index)
-    probabilities = None if learned is None else expit(learned.scores)
-    columns = () if learned is None else learned.sequence.scorer.schedule
-    savings = savings_by_alpha(choice, rules)
-    scores = fit_reliability(fit.table, learned)
+        stops = stops_of(rule, index)
+    savings = savings_by_alpha(choice)
+    scores = fit_reliability(learned, fit)
     return Figures(
-        _frontier(choice, rules, rule, index, calibrated, basis),
-        _risk(choice, by_family, calibrated, basis),
+        _frontier(choice, rule, index, calibrated, basis),
+        _risk(choice, calibrated, basis),
         AlphaFigure(
             savings.alphas, savings.savings, savings.probabilities, choice.settings.alpha, basis
         ),
         ReliabilityFigure(scores, basis) if scores else None,
-        CheckpointFigure(checkpoint_accuracy(fit.table), f"{fit.table.n_questions} fit questions"),
-        signals_of(fit.table, probabilities, columns),
+        CheckpointFigure(checkpoint_accuracy(table), f"{fit.table.n_questions} fit questions"),
+        signals_of(table, None if learned is None else (learned.view, expit(learned.rule.scores))),
         basis,
-        examples(fit.table, stops, texts),
+        examples(table if rule is None else rule.view, stops, texts),
         f"fit questions, scored out of fold{stopped}",
     )
 
 
 def _shown(
-    choice: Choice, rules: Mapping[str, FitRule], calibrated: CalibratedRisk | None
-) -> tuple[FitRule | None, int]:
+    choice: Choice, calibrated: CalibratedRisk | None
+) -> tuple[ThresholdSequence | None, int]:
     """The rule and threshold to point at: the exported ones, or before a look the advised ones."""
     if calibrated is not None and calibrated.exported is not None:
-        same = _same_sequence(rules, calibrated)
+        same = _same_sequence(choice, calibrated)
         if same is not None:
             return same, calibrated.exported
-    if choice.advised is None:
-        return None, -1
-    return rules[choice.advised.scorer.family], choice.advised_index
+    return choice.advised, choice.advised_index
 
 
-def _same_sequence(rules: Mapping[str, FitRule], calibrated: CalibratedRisk) -> FitRule | None:
+def _same_sequence(choice: Choice, calibrated: CalibratedRisk) -> ThresholdSequence | None:
     """The rule on fit questions that was calibrated; None where it was fitted elsewhere."""
-    same = rules.get(calibrated.scorer.family)
-    if same is None or same.sequence.scorer.schedule != calibrated.scorer.schedule:
-        return None
-    agrees = np.array_equal(same.sequence.thresholds[: calibrated.order.size], calibrated.order)
-    return same if agrees else None
+    for sequence in choice.compared:
+        same = sequence.scorer.family == calibrated.scorer.family
+        if same and np.array_equal(sequence.thresholds, calibrated.order):
+            return sequence
+    return None
 
 
 def _frontier(
     choice: Choice,
-    rules: tuple[FitRule, ...],
-    shown: FitRule | None,
+    shown: ThresholdSequence | None,
     index: int,
     calibrated: CalibratedRisk | None,
     basis: str,
 ) -> FrontierFigure:
+    rules = [r for r in choice.compared if r.scorer.family != FIXED_BUDGET or r is shown]
     curves, fixed = fit_curves(choice.fit, rules), fixed_curve(choice.fit)
     chosen = None
     if shown is not None:
-        curve = next(c for c in curves if c.name == shown.family)
-        chosen = (shown.family, float(curve.cost[index]), float(curve.accuracy[index]))
+        family = shown.scorer.family
+        curve = next(c for c in curves if c.name == family)
+        chosen = (family, float(curve.cost[index]), float(curve.accuracy[index]))
     exported = calibrated is not None and calibrated.exported is not None
     return FrontierFigure(
         curves,
@@ -127,14 +122,10 @@ def _frontier(
     )
 
 
-def _risk(
-    choice: Choice, rules: Mapping[str, FitRule], calibrated: CalibratedRisk | None, basis: str
-) -> RiskFigure | None:
+def _risk(choice: Choice, calibrated: CalibratedRisk | None, basis: str) -> RiskFigure:
     n_fit = choice.n_fit
     if calibrated is None:
-        if choice.advised is None and not choice.sequences:
-            return None
-        sequence = rules[(choice.advised or choice.sequences[0]).scorer.family].sequence
+        sequence = choice.sequences[0]
         settings = choice.settings
         limit = fit_limit(n_fit, choice.n_calibration, settings, choice.full_accuracy)
         family = sequence.scorer.family
@@ -155,9 +146,9 @@ def _risk(
         )
     family = calibrated.scorer.family
     whom = " that full thinking gets right" if calibrated.conditional else ""
-    same = _same_sequence(rules, calibrated)
+    same = _same_sequence(choice, calibrated)
     counted = n_fit * (choice.full_accuracy if calibrated.conditional else 1)
-    expected = None if same is None else same.sequence.losses[: calibrated.order.size] / counted
+    expected = None if same is None else same.losses / counted
     most = calibrated.most_losses
     return RiskFigure(
         family,

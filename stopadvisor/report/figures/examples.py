@@ -13,6 +13,7 @@ import numpy as np
 from stopadvisor.assessment.examples import Stops, choose_examples
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.records import ProbeRecord
+from stopadvisor.probes.table import NO_PROBE
 from stopadvisor.report.figures.data import QuestionExample, TrajectoryStep
 
 __all__ = ["Texts", "examples"]
@@ -47,23 +48,23 @@ def _example(
     question = texts.questions.get(name) if texts else None
     if question is not None and len(question) > _LONGEST_TEXT:
         question = question[:_LONGEST_TEXT] + " …"
-    scores: dict[int, float] = {}
     stop = None
-    if stops is not None:
-        scores = dict(zip(stops.columns, stops.scores[row].tolist(), strict=True))
-        position = int(stops.stops[row])
-        stop = stops.columns[position] if position < len(stops.columns) else None
-    ended, known = table.ended[row], table.entropy_source != "none"
+    if stops is not None and stops.stops[row] < table.n_checkpoints:
+        stop = int(stops.stops[row])
+    positions = table.positions[row]
+    answers = {} if record is None else {c.budget: c.answer.strip() for c in record.checkpoints}
+    ended, confidence = table.ended[row], np.exp(table.mean_logprob[row])
+    known = np.isfinite(confidence) & (table.entropy_source != "none")
     steps = tuple(
         TrajectoryStep(
-            int(table.budgets[j]),
-            None if record is None else record.checkpoints[j].answer.strip(),
+            int(positions[j]),
+            answers.get(int(positions[j])),
             bool(table.correct_online[row, j]),
-            float(np.exp(table.mean_logprob[row, j])) if known else None,
-            None if ended[j] else scores.get(j),
+            float(confidence[j]) if known[j] else None,
+            None if ended[j] or stops is None else float(stops.scores[row, j]),
             bool(ended[j]),
         )
-        for j in range(table.n_checkpoints)
+        for j in np.flatnonzero(positions != NO_PROBE).tolist()
     )
     return QuestionExample(
         kind,

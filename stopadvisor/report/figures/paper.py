@@ -42,7 +42,7 @@ def paper_figures(assessment: PaperAssessment, texts: Texts | None) -> Figures:
         _alphas(assessment, f"{result.n_test} test questions"),
         ReliabilityFigure(paper_reliability(table, setting), basis),
         CheckpointFigure(checkpoint_accuracy(table), f"all {table.n_questions} questions"),
-        signals_of(table, setting.scores["learned"], tuple(range(table.n_checkpoints))),
+        signals_of(table, (table, setting.scores["learned"])),
         basis,
         examples(table, None if point is None else paper_stops(setting, point), texts),
         "all questions are open here, scored out of fold; stops are those of the chosen rule",

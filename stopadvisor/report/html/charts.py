@@ -30,6 +30,8 @@ __all__ = [
     "draw_checkpoints",
     "draw_example",
     "draw_frontier",
+    "draw_kinds",
+    "draw_labels",
     "draw_profile",
     "draw_reliability",
     "draw_risk",
@@ -92,6 +94,61 @@ def draw_profile(profile: Mapping[str, Mapping[str, Any]]) -> Figure:
     axes.tick_params(axis="y", length=0)
     _percent_axis(axes, "x")
     axes.set_xlabel("share of questions, with 95% interval")
+    return figure
+
+
+def draw_kinds(points: Sequence[Mapping[str, Any]], advised: str | None) -> Figure:
+    """Expected saving of the best rule of each kind, the advised one in colour."""
+    figure, axes = framed(0.8 + 0.6 * len(points))
+    rows = np.arange(len(points))[::-1]
+    expected = [point["expected_saving_pct"] for point in points]
+    uncut = [point["fit_uncut_saving_pct"] or 0.0 for point in points]
+    names = [f"{point['kind']}\n{point['family']}" for point in points]
+    colours = [
+        COLOURS["series-1" if point["family"] == advised else "series-6"] for point in points
+    ]
+    axes.barh(rows + 0.18, expected, height=0.36, color=colours, label="all traces")
+    axes.barh(rows - 0.18, uncut, height=0.36, color=colours, alpha=0.4, label="traces not cut off")
+    for row, value in zip(rows, expected, strict=True):
+        axes.annotate(
+            f"{value:.1f} %",
+            (value, row + 0.18),
+            xytext=(5, 0),
+            textcoords="offset points",
+            va="center",
+        )
+    axes.set_yticks(rows, names, color=INK)
+    axes.axvline(0, color=INK, linewidth=0.8)
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlim(min(0.0, *expected, *uncut) * 1.15, max(5.0, *expected, *uncut) * 1.2)
+    axes.set_xlabel("net saving in percent; lighter: without traces that were cut off")
+    return figure
+
+
+def draw_labels(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Expected saving against the number of labels, on a logarithmic axis."""
+    figure, axes = framed(3.0)
+    labels = [row["labels"] for row in rows]
+    axes.plot(labels, [row["saving_pct"] for row in rows], color=COLOURS[SERIES[0]], marker="o")
+    here = next(row for row in rows if row["is_here"])
+    axes.plot(
+        [here["labels"]],
+        [here["saving_pct"]],
+        marker="o",
+        markersize=12,
+        markerfacecolor="none",
+        markeredgecolor=BAD,
+        linestyle="none",
+        label="these labels",
+    )
+    axes.set_xscale("log")
+    axes.set_xticks(labels, [str(label) for label in labels])
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("labelled questions")
+    axes.set_ylabel("net saving in percent")
+    _legend_below(axes)
     return figure
 
 
@@ -243,8 +300,8 @@ def draw_alphas(data: AlphaFigure) -> Figure:
         axes.plot(
             data.alphas,
             values,
-            color=COLOURS[SERIES[k]],
-            linestyle=DASHES[k],
+            color=COLOURS[SERIES[k % len(SERIES)]],
+            linestyle=DASHES[k % len(DASHES)],
             marker="o",
             markersize=4,
             label=name,

@@ -24,7 +24,7 @@ from stopadvisor.report.figures.load import ReportData, load
 from stopadvisor.report.html import captions
 from stopadvisor.report.html.captions import Caption
 from stopadvisor.report.html.summary import summarise
-from stopadvisor.report.words import percent, share
+from stopadvisor.report.words import kind_points, percent, share
 from stopadvisor.runs.archives import SIMULATED
 from stopadvisor.runs.sources import REPORT
 from stopadvisor.runs.storage import encode, replace_file
@@ -150,7 +150,12 @@ def _pictures(data: ReportData) -> list[_Picture]:
 
     document, figures = data.document, data.figures
     frontier = captions.frontier_caption(figures.frontier)
-    found = [
+    found = []
+    kinds, labels = captions.kinds_caption(document), captions.labels_caption(document)
+    if kinds is not None:
+        advised = document["recommendation"]["family"]
+        found.append(_drawn(kinds, charts.draw_kinds, kind_points(document), advised))
+    found += [
         _drawn(captions.profile_caption(document), charts.draw_profile, document["profile"]),
         _drawn(frontier, charts.draw_frontier, figures.frontier),
     ]
@@ -164,6 +169,8 @@ def _pictures(data: ReportData) -> list[_Picture]:
     signals = captions.signal_caption(figures.signals, figures.signals_basis)
     alpha, checkpoints = figures.alpha, figures.checkpoints
     found.append(_drawn(captions.alpha_caption(alpha), charts.draw_alphas, alpha))
+    if labels is not None:
+        found.append(_drawn(labels, charts.draw_labels, document["label_savings"]))
     if figures.reliability is not None:
         caption = captions.reliability_caption(figures.reliability)
         found.append(_drawn(caption, charts.draw_reliability, figures.reliability))

@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from stopadvisor.assessment.recommendation import probability_words
-from stopadvisor.report.words import advised_point, percent, reason, rule_headline, share
+from stopadvisor.report.words import (
+    advised_otherwise,
+    advised_point,
+    percent,
+    reason,
+    rule_headline,
+    share,
+)
 from stopadvisor.rules.families import rule_name
 
 __all__ = ["Card", "Summary", "summarise"]
@@ -61,12 +68,8 @@ def summarise(document: Document, calibration: Document | None) -> Summary:
     return _paper(document) if document["protocol"] == "paper" else _assessed(document)
 
 
-def _headline(family: str | None, schedule: list[int] | None) -> str:
-    return "Keep the full thinking budget." if family is None else rule_headline(family, schedule)
-
-
-def _asked_at(schedule: list[int] | None) -> str:
-    return f"asks at {', '.join(map(str, schedule))} thinking tokens" if schedule else ""
+def _headline(family: str | None, where: str | None) -> str:
+    return "Keep the full thinking budget." if family is None else rule_headline(family, where)
 
 
 def _why(document: Document) -> str:
@@ -79,20 +82,20 @@ def _why_exported(document: Document, calibration: Document) -> str:
     if "transfer" in calibration:
         source = calibration["transfer"]["from"]
         return f"The rule is that of {source}; its threshold was certified on this run."
-    advised, at = calibration["advised_family"], calibration["advised_schedule"]
-    if (advised, at) == (calibration["family"], calibration["schedule"]):
+    if not advised_otherwise(calibration):
         return _why(document)
+    advised, at = calibration["advised_family"], calibration["advised_where"]
     text = "the full budget"
     if advised is not None:
-        text = f"{rule_name(advised)} at {', '.join(map(str, at))} thinking tokens"
+        text = f"{rule_name(advised)}, {at}"
     return (
         "Calibration decides among the rules that were chosen on fit questions; assess had "
         f"advised {text}."
     )
 
 
-def _serving_card(document: Document, serving: str, schedule: list[int] | None) -> Card:
-    note = _asked_at(schedule) or "no probes: nothing changes"
+def _serving_card(document: Document, serving: str, where: str | None) -> Card:
+    note = f"asks {where}" if where else "no probes: nothing changes"
     if document.get("server", {}).get("regime") == serving:
         note += "; measured on this server"
     return Card("Serving", serving, note)
@@ -136,10 +139,10 @@ def _assessed(document: Document) -> Summary:
         ),
         Card("May lose", share(point["fit_risk"]), "of all questions, estimated"),
         Card("Accuracy", share(point["fit_accuracy"]), f"with full thinking {share(accuracy)}"),
-        _serving_card(document, advice["serving"], advice["schedule"]),
+        _serving_card(document, advice["serving"], advice.get("where")),
     )
     return Summary(
-        _headline(advice["family"], advice["schedule"]),
+        _headline(advice["family"], advice.get("where")),
         _why(document),
         cards,
         "open",
@@ -165,13 +168,13 @@ def _paper(document: Document) -> Summary:
         saving, lost = percent(point["total_saving_pct"]), share(point["test_risk"])
         accuracy = share(point["test_accuracy"])
     return Summary(
-        _headline(advice["family"] if stops else None, advice["schedule"]),
+        _headline(advice["family"] if stops else None, advice.get("where")),
         _why(document),
         (
             Card("Saves", saving, f"of all tokens, {tests}"),
             Card("Lost", lost, tests),
             Card("Accuracy", accuracy, f"with full thinking {share(document['full_accuracy'])}"),
-            _serving_card(document, advice["serving"], advice["schedule"] if stops else None),
+            _serving_card(document, advice["serving"], advice.get("where") if stops else None),
         ),
         "plain",
         "This protocol reproduces the published analysis; it certifies nothing that is exported.",
@@ -228,7 +231,7 @@ def _calibrated(document: Document, calibration: Document) -> Summary:
             basis,
         )
     return Summary(
-        _headline(calibration["family"], calibration["schedule"]),
+        _headline(calibration["family"], calibration["where"]),
         _why_exported(document, calibration),
         _expected_cards(document, calibration, expected),
         "good",
@@ -244,7 +247,25 @@ def _calibrated(document: Document, calibration: Document) -> Summary:
 def _expected_cards(
     document: Document, calibration: Document, expected: Document
 ) -> tuple[Card, ...]:
-    serving = _serving_card(document, calibration["serving"], calibration["schedule"])
+    serving = _serving_card(document, calibration["serving"], calibration["where"])
+    if "test_n" not in expected and "calibration_n" in expected:
+        whose = f"{expected['calibration_n']} calibration questions"
+        low, high = expected["calibration_total_saving_band95"]
+        return (
+            Card(
+                "Saves",
+                percent(expected["calibration_total_saving_pct"]),
+                f"of the cost, 95% {percent(low)} to {percent(high)} for all thresholds together, "
+                f"{whose}; {percent(expected['calibration_think_saving_pct'])} of the thinking",
+            ),
+            Card("Loses", share(expected["calibration_risk"]), whose),
+            Card(
+                "Accuracy",
+                share(expected["calibration_accuracy"]),
+                f"with full thinking {share(expected['calibration_full_accuracy'])}, {whose}",
+            ),
+            serving,
+        )
     if "test_n" not in expected:
         saving, risk = expected["fit_total_saving_pct"], expected["fit_risk"]
         return (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from stopadvisor.assessment.recommendation import LABELS, probability_words
+from stopadvisor.assessment.recommendation import FIXED, LABELS, probability_words
 from stopadvisor.report.documents.assess import matched_points
 from stopadvisor.report.text.screen import Screen
 from stopadvisor.report.words import (
@@ -55,6 +55,7 @@ def show_assessment(document: Document, out: TextIO) -> None:
         screen.items("Read this first", [PAPER_FLAW])
     _profile(screen, document)
     _matched_risk(screen, document)
+    _labels(screen, document)
     _serving(screen, document)
     screen.items("Why", advice["reasons"])
 
@@ -62,7 +63,7 @@ def show_assessment(document: Document, out: TextIO) -> None:
 def _headline(advice: Document) -> str:
     if advice["policy"] == "full-budget":
         return "Keep the full thinking budget: do not stop early."
-    return rule_headline(advice["family"], advice["schedule"])
+    return rule_headline(advice["family"], advice.get("where"))
 
 
 def _facts(document: Document) -> list[tuple[str, str]]:
@@ -71,12 +72,13 @@ def _facts(document: Document) -> list[tuple[str, str]]:
     rows = [("why", reason(advice))]
     if point is not None:
         rows += [
-            ("probe at", f"{listed(advice['schedule'])} thinking tokens"),
+            ("asks", advice["where"]),
             (
                 "saves",
                 f"{percent(point['fit_total_saving_pct'])} of the cost under {advice['serving']}"
                 f"{in_unit(document['settings']['weights'])} "
-                f"(at least {percent(document['fit_saving_lower_pct'])}, one-sided 95 %); "
+                f"(at least {percent(document['fit_saving_lower_pct'])}, one-sided 95 %; "
+                f"{percent(point['fit_uncut_saving_pct'])} on traces that were not cut off); "
                 f"{percent(point['fit_think_saving_pct'])} of the thinking",
             ),
             (
@@ -84,6 +86,9 @@ def _facts(document: Document) -> list[tuple[str, str]]:
                 f"an estimated {share(point['fit_risk'])} of all questions; accuracy "
                 f"{share(document['fit_full_accuracy'])} -> {share(point['fit_accuracy'])}",
             ),
+        ]
+        rows += [
+            ("or", row.removeprefix(FIXED)) for row in advice["reasons"] if row.startswith(FIXED)
         ]
         rows.append(
             (
@@ -173,18 +178,44 @@ def _matched_risk(screen: Screen, document: Document) -> None:
             share(point["risk"]) if point["feasible"] else "not feasible",
             share(point["accuracy"]),
             percent(point["total_saving_pct"]),
+            *(() if basis == "test" else (percent(point["expected_saving_pct"]),)),
         )
         for point in matched_points(document)
     ]
     screen.table(
-        f"Several signals (learned) against one (scalar), at equal risk ({basis} questions)",
-        ("alpha", "side", "rule", "threshold", "risk", "accuracy", "saving"),
+        f"Rules of each kind at equal risk ({basis} questions)",
+        (
+            *("alpha", "side", "rule", "threshold", "risk", "accuracy", "saving"),
+            *(() if basis == "test" else ("expected",)),
+        ),
         rows,
         left=3,
     )
     for row in document["matched_risk"]:
+        if basis == "fit":
+            screen.text("expected: what calibration is expected to certify, on average")
         if row["delta_saving_pp"] is not None:
             screen.text(f"alpha {row['alpha']:g}: {row['verdict']}: {risk_difference(row)}")
+
+
+def _labels(screen: Screen, document: Document) -> None:
+    rows = document.get("label_savings", [])
+    if not rows:
+        return
+    screen.table(
+        "What more labels would buy (expected net saving; imitated calibrations)",
+        ("labels", "of them for calibration", "saving", ""),
+        [
+            (
+                str(row["labels"]),
+                str(row["calibration"]),
+                percent(row["saving_pct"]),
+                "here" if row["is_here"] else "",
+            )
+            for row in rows
+        ],
+        left=0,
+    )
 
 
 def _serving(screen: Screen, document: Document) -> None:

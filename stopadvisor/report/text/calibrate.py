@@ -9,7 +9,15 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from stopadvisor.report.text.screen import Screen
-from stopadvisor.report.words import in_unit, interval, listed, number, percent, share, shell_quote
+from stopadvisor.report.words import (
+    advised_otherwise,
+    in_unit,
+    interval,
+    number,
+    percent,
+    share,
+    shell_quote,
+)
 
 __all__ = ["evidence", "expectation", "show_calibration"]
 
@@ -69,7 +77,7 @@ def _certified(document: Document) -> list[tuple[str, str]]:
             "exported",
             f"{document['family']}, stop when its score reaches {number(document['threshold'])}",
         ),
-        ("probe at", f"{listed(document['schedule'])} thinking tokens"),
+        ("asks", document["where"]),
         *_on_stop(document),
         *expectation(expected, document["serving"]),
         (
@@ -84,13 +92,11 @@ def _certified(document: Document) -> list[tuple[str, str]]:
     ]
     if "transfer" in document:
         return rows
-    advised = document["advised_family"]
-    if (advised, document["advised_schedule"]) != (document["family"], document["schedule"]):
-        text = advised or "the full budget"
-        if advised is not None:
-            at = ", ".join(map(str, document["advised_schedule"]))
+    if advised_otherwise(document):
+        text = document["advised_family"] or "the full budget"
+        if document["advised_family"] is not None:
             text += (
-                f" at {at} thinking tokens, expected to save "
+                f", {document['advised_where']}, expected to save "
                 f"{percent(document['advised_fit_total_saving_pct'])} (fit questions)"
             )
         rows.append(("advised", f"by assess: {text}"))
@@ -112,7 +118,25 @@ def expectation(expected: Document, serving: str) -> list[tuple[str, str]]:
     fitted = percent(expected["fit_total_saving_pct"])
     where = f"{serving}{in_unit(expected.get('weights'))}"
     is_fitted = expected["fit_total_saving_pct"] is not None  # a transferred rule is not, here
-    if "test_n" not in expected:
+    if "test_n" not in expected and "calibration_n" in expected:
+        n = expected["calibration_n"]
+        said = f"; fit said {fitted})" if is_fitted else ")"
+        band = interval(expected["calibration_total_saving_band95"])
+        return [
+            (
+                "saves",
+                f"{percent(expected['calibration_total_saving_pct'])} {band} of the cost under "
+                f"{where}, {percent(expected['calibration_think_saving_pct'])} of the thinking "
+                f"({n} calibration questions, for all thresholds together{said}",
+            ),
+            (
+                "loses",
+                f"{share(expected['calibration_risk'])} of all questions; accuracy "
+                f"{share(expected['calibration_full_accuracy'])} -> "
+                f"{share(expected['calibration_accuracy'])} (calibration questions)",
+            ),
+        ]
+    if "test_n" not in expected:  # written before savings were measured in calibration
         if not is_fitted:
             return [("saves", "not measured: nothing was fitted here, and there is no test part")]
         return [

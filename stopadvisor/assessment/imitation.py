@@ -1,0 +1,97 @@
+"""What a calibration is expected to certify, found by imitating many of them on fit questions.
+
+As many questions as there will be are drawn from fit with replacement, the test walks along the
+sequence, and what it certifies has a cost on fit, averaged over draws.  Sequences are compared by
+the mean over several limits of losses: at the right limit alone the comparison hangs on three or
+four unlucky questions.  Sees no calibration question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stopadvisor.arrays import FloatArray
+from stopadvisor.assessment.sequences import FitData, ThresholdSequence
+from stopadvisor.stats.bounds import Bound, Multiplicity, max_losses
+
+__all__ = ["Imitation", "SequenceTest"]
+
+_DRAWS = 200
+_LIMITS = (2 / 3, 1.0, 4 / 3, 3 / 2, 2.0, 5 / 2)
+"""Times the losses that the test allows."""
+
+
+@dataclass(frozen=True)
+class SequenceTest:
+    """How a sequence will be tested."""
+
+    alpha: float
+    delta: float
+    bound: Bound
+    multiplicity: Multiplicity
+    conditional: bool
+    """Only questions that full thinking gets right are counted."""
+
+
+@dataclass(frozen=True)
+class Imitation:
+    """The same imitated calibrations for every sequence."""
+
+    test: SequenceTest
+    draws: FloatArray  # (n_draws, n_blocks)
+    """How often each block of fit questions is drawn, over its size."""
+    counted: FloatArray  # (n_draws,)
+    """Questions that the bound counts."""
+    full_cost: float
+    """Of all fit questions together."""
+
+    @classmethod
+    def draw(
+        cls, fit: FitData, n_calibration: int, test: SequenceTest, *, n_draws: int = _DRAWS
+    ) -> Imitation:
+        """Draw calibrations of so many questions each; the same for the same fit questions."""
+        rng = np.random.default_rng(fit.table.n_questions)
+        shares = np.full(fit.n_blocks, 1 / fit.n_blocks)
+        # Of a block one question at a time is drawn, any of them.
+        draws = rng.multinomial(n_calibration, shares, n_draws) / fit.block_sizes
+        counted = np.full(n_draws, float(n_calibration))
+        if test.conditional:
+            right = np.bincount(fit.blocks, fit.table.full_correct, fit.n_blocks)
+            counted = (draws @ right).round()
+        return cls(test, draws.astype(np.float32), counted, float(fit.full_cost.sum()))
+
+    def rating_pct(self, sequence: ThresholdSequence) -> float:
+        """How much a sequence saves, in percent, to choose among sequences by.
+
+        Averaged over several limits of losses, most of them above the one that is allowed.
+        """
+        return self._saving_pct(sequence, _LIMITS)
+
+    def saving_pct(self, sequence: ThresholdSequence) -> float:
+        """Percent that a calibration is expected to save by this sequence."""
+        return self._saving_pct(sequence, (1.0,))
+
+    def _saving_pct(self, sequence: ThresholdSequence, limits: Sequence[float]) -> float:
+        n_thresholds = sequence.thresholds.size
+        share = n_thresholds if self.test.multiplicity == "finite-grid" else 1
+        sizes, which = np.unique(self.counted, return_inverse=True)
+        test = self.test
+        most = np.array(
+            [max_losses(int(n), test.alpha, test.delta / share, test.bound) for n in sizes]
+        )[which]
+        losses = self.draws @ sequence.block_losses.astype(np.float32)  # (n_draws, n_thresholds)
+        costs = np.append(sequence.costs, self.full_cost)  # the last is full thinking
+        found = []
+        for factor in limits:
+            limit = np.where(most < 0, -1.0, np.round(factor * most) + 0.5)[:, None]
+            if test.multiplicity == "fixed-sequence":
+                over = losses > limit
+                last = np.where(over.any(axis=1), over.argmax(axis=1), n_thresholds) - 1
+            else:
+                within = (losses <= limit)[:, ::-1]
+                last = np.where(within.any(axis=1), n_thresholds - 1 - within.argmax(axis=1), -1)
+            found.append(costs[last].mean())
+        return float(100 * (1 - np.mean(found) / self.full_cost))

@@ -1,0 +1,99 @@
+"""What a certified rule is expected to save, measured on the questions that certified it.
+
+They chose its threshold along the sequence, so an interval for that threshold alone would be too
+narrow.  The band here holds at all thresholds of the sequence at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stopadvisor.arrays import FloatArray
+from stopadvisor.assessment.choice import Settings
+from stopadvisor.certification.calibration import ExportedRule
+from stopadvisor.probes.grouping import group_numbers
+from stopadvisor.probes.outcomes import CalibrationQuestions
+from stopadvisor.rules.costs import full_counts
+from stopadvisor.rules.outcomes import Outcome, measure
+from stopadvisor.stats.bootstrap import resample_counts
+
+__all__ = ["Expectation", "expectation", "saving_band"]
+
+_RESAMPLES = 1000
+_MOST_BLOCKS = 1000
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """The exported rule on the calibration questions."""
+
+    outcome: Outcome
+    saving_band95: tuple[float, float]
+    """Of the net saving in percent; holds at every threshold of the sequence together."""
+
+
+def expectation(
+    rule: ExportedRule, entered: CalibrationQuestions, settings: Settings, *, seed: int
+) -> Expectation:
+    """Measure an exported rule on the calibration questions that entered its bound.
+
+    Parameters
+    ----------
+    seed : int
+        Of the bootstrap.
+    """
+    view = rule.scorer.view(entered)
+    curve = rule.scorer.curve(view, rule.order)
+    counts = rule.scorer.counts(view, settings.serving, cache_block=settings.cache_block)
+    costs = counts.weighed(settings.weights)
+    full = full_counts(entered).weighed(settings.weights)
+    index = rule.certificate.index
+    groups = group_numbers(entered)
+    n_blocks = min(int(groups.max()) + 1, _MOST_BLOCKS)
+    blocks = groups % n_blocks
+    band = saving_band(
+        curve.totals(costs, blocks, n_blocks),
+        np.bincount(blocks, full, n_blocks).astype(np.float64),
+        rng=np.random.default_rng(seed),
+    )
+    outcome = measure(rule.scorer, view, curve.stops(index), costs, full)
+    low, high = band[:, index]
+    return Expectation(outcome, (float(low), float(high)))
+
+
+def saving_band(
+    costs: FloatArray, full: FloatArray, *, rng: np.random.Generator, level: float = 0.95
+) -> FloatArray:
+    """Simultaneous band of the net saving along a sequence of thresholds.
+
+    Parameters
+    ----------
+    costs : ndarray of float, shape (n_blocks, n_thresholds)
+    full : ndarray of float, shape (n_blocks,)
+        Cost of full thinking.
+    level : float
+        Probability that the band holds the saving of every threshold.
+
+    Returns
+    -------
+    ndarray of float, shape (2, n_thresholds)
+        Lower and upper limit in percent.
+
+    Notes
+    -----
+    The largest of the studentised deviations over thresholds is resampled, blocks of questions
+    being drawn with replacement (Montiel Olea and Plagborg-Møller 2019, "Simultaneous confidence
+    bands").
+    """
+    counts = resample_counts(len(full), _RESAMPLES, rng=rng).astype(np.float64)
+    totals = counts @ full
+    resampled = 100 * (1 - (counts @ costs) / totals[:, None])  # (n_resamples, n_thresholds)
+    saving = 100 * (1 - costs.sum(axis=0) / full.sum())
+    error = resampled.std(axis=0, ddof=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        deviation = np.abs(resampled - saving) / error
+    largest = np.nan_to_num(deviation, posinf=0.0).max(axis=1)  # a constant saving cannot deviate
+    reach = float(np.quantile(largest, level)) * error
+    return np.stack([saving - reach, saving + reach])
