@@ -46,7 +46,7 @@ def refused_beforehand(choice: Choice, questions: ProbeTable) -> NotCertified | 
             np.zeros(sequence.thresholds.size, dtype=np.int64),
             n,
             alpha=settings.alpha,
-            delta=choice.sequence_delta,
+            delta=settings.delta,
             bound=settings.bound,
             multiplicity=settings.multiplicity,
         )
@@ -75,8 +75,9 @@ def without_figures(
     if choice is not None and settings.conditional:
         known = [risk / choice.full_accuracy for risk in known]
     expected = min(min(known, default=0.0), 0.999)
-    delta = settings.delta if choice is None else choice.sequence_delta
-    needed = labels_needed(settings.alpha, delta, expected_risk=expected, bound=settings.bound)
+    needed = labels_needed(
+        settings.alpha, settings.delta, expected_risk=expected, bound=settings.bound
+    )
     refusal = NotCertified(_FAILED, _in_all(needed, settings, choice), expected)
     tested = tuple((family, NotCertified("it failed", None)) for family, _ in calibration.tested)
     return replace(
