@@ -16,6 +16,7 @@ from stopadvisor.probes.table import NO_PROBE
 from stopadvisor.rules.costs import (
     PAPER_WEIGHTS,
     REGIMES,
+    Asking,
     Serving,
     Weights,
     full_counts,
@@ -27,12 +28,16 @@ from tests.populations import make_table, with_own_positions
 Counts = tuple[float, float, float]  # decoded, read from cache, prefilled
 
 
+EVERYWHERE = Asking()
+FIXED = Asking(before=False)
+
+
 def serve(
-    table: OpenQuestions, i: int, schedule: list[int], stop: int, serving: Serving, block: int
+    table: OpenQuestions, i: int, stop: int, serving: Serving, block: int, asking: Asking
 ) -> Counts:
     """Tokens of one question, one engine request after the other.
 
-    `stop` is a position in the schedule; its length means never.  Written from the table of
+    `stop` is a column of the table; their number means never.  Written from the table of
     serving costs, not from the code: a server holds the keys and values of everything it has been
     sent and has decoded, but for the last decoded token; only whole blocks of a prefix are found
     again, and at least the last token of a request is computed.
@@ -52,10 +57,22 @@ def serve(
 
     position = 0  # thinking tokens written
     started = False  # whether the thinking request has been sent
-    for k, column in enumerate(schedule):
+    for column in range(table.n_checkpoints):
         budget = int(table.positions[i, column])
         if budget == NO_PROBE or budget >= length:
             break  # the trace ends by itself before this probe, or there is none
+        if not asking.before and column != stop:
+            continue  # thinking simply goes on
+        if not is_asked(table, budget, asking):
+            # Thinking is closed here, and the visible answer is written: nobody is asked.
+            if not started and (serving == "kv-fork" or budget > 0):
+                send(prompt, 0)
+                started = True
+            decoded += budget - position
+            if serving != "kv-fork":
+                send(prompt + budget, prompt + budget - 1 if started else 0)
+            assert table.visible_tokens is not None
+            return decoded + float(table.visible_tokens[i, column]), cached, prefilled
         if not started and (serving in ("kv-fork", "overlap") or budget > 0):
             send(prompt, 0)
             started = True
@@ -68,7 +85,7 @@ def serve(
         else:
             send(here + suffix, here - 1 if started else 0)
         decoded += answer
-        if k == stop:
+        if column == stop:
             if serving == "overlap":
                 decoded += min(answer, last - budget)  # thinking ran on meanwhile
             if table.visible_tokens is not None:
@@ -76,7 +93,7 @@ def serve(
                     send(here, here - 1)
                 decoded += float(table.visible_tokens[i, column])
             return decoded, cached, prefilled
-        is_reply = not natural and k == len(schedule) - 1
+        is_reply = not natural and column == table.n_checkpoints - 1
         if is_reply:
             return decoded, cached, prefilled
         if serving in ("prefix-cache", "black-box"):
@@ -93,16 +110,39 @@ def serve(
     return decoded, cached, prefilled
 
 
+def is_asked(table: OpenQuestions, position: int, asking: Asking) -> bool:
+    """Whether an answer is forced where the rule may stop; a visible one makes some needless."""
+    if table.on_stop == "probe":
+        return True
+    return asking.before and position != asking.stop_at
+
+
 def with_visible(table: OpenQuestions, correct: Any, tokens: Any) -> OpenQuestions:
     """The same questions with visible answers."""
     outcomes = replace(table.outcomes, visible_correct=correct)
     return OpenQuestions.of(replace(table.observations, visible_tokens=tokens), outcomes)
 
 
+def stopped_at(table: OpenQuestions, last: int) -> OpenQuestions:
+    """The same probes, moved: none beyond `last`, and one at it for who still thinks there."""
+    positions = np.full(table.positions.shape, NO_PROBE)
+    for i, row in enumerate(table.positions.tolist()):
+        kept = [p for p in row if NO_PROBE < p < last][: table.n_checkpoints - 1]
+        positions[i, : len(kept) + 1] = [*kept, last]
+    return replace(table, positions=positions)
+
+
+def places(table: OpenQuestions, i: int, asking: Asking) -> list[int]:
+    """Columns at which a question may stop; their number, never, where it may go on to its end."""
+    live = np.flatnonzero(table.live[i]).tolist()
+    never = asking.stop_at is None or int(table.trace_tokens[i]) <= asking.stop_at
+    return [*live, table.n_checkpoints] if never else live
+
+
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[OpenQuestions, list[int]]:
+def cases(draw: st.DrawFn) -> tuple[OpenQuestions, Asking]:
     """A few questions, on a small grid or at positions of their own, with every way of ending; and
-    a schedule."""
+    where they are asked."""
     first = draw(st.sampled_from([0, 5]))
     budgets = np.cumsum([first, *draw(st.lists(st.integers(1, 20), min_size=1, max_size=4))])
     n, m = draw(st.integers(1, 4)), budgets.size
@@ -132,23 +172,31 @@ def cases(draw: st.DrawFn) -> tuple[OpenQuestions, list[int]]:
     columns = draw(st.sets(st.integers(0, m - 1), min_size=1))
     if not natural:
         columns = columns | {m - 1}
-    return table, sorted(columns)
+    table = table.select(sorted(columns))
+    if not draw(st.booleans()):
+        return table, draw(st.sampled_from([EVERYWHERE, FIXED]))
+    if natural:
+        last = int(
+            draw(st.sampled_from(sorted({*table.positions.ravel().tolist()} - {NO_PROBE}) or [9]))
+        )
+        if not table.is_grid or last != table.positions[0, -1]:
+            table = stopped_at(table, last)
+        return table, Asking(draw(st.booleans()), last)
+    return table, EVERYWHERE
 
 
 @pytest.mark.parametrize("serving", REGIMES)
 @settings(max_examples=120)
 @given(case=cases(), block=st.sampled_from([1, 4, 16]))
 def test_equals_the_server_walked_through(
-    serving: Serving, case: tuple[OpenQuestions, list[int]], block: int
+    serving: Serving, case: tuple[OpenQuestions, Asking], block: int
 ) -> None:
-    table, schedule = case
-    found = stopped_counts(table, schedule, serving, cache_block=block)
-    live = ~table.ended[:, schedule]
+    table, asking = case
+    found = stopped_counts(table, serving, cache_block=block, asking=asking)
     for i in range(table.n_questions):
-        places = [*np.flatnonzero(live[i]).tolist(), len(schedule)]
-        for stop in places:
+        for stop in places(table, i, asking):
             got = tuple(float(a[i, stop]) for a in (found.decoded, found.cached, found.prefilled))
-            assert got == serve(table, i, schedule, stop, serving, block), (i, stop)
+            assert got == serve(table, i, stop, serving, block, asking), (i, stop)
 
 
 def one_question(**changes: Any) -> OpenQuestions:
@@ -183,7 +231,7 @@ def one_question(**changes: Any) -> OpenQuestions:
     ],
 )
 def test_one_question_by_hand(serving: Serving, stopped: Counts, never: Counts) -> None:
-    found = stopped_counts(one_question(), [0, 1, 2], serving)
+    found = stopped_counts(one_question(), serving)
     arrays = (found.decoded, found.cached, found.prefilled)
     assert tuple(float(a[0, 1]) for a in arrays) == stopped
     assert tuple(float(a[0, 3]) for a in arrays) == never
@@ -202,17 +250,42 @@ def test_one_question_by_hand(serving: Serving, stopped: Counts, never: Counts) 
 def test_a_visible_answer_is_one_request_more(serving: Serving, stopped: Counts) -> None:
     bare = one_question()
     table = with_visible(bare, np.array([[False, True, True]]), np.array([[8.0, 9.0, 10.0]]))
-    found, without = (stopped_counts(t, [0, 1, 2], serving) for t in (table, bare))
+    found, without = (stopped_counts(t, serving) for t in (table, bare))
     arrays = (found.decoded, found.cached, found.prefilled)
     assert tuple(float(a[0, 1]) for a in arrays) == stopped
     never = (without.decoded, without.cached, without.prefilled)
     assert [float(a[0, 3]) for a in arrays] == [float(a[0, 3]) for a in never]
 
 
+@pytest.mark.parametrize(
+    ("serving", "forced", "visible"),
+    [
+        # Stopped at 50 without a probe before: the prompt, 50 thinking tokens, and then closer and
+        # cue of 4 and a forced answer of 5, or a visible one of 9.
+        ("kv-fork", (50 + 5, 0, 100 + 4), (50 + 9, 0, 100)),
+        ("prefix-cache", (50 + 5, 144, 100 + 10), (50 + 9, 144, 100 + 6)),
+        ("black-box", (50 + 5, 0, 100 + 154), (50 + 9, 0, 100 + 150)),
+        ("overlap", (50 + 5 + 5, 144, 100 + 10), (50 + 9, 144, 100 + 6)),
+    ],
+)
+def test_a_fixed_budget_asks_nothing_on_its_way(
+    serving: Serving, forced: Counts, visible: Counts
+) -> None:
+    bare = one_question()
+    table = with_visible(bare, np.array([[False, True, True]]), np.array([[8.0, 9.0, 10.0]]))
+    for questions, expected in ((bare, forced), (table, visible)):
+        found = stopped_counts(questions, serving, asking=FIXED)
+        arrays = (found.decoded, found.cached, found.prefilled)
+        assert tuple(float(a[0, 1]) for a in arrays) == expected
+        full = full_counts(questions)
+        never = (full.decoded, full.cached, full.prefilled)
+        assert [float(a[0, 3]) for a in arrays] == [float(a[0]) for a in never]
+
+
 def test_a_question_that_ends_at_once_still_pays_for_its_prompt() -> None:
     table = one_question(trace_tokens=np.array([0]))
     for serving in REGIMES:
-        found = stopped_counts(table, [0, 1, 2], serving)
+        found = stopped_counts(table, serving)
         assert float(found.prefilled[0, -1]) == 100
         assert float(found.decoded[0, -1]) == 20
 
@@ -228,13 +301,13 @@ def test_full_thinking_has_no_probe() -> None:
 def test_under_the_last_checkpoint_never_stopping_is_stopping_at_the_last() -> None:
     cut = one_question(natural_tokens=None, reference="last-checkpoint")
     for serving in REGIMES:
-        found = stopped_counts(cut, [0, 1, 2], serving)
+        found = stopped_counts(cut, serving)
         for array in (found.decoded, found.cached, found.prefilled):
             assert array[0, 2] == array[0, 3]
 
 
 def test_weights_are_prices() -> None:
-    counts = stopped_counts(one_question(), [0, 1, 2], "prefix-cache")
+    counts = stopped_counts(one_question(), "prefix-cache")
     money = Weights(3.0, 0.3, 15.0, "money per million tokens")
     assert counts.weighed(money)[0, 1] == pytest.approx(15 * 58 + 0.3 * 240 + 3 * 118)
     assert counts.weighed(PAPER_WEIGHTS)[0, 1] == pytest.approx(58 + 0.1 * 240 + 118)
@@ -245,20 +318,17 @@ def test_more_probes_never_cost_less(seed: int) -> None:
     rng = np.random.default_rng(seed)
     table = one_question(trace_tokens=rng.integers(1, 150, 1))
     for serving in REGIMES:
-        few = stopped_counts(table, [1], serving).weighed(PAPER_WEIGHTS)[0, -1]
-        many = stopped_counts(table, [1, 2], serving).weighed(PAPER_WEIGHTS)[0, -1]
+        few = stopped_counts(table.select([1]), serving).weighed(PAPER_WEIGHTS)[0, -1]
+        many = stopped_counts(table.select([1, 2]), serving).weighed(PAPER_WEIGHTS)[0, -1]
         assert many >= few
         assert few >= full_counts(table).weighed(PAPER_WEIGHTS)[0]
 
 
 def test_impossible_requests_are_refused() -> None:
     with pytest.raises(CalibrationError, match="serving must be one of"):
-        stopped_counts(one_question(), [0], "telepathy")  # type: ignore[arg-type]
+        stopped_counts(one_question(), "telepathy")  # type: ignore[arg-type]
     with pytest.raises(CalibrationError, match="cache block"):
-        stopped_counts(one_question(), [0], "prefix-cache", cache_block=0)
-    cut = one_question(natural_tokens=None, reference="last-checkpoint")
-    with pytest.raises(CalibrationError, match="must end with the last checkpoint"):
-        stopped_counts(cut, [0, 1], "kv-fork")
+        stopped_counts(one_question(), "prefix-cache", cache_block=0)
     for values in ((-1.0, 0.0, 1.0), (0.0, 0.0, 0.0), (float("nan"), 0.0, 1.0)):
         with pytest.raises(CalibrationError, match="weights must be finite"):
             Weights(*values, unit="x")

@@ -11,23 +11,29 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from stopadvisor.errors import ProbeError
-from stopadvisor.rules.drift import feature_drift, holm, question_features
+from stopadvisor.rules.drift import (
+    DRIFT_FEATURES,
+    drift_features,
+    feature_drift,
+    holm,
+    question_features,
+)
 from stopadvisor.rules.features import FEATURES, feature_array
-from tests.populations import POPULATIONS
+from tests.populations import POPULATIONS, with_own_positions
 
 MIXED = POPULATIONS[0]
 SCHEDULE = (0, 3, 6, 9)
 
 
 def sample(n: int, rng: np.random.Generator) -> np.ndarray:
-    return question_features(MIXED.draw(n, rng), SCHEDULE)
+    return question_features(MIXED.draw(n, rng).select(SCHEDULE))
 
 
 def test_distances_are_scipys(rng: np.random.Generator) -> None:
     before, after = sample(60, rng), sample(45, rng)  # with ties: votes, runs, positions
     found = feature_drift(before, after, permutations=1, rng=rng)
     for k, row in enumerate(found):
-        assert row.feature == FEATURES[k]
+        assert row.feature == DRIFT_FEATURES[k]
         expected = stats.ks_2samp(before[:, k].round(12), after[:, k].round(12)).statistic
         assert row.distance == pytest.approx(expected)
 
@@ -36,7 +42,7 @@ def test_p_values_are_those_of_a_permutation_test(rng: np.random.Generator) -> N
     before, after = sample(30, rng), sample(25, rng) + 0.05
     found = feature_drift(before, after, permutations=2000, rng=rng)
     pooled = np.concatenate([before, after])
-    k = FEATURES.index("answer_entropy")
+    k = DRIFT_FEATURES.index("answer_entropy")
 
     def distance(rows: np.ndarray) -> float:
         return float(stats.ks_2samp(pooled[rows[:30], k], pooled[rows[30:], k]).statistic)
@@ -49,11 +55,36 @@ def test_p_values_are_those_of_a_permutation_test(rng: np.random.Generator) -> N
 def test_features_are_means_over_live_checkpoints(rng: np.random.Generator) -> None:
     table = MIXED.draw(40, rng)
     ends_at_once = replace(table, trace_tokens=np.where(np.arange(40) == 7, 0, table.trace_tokens))
-    found = question_features(ends_at_once, SCHEDULE)
-    assert found.shape == (39, len(FEATURES))
-    whole = feature_array(table, SCHEDULE)
-    live = [j for j, column in enumerate(SCHEDULE) if not table.ended[3, column]]
-    assert found[3] == pytest.approx(whole[3, live].mean(axis=0))
+    for names in (DRIFT_FEATURES, FEATURES):
+        found = question_features(ends_at_once.select(SCHEDULE), names)
+        assert found.shape == (39, len(names))
+        whole = feature_array(table.select(SCHEDULE), names=names)
+        live = [j for j, column in enumerate(SCHEDULE) if not table.ended[3, column]]
+        assert found[3] == pytest.approx(whole[3, live].mean(axis=0))
+
+
+def test_each_question_counts_its_own_probes(rng: np.random.Generator) -> None:
+    table = with_own_positions(MIXED.draw(30, rng), rng)
+    found = question_features(table)
+    kept = np.flatnonzero(table.live.any(axis=1))
+    assert len(found) == kept.size < 30
+    for row, i in zip(found, kept.tolist(), strict=True):
+        live = np.flatnonzero(table.live[i])
+        assert row[0] == pytest.approx(table.positions[i, live].mean())
+        assert row[1] == pytest.approx(table.mean_logprob[i, live].mean())
+
+
+def test_what_was_not_recorded_counts_as_nothing(rng: np.random.Generator) -> None:
+    table = MIXED.draw(20, rng)
+    silent = replace(table, mean_logprob=np.full(table.mean_logprob.shape, np.nan))
+    found = question_features(silent)
+    assert np.isfinite(found).all()
+    assert (found[:, DRIFT_FEATURES.index("answer_logprob")] == 0).all()
+
+
+def test_a_policys_schema_says_which_features_it_stores() -> None:
+    assert drift_features(1) == FEATURES
+    assert drift_features(2) == DRIFT_FEATURES
 
 
 def test_holm_by_hand() -> None:
@@ -85,7 +116,7 @@ def test_without_drift_alarms_are_rare(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("feature", ["answer_entropy", "marker_density", "vote_share"])
 def test_a_real_shift_is_seen_where_it_is(feature: str, rng: np.random.Generator) -> None:
     before, after = sample(200, rng), sample(150, rng)
-    k = FEATURES.index(feature)
+    k = DRIFT_FEATURES.index(feature)
     after[:, k] += 0.8 * before[:, k].std()
     found = feature_drift(before, after, rng=rng)
     assert found[k].adjusted_p < 0.05
@@ -103,7 +134,7 @@ def test_large_samples_are_drawn_from(rng: np.random.Generator) -> None:
 def test_nothing_to_compare(rng: np.random.Generator) -> None:
     rows = sample(5, rng)
     assert feature_drift(rows, rows[:0], rng=rng) == ()
-    with pytest.raises(ProbeError, match="8 features"):
+    with pytest.raises(ProbeError, match="7 features"):
         feature_drift(rows[:, :3], rows, rng=rng)
 
 

@@ -10,15 +10,17 @@ import pytest
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.simulation import PRESETS
 from stopadvisor.rules.outcomes import BlindStopping, blind_stopping
+from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.rules.scorer import Scorer
 
 UNSOLVED = PRESETS["unsolved"]
 COLUMNS = (0, 3, 6)
-SCORER = Scorer("confidence", COLUMNS, None)
+SCORER = Scorer("confidence", GridSchedule(tuple(UNSOLVED.budgets[c] for c in COLUMNS)), None)
 
 
 def drawn(n: int, seed: int) -> OpenQuestions:
-    return UNSOLVED.draw(n, np.random.default_rng(seed))
+    """Questions at the probes that the rule makes."""
+    return SCORER.view(UNSOLVED.draw(n, np.random.default_rng(seed)))
 
 
 def by_confidence(table: OpenQuestions, threshold: float) -> np.ndarray:

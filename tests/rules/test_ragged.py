@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from stopadvisor.assessment.choice import Settings, choose
-from stopadvisor.assessment.sequences import candidate_schedules
-from stopadvisor.errors import ProbeError
+from stopadvisor.errors import CalibrationError, ProbeError
 from stopadvisor.paper.protocol import PaperSetting
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import PAPER_WEIGHTS, serving_costs
-from stopadvisor.rules.drift import question_features
 from stopadvisor.rules.features import feature_array
 from stopadvisor.rules.outcomes import measure_rule
+from stopadvisor.rules.schedules import MarkerSchedule, grid_view
 from stopadvisor.rules.scorer import Scorer
 from tests.populations import FREE_FORM, with_own_positions
 
@@ -77,12 +78,16 @@ def test_live_probes_and_features_are_those_of_each_question(schedule: list[int]
 
 @pytest.mark.parametrize("family", ["confidence", "run-stability", "confidence-leap"])
 def test_stops_losses_and_savings_are_those_of_each_question(family: str) -> None:
+    # At markers, without a gap between them: at every probe that there is.
     table, schedule = draw(60, 3), list(range(10))
-    scorer = Scorer(family, tuple(schedule), None)
-    scores = scorer.scores(table)
+    table = replace(table, marker_positions=table.positions)
+    scorer = Scorer(family, MarkerSchedule(0, 10), None)
+    view = scorer.view(table)
+    assert np.array_equal(view.live, table.live)
+    scores = scorer.scores(view)
     threshold = float(np.quantile(scores[table.live], 0.6))
-    stops = scorer.curve(table, np.array([threshold])).stops(0)
-    lost = scorer.losses(table)
+    stops = scorer.curve(view, np.array([threshold])).stops(0)
+    lost = scorer.losses(view)
     losses = correct = 0
     decoded = full = 0.0
     assert table.natural_correct is not None
@@ -113,7 +118,7 @@ def test_stops_losses_and_savings_are_those_of_each_question(family: str) -> Non
     )
     assert (outcome.losses, outcome.correct) == (losses, correct)
     assert outcome.total_saving_pct == pytest.approx(100 * (1 - decoded / full))
-    row = serving_costs(table, schedule, stops, PAPER_WEIGHTS)[0]
+    row = serving_costs(view, stops, PAPER_WEIGHTS)[0]
     assert row.saving_pct == pytest.approx(outcome.total_saving_pct)
 
 
@@ -143,8 +148,7 @@ def test_what_takes_a_grid_says_so() -> None:
         table.with_reference("last-checkpoint")
     with pytest.raises(ProbeError, match="one grid"):
         PaperSetting.build(table)
-    assert candidate_schedules(table) == (tuple(range(10)),)
-    with pytest.raises(ProbeError, match="one grid"):
+    with pytest.raises(ProbeError, match="no position in common"):
+        grid_view(table)
+    with pytest.raises(CalibrationError, match="no family can be measured"):
         choose(table.as_fit(), 100, Settings(families=("learned", "confidence")))
-    with pytest.raises(ProbeError, match="one grid"):
-        question_features(table, range(10))

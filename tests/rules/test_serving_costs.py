@@ -14,40 +14,44 @@ from stopadvisor.rules.costs import (
     MONEY,
     PAPER_WEIGHTS,
     REGIMES,
+    Asking,
     Weights,
     full_counts,
     serving_costs,
 )
-from tests.rules.test_costs import cases, one_question, serve
+from tests.rules.test_costs import cases, is_asked, one_question, places, serve
 
 PRICES = Weights(0.5, 0.05, 2.0, MONEY)
 
 
-def some_stops(table: OpenQuestions, schedule: list[int], seed: int) -> np.ndarray:
-    """A live checkpoint, or never, for each question."""
+def some_stops(table: OpenQuestions, asking: Asking, seed: int) -> np.ndarray:
+    """A place to stop at, or never, for each question."""
     rng = np.random.default_rng(seed)
-    live = ~table.ended[:, schedule]
-    places = [[*np.flatnonzero(row).tolist(), len(schedule)] for row in live]
-    return np.array([rng.choice(row) for row in places])
+    return np.array([rng.choice(places(table, i, asking)) for i in range(table.n_questions)])
+
+
+def probes_of(table: OpenQuestions, i: int, stop: int, asking: Asking) -> int:
+    """Answers that are forced from one question until it stops."""
+    live = [p for p in table.positions[i, : stop + 1].tolist() if -1 < p < table.trace_tokens[i]]
+    if not asking.before:
+        live = live[-1:] if stop < table.n_checkpoints else []
+    return sum(is_asked(table, p, asking) for p in live)
 
 
 @given(cases(), st.integers(0, 2**32 - 1), st.sampled_from([1, 4, 16]))
 def test_means_are_those_of_the_server_walked_through(
-    case: tuple[OpenQuestions, list[int]], seed: int, block: int
+    case: tuple[OpenQuestions, Asking], seed: int, block: int
 ) -> None:
-    table, schedule = case
-    stops = some_stops(table, schedule, seed)
-    probes = sum(
-        sum(-1 < table.positions[i, c] < table.trace_tokens[i] for c in schedule[: stops[i] + 1])
-        for i in range(table.n_questions)
-    )
+    table, asking = case
+    stops = some_stops(table, asking, seed)
+    probes = sum(probes_of(table, i, stop, asking) for i, stop in enumerate(stops.tolist()))
     full = float(full_counts(table).weighed(PRICES).mean())
-    found = serving_costs(table, schedule, stops, PRICES, cache_block=block)
+    found = serving_costs(table, stops, PRICES, cache_block=block, asking=asking)
     assert [row.serving for row in found] == list(REGIMES)
     for row in found:
         walked = np.mean(
             [
-                serve(table, i, schedule, int(stop), row.serving, block)
+                serve(table, i, int(stop), row.serving, block, asking)
                 for i, stop in enumerate(stops)
             ],
             axis=0,
@@ -63,32 +67,34 @@ def test_means_are_those_of_the_server_walked_through(
 
 
 @given(cases(), st.integers(0, 2**32 - 1))
-def test_at_break_even_nothing_is_saved(case: tuple[OpenQuestions, list[int]], seed: int) -> None:
-    table, schedule = case
-    stops = some_stops(table, schedule, seed)
+def test_at_break_even_nothing_is_saved(case: tuple[OpenQuestions, Asking], seed: int) -> None:
+    table, asking = case
+    stops = some_stops(table, asking, seed)
     # The same stops if nobody had to ask: thinking up to them, and the visible answer if never.
     bare = 0.0
     for i, stop in enumerate(stops):
         bare += 0.5 * table.prompt_tokens[i]
-        if stop < len(schedule):
-            bare += 2 * table.positions[i, schedule[stop]]
+        if stop < table.n_checkpoints:
+            bare += 2 * table.positions[i, stop]
             if table.visible_tokens is not None:
-                bare += 2 * table.visible_tokens[i, schedule[stop]]
+                bare += 2 * table.visible_tokens[i, stop]
         else:
             bare += 2 * full_counts(table).decoded[i]
     bare /= table.n_questions
-    for row in serving_costs(table, schedule, stops, PRICES):
+    for row in serving_costs(table, stops, PRICES, asking=asking):
         if row.break_even_cached is None:
             assert row.cached == 0 or row.cost - 0.05 * row.cached >= row.full_cost
         else:
             dearer = replace(PRICES, cached=row.break_even_cached)
             again = next(
-                r for r in serving_costs(table, schedule, stops, dearer) if r.serving == row.serving
+                r
+                for r in serving_costs(table, stops, dearer, asking=asking)
+                if r.serving == row.serving
             )
             assert again.saving_pct == pytest.approx(0, abs=1e-6)
             assert (row.break_even_cached > 0.05) == (row.saving_pct > 0)
         if row.break_even_probes is None:
-            assert row.cost <= bare + 1e-9 or row.full_cost <= bare + 1e-9
+            assert row.probes == 0 or min(row.cost, row.full_cost) <= bare + 1e-9
         else:
             price_of_one = (row.cost - bare) / row.probes
             assert bare + row.break_even_probes * price_of_one == pytest.approx(row.full_cost)
@@ -99,17 +105,17 @@ def test_at_break_even_nothing_is_saved(case: tuple[OpenQuestions, list[int]], s
 def test_by_hand() -> None:
     # P = 100, s = 4, budgets 0/50/80, T = 120, probes of 3/5/7 tokens, natural answer of 20,
     # stopped at 50: thinking alone costs 100 + 50, full 100 + 140, two probes 3 + 5 + 2 · 4.
-    (row, *_) = serving_costs(one_question(), [0, 1, 2], np.array([1]), PAPER_WEIGHTS)
+    (row, *_) = serving_costs(one_question(), np.array([1]), PAPER_WEIGHTS)
     assert (row.cost, row.full_cost, row.probes) == (166, 240, 2)
     assert row.break_even_probes == pytest.approx(2 * 90 / 16)
     assert (row.break_even_cached, row.money_per_1000) == (None, None)
     # From the prefix cache: 240 read, 58 decoded, 118 computed anew.
-    cached = serving_costs(one_question(), [0, 1, 2], np.array([1]), PAPER_WEIGHTS)[1]
+    cached = serving_costs(one_question(), np.array([1]), PAPER_WEIGHTS)[1]
     assert cached.break_even_cached == pytest.approx((240 - 58 - 118) / 240)
 
 
 def test_full_thinking_throughout_has_no_break_even() -> None:
     short = one_question(trace_tokens=np.array([0]))
-    for row in serving_costs(short, [0, 1, 2], np.array([3]), PRICES):
+    for row in serving_costs(short, np.array([3]), PRICES):
         assert (row.probes, row.break_even_probes, row.break_even_cached) == (0, None, None)
         assert row.saving_pct == pytest.approx(0)
