@@ -5,26 +5,27 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from stopadvisor.policy.stepper import Stepper, StopRule
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.table import EMPTY_ANSWER, ProbeTable
 from stopadvisor.rules.boosting import BoostedModel
+from stopadvisor.rules.schedules import GridSchedule, Schedule
+from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import LinearModel
 
 __all__ = ["replayed", "rule_of", "stops"]
 
 
 def rule_of(
-    table: ProbeTable,
-    family: str,
-    schedule: tuple[int, ...],
-    model: LinearModel | BoostedModel | None,
-    threshold: float,
+    schedule: Schedule, family: str, model: LinearModel | BoostedModel | None, threshold: float
 ) -> StopRule:
     """The stepper's rule for a scorer and a threshold on the linear scale."""
     content: dict[str, Any] = {
         "family": family,
         "features": list(model.features) if model else [],
-        "budgets": table.budgets[list(schedule)].tolist(),
+        "budgets": list(schedule.positions) if isinstance(schedule, GridSchedule) else [],
+        "trigger": schedule.trigger(),
         "decision_threshold": threshold,
         "task": "exact",
         "intercept": model.intercept if model else None,
@@ -32,6 +33,8 @@ def rule_of(
         "scale": [],
         "coef": [],
     }
+    if not isinstance(schedule, GridSchedule):
+        content["trigger"]["markers"] = [[0]]  # ids are for who looks for markers, not for scores
     if isinstance(model, LinearModel):
         content |= {
             "mean": list(model.mean),
@@ -49,22 +52,22 @@ def rule_of(
     return StopRule.from_content(content)
 
 
-def _walk(table: ProbeTable, rule: StopRule, schedule: tuple[int, ...], i: int) -> list[float]:
-    stepper, scores = Stepper(rule), []
-    for j in schedule:
-        if table.trace_tokens[i] <= table.budgets[j]:
-            break  # the trace is over: production would not probe
+def _walk(view: ProbeTable, rule: StopRule, i: int) -> list[tuple[float, bool]]:
+    """Score and decision at each probe of a question, until it stops."""
+    stepper, found = Stepper(rule), []
+    for j in np.flatnonzero(view.live[i]).tolist():  # where the trace is over nobody would probe
+        code = int(view.answer_codes[i, j])
         decision = stepper.observe(
-            think_tokens=int(table.think_tokens[i, j]),
-            normalized=str(table.answer_codes[i, j]),
-            mean_logprob=float(table.mean_logprob[i, j]),
-            mean_entropy=float(table.mean_entropy[i, j]),
-            markers=float(table.markers[i, j]),
+            think_tokens=int(view.think_tokens[i, j]),
+            normalized="" if code == EMPTY_ANSWER else str(code),
+            mean_logprob=float(view.mean_logprob[i, j]),
+            mean_entropy=float(view.mean_entropy[i, j]),
+            markers=float(view.markers[i, j]),
         )
-        scores.append(decision.score)
+        found.append((decision.score, decision.stop))
         if decision.stop:
             break
-    return scores
+    return found
 
 
 def replayed(
@@ -73,23 +76,15 @@ def replayed(
     schedule: tuple[int, ...],
     model: LinearModel | BoostedModel | None,
 ) -> list[list[float]]:
-    """Scores of every live checkpoint, by a rule that never stops."""
-    rule = rule_of(table, family, schedule, model, math.inf)
-    return [_walk(table, rule, schedule, i) for i in range(table.n_questions)]
+    """Scores of every live checkpoint among some columns, by a rule that never stops."""
+    view = table.select(schedule)
+    rule = rule_of(GridSchedule(tuple(view.budgets.tolist())), family, model, math.inf)
+    return [[score for score, _ in _walk(view, rule, i)] for i in range(view.n_questions)]
 
 
-def stops(
-    table: ProbeTable,
-    family: str,
-    schedule: tuple[int, ...],
-    model: LinearModel | BoostedModel | None,
-    threshold: float,
-) -> list[int]:
-    """Where each question stops; the length of the schedule means never."""
-    rule = rule_of(table, family, schedule, model, threshold)
-    found = []
-    for i in range(table.n_questions):
-        scores = _walk(table, rule, schedule, i)
-        hit = bool(scores) and scores[-1] >= threshold
-        found.append(len(scores) - 1 if hit else len(schedule))
-    return found
+def stops(table: ProbeTable, scorer: Scorer, threshold: float) -> list[int]:
+    """Column of the scorer's view at which each question stops; their number means never."""
+    view = scorer.view(table)
+    rule = rule_of(scorer.schedule, scorer.family, scorer.model, threshold)
+    walks = [_walk(view, rule, i) for i in range(view.n_questions)]
+    return [len(walk) - 1 if walk and walk[-1][1] else view.n_checkpoints for walk in walks]

@@ -1,8 +1,10 @@
-"""Candidate rules on fit questions."""
+"""Rules on fit questions: folds, scores that no own label reaches, thresholds, sums, resamples."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,26 +13,38 @@ from hypothesis import strategies as st
 
 from stopadvisor.assessment import sequences
 from stopadvisor.assessment.sequences import (
+    FULL_FEATURES,
+    MOST_THRESHOLDS,
+    SHORT_FEATURES,
     FitData,
+    ScoredRule,
     ThresholdSequence,
-    build_sequence,
-    candidate_schedules,
+    score,
+    score_learned,
+    sequence_of,
 )
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.grouping import group_numbers
 from stopadvisor.probes.outcomes import OpenQuestions
-from stopadvisor.probes.simulation import Population
 from stopadvisor.rules.boosting import BoostedModel
 from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts, stopped_counts
-from stopadvisor.rules.families import LEARNED_FAMILIES, SCALAR_FAMILIES
+from stopadvisor.rules.families import AGREEMENT_FAMILIES, FIXED_BUDGET, SCALAR_FAMILIES
+from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule, Schedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import StopCurve
-from tests.populations import POPULATIONS, regraded
+from tests.populations import POPULATIONS, regraded, with_own_positions
 from tests.replay import stops
 
 FREE_FORM = POPULATIONS[3]
-FAMILIES = (*LEARNED_FAMILIES, *SCALAR_FAMILIES)
-EVERY = tuple(range(10))
+LEARNED = ("learned", "learned-keeps", "learned-boosted")
+FAMILIES = (*LEARNED, *SCALAR_FAMILIES, *AGREEMENT_FAMILIES)
+BUDGETS = FREE_FORM.budgets
+EVERY = GridSchedule(BUDGETS)
+
+
+def at(*columns: int, stop_at: int | None = None) -> GridSchedule:
+    """The schedule of some of the budgets."""
+    return GridSchedule(tuple(BUDGETS[c] for c in columns), stop_at)
 
 
 def draw(n: int, seed: int) -> OpenQuestions:
@@ -47,32 +61,16 @@ def data(table: OpenQuestions, most_blocks: int = 1000) -> FitData:
     )
 
 
-def sequence(fit: FitData, family: str, schedule: tuple[int, ...] = EVERY) -> ThresholdSequence:
-    found = build_sequence(fit, family, schedule)
-    assert found is not None
-    return found
+def sequence(fit: FitData, family: str, schedule: Schedule = EVERY) -> ThresholdSequence:
+    rule = score(fit, family, schedule)
+    assert rule is not None
+    return sequence_of(fit, rule)
 
 
-# --- Schedules ------------------------------------------------------------------------------------
-
-
-@given(st.integers(1, 14), st.booleans())
-def test_schedules_are_increasing_sub_grids_from_all_down_to_two(m: int, natural: bool) -> None:
-    law = Population({"beneficial": 1.0}, budgets=tuple(range(0, 1400, 100)))
-    small = law.draw(3, np.random.default_rng(0)).select(range(m))
-    if not natural:
-        small = small.with_reference("last-checkpoint")
-    found = candidate_schedules(small)
-    assert found[0] == tuple(range(m))
-    assert len(set(found)) == len(found)
-    for schedule in found:
-        assert list(schedule) == sorted(set(schedule))
-        assert 0 <= schedule[0] <= schedule[-1] < m
-        assert len(schedule) >= min(2, m)
-        if not natural:
-            assert schedule[-1] == m - 1
-    if m >= 4:
-        assert min(map(len, found)) == 2
+def with_markers(table: OpenQuestions, seed: int) -> OpenQuestions:
+    """The same probes, at markers of each question's own."""
+    own = with_own_positions(table, np.random.default_rng(seed))
+    return replace(own, marker_positions=own.positions)
 
 
 # --- Fit data -------------------------------------------------------------------------------------
@@ -89,6 +87,7 @@ def test_groups_share_fold_and_block() -> None:
             by_group.setdefault(group, set()).add(value)
         assert all(len(v) == 1 for v in by_group.values())
     assert fit.n_blocks == 14
+    assert fit.block_sizes.tolist() == [3] * 13 + [1]
     assert data(table, most_blocks=5).n_blocks == 5
 
 
@@ -97,89 +96,167 @@ def test_fewer_groups_than_folds_are_refused() -> None:
         data(draw(4, 0))
 
 
+def test_a_view_is_made_once() -> None:
+    fit = data(draw(10, 0))
+    assert fit.view(at(1, 4)) is fit.view(at(1, 4))
+    assert fit.view(at(1, 4)).budgets.tolist() == [BUDGETS[1], BUDGETS[4]]
+
+
 # --- Sequences ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("schedule", [EVERY, (1, 4, 9)])
+def check_sums(table: OpenQuestions, found: ThresholdSequence) -> None:
+    """Compare losses and costs with sums over questions, at three thresholds."""
+    assert (np.diff(found.thresholds) < 0).all()
+    scorer, view = found.scorer, found.view
+    costs = stopped_counts(view, "kv-fork", asking=scorer.asking).weighed(PAPER_WEIGHTS)
+    for index in (0, found.thresholds.size // 2, found.thresholds.size - 1):
+        lost = cost = 0.0
+        for i, stop in enumerate(found.curve.stops(index).tolist()):
+            cost += costs[i, stop]
+            if stop < view.n_checkpoints:
+                assert view.live[i, stop]
+                column = table.positions[i].tolist().index(view.positions[i, stop])
+                lost += table.full_correct[i] and not table.correct[i, column]
+        assert found.losses[index] == lost
+        assert found.costs[index] == pytest.approx(cost)
+    assert np.allclose(found.block_losses.sum(axis=0), found.losses)
+    assert np.allclose(found.block_costs.sum(axis=0), found.costs)
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, FIXED_BUDGET])
+@pytest.mark.parametrize(
+    "schedule", [EVERY, at(1, 4, 9), at(1, 4, 7, stop_at=BUDGETS[7])], ids=["all", "some", "ending"]
+)
 def test_losses_and_costs_are_sums_over_out_of_fold_stops(
-    family: str, schedule: tuple[int, ...]
+    family: str, schedule: GridSchedule
 ) -> None:
     table = draw(220, 2)
     fit = data(table)
-    found = sequence(fit, family, schedule)
-    assert (np.diff(found.thresholds) < 0).all()
-    costs = stopped_counts(table, schedule, "kv-fork").weighed(PAPER_WEIGHTS)
-    for position in (0, found.thresholds.size // 2, found.thresholds.size - 1):
-        at = found.curve.stops(position)
-        lost = cost = 0.0
-        for i, stop in enumerate(at.tolist()):
-            cost += costs[i, stop]
-            if stop < len(schedule):
-                assert not table.ended[i, schedule[stop]]
-                lost += table.full_correct[i] and not table.correct[i, schedule[stop]]
-        assert found.losses[position] == lost
-        assert found.costs[position] == pytest.approx(cost)
-    assert np.allclose(found.block_losses.sum(axis=0), found.losses)
-    assert np.allclose(found.block_costs.sum(axis=0), found.costs)
+    check_sums(table, sequence(fit, family, schedule))
     assert np.array_equal(fit.full_cost, full_counts(table).weighed(PAPER_WEIGHTS))
 
 
-@pytest.mark.parametrize("family", LEARNED_FAMILIES)
+@pytest.mark.parametrize("family", ["deer", "agreement-scaled", "learned"])
+def test_losses_and_costs_at_markers(family: str) -> None:
+    table = with_markers(draw(150, 3), 4)
+    found = sequence(data(table), family, MarkerSchedule(20, 4))
+    assert not found.view.is_grid
+    check_sums(table, found)
+
+
+@pytest.mark.parametrize("family", LEARNED)
 def test_learned_scores_on_fit_are_out_of_fold(family: str) -> None:
     # Flipping the labels of one fold moves nothing where that fold alone is scored.
     table = draw(220, 3)
     fit = data(table)
-    seen: list[np.ndarray[tuple[int, int], np.dtype[np.float64]]] = []
-    build = StopCurve.build.__func__  # type: ignore[attr-defined]
+    held = fit.folds == 2
+    correct = np.where(held[:, None], ~table.correct, table.correct)
+    other = replace(fit, table=regraded(table, correct=correct).as_fit())
+    before, after = score(fit, family, EVERY), score(other, family, EVERY)
+    assert before is not None
+    assert after is not None
+    assert np.array_equal(before.scores[held], after.scores[held])
+    assert not np.array_equal(before.scores[~held], after.scores[~held])
 
-    def spy(cls: type[StopCurve], scores, live, thresholds):  # type: ignore[no-untyped-def]
-        seen.append(scores.copy())
-        return build(cls, scores, live, thresholds)
 
+def test_one_learned_family_learns_where_nothing_is_lost() -> None:
+    table = draw(150, 4)
+    kept = regraded(table, correct=table.correct | ~table.full_correct[:, None])
+    right, keeps, same = (
+        score(data(questions), family, EVERY)
+        for questions, family in (
+            (table, "learned"),
+            (table, "learned-keeps"),
+            (kept, "learned"),
+        )
+    )
+    assert right is not None
+    assert keeps is not None
+    assert same is not None
+    assert keeps.scorer.model == same.scorer.model
+    assert keeps.scorer.model != right.scorer.model
+
+
+def test_a_model_reads_what_is_known() -> None:
+    table = draw(100, 5)
+    silent = replace(
+        table,
+        mean_logprob=np.full(table.mean_logprob.shape, np.nan),
+        mean_entropy=np.full(table.mean_entropy.shape, np.nan),
+        entropy_source="none",
+    )
+    for features in (SHORT_FEATURES, FULL_FEATURES):
+        for questions, more in (
+            (table, ("answer_log_odds", "answer_entropy")),
+            (silent, ()),
+        ):
+            rule = score_learned(data(questions), "learned", EVERY, features)
+            assert rule is not None
+            assert rule.scorer.model is not None
+            read = more[: 1 if features is SHORT_FEATURES else 2]
+            assert rule.scorer.model.features == (*features.names, *read)
+    for family in ("confidence", "entropy", "confidence-leap", "deer"):
+        assert score(data(silent), family, EVERY) is None
+    for family in (*AGREEMENT_FAMILIES, "run-stability", FIXED_BUDGET):
+        assert score(data(silent), family, EVERY) is not None
+
+
+def test_only_probes_that_decide_have_to_be_known() -> None:
+    table = draw(60, 6)
+    unknown = table.mean_logprob.copy()
+    unknown[:, 7] = np.nan
+    holes = data(replace(table, mean_logprob=unknown))
+    assert score(holes, "confidence", EVERY) is None
+    assert score(holes, "confidence", at(1, 7, stop_at=BUDGETS[7])) is not None  # a last resort
+    assert score(holes, "confidence", at(1, 6)) is not None
+
+
+def test_every_question_counts_the_same_however_often_it_is_probed() -> None:
+    # Ten probes of a question that lasts weigh as much as the one of a question that does not.
+    table = draw(120, 7)
+    fit = data(table)
+    seen: list[Any] = []
+
+    def spy(x: Any, y: Any, names: Any, **options: Any) -> Any:
+        seen.append((len(x), options["weights"]))
+        return fit_logistic(x, y, names, **options)
+
+    fit_logistic = sequences.fit_logistic
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StopCurve, "build", classmethod(spy))
-        sequence(fit, family)
-        held = fit.folds == 2
-        correct = np.where(held[:, None], ~table.correct, table.correct)
-        sequence(replace(fit, table=regraded(table, correct=correct).as_fit()), family)
-    before, after = seen
-    assert np.array_equal(before[held], after[held])
-    assert not np.array_equal(before[~held], after[~held])
+        patch.setattr(sequences, "fit_logistic", spy)
+        assert score(fit, "learned", EVERY) is not None
+    n_rows, weights = seen[0]  # on all questions
+    live = table.live
+    question = np.nonzero(live)[0]
+    assert n_rows == live.sum()
+    sums = np.bincount(question, weights)
+    assert sums[live.any(axis=1)] == pytest.approx(n_rows / live.any(axis=1).sum())
 
 
-def test_thresholds_lie_between_live_scores_and_ended_rows_change_nothing() -> None:
-    table = draw(100, 4)
-    live = ~table.ended
-    noisy = np.where(live, table.mean_logprob, -1e-6 * np.arange(10))
-    assert not live.all()
-    one = sequence(data(table), "confidence")
-    other = sequence(data(replace(table, mean_logprob=noisy)), "confidence")
-    scores = np.unique(table.mean_logprob[live])
-    above = np.searchsorted(scores, one.thresholds)  # the score that each threshold stands for
-    halfway = (scores[above] + scores[np.maximum(above - 1, 0)]) / 2
-    assert np.array_equal(one.thresholds, halfway)
-    assert np.array_equal(one.thresholds, other.thresholds)
-    assert np.array_equal(one.losses, other.losses)
-    learned = sequence(data(table), "learned")
-    again = sequence(data(regraded(table, correct=np.where(live, table.correct, True))), "learned")
-    assert learned.scorer == again.scorer
-
-
+@pytest.mark.parametrize("schedule", [at(1, 3, 5, 7, 9), at(1, 3, 6, stop_at=BUDGETS[6])])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_stepper_stops_where_the_curve_does(family: str) -> None:
-    schedule = (1, 3, 5, 7, 9)
+def test_the_stepper_stops_where_the_curve_does(family: str, schedule: GridSchedule) -> None:
     found = sequence(data(draw(220, 5)), family, schedule)
     fresh = draw(60, 6)
-    curve = found.scorer.curve(fresh, found.thresholds)
-    for position in (2, found.thresholds.size // 2, found.thresholds.size - 1):
-        threshold = float(found.thresholds[position])
-        expected = stops(fresh, family, schedule, found.scorer.model, threshold)
-        assert curve.stops(position).tolist() == expected
+    curve = found.scorer.curve(found.scorer.view(fresh), found.thresholds)
+    for index in (0, found.thresholds.size // 2, found.thresholds.size - 1):
+        expected = stops(fresh, found.scorer, float(found.thresholds[index]))
+        assert curve.stops(index).tolist() == expected
+
+
+@pytest.mark.parametrize("family", ["deer", "agreement-scaled", "learned"])
+def test_the_stepper_stops_where_the_curve_does_at_markers(family: str) -> None:
+    found = sequence(data(with_markers(draw(150, 8), 9)), family, MarkerSchedule(20, 4))
+    fresh = with_markers(draw(60, 10), 11)
+    curve = found.scorer.curve(found.scorer.view(fresh), found.thresholds)
+    for index in (0, found.thresholds.size // 2, found.thresholds.size - 1):
+        expected = stops(fresh, found.scorer, float(found.thresholds[index]))
+        assert curve.stops(index).tolist() == expected
 
 
 def test_boosting_waits_for_enough_questions() -> None:
-    assert build_sequence(data(draw(199, 7)), "learned-boosted", EVERY) is None
+    assert score(data(draw(199, 7)), "learned-boosted", EVERY) is None
     found = sequence(data(draw(200, 7)), "learned-boosted")
     assert isinstance(found.scorer.model, BoostedModel)
 
@@ -187,11 +264,91 @@ def test_boosting_waits_for_enough_questions() -> None:
 def test_what_cannot_be_learned_is_no_candidate() -> None:
     table = draw(60, 8)
     right = regraded(table, correct=np.ones_like(table.correct))
-    assert build_sequence(data(right), "learned", EVERY) is None
+    assert score(data(right), "learned", EVERY) is None
     over = replace(table, trace_tokens=np.zeros_like(table.trace_tokens))
-    assert build_sequence(data(over), "confidence", EVERY) is None
-    with pytest.raises(CalibrationError, match="got 'deer'"):
-        build_sequence(data(table), "deer", EVERY)
+    assert score(data(over), "confidence", EVERY) is None
+    with pytest.raises(CalibrationError, match="got 'puma'"):
+        score(data(table), "puma", EVERY)
+
+
+# --- Thresholds -----------------------------------------------------------------------------------
+
+
+def test_thresholds_lie_halfway_below_scores_at_which_somebody_stops_earlier() -> None:
+    table = draw(12, 4)
+    found = sequence(data(table), "confidence").thresholds
+    scores = table.mean_logprob
+    best: set[float] = set()
+    for i in range(12):
+        highest = -np.inf
+        for j in np.flatnonzero(table.live[i]).tolist():
+            if scores[i, j] > highest:
+                highest = scores[i, j]
+                best.add(float(highest))
+    values = sorted(best)
+    below = [values[0], *values[:-1]]
+    expected = [(v + b) / 2 for v, b in zip(values, below, strict=True)]
+    assert found.tolist() == pytest.approx([values[-1] + 1, *reversed(expected)])
+    # At the first nobody stops; each of the others stops somebody earlier than the one before.
+    curve = sequence(data(table), "confidence").curve
+    stopped = [curve.stops(k) for k in range(found.size)]
+    assert (stopped[0] == table.n_checkpoints).all()
+    for careful, next_one in pairwise(stopped):
+        assert (next_one <= careful).all()
+        assert (next_one < careful).any()
+
+
+def test_many_thresholds_are_thinned_evenly() -> None:
+    table = draw(400, 4)
+    found = sequence(data(table), "confidence").thresholds
+    assert found.size == MOST_THRESHOLDS
+    live = table.mean_logprob[table.live]
+    above = [int((live >= t).sum()) for t in found.tolist()]
+    assert above[0] == 0
+    assert above[-1] == live.size  # the most aggressive one stops everybody at once
+    assert max(np.diff(above)) < live.size / 50  # no jump between two
+
+
+@pytest.mark.parametrize("family", AGREEMENT_FAMILIES)
+def test_an_answer_that_has_not_stood_is_no_threshold(family: str) -> None:
+    found = sequence(data(draw(60, 4)), family)
+    assert (found.thresholds > 0).all()
+    rule = found.rule
+    assert (rule.scores[rule.view.live] == 0).any()
+
+
+def test_thresholds_of_a_fixed_budget_are_its_positions() -> None:
+    found = sequence(data(draw(60, 4)), FIXED_BUDGET)
+    assert found.thresholds.tolist() == [float(b) for b in reversed(BUDGETS)]
+    for index, budget in enumerate(reversed(BUDGETS)):
+        at_once = found.curve.stops(index)
+        for i, stop in enumerate(at_once.tolist()):
+            goes_on = found.view.trace_tokens[i] > budget
+            assert stop == (BUDGETS.index(budget) if goes_on else len(BUDGETS))
+
+
+def test_ended_rows_change_nothing() -> None:
+    table = draw(100, 4)
+    live = ~table.ended
+    noisy = np.where(live, table.mean_logprob, -1e-6 * np.arange(10))
+    assert not live.all()
+    one = sequence(data(table), "confidence")
+    other = sequence(data(replace(table, mean_logprob=noisy)), "confidence")
+    assert np.array_equal(one.thresholds, other.thresholds)
+    assert np.array_equal(one.losses, other.losses)
+    learned = sequence(data(table), "learned")
+    again = sequence(data(regraded(table, correct=np.where(live, table.correct, True))), "learned")
+    assert learned.scorer == again.scorer
+
+
+def test_nobody_has_to_stop_for_there_to_be_a_threshold() -> None:
+    table = replace(draw(20, 4), answer_codes=np.tile(np.arange(10), (20, 1)))
+    found = sequence(data(table), "agreement")  # no answer ever stands
+    assert found.thresholds.tolist() == [1.0]
+    assert (found.curve.stops(0) == 10).all()
+
+
+# --- Indices and resamples ------------------------------------------------------------------------
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.floats(-1, 10))
@@ -205,26 +362,12 @@ def test_the_position_is_calibrations_walk(losses: list[int], limit: float) -> N
     assert found.index(limit) == expected
 
 
-@settings(max_examples=20)
-@given(st.integers(0, 2**32 - 1), st.integers(-1, 30))
-def test_cutting_a_chain_keeps_its_careful_thresholds_as_they_were(seed: int, most: int) -> None:
-    found = sequence(data(draw(40, seed)), "confidence")
-    cut = found.truncate(most)
-    kept = cut.thresholds.size
-    assert np.array_equal(cut.thresholds, found.thresholds[:kept])
-    assert (found.losses[kept:] > most).all()
-    assert kept == 1 or cut.losses[-1] <= most
-    for position in range(kept):
-        assert np.array_equal(cut.curve.stops(position), found.curve.stops(position))
-    assert np.array_equal(cut.curve.totals(found.scorer.losses(draw(40, seed)))[0], cut.losses)
-    assert np.array_equal(cut.costs, found.costs[:kept])
-
-
 def _bare(losses: list[int]) -> ThresholdSequence:
     size = len(losses)
     counts = np.array(losses, dtype=float)
+    view = draw(1, 0).as_fit()
     return ThresholdSequence(
-        Scorer("confidence", (0,), None),
+        ScoredRule(Scorer("confidence", EVERY, None), view, view.mean_logprob),
         -np.arange(size, dtype=float),
         StopCurve.build(
             np.zeros((1, 1)),
@@ -248,20 +391,17 @@ def test_each_resample_chooses_its_own_threshold(seed: int) -> None:
     counts = rng.multinomial(30, np.full(30, 1 / 30), size=6).astype(np.float64)
     full = counts.astype(float) @ fit.full_cost
     limits = rng.uniform(-1, 8, 6)
-    got = found.resampled_costs(counts, limits, full)
-    costs = stopped_counts(table, EVERY, "kv-fork").weighed(PAPER_WEIGHTS)
+    index = found.resampled(counts, limits)
+    got = found.costs_at(counts, index, full)
+    costs = stopped_counts(table, "kv-fork").weighed(PAPER_WEIGHTS)
     lost = found.scorer.losses(table)
     rows = np.arange(30)
     for b in range(6):
-        expected = full[b]  # nothing allowed: full thinking
+        expected, reached = full[b], -1  # nothing allowed: full thinking
         for position in range(found.thresholds.size):
             at = found.curve.stops(position)
             if counts[b] @ lost[rows, at] > limits[b]:
                 break
-            expected = counts[b].astype(float) @ costs[rows, at]
+            expected, reached = counts[b].astype(float) @ costs[rows, at], position
+        assert index[b] == reached
         assert got[b] == pytest.approx(expected, rel=1e-5)
-
-
-def test_the_grid_of_quantiles_runs_from_careful_to_aggressive() -> None:
-    assert (np.diff(sequences._GRID) < 0).all()
-    assert (sequences._GRID[0], sequences._GRID[-1]) == (1.0, 0.0)
