@@ -1,0 +1,138 @@
+"""Imitated calibrations against plain Python, and against calibrations that were carried out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stopadvisor.assessment.choice import Settings, choose
+from stopadvisor.assessment.imitation import Imitation, SequenceTest
+from stopadvisor.assessment.sequences import FitData, ThresholdSequence, score, sequence_of
+from stopadvisor.certification.calibration import calibrate
+from stopadvisor.probes.outcomes import OpenQuestions
+from stopadvisor.rules.costs import PAPER_WEIGHTS
+from stopadvisor.rules.schedules import GridSchedule
+from stopadvisor.stats.bounds import max_losses
+from tests.populations import POPULATIONS, renamed
+
+MIXED = POPULATIONS[0]
+TEST = SequenceTest(0.15, 0.05, "exact", "fixed-sequence", False)
+
+
+def draw(n: int, seed: int) -> OpenQuestions:
+    return MIXED.draw(n, np.random.default_rng(seed))
+
+
+def data(table: OpenQuestions, most_blocks: int = 1000) -> FitData:
+    return FitData.build(
+        table.as_fit(),
+        serving="kv-fork",
+        weights=PAPER_WEIGHTS,
+        cache_block=16,
+        most_blocks=most_blocks,
+    )
+
+
+def confidence(fit: FitData) -> ThresholdSequence:
+    rule = score(fit, "confidence", GridSchedule(MIXED.budgets))
+    assert rule is not None
+    return sequence_of(fit, rule)
+
+
+def expected(
+    fit: FitData, sequence: ThresholdSequence, imitation: Imitation, factors: list[float]
+) -> float:
+    """Mean saving over imitated calibrations, one question and one threshold after the other."""
+    test, size = imitation.test, sequence.thresholds.size
+    lost = sequence.scorer.losses(sequence.view)
+    stops = [sequence.curve.stops(k) for k in range(size)]
+    savings = []
+    for draws in imitation.draws.astype(np.float64).tolist():
+        counted = sum(
+            times
+            for times, right in zip(draws, fit.table.full_correct.tolist(), strict=True)
+            if right or not test.conditional
+        )
+        share = size if test.multiplicity == "finite-grid" else 1
+        most = max_losses(round(counted), test.alpha, test.delta / share, test.bound)
+        losses = [
+            sum(times * lost[i, at[i]] for i, times in enumerate(draws) if times) for at in stops
+        ]
+        for factor in factors:
+            limit = -1 if most < 0 else round(factor * most)
+            passed = [k for k in range(size) if losses[k] <= limit]
+            if test.multiplicity == "fixed-sequence":
+                passed = [k for k in passed if max(losses[: k + 1]) <= limit]
+            cost = sequence.costs[passed[-1]] if passed else imitation.full_cost
+            savings.append(100 * (1 - cost / imitation.full_cost))
+    return float(np.mean(savings))
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        TEST,
+        replace(TEST, multiplicity="finite-grid", alpha=0.3),
+        replace(TEST, conditional=True, alpha=0.2),
+        replace(TEST, alpha=0.01),
+    ],
+    ids=["fixed-sequence", "finite-grid", "conditional", "too few"],
+)
+def test_each_imitated_calibration_walks_along_the_sequence(test: SequenceTest) -> None:
+    fit = data(draw(40, 1))
+    sequence = confidence(fit)
+    imitation = Imitation.draw(fit, 60, test, n_draws=15)
+    assert imitation.draws.shape == (15, 40)
+    assert (imitation.draws.sum(axis=1) == 60).all()
+    found = imitation.saving_pct(sequence)
+    assert found == pytest.approx(expected(fit, sequence, imitation, [1.0]))
+    rating = imitation.rating_pct(sequence)
+    factors = [2 / 3, 1.0, 4 / 3, 3 / 2, 2.0, 5 / 2]
+    assert rating == pytest.approx(expected(fit, sequence, imitation, factors))
+    assert (found == 0) == (test.alpha == 0.01)
+    assert rating >= found - 1e-9 or test.alpha == 0.01
+
+
+def test_every_sequence_meets_the_same_calibrations() -> None:
+    fit = data(draw(40, 1))
+    one, other = (Imitation.draw(fit, 60, TEST) for _ in range(2))
+    assert np.array_equal(one.draws, other.draws)
+
+
+def test_traces_of_one_question_are_drawn_one_at_a_time() -> None:
+    table = draw(40, 2)
+    table = replace(table, groups=tuple(f"g{i // 4}" for i in range(40)))
+    fit = data(table)
+    imitation = Imitation.draw(fit, 30, TEST)
+    assert imitation.draws.shape[1] == 10
+    assert imitation.draws.sum(axis=1) * 4 == pytest.approx(30)
+    # So the mean loss in a draw is that of its blocks, whatever their size.
+    sequence = confidence(fit)
+    losses = imitation.draws @ sequence.block_losses
+    assert losses.mean(axis=0) == pytest.approx(30 * sequence.losses / 40, rel=0.25, abs=0.3)
+
+
+def test_what_is_expected_is_what_calibrations_certify() -> None:
+    settings = Settings(alpha=0.15, families=("confidence",))
+    chosen = choose(renamed(draw(300, 3), "f").as_fit(), 150, settings)
+    assert chosen.advised_point is not None
+    rng = np.random.default_rng(4)
+    found = []
+    for _ in range(60):
+        rule = calibrate(chosen, MIXED.draw(150, rng).as_calibration()).rule
+        found.append(0.0 if rule is None else rule.fit_saving_pct or 0.0)
+    # 300 fit questions know their law by a few percent.
+    assert np.mean(found) == pytest.approx(chosen.advised_point.expected_saving_pct, abs=6)
+
+
+def test_more_labels_are_expected_to_save_more() -> None:
+    chosen = choose(draw(200, 5).as_fit(), 150, Settings(alpha=0.1, families=("confidence",)))
+    rows = chosen.label_savings
+    assert [row.calibration for row in rows] == [100, 150, 200, 400, 800, 1600, 3200]
+    savings = [row.saving_pct for row in rows]
+    assert savings[-1] > savings[0]
+    assert min(np.diff(savings)) > -3
+    assert chosen.advised_point is not None
+    assert savings[1] == chosen.advised_point.expected_saving_pct
