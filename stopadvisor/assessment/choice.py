@@ -210,7 +210,9 @@ class Choice:
             Questions that the bound counts.
         """
         settings = self.settings
-        rest = unspent(n_counted, settings.alpha, settings.delta, settings.bound)
+        rest = 0.0  # a grid of thresholds may spend all of it
+        if settings.multiplicity == "fixed-sequence":
+            rest = unspent(n_counted, settings.alpha, settings.delta, settings.bound)
         return (settings.delta, rest)[: len(self.sequences)]
 
 
