@@ -10,18 +10,29 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.assessment import choice as module
-from stopadvisor.assessment.choice import Choice, Settings, choose, fewest_labels, first_useful_risk
-from stopadvisor.assessment.sequences import FitData, build_sequence, candidate_schedules
+from stopadvisor.assessment.candidates import boosted_candidates, candidates
+from stopadvisor.assessment.choice import (
+    SIMPLER_WITHIN,
+    Choice,
+    Settings,
+    choose,
+    fewest_labels,
+    first_useful_risk,
+    rank_of,
+)
+from stopadvisor.assessment.imitation import Imitation
+from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.outcomes import FitQuestions, OpenQuestions
 from stopadvisor.rules.costs import REGIMES, full_counts, stopped_counts
-from stopadvisor.rules.families import LEARNED_FAMILIES, SCALAR_FAMILIES
-from stopadvisor.stats.bounds import Bound, max_losses, power
+from stopadvisor.rules.families import FAMILIES, FIXED_BUDGET
+from stopadvisor.rules.schedules import GridSchedule
+from stopadvisor.stats.bounds import Bound, max_losses, p_values, power, unspent
 from tests.populations import POPULATIONS, regraded, renamed
 
 FREE_FORM = POPULATIONS[3]
 LIGHT = Settings(alpha=0.15, families=("learned", "confidence", "entropy"))
+WIDE = replace(LIGHT, families=(*LIGHT.families, "agreement", FIXED_BUDGET))
 
 
 def draw(n: int, seed: int) -> OpenQuestions:
@@ -72,86 +83,167 @@ def test_the_same_fit_questions_give_the_same_choice(table: OpenQuestions, light
 # --- What it takes --------------------------------------------------------------------------------
 
 
+def rated(fit: FitData, settings: Settings) -> list[tuple[float, ThresholdSequence]]:
+    """Every candidate with what it is rated by."""
+    imitation = Imitation.draw(fit, 120, settings.test)
+    return [(imitation.rating_pct(c), c) for c in candidates(fit, settings.families)]
+
+
+def same(one: ThresholdSequence, other: ThresholdSequence) -> bool:
+    return one.scorer == other.scorer and np.array_equal(one.thresholds, other.thresholds)
+
+
+@pytest.mark.parametrize("families", [LIGHT.families, WIDE.families], ids=["light", "wide"])
 @pytest.mark.parametrize("serving", REGIMES)
-def test_each_side_is_the_cheapest_candidate_at_what_calibration_could_certify(
-    table: OpenQuestions, serving: Any
+def test_the_simplest_rule_within_a_point_of_the_best_is_tested_first(
+    table: OpenQuestions, serving: Any, families: tuple[str, ...]
 ) -> None:
-    settings = replace(LIGHT, serving=serving)
+    settings = replace(LIGHT, serving=serving, families=families)
     found = choose(table.as_fit(), 120, settings)
-    limit = max_losses(120, 0.15, 0.025) / 120 * 150
-    fit = fit_data(table, settings)
-    for sequence, families in zip(
-        found.sequences, (("learned",), ("confidence", "entropy")), strict=True
-    ):
-        cheapest = float("inf")
-        for family in families:
-            for schedule in candidate_schedules(table):
-                other = build_sequence(fit, family, schedule)
-                assert other is not None
-                cost = np.inf
-                for losses, at in zip(other.losses.tolist(), other.costs.tolist(), strict=True):
-                    if losses > limit:
-                        break
-                    cost = at
-                cheapest = min(cheapest, cost)
-        assert float(sequence.costs[sequence.index(limit)]) == cheapest
-        assert sequence.scorer.family in families
+    all_of_them = rated(fit_data(table, settings), settings)
+    best, cheapest = max(all_of_them, key=lambda pair: pair[0])
+    if best <= 0:
+        assert serving == "black-box"  # every probe pays for its whole prefix
+        assert found.advised is None
+        assert len(found.sequences) == 1
+        assert same(found.sequences[0], cheapest)
+        return
+    near = [(rating, c) for rating, c in all_of_them if rating >= best - SIMPLER_WITHIN]
+    rank = min(rank_of(c.scorer.family) for _, c in near)
+    simplest = [(rating, c) for rating, c in near if rank_of(c.scorer.family) == rank]
+    first = max(simplest, key=lambda pair: pair[0])[1]
+    others = [pair for pair in all_of_them if rank_of(pair[1].scorer.family) != rank]
+    second = max(others, key=lambda pair: pair[0])[1]
+    assert found.advised is found.sequences[0]
+    assert same(found.sequences[0], first)
+    assert same(found.sequences[1], second)
+    assert len(found.sequences) == 2
 
 
-def test_boosting_joins_over_the_learned_schedule() -> None:
+def test_a_sequence_that_saves_nothing_is_no_second_one() -> None:
+    """Where each probe costs more than it can save, only what asks nobody is tested."""
+    fit_table = draw(150, 0)
+    dear = replace(fit_table, probe_tokens=np.full(fit_table.probe_tokens.shape, 4000.0))
+    found = choose(dear.as_fit(), 120, WIDE)
+    assert found.advised is None
+    assert len(found.sequences) == 1
+    assert found.label_savings == ()
+
+
+def test_simple_rules_come_first() -> None:
+    ranks = {family: rank_of(family) for family in FAMILIES}
+    assert ranks.pop(FIXED_BUDGET) == 0
+    assert {ranks[f] for f in ranks if f.startswith("learned")} == {2}
+    assert {ranks[f] for f in ranks if not f.startswith("learned")} == {1}
+
+
+def test_boosting_joins_over_the_schedule_of_the_best_learned_rule() -> None:
     fit_table = draw(210, 1)
     settings = Settings(alpha=0.15, families=("learned", "learned-boosted"))
     fit = fit_data(fit_table, settings)
-    found = module._candidates(fit, settings, 20.0)
-    families = [c.scorer.family for c in found]
-    assert families.count("learned-boosted") == 1
-    linear = min(
-        (c for c in found if c.scorer.family == "learned"),
-        key=lambda c: float(c.costs[c.index(20.0)]),
-    )
-    assert found[-1].scorer.schedule == linear.scorer.schedule
+    _, linear = max(rated(fit, settings), key=lambda pair: pair[0])
+    (boosted,) = boosted_candidates(fit, linear)
+    found = choose(fit_table.as_fit(), 120, settings)
+    rating = Imitation.draw(fit, 120, settings.test).rating_pct
+    best = max((linear, boosted), key=rating)
+    assert found.learned is not None
+    assert found.learned.family == best.scorer.family
+    assert found.learned.probes == linear.scorer.schedule
 
 
-def test_the_point_is_the_chain_measured_at_its_position(
-    table: OpenQuestions, light: Choice
+def test_points_are_the_best_of_each_kind_measured_where_calibration_could_stop(
+    table: OpenQuestions,
 ) -> None:
-    limit = max_losses(120, 0.15, 0.025) / 120 * 150
-    for sequence, point in zip(light.sequences, (light.learned, light.scalar), strict=True):
+    wide = choose(table.as_fit(), 120, WIDE)
+    limit = max_losses(120, 0.15, 0.05) / 120 * 150
+    all_of_them = rated(fit_data(table, WIDE), WIDE)
+    for point, families in (
+        (wide.learned, {"learned"}),
+        (wide.scalar, {"confidence", "entropy", "agreement"}),
+        (wide.agreement, {"agreement"}),
+        (wide.fixed_budget, {FIXED_BUDGET}),
+    ):
+        kind = [pair for pair in all_of_them if pair[1].scorer.family in families]
+        _, sequence = max(kind, key=lambda pair: pair[0])
         assert point is not None
+        assert any(same(sequence, compared) for compared in wide.compared)
+        view, scorer = sequence.view, sequence.scorer
         position = sequence.index(limit)
         stops = sequence.curve.stops(position)
         lost = right = 0
         for i, stop in enumerate(stops.tolist()):
-            ends = stop == len(sequence.scorer.schedule)
             correct = table.full_correct[i]
-            if not ends:
-                correct = table.correct[i, sequence.scorer.schedule[stop]]
+            if stop < view.n_checkpoints:
+                column = table.budgets.tolist().index(int(view.budgets[stop]))
+                correct = table.correct[i, column]
             right += int(correct)
             lost += int(table.full_correct[i] and not correct)
-        cost = stopped_counts(table, sequence.scorer.schedule, "kv-fork").weighed(LIGHT.weights)
-        total = cost[np.arange(150), stops].sum()
+        counts = stopped_counts(view, "kv-fork", asking=scorer.asking)
+        total = counts.weighed(LIGHT.weights)[np.arange(150), stops].sum()
         full = full_counts(table).weighed(LIGHT.weights).sum()
+        assert (point.family, point.feasible) == (scorer.family, True)
         assert point.fit_risk == lost / 150
         assert point.fit_accuracy == right / 150
         assert point.fit_total_saving_pct == pytest.approx(100 * (1 - total / full))
-        assert point.schedule == tuple(table.budgets[list(sequence.scorer.schedule)].tolist())
+        if scorer.family == FIXED_BUDGET:
+            budget = int(sequence.thresholds[position])
+            assert point.schedule == (budget,)
+            assert point.where == f"at {budget} thinking tokens, without a probe before"
+        else:
+            assert isinstance(scorer.schedule, GridSchedule)
+            assert point.schedule == scorer.schedule.positions
+            assert point.where == scorer.schedule.describe()
+    unasked = choose(table.as_fit(), 120, LIGHT)
+    assert (unasked.fixed_budget, unasked.agreement) == (None, None)
 
 
-def test_comparable_families_leave_it_to_the_simpler_rule(light: Choice) -> None:
-    assert light.verdict in ("comparable", "learned better", "scalar better")
+def test_the_advised_point_is_that_of_the_advised_sequence(light: Choice) -> None:
     assert light.advised is not None
-    expected_learned = light.verdict == "learned better"
-    assert light.advised.scorer.is_learned == expected_learned
+    assert light.advised_point is not None
+    assert light.advised_point.family == light.advised.scorer.family
+    limit = max_losses(120, 0.15, 0.05) / 120 * 150
+    assert light.advised_index == light.advised.index(limit)
+    assert light.advised_point.fit_risk == light.advised.losses[light.advised_index] / 150
 
 
-def test_delta_is_shared_by_the_sides_asked_for() -> None:
-    assert Settings(delta=0.05).sequence_delta() == 0.025
-    assert Settings(delta=0.05, families=("confidence", "entropy")).sequence_delta() == 0.05
-    assert Settings(delta=0.05, families=("learned", "learned-text")).sequence_delta() == 0.05
+# --- What is tested at which error probability ----------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [15, 40, 120, 333])
+@pytest.mark.parametrize("alpha", [0.02, 0.05, 0.15])
+def test_the_second_sequence_has_what_the_exact_test_of_the_first_leaves(
+    light: Choice, n: int, alpha: float
+) -> None:
+    found = replace(light, settings=replace(LIGHT, alpha=alpha))
+    first, second = found.deltas(n)
+    assert first == 0.05
+    most = max_losses(n, alpha, first)
+    if most < 0:
+        assert second == 0.0  # there is no first test that could leave anything
+        return
+    size = float(p_values(most, n, alpha))
+    assert second == unspent(n, alpha, 0.05) == pytest.approx(first - size)
+    # Both together are wrong with a probability of at most delta.
+    again = max_losses(n, alpha, second) if second > 0 else -1
+    assert size + (float(p_values(again, n, alpha)) if again >= 0 else 0.0) <= 0.05
+
+
+@pytest.mark.parametrize(
+    "change", [{"bound": "hoeffding"}, {"bound": "bentkus"}, {"multiplicity": "finite-grid"}]
+)
+def test_where_the_size_of_the_first_is_not_known_exactly_nothing_is_left(
+    light: Choice, change: dict[str, Any]
+) -> None:
+    found = replace(light, settings=replace(LIGHT, **change))
+    assert found.deltas(120) == (0.05, 0.0)
+
+
+def test_a_lone_sequence_has_all_of_delta(light: Choice) -> None:
+    assert replace(light, sequences=light.sequences[:1]).deltas(120) == (0.05,)
 
 
 def test_too_few_calibration_questions_are_infeasible(table: OpenQuestions) -> None:
-    found = choose(table.as_fit(), 15, LIGHT)  # 23 could exclude 0.15 at 0.025, with no loss at all
+    found = choose(table.as_fit(), 18, LIGHT)  # 19 could exclude 0.15 at 0.05, with no loss at all
     assert found.verdict == "inconclusive"
     assert found.advised is None
     assert found.probability == 0.0
@@ -161,7 +253,7 @@ def test_too_few_calibration_questions_are_infeasible(table: OpenQuestions) -> N
 
 def test_the_chance_is_the_binomial_at_the_first_useful_threshold(light: Choice) -> None:
     risks = [first_useful_risk(light.fit, sequence) for sequence in light.sequences]
-    chances = [power(120, 0.15, 0.025, risk) for risk in risks if risk is not None]
+    chances = [power(120, 0.15, 0.05, risk) for risk in risks if risk is not None]
     assert light.probability == max(chances)
 
 
@@ -173,15 +265,15 @@ def test_fewer_labels_than_the_fewest_certify_nothing(
     found = replace(light, settings=replace(LIGHT, conditional=conditional, bound=bound))
     fewest = fewest_labels(found)
     counted = math.floor(fewest * (found.full_accuracy if conditional else 1.0))
-    assert max_losses(counted, 0.15, 0.025, bound) >= 0
-    assert max_losses(counted - 1, 0.15, 0.025, bound) < 0
+    assert max_losses(counted, 0.15, 0.05, bound) >= 0
+    assert max_losses(counted - 1, 0.15, 0.05, bound) < 0
     assert choose(table.as_fit(), counted - 1, replace(LIGHT, bound=bound)).probability == 0.0
 
 
 def test_a_grid_of_thresholds_shares_the_error_probability(table: OpenQuestions) -> None:
     grid = replace(LIGHT, multiplicity="finite-grid")
-    assert grid.test_delta(100) == grid.sequence_delta() / 100
-    assert LIGHT.test_delta(100) == LIGHT.sequence_delta()
+    assert grid.test_delta(100) == 0.05 / 100
+    assert LIGHT.test_delta(100) == 0.05
     found = choose(table.as_fit(), 45, grid)  # even no loss at all excludes nothing at delta / 100
     assert choose(table.as_fit(), 45, LIGHT).probability > 0
     assert found.probability == 0.0
@@ -228,7 +320,7 @@ def test_no_fit_questions_are_refused(table: OpenQuestions) -> None:
         {"bound": "guess"},
         {"multiplicity": "none"},
         {"families": ()},
-        {"families": ("deer",)},
+        {"families": ("puma",)},
     ],
 )
 def test_impossible_settings_are_refused(change: dict[str, Any]) -> None:
@@ -243,7 +335,7 @@ def test_families_that_cannot_be_measured_are_refused(table: OpenQuestions) -> N
 
 
 def test_every_family_name_is_known() -> None:
-    for family in (*LEARNED_FAMILIES, *SCALAR_FAMILIES):
+    for family in FAMILIES:
         Settings(families=(family,))
 
 
@@ -251,16 +343,17 @@ def test_every_family_name_is_known() -> None:
 
 
 def test_without_log_probabilities_only_texts_are_read(table: OpenQuestions) -> None:
+    nothing = np.full(table.mean_logprob.shape, np.nan)
     silent = replace(
-        table,
-        entropy_source="none",
-        mean_logprob=np.zeros_like(table.mean_logprob),
-        mean_entropy=np.zeros_like(table.mean_entropy),
+        table, entropy_source="none", mean_logprob=nothing, mean_entropy=nothing.copy()
     )
     found = choose(silent.as_fit(), 120, Settings(alpha=0.15))
-    assert found.settings.families == ("learned-text", "run-stability")
-    assert {sequence.scorer.family for sequence in found.sequences} <= set(found.settings.families)
-    assert found.settings.sequence_delta() == Settings().delta / 2
+    texts = {"learned", "learned-keeps", "run-stability", "agreement", "agreement-scaled"}
+    assert {sequence.scorer.family for sequence in found.compared} <= {*texts, FIXED_BUDGET}
+    assert found.learned is not None
+    for sequence in found.compared:
+        model = sequence.scorer.model
+        assert model is None or not {"answer_log_odds", "answer_entropy"} & {*model.features}
 
 
 def test_families_that_read_log_probabilities_alone_are_refused_there(table: OpenQuestions) -> None:
