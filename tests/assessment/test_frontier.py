@@ -17,11 +17,13 @@ from stopadvisor.assessment.frontier import (
     sequence_frontier,
     served_budget_frontier,
 )
-from stopadvisor.assessment.sequences import FitData, build_sequence
+from stopadvisor.assessment.sequences import FitData, score, sequence_of
 from stopadvisor.errors import CalibrationError
 from stopadvisor.paper.protocol import first_stops
 from stopadvisor.probes.outcomes import OpenQuestions
+from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.outcomes import measure
+from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.runs.sources import open_source
 from tests.material import make_run
 
@@ -99,17 +101,21 @@ def _fit(table: OpenQuestions) -> FitData:
 
 
 @pytest.mark.parametrize("reference", ["natural", "last-checkpoint"])
-@pytest.mark.parametrize("family", ["learned", "entropy"])
+@pytest.mark.parametrize("family", ["learned", "entropy", FIXED_BUDGET])
 def test_chain_frontier_is_what_each_rule_is_measured_to_do(
     table: OpenQuestions, reference: str, family: str
 ) -> None:
     fit = _fit(table.with_reference(reference))  # type: ignore[arg-type]
-    sequence = build_sequence(fit, family, (0, 3, table.n_checkpoints - 1))
-    assert sequence is not None
+    positions = tuple(table.budgets[[0, 3, table.n_checkpoints - 1]].tolist())
+    rule = score(fit, family, GridSchedule(positions))
+    assert rule is not None
+    sequence = sequence_of(fit, rule)
     found = sequence_frontier(fit, sequence)
-    costs = fit.counts(sequence.scorer.schedule).weighed(fit.weights)
+    costs = fit.costs(sequence.scorer, sequence.view)
     for k in (0, sequence.thresholds.size // 2, sequence.thresholds.size - 1):
-        outcome = measure(sequence.scorer, fit.table, sequence.curve.stops(k), costs, fit.full_cost)
+        outcome = measure(
+            sequence.scorer, sequence.view, sequence.curve.stops(k), costs, fit.full_cost
+        )
         assert found.accuracy[k] == pytest.approx(outcome.accuracy)
         saving = 100 * (1 - found.cost[k] / fit.full_cost.mean())
         assert saving == pytest.approx(outcome.total_saving_pct)
@@ -135,3 +141,19 @@ def test_the_last_budget_of_an_archive_is_full_thinking(table: OpenQuestions) ->
     assert found.accuracy[-1] == pytest.approx(fit.table.full_correct.mean())
     suffix = fit.table.suffix_tokens * (~fit.table.ended[:, -1]).mean()
     assert found.cost[-1] == pytest.approx(fit.full_cost.mean() + suffix)
+
+
+def test_positions_of_their_own_give_the_common_ones(table: OpenQuestions) -> None:
+    # The second question was not probed at the fourth budget: nothing can be said of it there.
+    last = table.n_checkpoints
+    columns = np.tile(np.arange(last), (table.n_questions, 1))
+    longest = int(np.argmax(table.trace_tokens))
+    columns[longest] = [*range(3), *range(4, last), -1]
+    own = table.at(columns)
+    found = served_budget_frontier(_fit(own))
+    whole = served_budget_frontier(_fit(table))
+    kept = [k for k in range(last) if k != 3 and (table.trace_tokens > table.budgets[k]).any()]
+    assert table.trace_tokens[longest] > table.budgets[3]
+    assert found.at.tolist() == table.budgets[kept].tolist()
+    np.testing.assert_allclose(found.cost, whole.cost[kept])
+    np.testing.assert_allclose(found.accuracy, whole.accuracy[kept])

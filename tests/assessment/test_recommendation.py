@@ -10,11 +10,13 @@ import pytest
 
 from stopadvisor.assessment.choice import Choice, FitPoint, Settings
 from stopadvisor.assessment.recommendation import deciding_reason, probability_words, recommend
-from stopadvisor.assessment.sequences import ThresholdSequence
+from stopadvisor.assessment.sequences import ScoredRule, ThresholdSequence
 from stopadvisor.paper.protocol import MatchedRisk, OperatingPoint, PaperServing
 from stopadvisor.paper.recommendation import recommend_paper
 from stopadvisor.probes.trajectories import Profile, profile
+from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.outcomes import BlindStopping
+from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import LinearModel
 from stopadvisor.stats.bootstrap import Interval
@@ -35,74 +37,148 @@ def shape(predicted: str) -> Profile:
     return found
 
 
-def point(family: str, *, feasible: bool = True) -> FitPoint:
-    saving = 20.0 if feasible else None
-    return FitPoint(feasible, family, (0, 128), 0.9, 100, 0.05, 0.8, saving, saving)
+GRID = GridSchedule((0, 128))
 
 
-def sequence(family: str, *, learned: bool) -> ThresholdSequence:
+def point(family: str, expected: float = 20.0) -> FitPoint:
+    threshold = 512.0 if family == FIXED_BUDGET else 0.9
+    return FitPoint(True, family, GRID, threshold, 100, expected, 0.05, 0.8, 20.0, 20.0)
+
+
+def sequence(family: str) -> ThresholdSequence:
     empty: Any = np.zeros((0, 0))
-    scorer = Scorer(family, (0, 1), MODEL if learned else None)
-    return ThresholdSequence(scorer, empty, None, empty, empty, empty, empty)  # type: ignore[arg-type]
+    scorer = Scorer(family, GRID, MODEL if family == "learned" else None)
+    rule = ScoredRule(scorer, None, empty)  # type: ignore[arg-type]
+    return ThresholdSequence(rule, empty, None, empty, empty, empty, empty)  # type: ignore[arg-type]
 
 
 def choice(
-    verdict: str, advised: str | None, *, lower: float = 5.0, probability: float = 0.9
+    advised: str | None,
+    *,
+    lower: float = 5.0,
+    probability: float = 0.9,
+    learned: float | None = 20.0,
+    scalar: float | None = 20.0,
+    fixed: float | None = None,
 ) -> Choice:
-    sequences = {
-        "learned": sequence("learned", learned=True),
-        "scalar": sequence("entropy", learned=False),
+    """A finished choice; savings that are expected of the best of each kind, None for no such."""
+    points = {
+        family: None if expected is None else point(family, expected)
+        for family, expected in (("learned", learned), ("entropy", scalar), (FIXED_BUDGET, fixed))
     }
+    family = {"learned": "learned", "scalar": "entropy", FIXED_BUDGET: FIXED_BUDGET, None: None}
+    taken = family[advised]
     return Choice(
         settings=Settings(alpha=0.1),
         n_fit=100,
         n_calibration=100,
         full_accuracy=0.8,
-        sequences=tuple(sequences.values()),
-        learned=point("learned"),
-        scalar=point("entropy"),
-        verdict=verdict,
+        sequences=(sequence(taken or "entropy"),),
+        learned=points["learned"],
+        scalar=points["entropy"],
+        fixed_budget=points[FIXED_BUDGET],
+        agreement=None,
+        compared=(),
+        verdict="comparable",
         delta_saving_pp=Interval(1.0, -2.0, 4.0),
-        advised=sequences[advised] if advised else None,
+        advised=sequence(taken) if taken else None,
         advised_index=3,
-        saving_lower=lower if advised else None,
+        advised_point=points[taken] if taken else None,
+        saving_lower=lower if taken else None,
         probability=probability,
         serving=(),
+        label_savings=(),
         fit=None,  # type: ignore[arg-type]
     )
 
 
 @pytest.mark.parametrize("predicted", ["learned", "scalar", "mixed"])
 @pytest.mark.parametrize(
-    ("verdict", "advised", "policy", "reason"),
+    ("found", "policy", "reason"),
     [
-        ("learned better", "learned", "learned", "Evidence: learned better"),
-        ("scalar better", "scalar", "scalar", "Evidence: scalar better"),
-        ("comparable", "scalar", "scalar", "so the simpler rule wins"),
-        ("inconclusive", "learned", "learned", "only the learned side"),
-        ("inconclusive", None, "full-budget", "no threshold of any family"),
+        (
+            choice("learned", learned=24.0),
+            "learned",
+            "certify 24.0 % by the learned rule, 20.0 % by entropy alone; the learned rule is "
+            "taken",
+        ),
+        (choice("scalar", scalar=24.0), "scalar", "; entropy alone is taken"),
+        (
+            choice("scalar", learned=20.5),
+            "scalar",
+            "entropy alone is taken, the simplest within about 1 point of the best",
+        ),
+        (choice("learned", scalar=None), "learned", "certify 20.0 % by the learned rule; the"),
+        (
+            choice(FIXED_BUDGET, fixed=19.5),
+            "fixed-budget",
+            "a fixed budget is taken, the simplest within about 1 point of the best",
+        ),
+        (choice(None), "full-budget", "no threshold of any family"),
     ],
+    ids=["learned", "scalar", "simpler", "alone", "fixed", "nothing"],
 )
-def test_evidence_decides(
-    predicted: str, verdict: str, advised: str | None, policy: str, reason: str
-) -> None:
-    found = recommend(shape(predicted), choice(verdict, advised))
-    assert found.policy == policy
-    assert found.family == {"learned": "learned", "scalar": "entropy"}.get(policy)
-    assert found.reasons[0].startswith(f"Profile: {predicted}")
-    assert any(reason in text for text in found.reasons)
-    overruled = verdict.endswith("better") and predicted in ("learned", "scalar")
-    assert any("overrules the profile" in text for text in found.reasons) == (
+def test_evidence_decides(predicted: str, found: Choice, policy: str, reason: str) -> None:
+    advice = recommend(shape(predicted), found)
+    assert advice.policy == policy
+    families = {"learned": "learned", "scalar": "entropy", "fixed-budget": FIXED_BUDGET}
+    assert advice.family == families.get(policy)
+    assert advice.reasons[0].startswith(f"Profile: {predicted}")
+    assert any(reason in text for text in advice.reasons)
+    overruled = policy != "full-budget" and predicted in ("learned", "scalar")
+    assert any("overrules the profile" in text for text in advice.reasons) == (
         overruled and predicted != policy
     )
+    if policy == "full-budget":
+        assert (advice.schedule, advice.where) == (None, None)
+    elif policy == "fixed-budget":
+        assert advice.schedule == (512,)
+        assert advice.where == "at 512 thinking tokens, without a probe before"
+    else:
+        assert advice.schedule == (0, 128)
+        assert advice.where == "at 0, 128 thinking tokens"
     if policy != "full-budget":
-        assert found.schedule == (0, 128)
-        assert any("stopadvisor calibrate" in text for text in found.reasons)
+        assert any("stopadvisor calibrate" in text for text in advice.reasons)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "words"),
+    [
+        (18.0, "saves 18.0 %, 2.0 points less."),
+        (20.4, "saves 20.4 %, 0.4 points more."),
+        (17.9, None),
+        (None, None),
+    ],
+)
+def test_a_fixed_budget_that_comes_near_is_named(fixed: float | None, words: str | None) -> None:
+    advice = recommend(shape("scalar"), choice("scalar", fixed=fixed))
+    named = [text for text in advice.reasons if text.startswith("Fixed budget: ")]
+    if words is None:
+        assert named == []
+        return
+    (text,) = named
+    assert "stopping everybody at 512 thinking tokens needs no probe at all" in text
+    assert text.endswith(words.replace("saves", "is expected to save"))
+    assert deciding_reason("scalar", advice.reasons).startswith("Evidence: ")
+    # Where nothing is recommended after all, it is not what decided.
+    refused = recommend(shape("scalar"), choice("scalar", fixed=fixed, lower=-1.0))
+    assert deciding_reason("full-budget", refused.reasons).startswith("Serving: ")
+
+
+def test_a_rule_at_markers_has_no_budgets() -> None:
+    found = choice("scalar")
+    at_markers = replace(point("deer"), probes=MarkerSchedule(64, 32))
+    advice = recommend(
+        shape("scalar"),
+        replace(found, scalar=at_markers, advised=sequence("deer"), advised_point=at_markers),
+    )
+    assert (advice.family, advice.schedule) == ("deer", None)
+    assert advice.where == "at markers at least 64 thinking tokens apart"
 
 
 @pytest.mark.parametrize("lower", [0.0, -3.0])
 def test_a_saving_that_may_be_none_is_no_saving(lower: float) -> None:
-    found = recommend(shape("scalar"), choice("comparable", "scalar", lower=lower))
+    found = recommend(shape("scalar"), choice("scalar", lower=lower))
     assert (found.policy, found.family, found.schedule) == ("full-budget", None, None)
     assert found.reasons[-1].startswith("Serving:")
 
@@ -114,7 +190,7 @@ def test_a_saving_that_may_be_none_is_no_saving(lower: float) -> None:
 )  # fmt: skip
 def test_no_estimated_chance_is_certain(probability: float, words: str) -> None:
     assert probability_words(probability) == words
-    found = recommend(shape("scalar"), choice("comparable", "scalar", probability=probability))
+    found = recommend(shape("scalar"), choice("scalar", probability=probability))
     (certificate,) = (text for text in found.reasons if text.startswith("Certificate: "))
     assert f"is {words}. " in certificate
 
@@ -122,9 +198,9 @@ def test_no_estimated_chance_is_certain(probability: float, words: str) -> None:
 @pytest.mark.parametrize(
     ("found", "predicted", "policy"),
     [
-        (choice("inconclusive", None), "scalar", "full-budget"),
-        (choice("comparable", "scalar", probability=0.49), "full-budget", "full-budget"),
-        (choice("comparable", "scalar", probability=0.49), "scalar", "scalar"),
+        (choice(None), "scalar", "full-budget"),
+        (choice("scalar", probability=0.49), "full-budget", "full-budget"),
+        (choice("scalar", probability=0.49), "scalar", "scalar"),
     ],
     ids=["nothing advised", "the profile stands", "advised nevertheless"],
 )
@@ -139,31 +215,23 @@ def test_where_a_certificate_is_unlikely_labels_are_spoken_of(
     )
     assert not deciding_reason(policy, advice.reasons).startswith("Labels: ")
     few = recommend(shape(predicted), replace(found, n_calibration=20))
-    # 36 without a loss exclude 0.1 at the half of 0.05 that a sequence has; 35 do not.
+    # 29 without a loss exclude 0.1 at 0.05; 28 do not.
     assert few.reasons[-1].startswith(
-        "Labels: 20 calibration questions certify nothing at alpha = 0.1, that takes 36 of which "
+        "Labels: 20 calibration questions certify nothing at alpha = 0.1, that takes 29 of which "
         "none is lost; "
     )
 
 
 def test_a_likely_certificate_asks_for_no_labels() -> None:
-    found = recommend(shape("scalar"), choice("comparable", "scalar", probability=0.5))
+    found = recommend(shape("scalar"), choice("scalar", probability=0.5))
     assert not any(text.startswith("Labels: ") for text in found.reasons)
-
-
-def test_the_winner_is_said_to_save_more() -> None:
-    spread = Interval(-1.0, -2.0, -0.5)
-    better = replace(choice("scalar better", "scalar"), delta_saving_pp=spread)
-    found = recommend(shape("scalar"), better)
-    evidence = next(text for text in found.reasons if text.startswith("Evidence: "))
-    assert "it saves 1.0 pp more than the best learned rule (95 % [0.5, 2.0])" in evidence
 
 
 @pytest.mark.parametrize(("probability", "policy"), [(0.49, "full-budget"), (0.5, "scalar")])
 def test_a_saving_that_can_be_certified_overrides_a_full_budget_profile(
     probability: float, policy: str
 ) -> None:
-    found = recommend(shape("full-budget"), choice("comparable", "scalar", probability=probability))
+    found = recommend(shape("full-budget"), choice("scalar", probability=probability))
     assert found.policy == policy
     assert any("overrides it" in text for text in found.reasons) == (policy == "scalar")
 
@@ -177,7 +245,7 @@ def test_a_rule_that_stops_blindly_overrides_nothing(
 ) -> None:
     """Unless it loses few: 8 are a tenth of the 80 that full thinking gets right."""
     blind = BlindStopping(losses, blind_losses=7.7, p_value=p_value)
-    found = recommend(shape("full-budget"), choice("comparable", "scalar"), blind)
+    found = recommend(shape("full-budget"), choice("scalar"), blind)
     assert found.policy == policy
     last = found.reasons[-1]
     assert ("stopping as many at random would lose 7.7" in last) == (policy != "scalar")
