@@ -24,6 +24,7 @@ from stopadvisor.errors import PolicyError, ProbeError
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import Weights
 from stopadvisor.rules.outcomes import Outcome
+from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.intervals import exact_interval, paired_difference
 from stopadvisor.workload.questions import PARTS, assign_parts
@@ -153,11 +154,11 @@ def test_stops_are_those_of_the_stepper(family: str) -> None:
     content = family_content(family) | {"budgets": [0, 256, 640, 1024]}
     table = fresh_table(80, 3)
     scorer = scorer_of(content, table)
-    assert scorer.schedule == (0, 3, 6, 8)
-    threshold = content["decision_threshold"]
-    online = stops(table, family, scorer.schedule, scorer.model, threshold)
+    assert scorer.schedule == GridSchedule((0, 256, 640, 1024))
+    online = stops(table, scorer, content["decision_threshold"])
+    columns = (0, 3, 6, 8)
     right = [
-        table.full_correct[i] if j == 4 else table.correct_online[i, scorer.schedule[j]]
+        table.full_correct[i] if j == 4 else table.correct_online[i, columns[j]]
         for i, j in enumerate(online)
     ]
     found = check(content, table)
@@ -263,13 +264,40 @@ def test_drift_is_measured_where_features_are_stored(
     ("content", "message"),
     [
         (full_budget_content(), "full-budget policy has no certificate"),
-        (family_content("entropy"), r"did not probe at 16; its budgets are \[0, 128"),
+        (
+            family_content("entropy"),
+            r"policy probes at 0, 16, .*: question 'fresh-\d+' was not probed at 16 ",
+        ),
     ],
     ids=["full-budget", "budgets"],
 )
 def test_policies_that_cannot_be_verified(content: dict[str, Any], message: str) -> None:
     with pytest.raises(PolicyError, match=message):
         check(content, fresh_table(10, 12))
+
+
+def test_a_fixed_budget_stops_at_its_threshold_and_is_looked_at_along_its_order() -> None:
+    none = dict.fromkeys(("every", "first", "cap", "min_gap", "max_probes", "max_markers"))
+    content = family_content("confidence") | {
+        "family": "fixed-budget",
+        "decision_threshold": 640.0,
+        "budgets": [],
+        "trigger": {"kind": "none", **none, "markers": [], "stop_at": 640},
+        "order": [1024.0, 640.0, 256.0],
+        "calibration_features": None,
+    }
+    table = fresh_table(80, 16)
+    column = table.budgets.tolist().index(640)
+    found = check(content, table)
+    assert found.outcome.correct == table.correct_online[:, column].sum()
+    assert scorer_of(content, table).schedule == GridSchedule((640,), 640)
+    along = scorer_of(content, table, along_order=True)
+    assert along.schedule == GridSchedule((256, 640, 1024))
+    stopped = along.curve(along.view(table), np.array(content["order"]))
+    for index, budget in enumerate((1024, 640, 256)):
+        goes_on = table.trace_tokens > budget
+        assert (stopped.stops(index)[goes_on] == 2 - index).all()
+        assert (stopped.stops(index)[~goes_on] == 3).all()
 
 
 # --- How often it is wrong ------------------------------------------------------------------------

@@ -12,18 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from stopadvisor.arrays import FloatArray, IntArray
+from stopadvisor.assessment.candidates import grid_schedules
 from stopadvisor.assessment.choice import choose
-from stopadvisor.assessment.sequences import (
-    FitData,
-    ThresholdSequence,
-    build_sequence,
-    candidate_schedules,
-)
+from stopadvisor.assessment.sequences import FitData, ThresholdSequence, score, sequence_of
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.boosting import fit_boosted
 from stopadvisor.rules.costs import PAPER_WEIGHTS
 from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.rules.features import feature_array
+from stopadvisor.rules.schedules import GridSchedule, Schedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import Certified, certify, max_losses, p_values
 from tests.long.coverage import DELTA, Truth, seeded, settings_of
@@ -53,9 +50,15 @@ def _fit_data(table: OpenQuestions) -> FitData:
     )
 
 
+def _sequence(fit: FitData, family: str, schedule: Schedule) -> ThresholdSequence | None:
+    rule = score(fit, family, schedule)
+    return None if rule is None else sequence_of(fit, rule)
+
+
 def _losses(scorer: Scorer, thresholds: FloatArray, table: OpenQuestions) -> IntArray:
-    curve = scorer.curve(table, thresholds)
-    return np.asarray(curve.totals(scorer.losses(table))[0].round(), dtype=np.int64)
+    view = scorer.view(table)
+    curve = scorer.curve(view, thresholds)
+    return np.asarray(curve.totals(scorer.losses(view))[0].round(), dtype=np.int64)
 
 
 def _last(losses: IntArray, most: float) -> int:
@@ -91,10 +94,10 @@ def _cheapest_of_25(population: KnownPopulation, alpha: float) -> Callable[[int,
         for fit_set in range(fit_sets):
             rng = seeded(population, alpha, 22, fit_set)
             fit = _fit_data(renamed(population.draw(population.n_fit, rng), "fit-"))
-            schedules = candidate_schedules(fit.table)[:5]
+            schedules = grid_schedules(fit.table)[:5]
             sequences: list[ThresholdSequence] = []
             for family in ("learned", *SCALAR_FAMILIES):
-                built = (build_sequence(fit, family, schedule) for schedule in schedules)
+                built = (_sequence(fit, family, schedule) for schedule in schedules)
                 sequences += [sequence for sequence in built if sequence is not None]
             risks = [Truth.of(c.scorer, c.thresholds, table).risk for c in sequences]
             for _ in range(calibrations):
@@ -136,7 +139,7 @@ def boosted_on_calibration(fit_sets: int, calibrations: int, truth: int) -> Foun
     """Boosted trees fitted on the calibration questions that then certify them."""
     n = bad = 0
     alpha, population = 0.10, FREE_FORM
-    schedule = tuple(range(len(population.budgets)))
+    schedule = GridSchedule(population.budgets)
     table = population.draw(truth, seeded(population, alpha, 41))
     size = 100
     most = max_losses(size, alpha, DELTA)
@@ -160,7 +163,7 @@ def best_of_ten_splits(fit_sets: int, calibrations: int, truth: int) -> Found:
     """Ten split seeds over the same questions; the split that saves most is kept."""
     n = bad = 0
     alpha, population = 0.10, SMALL
-    schedule = tuple(range(len(population.budgets)))
+    schedule = GridSchedule(population.budgets)
     size = population.n_fit + population.n_calibration
     most = max_losses(population.n_calibration, alpha, DELTA)
     table = population.draw(truth, seeded(population, alpha, 51))
@@ -171,7 +174,7 @@ def best_of_ten_splits(fit_sets: int, calibrations: int, truth: int) -> Found:
         for _ in range(10):
             order = rng.permutation(size)
             fit = _fit_data(questions.take(order[: population.n_fit]))
-            sequence = build_sequence(fit, "confidence", schedule)
+            sequence = _sequence(fit, "confidence", schedule)
             assert sequence is not None
             held = questions.take(order[population.n_fit :])
             position = _last(_losses(sequence.scorer, sequence.thresholds, held), most)

@@ -12,13 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from stopadvisor.arrays import FloatArray
-from stopadvisor.assessment.choice import Settings, _compare, fit_limit
-from stopadvisor.assessment.sequences import (
-    FitData,
-    ThresholdSequence,
-    build_sequence,
-    candidate_schedules,
-)
+from stopadvisor.assessment.candidates import grid_schedules
+from stopadvisor.assessment.choice import Settings, _compare, _Measured, fit_limit
+from stopadvisor.assessment.sequences import FitData, score_scalar, sequence_of
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import PAPER_WEIGHTS
 from tests.populations import POPULATIONS, KnownPopulation
@@ -77,15 +73,16 @@ def told_apart(case: Case, repeats: int) -> float:
             cache_block=16,
             most_blocks=1000,
         )
-        schedules = candidate_schedules(table)
+        schedules = grid_schedules(table)
         if not case.every_schedule:
             schedules = schedules[:1]
-        sides: list[list[ThresholdSequence]] = []
+        sides: list[list[_Measured]] = []
         for family in ("confidence", "entropy"):
-            built = (build_sequence(fit, family, schedule) for schedule in schedules)
-            sides.append([sequence for sequence in built if sequence is not None])
+            rules = (score_scalar(fit, family, schedule) for schedule in schedules)
+            built = (sequence_of(fit, rule) for rule in rules if rule is not None)
+            sides.append([_Measured(sequence, 0.0, 0.0) for sequence in built])
         accuracy = float(table.full_correct.mean())
         limit = fit_limit(case.n_fit, case.n_fit, Settings(alpha=case.alpha), accuracy)
-        _, verdict, _ = _compare(fit, sides[0], sides[1], limit)
+        verdict, _ = _compare(fit, sides[0], sides[1], limit)
         found += verdict in ("learned better", "scalar better")
     return found / repeats

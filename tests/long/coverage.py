@@ -18,7 +18,7 @@ from scipy import stats
 from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.probes.outcomes import OpenQuestions
-from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts, stopped_counts
+from stopadvisor.rules.costs import DEFAULT_CACHE_BLOCK, PAPER_WEIGHTS, full_counts
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import BOUNDS, MULTIPLICITIES, Bound, Multiplicity
 from tests.populations import POPULATIONS, KnownPopulation, renamed
@@ -71,11 +71,12 @@ class Truth:
     @classmethod
     def of(cls, scorer: Scorer, thresholds: NDArray[np.float64], table: OpenQuestions) -> Truth:
         """Measured on `table`, a draw that served nothing else."""
-        curve = scorer.curve(table, thresholds)
-        costs = stopped_counts(table, scorer.schedule, "kv-fork").weighed(PAPER_WEIGHTS)
+        view = scorer.view(table)
+        curve = scorer.curve(view, thresholds)
+        costs = scorer.counts(view, "kv-fork", cache_block=DEFAULT_CACHE_BLOCK)
         full = full_counts(table).weighed(PAPER_WEIGHTS).sum()
-        risk = curve.totals(scorer.losses(table))[0] / table.n_questions
-        return cls(risk, 100 * (1 - curve.totals(costs)[0] / full))
+        risk = curve.totals(scorer.losses(view))[0] / table.n_questions
+        return cls(risk, 100 * (1 - curve.totals(costs.weighed(PAPER_WEIGHTS))[0] / full))
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,15 @@ import numpy as np
 
 from stopadvisor.assessment.choice import Choice, choose
 from stopadvisor.assessment.recommendation import recommend
-from stopadvisor.assessment.sequences import ThresholdSequence, build_sequence
+from stopadvisor.assessment.sequences import ThresholdSequence, score, sequence_of
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.paper.protocol import threshold_grid
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.trajectories import profile, trajectory
-from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts, stopped_counts
+from stopadvisor.rules.costs import DEFAULT_CACHE_BLOCK, PAPER_WEIGHTS
 from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.rules.outcomes import measure_rule
+from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import max_losses
 from tests.long.coverage import DELTA, Size, Truth, seeded, settings_of
@@ -64,8 +65,8 @@ def against_the_paper(population: KnownPopulation, size: Size, alpha: float = 0.
         fit = renamed(population.draw(population.n_fit, rng), "fit-")
         choice = choose(fit.as_fit(), population.n_calibration, settings_of(population, alpha))
         truths = [Truth.of(c.scorer, c.thresholds, truth_table) for c in choice.sequences]
-        schedule = tuple(range(fit.n_checkpoints))
-        learned = build_sequence(choice.fit, "learned", schedule)
+        schedule = GridSchedule(population.budgets)
+        learned = score(choice.fit, "learned", schedule)
         assert learned is not None
         sides = [[learned.scorer], [Scorer(f, schedule, None) for f in SCALAR_FAMILIES]]
         chosen: list[tuple[Scorer, float]] = []
@@ -98,7 +99,8 @@ def _paper_choice(
     grids = [threshold_grid(s.scores(table)[live])[::-1] for s in side]
     k = sum(map(len, grids))
     slack = math.sqrt(math.log(k / DELTA) / (2 * table.n_questions))
-    costs = stopped_counts(table, side[0].schedule, "kv-fork").weighed(PAPER_WEIGHTS)
+    counts = side[0].counts(table, "kv-fork", cache_block=DEFAULT_CACHE_BLOCK)
+    costs = counts.weighed(PAPER_WEIGHTS)
     best: tuple[float, Scorer, float] | None = None
     for scorer, grid in zip(side, grids, strict=True):
         curve = scorer.curve(table, grid)
@@ -186,12 +188,13 @@ def black_box(population: KnownPopulation, alpha: float, truth: int) -> BlackBox
 
 
 def _ten_probes(choice: Choice) -> float:
-    schedule = tuple(range(choice.fit.table.n_checkpoints))
-    most = max_losses(choice.n_calibration, choice.settings.alpha, choice.sequence_delta)
+    schedule = GridSchedule(tuple(choice.fit.table.budgets.tolist()))
+    most = max_losses(choice.n_calibration, choice.settings.alpha, choice.settings.delta)
     limit = most / choice.n_calibration * choice.n_fit
     costs = []
     for family in ("learned", *SCALAR_FAMILIES):
-        sequence = build_sequence(choice.fit, family, schedule)
+        rule = score(choice.fit, family, schedule)
+        sequence = None if rule is None else sequence_of(choice.fit, rule)
         if sequence is not None and sequence.index(limit) >= 0:
             costs.append(float(sequence.costs[sequence.index(limit)]))
     return 100 * (1 - min(costs) / float(choice.fit.full_cost.sum()))
@@ -205,10 +208,15 @@ def _saving(
     truth: int,
 ) -> float:
     table = population.draw(truth, seeded(population, alpha, 82))
-    curve = sequence.scorer.curve(table, sequence.thresholds[[position]])
-    costs = stopped_counts(table, sequence.scorer.schedule, "black-box").weighed(PAPER_WEIGHTS)
-    full = full_counts(table).weighed(PAPER_WEIGHTS).sum()
-    return float(100 * (1 - curve.totals(costs)[0, 0] / full))
+    outcome = measure_rule(
+        sequence.scorer,
+        float(sequence.thresholds[position]),
+        table,
+        serving="black-box",
+        weights=PAPER_WEIGHTS,
+        cache_block=DEFAULT_CACHE_BLOCK,
+    )
+    return outcome.total_saving_pct
 
 
 @dataclass(frozen=True)

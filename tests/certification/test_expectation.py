@@ -1,0 +1,134 @@
+"""What a certified rule is expected to save: by hand, and its band by simulation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from stopadvisor.assessment.choice import Settings, choose
+from stopadvisor.certification.calibration import calibrate
+from stopadvisor.certification.expectation import expectation, saving_band
+from stopadvisor.probes.outcomes import OpenQuestions
+from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts
+from stopadvisor.rules.schedules import GridSchedule
+from stopadvisor.rules.scorer import Scorer
+from stopadvisor.stats.bounds import max_losses
+from tests.populations import POPULATIONS, renamed
+
+MIXED = POPULATIONS[0]
+SETTINGS = Settings(alpha=0.15, families=("confidence",))
+SCORER = Scorer("confidence", GridSchedule(MIXED.budgets), None)
+THRESHOLDS = -np.array([0.01, 0.05, *np.linspace(0.1, 1.0, 19), 1.5, 2.5])
+
+
+def draw(n: int, seed: int, prefix: str = "c") -> OpenQuestions:
+    return renamed(MIXED.draw(n, np.random.default_rng(seed)), prefix)
+
+
+def savings(table: OpenQuestions) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Costs along the thresholds, (n_questions, n_thresholds), full costs, and losses."""
+    curve = SCORER.curve(table, THRESHOLDS)
+    costs = SCORER.counts(table, "kv-fork", cache_block=16).weighed(PAPER_WEIGHTS)
+    n = table.n_questions
+    each = curve.totals(costs, np.arange(n), n)
+    lost = curve.totals(SCORER.losses(table))[0].round()
+    return each, full_counts(table).weighed(PAPER_WEIGHTS), lost
+
+
+def test_the_rule_is_measured_on_the_questions_that_certified_it() -> None:
+    chosen = choose(draw(160, 0, "f").as_fit(), 160, SETTINGS)
+    table = draw(160, 1)
+    calibration = calibrate(chosen, table.as_calibration())
+    rule = calibration.rule
+    assert rule is not None
+    found = expectation(rule, calibration.entered, SETTINGS, seed=0)
+    view = rule.scorer.view(table)
+    scores = rule.scorer.scores(view)
+    costs = rule.scorer.counts(view, "kv-fork", cache_block=16).weighed(PAPER_WEIGHTS)
+    stopped = right = 0.0
+    for i in range(160):
+        hits = [
+            j
+            for j in range(view.n_checkpoints)
+            if view.live[i, j] and scores[i, j] >= rule.threshold
+        ]
+        place = hits[0] if hits else view.n_checkpoints
+        stopped += costs[i, place]
+        right += view.correct[i, place] if hits else view.full_correct[i]
+    full = full_counts(table).weighed(PAPER_WEIGHTS).sum()
+    assert found.outcome.losses == rule.certificate.losses
+    assert found.outcome.correct == right
+    assert found.outcome.total_saving_pct == pytest.approx(100 * (1 - stopped / full))
+    low, high = found.saving_band95
+    assert low < found.outcome.total_saving_pct < high
+    assert high - low < 30
+    again = expectation(rule, calibration.entered, SETTINGS, seed=0)
+    assert again.saving_band95 == found.saving_band95
+
+
+def test_traces_of_one_group_are_drawn_together() -> None:
+    """Five copies of each question say no more than one of each."""
+    chosen = choose(draw(160, 0, "f").as_fit(), 160, SETTINGS)
+    table = draw(160, 1)
+    calibration = calibrate(chosen, table.as_calibration())
+    assert calibration.rule is not None
+    five = table.take(np.repeat(np.arange(160), 5)).as_calibration()
+    assert len(set(five.groups)) == 160
+    one, other = (
+        expectation(calibration.rule, questions, SETTINGS, seed=0)
+        for questions in (calibration.entered, five)
+    )
+    assert other.saving_band95 == pytest.approx(one.saving_band95)
+    alone = replace(five, groups=tuple(f"g{k}" for k in range(800)))
+    narrow = expectation(calibration.rule, alone, SETTINGS, seed=0).saving_band95
+    assert narrow[1] - narrow[0] < 0.6 * (one.saving_band95[1] - one.saving_band95[0])
+
+
+def test_the_band_holds_wherever_the_data_put_the_threshold() -> None:
+    """300 data sets of 100 questions, against the saving on 60,000."""
+    rng = np.random.default_rng(2)
+    costs, full, _ = savings(MIXED.draw(60_000, rng))
+    truth = 100 * (1 - costs.sum(axis=0) / full.sum())
+    most = max_losses(100, 0.15, 0.05)
+    repeats = 300
+    everywhere = certified = alone = 0
+    for _ in range(repeats):
+        costs, full, lost = savings(MIXED.draw(100, rng))
+        low, high = saving_band(costs, full, rng=rng)
+        inside = (low <= truth) & (truth <= high)
+        everywhere += inside.all()
+        over = np.flatnonzero(lost > most)
+        index = (int(over[0]) if over.size else lost.size) - 1
+        certified += inside[index]  # nothing was certified: any threshold will do
+        # The interval of one threshold by itself is narrower, and fails at the worst of them.
+        centre, half = (low + high) / 2, (high - low) / 2
+        error = half / half.max()
+        worst = int(np.argmax(np.abs(centre - truth) / np.where(error > 0, error, np.inf)))
+        one = saving_band(costs[:, [worst]], full, rng=rng)
+        alone += one[0, 0] <= truth[worst] <= one[1, 0]
+    least = stats.binom.ppf(0.001, repeats, 0.95)
+    assert everywhere >= least
+    assert certified >= everywhere
+    assert alone < everywhere
+
+
+def test_what_cannot_vary_has_no_width() -> None:
+    full = np.array([10.0, 20.0, 30.0])
+    costs = np.column_stack([full, full / 2, [1.0, 9.0, 2.0]])
+    low, high = saving_band(costs, full, rng=np.random.default_rng(0))
+    assert (low[0], high[0]) == pytest.approx((0.0, 0.0))  # full thinking
+    assert (low[1], high[1]) == pytest.approx((50.0, 50.0))  # half of each
+    assert low[2] < 100 * (1 - 12 / 60) < high[2]
+
+
+def test_a_higher_level_is_wider() -> None:
+    costs, full, _ = savings(MIXED.draw(80, np.random.default_rng(3)))
+    widths = []
+    for level in (0.5, 0.9, 0.99):
+        low, high = saving_band(costs, full, rng=np.random.default_rng(0), level=level)
+        widths.append(float((high - low).sum()))
+    assert widths == sorted(widths)
+    assert widths[0] < widths[-1]

@@ -1,0 +1,139 @@
+"""A calibrated rule as the content of a policy: where it probes, and what to expect of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stopadvisor.assessment.choice import Settings, choose
+from stopadvisor.assessment.sequences import score, sequence_of
+from stopadvisor.certification.calibration import Calibration, calibrate
+from stopadvisor.certification.expectation import expectation
+from stopadvisor.certification.export import policy_content
+from stopadvisor.certification.verification import scorer_of
+from stopadvisor.probes.trajectories import profile, trajectory
+from stopadvisor.rules.drift import DRIFT_FEATURES, question_features
+from stopadvisor.rules.families import FIXED_BUDGET
+from stopadvisor.rules.schedules import GridSchedule, schedule_of, where_of
+from stopadvisor.runs.sources import Source
+from tests.frozen import drawn_source, look_of
+from tests.populations import POPULATIONS
+
+MIXED = POPULATIONS[0]
+SETTINGS = Settings(alpha=0.2, families=("confidence",))
+BUDGETS = MIXED.budgets
+
+
+@pytest.fixture(scope="module")
+def source() -> Source:
+    return drawn_source(MIXED, 400, "source")
+
+
+def calibrated(source: Source, family: str, schedule: GridSchedule) -> Calibration:
+    """Calibration of one family on one schedule, whatever is the best."""
+    choice = choose(source.part("fit"), source.counts()["calibration"], SETTINGS)
+    rule = score(choice.fit, family, schedule)
+    assert rule is not None
+    alone = replace(choice, sequences=(sequence_of(choice.fit, rule),))
+    found = calibrate(alone, source.part("calibration").unseal().as_calibration())
+    assert found.rule is not None, found.refusal
+    return found
+
+
+def content_of(source: Source, calibration: Calibration) -> dict[str, Any]:
+    fit = source.part("fit")
+    choice = choose(fit, source.counts()["calibration"], SETTINGS)
+    shape = profile(trajectory(fit), rng=np.random.default_rng(0))
+    look = look_of(SETTINGS)
+    return policy_content(source, choice, calibration, shape, look, alpha=SETTINGS.alpha)
+
+
+@pytest.mark.parametrize(
+    ("family", "schedule", "kind", "budgets"),
+    [
+        ("confidence", GridSchedule((0, *BUDGETS[3:6])), "grid", [0, *BUDGETS[3:6]]),
+        ("learned", GridSchedule((128, 256, 384, 512)), "stride", []),
+        ("agreement", GridSchedule((128, 256, 384, 1024), 1024), "grid", [128, 256, 384, 1024]),
+        (FIXED_BUDGET, GridSchedule(BUDGETS), "none", []),
+    ],
+)
+def test_the_content_stops_where_the_rule_does(
+    source: Source, family: str, schedule: GridSchedule, kind: str, budgets: list[int]
+) -> None:
+    found = calibrated(source, family, schedule)
+    content = content_of(source, found)
+    rule = found.rule
+    assert rule is not None
+    assert content["trigger"]["kind"] == kind
+    assert content["budgets"] == budgets
+    fresh = MIXED.draw(80, np.random.default_rng(1))
+    policy = scorer_of(content, fresh)
+    if family == FIXED_BUDGET:
+        stop = int(rule.threshold)
+        assert schedule_of(content) == GridSchedule((stop,), stop)
+        assert where_of(content) == f"at {stop} thinking tokens, without a probe before"
+        assert policy.asking.before is False
+    else:
+        assert schedule_of(content) == schedule
+        assert policy == rule.scorer
+    positions = [
+        [
+            scorer.view(fresh).budgets.tolist()[stop] if stop < len(scorer.schedule) else None
+            for stop in scorer.curve(scorer.view(fresh), np.array([rule.threshold]))
+            .stops(0)
+            .tolist()
+        ]
+        for scorer in (policy, rule.scorer)
+    ]
+    assert positions[0] == positions[1]
+    assert content["order"] == rule.order.tolist()
+    assert (
+        scorer_of(content, fresh, along_order=True)
+        .curve(rule.scorer.view(fresh), rule.order)
+        .low.tolist()
+        == rule.scorer.curve(rule.scorer.view(fresh), rule.order).low.tolist()
+    )
+
+
+def test_it_says_what_to_expect(source: Source) -> None:
+    found = calibrated(source, "confidence", GridSchedule(BUDGETS))
+    assert found.rule is not None
+    content = content_of(source, found)
+    told, measured = (
+        content["expected"],
+        expectation(found.rule, found.entered, SETTINGS, seed=source.seed),
+    )
+    n = source.counts()["calibration"]
+    assert told["calibration_n"] == n == content["certificate"]["n"]
+    assert told["calibration_risk"] == content["certificate"]["losses"] / n
+    assert told["calibration_total_saving_pct"] == measured.outcome.total_saving_pct
+    assert told["calibration_total_saving_band95"] == list(measured.saving_band95)
+    assert told["calibration_full_accuracy"] == pytest.approx(found.entered.full_correct.mean())
+    assert told["fit_total_saving_pct"] == found.rule.fit_saving_pct
+    assert told["test_n"] == source.counts()["test"]
+    stored = np.array(content["calibration_features"])
+    assert stored.shape == (n, len(DRIFT_FEATURES))
+    assert np.array_equal(stored, question_features(found.rule.scorer.view(found.entered)))
+    assert content["certificate"]["chain_delta"] == SETTINGS.delta
+
+
+def test_without_a_test_part_nothing_is_said_of_one(source: Source) -> None:
+    alone = replace(source, parts=np.where(source.parts == 2, 1, source.parts))
+    found = calibrated(alone, "confidence", GridSchedule(BUDGETS))
+    told = content_of(alone, found)["expected"]
+    assert told["calibration_n"] == alone.counts()["calibration"]
+    assert not [name for name in told if name.startswith("test_")]
+
+
+def test_without_a_rule_there_is_no_trigger(source: Source) -> None:
+    hard = replace(SETTINGS, alpha=0.001)
+    choice = choose(source.part("fit"), source.counts()["calibration"], hard)
+    refused = calibrate(choice, source.part("calibration").unseal().as_calibration())
+    content = content_of(source, refused)
+    assert content["kind"] == "full-budget"
+    assert (content["trigger"], content["budgets"], content["order"]) == (None, [], [])
+    assert (content["certificate"], content["expected"]) == (None, None)
+    assert where_of(content) is None
