@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from stopadvisor.policy.stepper import Stepper, StopRule
+from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.table import EMPTY_ANSWER, ProbeTable
+from stopadvisor.probes.trigger import Trigger
 from stopadvisor.rules.boosting import BoostedModel
 from stopadvisor.rules.schedules import GridSchedule, Schedule
 from stopadvisor.rules.scorer import Scorer
@@ -21,11 +23,15 @@ def rule_of(
     schedule: Schedule, family: str, model: LinearModel | BoostedModel | None, threshold: float
 ) -> StopRule:
     """The stepper's rule for a scorer and a threshold on the linear scale."""
+    trigger: Trigger
+    if isinstance(schedule, GridSchedule):
+        trigger = schedule.trigger()
+    else:
+        trigger = schedule.trigger([[0]])  # ids are for who looks for markers, not for scores
     content: dict[str, Any] = {
         "family": family,
         "features": list(model.features) if model else [],
-        "budgets": list(schedule.positions) if isinstance(schedule, GridSchedule) else [],
-        "trigger": schedule.trigger(),
+        **trigger_content(trigger),
         "decision_threshold": threshold,
         "task": "exact",
         "intercept": model.intercept if model else None,
@@ -33,8 +39,6 @@ def rule_of(
         "scale": [],
         "coef": [],
     }
-    if not isinstance(schedule, GridSchedule):
-        content["trigger"]["markers"] = [[0]]  # ids are for who looks for markers, not for scores
     if isinstance(model, LinearModel):
         content |= {
             "mean": list(model.mean),

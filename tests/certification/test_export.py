@@ -14,10 +14,12 @@ from stopadvisor.certification.calibration import Calibration, calibrate
 from stopadvisor.certification.expectation import expectation
 from stopadvisor.certification.export import policy_content
 from stopadvisor.certification.verification import scorer_of
+from stopadvisor.policy.triggers import trigger_of
 from stopadvisor.probes.trajectories import profile, trajectory
+from stopadvisor.report.documents.calibrate import where_of
 from stopadvisor.rules.drift import DRIFT_FEATURES, question_features
 from stopadvisor.rules.families import FIXED_BUDGET
-from stopadvisor.rules.schedules import GridSchedule, schedule_of, where_of
+from stopadvisor.rules.schedules import GridSchedule, schedule_of
 from stopadvisor.runs.sources import Source
 from tests.frozen import drawn_source, look_of
 from tests.populations import POPULATIONS
@@ -73,11 +75,11 @@ def test_the_content_stops_where_the_rule_does(
     policy = scorer_of(content, fresh)
     if family == FIXED_BUDGET:
         stop = int(rule.threshold)
-        assert schedule_of(content) == GridSchedule((stop,), stop)
+        assert schedule_of(trigger_of(content)) == GridSchedule((stop,), stop)
         assert where_of(content) == f"at {stop} thinking tokens, without a probe before"
         assert policy.asking.before is False
     else:
-        assert schedule_of(content) == schedule
+        assert schedule_of(trigger_of(content)) == schedule
         assert policy == rule.scorer
     positions = [
         [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stopadvisor.errors import ProbeError
+from stopadvisor.policy.triggers import check_trigger, trigger_content, trigger_of
 from stopadvisor.probes.outcomes import OpenQuestions, make_table
 from stopadvisor.probes.table import NO_PROBE
-from stopadvisor.probes.trigger import MarkerTrigger
+from stopadvisor.probes.trigger import GridTrigger, StrideTrigger, Trigger
 from stopadvisor.rules.schedules import (
     GridSchedule,
     MarkerSchedule,
@@ -23,7 +23,6 @@ from stopadvisor.rules.schedules import (
     grid_view,
     probed_markers,
     schedule_of,
-    where_of,
 )
 from stopadvisor.rules.scorer import Scorer
 from tests.populations import FREE_FORM
@@ -137,13 +136,7 @@ def test_common_positions_are_those_that_all_who_think_on_have(data: st.DataObje
 
 def triggered(schedule: MarkerSchedule, ids: list[int]) -> list[int]:
     """Where the online trigger probes a trace."""
-    trigger = MarkerTrigger(
-        ((MARKER,),),
-        schedule.min_gap,
-        schedule.max_probes,
-        max_markers=schedule.max_markers,
-        stop_at=schedule.stop_at,
-    )
+    trigger = schedule.trigger([[MARKER]])
     positions = trigger.start()
     positions.feed(ids)
     positions.finish()
@@ -247,27 +240,43 @@ def schedules(draw: st.DrawFn) -> Schedule:
 @settings(max_examples=200)
 @given(schedules())
 def test_a_policy_says_where_its_rule_probes(schedule: Schedule) -> None:
-    trigger = schedule.trigger()
-    positions = schedule.positions if isinstance(schedule, GridSchedule) else ()
-    content: dict[str, Any] = {
-        "trigger": trigger,
-        "budgets": list(positions) if trigger["kind"] == "grid" else [],
-    }
-    assert schedule_of(content) == schedule
-    assert set(trigger) == {
-        *("kind", "every", "first", "cap", "min_gap", "max_probes", "max_markers", "markers"),
-        "stop_at",
-    }
+    content = trigger_content(trigger_for(schedule))
+    check_trigger(content)
+    assert schedule_of(trigger_of(content)) == schedule
 
 
-def test_other_policies_are_read_too() -> None:
-    assert schedule_of({"budgets": [0, 128]}) == GridSchedule((0, 128))  # schema 1
-    none = GridSchedule((512,), 512).trigger() | {"kind": "none"}
-    assert schedule_of({"budgets": [], "trigger": none}) == GridSchedule((512,), 512)
-    stride = {**none, "kind": "stride", "every": 100, "first": None, "cap": 350, "stop_at": None}
-    assert schedule_of({"budgets": [], "trigger": stride}) == GridSchedule((100, 200, 300))
-    stopping = {**stride, "stop_at": 250}
-    assert schedule_of({"budgets": [], "trigger": stopping}) == GridSchedule((100, 200, 250), 250)
+def trigger_for(schedule: Schedule) -> Trigger:
+    if isinstance(schedule, GridSchedule):
+        return schedule.trigger()
+    return schedule.trigger([[MARKER], [1, 2]])
+
+
+@settings(max_examples=100)
+@given(schedules(), st.integers(0, 60))
+def test_a_trace_is_probed_where_the_view_looks(schedule: Schedule, tokens: int) -> None:
+    positions = trigger_for(schedule).start()
+    positions.feed([1] * tokens)  # there is no marker
+    positions.finish()
+    found = []
+    while (position := positions.next()) is not None:
+        found.append(position)
+        positions.advance()
+    wanted = list(schedule.positions) if isinstance(schedule, GridSchedule) else []
+    if isinstance(schedule, MarkerSchedule) and schedule.stop_at is not None:
+        wanted = [schedule.stop_at]
+    assert found == [p for p in wanted if p < tokens]
+
+
+def test_the_schedules_of_triggers() -> None:
+    assert schedule_of(GridTrigger((0, 128))) == GridSchedule((0, 128))
+    assert schedule_of(GridTrigger((512,), 512)) == GridSchedule((512,), 512)
+    assert schedule_of(StrideTrigger(100, 350)) == GridSchedule((100, 200, 300))
+    stopping = StrideTrigger(100, 350, 50, stop_at=240)
+    assert schedule_of(stopping) == GridSchedule((50, 150, 240), 240)
+    assert schedule_of(trigger_of({"budgets": [0, 128]})) == GridSchedule((0, 128))  # schema 1
+    # A gap before the last resort is no stride: nobody is probed in it.
+    assert GridSchedule((1, 3, 40), 40).trigger() == GridTrigger((1, 3, 40), 40)
+    assert GridSchedule((1, 3, 5), 5).trigger() == StrideTrigger(2, 5, 1, stop_at=5)
 
 
 @pytest.mark.parametrize(
@@ -290,15 +299,3 @@ def test_other_policies_are_read_too() -> None:
 )
 def test_where_it_probes_in_words(schedule: Schedule, words: str) -> None:
     assert schedule.describe() == words
-    positions = list(schedule.positions) if isinstance(schedule, GridSchedule) else []
-    content = {"kind": "stop", "family": "confidence", "budgets": positions}
-    trigger = schedule.trigger()
-    assert where_of(content | {"trigger": trigger}) == words
-    assert where_of(content | {"kind": "full-budget", "trigger": None}) is None
-
-
-def test_a_fixed_budget_says_that_it_asks_nobody() -> None:
-    trigger = GridSchedule((512,), 512).trigger() | {"kind": "none"}
-    content = {"kind": "stop", "family": "fixed-budget", "budgets": [], "trigger": trigger}
-    words = where_of(content | {"decision_threshold": 512.0})
-    assert words == "at 512 thinking tokens, without a probe before"
