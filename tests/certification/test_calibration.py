@@ -214,10 +214,12 @@ def test_too_few_questions_are_a_typed_result(choice: Choice) -> None:
 
 @pytest.mark.parametrize("conditional", [False, True])
 def test_a_refusal_asks_for_more_labels_than_were_there(conditional: bool) -> None:
-    # Every confident answer is wrong here: the first thresholds lose more than fit promised.
+    # Who is stopped, be it where thinking ends for everybody, loses a right answer.
     chosen = choose(draw(160, 20, "f").as_fit(), 100, Settings(alpha=0.1, conditional=conditional))
     table = draw(100, 21)
-    worse = regraded(table, correct=table.correct & (table.mean_logprob < -0.3))
+    longer = replace(table, trace_tokens=np.full(100, 4000))
+    every = np.ones(100, dtype=bool)
+    worse = regraded(longer, correct=np.zeros_like(table.correct), natural_correct=every)
     found = calibrate(chosen, worse.as_calibration())
     assert found.refusal is not None
     assert found.refusal.labels_needed is None or found.refusal.labels_needed > 100

@@ -88,31 +88,35 @@ def test_traces_of_one_group_are_drawn_together() -> None:
 
 
 def test_the_band_holds_wherever_the_data_put_the_threshold() -> None:
-    """300 data sets of 100 questions, against the saving on 60,000."""
+    """300 data sets of 200 questions, against the saving on 60,000.
+
+    Where nearly nobody or nearly everybody stops, the saving of so few questions is too skewed for
+    any bootstrap to hold; the middle has to hold everywhere at once, and the certified threshold
+    wherever it lies.
+    """
     rng = np.random.default_rng(2)
     costs, full, _ = savings(MIXED.draw(60_000, rng))
     truth = 100 * (1 - costs.sum(axis=0) / full.sum())
-    most = max_losses(100, 0.15, 0.05)
+    middle = slice(2, 15)  # a third to 96 % of the questions stop
+    most = max_losses(200, 0.15, 0.05)
     repeats = 300
     everywhere = certified = alone = 0
     for _ in range(repeats):
-        costs, full, lost = savings(MIXED.draw(100, rng))
+        costs, full, lost = savings(MIXED.draw(200, rng))
         low, high = saving_band(costs, full, rng=rng)
         inside = (low <= truth) & (truth <= high)
-        everywhere += inside.all()
+        everywhere += inside[middle].all()
         over = np.flatnonzero(lost > most)
-        index = (int(over[0]) if over.size else lost.size) - 1
-        certified += inside[index]  # nothing was certified: any threshold will do
+        certified += inside[(int(over[0]) if over.size else lost.size) - 1]
         # The interval of one threshold by itself is narrower, and fails at the worst of them.
-        centre, half = (low + high) / 2, (high - low) / 2
-        error = half / half.max()
-        worst = int(np.argmax(np.abs(centre - truth) / np.where(error > 0, error, np.inf)))
+        error = (high - low)[middle]
+        worst = middle.start + int(np.argmax(np.abs((low + high) / 2 - truth)[middle] / error))
         one = saving_band(costs[:, [worst]], full, rng=rng)
         alone += one[0, 0] <= truth[worst] <= one[1, 0]
     least = stats.binom.ppf(0.001, repeats, 0.95)
     assert everywhere >= least
-    assert certified >= everywhere
-    assert alone < everywhere
+    assert certified >= least
+    assert alone < least
 
 
 def test_what_cannot_vary_has_no_width() -> None:

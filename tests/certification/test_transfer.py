@@ -21,6 +21,8 @@ from stopadvisor.certification.transfer import (
 from stopadvisor.certification.verification import fresh_questions, scorer_of, verdict_on, verify
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import build_policy
+from stopadvisor.policy.triggers import trigger_content
+from stopadvisor.probes.trigger import GridTrigger
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.intervals import exact_interval
 from tests.frozen import MODEL, drawn_source, frozen, look_of, with_groups
@@ -109,7 +111,7 @@ def test_one_question_per_group_calibrates(policy: dict[str, Any], target: Sourc
     [
         (full_budget_content(), "never stops"),
         ({"order": []}, "holds no testing order"),
-        ({"budgets": [7]}, "did not probe at 7"),
+        (trigger_content(GridTrigger((7,))), "question 'target-0' was not probed at 7"),
     ],
     ids=["full-budget", "order", "budgets"],
 )
@@ -134,7 +136,7 @@ def test_questions_that_made_the_policy_are_refused(
 def test_the_last_checkpoint_must_be_probed(policy: dict[str, Any], target: Source) -> None:
     table = replace(target.table, natural_tokens=None, reference="last-checkpoint")
     archive = replace(target, table=table)
-    inner = policy | {"budgets": [0, 256, 640]}
+    inner = policy | trigger_content(GridTrigger((0, 256, 640)))
     with pytest.raises(PolicyError, match="last budget, 1536"):
         check_transfer(inner, archive)
 

@@ -21,8 +21,11 @@ from stopadvisor.certification.verification import (
     verify,
 )
 from stopadvisor.errors import PolicyError, ProbeError
+from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.outcomes import OpenQuestions
+from stopadvisor.probes.trigger import GridTrigger
 from stopadvisor.rules.costs import Weights
+from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.outcomes import Outcome
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.runs.sources import Source
@@ -55,6 +58,12 @@ def policy(source: Source) -> dict[str, Any]:
     content = frozen(source, SETTINGS)
     assert content["kind"] == "stop"
     return content
+
+
+def of_family(family: str, budgets: tuple[int, ...], threshold: float | None = None) -> Any:
+    """The example's rule of a family, at some budgets, with nothing to measure drift against."""
+    probed = trigger_content(GridTrigger(budgets))
+    return family_content(family, threshold) | probed | {"calibration_features": None}
 
 
 def fresh_table(n: int, seed: int, prefix: str = "fresh-") -> OpenQuestions:
@@ -151,7 +160,7 @@ def test_rows_of_archives_name_questions_of_that_archive_only(source: Source) ->
 
 @pytest.mark.parametrize("family", ["learned", "learned-boosted", "learned-text", "confidence"])
 def test_stops_are_those_of_the_stepper(family: str) -> None:
-    content = family_content(family) | {"budgets": [0, 256, 640, 1024]}
+    content = of_family(family, (0, 256, 640, 1024))
     table = fresh_table(80, 3)
     scorer = scorer_of(content, table)
     assert scorer.schedule == GridSchedule((0, 256, 640, 1024))
@@ -226,7 +235,7 @@ def test_the_conditional_risk_counts_questions_that_full_thinking_gets_right(
 
 def test_the_reference_is_the_certificates(policy: dict[str, Any]) -> None:
     """Under last-checkpoint, the last one of the policy, whatever else was probed."""
-    content = family_content("confidence") | {"budgets": [0, 256, 640]}
+    content = of_family("confidence", (0, 256, 640))
     content["certificate"] = {**content["certificate"], "reference": "last-checkpoint"}
     table = fresh_table(50, 8)
     found = check(content, table)
@@ -277,14 +286,11 @@ def test_policies_that_cannot_be_verified(content: dict[str, Any], message: str)
 
 
 def test_a_fixed_budget_stops_at_its_threshold_and_is_looked_at_along_its_order() -> None:
-    none = dict.fromkeys(("every", "first", "cap", "min_gap", "max_probes", "max_markers"))
-    content = family_content("confidence") | {
-        "family": "fixed-budget",
+    content = of_family("confidence", ()) | {
+        "family": FIXED_BUDGET,
         "decision_threshold": 640.0,
-        "budgets": [],
-        "trigger": {"kind": "none", **none, "markers": [], "stop_at": 640},
+        **trigger_content(GridTrigger((640,), 640), family=FIXED_BUDGET),
         "order": [1024.0, 640.0, 256.0],
-        "calibration_features": None,
     }
     table = fresh_table(80, 16)
     column = table.budgets.tolist().index(640)
@@ -339,10 +345,7 @@ def test_either_verdict_is_wrong_with_at_most_delta(
 def test_verdicts_by_simulation(risk: float, verdict: str, low: float, high: float) -> None:
     """The whole of `verify`, 250 times on 120 questions of a risk that is known."""
     rng = np.random.default_rng(13)
-    content = family_content("confidence", -40.0) | {
-        "budgets": [128, 1024],
-        "calibration_features": None,
-    }
+    content = of_family("confidence", (128, 1024), -40.0)
     table = replace(fresh_table(120, 14), trace_tokens=np.full(120, 4000))
     table = regraded(table, natural_correct=np.ones(120, dtype=bool))
     said = 0
