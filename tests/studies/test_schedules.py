@@ -10,6 +10,7 @@ import pytest
 
 from stopadvisor.constants import PAPER_BUDGETS, PAPER_SCHEDULES
 from stopadvisor.errors import StudyError
+from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.protocols import deploy_protocol, study_settings
 from stopadvisor.studies.schedules import nearest_columns, run
@@ -73,7 +74,8 @@ def test_savings_are_those_of_the_cheapest_rule_within_the_risk(sums: Sums) -> N
     deploy = deploy_protocol(source, "run", study_settings(QUICK))
     table = deploy.fit.table
     columns = nearest_columns(np.array(BUDGETS), PAPER_SCHEDULES["4-linear"])
-    chosen = deploy.cheapest(deploy.sequences(columns))
+    at = GridSchedule(tuple(table.budgets[list(columns)].tolist()))
+    chosen = deploy.cheapest(deploy.sequences(at))
     assert chosen is not None
     sequence, limit = chosen
     stops = sequence.curve.stops(limit.index)

@@ -54,17 +54,17 @@ def test_prices_weigh_the_tokens_of_one_rule(sums: Sums) -> None:
     chosen = deploy.cheapest(deploy.all_sequences())
     assert chosen is not None
     sequence, limit = chosen
-    table, schedule = deploy.fit.table, sequence.scorer.schedule
+    table, n_probes = sequence.view, sequence.view.n_checkpoints
     stops = sequence.curve.stops(limit.index).tolist()
     # Under kv-fork: prompt once, thinking, and suffix and answer of each probe until the stop.
     decoded = prefilled = full_decoded = 0.0
     assert table.natural_tokens is not None
     for i, stop in enumerate(stops):
-        probed = [c for j, c in enumerate(schedule) if j <= stop and not table.ended[i, c]]
+        probed = [c for c in range(n_probes) if c <= stop and table.live[i, c]]
         decoded += sum(table.probe_tokens[i, c] for c in probed)
         prefilled += table.prompt_tokens[i] + table.suffix_tokens * len(probed)
         whole = table.trace_tokens[i] + table.natural_tokens[i]
-        decoded += whole if stop == len(schedule) else table.budgets[schedule[stop]]
+        decoded += whole if stop == n_probes else table.positions[i, stop]
         full_decoded += whole
     for row in rows_of(found, "prices"):
         price = float(str(row["prefilled"]))
