@@ -16,12 +16,22 @@ from typing import Any, Literal
 
 from stopadvisor.errors import OutputError, PolicyError
 from stopadvisor.policy.opcodes import decode_pickle
-from stopadvisor.policy.values import MAX_BYTES, MAX_DEPTH, MAX_ELEMENTS, short_repr
+from stopadvisor.policy.values import (
+    MAX_BYTES,
+    MAX_CONTAINERS,
+    MAX_DEPTH,
+    MAX_ELEMENTS,
+    short_repr,
+)
 
 __all__ = ["Format", "decode", "encode", "read_bytes", "replace_file"]
 
 Format = Literal["joblib", "json"]
 
+_MAX_WIDE_JSON = 2 * 2**20
+"""Largest JSON with letters beyond ASCII, of which one makes the text four times as large here."""
+_MAX_ESCAPED_JSON = 6 * 2**20
+"""Largest JSON with escapes, of which one does the same to the text that it stands in."""
 _PICKLE_PROTOCOL = 4  # pinned, so that every Python writes the same bytes
 
 _COMPRESSED = {
@@ -88,7 +98,7 @@ def decode(data: bytes) -> dict[str, Any]:
     if data[:1] == b"\x80":
         content = decode_pickle(data)
     elif data.lstrip(b" \t\r\n")[:1] == b"{":
-        content = _decode_json(data)
+        content = _parse_json(_json_text(data))
     else:
         for magic, name in _COMPRESSED.items():
             if data.startswith(magic):
@@ -101,11 +111,26 @@ def decode(data: bytes) -> dict[str, Any]:
     return content
 
 
-def _decode_json(data: bytes) -> Any:
-    # An upper limit on the values, taken before any is made.
-    if sum(data.count(mark) for mark in (b",", b"[", b"{")) > MAX_ELEMENTS:
+def _json_text(data: bytes) -> str:
+    # Upper limits on the values, taken before any is made.
+    containers = data.count(b"[") + data.count(b"{")
+    if containers > MAX_CONTAINERS:
+        raise PolicyError(f"a policy holds at most {MAX_CONTAINERS} lists and dicts, this one more")
+    if data.count(b",") + containers > MAX_ELEMENTS:
         raise PolicyError(f"a policy holds at most {MAX_ELEMENTS} values, this one more")
+    if len(data) > _MAX_WIDE_JSON and not data.isascii():
+        raise PolicyError(
+            f"JSON of more than {_MAX_WIDE_JSON} bytes is written in ASCII, with escapes"
+        )
+    if len(data) > _MAX_ESCAPED_JSON and b"\\" in data:
+        raise PolicyError(f"JSON of more than {_MAX_ESCAPED_JSON} bytes has no escapes")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise PolicyError(f"damaged JSON: {short_repr(str(error))}") from error
 
+
+def _parse_json(text: str) -> Any:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for key, value in pairs:
@@ -118,10 +143,10 @@ def _decode_json(data: bytes) -> Any:
         raise PolicyError(f"numbers must be finite, got {constant}")
 
     try:
-        return json.loads(data.decode("utf-8"), object_pairs_hook=unique, parse_constant=refuse)
+        return json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
     except RecursionError as error:
         raise PolicyError(f"a policy may nest at most {MAX_DEPTH} levels deep") from error
-    except ValueError as error:  # bad UTF-8, bad JSON, integers of thousands of digits
+    except ValueError as error:  # bad JSON, integers of thousands of digits
         raise PolicyError(f"damaged JSON: {short_repr(str(error))}") from error
 
 
@@ -131,8 +156,11 @@ def _decode_json(data: bytes) -> Any:
 def encode(content: Mapping[str, Any], format: Format) -> bytes:
     """Give the bytes of a policy file: a joblib file without compression, or JSON."""
     if format == "json":
-        text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
-        return (text + "\n").encode()
+        text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        data = text.encode()
+        if len(data) > _MAX_WIDE_JSON and not text.isascii():
+            data = (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
+        return data
     if format != "joblib":
         raise PolicyError(f"format must be 'joblib' or 'json', got {format!r}")
     import joblib

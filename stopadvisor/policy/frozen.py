@@ -17,6 +17,7 @@ from stopadvisor.answers.normal_form import NORMALIZER
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.file import Format, decode, encode, read_bytes, replace_file
 from stopadvisor.policy.golden import make_golden, replay_golden
+from stopadvisor.policy.replay_cost import check_replay_cost
 from stopadvisor.policy.schema import (
     FIELDS,
     MIXED_TASKS,
@@ -35,6 +36,7 @@ from stopadvisor.policy.values import (
     canonical_digest,
     check_plain,
     read_only,
+    short_repr,
     to_plain,
 )
 from stopadvisor.probes.plan import OnStop
@@ -74,10 +76,11 @@ class Policy:
         check_schema(checked)
         _check_digest(checked)
         check_fields(checked)
+        check_replay_cost(checked)
         if checked["normalizer"] != NORMALIZER:
             raise PolicyError(
-                f"calibrated with answer normaliser {checked['normalizer']!r}; this version of "
-                f"StopAdvisor has {NORMALIZER!r} and would compare answers otherwise"
+                f"calibrated with answer normaliser {short_repr(checked['normalizer'])}; this "
+                f"version of StopAdvisor has {NORMALIZER!r} and would compare answers otherwise"
             )
         self._rule = StopRule.from_content(checked)
         self._budgets = tuple(checked["budgets"])

@@ -1,28 +1,50 @@
 """Pickles of plain values, read without unpickling.
 
-The file is walked opcode by opcode (`pickletools.genops`) against an allow-list, and the walk
-itself builds the value: no unpickler ever runs, so there is nothing a hostile file could call, and
-what it declares to be large is never allocated.  This module knows no file and no policy field.
+The file is walked opcode by opcode against an allow-list, and the walk itself builds the value: no
+unpickler ever runs, so there is nothing a hostile file could call, and what it declares to be large
+is never allocated.  This module knows no file and no policy field.
 """
 
 from __future__ import annotations
 
 import pickletools
 from collections.abc import Callable
+from struct import Struct
 from typing import Any
 
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy.values import MAX_BYTES, MAX_DEPTH, MAX_ELEMENTS, short_repr
+from stopadvisor.policy.values import (
+    MAX_CONTAINERS,
+    MAX_DEPTH,
+    MAX_ELEMENTS,
+    TextBudget,
+    short_repr,
+)
 
 __all__ = ["decode_pickle"]
 
-_MAX_OPCODES = 4 * MAX_ELEMENTS
+_MAX_OPCODES = 3 * MAX_ELEMENTS
+"""Two for a text with its memo entry, and some for containers, batches and frames."""
 
-_LEAVES = frozenset(
-    ("BINFLOAT", "BININT", "BININT1", "BININT2", "BINUNICODE", "LONG1", "SHORT_BINUNICODE")
-)
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_EMPTY: dict[str, Callable[[], Any]] = {"EMPTY_LIST": list, "EMPTY_DICT": dict}
+_NAMES = {ord(info.code): info.name for info in pickletools.opcodes}
+_CODES = {info.name: ord(info.code) for info in pickletools.opcodes}
+
+_TEXT1, _TEXT4 = _CODES["SHORT_BINUNICODE"], _CODES["BINUNICODE"]
+_LONG1 = _CODES["LONG1"]
+_MEMOIZE, _MARK, _STOP = _CODES["MEMOIZE"], _CODES["MARK"], _CODES["STOP"]
+_PROTO, _FRAME = _CODES["PROTO"], _CODES["FRAME"]
+_NUMBERS = {
+    _CODES["BINFLOAT"]: Struct(">d"),
+    _CODES["BININT"]: Struct("<i"),
+    _CODES["BININT1"]: Struct("<B"),
+    _CODES["BININT2"]: Struct("<H"),
+}
+_FETCHES = {_CODES["BINGET"]: Struct("<B"), _CODES["LONG_BINGET"]: Struct("<I")}
+_SIZE, _FRAME_SIZE = Struct("<I"), Struct("<Q")
+_CONSTANTS = {_CODES["NONE"]: None, _CODES["NEWTRUE"]: True, _CODES["NEWFALSE"]: False}
+_EMPTY: dict[int, Callable[[], Any]] = {_CODES["EMPTY_LIST"]: list, _CODES["EMPTY_DICT"]: dict}
+_EXTENDS = {_CODES["APPENDS"]: None, _CODES["APPEND"]: 1}
+_UPDATES = {_CODES["SETITEMS"]: None, _CODES["SETITEM"]: 2}
 
 
 class _Walk:
@@ -36,18 +58,24 @@ class _Walk:
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: list[Any] = []
-        self.count = 0
-        self.text = 0
+        self.count = self.containers = 0
+        self.texts = TextBudget()
 
     def push(self, value: Any) -> None:
-        if type(value) is str:  # counted at each use: one text may be fetched many times
-            self.text += len(value)
-            if self.text > MAX_BYTES:
-                raise PolicyError(f"a policy holds at most {MAX_BYTES} bytes of text")
         self.count += 1
         if self.count > MAX_ELEMENTS:
             raise PolicyError(f"a policy holds at most {MAX_ELEMENTS} values, this one more")
         self.stack.append(value)
+
+    def push_text(self, text: str) -> None:
+        self.texts.spend(text)  # at each use: one text may be fetched many times
+        self.push(text)
+
+    def push_empty(self, container: list[Any] | dict[str, Any]) -> None:
+        self.containers += 1
+        if self.containers > MAX_CONTAINERS:
+            raise PolicyError(f"a policy holds at most {MAX_CONTAINERS} lists and dicts")
+        self.push(container)
 
     def mark(self) -> None:
         if len(self.marks) >= MAX_DEPTH:
@@ -64,7 +92,7 @@ class _Walk:
             raise PolicyError(f"damaged pickle: memo entry {index} does not exist")
         if type(self.memo[index]) is not str:
             raise PolicyError("a policy shares no lists or dicts between fields")
-        self.push(self.memo[index])
+        self.push_text(self.memo[index])
 
     def pop(self, n: int | None) -> list[Any]:
         """Take the last n values, or those since the last mark."""
@@ -107,54 +135,93 @@ def decode_pickle(data: bytes) -> Any:
         Any other opcode, a damaged or truncated pickle, shared containers, or bytes behind the end.
     """
     walk = _Walk()
-    # Sizes declared in the data are no danger: genops reads from memory and gets what is there.
-    opcodes = pickletools.genops(data)
+    end = len(data)
+    at = 0  # of what is read next
     for number in range(_MAX_OPCODES):
-        try:
-            opcode, arg, position = next(opcodes)
-        except StopIteration:
-            raise PolicyError("damaged pickle: it has no end") from None
-        except Exception as error:  # genops raises several kinds for damaged arguments
-            raise PolicyError(f"damaged or truncated pickle: {short_repr(str(error))}") from error
-        assert position is not None  # it is for bytes
-        name = opcode.name
-        if name in _LEAVES:
-            walk.push(arg)
-        elif name == "MEMOIZE":
+        if at >= end:
+            raise PolicyError("damaged or truncated pickle: it has no end")
+        code = data[at]
+        at += 1
+        if code == _MEMOIZE:
             walk.memo.append(walk.top())
-        elif name in _CONSTANTS:
-            walk.push(_CONSTANTS[name])
-        elif name in ("BINGET", "LONG_BINGET"):
-            assert type(arg) is int
-            walk.fetch(arg)
-        elif name == "MARK":
+        elif code in (_TEXT1, _TEXT4):
+            size = _read(_SIZE, data, at) if code == _TEXT4 else _byte(data, at)
+            at += 4 if code == _TEXT4 else 1
+            walk.texts.check_size(size)
+            walk.push_text(_text(data, at, size))
+            at += size
+        elif code in _NUMBERS:
+            walk.push(_read(_NUMBERS[code], data, at))
+            at += _NUMBERS[code].size
+        elif code in _FETCHES:
+            walk.fetch(_read(_FETCHES[code], data, at))
+            at += _FETCHES[code].size
+        elif code in _CONSTANTS:
+            walk.push(_CONSTANTS[code])
+        elif code in _EMPTY:
+            walk.push_empty(_EMPTY[code]())
+        elif code == _MARK:
             walk.mark()
-        elif name in _EMPTY:
-            walk.push(_EMPTY[name]())
-        elif name == "APPENDS":
-            walk.extend(walk.pop(None))
-        elif name == "APPEND":
-            walk.extend(walk.pop(1))
-        elif name == "SETITEMS":
-            walk.update(walk.pop(None))
-        elif name == "SETITEM":
-            walk.update(walk.pop(2))
-        elif name == "PROTO":
-            if number or arg not in (4, 5):
-                raise PolicyError(f"pickle protocol 4 or 5 is required, got {arg!r}")
-        elif name == "FRAME":
-            assert type(arg) is int
-            if arg > len(data) - position - 9:
+        elif code in _EXTENDS:
+            walk.extend(walk.pop(_EXTENDS[code]))
+        elif code in _UPDATES:
+            walk.update(walk.pop(_UPDATES[code]))
+        elif code == _LONG1:
+            size = _byte(data, at)
+            at += 1 + size
+            if at > end:
+                raise _cut_off()
+            walk.push(int.from_bytes(data[at - size : at], "little", signed=True))
+        elif code == _PROTO:
+            if number or _byte(data, at) not in (4, 5):
+                raise PolicyError(f"pickle protocol 4 or 5 is required, got {_byte(data, at)}")
+            at += 1
+        elif code == _FRAME:
+            size = _read(_FRAME_SIZE, data, at)
+            at += 8
+            if size > end - at:
                 raise PolicyError("damaged or truncated pickle: a frame passes the end of the file")
-        elif name == "STOP":
+        elif code == _STOP:
             if len(walk.stack) != 1 or walk.marks:
                 raise PolicyError("damaged pickle: it ends with values left over")
-            if position != len(data) - 1:
+            if at != end:
                 raise PolicyError("bytes follow the end of the policy")
             return walk.stack[0]
         else:
-            raise PolicyError(
-                f"refused: pickle opcode {name} at byte {position}; "
-                "a policy holds plain values only, no classes, functions or other objects"
-            )
+            raise _refused(code, at - 1)
     raise PolicyError(f"a policy has at most {_MAX_OPCODES} pickle opcodes, this one more")
+
+
+def _read(form: Struct, data: bytes, at: int) -> Any:
+    if at + form.size > len(data):
+        raise _cut_off()
+    return form.unpack_from(data, at)[0]
+
+
+def _byte(data: bytes, at: int) -> int:
+    if at >= len(data):
+        raise _cut_off()
+    return data[at]
+
+
+def _text(data: bytes, at: int, size: int) -> str:
+    if at + size > len(data):
+        raise _cut_off()
+    try:
+        # Surrogates pass here: the check of plain values has better words for them.
+        return data[at : at + size].decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as error:
+        raise PolicyError(f"damaged pickle: {short_repr(str(error))}") from error
+
+
+def _cut_off() -> PolicyError:
+    return PolicyError("damaged or truncated pickle: it ends in the middle of a value")
+
+
+def _refused(code: int, position: int) -> PolicyError:
+    if code not in _NAMES:
+        return PolicyError(f"damaged or truncated pickle: no opcode {code:#04x} at byte {position}")
+    return PolicyError(
+        f"refused: pickle opcode {_NAMES[code]} at byte {position}; "
+        "a policy holds plain values only, no classes, functions or other objects"
+    )

@@ -9,17 +9,22 @@ import hashlib
 import json
 import math
 import reprlib
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any, NoReturn
 
 from stopadvisor.errors import PolicyError
 
 __all__ = [
     "MAX_BYTES",
+    "MAX_CONTAINERS",
     "MAX_DEPTH",
     "MAX_ELEMENTS",
+    "MAX_TEXT",
     "ReadOnlyDict",
     "ReadOnlyList",
+    "TextBudget",
     "canonical_digest",
     "check_plain",
     "read_only",
@@ -31,18 +36,24 @@ MAX_BYTES = 8 * 2**20
 """Largest policy file read; one with hashed ids of 50,000 questions stays below it."""
 MAX_ELEMENTS = 250_000
 """Most values and keys in one policy."""
+MAX_CONTAINERS = 50_000
+"""Most lists and dicts among them; each takes as much memory as ten numbers."""
+MAX_TEXT = 2**20
+"""Most bytes of one text."""
 MAX_DEPTH = 24
 """Deepest nesting of lists and dicts."""
 _MAX_INT = 2**63
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
+_MOST_SHOWN = 240
 _SHORT.maxlist = _SHORT.maxdict = _SHORT.maxlevel = 4
 
 
 def short_repr(value: object) -> str:
     """Write a value for an error message: on one line, and shortened."""
-    return " ".join(_SHORT.repr(value).split())
+    text = " ".join(_SHORT.repr(value).split())
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def to_plain(value: Any) -> Any:
@@ -124,6 +135,39 @@ def read_only(value: Any) -> Any:
 # --- Limits and digest ----------------------------------------------------------------------------
 
 
+class TextBudget:
+    """What is left of the memory that a policy's texts may take: `MAX_BYTES`.
+
+    One letter beyond ASCII doubles or quadruples what Python takes for the whole text, so memory is
+    counted and not the file's bytes.
+    """
+
+    def __init__(self) -> None:
+        self._left = MAX_BYTES
+
+    def check_size(self, size: int) -> None:
+        """Refuse a text for its size alone, before it is read."""
+        if size > MAX_TEXT:
+            raise PolicyError(f"a text in a policy has at most {MAX_TEXT} bytes, one has {size}")
+
+    def spend(self, text: str) -> None:
+        """Count one text.
+
+        Raises
+        ------
+        PolicyError
+            It is too long, or too much text was counted.
+        """
+        size = len(text)
+        if not text.isascii():
+            size = sys.getsizeof(text)
+        if size > MAX_TEXT:
+            self.check_size(len(text.encode("utf-8", "surrogatepass")))
+        self._left -= size
+        if self._left < 0:
+            raise PolicyError(f"a policy holds at most {MAX_BYTES} bytes of text, this one more")
+
+
 def check_plain(content: Any) -> None:
     """Check a decoded value against the limits on types, depth, number and size of its elements.
 
@@ -133,56 +177,141 @@ def check_plain(content: Any) -> None:
         Not plain, not finite, too deep, too many, an integer beyond 64 bits, a key that is no
         string, or text that is no valid Unicode.
     """
-    count = text = 0
-    # (value, depth, top-level field), in a list instead of recursion: nesting may be hostile.
-    waiting: list[tuple[Any, int, str]] = [(content, 0, "")]
-    while waiting:
-        value, depth, field = waiting.pop()
-        where = f"field {short_repr(field)}: " if field else ""
+    count = containers = 0
+    texts = TextBudget()
+    field = ""  # at the top of the policy
+    # Iterators of the containers that are open, instead of recursion: nesting may be hostile.
+    levels: list[Iterator[Any]] = [iter((content,))]
+    while levels:
+        value = next(levels[-1], _DONE)
+        if value is _DONE:
+            levels.pop()
+            continue
         count += 1
         if count > MAX_ELEMENTS:
             raise PolicyError(f"a policy holds at most {MAX_ELEMENTS} values, this one more")
         kind = type(value)
+        if kind is _Key:
+            field = value.name
+            continue
         if kind is str:
-            text += _text_size(value, where)
+            texts.spend(value)
+            if not value.isascii():
+                _check_unicode(value, field)
         elif kind is float:
             if not math.isfinite(value):
-                raise PolicyError(f"{where}numbers must be finite, got {value!r}")
+                raise PolicyError(f"{_in(field)}numbers must be finite, got {value!r}")
         elif kind is int:
             if not -_MAX_INT <= value < _MAX_INT:
-                raise PolicyError(f"{where}integers must fit 64 bits, got {short_repr(value)}")
+                raise PolicyError(f"{_in(field)}integers must fit 64 bits, got {short_repr(value)}")
         elif kind is list or kind is dict:
-            if depth >= MAX_DEPTH:
-                raise PolicyError(f"{where}a policy may nest at most {MAX_DEPTH} levels deep")
+            containers += 1
+            if containers > MAX_CONTAINERS:
+                raise PolicyError(f"a policy holds at most {MAX_CONTAINERS} lists and dicts")
+            if len(levels) > MAX_DEPTH:
+                raise PolicyError(f"{_in(field)}a policy may nest at most {MAX_DEPTH} levels deep")
             if kind is list:
-                waiting.extend((item, depth + 1, field) for item in value)
-                continue
-            for key, item in value.items():
-                if type(key) is not str:
-                    raise PolicyError(f"{where}keys must be strings, got {short_repr(key)}")
-                text += _text_size(key, where)
-                waiting.append((item, depth + 1, field or key))
+                levels.append(iter(value))
+            elif len(levels) == 1:
+                levels.append(_fields(value))
+            else:
+                levels.append(chain(_keys(value, field), value.values()))
         elif value is not None and kind is not bool:
-            raise PolicyError(f"{where}expected plain values, got {kind.__name__}")
-        if text > MAX_BYTES:
-            raise PolicyError(f"a policy holds at most {MAX_BYTES} bytes of text, this one more")
+            raise PolicyError(f"{_in(field)}expected plain values, got {kind.__name__}")
 
 
-def _text_size(value: str, where: str) -> int:
+_DONE: Any = object()
+
+
+class _Key:
+    """The name of a top-level field, which stands in messages about what is in it."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def _fields(content: Mapping[str, Any]) -> Iterator[Any]:
+    for key, value in zip(_keys(content, ""), content.values(), strict=True):
+        yield key
+        yield _Key(key)
+        yield value
+
+
+def _keys(container: Mapping[Any, Any], field: str) -> Iterator[str]:
+    for key in container:
+        if type(key) is not str:
+            raise PolicyError(f"{_in(field)}keys must be strings, got {short_repr(key)}")
+        yield key
+
+
+def _in(field: str) -> str:
+    return f"field {short_repr(field)}: " if field else ""
+
+
+def _check_unicode(value: str, field: str) -> None:
     try:
-        return len(value.encode())
+        value.encode()
     except UnicodeEncodeError as error:
-        raise PolicyError(f"{where}text must be valid Unicode, got {short_repr(value)}") from error
+        raise PolicyError(
+            f"{_in(field)}text must be valid Unicode, got {short_repr(value)}"
+        ) from error
+
+
+_JSON = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False, check_circular=False
+).encode
+_BATCH = 256
+_SHORT_TEXT = 2048
 
 
 def canonical_digest(content: Mapping[str, Any]) -> str:
     """SHA-256 (hex) over the canonical JSON of everything but `digest`.
 
     Canonical: keys sorted, no spaces, ASCII with escapes, floats as Python's repr.  It detects
-    damage; it is no signature.
+    damage; it is no signature.  The JSON, six times as large as some files, is never held whole.
     """
+    hashed = hashlib.sha256()
     rest = {key: value for key, value in content.items() if key != "digest"}
-    text = json.dumps(
-        rest, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
-    )
-    return hashlib.sha256(text.encode("ascii")).hexdigest()
+    for piece in _canonical(rest):
+        hashed.update(piece.encode("ascii"))
+    return hashed.hexdigest()
+
+
+def _canonical(value: Any) -> Iterator[str]:
+    """Canonical JSON in pieces; the content is no deeper than `check_plain` lets pass."""
+    kind = type(value)
+    if kind is str and len(value) > _SHORT_TEXT:
+        yield '"'
+        for start in range(0, len(value), _SHORT_TEXT):
+            yield _JSON(value[start : start + _SHORT_TEXT])[1:-1]
+        yield '"'
+    elif isinstance(value, dict):
+        yield "{"
+        for number, key in enumerate(sorted(value)):
+            yield "," if number else ""
+            yield from _canonical(key)
+            yield ":"
+            yield from _canonical(value[key])
+        yield "}"
+    elif isinstance(value, (list, tuple)):
+        yield "["
+        for start in range(0, len(value), _BATCH):
+            batch = value[start : start + _BATCH]
+            yield "," if start else ""
+            if all(_is_light(item) for item in batch):
+                yield _JSON(batch)[1:-1]
+                continue
+            for number, item in enumerate(batch):
+                yield "," if number else ""
+                yield from _canonical(item)
+        yield "]"
+    else:
+        yield _JSON(value)
+
+
+def _is_light(value: Any) -> bool:
+    if type(value) is str:
+        return len(value) <= _SHORT_TEXT
+    return not isinstance(value, (dict, list, tuple))

@@ -25,6 +25,7 @@ TITLES = {
     "black box": "Black box",
     "lower limit": "True saving below the advised rule's lower limit (at most 0.05)",
     "intervals": "95 % intervals of the saving on a test part that hold the true saving",
+    "loader": "Damaged policy files, each refused in one line or loaded as what it was",
     "comparison": "Two equal families told apart (at most 0.05)",
 }
 

@@ -34,6 +34,7 @@ from tests.long.strength import (
     few_labels,
     lower_limit,
 )
+from tests.policy.mutants import Fuzzed, fuzz
 from tests.populations import FREE_FORM, POPULATIONS, KnownPopulation
 
 __all__ = ["Check", "Result", "Task", "judged", "run", "tasks"]
@@ -121,6 +122,7 @@ def tasks(*, short: bool) -> list[Task]:
         # Every population, at one risk of three: the long run has them all.
         if not short or alpha == 0.10
     ]
+    out += [Task("loader", fuzz, (500 if short else 12_500, seed)) for seed in range(100, 104)]
     out += [
         Task("paper", against_the_paper, (p, against))
         for p in paper_populations()
@@ -187,6 +189,8 @@ def judged(results: Sequence[Result]) -> list[Check]:
             checks.append(_limit_holds(value))
         elif isinstance(value, Covered):
             checks.append(_covers(value))
+        elif isinstance(value, Fuzzed):
+            checks.append(_refused(value))
         elif isinstance(value, BlackBox):
             checks.append(_black_box(value))
         elif result.task.part == "comparison":
@@ -194,6 +198,12 @@ def judged(results: Sequence[Result]) -> list[Check]:
                 _apart(result.task.arguments[0], value, result.task.arguments[1], n_cases)
             )
     return checks
+
+
+def _refused(found: Fuzzed) -> Check:
+    """A mutant with any other end than these two has ended the task by an error."""
+    line = f"{found.refused} mutants refused, {found.loaded} loaded, each within 5 s"
+    return Check("loader", found.slowest_s < 5.0, line)
 
 
 def _coverage(cell: Cell, n_cells: int) -> list[Check]:

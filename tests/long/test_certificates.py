@@ -21,6 +21,7 @@ PARTS = (
     "black box",
     "lower limit",
     "intervals",
+    "loader",
     "comparison",
 )
 
