@@ -52,7 +52,7 @@ def _depth(tree: Mapping[str, list[Any]], index: int) -> int:
         deepest = max(deepest, level + 1)
         for side in ("left", "right"):
             child = tree[side][node]
-            if depth[child] is not None:
+            if depth[child] is not None and tree["feature"][child] >= 0:  # leaves may be shared
                 raise PolicyError(f"field 'trees[{index}].{side}': node {child} has two parents")
             depth[child] = level + 1
     return deepest
