@@ -11,7 +11,13 @@ from dataclasses import dataclass, replace
 
 from stopadvisor.errors import ProbeError
 from stopadvisor.probes.plan import ProbePlan
-from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
+from stopadvisor.probes.trigger import (
+    GridTrigger,
+    MarkerTrigger,
+    StrideTrigger,
+    Trigger,
+    recorded_positions,
+)
 
 __all__ = [
     "TracePositions",
@@ -80,26 +86,17 @@ def probed_positions(
     """
     if plan.schedule == "grid":
         return plan.budgets
-    inside = (budget for budget in plan.budgets if budget < trace_tokens)
-    return tuple(sorted({*inside, *_taken(plan, trace_tokens, markers or ())}))
-
-
-def _taken(plan: ProbePlan, trace_tokens: int, markers: Sequence[int]) -> list[int]:
-    """The positions that a trigger takes one after the other."""
-    taken: list[int] = []
-    coming = iter(markers[: plan.max_markers])
-    last, marker = 0, next(coming, None)
-    while plan.max_probes is None or len(taken) < plan.max_probes:
-        while marker is not None and marker < last + plan.min_gap:
-            marker = next(coming, None)
-        ahead = [] if marker is None else [marker]
-        if plan.fill is not None and last + plan.fill < trace_tokens:
-            ahead.append(last + plan.fill)
-        if not ahead:
-            break
-        last = min(ahead)
-        taken.append(last)
-    return taken
+    found = {budget for budget in plan.budgets if budget < trace_tokens}
+    if plan.schedule == "marker" and trace_tokens:
+        trigger = MarkerTrigger(
+            plan.markers or ((_NO_TOKEN,),),
+            plan.min_gap,
+            plan.max_probes or trace_tokens,
+            plan.fill,
+            plan.max_markers,
+        )
+        found.update(recorded_positions(trigger, trace_tokens, markers or ()))
+    return tuple(sorted(found))
 
 
 def at_trigger(plan: ProbePlan, trigger: Trigger) -> ProbePlan:

@@ -12,10 +12,13 @@ import pytest
 
 from stopadvisor.cli.main import main
 from stopadvisor.engines.openai import load_engine
-from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
+from stopadvisor.policy.budgets import check_budgets
+from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
+from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.positions import at_trigger, probed_positions
 from stopadvisor.probes.trigger import MarkerTrigger, StrideTrigger, Trigger
 from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.sources import open_source
 from tests.engines.fake_server import FakeServer, fake_server
 from tests.engines.test_openai_chat import VLLM
 from tests.engines.test_openai_online import policy_of
@@ -74,10 +77,11 @@ def test_a_run_like_a_policy_can_be_verified_and_calibrated(call: Call) -> None:
     ],
     ids=["stride", "late stride", "marker", "marker or stride"],
 )
-def test_a_policys_trigger_says_where_to_probe(
-    call: Call, monkeypatch: pytest.MonkeyPatch, trigger: Trigger
-) -> None:
-    monkeypatch.setattr(Policy, "trigger", property(lambda self: trigger))
+def test_a_policys_trigger_says_where_to_probe(call: Call, trigger: Trigger) -> None:
+    made = ("schema", "golden", "digest")
+    content = {k: v for k, v in load_policy(POLICY).content.items() if k not in made}
+    save_policy(build_policy({**content, **trigger_content(trigger)}), POLICY)
+    policy = load_policy(POLICY)
     words = ("probe", FRESH, "--like", POLICY, "--out", "new", "--limit", "60", "--no-preflight")
     code, _, err = call(*words)
     assert code == 0, err
@@ -91,6 +95,7 @@ def test_a_policys_trigger_says_where_to_probe(
     assert len({len(r.checkpoints) for r in run.records()}) > 1
     if trigger.kind == "marker":
         assert run.manifest["markers"] == [{"text": "Wait", "ids": [[WAIT]]}]
+    check_budgets(policy, str(POLICY), open_source(run.path))
     assert "0 new" in call(*words)[1]
 
 
