@@ -58,7 +58,7 @@ def recorded_stop(policy: Policy, record: ProbeRecord) -> int | None:
 
 
 @dataclass(frozen=True)
-class _Recorded:
+class _RecordedRule:
     """A policy whose trigger reads `recorded_ids`."""
 
     policy: Policy
@@ -74,7 +74,7 @@ class _Recorded:
 def _replayed(policy: Policy, record: ProbeRecord, on_stop: OnStop) -> Stop | None:
     probed = {checkpoint.budget: checkpoint for checkpoint in record.checkpoints}
     task = record.task if policy.terms.task == MIXED_TASKS else None
-    session = Session(_Recorded(policy), closer_tokens=1, on_stop=on_stop, task=task)
+    session = Session(_RecordedRule(policy), closer_tokens=1, on_stop=on_stop, task=task)
     if not session.needs_ids:
         session.receive(record.trace_tokens)
     elif record.marker_positions is None:
