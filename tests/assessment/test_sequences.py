@@ -31,6 +31,7 @@ from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts, stopped_counts
 from stopadvisor.rules.families import AGREEMENT_FAMILIES, FIXED_BUDGET, SCALAR_FAMILIES
 from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule, Schedule
 from stopadvisor.rules.scorer import Scorer
+from stopadvisor.rules.scores import fit_logistic
 from stopadvisor.stats.bounds import StopCurve
 from tests.populations import POPULATIONS, regraded, with_own_positions
 from tests.replay import stops
@@ -222,7 +223,6 @@ def test_every_question_counts_the_same_however_often_it_is_probed() -> None:
         seen.append((len(x), options["weights"]))
         return fit_logistic(x, y, names, **options)
 
-    fit_logistic = sequences.fit_logistic
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sequences, "fit_logistic", spy)
         assert score(fit, "learned", EVERY) is not None

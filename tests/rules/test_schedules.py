@@ -53,7 +53,7 @@ def table_of(
         probe_tokens=number + 1,
         trace=np.array(trace),
         prompt=np.full(n, 10),
-        natural_correct=rng.random(n) < 0.5,
+        natural_correct=rng.integers(0, 2, n).astype(bool),
         natural_tokens=np.full(n, 5.0),
     )
     found = None if markers is None else padded(markers)
