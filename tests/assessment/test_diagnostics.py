@@ -1,11 +1,24 @@
-"""Curves on fit questions: fixed budgets at the cost of another rule, in the range they cover."""
+"""What a choice looks like: curves, stops, savings by risk target, reliability."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from stopadvisor.assessment.diagnostics import Curve, accuracy_at_cost
+from stopadvisor.assessment.choice import Choice, Settings, choose, fit_limit
+from stopadvisor.assessment.diagnostics import (
+    Curve,
+    accuracy_at_cost,
+    fit_curves,
+    fit_reliability,
+    fixed_curve,
+    savings_by_alpha,
+    stops_of,
+)
+from stopadvisor.rules.families import FIXED_BUDGET
+from tests.populations import POPULATIONS
 
 FIXED = Curve(
     "fixed budget", np.array([0.0, 8, 16]), np.array([10.0, 50, 90]), np.array([0.2, 0.6, 0.7])
@@ -28,3 +41,70 @@ def test_outside_the_budgets_there_is_none(cost: float | None) -> None:
 def test_costs_out_of_order_give_none() -> None:
     mixed = Curve("fixed budget", FIXED.at, FIXED.cost[::-1], FIXED.accuracy)
     assert accuracy_at_cost(mixed, 50.0) is None
+
+
+# --- Of a choice ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def choice() -> Choice:
+    table = POPULATIONS[3].draw(150, np.random.default_rng(0))
+    families = ("learned", "learned-keeps", "confidence", "agreement", FIXED_BUDGET)
+    return choose(table.as_fit(), 150, Settings(alpha=0.15, families=families))
+
+
+def test_each_rule_that_is_compared_has_a_curve(choice: Choice) -> None:
+    curves = fit_curves(choice.fit, choice.compared)
+    assert [c.name for c in curves] == [s.scorer.family for s in choice.compared]
+    for curve, sequence in zip(curves, choice.compared, strict=True):
+        full = choice.fit.full_cost.sum()
+        np.testing.assert_allclose(curve.cost, 100 * sequence.costs / full)
+        assert curve.at.shape == curve.cost.shape == curve.accuracy.shape
+        if sequence.scorer.is_learned or sequence.scorer.family == "confidence":
+            assert ((curve.at[1:] >= 0) & (curve.at[1:] <= 1)).all()  # as people know them
+        else:
+            assert np.array_equal(curve.at, sequence.thresholds)
+    fixed = fixed_curve(choice.fit)
+    assert fixed.at.tolist() == list(POPULATIONS[3].budgets)
+
+
+def test_stops_are_those_of_the_rules_own_probes(choice: Choice) -> None:
+    for sequence in choice.compared:
+        index = sequence.thresholds.size // 2
+        found = stops_of(sequence, index)
+        assert found.family == sequence.scorer.family
+        view = sequence.view
+        for i, stop in enumerate(found.stops.tolist()):
+            for j in range(min(stop + 1, view.n_checkpoints)):
+                if view.live[i, j] and sequence.scorer.decides(view)[i, j]:
+                    reached = found.scores[i, j] >= found.threshold
+                    assert reached == (j == stop)
+
+
+def test_savings_by_alpha_are_those_of_each_rule_at_its_limit(choice: Choice) -> None:
+    found = savings_by_alpha(choice)
+    assert 0.15 in found.alphas
+    assert list(found.savings) == list(dict.fromkeys(s.scorer.family for s in choice.compared))
+    full = float(choice.fit.full_cost.sum())
+    for sequence in choice.compared:
+        for alpha, saving in zip(found.alphas, found.savings[sequence.scorer.family], strict=True):
+            settings = replace(choice.settings, alpha=alpha)
+            index = sequence.index(fit_limit(150, 150, settings, choice.full_accuracy))
+            if index < 0:
+                assert saving is None
+            else:
+                assert saving == pytest.approx(100 * (1 - sequence.costs[index] / full))
+    assert found.probabilities[found.alphas.index(0.15)] == pytest.approx(choice.probability)
+
+
+def test_only_scores_that_mean_right_are_read_as_probabilities(choice: Choice) -> None:
+    by_family = {s.scorer.family: s for s in choice.compared if s.scorer.is_learned}
+    (learned,) = by_family.values()
+    scored = fit_reliability(learned, choice.fit)
+    means_right = learned.scorer.family == "learned"
+    assert set(scored) == {"confidence", *(["learned"] if means_right else [])}
+    named = replace(learned.rule.scorer, family="learned-keeps")
+    kept = replace(learned, rule=replace(learned.rule, scorer=named))
+    assert set(fit_reliability(kept, choice.fit)) == {"confidence"}
+    silent = replace(choice.fit, table=replace(choice.fit.table, entropy_source="none"))
+    assert fit_reliability(None, silent) == {}
