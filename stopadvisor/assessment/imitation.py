@@ -83,7 +83,8 @@ class Imitation:
             [max_losses(int(n), test.alpha, test.delta / share, test.bound) for n in sizes]
         )[which]
         losses = self.draws @ sequence.block_losses.astype(np.float32)  # (n_draws, n_thresholds)
-        costs = np.append(sequence.costs, self.full_cost)  # the last is full thinking
+        # A certified rule that costs more than full thinking is not exported.
+        costs = np.append(np.minimum(sequence.costs, self.full_cost), self.full_cost)
         found = []
         for factor in limits:
             limit = np.where(most < 0, -1.0, np.round(factor * most) + 0.5)[:, None]

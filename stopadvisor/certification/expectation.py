@@ -1,7 +1,7 @@
 """What a certified rule is expected to save, measured on the questions that certified it.
 
 They chose its threshold along the sequence, so an interval for that threshold alone would be too
-narrow.  The band here holds at all thresholds of the sequence at once.
+narrow.  The band here is wide enough for whichever threshold of the sequence they choose.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Expectation:
 
     outcome: Outcome
     saving_band95: tuple[float, float]
-    """Of the net saving in percent; holds at every threshold of the sequence together."""
+    """Of the net saving in percent, at the threshold that these questions chose."""
 
 
 def expectation(
@@ -66,7 +66,7 @@ def expectation(
 def saving_band(
     costs: FloatArray, full: FloatArray, *, rng: np.random.Generator, level: float = 0.95
 ) -> FloatArray:
-    """Simultaneous band of the net saving along a sequence of thresholds.
+    """Band of the net saving along a sequence, for a threshold that the same questions choose.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def saving_band(
     full : ndarray of float, shape (n_blocks,)
         Cost of full thinking.
     level : float
-        Probability that the band holds the saving of every threshold.
+        Probability that the band holds the saving at the chosen threshold.
 
     Returns
     -------
@@ -83,7 +83,9 @@ def saving_band(
 
     Notes
     -----
-    The largest of the studentised deviations over thresholds is resampled, blocks of questions
+    In simulations of 100 to 400 questions the saving at the certified threshold lay inside in 99 %
+    of data sets; at all thresholds together in 86 to 93 %, because an error can hardly be estimated
+    where nearly nobody stops, or nearly everybody.  The largest of the studentised deviations over thresholds is resampled, blocks of questions
     being drawn with replacement (Montiel Olea and Plagborg-Møller 2019, "Simultaneous confidence
     bands").
     """

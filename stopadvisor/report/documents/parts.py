@@ -123,7 +123,9 @@ class ExpectedFields(TypedDict):
     calibration_risk: NotRequired[Annotated[float, "Share lost of them."]]
     calibration_total_saving_pct: NotRequired[Annotated[float, "Net saving on them."]]
     calibration_total_saving_band95: NotRequired[
-        Annotated[list[float], "Its band, which holds at all thresholds tested at once."]
+        Annotated[
+            list[float], "Its 95 % band, wide enough for a threshold that these questions chose."
+        ]
     ]
     calibration_think_saving_pct: NotRequired[Annotated[float, "Thinking tokens saved on them."]]
     calibration_uncut_saving_pct: NotRequired[

@@ -127,7 +127,7 @@ def expectation(expected: Document, serving: str) -> list[tuple[str, str]]:
                 "saves",
                 f"{percent(expected['calibration_total_saving_pct'])} {band} of the cost under "
                 f"{where}, {percent(expected['calibration_think_saving_pct'])} of the thinking "
-                f"({n} calibration questions, for all thresholds together{said}",
+                f"({n} calibration questions{said}",
             ),
             (
                 "loses",
