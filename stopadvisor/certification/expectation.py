@@ -85,7 +85,9 @@ def saving_band(
     -----
     In simulations of 100 to 400 questions the saving at the certified threshold lay inside in 99 %
     of data sets; at all thresholds together in 86 to 93 %, because an error can hardly be estimated
-    where nearly nobody stops, or nearly everybody.  The largest of the studentised deviations over thresholds is resampled, blocks of questions
+    where nearly nobody stops, or nearly everybody.
+
+    The largest of the studentised deviations over thresholds is resampled, blocks of questions
     being drawn with replacement (Montiel Olea and Plagborg-Møller 2019, "Simultaneous confidence
     bands").
     """

@@ -255,7 +255,8 @@ def _expected_cards(
             Card(
                 "Saves",
                 percent(expected["calibration_total_saving_pct"]),
-                f"of the cost, 95% {percent(low)} to {percent(high)}, {whose}; {percent(expected['calibration_think_saving_pct'])} of the thinking",
+                f"of the cost, 95% {percent(low)} to {percent(high)}, {whose}; "
+                f"{percent(expected['calibration_think_saving_pct'])} of the thinking",
             ),
             Card("Loses", share(expected["calibration_risk"]), whose),
             Card(
