@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from stopadvisor.collection.settings import ProbeSettings
+from stopadvisor.errors import ProbeError
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import run_id
 from tests.material import Call, caller
@@ -126,6 +128,23 @@ def test_a_run_is_named_by_what_was_asked_and_not_by_what_was_found(bench: Bench
     assert run_id(changed) == manifest["id"]
     assert run_id({**manifest, "requested_every": 9}) != manifest["id"]
     assert run_id({**manifest, "requested_markers": [[7]]}) != manifest["id"]
+
+
+def test_assess_probes_with_the_same_options(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[ProbeSettings] = []
+
+    def spy(settings: ProbeSettings, *args: object, **options: object) -> None:
+        asked.append(settings)
+        raise ProbeError("seen enough")
+
+    monkeypatch.setattr("stopadvisor.cli.assess.probe", spy)
+    words = ["--every", "9", "--markers", "Wait, Hmm", "--max-markers", "5", "--min-gap", "3"]
+    code, _, err = bench.call("--schedule", "marker", *words, command="assess")
+    assert (code, "seen enough" in err) == (2, True)
+    (settings,) = asked
+    assert (settings.schedule, settings.every, settings.budgets) == ("marker", 9, None)
+    assert settings.markers == ("Wait", "Hmm")
+    assert (settings.max_markers, settings.min_gap) == (5, 3)
 
 
 def test_budgets_stand_beside_markers_too(bench: Bench) -> None:
