@@ -98,7 +98,7 @@ _EXAMPLE: dict[str, Any] = {
         "multiplicity": "fixed-sequence",
         "n": 80,
         "losses": 5,
-        "upper": 0.12775,
+        "upper": 0.12692563640459445,
         "reference": "natural",
         "looks": 1,
         "words": "at most 15 % of all questions become wrong that full thinking gets right",

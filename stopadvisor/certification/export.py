@@ -18,6 +18,7 @@ from stopadvisor.assessment.choice import Settings
 from stopadvisor.certification.calibration import Calibration, ExportedRule
 from stopadvisor.certification.expectation import Expectation, expectation
 from stopadvisor.constants import MARKERS, PROBE_CAP
+from stopadvisor.policy.claims import claim
 from stopadvisor.policy.frozen import MIXED_TASKS, policy_source
 from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.grouping import calibration_rows
@@ -39,7 +40,7 @@ from stopadvisor.workload.questions import PARTS
 _MOST_STORED = 2000
 """Calibration questions whose features go into the file, for drift to be measured against."""
 
-__all__ = ["RuleBasis", "claim", "policy_content", "test_outcome"]
+__all__ = ["RuleBasis", "policy_content", "test_outcome"]
 
 
 class RuleBasis(Protocol):
@@ -119,20 +120,6 @@ def _expected(
     return fields
 
 
-def claim(alpha: float, confidence: float, *, conditional: bool) -> str:
-    """The certificate in one sentence."""
-    whom = (
-        f"of the questions that full thinking gets right, at most {100 * alpha:g} % become wrong"
-        if conditional
-        else f"at most {100 * alpha:g} % of all questions become wrong that full thinking gets "
-        "right"
-    )
-    return (
-        f"With confidence {100 * confidence:g} % over the draw of the calibration questions, "
-        f"{whom}; for independent questions from this traffic, under this decoding and this cap."
-    )
-
-
 def policy_content(
     source: Source,
     choice: RuleBasis,
@@ -207,9 +194,8 @@ def policy_content(
         "alpha_over_full_accuracy": alpha if conditional else alpha / choice.full_accuracy,
         "truncated_share": calibration.truncated_share,
         "max_think": None if manifest is None else manifest["plan"]["max_think"],
-        "claim": claim(alpha, confidence, conditional=conditional)
-        + (" The probes are simulated: it holds for the simulator alone." * source.simulated),
     }
+    fields["certificate"]["claim"] = claim(fields["certificate"], simulated=source.simulated)
     if table.on_stop == "answer" and manifest is not None:
         cap = manifest["plan"]["answer_cap"]
         fields["certificate"] |= {"on_stop": "answer", "answer_cap": cap}

@@ -15,6 +15,7 @@ from typing import Any
 
 from stopadvisor.answers.normal_form import NORMALIZER
 from stopadvisor.errors import PolicyError
+from stopadvisor.policy.claims import check_certificate, claim
 from stopadvisor.policy.file import Format, decode, encode, read_bytes, replace_file
 from stopadvisor.policy.golden import make_golden, replay_golden
 from stopadvisor.policy.replay_cost import check_replay_cost
@@ -77,6 +78,7 @@ class Policy:
         _check_digest(checked)
         check_fields(checked)
         check_replay_cost(checked)
+        check_certificate(checked)
         if checked["normalizer"] != NORMALIZER:
             raise PolicyError(
                 f"calibrated with answer normaliser {short_repr(checked['normalizer'])}; this "
@@ -163,6 +165,10 @@ class Policy:
         summary = {name: to_plain(self._content[name]) for name in names}
         where = trigger_content(self.trigger, family=self.family)["trigger"]
         summary["trigger"] = where if self.trigger.probes else None
+        if summary["certificate"] is not None:
+            engine = self._content["engine"]
+            simulated = engine is not None and engine["name"] == "simulated"
+            summary["certificate"]["claim"] = claim(summary["certificate"], simulated=simulated)
         split = self._content["split"]
         summary["n_questions"] = split and {
             part: len(split[part]) for part in ("fit", "calibration", "test")

@@ -1,0 +1,130 @@
+"""What a certificate claims: computed again from its counts, and worded from its fields.
+
+Nothing in a file is believed for standing there: the exact test is repeated on the counts when a
+policy is loaded, and the sentence that people read is made here, never taken from the file.
+Standard library alone; knows the certificate's fields and no file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from stopadvisor.errors import PolicyError
+
+__all__ = ["binomial_tail", "check_certificate", "claim"]
+
+_SLACK = 1e-3
+"""Relative: another library's quantile, or one that was rounded to be read, is no lie."""
+
+_LOST = {
+    False: "at most {alpha:g} % of all questions become wrong that full thinking gets right",
+    True: "of the questions that full thinking gets right, at most {alpha:g} % become wrong",
+}
+_WORDS = {
+    "differs": "at most {alpha:g} % of replies differ from what full thinking would have said",
+    "drop": "accuracy falls by at most {alpha:g} points",
+}
+"""By `certificate.loss`; without it, or with ``lost``, the words of `_LOST`."""
+
+
+def claim(certificate: Mapping[str, Any], *, simulated: bool = False) -> str:
+    """Word a certificate in one sentence, from its fields alone.
+
+    Parameters
+    ----------
+    certificate : mapping
+        With `alpha` and `delta`; `conditional` and `loss` where they are set.
+    simulated : bool
+        The probes come from the simulator, of which alone the claim holds.
+    """
+    words = _WORDS.get(str(certificate.get("loss")), _LOST[certificate.get("conditional") is True])
+    text = (
+        f"With confidence {100 * (1 - certificate['delta']):.10g} % over the draw of the "
+        f"calibration questions, {words.format(alpha=100 * certificate['alpha'])}; for independent "
+        "questions from this traffic, under this decoding and this cap."
+    )
+    return text + " The probes are simulated: it holds for the simulator alone." * simulated
+
+
+def binomial_tail(k: int, n: int, p: float) -> float:
+    """Chance of at most `k` successes in `n` trials of chance `p`.
+
+    Summed from its largest term down, in logarithms, until terms no longer count: exact to about
+    1e-10 relative for any size that a policy may hold, and never more than a few thousand terms.
+    """
+    if k >= n or p <= 0:
+        return 1.0
+    if k < 0 or p >= 1:
+        return 0.0
+    mode = int((n + 1) * p)
+    start = min(k, mode)
+    log_odds = math.log(p) - math.log1p(-p)
+    log_start = (
+        math.lgamma(n + 1) - math.lgamma(start + 1) - math.lgamma(n - start + 1)
+        + start * math.log(p) + (n - start) * math.log1p(-p)
+    )  # fmt: skip
+    terms = [1.0]
+    odds = math.exp(log_odds)
+    term = 1.0
+    for j in range(start, 0, -1):
+        term *= j / ((n - j + 1) * odds)
+        if term < 1e-18:
+            break
+        terms.append(term)
+    term = 1.0
+    for j in range(start, k):
+        term *= (n - j) * odds / (j + 1)
+        if term < 1e-18:
+            break
+        terms.append(term)
+    return min(1.0, math.exp(log_start) * math.fsum(terms))
+
+
+_MOST_QUESTIONS = 10_000_000
+_CHECKED_LOSSES = (None, "lost", "differs")
+"""Losses of 0 or 1, for which the counts give the exact binomial test."""
+
+
+def check_certificate(content: Mapping[str, Any]) -> None:
+    """Repeat the exact test on the counts of a checked content.
+
+    `upper` belongs to the share of `delta` that its sequence was tested at (`chain_delta`).  Other
+    bounds and losses are held to ``upper <= alpha`` alone.
+
+    Raises
+    ------
+    PolicyError
+        The counts do not certify `alpha`, or do not give `upper`.
+    """
+    certificate = content["certificate"]
+    if certificate is None or content["kind"] != "stop":
+        return
+    alpha, upper, n, losses = (certificate[k] for k in ("alpha", "upper", "n", "losses"))
+    if n > _MOST_QUESTIONS:
+        raise PolicyError(f"field 'certificate.n': expected at most {_MOST_QUESTIONS}, got {n}")
+    if upper > alpha * (1 + _SLACK):
+        raise PolicyError(
+            f"field 'certificate.upper': expected at most alpha ({alpha!r}), got {upper!r}"
+        )
+    if certificate["bound"] != "exact" or certificate.get("loss") not in _CHECKED_LOSSES:
+        return
+    delta = certificate.get("chain_delta", certificate["delta"])
+    if type(delta) is not float or not 0 < delta <= certificate["delta"]:
+        raise PolicyError(
+            "field 'certificate.chain_delta': expected a float above 0 and at most delta "
+            f"({certificate['delta']!r}), got {str(delta)[:40]}"
+        )
+    if binomial_tail(losses, n, alpha * (1 + _SLACK)) > delta:
+        raise PolicyError(
+            f"field 'certificate.losses': {losses} of {n} lost do not certify alpha {alpha!r} at "
+            f"delta {delta!r}: the exact test gives {binomial_tail(losses, n, alpha):.4g}"
+        )
+    # The exact limit is where the tail is delta; the tail falls as the share grows.
+    low, high = upper * (1 - _SLACK), upper * (1 + _SLACK)
+    if not binomial_tail(losses, n, high) <= delta <= binomial_tail(losses, n, low):
+        raise PolicyError(
+            f"field 'certificate.upper': {losses} of {n} lost do not give {upper!r} as the exact "
+            f"limit at delta {delta!r}"
+        )

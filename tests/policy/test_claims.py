@@ -1,0 +1,94 @@
+"""Certificates repeated from their counts, and worded from their fields."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from stopadvisor.errors import PolicyError
+from stopadvisor.policy.claims import binomial_tail, claim
+from stopadvisor.policy.frozen import Policy, build_policy
+from stopadvisor.stats.bounds import upper_limit
+from tests.policy_content import example_content
+
+
+@pytest.mark.parametrize("n", [1, 7, 80, 371, 20_000, 1_000_000])
+@pytest.mark.parametrize("p", [1e-6, 0.003, 0.05, 0.15, 0.5, 0.97])
+def test_the_tail_is_scipy_s(n: int, p: float) -> None:
+    for k in {0, 1, n // 100, int(0.9 * n * p), int(n * p), min(n, int(1.1 * n * p) + 1), n - 1, n}:
+        expected = float(stats.binom.cdf(k, n, p))
+        assert binomial_tail(k, n, p) == pytest.approx(expected, rel=1e-7, abs=1e-290), (k, n, p)
+
+
+def test_the_tail_at_its_ends() -> None:
+    assert [binomial_tail(-1, 5, 0.1), binomial_tail(5, 5, 0.1), binomial_tail(2, 5, 0.0)] == [
+        *(0.0, 1.0, 1.0)
+    ]
+    assert binomial_tail(2, 5, 1.0) == 0.0
+
+
+def _with(**changes: Any) -> dict[str, Any]:
+    return example_content(certificate=example_content()["certificate"] | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"upper": 1.0}, "upper': expected at most alpha"),
+        ({"upper": 0.10}, "do not give 0.1 as the exact limit"),
+        ({"upper": 0.1285}, "do not give 0.1285 as the exact limit"),
+        ({"losses": 0}, "as the exact limit at delta"),
+        ({"losses": 12}, "12 of 80 lost do not certify alpha 0.15 at delta 0.05"),
+        ({"n": 8_000}, "do not give"),
+        ({"n": 20}, "do not certify"),
+        ({"alpha": 0.05}, "at most alpha"),
+        ({"delta": 0.001}, "do not certify"),
+        ({"chain_delta": 0.2}, "at most delta"),
+        ({"chain_delta": "x"}, "at most delta"),
+        ({"n": 10**9}, "at most 10000000"),
+    ],
+)
+def test_numbers_that_do_not_fit_their_bound_are_refused(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(PolicyError, match=message):
+        build_policy(_with(**changes))
+
+
+def test_a_share_of_delta_is_held_to_its_own_limit() -> None:
+    upper = upper_limit(5, 80, 0.025)
+    assert build_policy(_with(chain_delta=0.025, upper=upper))
+    with pytest.raises(PolicyError, match=r"exact limit at delta 0\.025"):
+        build_policy(_with(chain_delta=0.025))
+
+
+def test_other_bounds_and_losses_are_left_to_their_own_checks() -> None:
+    assert build_policy(_with(bound="betting", upper=0.12))
+    assert build_policy(_with(loss="drop", upper=0.12))
+    assert build_policy(_with(loss="differs"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "at most 15 % of all questions become wrong that full thinking gets right"),
+        ({"conditional": True}, "of the questions that full thinking gets right, at most 15 %"),
+        ({"loss": "lost"}, "become wrong"),
+        ({"loss": "differs"}, "at most 15 % of replies differ"),
+        ({"loss": "drop"}, "accuracy falls by at most 15 points"),
+    ],
+)
+def test_the_claim_is_worded_from_the_fields(changes: dict[str, Any], words: str) -> None:
+    text = claim({"alpha": 0.15, "delta": 0.05} | changes)
+    assert text.startswith("With confidence 95 % over the draw")
+    assert words in text
+    assert "simulator" not in text
+    assert "simulator alone" in claim({"alpha": 0.15, "delta": 0.05}, simulated=True)
+
+
+def test_the_claim_in_a_file_is_never_shown() -> None:
+    policy = Policy(build_policy(_with(claim="No question is ever lost.\x1b[2J")))
+    shown = policy.summary()["certificate"]["claim"]
+    assert shown == claim(policy.content["certificate"])
