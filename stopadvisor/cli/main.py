@@ -7,6 +7,7 @@ of a command's name cost nothing.  This module knows no command's options and co
 from __future__ import annotations
 
 import codecs
+import errno
 import json
 import os
 import sys
@@ -21,6 +22,7 @@ import click
 from stopadvisor._version import __version__
 from stopadvisor.cli.page import EXIT_CODES
 from stopadvisor.errors import StopAdvisorError
+from stopadvisor.printable import json_safe, printable
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -211,6 +213,8 @@ def main(args: Sequence[str] | None = None) -> int:
     """
     # Before numpy is imported: its matrices are small here, and threads would wait for each other.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    if _open_closed_streams():
+        return _fail("OutputError", "cannot write the output: it is closed", 1, False)
     _escape_what_stdout_cannot_take()
     words = list(sys.argv[1:] if args is None else args)
     as_json = "--json" in words
@@ -224,21 +228,43 @@ def main(args: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         if as_json:
             return _fail(type(error).__name__, error.format_message(), error.exit_code, as_json)
+        error.message = printable(error.message)
         error.show(sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         return _hang_up()
+    except OSError as error:
+        if error.filename is not None or error.errno not in _FULL:
+            return _bug(error, as_json)
+        return _fail("OutputError", f"cannot write the output: {error.strerror}", 1, False)
     except SystemExit as error:  # click's own answer to a closed pipe
         return error.code if isinstance(error.code, int) else 1
     except Exception as error:  # noqa: BLE001  a bug: one line for users, the traceback on demand
-        if os.environ.get("STOPADVISOR_DEBUG"):
-            import traceback
-
-            traceback.print_exc()
-        text = " ".join(f"internal error: {type(error).__name__}: {error}".split())
-        hint = "set STOPADVISOR_DEBUG=1 for the traceback"
-        return _fail(type(error).__name__, f"{text} ({hint})", 1, as_json)
+        return _bug(error, as_json)
     return result if isinstance(result, int) else 0
+
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""What a stream that takes no more says."""
+
+
+def _bug(error: Exception, as_json: bool) -> int:
+    if os.environ.get("STOPADVISOR_DEBUG"):
+        import traceback
+
+        traceback.print_exception(error)
+    text = " ".join(f"internal error: {type(error).__name__}: {error}".split())
+    hint = "set STOPADVISOR_DEBUG=1 for the traceback"
+    return _fail(type(error).__name__, f"{text} ({hint})", 1, as_json)
+
+
+def _open_closed_streams() -> bool:
+    """Put the null device where a stream is closed; whether standard output was."""
+    closed = sys.stdout is None
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    return closed
 
 
 def _escape_what_stdout_cannot_take() -> None:
@@ -257,14 +283,15 @@ def _as_json_escapes(error: UnicodeError) -> tuple[str, int]:
 
 def _fail(kind: str, message: str, exit_code: int, as_json: bool) -> int:
     try:
-        text, stream = f"stopadvisor: {message}", sys.stderr
+        text, stream = f"stopadvisor: {printable(message)}", sys.stderr
         if as_json:
             from stopadvisor.report.documents.program import error_document
 
             error = error_document(kind, message, exit_code)
-            text, stream = json.dumps(error, ensure_ascii=False), sys.stdout
+            text, stream = json_safe(json.dumps(error, ensure_ascii=False)), sys.stdout
         print(text, file=stream, flush=True)
-    except BrokenPipeError:
+        sys.stdout.flush()
+    except OSError:  # nobody reads it, or nothing takes it
         _hang_up()
     return exit_code
 

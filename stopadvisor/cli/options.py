@@ -15,6 +15,8 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
+from stopadvisor.printable import json_safe
+
 __all__ = [
     "COUNT",
     "OUTPUT",
@@ -146,6 +148,7 @@ def emit(
 ) -> None:
     """Print a result: as JSON, or as `show` words the same document."""
     if output.json:
-        print(json.dumps(document, ensure_ascii=False, allow_nan=False, indent=indent), file=out)
+        text = json.dumps(document, ensure_ascii=False, allow_nan=False, indent=indent)
+        print(json_safe(text), file=out)
     else:
         show(document, out)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
+from stopadvisor.printable import printable
+
 if TYPE_CHECKING:
     from stopadvisor.collection.progress import Progress
 
@@ -86,7 +88,7 @@ class LineProgress:
 
     def remark(self, text: str) -> None:
         """Write one line."""
-        print(text, file=self._err, flush=True)
+        print(printable(text), file=self._err, flush=True)
 
 
 class _BarProgress:
@@ -136,7 +138,7 @@ class _BarProgress:
         self._note = text
 
     def remark(self, text: str) -> None:
-        self._console.print(text, markup=False)
+        self._console.print(printable(text), markup=False)
 
     def close(self) -> None:
         self._bar.stop()

@@ -48,7 +48,7 @@ def load_tokenizer(model: str) -> LoadedTokenizer:
         require_hub(model)
     with quiet():
         try:
-            tokenizer = AutoTokenizer.from_pretrained(model)
+            tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
         except Exception as error:  # the hub, its client and the parsers raise many
             raise ModelError(
                 f"cannot load the tokenizer of model {model!r}: {first_line(error)}"
@@ -61,7 +61,9 @@ def _generation(model: str) -> Any:
     with suppress(OSError):
         return GenerationConfig.from_pretrained(model)
     with suppress(OSError, ValueError):  # as transformers itself does for such a model
-        return GenerationConfig.from_model_config(AutoConfig.from_pretrained(model))
+        return GenerationConfig.from_model_config(
+            AutoConfig.from_pretrained(model, trust_remote_code=False)
+        )
     return GenerationConfig()  # a folder with nothing but a tokenizer
 
 

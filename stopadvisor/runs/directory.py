@@ -8,7 +8,6 @@ a full disk.  This module knows no engine, no grading and no statistics.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from stopadvisor.runs.storage import (
     append,
     encode,
     lock_directory,
+    no_follow,
     replace_file,
     write_json_atomically,
 )
@@ -181,9 +181,10 @@ class RunDirectory:
             append(self.probes_path, b"\n")
             return None
         try:
-            with open(self.path / PARTIAL, "ab") as partial:
+            with open(self.path / PARTIAL, "ab", opener=no_follow) as partial:
                 partial.write(tail + b"\n")
-            os.truncate(self.probes_path, sum(len(line) + 1 for line in whole))
+            with open(self.probes_path, "r+b", opener=no_follow) as probes:
+                probes.truncate(sum(len(line) + 1 for line in whole))
         except OSError as error:
             raise OutputError(
                 f"cannot repair {self.probes_path}: {error.strerror or error}"

@@ -5,6 +5,7 @@ Knows bytes and folders, not what is in them.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -20,9 +21,20 @@ __all__ = [
     "check_writable",
     "encode",
     "lock_directory",
+    "no_follow",
     "replace_file",
     "write_json_atomically",
 ]
+
+
+def no_follow(path: str, flags: int) -> int:
+    """Open a file, but no link: a run directory may come from somebody else."""
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(error.errno, "links in a run directory are not followed") from error
+        raise
 
 
 def check_writable(folder: Path) -> None:
@@ -65,7 +77,8 @@ def replace_file(path: Path, data: bytes) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         try:
-            with open(beside, "wb", buffering=0) as file:
+            beside.unlink(missing_ok=True)
+            with open(beside, "xb", buffering=0) as file:  # new: no link stands there
                 _write_all(file.fileno(), data)
                 os.fsync(file.fileno())
             os.replace(beside, path)
@@ -90,7 +103,7 @@ def append(path: Path, data: bytes) -> None:
         The disk is full or the file not writable; the file is as it was before.
     """
     try:
-        with open(path, "ab", buffering=0) as file:
+        with open(path, "ab", buffering=0, opener=no_follow) as file:
             size = file.seek(0, os.SEEK_END)
             try:
                 _write_all(file.fileno(), data)
@@ -124,7 +137,8 @@ def lock_directory(path: Path) -> Iterator[None]:
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
-        file = open(path / ".lock", "a+", encoding="ascii")  # noqa: SIM115  closed below
+        lock = path / ".lock"
+        file = open(lock, "a+", encoding="ascii", opener=no_follow)  # noqa: SIM115  closed below
     except OSError as error:
         raise OutputError(f"cannot write to {path}: {error.strerror or error}") from error
     with file:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.errors import OutputError
+from stopadvisor.printable import csv_cell
 from stopadvisor.runs.storage import encode, replace_file, write_json_atomically
 from stopadvisor.studies.study import StudyResult, Table
 
@@ -26,7 +27,9 @@ def table_csv(table: Table) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([column.name for column in table.columns])
-    writer.writerows([["" if cell is None else cell for cell in row] for row in table.rows])
+    writer.writerows(
+        [["" if cell is None else csv_cell(cell) for cell in row] for row in table.rows]
+    )
     return text.getvalue()
 
 
@@ -56,6 +59,8 @@ def write_study(result: StudyResult, document: Mapping[str, Any], run: Path) -> 
         The folder cannot be made or written.
     """
     folder = run / FOLDER
+    if folder.is_symlink():
+        raise OutputError(f"cannot write to {folder}: links in a run directory are not followed")
     write_csv(result, folder)
     write_json_atomically(folder / f"{result.study}.json", document)
 

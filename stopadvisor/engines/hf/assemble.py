@@ -45,10 +45,10 @@ def assemble(
     """
     with quiet(bars=folder is None):
         with _loading(model, "configuration"):
-            config = AutoConfig.from_pretrained(model)
+            config = AutoConfig.from_pretrained(model, trust_remote_code=False)
         window = _check_layers(model, config)
         with _loading(model, "tokenizer"):
-            tokenizer = AutoTokenizer.from_pretrained(model)
+            tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
         chat = Chat.of(tokenizer, **chat_options)
         target = _device(device)
         kind = _dtype(config, target, dtype)
@@ -256,7 +256,9 @@ def _load_weights(model: str, kind: torch.dtype, placement: str | torch.device) 
     spread = importlib.util.find_spec("accelerate") is not None
     if placement == "auto" or (spread and placement != torch.device("cpu")):
         options["device_map"] = placement
-    loaded = AutoModelForCausalLM.from_pretrained(model, **options)
+    loaded = AutoModelForCausalLM.from_pretrained(
+        model, **options, trust_remote_code=False, use_safetensors=True
+    )
     if "device_map" not in options:
         loaded = loaded.to(placement)
     return loaded.eval()

@@ -18,6 +18,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from stopadvisor.printable import printable
+
 __all__ = ["WIDTH", "LocaleConsole", "Screen", "Tone"]
 
 WIDTH = 80
@@ -84,7 +86,7 @@ class Screen:
             lines = _shell_lines(text, self._console.width - len(name))
         for k, line in enumerate(lines):
             start = (name if k == 0 else " " * len(name), "dim")
-            self._print(Text.assemble(start, (line, "bold cyan")), soft_wrap=True)
+            self._print(Text.assemble(start, (printable(line), "bold cyan")), soft_wrap=True)
 
     def text(self, text: str) -> None:
         """A paragraph."""
@@ -182,4 +184,4 @@ def _shell_lines(command: str, width: int) -> list[str]:
 
 def _styled(text: str, style: str = "") -> Text:
     """Text whose percentages cannot be torn from their signs at a line's end."""
-    return Text(text.replace(" %", "%"), style=style)
+    return Text(printable(text).replace(" %", "%"), style=style)

@@ -1,0 +1,66 @@
+"""What a terminal or a spreadsheet would obey is shown instead."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from stopadvisor.cli.options import OutputOptions, emit
+from stopadvisor.cli.progress import LineProgress
+from stopadvisor.printable import csv_cell, json_safe, printable
+from stopadvisor.report.text.screen import Screen
+
+HOSTILE = "a\x1b[2Jb\x9b1mc\x07d\u202ee\re\x7f"
+ESCAPED = "a\\x1b[2Jb\\x9b1mc\\x07d\\u202ee\\re\\x7f".replace("\\r", "\\x0d")
+
+
+def test_control_characters_are_written_as_escapes() -> None:
+    assert printable(HOSTILE) == ESCAPED
+    assert printable("é → 東京 🙂\n\t") == "é → 東京 🙂\n\t"
+
+
+def test_every_part_of_a_screen_is_filtered() -> None:
+    out = io.StringIO()
+    screen = Screen(out)
+    screen.headline(HOSTILE)
+    screen.facts([(HOSTILE, HOSTILE)])
+    screen.text(HOSTILE)
+    screen.items(HOSTILE, [HOSTILE])
+    screen.table(HOSTILE, (HOSTILE, HOSTILE), [(HOSTILE, HOSTILE)])
+    screen.command("run '\x1b[2J'")
+    assert not set("\x1b\x9b\x07\u202e\r\x7f") & set(out.getvalue())
+    assert "\\x1b[2J" in out.getvalue()
+
+
+def test_json_stays_json_and_shows_no_control_character() -> None:
+    out = io.StringIO()
+    emit({"name": HOSTILE}, OutputOptions(json=True), out, lambda document, stream: None)
+    assert not set("\x1b\x9b\x07\u202e\r\x7f") & set(out.getvalue())
+    assert json.loads(out.getvalue()) == {"name": HOSTILE}
+    assert json_safe('"é"') == '"é"'
+
+
+def test_progress_is_filtered() -> None:
+    err = io.StringIO()
+    LineProgress(err).remark(HOSTILE)
+    assert err.getvalue() == ESCAPED + "\n"
+
+
+@pytest.mark.parametrize(
+    ("cell", "written"),
+    [
+        ("=HYPERLINK(1)", "'=HYPERLINK(1)"),
+        ("+1", "'+1"),
+        ("-x", "'-x"),
+        ("@SUM", "'@SUM"),
+        ("\tx", "'\tx"),
+        ("\x1b[m", "\\x1b[m"),
+        ("learned", "learned"),
+        (-0.5, -0.5),
+        (3, 3),
+    ],
+)
+def test_cells_that_begin_a_formula_are_quoted(cell: object, written: object) -> None:
+    assert csv_cell(cell) == written
