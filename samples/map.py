@@ -32,7 +32,7 @@ from stopadvisor.runs.directory import MANIFEST, PROBES, RunDirectory
 SAMPLES = Path(__file__).resolve().parent
 POLICIES = SAMPLES.parent / "policies"
 WORKLOADS = ("arithmetic", "choice", "hard")
-RECOMMENDED = {"arithmetic": "learned", "choice": "scalar", "hard": "full-budget"}
+RECOMMENDED = {"arithmetic": "learned", "choice": "fixed-budget", "hard": "full-budget"}
 """What `assess` advises at the default alpha, as ``samples/README.md`` says."""
 ALPHA = 0.15
 OTHER_ALPHAS = (0.05, 0.10)
@@ -50,7 +50,7 @@ class Mapped:
     """What `assess` said, by alpha."""
     calibration: Document
     conditional: Document
-    """The second look: the promise is about what full thinking gets right."""
+    """Of a copy of the run: the promise is about what full thinking gets right."""
     paper: Document
 
 
@@ -68,7 +68,11 @@ def stopadvisor(*words: str | Path) -> Document:
 
 
 def map_workload(name: str, runs: Path) -> Mapped:
-    """Probe, assess, calibrate twice, and assess as the paper did, in the order that looks ask."""
+    """Probe, assess, calibrate, and assess as the paper did.
+
+    A look after a success is refused, so the other promise is made about a copy of the probes.
+    Each promise holds by itself; both together would share their error probability.
+    """
     run = runs / name
     file, model = SAMPLES / f"{name}.jsonl", SAMPLES / "tiny-reasoner"
     last = ("--alpha", str(ALPHA), "--no-report")
@@ -77,9 +81,11 @@ def map_workload(name: str, runs: Path) -> Mapped:
         words = ("--alpha", str(alpha), "--no-report", "--quiet")
         advice[alpha] = stopadvisor("assess", run, *words)
     calibrate = ("calibrate", run, "--alpha", str(ALPHA), "--quiet")
+    again = runs / "conditional" / name
+    shutil.copytree(run, again)
     calibration = stopadvisor(*calibrate)
-    second = stopadvisor(*calibrate, "--conditional", "--out", run / "conditional.joblib")
-    # Both looks have opened the calibration questions, so the paper's protocol may show them.
+    second = stopadvisor("calibrate", again, *calibrate[2:], "--conditional")
+    # The look has opened the calibration questions, so the paper's protocol may show them.
     paper = stopadvisor("assess", run, "--protocol", "paper", *last, "--quiet")
     return Mapped(name, run, advice, calibration, second, paper)
 
@@ -181,22 +187,21 @@ def signals(runs: Sequence[Path]) -> str:
     return table(["workload", *(words.get(name, name) for name in names)], rows)
 
 
-def rule(policy: str | None, family: str | None, schedule: Sequence[int] | None) -> str:
+def rule(policy: str | None, family: str | None, where: str | None) -> str:
     """A recommendation in a few words."""
     if policy == "full-budget" or family is None:
         return "full budget"
-    at = "" if schedule is None else f", probing at {', '.join(map(str, schedule))}"
     kind = f" ({policy})" if policy in ("learned", "scalar") and family != policy else ""
-    return f"**{family}**{kind}{at}"
+    return f"**{family}**{kind}{f', {where}' if where else ''}"
 
 
 def advised(mapped: Mapped) -> Iterator[str]:
     """What `assess` advised at each alpha, then what the second look certified."""
     for alpha in (*OTHER_ALPHAS, ALPHA):
         advice = mapped.advice[alpha]["recommendation"]
-        yield rule(advice["policy"], advice["family"], advice["schedule"])
+        yield rule(advice["policy"], advice["family"], advice["where"])
     second = mapped.conditional
-    yield rule(second["kind"], second["family"], second["schedule"])
+    yield rule(second["kind"], second["family"], second["where"])
 
 
 def advice_by_alpha(found: Sequence[Mapped]) -> str:
@@ -234,8 +239,8 @@ def side_by_side(found: Sequence[Mapped]) -> str:
                 verdict(_row(paper)),
             ),
             ("certified at α = 15 %", _certified(kept), _feasible(paper)),
-            ("net saving on test questions, kv-fork", _saving(kept), _paper_saving(paper)),
-            ("lost on test questions", _lost(kept), _paper_lost(paper)),
+            ("net saving, kv-fork", _saving(kept), _paper_saving(paper)),
+            ("lost", _lost(kept), _paper_lost(paper)),
             ("advice", _advice(deploy), _advice(paper)),
             ("because", _because(deploy), _because(paper)),
         ):
@@ -244,7 +249,8 @@ def side_by_side(found: Sequence[Mapped]) -> str:
 
 
 def _advice(document: Document) -> str:
-    return rule(*(document["recommendation"][name] for name in ("policy", "family", "schedule")))
+    advice = document["recommendation"]
+    return rule(advice["policy"], advice["family"], advice.get("where"))
 
 
 def _because(document: Document) -> str:
@@ -282,8 +288,8 @@ def _saving(kept: Document) -> str:
     expected = kept["expected"]
     if expected is None:
         return "0"
-    low, high = expected["test_total_saving_ci95"]
-    return f"{percent(expected['test_total_saving_pct'])} [{low:.1f}, {high:.1f}]"
+    low, high = expected["calibration_total_saving_band95"]
+    return f"{percent(expected['calibration_total_saving_pct'])} [{low:.1f}, {high:.1f}]"
 
 
 def _paper_saving(paper: Document) -> str:
@@ -295,8 +301,7 @@ def _lost(kept: Document) -> str:
     expected = kept["expected"]
     if expected is None:
         return "0"
-    low, high = (100 * end for end in expected["test_risk_ci95"])
-    return f"{percent(100 * expected['test_risk'])} [{low:.1f}, {high:.1f}]"
+    return percent(100 * expected["calibration_risk"])
 
 
 def _paper_lost(paper: Document) -> str:
@@ -309,11 +314,12 @@ def policies(found: Sequence[Mapped]) -> str:
     rows = []
     for mapped in found:
         kept, expected = mapped.calibration, mapped.calibration["expected"]
-        at = ", ".join(map(str, kept["schedule"] or ())) or "none"
+        at = kept["where"] or "nowhere"
         accuracy = (
             "as full thinking"
             if expected is None
-            else f"{share(expected['test_full_accuracy'])} → {share(expected['test_accuracy'])}"
+            else f"{share(expected['calibration_full_accuracy'])} → "
+            f"{share(expected['calibration_accuracy'])}"
         )
         lost = kept["certificate"] and f"{kept['certificate']['losses']} of {_n(kept)}"
         rows.append(
@@ -327,8 +333,8 @@ def policies(found: Sequence[Mapped]) -> str:
             ]
         )
     header = (
-        *("policy", "rule", "probes at (thinking tokens)", "calibration questions lost"),
-        *("net saving on test questions, kv-fork", "accuracy on test questions, full → stopped"),
+        *("policy", "rule", "asks", "calibration questions lost"),
+        *("net saving on them, kv-fork", "accuracy on them, full → stopped"),
     )
     return table(header, rows)
 
