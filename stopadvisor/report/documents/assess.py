@@ -18,14 +18,15 @@ from stopadvisor.report.documents.parts import (
     WeightFields,
 )
 from stopadvisor.rules.costs import Serving, ServingCost
+from stopadvisor.rules.schedules import grid_positions
 
 __all__ = ["AssessDocument", "assessment_document", "matched_points"]
 
 
 class _Workload(TypedDict):
     n_questions: Annotated[int, "In all parts."]
-    n_checkpoints: Annotated[int, "Probed budgets."]
-    budgets: Annotated[list[int], "Thinking tokens at each checkpoint."]
+    n_checkpoints: Annotated[int, "Most probes of a question."]
+    budgets: Annotated[list[int], "Thinking tokens at which all questions that think on were probed."]
     full_reference: Annotated[str, "What full thinking means: `natural` or `last-checkpoint`."]
     truncated_share: Annotated[float, "Share of the traces that were cut off."]
     model: Annotated[str | None, "Its name; null for an archive or a simulation."]
@@ -259,7 +260,7 @@ def assessment_document(
             assessment,
             source,
             source.table,
-            budgets=source.table.budgets.tolist(),
+            budgets=list(grid_positions(source.table)),
             full_reference=assessment.reference,
             sha256=source.workload_sha256,
             on_stop=on_stop,
