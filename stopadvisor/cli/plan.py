@@ -1,19 +1,29 @@
 """`stopadvisor plan`: how many labels a certificate takes, before anything is labelled.
 
 Computes nothing itself: `assessment.label_plan` gives the numbers, by the function that also sizes
-the advice of a failed calibration.
+the advice of a failed calibration; of a run, `assess` says what more labels would buy.
 """
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TextIO, get_args
 
 import click
 
 from stopadvisor.assessment.label_plan import CertificateWish, plan_labels
-from stopadvisor.cli.options import OUTPUT, SHARE, OutputOptions, Parsed, declare, emit, take
+from stopadvisor.cli.options import (
+    OUTPUT,
+    PATH,
+    SHARE,
+    OutputOptions,
+    Parsed,
+    declare,
+    emit,
+    take,
+)
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.settings import ALPHA, DELTA
 from stopadvisor.report.documents.plan import plan_document
@@ -29,6 +39,8 @@ class PlanOptions:
     """What certificate is wanted, and what risk is expected."""
 
     wish: CertificateWish
+    source: Path | None = None
+    """A run or archive, whose fit questions say what more labels would buy."""
     output: OutputOptions = field(default_factory=OutputOptions)
 
 
@@ -37,9 +49,11 @@ class PlanOptions:
     cls=Command,
     examples=[
         "stopadvisor plan --alpha 0.05 --expected-risk 0.01",
+        "stopadvisor plan runs/my-run --alpha 0.05",
         "stopadvisor plan --alpha 0.15 --power 0.95 --split 40/40/20",
     ],
 )
+@click.argument("source", metavar="[RUN|raw.npz]", type=PATH, required=False)
 @declare(ALPHA, DELTA)
 @click.option(
     "--expected-risk",
@@ -70,14 +84,27 @@ def command(**params: Any) -> int:
     """Compute how many labelled questions a certificate needs.
 
     The answer is the smallest number such that it and every larger one reach the power: power is
-    a sawtooth in the number of questions.
+    a sawtooth in the number of questions.  With a run, a table says what its advised rule is
+    expected to save by the number of labels.
     """
-    output = take(OutputOptions, params)
-    return run(PlanOptions(CertificateWish(**params), output), sys.stdout, sys.stderr)
+    output, source = take(OutputOptions, params), params.pop("source")
+    return run(PlanOptions(CertificateWish(**params), source, output), sys.stdout, sys.stderr)
 
 
 def run(options: PlanOptions, out: TextIO, err: TextIO) -> int:
     """Print the plan."""
-    document = plan_document(options.wish, plan_labels(options.wish))
+    assessment = None
+    if options.source is not None:
+        from stopadvisor.assessment.assess import assess
+        from stopadvisor.assessment.settings import SettingsOverrides
+        from stopadvisor.runs.results import read_assessment
+        from stopadvisor.runs.sources import open_source
+
+        source = open_source(options.source, keep=False)
+        asked = SettingsOverrides(
+            alpha=options.wish.alpha, delta=options.wish.delta, bound=options.wish.bound
+        )
+        assessment = assess(source, asked.settings(read_assessment(source.folder)))
+    document = plan_document(options.wish, plan_labels(options.wish), assessment)
     emit(document, options.output, out, show_plan, indent=None)
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import pytest
 from scipy import stats
 
 from stopadvisor.cli.main import main
+from stopadvisor.runs.sources import open_source
+from tests.material import make_run
 
 FIELDS = [
     "schema", "alpha", "delta", "bound", "expected_risk", "power", "chains", "chain_delta",
@@ -29,8 +32,8 @@ def test_json_has_exactly_its_fields(capsys: pytest.CaptureFixture[str]) -> None
     found = planned(capsys, "--alpha", "0.05")
     assert list(found) == FIELDS
     assert (found["delta"], found["expected_risk"], found["power"]) == (0.05, 0.01, 0.8)
-    assert (found["chains"], found["chain_delta"]) == (2, 0.025)
-    assert found["split"] == [0.4, 0.4, 0.2]
+    assert (found["chains"], found["chain_delta"]) == (1, 0.05)
+    assert found["split"] == [0.4, 0.6, 0.0]
 
 
 def powers(alpha: float, delta: float, risk: float, upto: int) -> np.ndarray:
@@ -59,8 +62,8 @@ def test_from_there_on_every_number_reaches_the_power(
     assert needed == int(np.flatnonzero(~reached)[-1]) + 2
     assert found["one_chain_calibration_labels"] == needed
     assert found["power_reached"] == pytest.approx(powers(alpha, 0.05, risk, needed)[-1])
-    assert found["total_labels"] == math.ceil(needed * 5 / 2)
-    both = planned(capsys, *words)
+    assert found["total_labels"] == math.ceil(round(needed / 0.6, 6))
+    both = planned(capsys, *words, "--chains", "2")
     assert both["one_chain_calibration_labels"] == needed
     assert both["calibration_labels"] >= needed
 
@@ -68,7 +71,7 @@ def test_from_there_on_every_number_reaches_the_power(
 def test_known_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     # Power at risk .02 reaches 80 % at 234 labels, but not for good until 286.
     found = planned(capsys, "--alpha", "0.05", "--expected-risk", "0.02", "--chains", "1")
-    assert (found["calibration_labels"], found["total_labels"]) == (286, 715)
+    assert (found["calibration_labels"], found["total_labels"]) == (286, 477)
     for alpha, labels in (("0.05", 59), ("0.10", 29), ("0.15", 19)):  # with no loss at all
         found = planned(capsys, "--alpha", alpha, "--expected-risk", "0", "--chains", "1")
         assert found["calibration_labels"] == labels
@@ -97,11 +100,26 @@ def test_looser_bounds_need_more(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_in_words(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan", "--alpha", "0.05", "--expected-risk", "0.02", "--split", "40/60/0"]) == 0
+    assert main(["plan", "--alpha", "0.05", "--expected-risk", "0.02", "--chains", "2"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("338 calibration labels for alpha = 0.05 at confidence 0.95.")
     assert "about 564 labelled questions (split 40/60/0)" in out
     assert "286 where learned or scalar rules are tested alone" in " ".join(out.split())
+
+
+def test_a_run_says_what_more_labels_would_buy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path / "run", 300)
+    found = planned(capsys, str(run), "--alpha", "0.1")
+    rows = found["label_savings"]
+    (here,) = (row for row in rows if row["is_here"])
+    assert here["calibration"] == open_source(run).counts()["calibration"]
+    assert [row["labels"] for row in rows] == sorted(row["labels"] for row in rows)
+    assert rows[-1]["saving_pct"] > rows[0]["saving_pct"]
+    assert not (run / "ledger.json").exists()  # nothing was opened
+    assert main(["plan", str(run), "--alpha", "0.1"]) == 0
+    assert "What more labels would buy" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

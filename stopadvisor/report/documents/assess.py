@@ -20,13 +20,21 @@ from stopadvisor.report.documents.parts import (
 from stopadvisor.rules.costs import Serving, ServingCost
 from stopadvisor.rules.schedules import grid_positions
 
-__all__ = ["AssessDocument", "assessment_document", "matched_points"]
+__all__ = [
+    "AssessDocument",
+    "LabelSavingFields",
+    "assessment_document",
+    "label_savings",
+    "matched_points",
+]
 
 
 class _Workload(TypedDict):
     n_questions: Annotated[int, "In all parts."]
     n_checkpoints: Annotated[int, "Most probes of a question."]
-    budgets: Annotated[list[int], "Thinking tokens at which all questions that think on were probed."]
+    budgets: Annotated[
+        list[int], "Thinking tokens at which all questions that think on were probed."
+    ]
     full_reference: Annotated[str, "What full thinking means: `natural` or `last-checkpoint`."]
     truncated_share: Annotated[float, "Share of the traces that were cut off."]
     model: Annotated[str | None, "Its name; null for an archive or a simulation."]
@@ -163,7 +171,9 @@ class _Settings(TypedDict):
     families: Annotated[list[str], "Rules that may be chosen."]
 
 
-class _LabelSaving(TypedDict):
+class LabelSavingFields(TypedDict):
+    """A number of labels, and what it is expected to buy."""
+
     calibration: Annotated[int, "Calibration questions."]
     labels: Annotated[int, "Questions in all, split as these are."]
     saving_pct: Annotated[float, "Net saving that calibration is expected to certify."]
@@ -190,7 +200,7 @@ class _ProtocolFields(TypedDict, total=False):
         "in the choice.",
     ]
     label_savings: Annotated[
-        list[_LabelSaving],
+        list[LabelSavingFields],
         "Deploy only: what the advised rule is expected to save by the number of labels.",
     ]
     chance_to_certify: Annotated[
@@ -286,7 +296,7 @@ def _protocol_fields(assessment: FitAssessment | PaperAssessment) -> _ProtocolFi
     return {
         "fit_full_accuracy": choice.full_accuracy,
         "fit_saving_lower_pct": choice.saving_lower,
-        "label_savings": _label_savings(assessment),
+        "label_savings": label_savings(assessment),
         "chance_to_certify": choice.probability,
         "settings": fill(_Settings, choice.settings),
     }
@@ -304,7 +314,8 @@ def _matched_risk(found: Choice | MatchedRisk, alpha: float) -> _MatchedRisk:
     )
 
 
-def _label_savings(assessment: FitAssessment) -> list[_LabelSaving]:
+def label_savings(assessment: FitAssessment) -> list[LabelSavingFields]:
+    """What the advised rule is expected to save by the number of labels; empty without one."""
     split = assessment.split
     share = split["calibration"] / assessment.n_questions
     return [

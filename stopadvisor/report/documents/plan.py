@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, NotRequired
 
+from stopadvisor.assessment.assess import FitAssessment
 from stopadvisor.assessment.label_plan import CertificateWish, LabelPlan
+from stopadvisor.report.documents.assess import LabelSavingFields, label_savings
 from stopadvisor.report.documents.fields import Document, fill
 
 __all__ = ["PlanDocument", "plan_document"]
@@ -30,8 +32,23 @@ class PlanDocument(Document):
     total_labels: Annotated[int | None, "Labels in all parts."]
     power_reached: Annotated[float | None, "Chance at that number."]
     one_chain_calibration_labels: Annotated[int | None, "Labels where one rule is tested alone."]
+    label_savings: NotRequired[
+        Annotated[
+            list[LabelSavingFields],
+            "Only with RUN: what its advised rule is expected to save by the number of labels.",
+        ]
+    ]
 
 
-def plan_document(wish: CertificateWish, plan: LabelPlan) -> PlanDocument:
-    """Build the document of what was wished and what it takes."""
-    return fill(PlanDocument, wish, plan)
+def plan_document(
+    wish: CertificateWish, plan: LabelPlan, assessment: FitAssessment | None = None
+) -> PlanDocument:
+    """Build the document of what was wished and what it takes.
+
+    Parameters
+    ----------
+    assessment : FitAssessment, optional
+        Of a run, at the same risk.
+    """
+    savings = None if assessment is None else label_savings(assessment)
+    return fill(PlanDocument, wish, plan, label_savings=savings)

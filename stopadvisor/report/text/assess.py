@@ -5,7 +5,7 @@ Reads the document that ``assessment.json`` holds, so that screen and file say t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from stopadvisor.assessment.recommendation import FIXED, LABELS, probability_words
@@ -26,7 +26,7 @@ from stopadvisor.report.words import (
     shell_quote,
 )
 
-__all__ = ["PAPER_FLAW", "show_assessment"]
+__all__ = ["PAPER_FLAW", "show_assessment", "show_label_savings"]
 
 Document = Mapping[str, Any]
 
@@ -55,7 +55,7 @@ def show_assessment(document: Document, out: TextIO) -> None:
         screen.items("Read this first", [PAPER_FLAW])
     _profile(screen, document)
     _matched_risk(screen, document)
-    _labels(screen, document)
+    show_label_savings(screen, document.get("label_savings", []))
     _serving(screen, document)
     screen.items("Why", advice["reasons"])
 
@@ -198,8 +198,8 @@ def _matched_risk(screen: Screen, document: Document) -> None:
             screen.text(f"alpha {row['alpha']:g}: {row['verdict']}: {risk_difference(row)}")
 
 
-def _labels(screen: Screen, document: Document) -> None:
-    rows = document.get("label_savings", [])
+def show_label_savings(screen: Screen, rows: Sequence[Document]) -> None:
+    """The table of savings by labels; nothing where there are none."""
     if not rows:
         return
     screen.table(

@@ -9,6 +9,7 @@ from typing import TextIO
 
 from stopadvisor.assessment.recommendation import probability_words
 from stopadvisor.report.documents.plan import PlanDocument
+from stopadvisor.report.text.assess import show_label_savings
 from stopadvisor.report.text.screen import Screen
 from stopadvisor.report.words import plural, share
 
@@ -28,6 +29,7 @@ def show_plan(document: PlanDocument, out: TextIO) -> None:
             else f"An expected risk of {risk:g} is so close to alpha that it would take more than "
             "a million."
         )
+        show_label_savings(screen, document.get("label_savings", []))
         return
     screen.headline(f"{plural(document['calibration_labels'], 'calibration label')} for {promise}.")
     shares = "/".join(f"{100 * part:g}" for part in document["split"])
@@ -51,3 +53,4 @@ def show_plan(document: PlanDocument, out: TextIO) -> None:
         )
     rows.append(("counted", "one label per independent question: groups and copies count once"))
     screen.facts(rows)
+    show_label_savings(screen, document.get("label_savings", []))
