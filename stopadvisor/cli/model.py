@@ -36,7 +36,7 @@ _OF_SERVER = (
     "base_url", "tokenizer", "concurrency", "api_key_env", "request_timeout", "patience"
 )  # fmt: skip
 _OF_CHAT = ("think_open", "think_close", "chat_template_kwargs")
-_OF_LOCAL = {"device": "auto", "dtype": "auto", "batch_size": None}
+_OF_LOCAL = {"device": "auto", "dtype": "auto", "batch_size": None, "allow_pickle_weights": False}
 """Options that mean nothing to a server, with their defaults."""
 
 
@@ -47,6 +47,7 @@ class ModelOptions:
     model: str | None = DEFAULT_MODEL
     device: str = "auto"
     dtype: str = "auto"
+    allow_pickle_weights: bool = False
     think_open: str | None = None
     think_close: str | None = None
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -118,7 +119,11 @@ def _load_local(options: ModelOptions) -> HfEngine:
 
     assert options.model is not None
     return hf.load_engine(
-        options.model, device=options.device, dtype=options.dtype, **_chat_options(options)
+        options.model,
+        device=options.device,
+        dtype=options.dtype,
+        allow_pickle_weights=options.allow_pickle_weights,
+        **_chat_options(options),
     )
 
 
@@ -151,6 +156,11 @@ _LOCAL = (
         type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
         default="auto",
         help="Precision of the model.",
+    ),
+    _model(
+        "--allow-pickle-weights",
+        is_flag=True,
+        help="Read weights from pickles too, which may run code: of a source that you trust.",
     ),
     _model(
         "--think-open", metavar="TEXT", help="Text that opens thinking, if it is not recognised."

@@ -6,17 +6,20 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from stopadvisor.engines.hf import load_engine
 from stopadvisor.engines.hf.engine import HfEngine
 from stopadvisor.engines.hf.size import ModelSize, check_size, size_of_folder, size_of_name
 from stopadvisor.engines.model_files import content_revision
 from stopadvisor.errors import ModelError
+from tests.engines.online_policies import TINY_REASONER
 from tests.engines.tiny import edit_config, plan, prompt
 
 REFUSAL = """
@@ -217,3 +220,15 @@ def test_half_precision_runs(random_model: Path) -> None:
     assert engine.identity()["dtype"] == "bfloat16"
     traces = engine.probe([prompt("a"), prompt("bcd")], plan([0, 4, 9]))
     assert all(-50 < p.mean_logprob <= 0 for trace in traces for p in trace.probes)
+
+
+def test_pickled_weights_are_read_only_where_they_are_allowed(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(TINY_REASONER, folder)
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    with pytest.raises(ModelError):
+        load_engine(str(folder), device="cpu")
+    with closing(load_engine(str(folder), device="cpu", allow_pickle_weights=True)) as engine:
+        assert engine.name == "model"

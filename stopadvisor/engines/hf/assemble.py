@@ -38,10 +38,12 @@ def assemble(
     device: str,
     dtype: str | None,
     chat_options: Mapping[str, Any],
+    pickled: bool = False,
 ) -> HfEngine:
     """Load and check a model; see `load_engine` for what is refused.
 
-    `folder` is the model's, if it is one; without a `dtype` the default applies.
+    `folder` is the model's, if it is one; without a `dtype` the default applies; `pickled` weights
+    are read where they may be.
     """
     with quiet(bars=folder is None):
         with _loading(model, "configuration"):
@@ -55,7 +57,7 @@ def assemble(
         with _loading(model, "architecture"):
             placement = _place(model, config, target, kind, everywhere=device == "auto")
         with _loading(model, "weights"):
-            loaded = _load_weights(model, kind, placement)
+            loaded = _load_weights(model, kind, placement, pickled=pickled)
 
     return _around(model, folder, config, loaded, chat, window)
 
@@ -251,13 +253,15 @@ def _place(
     return "auto" if len(devices) > 1 else target
 
 
-def _load_weights(model: str, kind: torch.dtype, placement: str | torch.device) -> Any:
+def _load_weights(
+    model: str, kind: torch.dtype, placement: str | torch.device, *, pickled: bool
+) -> Any:
     options: dict[str, Any] = {"dtype": kind, "attn_implementation": register_attention()}
     spread = importlib.util.find_spec("accelerate") is not None
     if placement == "auto" or (spread and placement != torch.device("cpu")):
         options["device_map"] = placement
     loaded = AutoModelForCausalLM.from_pretrained(
-        model, **options, trust_remote_code=False, use_safetensors=True
+        model, **options, trust_remote_code=False, use_safetensors=None if pickled else True
     )
     if "device_map" not in options:
         loaded = loaded.to(placement)

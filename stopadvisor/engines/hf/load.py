@@ -48,6 +48,7 @@ def load_engine(
     think_open: str | None = None,
     think_close: str | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
+    allow_pickle_weights: bool = False,
 ) -> HfEngine:
     """Load a reasoning model through transformers, from a folder or from the Hugging Face Hub.
 
@@ -60,6 +61,9 @@ def load_engine(
         ``float16``.
     think_open, think_close
         The thinking markers, where they are not found by themselves.
+    allow_pickle_weights
+        Read weights from pickles too, where there are no safetensors: only from a source that may
+        run code here.
 
     Raises
     ------
@@ -86,6 +90,7 @@ def load_engine(
         folder,
         device=device,
         dtype=None if dtype == "auto" else _DTYPES[dtype],
+        pickled=allow_pickle_weights,
         chat_options={
             "think_open": think_open,
             "think_close": think_close,
