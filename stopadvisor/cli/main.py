@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from io import TextIOWrapper
+from io import StringIO, TextIOWrapper
 from typing import TYPE_CHECKING
 
 import click
@@ -228,8 +228,9 @@ def main(args: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         if as_json:
             return _fail(type(error).__name__, error.format_message(), error.exit_code, as_json)
-        error.message = printable(error.message)
-        error.show(sys.stderr)
+        shown = StringIO()
+        error.show(shown)
+        sys.stderr.write(printable(shown.getvalue()))
         return error.exit_code
     except BrokenPipeError:
         return _hang_up()
