@@ -80,13 +80,14 @@ def map_workload(name: str, runs: Path) -> Mapped:
     for alpha in OTHER_ALPHAS:
         words = ("--alpha", str(alpha), "--no-report", "--quiet")
         advice[alpha] = stopadvisor("assess", run, *words)
-    calibrate = ("calibrate", run, "--alpha", str(ALPHA), "--quiet")
+    calibrate = ("calibrate", run, "--alpha", str(ALPHA), "--allow-large-alpha", "--quiet")
     again = runs / "conditional" / name
     shutil.copytree(run, again)
     calibration = stopadvisor(*calibrate)
     second = stopadvisor("calibrate", again, *calibrate[2:], "--conditional")
-    # The look has opened the calibration questions, so the paper's protocol may show them.
-    paper = stopadvisor("assess", run, "--protocol", "paper", *last, "--quiet")
+    # The paper's protocol shows calibration questions, which a failed look has not.
+    opened = ("--protocol", "paper", "--open-calibration")
+    paper = stopadvisor("assess", run, *opened, *last, "--quiet")
     return Mapped(name, run, advice, calibration, second, paper)
 
 

@@ -78,8 +78,12 @@ SMALL_WORKLOAD = 300
 TRUNCATED_WARN = 0.05
 """Share of cut traces from which on a reader is warned: a question cut off cannot be lost."""
 
-ALPHA_WARN = 0.5
-"""Warn where alpha exceeds this share of the full-thinking accuracy."""
+LARGE_ALPHA = 0.2
+"""`assess` warns, and `calibrate` refuses, where alpha exceeds this share of the full-thinking
+accuracy: more than every fifth right answer could be lost under such a promise."""
+
+COMMON_ALPHAS = (0.01, 0.02, 0.05, 0.10)
+"""What `calibrate` explains to those who name no alpha."""
 
 # --- Serving costs (paper, Section "Deployment Cost") ---------------------------------------------
 

@@ -78,10 +78,11 @@ def assessed_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def calibrated_run(assessed_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same, calibrated at alpha 0.15; copy it before you change it."""
     from stopadvisor.cli.main import main
+    from tests.material import CERTIFY
 
     path = tmp_path_factory.mktemp("calibrated") / "run"
     shutil.copytree(assessed_run, path)
-    assert main(["calibrate", str(path), "--alpha", "0.15", "--quiet"]) == 0
+    assert main(["calibrate", str(path), *CERTIFY, "--quiet"]) == 0
     return path
 
 

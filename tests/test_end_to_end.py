@@ -21,7 +21,7 @@ from stopadvisor.rules.costs import Weights
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import Source, open_source
 from stopadvisor.workload.questions import PARTS
-from tests.material import ARCHIVES, edit_records, flip_calibration, forget_looks, make_run
+from tests.material import ARCHIVES, CERTIFY, edit_records, flip_calibration, forget_looks, make_run
 from tests.scripted import ScriptedEngine, write_sums
 
 REPLAYED = [
@@ -99,7 +99,9 @@ def test_the_file_decides_as_calibration_did(
     alpha = 0.25
     out = tmp_path / f"policy.{format}"
     asked = ("--families", family, "--alpha", str(alpha), "--price", "0/0/1")
-    document = call(capsys, "calibrate", str(run), *asked, "--format", format, "--out", str(out))
+    document = call(
+        capsys, "calibrate", *CERTIFY, str(run), *asked, "--format", format, "--out", str(out)
+    )
     assert document["kind"] == "stop"
     assert document["family"] == family
     forget_looks(run)  # the next family's look is none of this test's business

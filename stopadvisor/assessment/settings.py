@@ -11,11 +11,11 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from stopadvisor.assessment.choice import Settings
-from stopadvisor.constants import ALPHA_WARN
+from stopadvisor.constants import COMMON_ALPHAS, LARGE_ALPHA
 from stopadvisor.errors import ProbeError
 from stopadvisor.rules.costs import Weights
 
-__all__ = ["SettingsOverrides", "alpha_remark"]
+__all__ = ["SettingsOverrides", "alpha_meanings", "alpha_remark", "large_alpha"]
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,41 @@ def _of_assessment(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def alpha_remark(alpha: float, accuracy: float) -> str | None:
     """What to say of an alpha that is large beside the full-thinking accuracy."""
-    if alpha <= ALPHA_WARN * accuracy:
+    if alpha <= LARGE_ALPHA * accuracy:
         return None
     lost = f"{alpha / accuracy:.0%}" if accuracy else "more than all"
     return (
         f"alpha = {alpha:g} is {lost} of the full-thinking accuracy ({accuracy:.3f}): that share "
         "of the right answers may be lost"
     )
+
+
+def large_alpha(alpha: float, accuracy: float, basis: str) -> str | None:
+    """Why `calibrate` goes no further with an alpha this large, where it is; else None.
+
+    Parameters
+    ----------
+    accuracy : float
+        Of full thinking.
+    basis : str
+        On which questions, for the message.
+    """
+    if alpha <= LARGE_ALPHA * accuracy:
+        return None
+    most = f"{LARGE_ALPHA * accuracy:.3f}"
+    lost = f"{alpha / accuracy:.0%} of the right answers" if alpha < accuracy else "all of them"
+    return (
+        f"full thinking gets {accuracy:.1%} of the questions right ({basis}), and alpha = "
+        f"{alpha:g} of all questions is {lost}, more than {LARGE_ALPHA:.0%}: take an alpha up to "
+        f"{most}, or say --conditional, which makes alpha a share of the right answers; "
+        "--allow-large-alpha goes on"
+    )
+
+
+def alpha_meanings(accuracy: float) -> str:
+    """What common values of alpha would mean at this full-thinking accuracy."""
+    shares = [
+        f"{alpha:.2f} is {f'{alpha / accuracy:.1%}' if alpha < accuracy else 'all'}"
+        for alpha in COMMON_ALPHAS
+    ]
+    return f"{', '.join(shares)} of the right answers"

@@ -15,8 +15,9 @@ import numpy as np
 
 from stopadvisor.assessment.assess import FitAssessment, assess
 from stopadvisor.assessment.choice import Settings
-from stopadvisor.assessment.settings import SettingsOverrides, alpha_remark
+from stopadvisor.assessment.settings import SettingsOverrides, alpha_remark, large_alpha
 from stopadvisor.certification.calibration import Calibration, calibrate, check_questions
+from stopadvisor.certification.changed_advice import why_another_rule
 from stopadvisor.certification.export import policy_content
 from stopadvisor.certification.looks import (
     PlannedLook,
@@ -26,7 +27,12 @@ from stopadvisor.certification.looks import (
     spent_in_fit,
     take,
 )
-from stopadvisor.certification.refusals import refused_beforehand, without_figures
+from stopadvisor.certification.refusals import (
+    advised_against,
+    refused_beforehand,
+    without_figures,
+)
+from stopadvisor.errors import CalibrationError
 from stopadvisor.policy.frozen import build_policy
 from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.runs.access import opened_rows
@@ -51,6 +57,10 @@ class CertifyRequest:
     """Alphas of later looks, declared with the first one."""
     fresh: bool = False
     """Certify on questions that no look has used alone; used ones join the fit questions."""
+    despite_advice: bool = False
+    """Look, and export what is certified, where the advice is full thinking."""
+    allow_large_alpha: bool = False
+    """Go on where alpha is a large share of the full-thinking accuracy."""
 
     def __post_init__(self) -> None:
         for alpha in self.later_alphas:
@@ -90,6 +100,8 @@ class Certification:
     """Of the policy; one that never stops where nothing was certified."""
     remarks: tuple[str, ...]
     """What the reader should know before trusting the policy."""
+    changed: str | None = None
+    """What made another rule than the advised one the exported rule, in a sentence."""
 
 
 def certify(source: Source, request: CertifyRequest) -> Certification:
@@ -103,18 +115,26 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
     Raises
     ------
     CalibrationError
-        Settings out of range, or too few questions.
+        Settings out of range, too few questions, or an alpha that is large beside the accuracy of
+        full thinking.
     ProbeError
         The run's assessment or ledger cannot be read.
+
+    Notes
+    -----
+    Where the advice is full thinking, so is the policy: no question is opened, and no look spent.
     """
     plan = plan_choice(source, request)
     assessment, choice = plan.assessment, plan.assessment.choice
+    _check_alpha(assessment, allowed=request.allow_large_alpha)
     refusal = refused_beforehand(choice, plan.look.questions)
+    if refusal is None and not request.despite_advice:
+        refusal = advised_against(choice, assessment.recommendation)
     if refusal is not None:
         created = record_refusal(source.folder, plan.look.request.request)
         calibration = _unopened(plan, refusal)
         content = _policy(plan, calibration, None, created)
-        remarks = _remarks(assessment, content, ())
+        remarks = _remarks(assessment, ())
         return Certification(assessment, calibration, None, content, tuple(remarks))
     show_fit(assessment.source, "calibrate")
     (taken,) = take(plan.look)
@@ -124,8 +144,20 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
     if not look.opened:
         calibration = without_figures(calibration, choice.settings, choice)
     content = _policy(plan, calibration, look, look.created)
-    remarks = _remarks(assessment, content, taken.remarks)
-    return Certification(assessment, calibration, look, content, tuple(remarks))
+    assessed = read_assessment(source.folder)
+    changed = why_another_rule(assessment, calibration, content, assessed)
+    remarks = _remarks(assessment, taken.remarks, content, changed)
+    return Certification(assessment, calibration, look, content, tuple(remarks), changed)
+
+
+def _check_alpha(assessment: FitAssessment, *, allowed: bool) -> None:
+    """Refuse a promise under which much of what full thinking gets right may be lost."""
+    settings, accuracy = assessment.choice.settings, assessment.choice.full_accuracy
+    if settings.conditional or allowed:
+        return
+    if said := large_alpha(settings.alpha, accuracy, "fit questions"):
+        show_fit(assessment.source, "calibrate")
+        raise CalibrationError(said)
 
 
 def _unopened(plan: Plan, refusal: NotCertified) -> Calibration:
@@ -178,20 +210,21 @@ def plan_choice(
 
 
 def _remarks(
-    assessment: FitAssessment, content: Mapping[str, Any], on_looks: Sequence[str]
+    assessment: FitAssessment,
+    on_looks: Sequence[str],
+    content: Mapping[str, Any] | None = None,
+    changed: str | None = None,
 ) -> list[str]:
+    """Remarks on a certification; without a content and a look on one that opened nothing."""
     found, choice = [], assessment.choice
     alpha, accuracy = choice.settings.alpha, choice.full_accuracy
     if not choice.settings.conditional and (remark := alpha_remark(alpha, accuracy)):
         found.append(remark)
-    if content["kind"] == "stop" and content["family"] != assessment.recommendation.family:
-        advised = assessment.recommendation.family or "the full budget"
-        found.append(
-            f"the exported rule is {content['family']}, while assess advised {advised}: "
-            "calibration decides among the rules chosen on fit questions"
-        )
-    spread = (content["expected"] or {}).get("test_total_saving_ci95")
-    if spread is not None and spread[1] < 0:
+    if changed is not None:
+        found.append(changed)
+    expected = None if content is None else content["expected"]
+    spread = (expected or {}).get("test_total_saving_ci95")
+    if content is not None and spread is not None and spread[1] < 0:
         found.append(
             f"on the test questions this policy costs more than full thinking under "
             f"{content['serving']}: the certificate is about lost answers, so look at the saving "

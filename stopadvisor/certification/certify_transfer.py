@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from stopadvisor.assessment.choice import Settings
+from stopadvisor.assessment.settings import large_alpha
 from stopadvisor.certification.calibration import Calibration, calibrate, entering_rows
 from stopadvisor.certification.certify import CertifyRequest, plan_choice
 from stopadvisor.certification.looks import (
@@ -34,6 +35,7 @@ from stopadvisor.certification.transfer import (
     transferred_content,
 )
 from stopadvisor.certification.verification import costing
+from stopadvisor.errors import CalibrationError
 from stopadvisor.policy.budgets import check_budgets
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.runs.ledger import Look, record_result
@@ -85,6 +87,8 @@ def certify_transfer(
         The run's assessment or ledger cannot be read.
     """
     asked = _settings(policy, source, request)
+    if not request.allow_large_alpha:
+        _check_alpha(policy, source, asked)
     requested = _request(policy, asked)
     if request.fresh:
         view = without_used(source, ("fit", "calibration"))
@@ -141,6 +145,21 @@ def _settings(policy: Policy, source: Source, request: CertifyRequest) -> Settin
         weights=overrides.weights or weights,
         cache_block=overrides.cache_block or cache_block,
     )
+
+
+def _check_alpha(policy: Policy, source: Source, settings: Settings) -> None:
+    """Refuse a large alpha by what is known of full thinking without opening a question."""
+    assessed, expected = read_assessment(source.folder), policy.content["expected"]
+    if settings.conditional:
+        return
+    if assessed is not None and "fit_full_accuracy" in assessed:
+        known, basis = assessed["fit_full_accuracy"], "fit questions"
+    elif expected and expected.get("calibration_full_accuracy") is not None:
+        known, basis = expected["calibration_full_accuracy"], "where the policy was calibrated"
+    else:
+        return
+    if said := large_alpha(settings.alpha, known, basis):
+        raise CalibrationError(said)
 
 
 def _request(policy: Policy, settings: Settings) -> dict[str, Any]:

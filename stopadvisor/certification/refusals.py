@@ -12,12 +12,13 @@ from dataclasses import replace
 import numpy as np
 
 from stopadvisor.assessment.choice import Choice, Settings, first_useful_risk
+from stopadvisor.assessment.recommendation import Recommendation, deciding_reason
 from stopadvisor.certification.calibration import Calibration
 from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.stats.bounds import NotCertified, certify, labels_needed
 
-__all__ = ["refused_beforehand", "without_figures"]
+__all__ = ["advised_against", "refused_beforehand", "without_figures"]
 
 _NOTHING_SAVES = (
     "no rule saves anything on fit questions: no calibration question was opened, and no look spent"
@@ -59,6 +60,29 @@ def refused_beforehand(choice: Choice, questions: ProbeTable) -> NotCertified | 
     return replace(least, reason=reason, labels_needed=needed)
 
 
+def advised_against(choice: Choice, advice: Recommendation) -> NotCertified | None:
+    """The advice as a refusal, where it is full thinking; opens nothing.
+
+    Returns
+    -------
+    NotCertified or None
+        None where a rule is advised.
+    """
+    if advice.policy != "full-budget":
+        return None
+    step, _, text = deciding_reason(advice.policy, advice.reasons).rpartition("Evidence: ")
+    why = (text or step).rstrip(".")
+    needed, expected = _labels(choice.settings, choice)
+    # More labels raise a chance; they make no probe cheaper, and no rule wiser.
+    helps = choice.advised is None or why.startswith("Certificate: ")
+    return NotCertified(
+        f"the advice is full thinking ({why}), and calibrate follows it: no calibration question "
+        "was opened, and no look spent; --despite-advice certifies all the same",
+        needed if helps else None,
+        expected if helps else None,
+    )
+
+
 def without_figures(
     calibration: Calibration, settings: Settings, choice: Choice | None = None
 ) -> Calibration:
@@ -69,7 +93,21 @@ def without_figures(
     choice : Choice, optional
         What fit questions chose and expect; None for a rule that was fitted elsewhere.
     """
-    # Labels at the risk that fit questions expect; else the fewest that certify no loss at all.
+    refusal = NotCertified(_FAILED, *_labels(settings, choice))
+    tested = tuple((family, NotCertified("it failed", None)) for family, _ in calibration.tested)
+    return replace(
+        calibration,
+        refusal=refusal,
+        tested=tested,
+        n_counted=calibration.entered.n_questions,
+    )
+
+
+def _labels(settings: Settings, choice: Choice | None) -> tuple[int | None, float]:
+    """Labels at the risk that fit questions expect, and that risk.
+
+    Without such a risk the fewest that certify no loss at all.
+    """
     risks = [] if choice is None else [first_useful_risk(choice.fit, s) for s in choice.sequences]
     known = [risk for risk in risks if risk is not None]
     if choice is not None and settings.conditional:
@@ -78,14 +116,7 @@ def without_figures(
     needed = labels_needed(
         settings.alpha, settings.delta, expected_risk=expected, bound=settings.bound
     )
-    refusal = NotCertified(_FAILED, _in_all(needed, settings, choice), expected)
-    tested = tuple((family, NotCertified("it failed", None)) for family, _ in calibration.tested)
-    return replace(
-        calibration,
-        refusal=refusal,
-        tested=tested,
-        n_counted=calibration.entered.n_questions,
-    )
+    return _in_all(needed, settings, choice), expected
 
 
 def _in_all(needed: int | None, settings: Settings, choice: Choice | None) -> int | None:

@@ -1,6 +1,7 @@
 """`stopadvisor calibrate`: certify the lost-correct risk and write the frozen policy.
 
-A policy is always written; one that never stops where nothing was certified.
+A policy is always written; one that never stops where nothing was certified, or where the advice
+is full thinking.  Each has a file of its own; ``policy.joblib`` is a copy of the last certified.
 """
 
 from __future__ import annotations
@@ -13,27 +14,31 @@ from typing import Any, Literal, TextIO
 
 import click
 
+from stopadvisor.assessment.settings import alpha_meanings
 from stopadvisor.certification.certify import CertifyRequest, certify
 from stopadvisor.certification.certify_transfer import certify_transfer
+from stopadvisor.certification.looks import show_fit
 from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, declare, emit, option, take
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.settings import overrides, setting_options
-from stopadvisor.errors import OutputError
-from stopadvisor.policy.frozen import load_policy, save_policy
+from stopadvisor.errors import CalibrationError, OutputError
+from stopadvisor.policy.frozen import load_policy
+from stopadvisor.policy.shelf import free_file, own_name, promote, put, stops_already
 from stopadvisor.report.documents.calibrate import (
     CalibrateDocument,
+    Written,
     calibration_document,
     transfer_calibration_document,
 )
 from stopadvisor.report.text.calibrate import show_calibration
 from stopadvisor.report.text.transfer import show_transfer
-from stopadvisor.report.words import shell_quote
-from stopadvisor.runs.ledger import CALIBRATION
+from stopadvisor.report.words import advised_point, percent, share, shell_quote
+from stopadvisor.runs.results import read_assessment
 from stopadvisor.runs.sources import REPORT, Source, newest_source, open_source
-from stopadvisor.runs.storage import lock_directory, write_json_atomically
+from stopadvisor.runs.storage import lock_directory
 
-__all__ = ["CALIBRATION", "NOT_CERTIFIED", "CalibrateOptions", "command", "run"]
+__all__ = ["NOT_CERTIFIED", "CalibrateOptions", "command", "run"]
 
 NOT_CERTIFIED = 3
 """Exit code: calibration ran and certified nothing."""
@@ -62,17 +67,19 @@ _certificate = option("Certificate")
     cls=Command,
     reads="A run directory or a raw.npz archive; settings that are not given come from "
     "its assessment.json.",
-    writes="The policy (--out, else policy.joblib in the run directory), calibration.json "
-    "beside it, and the look in the run's ledger.json.",
+    writes="The policy, as policy-aALPHA-DIGEST.joblib in the run directory or as --out, its "
+    "calibration beside it, and the look in the run's ledger.json. Without --out policy.joblib "
+    "and calibration.json become copies of them: of the last certified policy, or of that which "
+    "`promote` names.",
     examples=[
         "stopadvisor calibrate --alpha 0.15",
         "stopadvisor calibrate runs/my-Qwen3-8B-1a2b3c4d --alpha 0.05 --conditional",
-        "stopadvisor calibrate runs/other-Qwen3-8B-5e6f7a8b --from policy.joblib",
+        "stopadvisor calibrate runs/other-Qwen3-8B-5e6f7a8b --alpha 0.05 --from policy.joblib",
     ],
     exit_codes=(0, 2, 3),
 )
 @click.argument("path", metavar="[RUN|RAW.NPZ]", required=False, type=PATH)
-@setting_options(otherwise="as assessed")
+@setting_options(otherwise="as assessed", asked=("alpha",))
 @_certificate(
     "--conditional",
     is_flag=True,
@@ -100,6 +107,16 @@ _certificate = option("Certificate")
     is_flag=True,
     help="Certify although more than 10 % of the traces were cut off.",
 )
+@_certificate(
+    "--allow-large-alpha",
+    is_flag=True,
+    help="Certify although alpha is more than 20 % of the full-thinking accuracy.",
+)
+@_certificate(
+    "--despite-advice",
+    is_flag=True,
+    help="Certify although the advice is full thinking.",
+)
 @click.option(
     "--from",
     "source_policy",
@@ -121,7 +138,7 @@ _certificate = option("Certificate")
 @click.option(
     "--out",
     type=PATH,
-    show_default="policy.joblib or policy.json in RUN",
+    show_default="one named for alpha and digest in RUN",
     help="File of the policy.",
 )
 @declare(*OUTPUT)
@@ -130,7 +147,8 @@ def command(path: Path | None, **params: Any) -> int:
 
     Without RUN: the run assessed last.  Every call is a look at the calibration questions and is
     recorded; a second, different one is for after a failure, and leaves less confidence.  Exit
-    code 3: nothing was certified, and the policy written never stops.
+    code 3: nothing was certified, and the policy written never stops; where the advice is full
+    thinking, that is so without a look.
     """
     request = take(CertifyRequest, params, overrides=overrides(params))
     output = take(OutputOptions, params)
@@ -149,19 +167,16 @@ def run(options: CalibrateOptions, out: TextIO, err: TextIO) -> int:
     # What no run could make right is refused before one is looked for.
     options.request.overrides.settings()
     source = newest_source() if options.path is None else open_source(options.path)
-    target = options.out or source.folder / f"policy.{options.format}"
     with progress_on(err, quiet=options.output.quiet) as progress:
         if options.path is None:
             progress.remark(f"calibrating {source.folder}, the run assessed last")
-        _check_target(target)
+        _check_target(options.out or source.folder / f"policy.{options.format}")
         with lock_directory(source.folder):
-            content, document = _certify(source, options, target)
-            save_policy(content, target, format=options.format)
-            write_json_atomically(target.with_name(CALIBRATION), document)
+            document = _calibrate(source, options)
         for remark in document["remarks"]:
             progress.remark(f"note: {remark}")
         # A report shows the calibration that lies in its folder.
-        if (source.folder / REPORT).exists() and target.parent.resolve() == source.folder.resolve():
+        if (source.folder / REPORT).exists() and document["promoted"] is not None:
             progress.remark(
                 f"note: {REPORT} is from before this calibration; `stopadvisor report "
                 f"{shell_quote(source.folder)}` writes it again"
@@ -178,19 +193,65 @@ def _check_target(target: Path) -> None:
         raise OutputError(f"cannot write the policy to {target}: there is no such folder")
 
 
-def _certify(
-    source: Source, options: CalibrateOptions, target: Path
-) -> tuple[Mapping[str, Any], CalibrateDocument]:
-    """Content of the policy, and the document."""
+def _calibrate(source: Source, options: CalibrateOptions) -> CalibrateDocument:
+    """Certify, write the policy and, where it is to be used, its copy; return the document."""
     request, file = options.request, options.source_policy
+    alpha = request.overrides.alpha
+    if alpha is None:
+        raise CalibrationError(_which_alpha(source, file))
+
+    def places(content: Mapping[str, Any]) -> Written:
+        if options.out is not None:
+            return Written(free_file(options.out, content, alpha), None)
+        name = own_name(alpha, content["digest"])
+        target = source.folder / f"{name}.{options.format}"
+        stands = stops_already(source.folder, format=options.format)
+        use = content["kind"] == "stop" or not stands
+        return Written(target, source.folder / f"policy.{options.format}" if use else None)
+
     if file is None:
         own = certify(source, request)
-        return own.content, calibration_document(own, target)
-    policy = load_policy(file)
-    found = certify_transfer(policy, str(file), source, request, comparing=options.compare)
-    return found.content, transfer_calibration_document(
-        source.folder, found, policy.content, file, target
+        content, written = own.content, places(own.content)
+        document = calibration_document(own, written)
+    else:
+        policy = load_policy(file)
+        found = certify_transfer(policy, str(file), source, request, comparing=options.compare)
+        content, written = found.content, places(found.content)
+        document = transfer_calibration_document(
+            source.folder, found, policy.content, file, written
+        )
+    if options.out not in (None, written.policy):
+        document["remarks"].append(
+            f"{options.out} holds another certified policy and stays as it is: the new one is "
+            f"{written.policy}"
+        )
+    put(content, written.policy, document, format=options.format)
+    if written.promoted is not None:
+        promote(written.policy)
+    return document
+
+
+def _which_alpha(source: Source, source_policy: Path | None) -> str:
+    """What to say to those who name no alpha: what common values would mean here."""
+    text = "say --alpha, the largest share of all questions that may lose a right answer"
+    if source_policy is not None:
+        # No question here may be looked at for it: all of them will certify.
+        certificate = load_policy(source_policy).content["certificate"]
+        had = f" ({source_policy} has {certificate['alpha']:g})" if certificate else ""
+        return f"{text}{had}"
+    show_fit(source, "calibrate")
+    accuracy = float(source.part("fit").full_correct.mean())
+    text += (
+        f"; full thinking gets {share(accuracy)} of the fit questions right, so that "
+        f"{alpha_meanings(accuracy)}"
     )
+    document = read_assessment(source.folder)
+    if document is not None and document["protocol"] == "deploy":
+        point = advised_point(document)
+        expected = "full thinking" if point is None else percent(point["expected_saving_pct"])
+        verb = "advises" if point is None else "expects a certified saving of"
+        text += f"; assess {verb} {expected} at {document['alpha']:g}"
+    return f"{text}; in production begin with 0.01 to 0.05"
 
 
 def _show(document: CalibrateDocument, out: TextIO) -> None:

@@ -94,7 +94,10 @@ DELTA = click.option("--delta", type=SHARE, default=DEFAULT_DELTA, help="One min
 
 
 def setting_options(
-    names: Sequence[str] = tuple(_OPTIONS), *, otherwise: str | None = None
+    names: Sequence[str] = tuple(_OPTIONS),
+    *,
+    otherwise: str | None = None,
+    asked: Sequence[str] = (),
 ) -> Decorator:
     """Add the options of `SettingsOverrides`, or some of them.
 
@@ -104,16 +107,19 @@ def setting_options(
         Of the options, without their dashes.
     otherwise : str, optional
         Where values come from that are not given, for the help; None for defaults of their own.
+    asked : sequence of str
+        Those without any default: the command asks for them.
     """
     found = []
     for name in names:
         section, kind, default, text = _OPTIONS[name]
+        shown = True if otherwise is None else False if name in asked else otherwise
         found.append(
             option(section)(
                 f"--{name}",
                 type=kind,
                 default=default if otherwise is None else None,
-                show_default=True if otherwise is None else otherwise,
+                show_default=shown,
                 help=text,
             )
         )

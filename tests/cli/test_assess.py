@@ -20,6 +20,7 @@ from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ledger import read_ledger
 from tests.material import (
     BUDGETS,
+    CERTIFY,
     PLAN,
     Call,
     archive_arrays,
@@ -272,13 +273,15 @@ def test_paper_protocol_on_a_run_needs_a_look(call: Call) -> None:
     assert len(read_ledger(Path("runs/sums"))) == 1
 
     # Settings that stood before are charged; others could have been chosen by what was shown.
-    assert "showed their outcomes (paper)" in refused(call, "runs/sums", *FAST, command="calibrate")
-    _, out, _ = call("runs/sums", "--json", command="calibrate")
+    assert "showed their outcomes (paper)" in refused(
+        call, "runs/sums", *FAST, *CERTIFY, command="calibrate"
+    )
+    _, out, _ = call("runs/sums", "--json", *CERTIFY, command="calibrate")
     assert json.loads(out)["confidence"] == pytest.approx(0.9)
 
 
 def test_paper_protocol_is_open_after_calibrate(call: Call) -> None:
-    call("runs/sums", "--json", *FAST, command="calibrate")
+    call("runs/sums", "--json", *FAST, *CERTIFY, command="calibrate")
     assessed(call, "runs/sums", "--protocol", "paper")
     assert len(read_ledger(Path("runs/sums"))) == 1
 
@@ -289,9 +292,9 @@ def test_what_is_shown_of_an_archive_is_charged(call: Call) -> None:
     (folder,) = Path("runs").glob("raw-archive-*")
     (look,) = read_ledger(folder)
     assert (look.request["protocol"], look.opened) == ("paper", True)
-    line = refused(call, "raw.npz", "--alpha", "0.25", command="calibrate")
+    line = refused(call, "raw.npz", *CERTIFY, "--alpha", "0.25", command="calibrate")
     assert "showed their outcomes (paper)" in line
-    _, out, _ = call("raw.npz", "--json", command="calibrate")
+    _, out, _ = call("raw.npz", "--json", *CERTIFY, command="calibrate")
     found = json.loads(out)
     assert (found["alpha"], found["look"]["number"]) == (0.3, 2)
     assert found["confidence"] == pytest.approx(0.9)

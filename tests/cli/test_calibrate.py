@@ -16,6 +16,7 @@ import pytest
 
 from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import load_policy
+from stopadvisor.policy.shelf import calibration_of
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ledger import Ledger, read_ledger
 from stopadvisor.workload.questions import PARTS
@@ -34,9 +35,10 @@ from tests.pages import Page
 
 FIELDS = [
     "schema", "protocol", "run", "alpha", "delta", "conditional", "confidence", "look",
-    "certified", "policy", "kind", "family", "schedule", "threshold", "serving", "certificate",
-    "refusal", "tested", "expected", "advised_family", "advised_schedule",
-    "advised_fit_total_saving_pct", "profile", "remarks",
+    "certified", "policy", "promoted", "kind", "family", "schedule", "where", "threshold",
+    "serving", "certificate", "refusal", "tested", "expected", "advised_family",
+    "advised_schedule", "advised_where", "advised_fit_total_saving_pct", "changed", "profile",
+    "remarks",
 ]  # fmt: skip
 CERTIFICATE = [
     "alpha", "delta", "confidence", "bound", "multiplicity", "n", "losses", "upper", "reference",
@@ -69,7 +71,17 @@ def call(
     monkeypatch.chdir(tmp_path)
     shutil.copytree(probed_run, RUN)
 
-    return caller(capsys, "calibrate")
+    plain = caller(capsys, "calibrate")
+
+    def run(*words: str | Path, command: str | None = "calibrate") -> tuple[int, str, str]:
+        """The command at a usual alpha where a test names none, and whatever the advice is."""
+        if command == "calibrate":
+            words = (*words, "--despite-advice", "--allow-large-alpha")
+            if "--alpha" not in words:
+                words = (*words, "--alpha", "0.15")
+        return plain(*words, command=command)
+
+    return run
 
 
 def calibrated(call: Call, *words: str, code: int = 0) -> dict[str, Any]:
@@ -121,10 +133,15 @@ def test_json_has_exactly_its_fields(call: Call) -> None:
 
 def test_what_is_printed_is_what_is_written_beside_the_policy(call: Call) -> None:
     _, out, _ = call(str(RUN), "--json", *FAST)
+    written = Path(json.loads(out)["policy"])
     assert (RUN / "calibration.json").read_text(encoding="utf-8") == out
+    assert calibration_of(written).read_text(encoding="utf-8") == out
+    assert (RUN / "policy.joblib").read_bytes() == written.read_bytes()
     Path("elsewhere").mkdir()
     call(str(RUN), "--out", "elsewhere/p.joblib", *FAST)
-    assert sorted(p.name for p in Path("elsewhere").iterdir()) == ["calibration.json", "p.joblib"]
+    found = sorted(p.name for p in Path("elsewhere").iterdir())
+    assert found == ["p.joblib", "p.joblib.calibration.json"]
+    assert (RUN / "calibration.json").read_text(encoding="utf-8") == out
 
 
 def test_nothing_certified_is_exit_3_and_a_full_budget_policy(call: Call) -> None:
@@ -150,7 +167,7 @@ def test_no_test_part_means_figures_from_fit(call: Call, tmp_path: Path) -> None
 def test_json_format_holds_the_same_policy(call: Call) -> None:
     one = calibrated(call, str(RUN), *FAST)
     other = calibrated(call, str(RUN), "--format", "json", *FAST)
-    assert other["policy"].endswith("policy.json")
+    assert other["promoted"].endswith("policy.json")
     first, second = (dict(load_policy(found["policy"]).content) for found in (one, other))
     assert first == second
 
@@ -180,8 +197,8 @@ def test_settings_come_from_the_assessment(call: Call) -> None:
         "--bound", "bentkus", "--families", "entropy", "--price", "1/0.1/4", "--no-report",
         command="assess",
     )  # fmt: skip
-    found = calibrated(call, str(RUN))
-    assert (found["serving"], found["alpha"], found["delta"]) == ("prefix-cache", 0.2, 0.1)
+    found = calibrated(call, str(RUN), "--alpha", "0.3")
+    assert (found["serving"], found["alpha"], found["delta"]) == ("prefix-cache", 0.3, 0.1)
     assert [row["family"] for row in found["tested"]] == ["entropy"]
     assert found["certificate"]["bound"] == "bentkus"
     (look,) = read_ledger(RUN)
@@ -330,6 +347,7 @@ def test_a_failed_look_shows_that_it_failed_and_nothing_else(call: Call) -> None
         found = calibrated(call, str(RUN), *FAILING, code=3)
         assert found["look"].pop("head")
         assert found["look"]["opened"] is False
+        assert found.pop("policy")  # its digest covers the time
         shown.append(found)
         call(str(RUN), "--no-report", "--alpha", "0.03", *FAST, command="assess")
         assert call(str(RUN), command="report")[0] == 0

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from stopadvisor.policy.frozen import load_policy
-from tests.material import Call, caller
+from tests.material import CERTIFY, Call, caller
 
 BUDGETS = (0, 64, 128, 192, 256, 384, 512)
 
@@ -101,7 +101,7 @@ def test_the_run_is_assessed_calibrated_and_verified_like_any_other(call: Call) 
     assert code == 0
     found = json.loads(out)
     assert (found["workload"]["engine"], found["workload"]["model"]) == ("imported", None)
-    code, out, _ = call("calibrate", "old", "--alpha", "0.15", "--json")
+    code, out, _ = call("calibrate", *CERTIFY, "old", "--alpha", "0.15", "--json")
     assert code == 0
     policy = json.loads(out)["policy"]
     content = load_policy(policy).content
@@ -119,6 +119,6 @@ def test_the_run_is_assessed_calibrated_and_verified_like_any_other(call: Call) 
 def test_a_policy_is_bound_to_the_model_that_is_named(call: Call) -> None:
     words = ("--cap", "600", "--model-name", "org/model")
     call("import", "probes", recorded("r.jsonl", 500), "-o", "run", *words)
-    code, out, _ = call("calibrate", "run", "--alpha", "0.15", "--json")
+    code, out, _ = call("calibrate", *CERTIFY, "run", "--alpha", "0.15", "--json")
     assert code == 0
     assert load_policy(json.loads(out)["policy"]).content["model"]["name"] == "org/model"

@@ -22,7 +22,7 @@ from stopadvisor.runs.sources import open_source
 from tests.engines.fake_server import FakeServer, fake_server
 from tests.engines.test_openai_chat import VLLM
 from tests.engines.test_openai_online import policy_of
-from tests.material import PLAN, Call, caller, make_run, write_archive
+from tests.material import CERTIFY, PLAN, Call, caller, make_run, write_archive
 from tests.policy_content import full_budget_content
 from tests.scripted import WAIT, ScriptedEngine, write_sums
 
@@ -35,7 +35,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan = replace(PLAN, cue="\n\nAnswer:", cap=20, max_think=200)
     make_run(root / "run", 300, plan=plan)
     words = ["--alpha", "0.15", "--families", "confidence", "--out", str(root / POLICY)]
-    assert main(["calibrate", str(root / "run"), "--quiet", *words]) == 0
+    assert main(["calibrate", *CERTIFY, str(root / "run"), "--quiet", *words]) == 0
     return root / POLICY
 
 
@@ -116,7 +116,7 @@ def test_what_the_policy_fixes_cannot_be_asked_for_otherwise(call: Call) -> None
 
 @pytest.mark.parametrize(
     "words",
-    [("verify", POLICY, "other"), ("calibrate", "other", "--from", POLICY)],
+    [("verify", POLICY, "other"), ("calibrate", *CERTIFY, "other", "--from", POLICY)],
     ids=["verify", "calibrate --from"],
 )
 def test_other_budgets_are_refused_with_the_command_that_probes_the_right_ones(
@@ -139,7 +139,7 @@ def test_a_policy_that_never_stops_or_names_no_model_says_nothing_of_probing(cal
     assert code == 2
     assert "asks for no probe" in err
     write_archive(Path("raw.npz"))
-    call("calibrate", "raw.npz", "--alpha", "0.3", "--out", "archive.joblib")
+    call("calibrate", *CERTIFY, "raw.npz", "--alpha", "0.3", "--out", "archive.joblib")
     assert json.loads(call("inspect", "archive.joblib", "--json")[1])["kind"] == "stop"
     code, _, err = call("probe", FRESH, "--like", "archive.joblib")
     assert code == 2

@@ -20,7 +20,7 @@ from stopadvisor.engines.openai.regime import (
 )
 from stopadvisor.rules.costs import NOTHING_CACHED
 from stopadvisor.runs.sources import Source
-from tests.material import Call, caller, make_run
+from tests.material import CERTIFY, Call, caller, make_run
 
 FAST = ("--families", "entropy,confidence", "--no-report")
 FIELDS = ["regime", "cache_block", "basis", "read_cost", "reason"]
@@ -142,7 +142,7 @@ def test_calibrate_certifies_under_the_measured_regime(
     write_regime(run, measure)
     assert main(["assess", str(run), *FAST, "--price", "0/0/1", "--quiet"]) == 0
     capsys.readouterr()
-    code = main(["calibrate", str(run), "--json", "--quiet"])
+    code = main(["calibrate", *CERTIFY, str(run), "--json", "--quiet"])
     assert code in (0, 3)
     assert json.loads(capsys.readouterr().out)["serving"] == measure.regime
 

@@ -10,7 +10,7 @@ import pytest
 
 from stopadvisor.report.html import page
 from stopadvisor.runs.sources import ASSESSMENT
-from tests.material import Call, caller, forget_looks, write_archive
+from tests.material import CERTIFY, Call, caller, forget_looks, write_archive
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_needs_no_model_and_no_torch(run: Path) -> None:
 @pytest.mark.slow
 def test_after_calibrate_the_certificate_is_on_the_page(run: Path, call: Call) -> None:
     assert call(run)[0] == 0
-    code, _, err = call(run, command="calibrate")
+    code, _, err = call(run, *CERTIFY, command="calibrate")
     assert code == 0
     assert f"from before this calibration; `stopadvisor report {run}` writes it again" in err
     code, out, _ = call(run, "--json")
@@ -81,7 +81,7 @@ def test_after_calibrate_the_certificate_is_on_the_page(run: Path, call: Call) -
     assert json.loads(out)["certified"] is True
     assert "Certified" in (run / "report.html").read_text(encoding="utf-8")
     elsewhere = run.parent / "elsewhere.joblib"  # no page of this run will show it
-    code, _, err = call(run, "--out", elsewhere, command="calibrate")
+    code, _, err = call(run, *CERTIFY, "--out", elsewhere, command="calibrate")
     assert code == 0
     assert "from before this calibration" not in err
 

@@ -22,6 +22,7 @@ from stopadvisor.probes.grouping import calibration_rows, group_numbers
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.rules.costs import PAPER_WEIGHTS
 from stopadvisor.runs.sources import Source, open_source
+from tests.material import CERTIFY
 from tests.scripted import ScriptedEngine, write_sums
 
 N = 240
@@ -114,7 +115,7 @@ def test_certificate_and_expectation_count_questions(
 ) -> None:
     assert main(["assess", str(folder / "three"), "--alpha", "0.3", *FAST, "--quiet"]) == 0
     capsys.readouterr()
-    assert main(["calibrate", str(folder / "three"), "--json", "--quiet"]) == 0
+    assert main(["calibrate", *CERTIFY, str(folder / "three"), "--json", "--quiet"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     counts = three.counts()
     assert found["certified"]

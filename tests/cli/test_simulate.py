@@ -11,7 +11,7 @@ import pytest
 
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.probes.simulation import PRESETS
-from tests.material import Call, caller
+from tests.material import CERTIFY, Call, caller
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,7 +75,7 @@ def test_all_that_comes_of_it_is_marked(
     assert any("simulated" in remark for remark in found["remarks"])
     assert "simulated" in found["recommendation"]["reasons"][0]
 
-    code, out, _ = call("calibrate", found["run"], "--alpha", "0.15")
+    code, out, _ = call("calibrate", *CERTIFY, found["run"], "--alpha", "0.15")
     assert code == 0
     (path,) = tmp_path.rglob("policy.joblib")
     content = load_policy(path).content

@@ -13,14 +13,15 @@ from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ledger import read_ledger
-from tests.material import Call, caller, edit_records, make_run
+from tests.material import CERTIFY, Call, caller, edit_records, make_run
 from tests.policy_content import full_budget_content
 
 FIELDS = [
     "schema", "protocol", "run", "alpha", "delta", "conditional", "confidence", "look",
-    "certified", "policy", "kind", "family", "schedule", "threshold", "serving", "certificate",
-    "refusal", "tested", "expected", "advised_family", "advised_schedule",
-    "advised_fit_total_saving_pct", "profile", "remarks", "transfer",
+    "certified", "policy", "promoted", "kind", "family", "schedule", "where", "threshold",
+    "serving", "certificate",
+    "refusal", "tested", "expected", "advised_family", "advised_schedule", "advised_where",
+    "advised_fit_total_saving_pct", "changed", "profile", "remarks", "transfer",
 ]  # fmt: skip
 COMPARISON = ["n_test", "n_met_before", "labels", "look", "rows"]
 ROW = [
@@ -39,7 +40,7 @@ def material(probed_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     root = tmp_path_factory.mktemp("transfer")
     shutil.copytree(probed_run, root / "old")
     words = [*ALPHA, "--families", "learned", "--out", str(root / SOURCE), "--quiet"]
-    assert main(["calibrate", str(root / "old"), *words]) == 0
+    assert main(["calibrate", *CERTIFY, str(root / "old"), *words]) == 0
     make_run(root / "runs" / "target", 600)
     target = RunDirectory.load(root / TARGET)
     target.rewrite(target.records()[300:])
@@ -62,7 +63,7 @@ def call(
 
 
 def transferred(call: Call, *words: str, code: int = 0) -> dict[str, Any]:
-    found, out, err = call("calibrate", TARGET, "--from", SOURCE, *words, "--json")
+    found, out, err = call("calibrate", *CERTIFY, TARGET, "--from", SOURCE, *words, "--json")
     assert found == code, out + err
     document: dict[str, Any] = json.loads(out)
     return document
@@ -96,7 +97,7 @@ def test_the_rule_is_the_sources_and_all_but_the_test_questions_certify_it(call:
 def test_the_same_request_is_the_same_look(call: Call) -> None:
     first = transferred(call, *ALPHA)
     assert transferred(call, *ALPHA)["certificate"] == first["certificate"]
-    code, _, err = call("calibrate", TARGET, "--from", SOURCE, "--alpha", "0.2")
+    code, _, err = call("calibrate", *CERTIFY, TARGET, "--from", SOURCE, "--alpha", "0.2")
     assert code == 2
     assert "ended in a certificate" in err
 
@@ -112,7 +113,7 @@ def test_the_comparison_is_one_look_more_and_said(call: Call) -> None:
     assert [dict(look.request)["protocol"] for look in looks] == ["transfer", "deploy"]
     assert comparison["look"] == {"number": 2, "confidence": pytest.approx(0.9)}
     # Training for good is the look that the comparison took already.
-    code, out, _ = call("calibrate", TARGET, *FAST, "--json")
+    code, out, _ = call("calibrate", *CERTIFY, TARGET, *FAST, "--json")
     assert code == 0
     trained = json.loads(out)
     assert read_ledger(TARGET) == looks
@@ -140,7 +141,7 @@ def test_fit_questions_that_assess_showed_certify_nothing(call: Call) -> None:
 
 
 def test_in_words(call: Call) -> None:
-    code, out, _ = call("calibrate", TARGET, "--from", SOURCE, *FAST, "--compare")
+    code, out, _ = call("calibrate", *CERTIFY, TARGET, "--from", SOURCE, *FAST, "--compare")
     text = " ".join(out.split())
     assert code == 0
     assert text.startswith("Certified.")
@@ -159,7 +160,7 @@ def test_nothing_certified_is_exit_3(call: Call) -> None:
 
 
 def test_fit_questions_of_the_source_are_refused_before_a_look(call: Call) -> None:
-    code, out, err = call("calibrate", "old", "--from", SOURCE, *ALPHA)
+    code, out, err = call("calibrate", *CERTIFY, "old", "--from", SOURCE, *ALPHA)
     assert (code, out) == (2, "")
     assert "fitted or calibrated this policy" in err
     assert len(read_ledger(Path("old"))) == 1  # the plain calibration's
@@ -180,7 +181,7 @@ def test_test_labels_decide_nothing(call: Call) -> None:
 
 def test_fresh_takes_only_questions_without_a_look(call: Call) -> None:
     transferred(call, *ALPHA)
-    code, _, err = call("calibrate", TARGET, "--from", SOURCE, *ALPHA, "--fresh")
+    code, _, err = call("calibrate", *CERTIFY, TARGET, "--from", SOURCE, *ALPHA, "--fresh")
     assert code == 2
     assert "looked at already" in err
 
@@ -197,7 +198,7 @@ def test_fresh_takes_only_questions_without_a_look(call: Call) -> None:
 )
 def test_requests_that_make_no_sense(call: Call, words: list[str], message: str) -> None:
     save_policy(build_policy(full_budget_content()), "full.joblib")
-    code, out, err = call("calibrate", TARGET, *words)
+    code, out, err = call("calibrate", *CERTIFY, TARGET, *words)
     assert (code, out) == (2, "")
     assert message in err
     assert not (TARGET / "ledger.json").exists()
@@ -212,12 +213,22 @@ def test_inspect_names_the_source(call: Call) -> None:
 
 
 def test_savings_are_told_in_the_policys_own_terms(call: Call) -> None:
-    words = ("calibrate", "runs/target", "--price", "0.5/0.05/2", "--serving", "prefix-cache")
+    words = (
+        "calibrate",
+        *CERTIFY,
+        "runs/target",
+        "--price",
+        "0.5/0.05/2",
+        "--serving",
+        "prefix-cache",
+    )
     assert call(*words, *FAST, "--out", "priced.joblib", "--quiet")[0] == 0
     make_run(Path("later"), 900)
     run = RunDirectory.load(Path("later"))
     run.rewrite(run.records()[600:])
-    code, out, err = call("calibrate", "later", "--from", "priced.joblib", *ALPHA, "--json")
+    code, out, err = call(
+        "calibrate", *CERTIFY, "later", "--from", "priced.joblib", *ALPHA, "--json"
+    )
     assert code == 0, err
     expected = json.loads(out)["expected"]
     assert expected["weights"]["unit"] == "money per million tokens"

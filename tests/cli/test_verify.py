@@ -17,6 +17,7 @@ from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ledger import read_ledger
 from stopadvisor.workload.questions import name_key
 from tests.material import (
+    CERTIFY,
     Call,
     archive_arrays,
     caller,
@@ -46,7 +47,7 @@ def material(probed_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     root = tmp_path_factory.mktemp("verify")
     shutil.copytree(probed_run, root / "runs" / "sums")
     words = ["--alpha", "0.15", "--families", "confidence", "--out", str(root / POLICY), "--quiet"]
-    assert main(["calibrate", str(root / RUN), *words]) == 0
+    assert main(["calibrate", *CERTIFY, str(root / RUN), *words]) == 0
     make_run(root / "runs" / "fresh", 600)
     return root
 
@@ -327,6 +328,7 @@ def test_archives(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
     write_archive(Path("b.npz"), **archive_arrays(seed=1))
     words = [
         "calibrate",
+        *CERTIFY,
         "a.npz",
         "--alpha",
         "0.3",
@@ -355,7 +357,7 @@ def test_archives_with_ids_know_the_questions_of_other_archives(
     names = np.array([f"q{i}" for i in range(300)])
     write_archive(Path("a.npz"), ids=names[:200])
     write_archive(Path("b.npz"), **archive_arrays(seed=1), ids=names[100:])
-    words = ["calibrate", "a.npz", "--alpha", "0.3", "--families", "confidence"]
+    words = ["calibrate", *CERTIFY, "a.npz", "--alpha", "0.3", "--families", "confidence"]
     assert main([*words, "--out", "p.joblib"]) == 0
     capsys.readouterr()
     used = load_policy("p.joblib").content["split"]
@@ -371,7 +373,7 @@ def test_simulated_runs_name_their_questions(
 ) -> None:
     for seed in ("0", "1"):
         assert main(["simulate", "-n", "300", "--seed", seed, "-o", seed]) == 0
-    assert main(["calibrate", "0", "--families", "confidence"]) == 0
+    assert main(["calibrate", *CERTIFY, "0", "--families", "confidence"]) == 0
     capsys.readouterr()
     found = verified(call, "0/policy.joblib", "1")
     assert (found["n"], found["n_met_before"]) == (300, 0)

@@ -21,6 +21,7 @@ from stopadvisor.policy.frozen import Policy, load_policy
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import open_source
+from tests.material import CERTIFY
 
 WORKLOADS = ("arithmetic", "choice", "hard")
 README = POLICIES / "README.md"
@@ -47,7 +48,7 @@ def made(request: pytest.FixtureRequest, runs: Path) -> tuple[str, Policy, Polic
     run = runs / name
     assert main(["assess", str(run), "--quiet", "--no-report"]) == 0
     advice = json.loads((run / "assessment.json").read_bytes())["recommendation"]
-    assert main(["calibrate", str(run), "--alpha", "0.15", "--quiet"]) == 0
+    assert main(["calibrate", *CERTIFY, str(run), "--alpha", "0.15", "--quiet"]) == 0
     return (
         name,
         load_policy(POLICIES / f"{name}.joblib"),

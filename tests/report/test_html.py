@@ -27,7 +27,7 @@ from stopadvisor.report.words import percent, share
 from stopadvisor.rules.costs import Weights
 from stopadvisor.runs.sources import open_source
 from stopadvisor.stats.bounds import upper_limit
-from tests.material import edit_records, flip_calibration, make_run, write_archive
+from tests.material import CERTIFY, edit_records, flip_calibration, make_run, write_archive
 from tests.pages import HOSTILE, Page, hostile_run, report_data
 
 PICTURES = (
@@ -205,7 +205,7 @@ def test_no_difference_is_taken_from_a_rule_that_is_not_feasible(before: ReportD
 def test_a_refusal_is_said_with_its_reason(
     spoilt: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["calibrate", str(spoilt), "--alpha", "0.002", "--looks", "5"]) == 3
+    assert main(["calibrate", *CERTIFY, str(spoilt), "--alpha", "0.002", "--looks", "5"]) == 3
     capsys.readouterr()
     data = report_data(spoilt)
     assert data.calibration is not None
@@ -242,11 +242,11 @@ def test_of_several_looks_the_calibration_s_own_is_found(
 ) -> None:
     path = make_run(tmp_path / "run", 500)
     assert main(["assess", str(path), "--no-report"]) == 0
-    assert main(["calibrate", str(path)]) == 0
+    assert main(["calibrate", *CERTIFY, str(path)]) == 0
     kept = {name: (path / name).read_bytes() for name in ("calibration.json", "policy.joblib")}
     make_run(path, 1000)
     assert main(["assess", str(path), "--no-report"]) == 0
-    assert main(["calibrate", str(path), "--fresh"]) == 0
+    assert main(["calibrate", *CERTIFY, str(path), "--fresh"]) == 0
     capsys.readouterr()
     sizes = set()
     for step in range(2):
@@ -270,10 +270,10 @@ def test_a_transferred_rule_is_shown_on_what_it_was_calibrated_on(
     first, second = make_run(tmp_path / "old", 300), make_run(tmp_path / "new", 600)
     edit_records(second, lambda row, part: row.update(key=f"new-{row['key']}"))
     assert main(["assess", str(first), "--no-report"]) == 0
-    assert main(["calibrate", str(first)]) == 0
+    assert main(["calibrate", *CERTIFY, str(first)]) == 0
     assert main(["assess", str(second), "--no-report"]) == 0
     policy = str(first / "policy.joblib")
-    assert main(["calibrate", str(second), "--from", policy]) in (0, 3)
+    assert main(["calibrate", *CERTIFY, str(second), "--from", policy]) in (0, 3)
     capsys.readouterr()
     data = report_data(second)
     risk, calibration = data.figures.risk, data.calibration

@@ -28,7 +28,7 @@ from stopadvisor.report.documents.inspect import policy_document
 from stopadvisor.report.documents.probe import preflight_document
 from stopadvisor.runs.directory import RunDirectory
 from tests.goldens import Goldens
-from tests.material import PLAN, keep_studies, make_run, write_archive
+from tests.material import CERTIFY, PLAN, keep_studies, make_run, write_archive
 from tests.policy_content import example_contents, family_content
 from tests.schemas import DOCUMENTS, FOLDER, check_valid, schema, schema_text
 from tests.scripted import ScriptedEngine
@@ -129,8 +129,8 @@ def test_assess(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_calibrate_inspect_and_verify(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rule = ("--families", "learned")
-    visible = answer(capsys, "calibrate", runs / "apart" / "visible", *ALPHA, *rule)
-    certified = answer(capsys, "calibrate", runs / "old", *ALPHA, *rule)
+    visible = answer(capsys, "calibrate", *CERTIFY, runs / "apart" / "visible", *ALPHA, *rule)
+    certified = answer(capsys, "calibrate", *CERTIFY, runs / "old", *ALPHA, *rule)
     policy = runs / "old" / "policy.joblib"
     inspected = answer(capsys, "inspect", policy)
     verified = [
@@ -138,9 +138,9 @@ def test_calibrate_inspect_and_verify(runs: Path, capsys: pytest.CaptureFixture[
         answer(capsys, "verify", visible["policy"], runs / "apart" / "visible", "--test-only"),
     ]
     transferred = answer(
-        capsys, "calibrate", runs / "new", "--from", policy, "--compare", *ALPHA, *rule
+        capsys, "calibrate", *CERTIFY, runs / "new", "--from", policy, "--compare", *ALPHA, *rule
     )
-    refused = answer(capsys, "calibrate", runs / "old", "--alpha", "0.002", *rule)
+    refused = answer(capsys, "calibrate", *CERTIFY, runs / "old", "--alpha", "0.002", *rule)
     assert transferred["certificate"]
     assert refused["refusal"]
     check("calibrate", certified, transferred, refused, visible)

@@ -29,7 +29,7 @@ from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.runs.sources import open_source
 from stopadvisor.serving.recorded_stops import compare_stops, recorded_stop
 from stopadvisor.workload.questions import PARTS, read_workload
-from tests.material import PLAN, edit_records, make_run
+from tests.material import CERTIFY, PLAN, edit_records, make_run
 from tests.populations import regraded
 from tests.scripted import ScriptedEngine, write_sums
 
@@ -255,7 +255,7 @@ def test_served_visible_answers_are_held_against_recorded_visible_ones(
     runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = str(tmp_path / "p.joblib")
-    call(capsys, "calibrate", str(runs["answer"]), *FAST, "--alpha", "0.2", "--out", out)
+    call(capsys, "calibrate", *CERTIFY, str(runs["answer"]), *FAST, "--alpha", "0.2", "--out", out)
     policy, run = load_policy(out), RunDirectory.load(runs["answer"])
     served: list[Any] = []
     for record in run.records():
@@ -279,7 +279,9 @@ def test_a_policy_of_forced_answers_is_verified_on_either_run(
     runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = str(tmp_path / "p.joblib")
-    found = call(capsys, "calibrate", str(runs["probe"]), *FAST, "--alpha", "0.2", "--out", out)
+    found = call(
+        capsys, "calibrate", *CERTIFY, str(runs["probe"]), *FAST, "--alpha", "0.2", "--out", out
+    )
     assert "on_stop" not in found
     assert "on_stop" not in found["certificate"]
     assert load_policy(out).content["on_stop"] == "probe"
@@ -302,7 +304,7 @@ def test_the_command_line_says_what_a_stop_gives(
     assert main(["assess", str(file), *words]) == 0
     screen = " ".join(capsys.readouterr().out.split())
     assert "on stop thinking is closed and the model writes its visible answer" in screen
-    assert main(["calibrate"]) == 0
+    assert main(["calibrate", *CERTIFY]) == 0
     screen = " ".join(capsys.readouterr().out.split())
     assert "on stop thinking is closed and the model writes its visible answer" in screen
     assert "of its tokens saved (test questions)" in screen

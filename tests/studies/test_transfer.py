@@ -23,7 +23,7 @@ from stopadvisor.runs.sources import open_source
 from stopadvisor.studies.protocols import study_settings
 from stopadvisor.studies.study import StudyOptions
 from stopadvisor.studies.transfer import run
-from tests.material import forget_looks, make_run
+from tests.material import CERTIFY, forget_looks, make_run
 from tests.studies.material import QUICK, Archive, row_of, rows_of, studied
 from tests.studies.plain import SWEEP, gain, load, split
 
@@ -72,7 +72,10 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
     later = RunDirectory.load(root / "new")
     later.rewrite(later.records()[300:])
     for name in ("old", "new"):
-        assert main(["calibrate", str(root / name), "--alpha", "0.2", "--quiet"]) in (0, 3)
+        assert main(["calibrate", *CERTIFY, str(root / name), "--alpha", "0.2", "--quiet"]) in (
+            0,
+            3,
+        )
     return root
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
@@ -17,7 +18,7 @@ from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.schedules import at_budget, schedule_of
 from stopadvisor.stats.bounds import Certified, NotCertified
 
-__all__ = ["CalibrateDocument", "calibration_document", "transfer_calibration_document"]
+__all__ = ["CalibrateDocument", "Written", "calibration_document", "transfer_calibration_document"]
 
 
 class _LookFields(TypedDict):
@@ -73,7 +74,11 @@ class _CertificationFields(Document):
     ]
     look: Annotated[_LookFields | None, "This look at the calibration questions."]
     certified: Annotated[bool, "Whether a rule was certified."]
-    policy: Annotated[str, "The file that was written."]
+    policy: Annotated[str, "The file that was written; no other policy is ever written there."]
+    promoted: Annotated[
+        str | None,
+        "Its copy, the policy in use; null where another stays in use, and with `--out`.",
+    ]
     kind: Annotated[str, "`stop` or `full-budget`."]
     family: Annotated[str | None, "The exported rule; null for `full-budget`, as the next three."]
     schedule: Annotated[list[int] | None, "Thinking tokens at which it probes."]
@@ -98,6 +103,9 @@ class _AdvisedFields(TypedDict):
     advised_schedule: Annotated[list[int] | None, "Where it probes."]
     advised_where: Annotated[str | None, "The same in words."]
     advised_fit_total_saving_pct: Annotated[float | None, "Its net saving on fit questions."]
+    changed: Annotated[
+        str | None, "Why another rule than the advised one was exported; null where it was not."
+    ]
     profile: Annotated[
         ProfileFields | None, "Of the fit questions; with `--from` of the calibration questions."
     ]
@@ -108,19 +116,29 @@ class CalibrateDocument(_AdvisedFields, _CertificationFields, _TransferredFields
     """`calibrate --json` and `calibration.json`."""
 
 
-def calibration_document(found: Certification, policy_path: Path) -> CalibrateDocument:
+@dataclass(frozen=True)
+class Written:
+    """The files of a policy."""
+
+    policy: Path
+    promoted: Path | None
+    """Its copy, the policy in use; None where another stays in use."""
+
+
+def calibration_document(found: Certification, written: Written) -> CalibrateDocument:
     """Build the document of a rule that was chosen on this run."""
     assessment = found.assessment
     choice, advice = assessment.choice, assessment.recommendation
     point = choice.advised_point
     return {
-        **_certification(found, choice.settings, assessment.source.folder, policy_path),
+        **_certification(found, choice.settings, assessment.source.folder, written),
         "advised_family": advice.family,
         "advised_schedule": None if advice.schedule is None else list(advice.schedule),
         "advised_where": advice.where,
         "advised_fit_total_saving_pct": None
         if advice.family is None or point is None
         else point.fit_total_saving_pct,
+        "changed": found.changed,
         "profile": fill(ProfileFields, assessment.profile.shares),
         "remarks": list(found.remarks),
         **_TransferredFields(),
@@ -132,7 +150,7 @@ def transfer_calibration_document(
     found: TransferCertification,
     source: Mapping[str, Any],
     source_path: Path,
-    policy_path: Path,
+    written: Written,
 ) -> CalibrateDocument:
     """Build the document of a rule that came from another policy.
 
@@ -142,16 +160,19 @@ def transfer_calibration_document(
         Of the run that was calibrated on.
     source : mapping
         Content of the policy that the rule comes from.
-    source_path, policy_path : Path
-        Files of that policy, and of the one written.
+    source_path : Path
+        File of that policy.
+    written : Written
+        Those of the new one.
     """
     return {
-        **_certification(found, found.settings, folder, policy_path),
+        **_certification(found, found.settings, folder, written),
         # Nothing is chosen on fit questions here, so nothing was advised.
         "advised_family": None,
         "advised_schedule": None,
         "advised_where": None,
         "advised_fit_total_saving_pct": None,
+        "changed": None,
         "profile": found.content["profile"],
         "remarks": list(found.remarks),
         "transfer": transfer_fields(source, source_path, found),
@@ -159,7 +180,10 @@ def transfer_calibration_document(
 
 
 def _certification(
-    found: Certification | TransferCertification, settings: Settings, folder: Path, policy: Path
+    found: Certification | TransferCertification,
+    settings: Settings,
+    folder: Path,
+    written: Written,
 ) -> _CertificationFields:
     """Certificate or refusal, and the policy written."""
     content, calibration, look = found.content, found.calibration, found.look
@@ -173,7 +197,8 @@ def _certification(
         confidence=None if look is None else look.confidence,
         look=look,
         certified=calibration.rule is not None,
-        policy=policy,
+        policy=written.policy,
+        promoted=written.promoted,
         schedule=_positions(content),
         where=where_of(content),
         on_stop="answer" if content["on_stop"] == "answer" else None,

@@ -6,6 +6,7 @@ Reads the document that ``calibration.json`` holds, so that screen and file say 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TextIO
 
 from stopadvisor.report.text.screen import Screen
@@ -34,9 +35,17 @@ def show_calibration(document: Document, out: TextIO) -> None:
     else:
         screen.headline("Not certified: the policy written never stops early.", "doubtful")
         screen.facts(_refused(document))
-    screen.command(f"stopadvisor inspect {shell_quote(document['policy'])}")
+    shown = document["promoted"] or document["policy"]
+    screen.command(f"stopadvisor inspect {shell_quote(shown)}")
     if document["tested"]:
         _tested(screen, document)
+
+
+def _files(document: Document) -> str:
+    """Where the policy lies, and whether it is the one in use."""
+    if document["promoted"] is not None:
+        return f"{document['policy']}, and a copy of it as {Path(document['promoted']).name}"
+    return str(document["policy"])
 
 
 def _looks(document: Document) -> str:
@@ -88,11 +97,13 @@ def _certified(document: Document) -> list[tuple[str, str]]:
         ),
         ("alpha", _alpha(certificate)),
         ("look", _looks(document)),
-        ("policy", document["policy"]),
+        ("policy", _files(document)),
     ]
     if "transfer" in document:
         return rows
-    if advised_otherwise(document):
+    if document["changed"] is not None:
+        rows.append(("changed", document["changed"]))
+    elif advised_otherwise(document):
         text = document["advised_family"] or "the full budget"
         if document["advised_family"] is not None:
             text += (
@@ -179,7 +190,7 @@ def _refused(document: Document) -> list[tuple[str, str]]:
         ("labels", labels),
         ("asked", f"at most {share(document['alpha'])} lost{of_right}"),
         ("look", _looks(document)),
-        ("policy", f"{document['policy']} (full budget: no probes, natural end)"),
+        ("policy", f"{_files(document)} (full budget: no probes, natural end)"),
     ]
 
 

@@ -1,0 +1,204 @@
+"""The policies of a run: each under a name of its own, and a copy of the one in use.
+
+A file, once written, is never written over by another policy, so that there is always a way back.
+Beside each policy lies the calibration that it came from; beside the copy, ``calibration.json``.
+Knows the files and their names; whoever calls holds the lock of the folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stopadvisor.errors import PolicyError
+from stopadvisor.policy.file import Format
+from stopadvisor.policy.frozen import Policy, load_policy, save_policy
+from stopadvisor.runs.ledger import CALIBRATION
+from stopadvisor.runs.storage import replace_file, write_json_atomically
+
+__all__ = [
+    "Promotion",
+    "calibration_of",
+    "current_policy",
+    "free_file",
+    "newest_policy",
+    "other_policies",
+    "own_name",
+    "promote",
+    "put",
+    "stops_already",
+]
+
+_FORMATS = (".joblib", ".json")
+_DIGITS = 8
+"""Of the digest, in a name."""
+
+
+def own_name(alpha: float | None, digest: str) -> str:
+    """Name of a policy without its ending: ``policy-a05-1a2b3c4d`` for alpha = 0.05."""
+    if alpha is None:
+        return f"policy-full-{digest[:_DIGITS]}"
+    decimals = f"{alpha:.12f}".partition(".")[2].rstrip("0").ljust(2, "0")
+    return f"policy-a{decimals}-{digest[:_DIGITS]}"
+
+
+def calibration_of(policy: Path) -> Path:
+    """Where the calibration of a policy's file stands."""
+    return policy.with_name(f"{policy.name}.{CALIBRATION}")
+
+
+def current_policy(folder: Path) -> Path | None:
+    """The copy of the policy in use in a run's folder; None where there is none.
+
+    Where both formats lie there, the one that ``calibration.json`` is about.
+    """
+    found = [folder / f"policy{ending}" for ending in _FORMATS]
+    found = [file for file in found if file.exists()]
+    if len(found) > 1:
+        try:
+            chosen = Path(json.loads((folder / CALIBRATION).read_bytes())["policy"]).suffix
+        except (OSError, ValueError, KeyError, TypeError):
+            chosen = max(found, key=lambda file: file.stat().st_mtime).suffix
+        found = [file for file in found if file.suffix == chosen] or found
+    return found[0] if found else None
+
+
+def newest_policy(root: Path = Path("runs")) -> Path:
+    """The policy in use of the run under `root` whose policy was written last.
+
+    Raises
+    ------
+    PolicyError
+        No run has one.
+    """
+    found = [file for folder in root.glob("*") if (file := current_policy(folder)) is not None]
+    if not found:
+        raise PolicyError(
+            f"no policy under {root}/: run `stopadvisor calibrate` first, or name a policy's file"
+        )
+    return max(found, key=lambda file: (file.stat().st_mtime_ns, str(file)))
+
+
+def stops_already(folder: Path, *, format: Format) -> bool:
+    """Whether the policy in use there is a certified one."""
+    file = folder / f"policy.{format}"
+    try:
+        return load_policy(file).kind == "stop"
+    except PolicyError:
+        return False
+
+
+def free_file(wanted: Path, content: Mapping[str, Any], alpha: float) -> Path:
+    """The file that was asked for; one beside it where another certified policy stands there."""
+    try:
+        standing = load_policy(wanted)
+    except PolicyError:
+        return wanted
+    if standing.kind != "stop" or standing.digest == content["digest"]:
+        return wanted
+    name = own_name(alpha, content["digest"]).removeprefix("policy")
+    return wanted.with_name(f"{wanted.stem}{name}{wanted.suffix}")
+
+
+def put(
+    content: Mapping[str, Any], file: Path, calibration: Mapping[str, Any], *, format: Format
+) -> None:
+    """Write a policy and, beside it, the calibration that it came from."""
+    save_policy(content, file, format=format)
+    write_json_atomically(calibration_of(file), calibration)
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """A policy that was put in use."""
+
+    policy: Policy
+    current: Path
+    """The copy."""
+    before: Policy | None
+    """The policy in use until then; None where there was none that can be read."""
+    kept_as: Path | None
+    """Where that one lies."""
+
+
+def promote(original: Path) -> Promotion:
+    """Make a policy the one in use in its folder: ``policy.joblib`` or ``policy.json`` is its copy.
+
+    Raises
+    ------
+    PolicyError
+        The file is refused, is itself the copy, or no calibration lies beside it.
+    OutputError
+        A file cannot be written; what stood there still does.
+    """
+    policy = load_policy(original)
+    folder, ending = original.parent, original.suffix
+    current = folder / f"policy{ending}"
+    if ending not in _FORMATS:
+        raise PolicyError(f"{original}: the name of a policy ends in .joblib or .json")
+    if original.name == current.name:
+        raise PolicyError(
+            f"{original}: is the policy in use already; name one of "
+            f"{', '.join(other_policies(folder)) or 'the others (there is none)'}"
+        )
+    try:
+        calibration = calibration_of(original).read_bytes()
+        json.loads(calibration)
+    except (OSError, ValueError) as error:
+        raise PolicyError(
+            f"{original}: its calibration is not beside it ({calibration_of(original).name}: "
+            f"{error}), so that reports and later looks would not know what is in use; copy the "
+            "policy where it is to be served instead"
+        ) from error
+    before, kept_as = _keep(current)
+    replace_file(current, original.read_bytes())
+    replace_file(folder / CALIBRATION, calibration)
+    return Promotion(policy, current, before, kept_as)
+
+
+def other_policies(folder: Path) -> list[str]:
+    """Names of the policies of a folder that may be promoted."""
+    return sorted(
+        file.name
+        for ending in _FORMATS
+        for file in folder.glob(f"policy-*{ending}")
+        if calibration_of(file).exists()
+    )
+
+
+def _keep(current: Path) -> tuple[Policy | None, Path | None]:
+    """See to it that a copy about to be replaced has an original; policies of before have none."""
+    try:
+        data = current.read_bytes()
+    except FileNotFoundError:
+        return None, None
+    try:
+        before = load_policy(current)
+    except PolicyError:
+        before = None
+    for file in current.parent.glob(f"policy-*{current.suffix}"):
+        if file.read_bytes() == data:
+            return before, file
+    if before is None:
+        name = f"policy-unread-{hashlib.sha256(data).hexdigest()[:_DIGITS]}"
+    else:
+        certificate = before.content["certificate"]
+        name = own_name(None if certificate is None else certificate["alpha"], before.digest)
+    original = current.with_name(f"{name}{current.suffix}")
+    replace_file(original, data)
+    calibration = current.with_name(CALIBRATION)
+    if calibration.exists() and before is not None and _is_about(calibration, before):
+        replace_file(calibration_of(original), calibration.read_bytes())
+    return before, original
+
+
+def _is_about(calibration: Path, policy: Policy) -> bool:
+    try:
+        found = json.loads(calibration.read_bytes())
+        return bool(found["certificate"] == policy.content["certificate"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False

@@ -1,0 +1,192 @@
+"""`calibrate` follows the advice, asks for alpha, and never writes over another policy."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stopadvisor.policy.frozen import load_policy
+from stopadvisor.policy.shelf import calibration_of
+from stopadvisor.runs.ledger import Ledger, read_ledger
+from tests.material import CERTIFY, Call, caller, edit_records
+
+RUN = Path("runs/sums")
+FAST = ["--families", "entropy,confidence"]
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path,
+    probed_run: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Call:
+    """Call a command in a folder with a run `runs/sums`."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(probed_run, RUN)
+    return caller(capsys)
+
+
+def answer(call: Call, *words: str | Path, code: int = 0) -> dict[str, Any]:
+    found, out, err = call(*words, "--json")
+    assert found == code, out + err
+    document: dict[str, Any] = json.loads(out)
+    return document
+
+
+def refused(call: Call, *words: str | Path) -> str:
+    code, out, err = call(*words)
+    assert (code, out) == (2, ""), out + err
+    (line,) = [line for line in err.splitlines() if line.startswith("stopadvisor: ")]
+    return line
+
+
+def unsolve(row: dict[str, Any], part: str) -> None:
+    """For `edit_records`: three questions in four are never solved, the fourth late."""
+    row["natural_correct"] = int(row["key"][:4], 16) % 4 == 0
+    for checkpoint in row["checkpoints"]:
+        checkpoint["correct"] = row["natural_correct"] and checkpoint["budget"] > 40
+
+
+# --- The advice and the file agree ----------------------------------------------------------------
+
+
+def test_where_the_advice_is_full_thinking_so_is_the_policy(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A certificate could be had: the rule saves by giving up."""
+    edit_records(RUN, unsolve)
+    words = (*FAST, "--alpha", "0.24")
+    advice = answer(call, "assess", RUN, *words, "--no-report")["recommendation"]
+    assert advice["policy"] == "full-budget"
+    words = (*words, "--allow-large-alpha")
+    with monkeypatch.context() as closed:
+        closed.setattr("stopadvisor.certification.looks.hand_out", None)
+        found = answer(call, "calibrate", RUN, *words, code=3)
+    assert (found["kind"], found["look"], found["certified"]) == ("full-budget", None, False)
+    assert "the advice is full thinking" in found["refusal"]["reason"]
+    assert "--despite-advice" in found["refusal"]["reason"]
+    assert load_policy(found["policy"]).kind == "full-budget"
+    assert read_ledger(RUN) == []
+    assert Ledger.read(RUN).entries[-1]["kind"] == "refused"
+    despite = answer(call, "calibrate", RUN, *words, "--despite-advice")
+    assert (despite["kind"], despite["certified"]) == ("stop", True)
+    assert "--despite-advice" in despite["changed"]
+
+
+def test_another_rule_than_the_one_that_was_read_is_explained_in_a_sentence(call: Call) -> None:
+    answer(call, "assess", RUN, "--families", "entropy", "--no-report")
+    found = answer(call, "calibrate", RUN, *CERTIFY, "--families", "confidence")
+    assert found["family"] == "confidence"
+    assert found["changed"] is not None
+    assert "assess had advised entropy alone" in found["changed"]
+    assert "other families" in found["changed"]
+    assert found["changed"] in found["remarks"]
+    out = call("calibrate", RUN, *CERTIFY, "--families", "confidence")[1]
+    assert "changed   assess had advised" in out
+    again = answer(call, "calibrate", RUN, *CERTIFY, "--families", "confidence")
+    assert again["changed"] == found["changed"]
+
+
+def test_the_advised_rule_needs_no_sentence(call: Call) -> None:
+    answer(call, "assess", RUN, "--families", "confidence", "--no-report")
+    found = answer(call, "calibrate", RUN, *CERTIFY, "--families", "confidence")
+    assert (found["family"], found["changed"]) == ("confidence", None)
+
+
+# --- Alpha ----------------------------------------------------------------------------------------
+
+
+def test_without_alpha_it_says_what_common_values_mean_here(call: Call) -> None:
+    answer(call, "assess", RUN, *FAST, "--no-report")
+    accuracy = json.loads((RUN / "assessment.json").read_bytes())["fit_full_accuracy"]
+    line = refused(call, "calibrate", RUN, *FAST)
+    assert "say --alpha" in line
+    for alpha in (0.01, 0.02, 0.05, 0.10):
+        assert f"{alpha:.2f} is {alpha / accuracy:.1%}" in line
+    assert "of the right answers" in line
+    assert "at 0.15" in line  # what assess expects at its own
+    assert read_ledger(RUN) == []
+    assert not (RUN / "policy.joblib").exists()
+
+
+def test_what_is_said_without_alpha_counts_as_shown(call: Call) -> None:
+    refused(call, "calibrate", RUN, *FAST)
+    assert Ledger.read(RUN).shown
+
+
+def test_a_large_alpha_is_refused_and_goes_on_when_told(call: Call) -> None:
+    line = refused(call, "calibrate", RUN, *FAST, "--alpha", "0.3")
+    assert "more than 20%" in line
+    assert "--conditional" in line
+    assert "--allow-large-alpha" in line
+    assert "--loss" not in line  # there is no such option
+    assert read_ledger(RUN) == []
+    found = answer(call, "calibrate", RUN, *FAST, "--alpha", "0.3", "--allow-large-alpha")
+    assert found["certified"] is True
+    assert any("of the full-thinking accuracy" in remark for remark in found["remarks"])
+
+
+def test_a_conditional_alpha_is_a_share_of_right_answers_already(call: Call) -> None:
+    found = answer(call, "calibrate", RUN, *FAST, "--alpha", "0.2", "--conditional")
+    assert found["certificate"]["conditional"] is True
+
+
+def test_a_transferred_rule_is_asked_for_alpha_without_a_figure(call: Call) -> None:
+    answer(call, "calibrate", RUN, *CERTIFY, *FAST, "--out", "source.joblib")
+    shutil.copytree(RUN, "other")
+    line = refused(call, "calibrate", "other", "--from", "source.joblib")
+    assert "say --alpha" in line
+    assert "source.joblib has 0.15" in line
+    assert "%" not in line
+
+
+# --- A certified policy is never overwritten ------------------------------------------------------
+
+
+def test_the_name_carries_alpha_and_digest(call: Call) -> None:
+    found = answer(call, "calibrate", RUN, *CERTIFY, *FAST)
+    policy = load_policy(found["policy"])
+    assert Path(found["policy"]).name == f"policy-a15-{policy.digest[:8]}.joblib"
+    assert found["promoted"] == "runs/sums/policy.joblib"
+    assert (RUN / "policy.joblib").read_bytes() == Path(found["policy"]).read_bytes()
+    for file in (RUN / "calibration.json", calibration_of(Path(found["policy"]))):
+        assert json.loads(file.read_bytes()) == found
+
+
+def test_a_failure_leaves_the_certified_policy_in_use(call: Call) -> None:
+    first = answer(call, "calibrate", RUN, *CERTIFY, *FAST, "--later-alpha", "0.001")
+    second = answer(call, "calibrate", RUN, *CERTIFY, *FAST, "--alpha", "0.001", code=3)
+    assert second["promoted"] is None
+    assert first["policy"] != second["policy"]
+    assert load_policy(RUN / "policy.joblib").content == load_policy(first["policy"]).content
+    assert json.loads((RUN / "calibration.json").read_bytes()) == first
+    assert load_policy(second["policy"]).kind == "full-budget"
+    assert json.loads(calibration_of(Path(second["policy"])).read_bytes()) == second
+
+
+def test_a_certificate_comes_after_a_failure_into_use(call: Call) -> None:
+    first = answer(call, "calibrate", RUN, *CERTIFY, *FAST, "--alpha", "0.001", code=3)
+    assert first["promoted"] is not None
+    second = answer(call, "calibrate", RUN, *CERTIFY, *FAST)
+    assert second["promoted"] is not None
+    assert load_policy(RUN / "policy.joblib").kind == "stop"
+    assert load_policy(first["policy"]).kind == "full-budget"
+
+
+def test_out_does_not_write_over_another_certified_policy(call: Call) -> None:
+    words = ("calibrate", RUN, *FAST, *CERTIFY, "--out", "p.joblib")
+    first = answer(call, *words, "--later-alpha", "0.3")
+    before = Path("p.joblib").read_bytes()
+    assert answer(call, *words)["policy"] == "p.joblib"  # the same again is the same file
+    second = answer(call, *words, "--alpha", "0.3")
+    assert Path("p.joblib").read_bytes() == before
+    digest = load_policy(second["policy"]).digest
+    assert second["policy"] == f"p-a30-{digest[:8]}.joblib"
+    beside = json.loads(calibration_of(Path(second["policy"])).read_bytes())
+    assert (first["alpha"], beside["alpha"]) == (0.15, 0.3)
+    assert any("p.joblib holds another certified policy" in text for text in second["remarks"])
