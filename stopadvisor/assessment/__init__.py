@@ -4,6 +4,7 @@ __all__ = [
     "assess",
     "choice",
     "diagnostics",
+    "evidence",
     "examples",
     "frontier",
     "label_plan",

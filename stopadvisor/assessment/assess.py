@@ -21,6 +21,7 @@ from stopadvisor.probes.outcomes import FitQuestions, GradedTable, require_fit
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.probes.trajectories import Profile, profile, trajectory
 from stopadvisor.rules.outcomes import BlindStopping, blind_stopping
+from stopadvisor.rules.schedules import grid_positions, grid_view
 from stopadvisor.runs.sources import Source
 from stopadvisor.workload.questions import SMALLEST_PARTS
 
@@ -120,9 +121,15 @@ def assess(source: Source, settings: Settings) -> FitAssessment:
 
 
 def advice_profile(fit: FitQuestions, *, rng: np.random.Generator) -> Profile:
-    """Profile of fit questions, one trace of each group, on which advice may rest."""
+    """Profile of fit questions, one trace of each group, on which advice may rest.
+
+    Along the positions that all questions share; where there are none, along each one's own.
+    """
     require_fit(fit)
-    return profile(trajectory(fit.take(calibration_rows(fit))), rng=rng)
+    table = fit.take(calibration_rows(fit))
+    if grid_positions(table):
+        table = grid_view(table)
+    return profile(trajectory(table), rng=rng)
 
 
 def _blind(choice: Choice, shape: Profile, rng: np.random.Generator) -> BlindStopping | None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stopadvisor.arrays import FloatArray, IntArray
 from stopadvisor.assessment.candidates import boosted_candidates, candidates
+from stopadvisor.assessment.evidence import compare, saving_lower
 from stopadvisor.assessment.imitation import Imitation, SequenceTest
 from stopadvisor.assessment.sequences import MOST_THRESHOLDS, FitData, ThresholdSequence
 from stopadvisor.constants import DEFAULT_ALPHA, DEFAULT_DELTA
@@ -37,7 +37,7 @@ from stopadvisor.rules.families import (
 )
 from stopadvisor.rules.outcomes import measure
 from stopadvisor.rules.schedules import GridSchedule, Schedule, at_budget
-from stopadvisor.stats.bootstrap import Interval, interval, resample_counts
+from stopadvisor.stats.bootstrap import Interval
 from stopadvisor.stats.bounds import (
     BOUNDS,
     MULTIPLICITIES,
@@ -63,7 +63,6 @@ __all__ = [
     "rank_of",
 ]
 
-_RESAMPLES = 1000
 _MOST_BLOCKS = 1000
 _MOST_FIT_QUESTIONS = 4000
 """A choice gains nothing from more questions; so many of them are used."""
@@ -288,7 +287,7 @@ def choose(fit_table: FitQuestions, n_calibration: int, settings: Settings) -> C
     points = [_best_point(fit, side, limit) for side in sides]
     advised = _advised(measured) if limit >= 0 else None
     tested = _tested(measured, advised)
-    verdict, spread = _compare(fit, learned, scalar, limit)
+    verdict, spread = compare(fit, _sequences(learned), _sequences(scalar), limit)
     sequence = None if advised is None else advised.sequence
     index = -1 if sequence is None else sequence.index(limit)
     return Choice(
@@ -307,7 +306,7 @@ def choose(fit_table: FitQuestions, n_calibration: int, settings: Settings) -> C
         sequence,
         index,
         None if advised is None else _fit_point(fit, advised, index),
-        None if advised is None else _saving_lower(fit, measured, limit),
+        None if advised is None else saving_lower(fit, _sequences(measured), limit),
         max(
             certification_probability(fit, each.sequence, n_calibration, settings)
             for each in tested
@@ -348,6 +347,10 @@ class _Measured:
 
 def _rating(each: _Measured) -> float:
     return each.rating_pct
+
+
+def _sequences(measured: Sequence[_Measured]) -> list[ThresholdSequence]:
+    return [each.sequence for each in measured]
 
 
 def _measured(fit: FitData, settings: Settings, imitation: Imitation) -> list[_Measured]:
@@ -439,69 +442,6 @@ def _fit_point(fit: FitData, each: _Measured, index: int) -> FitPoint:
         outcome.uncut_saving_pct,
         outcome.answer_saving_pct,
     )
-
-
-# --- Evidence -------------------------------------------------------------------------------------
-
-
-def _resamples(fit: FitData, limit: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Resampled blocks, most losses allowed in each resample, and cost of full thinking."""
-    rng = np.random.default_rng(fit.table.n_questions)
-    counts = resample_counts(fit.n_blocks, _RESAMPLES, rng=rng)
-    drawn = counts @ fit.block_sizes.astype(np.float32)  # questions in each resample
-    limits = limit / fit.table.n_questions * drawn if limit >= 0 else np.full(_RESAMPLES, -1.0)
-    full = counts.astype(np.float64) @ np.bincount(fit.blocks, fit.full_cost, fit.n_blocks)
-    return counts, limits, full
-
-
-def _compare(
-    fit: FitData, learned: Sequence[_Measured], scalar: Sequence[_Measured], limit: float
-) -> tuple[str, Interval | None]:
-    """Which side saves more at the risk that is allowed, and the paired difference (percent)."""
-    if not learned or not scalar:
-        return "inconclusive", None
-    counts, limits, full = _resamples(fit, limit)
-
-    def savings(side: Sequence[_Measured]) -> FloatArray:
-        costs = [
-            each.sequence.costs_at(counts, each.sequence.resampled(counts, limits), full)
-            for each in side
-        ]
-        return np.asarray(100 * (1 - np.min(costs, axis=0) / full))
-
-    # Where not one fit loss is allowed, a single question (the most confident loser) decides each
-    # threshold.  Resampling extremes understates their spread: at nominal 95 % equal families came
-    # out as different in up to 9 % of simulated data sets, at nominal 99 % in at most 4 %.
-    level = 0.95 if limit >= 1 else 0.99
-    spread = interval(savings(learned) - savings(scalar), level)
-    feasible = [any(e.sequence.index(limit) >= 0 for e in side) for side in (learned, scalar)]
-    if not all(feasible):
-        return "inconclusive", spread
-    if spread.low > 0:
-        return "learned better", spread
-    return ("scalar better" if spread.high < 0 else "comparable"), spread
-
-
-def _saving_lower(fit: FitData, measured: Sequence[_Measured], limit: float) -> float:
-    """Lower limit of what choosing here saves: chosen in a resample, measured outside of it.
-
-    Measured on the questions that chose, the best of many candidates would look too good.
-    """
-    counts, limits, full = _resamples(fit, limit)
-    outside = (counts == 0).astype(np.float32)
-    full_blocks = np.bincount(fit.blocks, fit.full_cost, fit.n_blocks)
-    full_outside = outside.astype(np.float64) @ full_blocks
-    best = full.copy()
-    at = full_outside.copy()
-    for each in measured:
-        sequence = each.sequence
-        index: IntArray = sequence.resampled(counts, limits)
-        costs = sequence.costs_at(counts, index, full)
-        cheaper = costs < best
-        best = np.where(cheaper, costs, best)
-        if cheaper.any():
-            at = np.where(cheaper, sequence.costs_at(outside, index, full_outside), at)
-    return float(np.quantile(100 * (1 - at / np.maximum(full_outside, 1e-12)), 0.05))
 
 
 # --- Chances and labels ---------------------------------------------------------------------------

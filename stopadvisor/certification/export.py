@@ -101,6 +101,8 @@ def _expected(
         "calibration_accuracy": found.outcome.accuracy,
         "calibration_full_accuracy": found.outcome.full_correct / found.outcome.n,
     }
+    if found.outcome.answer_saving_pct is not None:
+        fields["calibration_answer_saving_pct"] = found.outcome.answer_saving_pct
     if outcome is not None:
         spread = outcome.saving_interval
         fields |= {
@@ -145,13 +147,14 @@ def policy_content(
     """
     rule = calibration.rule
     manifest = source.manifest
+    grading = {} if manifest is None else manifest["grading"]
     table = source.table
     fields: dict[str, Any] = {
         "kind": "stop" if rule else "full-budget",
         "on_stop": table.on_stop,
         "markers": {"phrases": list(MARKERS), "rule": RULE},
         "normalizer": NORMALIZER,
-        "grader": GRADER,
+        "grader": grading.get("grader", GRADER),
         "entropy_source": table.entropy_source,
         "serving": choice.settings.serving,
         "profile": {

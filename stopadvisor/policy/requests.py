@@ -13,6 +13,7 @@ from typing import Literal, get_args
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy
 from stopadvisor.probes.plan import OnStop, ProbePlan, Prompt
+from stopadvisor.probes.trigger import NO_MARKER_IDS, MarkerTrigger
 from stopadvisor.workload.questions import Question, content_key, render_messages
 
 __all__ = [
@@ -99,14 +100,17 @@ def policy_plan(
     Raises
     ------
     PolicyError
-        The policy comes from an archive, which records no cue, cap or sampling.
+        The policy comes from an archive, which records no cue, cap or sampling; or its markers
+        are known by position alone.
     """
     terms = policy.terms
     if terms.model is None:
         raise PolicyError(
-            "the policy is bound to no model: it comes from an archive or a simulation, which "
-            "records no cue, cap or sampling to run with; calibrate a run of your own"
+            "the policy is bound to no model: it comes from an archive, a simulation or recorded "
+            "answers, which hold no cue, cap or sampling to run with; calibrate a run of your own"
         )
+    if isinstance(policy.trigger, MarkerTrigger) and not policy.trigger.markers:
+        raise PolicyError(NO_MARKER_IDS)
     assert terms.probe is not None  # a policy that names its model says how it probes
     assert terms.max_think is not None
     source = terms.entropy_source

@@ -47,7 +47,8 @@ TRIGGER = nullable(
                 "Only the first so many markers of a trace count, those passed over too."
             ),
             "markers": list_of(list_of(whole(0)), most=_MOST_MARKERS).means(
-                "Token ids of each marker; empty where the kind is another."
+                "Token ids of each marker; empty where the kind is another, and in a policy from "
+                "recorded answers, which cannot be served."
             ),
             "stop_at": nullable(whole(0)).means(
                 "Whoever still thinks here is stopped, whatever the score; null: nobody is."
@@ -134,7 +135,6 @@ def _check_markers(kind: str, markers: list[list[int]]) -> None:
     if kind != "marker":
         expect(not markers, "trigger.markers", f"an empty list for kind '{kind}'", markers)
         return
-    expect(bool(markers), "trigger.markers", "at least one marker for kind 'marker'", markers)
     for index, ids in enumerate(markers):
         expect(bool(ids), f"trigger.markers[{index}]", "at least one token id", ids)
 

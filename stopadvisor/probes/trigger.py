@@ -19,6 +19,7 @@ from typing import Literal, Protocol
 from stopadvisor.errors import PolicyError
 
 __all__ = [
+    "NO_MARKER_IDS",
     "GridTrigger",
     "MarkerTrigger",
     "Positions",
@@ -28,6 +29,13 @@ __all__ = [
     "recorded_ids",
     "recorded_positions",
 ]
+
+
+NO_MARKER_IDS = (
+    "the policy probes where a marker begins and knows no marker's token ids: it comes from "
+    "recorded answers, and can be looked at and verified, not served; for one to serve, probe the "
+    "model itself with `stopadvisor probe --schedule marker`"
+)
 
 
 class Positions(ABC):
@@ -192,7 +200,8 @@ class MarkerTrigger:
     """
 
     markers: tuple[tuple[int, ...], ...]
-    """Token ids of each marker.  The position is the last token before them."""
+    """Token ids of each marker.  The position is the last token before them.  None at all where
+    recordings tell positions alone: such a trigger can be replayed, and starts no trace."""
     min_gap: int
     """A marker that comes fewer tokens after the last probe is passed over."""
     max_probes: int
@@ -208,7 +217,7 @@ class MarkerTrigger:
     probes: Literal[True] = True
 
     def __post_init__(self) -> None:
-        if not self.markers or not all(self.markers):
+        if not all(self.markers):
             raise PolicyError(
                 f"markers must be sequences of at least one token id, got {self.markers!r}"
             )
@@ -222,7 +231,9 @@ class MarkerTrigger:
             raise PolicyError(f"every must be at least min_gap {self.min_gap}, got {self.every}")
 
     def start(self) -> Positions:
-        """Begin a trace."""
+        """Begin a trace; `PolicyError` where no marker's ids are known."""
+        if not self.markers:
+            raise PolicyError(NO_MARKER_IDS)
         return _MarkerPositions(self)
 
 

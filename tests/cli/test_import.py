@@ -122,3 +122,40 @@ def test_a_policy_is_bound_to_the_model_that_is_named(call: Call) -> None:
     code, out, _ = call("calibrate", *CERTIFY, "run", "--alpha", "0.15", "--json")
     assert code == 0
     assert load_policy(json.loads(out)["policy"]).content["model"]["name"] == "org/model"
+
+
+def test_a_rule_at_recorded_markers_is_certified_and_never_served(call: Call) -> None:
+    lines = [json.loads(line) for line in Path(recorded("r.jsonl")).read_text().splitlines()]
+    for i, row in enumerate(lines):
+        by_budget = {c["budget"]: c for c in row["checkpoints"]}
+        places = list(range(20 + i % 29, row["trace_tokens"], 30))
+        for m in places:  # between two budgets the answer is the one before
+            by_budget[m] = by_budget[max(b for b in BUDGETS if b <= m)] | {"budget": m}
+        row["checkpoints"] = [by_budget[b] for b in sorted(by_budget) if b < row["trace_tokens"]]
+        row["marker_positions"] = places
+    Path("r.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines), encoding="utf-8")
+    words = ("import", "probes", "r.jsonl", "-o", "run", "--cap", "700", "--split", "40/40/20")
+    assert call(*words, "--model-name", "reasoner")[0] == 0
+    code, out, err = call("assess", "run", "--alpha", "0.2", "--families", "deer", "--json")
+    assert code == 0, err
+    assessment = json.loads(out)
+    assert assessment["workload"]["budgets"] == list(BUDGETS)
+    assert assessment["recommendation"]["schedule"] is None
+    assert assessment["recommendation"]["where"].startswith("at markers at least ")
+    assert call("calibrate", *CERTIFY, "run", "--alpha", "0.2", "--quiet")[0] == 0
+    policy = load_policy("run/policy.joblib")
+    assert policy.content["trigger"]["markers"] == []
+    assert policy.content["grader"] == "recorded"
+    code, out, err = call("verify", "run/policy.joblib", "run", "--test-only")
+    assert code in (0, 1, 3), err
+    assert "graded by" not in err
+    assert "so that it cannot be served" in " ".join(
+        call("inspect", "run/policy.joblib")[1].split()
+    )
+    code, _, err = call("report", "run")
+    assert code == 0
+    assert "Imported probes bring no questions along" in err
+    Path("q.jsonl").write_text('{"question": "1+1?"}\n', encoding="utf-8")
+    code, _, err = call("run", "run/policy.joblib", "q.jsonl", "--model", "reasoner")
+    assert code == 2
+    assert "knows no marker's token ids" in err

@@ -248,7 +248,6 @@ def _where(family: str) -> dict[str, Any]:
         pytest.param(_trigger("stride-stop", cap=120), "'trigger.cap': expected stop_at", id="cap"),
         pytest.param(_trigger("grid-stop", stop_at=96), "the last budget 128", id="grid-stop"),
         pytest.param(_trigger("grid-stop", cap=128), "null for kind 'grid'", id="grid-cap"),
-        pytest.param(_trigger("marker", markers=[]), "at least one marker", id="no-marker"),
         pytest.param(_trigger("marker", markers=[[1], []]), "markers[1]", id="marker-empty"),
         pytest.param(_trigger("marker", markers=["Wait"]), "markers[0]", id="marker-text"),
         pytest.param(_trigger("marker", max_probes=None), "max_probes", id="marker-probes"),

@@ -10,8 +10,10 @@ import pytest
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy, policy_source, save_policy
 from stopadvisor.policy.requests import policy_plan
+from stopadvisor.policy.session import Session
 from tests.policy_content import (
     IDENTITY,
+    anywhere_content,
     example_content,
     example_contents,
     family_content,
@@ -156,6 +158,19 @@ def test_archives_are_bound_to_no_model() -> None:
     assert "bound to no model" in remark
     with pytest.raises(PolicyError, match="entropy source"):
         check(example_contents()["archive"], source="top-k:5")
+
+
+def test_markers_known_by_position_alone_are_loaded_and_never_served(tmp_path: Path) -> None:
+    content = anywhere_content("marker")
+    save_policy(build_policy(content | {"trigger": content["trigger"] | {"markers": []}}),
+                tmp_path / "p.joblib")  # fmt: skip
+    policy = load_policy(tmp_path / "p.joblib")
+    assert policy.trigger.needs_ids
+    with pytest.raises(PolicyError, match="knows no marker's token ids"):
+        policy_plan(policy)
+    with pytest.raises(PolicyError, match="knows no marker's token ids"):
+        Session(policy, closer_tokens=1, on_stop="probe")
+    assert policy_plan(Policy(build_policy(content))).cue == PLAN["cue"]
 
 
 @pytest.mark.parametrize("family", ["run-stability", "learned-text"])

@@ -169,7 +169,7 @@ def test_an_unfinished_marker_holds_the_next_position_back() -> None:
         (lambda: GridTrigger((-1, 4)), "strictly increasing integers >= 0"),
         (lambda: StrideTrigger(0, 10), "every must be at least 1, got 0"),
         (lambda: StrideTrigger(2, 0), "cap must be at least 1, got 0"),
-        (lambda: MarkerTrigger((), 1, 1), "at least one token id"),
+        (lambda: MarkerTrigger((), 1, 1).start(), "knows no marker's token ids"),
         (lambda: MarkerTrigger(((1,), ()), 1, 1), "at least one token id"),
         (lambda: MarkerTrigger(MARKERS, 0, 1), "min_gap must be at least 1"),
         (lambda: MarkerTrigger(MARKERS, 1, 0), "max_probes must be at least 1"),

@@ -31,7 +31,8 @@ from tests.material import CERTIFY, edit_records, flip_calibration, make_run, wr
 from tests.pages import HOSTILE, Page, hostile_run, report_data
 
 PICTURES = (
-    *("profile", "frontier", "risk", "serving", "alpha", "reliability", "checkpoints", "signals"),
+    *("kinds", "profile", "frontier", "risk", "serving", "alpha", "labels", "reliability"),
+    *("checkpoints", "signals"),
 )
 
 
@@ -92,10 +93,20 @@ def test_tables_repeat_the_assessment(before: ReportData, html: str) -> None:
     for row in shown.table("serving"):
         assert float(row["saving_pct"]) == document["serving"][row["serving"]]["saving_pct"]
     sides = {row["side"]: row for row in shown.table("matched-risk")}
+    assert list(sides) == ["learned", "scalar", "agreement", "fixed budget"]
     for side, row in sides.items():
-        found = document["matched_risk"][0][side]
+        found = document["matched_risk"][0][side.replace(" ", "_")]
         assert float(row["total_saving_pct"]) == found["fit_total_saving_pct"]
+        assert float(row["expected_saving_pct"]) == found["expected_saving_pct"]
         assert float(row["risk"]) == found["fit_risk"]
+    for row, found in zip(shown.table("labels"), document["label_savings"], strict=True):
+        assert float(row["saving_pct"]) == found["saving_pct"]
+        assert (int(row["labels"]), int(row["calibration"])) == (
+            found["labels"],
+            found["calibration"],
+        )
+    savings = [float(row["expected_saving_pct"]) for row in shown.table("kinds")]
+    assert savings == sorted(savings, reverse=True)
 
 
 def test_pictures_agree_with_the_assessment(before: ReportData) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -235,8 +236,10 @@ def test_the_certificate_is_about_the_visible_answers(
                 break
         is_lost = record.natural_correct and not right
         tally[PARTS[part]] += (1, is_lost, tokens, record.natural_answer_tokens)
-    n, lost, _, _ = tally["calibration"].tolist()
+    n, lost, written, full = tally["calibration"].tolist()
     assert (n, lost) == (found["certificate"]["n"], found["certificate"]["losses"])
+    expected = found["expected"]
+    assert expected["calibration_answer_saving_pct"] == pytest.approx(100 * (1 - written / full))
     n, lost, written, full = tally["test"].tolist()
     assert found["expected"]["test_risk"] == lost / n
     assert found["expected"]["test_answer_saving_pct"] == pytest.approx(100 * (1 - written / full))
@@ -279,9 +282,8 @@ def test_a_policy_of_forced_answers_is_verified_on_either_run(
     runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = str(tmp_path / "p.joblib")
-    found = call(
-        capsys, "calibrate", *CERTIFY, str(runs["probe"]), *FAST, "--alpha", "0.2", "--out", out
-    )
+    run = shutil.copytree(runs["probe"], tmp_path / "run")  # no certificate stands beside it
+    found = call(capsys, "calibrate", *CERTIFY, str(run), *FAST, "--alpha", "0.2", "--out", out)
     assert "on_stop" not in found
     assert "on_stop" not in found["certificate"]
     assert load_policy(out).content["on_stop"] == "probe"
@@ -307,7 +309,7 @@ def test_the_command_line_says_what_a_stop_gives(
     assert main(["calibrate", *CERTIFY]) == 0
     screen = " ".join(capsys.readouterr().out.split())
     assert "on stop thinking is closed and the model writes its visible answer" in screen
-    assert "of its tokens saved (test questions)" in screen
+    assert "of its tokens saved (calibration questions)" in screen
     (run,) = Path("runs").iterdir()
     assert main(["assess", str(run), "--on-stop", "answer"]) == 2
     assert "is probed already, so these mean nothing: --on-stop" in capsys.readouterr().err

@@ -55,7 +55,7 @@ def test_an_archive_is_opened_and_its_split_noted(tmp_path: Path) -> None:
     assert (found.model, found.engine) == (None, None)
     assert found.folder.parent == tmp_path / "runs"
     note = json.loads((found.folder / ARCHIVE).read_text(encoding="utf-8"))
-    assert note["split"] == {"seed": 0, "fractions": [0.4, 0.4, 0.2]}
+    assert note["split"] == {"seed": 0, "fractions": [0.4, 0.6, 0.0]}
     assert sum(found.counts().values()) == 40
 
 

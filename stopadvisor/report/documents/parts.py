@@ -133,6 +133,12 @@ class ExpectedFields(TypedDict):
     ]
     calibration_accuracy: NotRequired[Annotated[float, "Accuracy with stopping on them."]]
     calibration_full_accuracy: NotRequired[Annotated[float, "Accuracy of full thinking on them."]]
+    calibration_answer_saving_pct: NotRequired[
+        Annotated[
+            float,
+            "Only with `--on-stop answer`: tokens of the visible answer that are saved on them.",
+        ]
+    ]
     test_n: NotRequired[Annotated[int, "Test questions."]]
     test_total_saving_pct: NotRequired[Annotated[float, "Net saving."]]
     test_total_saving_ci95: NotRequired[

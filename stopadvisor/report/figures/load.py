@@ -23,6 +23,7 @@ from stopadvisor.report.figures.deploy import deploy_figures
 from stopadvisor.report.figures.examples import Texts
 from stopadvisor.report.figures.paper import paper_figures
 from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.imported import IMPORTED
 from stopadvisor.runs.ledger import CALIBRATION
 from stopadvisor.runs.sources import Source
 from stopadvisor.workload.questions import read_workload
@@ -85,6 +86,8 @@ def load(assessment: FitAssessment | PaperAssessment, document: Document) -> Rep
         remarks.append("Simulated probes have no texts: examples show no question.")
     elif texts is None:
         remarks.append("A published archive holds no texts: examples show no question or answer.")
+    elif source.manifest is not None and source.manifest["engine"]["engine"] == IMPORTED:
+        remarks.append("Imported probes bring no questions along: examples show answers alone.")
     elif not texts.questions:
         remarks.append("The workload file is gone, so that examples show no question.")
     return ReportData(document, calibration, figures, tuple(remarks))

@@ -231,7 +231,11 @@ def matched_risk_table(document: Document) -> Table:
             Column("accuracy", "accuracy", "share"),
             Column("think_saving_pct", "thinking saved", "%"),
             Column("total_saving_pct", "net saving", "%"),
-            *(() if basis == "test" else (Column("expected", "expected to be certified", "%"),)),
+            *(
+                ()
+                if basis == "test"
+                else (Column("expected_saving_pct", "expected to be certified", "%"),)
+            ),
         ),
         tuple(rows),
         "; ".join(verdicts) + "." if verdicts else "",

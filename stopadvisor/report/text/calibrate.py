@@ -118,9 +118,11 @@ def _on_stop(document: Document) -> list[tuple[str, str]]:
     if document.get("on_stop") != "answer":
         return []
     text = "thinking is closed and the model writes its visible answer"
-    saved = document["expected"].get("test_answer_saving_pct")
-    if saved is not None:
-        text += f"; {percent(saved)} of its tokens saved (test questions)"
+    for part in ("test", "calibration"):  # test questions, where there are any
+        saved = document["expected"].get(f"{part}_answer_saving_pct")
+        if saved is not None:
+            text += f"; {percent(saved)} of its tokens saved ({part} questions)"
+            break
     return [("on stop", text)]
 
 

@@ -117,8 +117,11 @@ def _positions(document: Document) -> str:
     if trigger["kind"] == "stride":
         first = every if trigger["first"] is None else trigger["first"]
         return f"every {every} thinking tokens, from {first} up to {trigger['cap']}"
+    spellings = plural(len(trigger["markers"]), "spelling")
+    if not trigger["markers"]:
+        spellings = "known from a recording by position alone, so that it cannot be served"
     text = (
-        f"markers ({plural(len(trigger['markers']), 'spelling')}), at least {trigger['min_gap']} "
+        f"markers ({spellings}), at least {trigger['min_gap']} "
         f"tokens after the last probe, at most {plural(trigger['max_probes'], 'time')}"
     )
     if trigger["max_markers"] is not None:

@@ -1,0 +1,90 @@
+"""What resampled fit questions say of candidates: which side saves more, and how much for sure.
+
+In each resample thresholds, schedules and families are chosen anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from stopadvisor.arrays import FloatArray
+from stopadvisor.assessment.sequences import FitData, ThresholdSequence
+from stopadvisor.stats.bootstrap import Interval, interval, resample_counts
+
+__all__ = ["compare", "saving_lower"]
+
+_RESAMPLES = 1000
+
+
+def compare(
+    fit: FitData,
+    learned: Sequence[ThresholdSequence],
+    scalar: Sequence[ThresholdSequence],
+    limit: float,
+) -> tuple[str, Interval | None]:
+    """Which side saves more at the risk that is allowed.
+
+    Parameters
+    ----------
+    limit : float
+        Most fit losses; below 0 nothing is feasible.
+
+    Returns
+    -------
+    tuple of str and Interval or None
+        The verdict, and the saving of learned minus scalar in percentage points, paired over
+        questions; None where a side has no candidate.
+    """
+    if not learned or not scalar:
+        return "inconclusive", None
+    counts, limits, full = _resamples(fit, limit)
+
+    def savings(side: Sequence[ThresholdSequence]) -> FloatArray:
+        costs = [each.costs_at(counts, each.resampled(counts, limits), full) for each in side]
+        return np.asarray(100 * (1 - np.min(costs, axis=0) / full))
+
+    # Where not one fit loss is allowed, a single question (the most confident loser) decides each
+    # threshold.  Resampling extremes understates their spread: at nominal 95 % equal families came
+    # out as different in up to 9 % of simulated data sets, at nominal 99 % in at most 4 %.
+    level = 0.95 if limit >= 1 else 0.99
+    spread = interval(savings(learned) - savings(scalar), level)
+    feasible = [any(each.index(limit) >= 0 for each in side) for side in (learned, scalar)]
+    if not all(feasible):
+        return "inconclusive", spread
+    if spread.low > 0:
+        return "learned better", spread
+    return ("scalar better" if spread.high < 0 else "comparable"), spread
+
+
+def saving_lower(fit: FitData, sequences: Sequence[ThresholdSequence], limit: float) -> float:
+    """One-sided 95 % lower limit (percent) of what the best of these sequences saves.
+
+    Chosen in a resample, measured on the questions outside of it: measured on those that chose,
+    the best of many candidates would look too good.
+    """
+    counts, limits, full = _resamples(fit, limit)
+    outside = (counts == 0).astype(np.float32)
+    full_blocks = np.bincount(fit.blocks, fit.full_cost, fit.n_blocks)
+    full_outside = outside.astype(np.float64) @ full_blocks
+    best = full.copy()
+    at = full_outside.copy()
+    for sequence in sequences:
+        index = sequence.resampled(counts, limits)
+        costs = sequence.costs_at(counts, index, full)
+        cheaper = costs < best
+        best = np.where(cheaper, costs, best)
+        if cheaper.any():
+            at = np.where(cheaper, sequence.costs_at(outside, index, full_outside), at)
+    return float(np.quantile(100 * (1 - at / np.maximum(full_outside, 1e-12)), 0.05))
+
+
+def _resamples(fit: FitData, limit: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Resampled blocks, most losses allowed in each resample, and cost of full thinking."""
+    rng = np.random.default_rng(fit.table.n_questions)
+    counts = resample_counts(fit.n_blocks, _RESAMPLES, rng=rng)
+    drawn = counts @ fit.block_sizes.astype(np.float32)  # questions in each resample
+    limits = limit / fit.table.n_questions * drawn if limit >= 0 else np.full(_RESAMPLES, -1.0)
+    full = counts.astype(np.float64) @ np.bincount(fit.blocks, fit.full_cost, fit.n_blocks)
+    return counts, limits, full
