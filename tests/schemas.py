@@ -25,6 +25,7 @@ from jsonschema import Draft202012Validator
 from stopadvisor.report.documents import parts
 from stopadvisor.report.documents.assess import AssessDocument
 from stopadvisor.report.documents.calibrate import CalibrateDocument
+from stopadvisor.report.documents.diff import DiffDocument
 from stopadvisor.report.documents.fields import alternatives, fields_of
 from stopadvisor.report.documents.import_probes import ImportDocument
 from stopadvisor.report.documents.inspect import InspectDocument
@@ -36,6 +37,7 @@ from stopadvisor.report.documents.program import (
     ErrorDocument,
     SchemaListDocument,
 )
+from stopadvisor.report.documents.promote import PromoteDocument
 from stopadvisor.report.documents.report import ReportDocument
 from stopadvisor.report.documents.run import RunDocument
 from stopadvisor.report.documents.simulate import SimulateDocument
@@ -64,6 +66,8 @@ DOCUMENTS: dict[str, type] = {
     "preflight": PreflightDocument,
     "import": ImportDocument,
     "inspect": InspectDocument,
+    "diff": DiffDocument,
+    "promote": PromoteDocument,
     "verify": VerifyDocument,
     "run": RunDocument,
     "profile-serving": ProfileServingDocument,

@@ -19,6 +19,7 @@ __all__ = [
     "FIXED",
     "LABELS",
     "LIKELY",
+    "PROVISIONAL",
     "Recommendation",
     "deciding_reason",
     "probability_words",
@@ -35,6 +36,8 @@ FIXED = "Fixed budget: "
 """How the reason begins that says how near a fixed budget comes."""
 LABELS = "Labels: "
 """How the reason begins that says what a certificate would take, where one is unlikely."""
+PROVISIONAL = "Certificate: provisional; "
+"""How the reason begins that says what calibration has yet to decide."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +177,7 @@ def recommend(
             "overrides it."
         )
     reasons.append(
-        f"Certificate: provisional; with {choice.n_calibration} calibration questions the chance "
+        f"{PROVISIONAL}with {choice.n_calibration} calibration questions the chance "
         f"to certify a saving at alpha = {settings.alpha:g} is "
         f"{probability_words(choice.probability)}. "
         "`stopadvisor calibrate` decides."

@@ -14,6 +14,7 @@ from typing import Any, Literal, TextIO
 
 import click
 
+from stopadvisor.assessment.assess import FitAssessment
 from stopadvisor.assessment.settings import alpha_meanings
 from stopadvisor.certification.certify import CertifyRequest, certify
 from stopadvisor.certification.certify_transfer import certify_transfer
@@ -21,6 +22,7 @@ from stopadvisor.certification.looks import show_fit
 from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, declare, emit, option, take
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
+from stopadvisor.cli.report import rewritten_report
 from stopadvisor.cli.settings import overrides, setting_options
 from stopadvisor.errors import CalibrationError, OutputError
 from stopadvisor.policy.frozen import load_policy
@@ -33,9 +35,9 @@ from stopadvisor.report.documents.calibrate import (
 )
 from stopadvisor.report.text.calibrate import show_calibration
 from stopadvisor.report.text.transfer import show_transfer
-from stopadvisor.report.words import advised_point, percent, share, shell_quote
+from stopadvisor.report.words import advised_point, percent, share
 from stopadvisor.runs.results import read_assessment
-from stopadvisor.runs.sources import REPORT, Source, newest_source, open_source
+from stopadvisor.runs.sources import Source, newest_source, open_source
 from stopadvisor.runs.storage import lock_directory
 
 __all__ = ["NOT_CERTIFIED", "CalibrateOptions", "command", "run"]
@@ -67,14 +69,13 @@ _certificate = option("Certificate")
     cls=Command,
     reads="A run directory or a raw.npz archive; settings that are not given come from "
     "its assessment.json.",
-    writes="The policy, as policy-aALPHA-DIGEST.joblib in the run directory or as --out, its "
-    "calibration beside it, and the look in the run's ledger.json. Without --out policy.joblib "
-    "and calibration.json become copies of them: of the last certified policy, or of that which "
-    "`promote` names.",
+    writes="The policy: policy-aALPHA-DIGEST.joblib in the run directory, or the file that is "
+    "named; its calibration beside it, and the look in the run's ledger.json. policy.joblib and "
+    "calibration.json there become copies of the last certified one and its calibration.",
     examples=[
         "stopadvisor calibrate --alpha 0.15",
         "stopadvisor calibrate runs/my-Qwen3-8B-1a2b3c4d --alpha 0.05 --conditional",
-        "stopadvisor calibrate runs/other-Qwen3-8B-5e6f7a8b --alpha 0.05 --from policy.joblib",
+        "stopadvisor calibrate runs/new-Qwen3-8B-5e6f7a8b --alpha 0.05 --from p.joblib",
     ],
     exit_codes=(0, 2, 3),
 )
@@ -172,15 +173,13 @@ def run(options: CalibrateOptions, out: TextIO, err: TextIO) -> int:
             progress.remark(f"calibrating {source.folder}, the run assessed last")
         _check_target(options.out or source.folder / f"policy.{options.format}")
         with lock_directory(source.folder):
-            document = _calibrate(source, options)
+            document, assessment = _calibrate(source, options)
         for remark in document["remarks"]:
             progress.remark(f"note: {remark}")
         # A report shows the calibration that lies in its folder.
-        if (source.folder / REPORT).exists() and document["promoted"] is not None:
-            progress.remark(
-                f"note: {REPORT} is from before this calibration; `stopadvisor report "
-                f"{shell_quote(source.folder)}` writes it again"
-            )
+        if document["promoted"] is not None:
+            for remark in rewritten_report(source.folder, open_source, assessment):
+                progress.remark(f"note: {remark}")
     emit(document, options.output, out, _show)
     return 0 if document["certified"] else NOT_CERTIFIED
 
@@ -193,8 +192,13 @@ def _check_target(target: Path) -> None:
         raise OutputError(f"cannot write the policy to {target}: there is no such folder")
 
 
-def _calibrate(source: Source, options: CalibrateOptions) -> CalibrateDocument:
-    """Certify, write the policy and, where it is to be used, its copy; return the document."""
+def _calibrate(
+    source: Source, options: CalibrateOptions
+) -> tuple[CalibrateDocument, FitAssessment | None]:
+    """Certify, write the policy and, where it is to be used, its copy.
+
+    Also returns what was assessed for it, where that is all of the fit questions.
+    """
     request, file = options.request, options.source_policy
     alpha = request.overrides.alpha
     if alpha is None:
@@ -209,8 +213,11 @@ def _calibrate(source: Source, options: CalibrateOptions) -> CalibrateDocument:
         use = content["kind"] == "stop" or not stands
         return Written(target, source.folder / f"policy.{options.format}" if use else None)
 
+    assessment: FitAssessment | None = None
     if file is None:
         own = certify(source, request)
+        if not request.fresh:
+            assessment = own.assessment
         content, written = own.content, places(own.content)
         document = calibration_document(own, written)
     else:
@@ -228,7 +235,7 @@ def _calibrate(source: Source, options: CalibrateOptions) -> CalibrateDocument:
     put(content, written.policy, document, format=options.format)
     if written.promoted is not None:
         promote(written.policy)
-    return document
+    return document, assessment
 
 
 def _which_alpha(source: Source, source_policy: Path | None) -> str:

@@ -66,6 +66,10 @@ COMMANDS = {
     "inspect": CommandEntry(
         "stopadvisor.cli.inspect", "Show what a frozen policy does and promises."
     ),
+    "diff": CommandEntry("stopadvisor.cli.diff", "Say what changed between two policies."),
+    "promote": CommandEntry(
+        "stopadvisor.cli.promote", "Make a policy the one in use; also the way back."
+    ),
     "verify": CommandEntry(
         "stopadvisor.cli.verify", "Check a frozen policy on fresh labelled probes."
     ),

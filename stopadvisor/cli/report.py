@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,19 +21,19 @@ from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.cli.options import OUTPUT, PATH, OutputOptions, declare, emit, take
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.errors import OutputError, ProbeError
+from stopadvisor.errors import OutputError, ProbeError, StopAdvisorError
 from stopadvisor.paper.assess import PaperAssessment, assess_paper
 from stopadvisor.report.documents.assess import assessment_document
 from stopadvisor.report.documents.report import report_document
 from stopadvisor.report.figures.load import agrees
-from stopadvisor.report.html.page import write_report
+from stopadvisor.report.html.page import WrittenPage, write_report
 from stopadvisor.report.text.written import show_report_file
 from stopadvisor.report.words import shell_quote
 from stopadvisor.runs.access import is_opened
 from stopadvisor.runs.results import read_assessment
-from stopadvisor.runs.sources import ASSESSMENT, Source, newest_source, open_source
+from stopadvisor.runs.sources import ASSESSMENT, REPORT, Source, newest_source, open_source
 
-__all__ = ["ReportOptions", "command", "run"]
+__all__ = ["ReportOptions", "command", "rewritten_report", "run"]
 
 _CHECKED = ("split", "profile", "matched_risk", "serving")
 """Parts of the assessment that have to come out again."""
@@ -68,8 +68,7 @@ def command(path: Path | None, out: Path | None, **params: Any) -> int:
     """Write the results of RUN as one page that opens anywhere, with pictures and tables.
 
     Without RUN: the run assessed last.  The page is one file that loads nothing from anywhere.
-    `assess` writes it too; write it again after `calibrate`, to have the certificate on it.  Needs
-    the extra `report`.
+    `assess` writes it too, and `calibrate` writes it again where it is.  Needs the extra `report`.
     """
     return run(ReportOptions(path, out, take(OutputOptions, params)), sys.stdout, sys.stderr)
 
@@ -80,15 +79,7 @@ def run(options: ReportOptions, out: TextIO, err: TextIO) -> int:
         raise OutputError(f"cannot write the report to {options.out}: it is a folder")
     source = newest_source() if options.path is None else open_source(options.path)
     document = _assessed(source)
-    assessment = _assess_again(source, document)
-    fresh = json.loads(json.dumps(assessment_document(assessment)))
-    parts = {name: fresh[name] for name in _CHECKED}
-    if not agrees(document, parts):
-        raise ProbeError(
-            f"{source.folder / ASSESSMENT}: the probes now give other figures than it holds; run "
-            f"`stopadvisor assess {shell_quote(source.folder)}` again"
-        )
-    written = write_report(assessment, document, options.out)
+    written = _write(source, document, options.out)
     with progress_on(err, quiet=options.output.quiet) as progress:
         if options.path is None:
             progress.remark(f"reporting on {source.folder}, the run assessed last")
@@ -100,6 +91,59 @@ def run(options: ReportOptions, out: TextIO, err: TextIO) -> int:
     )
     emit(result, options.output, out, show_report_file)
     return 0
+
+
+def rewritten_report(
+    folder: Path, open_run: Callable[[Path], Source], assessment: FitAssessment | None = None
+) -> list[str]:
+    """Write a run's page again, if it has one, after what it shows has changed.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the run.
+    open_run : callable
+        Opens it, where there is a page.
+    assessment : FitAssessment, optional
+        Made a moment ago; taken where it is by the settings of ``assessment.json``.
+
+    Returns
+    -------
+    list of str
+        One remark on what became of the page; none where there is none.
+    """
+    page = folder / REPORT
+    if not page.exists():
+        return []
+    try:
+        source = open_run(folder)
+        document = _assessed(source)
+        settings = SettingsOverrides().settings(document)
+        fits = assessment is not None and assessment.choice.settings == settings
+        _write(source, document, None, assessment if fits else None)
+    except StopAdvisorError as error:
+        return [
+            f"{page} is from before, and could not be written again: {error}; "
+            f"`stopadvisor report {shell_quote(folder)}` does so later"
+        ]
+    return [f"wrote {page} again"]
+
+
+def _write(
+    source: Source,
+    document: dict[str, Any],
+    out: Path | None,
+    assessment: FitAssessment | PaperAssessment | None = None,
+) -> WrittenPage:
+    assessment = assessment or _assess_again(source, document)
+    fresh = json.loads(json.dumps(assessment_document(assessment)))
+    parts = {name: fresh[name] for name in _CHECKED}
+    if not agrees(document, parts):
+        raise ProbeError(
+            f"{source.folder / ASSESSMENT}: the probes now give other figures than it holds; run "
+            f"`stopadvisor assess {shell_quote(source.folder)}` again"
+        )
+    return write_report(assessment, document, out)
 
 
 def _assessed(source: Source) -> dict[str, Any]:

@@ -75,15 +75,31 @@ def test_after_calibrate_the_certificate_is_on_the_page(run: Path, call: Call) -
     assert call(run)[0] == 0
     code, _, err = call(run, *CERTIFY, command="calibrate")
     assert code == 0
-    assert f"from before this calibration; `stopadvisor report {run}` writes it again" in err
+    assert f"wrote {run / 'report.html'} again" in err
+    page = (run / "report.html").read_bytes()
+    text = page.decode()
+    assert "Certified" in text
+    assert "provisional" not in text.lower()
     code, out, _ = call(run, "--json")
     assert code == 0
     assert json.loads(out)["certified"] is True
-    assert "Certified" in (run / "report.html").read_text(encoding="utf-8")
+    assert (run / "report.html").read_bytes() == page
     elsewhere = run.parent / "elsewhere.joblib"  # no page of this run will show it
     code, _, err = call(run, *CERTIFY, "--out", elsewhere, command="calibrate")
     assert code == 0
-    assert "from before this calibration" not in err
+    assert "report.html" not in err
+    assert (run / "report.html").read_bytes() == page
+
+
+@pytest.mark.slow
+def test_a_page_that_cannot_be_written_again_is_said_to_be_stale(
+    run: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert call(run)[0] == 0
+    monkeypatch.setattr(page, "missing_packages", lambda: ("matplotlib", "jinja2"))
+    code, _, err = call(run, *CERTIFY, command="calibrate")
+    assert code == 0
+    assert "is from before, and could not be written again" in err
 
 
 # --- assess writes it too -------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from stopadvisor.report.figures.data import QuestionExample
 from stopadvisor.report.figures.load import ReportData, load
 from stopadvisor.report.html import captions
 from stopadvisor.report.html.captions import Caption
-from stopadvisor.report.html.summary import summarise
+from stopadvisor.report.html.summary import reasons, summarise
 from stopadvisor.report.words import kind_points, percent, share
 from stopadvisor.runs.archives import SIMULATED
 from stopadvisor.runs.sources import REPORT
@@ -123,6 +123,7 @@ def render(data: ReportData) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("page.html").render(
         summary=summarise(document, data.calibration),
+        reasons=reasons(document, data.calibration),
         document=document,
         origin=_origin(document),
         provenance=_provenance(document),

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from stopadvisor.assessment.recommendation import probability_words
+from stopadvisor.assessment.recommendation import PROVISIONAL, probability_words
 from stopadvisor.report.words import (
     advised_otherwise,
     advised_point,
@@ -20,7 +20,7 @@ from stopadvisor.report.words import (
 )
 from stopadvisor.rules.families import rule_name
 
-__all__ = ["Card", "Summary", "summarise"]
+__all__ = ["Card", "Summary", "reasons", "summarise"]
 
 Document = Mapping[str, Any]
 Tone = Literal["good", "open", "plain"]
@@ -66,6 +66,18 @@ def summarise(document: Document, calibration: Document | None) -> Summary:
     if calibration is not None:
         return _calibrated(document, calibration)
     return _paper(document) if document["protocol"] == "paper" else _assessed(document)
+
+
+def reasons(document: Document, calibration: Document | None) -> list[str]:
+    """The reasons of the advice; what calibration has decided since is not provisional."""
+    found: list[str] = []
+    for text in document["recommendation"]["reasons"]:
+        if calibration is not None and text.startswith(PROVISIONAL):
+            text = "Certificate: none; calibration certified no rule that saves anything."
+            if calibration["certified"]:
+                text = f"Certificate: {calibration['certificate']['claim']}"
+        found.append(text)
+    return found
 
 
 def _headline(family: str | None, where: str | None) -> str:

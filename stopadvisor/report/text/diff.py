@@ -1,0 +1,34 @@
+"""What `diff` prints: what changed between two policies.
+
+Formats the document and computes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from stopadvisor.report.documents.diff import DiffDocument
+from stopadvisor.report.text.screen import Screen
+from stopadvisor.report.words import plural
+
+__all__ = ["show_diff"]
+
+
+def show_diff(document: DiffDocument, out: TextIO) -> None:
+    """Print the changes, one a line where they fit."""
+    screen = Screen(out)
+    changes = document["changes"]
+    if document["same"]:
+        screen.headline("The same policy.", "good")
+    elif not changes:
+        screen.headline("Two calibrations of the same rule: nothing differs in what it does.")
+    else:
+        stops = ", both stop at the same places" if document["same_stops"] else ""
+        screen.headline(f"{plural(len(changes), 'difference')}{stops}.")
+    screen.facts(
+        (name, f"{side['policy']} ({side['digest'][:8]}, {side['created'][:10]})")
+        for name, side in (("A", document["a"]), ("B", document["b"]))
+    )
+    if changes:
+        screen.title("A -> B")
+        screen.facts((row["what"], f"{row['before']} -> {row['after']}") for row in changes)

@@ -1,0 +1,174 @@
+"""`promote` and `diff`: which policy is in use, the way back, and what changed in words."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
+from stopadvisor.policy.shelf import calibration_of, current_policy, newest_policy, own_name
+from stopadvisor.policy.values import to_plain
+from tests.material import CERTIFY, Call, caller
+
+RUN = Path("runs/sums")
+FAST = ["--families", "confidence"]
+
+
+@pytest.fixture(scope="module")
+def two_policies(probed_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with two certified policies, the one of alpha = 0.3 in use."""
+    from stopadvisor.cli.main import main
+
+    root = tmp_path_factory.mktemp("promote")
+    shutil.copytree(probed_run, root / RUN)
+    words = ["calibrate", str(root / RUN), *FAST, *CERTIFY, "--quiet"]
+    assert main([*words, "--later-alpha", "0.3"]) == 0
+    assert main([*words, "--alpha", "0.3"]) == 0
+    return root
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path,
+    two_policies: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Call:
+    """Call a command in a folder with that run."""
+    shutil.copytree(two_policies, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    return caller(capsys)
+
+
+def policy_of(alpha: str) -> Path:
+    (found,) = RUN.glob(f"policy-a{alpha}-????????.joblib")
+    return found
+
+
+def answer(call: Call, *words: str | Path) -> dict[str, Any]:
+    code, out, err = call(*words, "--json")
+    assert code == 0, out + err
+    document: dict[str, Any] = json.loads(out)
+    return document
+
+
+def test_names_carry_alpha() -> None:
+    assert own_name(0.05, "1a2b3c4d" * 8) == "policy-a05-1a2b3c4d"
+    assert own_name(0.1, "1a2b3c4d" * 8) == "policy-a10-1a2b3c4d"
+    assert own_name(0.025, "1a2b3c4d" * 8) == "policy-a025-1a2b3c4d"
+    assert own_name(0.001, "1a2b3c4d" * 8) == "policy-a001-1a2b3c4d"
+
+
+def test_promote_is_the_way_there_and_back(call: Call) -> None:
+    bold, careful = policy_of("30"), policy_of("15")
+    assert (RUN / "policy.joblib").read_bytes() == bold.read_bytes()
+    found = answer(call, "promote", careful)
+    assert (found["alpha"], found["kind"]) == (0.15, "stop")
+    assert found["current"] == "runs/sums/policy.joblib"
+    assert found["previous_policy"] == str(bold)
+    assert (RUN / "policy.joblib").read_bytes() == careful.read_bytes()
+    assert (RUN / "calibration.json").read_bytes() == calibration_of(careful).read_bytes()
+    code, out, _ = call("promote", found["previous_policy"])
+    assert code == 0
+    assert f"next    stopadvisor promote {careful}" in out
+    assert (RUN / "policy.joblib").read_bytes() == bold.read_bytes()
+    assert json.loads((RUN / "calibration.json").read_bytes())["alpha"] == 0.3
+
+
+def test_the_run_is_calibrated_on_after_a_promotion(call: Call) -> None:
+    answer(call, "promote", policy_of("15"))
+    found = answer(call, "calibrate", RUN, *FAST, *CERTIFY)
+    assert (found["alpha"], found["look"]["number"]) == (0.15, 1)
+
+
+def test_a_policy_of_before_keeps_a_file_of_its_own(call: Call) -> None:
+    """Earlier versions wrote ``policy.joblib`` and nothing beside it."""
+    bold, careful = policy_of("30"), policy_of("15")
+    bold.unlink()
+    calibration_of(bold).unlink()
+    before = (RUN / "policy.joblib").read_bytes()
+    found = answer(call, "promote", careful)
+    assert found["previous_policy"] == str(bold)
+    assert bold.read_bytes() == before
+    assert json.loads(calibration_of(bold).read_bytes())["alpha"] == 0.3
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("policy.joblib", "is the policy in use already; name one of policy-a15-"),
+        ("nothing.joblib", "no such policy file"),
+        ("foreign.joblib", "its calibration is not beside it"),
+    ],
+)
+def test_what_cannot_be_promoted_is_one_line_and_changes_nothing(
+    call: Call, name: str, said: str
+) -> None:
+    shutil.copy(policy_of("15"), RUN / "foreign.joblib")
+    before = (RUN / "policy.joblib").read_bytes()
+    code, out, err = call("promote", RUN / name)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert len(err.splitlines()) == 1
+    assert (RUN / "policy.joblib").read_bytes() == before
+
+
+def test_the_policy_in_use_is_that_of_the_calibration(call: Call) -> None:
+    assert current_policy(RUN) == RUN / "policy.joblib"
+    assert newest_policy() == RUN / "policy.joblib"
+    found = answer(call, "calibrate", RUN, *FAST, *CERTIFY, "--alpha", "0.3", "--format", "json")
+    assert found["promoted"] == "runs/sums/policy.json"
+    assert newest_policy() == RUN / "policy.json"
+
+
+# --- diff -----------------------------------------------------------------------------------------
+
+
+def test_diff_says_in_words_what_changed(call: Call) -> None:
+    found = answer(call, "diff", policy_of("15"), policy_of("30"))
+    assert (found["same"], found["same_stops"]) == (False, False)
+    changes = {row["what"]: row for row in found["changes"]}
+    assert changes["promise"]["before"].startswith("at most 15.0% of all questions lost")
+    assert changes["promise"]["after"].startswith("at most 30.0% of all questions lost")
+    assert {"threshold", "saving", "accuracy"} <= changes.keys()
+    assert not {"rule", "language model", "prompts", "sampling", "caps"} & changes.keys()
+    code, out, _ = call("diff", policy_of("15"), policy_of("30"))
+    assert code == 0
+    assert "-> at most 30.0% of all questions lost" in " ".join(out.split())
+
+
+def test_diff_of_a_copy_finds_nothing(call: Call) -> None:
+    found = answer(call, "diff", RUN / "policy.joblib", policy_of("30"))
+    assert (found["same"], found["changes"]) == (True, [])
+    assert "The same policy." in call("diff", RUN / "policy.joblib", policy_of("30"))[1]
+
+
+def test_diff_names_model_prompts_and_caps(call: Call) -> None:
+    content = to_plain(load_policy(policy_of("15")).content)
+    content["model"]["revision"] = "another"
+    content["probe"]["cue"]["text"] = "Hence:"
+    content["max_think"] += 1
+    content["sampling"]["seed"] = 5
+    save_policy(build_policy(content), "other.joblib")
+    found = answer(call, "diff", policy_of("15"), "other.joblib")
+    changes = {row["what"]: row["after"] for row in found["changes"]}
+    assert changes["language model"] == "revision 'another'"
+    assert "Hence:" in changes["prompts"]
+    assert changes["sampling"] == "seed 5"
+    assert changes["caps"].startswith("thinking 257,")
+    assert found["same_stops"] is True
+
+
+def test_diff_with_a_policy_that_never_stops(call: Call) -> None:
+    full = Path("full.joblib")
+    call("calibrate", RUN, *FAST, *CERTIFY, "--alpha", "0.0001", "--out", full)
+    found = answer(call, "diff", policy_of("15"), full)
+    changes = {row["what"]: row["after"] for row in found["changes"]}
+    assert changes["rule"] == "full thinking: it never stops"
+    assert changes["promise"] == "none"
+    assert changes["probes"] == "nowhere"
