@@ -12,8 +12,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from stopadvisor.assessment.sequences import (
+    FREE_FEATURES,
     FULL_FEATURES,
     SHORT_FEATURES,
+    FeatureSet,
     FitData,
     ThresholdSequence,
     score_learned,
@@ -38,6 +40,9 @@ _STRIDES = 3
 _MOST_PROBES = 128
 """On a grid; where one has more positions, every second one, or fourth: probes so near to each
 other cost more than they save."""
+_FEW_POSITIONS = 16
+"""Of a grid.  With so few it matters whether a stride begins with the first or ends with the last,
+and each stands for another stretch of the thinking."""
 _GAPS = (64, 128, 256)
 """Thinking tokens between two probes at markers, at least."""
 _LATE_QUANTILE = 0.05
@@ -94,6 +99,8 @@ def grid_schedules(table: GradedTable, stop_at: int | None = None) -> tuple[Grid
     for stride in (base << k for k in range(_STRIDES)):
         every = inner[stride - 1 :: stride]
         starts = [every, [p for p in every if p >= late]]
+        if len(shared) <= _FEW_POSITIONS:
+            starts.append(inner[::-1][::stride][::-1])
         if 0 in shared:
             starts.insert(0, [0, *every])
         for positions in starts:
@@ -138,13 +145,14 @@ def candidates(fit: FitData, families: Sequence[str]) -> Iterator[ThresholdSeque
     stop_at = last_resort(table)
     on_grid = grid_schedules(table, stop_at)
     scalars = [family for family in families if family in STOP_SCALARS and family != "deer"]
+    more = FREE_FEATURES if len(shared) <= _FEW_POSITIONS else FULL_FEATURES
     late = {s for s in on_grid if _starts_late(s, on_grid)}
     for schedule in on_grid:
         known = [f for f in scalars if schedule not in late or f not in _FROM_THE_START]
-        yield from _measured(fit, families, known, schedule)
+        yield from _measured(fit, families, known, schedule, more)
     at_markers = [f for f in families if f in ("deer", "agreement-scaled")]
     for marker_schedule in marker_schedules(table, stop_at):
-        yield from _measured(fit, families, at_markers, marker_schedule)
+        yield from _measured(fit, families, at_markers, marker_schedule, FULL_FEATURES)
 
 
 def _starts_late(schedule: GridSchedule, others: Sequence[GridSchedule]) -> bool:
@@ -156,14 +164,18 @@ def _starts_late(schedule: GridSchedule, others: Sequence[GridSchedule]) -> bool
 
 
 def _measured(
-    fit: FitData, families: Sequence[str], scalars: Sequence[str], schedule: Schedule
+    fit: FitData,
+    families: Sequence[str],
+    scalars: Sequence[str],
+    schedule: Schedule,
+    more: FeatureSet,
 ) -> Iterator[ThresholdSequence]:
     rules = [score_scalar(fit, family, schedule) for family in scalars]
     rules += [
         score_learned(fit, family, schedule, features)
         for family in ("learned", "learned-keeps")
         if family in families
-        for features in (SHORT_FEATURES, FULL_FEATURES)
+        for features in (SHORT_FEATURES, more)
     ]
     yield from (sequence_of(fit, rule) for rule in rules if rule is not None)
 

@@ -22,6 +22,9 @@ __all__ = ["Imitation", "SequenceTest"]
 _DRAWS = 200
 _LIMITS = (2 / 3, 1.0, 4 / 3, 3 / 2, 2.0, 5 / 2)
 """Times the losses that the test allows."""
+_FEW_LOSSES = 16
+"""Up to so many allowed losses, a few unlucky questions decide; beyond, limits lie closer together,
+as the deviation of a count does beside the count."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,8 @@ class Imitation:
         costs = np.append(np.minimum(sequence.costs, self.full_cost), self.full_cost)
         found = []
         for factor in limits:
-            limit = np.where(most < 0, -1.0, np.round(factor * most) + 0.5)[:, None]
+            away = (factor - 1) * np.sqrt(np.maximum(most, 0) * np.clip(most, 0, _FEW_LOSSES))
+            limit = np.where(most < 0, -1.0, np.round(most + away) + 0.5)[:, None]
             if test.multiplicity == "fixed-sequence":
                 over = losses > limit
                 last = np.where(over.any(axis=1), over.argmax(axis=1), n_thresholds) - 1

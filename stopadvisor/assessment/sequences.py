@@ -28,6 +28,7 @@ from stopadvisor.rules.scores import LinearModel, fit_logistic, scalar_scores
 from stopadvisor.stats.bounds import StopCurve
 
 __all__ = [
+    "FREE_FEATURES",
     "FULL_FEATURES",
     "MOST_THRESHOLDS",
     "SHORT_FEATURES",
@@ -62,6 +63,9 @@ SHORT_FEATURES = FeatureSet(("log_position", "log_run"), 1.0)
 FULL_FEATURES = FeatureSet(
     ("log_position", "log_run", "vote_fraction", "log_votes", "marker_density"), 30.0
 )
+"""More features, held back for long series of probes, in which they say much the same."""
+FREE_FEATURES = FeatureSet((*FULL_FEATURES.names, "position", "previous_match"), 1.0)
+"""For few probes a trace, each of which stands for another stretch of the thinking."""
 
 
 @dataclass(frozen=True)
@@ -271,6 +275,8 @@ def score_learned(
     names = list(features.names)
     if _known(view, view.mean_logprob, rows):
         names.append("answer_log_odds")
+        if features is FREE_FEATURES:
+            names.append("answer_logprob")
     if features is not SHORT_FEATURES and _known(view, view.mean_entropy, rows):
         names.append("answer_entropy")
     labels = view.stop_correct
