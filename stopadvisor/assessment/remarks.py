@@ -16,6 +16,8 @@ __all__ = ["remarks_on_promise", "remarks_on_sample"]
 def remarks_on_sample(assessment: Assessment) -> list[str]:
     """What the reader should know of the questions and traces."""
     found = [SIMULATED_PROBES] if assessment.source.simulated else []
+    if assessment.source.torn is not None:
+        found.append(assessment.source.torn)
     of = "all questions" if assessment.basis == "all" else "fit questions"
     if assessment.truncated_share > TRUNCATED_WARN:
         found.append(

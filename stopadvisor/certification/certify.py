@@ -231,6 +231,8 @@ def _remarks(
             "before serving it"
         )
     found += on_looks
+    if assessment.source.torn is not None:
+        found.append(assessment.source.torn)
     if assessment.source.is_archive:
         found.append(
             "the archive holds no natural answers: the full reference is last-checkpoint, and "

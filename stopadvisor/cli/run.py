@@ -28,6 +28,7 @@ from stopadvisor.cli.progress import progress_on
 from stopadvisor.errors import ModelError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import THINKING_MODES
+from stopadvisor.policy.shelf import newest_policy
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.report.documents.run import run_document
 from stopadvisor.report.text.run import show_summary
@@ -45,6 +46,8 @@ class RunOptions:
     model: ModelOptions = field(default_factory=lambda: ModelOptions(model=None))
     """Its name: None for the one that the policy gives."""
     output: OutputOptions = field(default_factory=OutputOptions)
+    is_newest: bool = False
+    """The policy was not named, so that it has to be said which it is."""
 
 
 @click.command(
@@ -55,13 +58,13 @@ class RunOptions:
     writes="The answers, JSONL, a line as each question ends: --out, else a file under "
     "runs/ named for workload and policy.",
     examples=[
+        "stopadvisor run my.jsonl",
         "stopadvisor run policy.joblib questions.jsonl --model samples/tiny-reasoner",
         "stopadvisor run policy.joblib my.jsonl --compare-full --limit 100",
     ],
     exit_codes=(0, 1, 2, 130),
 )
-@click.argument("policy", metavar="POLICY", type=PATH)
-@click.argument("workload", metavar="WORKLOAD", type=PATH)
+@click.argument("files", metavar="[POLICY] WORKLOAD", nargs=-1, required=True, type=PATH)
 @model_options(None, "as the policy names it")
 @click.option(
     "--out",
@@ -105,22 +108,30 @@ class RunOptions:
     help="At a server: resume thinking after each probe, or let it stream on while one runs.",
 )
 @declare(*SERVER, *OUTPUT)
-def command(policy: Path, workload: Path, **params: Any) -> int:
+def command(files: tuple[Path, ...], **params: Any) -> int:
     """Answer the questions of WORKLOAD (JSONL, no gold needed), stopping as POLICY says.
 
-    Prompt, sampling, caps and cue are the policy's.  Continues where an earlier call stopped.
+    Without POLICY: the policy in use of the run that was calibrated last.  Prompt, sampling, caps
+    and cue are the policy's.  Continues where an earlier call stopped.
     """
+    if len(files) > 2:
+        raise click.UsageError(f"expected [POLICY] WORKLOAD, got {len(files)} files")
+    *named, workload = files
     check_engine_options(params)
     model, output = take(ModelOptions, params), take(OutputOptions, params)
     if not model.at_server and params["serving"] is not None:
         raise click.UsageError(f"--serving belongs to --engine openai, got --engine {model.engine}")
+    policy = named[0] if named else newest_policy()
     settings = AnswerSettings(policy, workload, **params)
-    return run(RunOptions(settings, model, output), sys.stdout, sys.stderr)
+    options = RunOptions(settings, model, output, is_newest=not named)
+    return run(options, sys.stdout, sys.stderr)
 
 
 def run(options: RunOptions, out: TextIO, err: TextIO) -> int:
     """Answer and sum up."""
     with progress_on(err, quiet=options.output.quiet) as progress:
+        if options.is_newest:
+            progress.remark(f"following {options.settings.policy}, the policy written last")
         model = replace(options.model, remark=progress.remark)
         found = answer_workload(options.settings, partial(_open, model), progress)
     emit(run_document(found), options.output, out, show_summary)

@@ -18,10 +18,11 @@ from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.settings import setting_options
 from stopadvisor.policy.frozen import load_policy
+from stopadvisor.policy.shelf import newest_policy
 from stopadvisor.report.documents.verify import verification_document
 from stopadvisor.report.text.verify import show_verification
 from stopadvisor.rules.costs import Weights
-from stopadvisor.runs.sources import open_source
+from stopadvisor.runs.sources import newest_run, open_source
 
 __all__ = ["CONTRADICTED", "VerifyOptions", "command", "run"]
 
@@ -33,9 +34,10 @@ CONTRADICTED = 4
 class VerifyOptions:
     """Which policy, against which probes."""
 
-    policy: Path
-    probes: Path
-    """Run directory or archive."""
+    policy: Path | None = None
+    """None for the policy in use that was written last."""
+    probes: Path | None = None
+    """Run directory or archive; None for the run probed last."""
     request: CheckRequest = field(default_factory=CheckRequest)
     output: OutputOptions = field(default_factory=OutputOptions)
 
@@ -48,13 +50,13 @@ class VerifyOptions:
     writes="In the run's ledger.json: the policy that was checked, and a look where "
     "calibration questions are shown.",
     examples=[
+        "stopadvisor verify",
         "stopadvisor verify policy.joblib runs/fresh-Qwen3-8B-1a2b3c4d",
         "stopadvisor verify policy.joblib runs/my-Qwen3-8B-5e6f7a8b --test-only",
     ],
     exit_codes=(0, 2, 4),
 )
-@click.argument("policy", metavar="POLICY", type=PATH)
-@click.argument("probes", metavar="RUN|RAW.NPZ", type=PATH)
+@click.argument("files", metavar="[POLICY] [RUN|RAW.NPZ]", nargs=-1, type=PATH)
 @setting_options(("serving", "cache-block", "price"), otherwise="the policy's")
 @click.option(
     "--transfer",
@@ -72,28 +74,43 @@ class VerifyOptions:
     help="Policies you plan to hold against these questions; they share delta.",
 )
 @declare(*OUTPUT)
-def command(policy: Path, probes: Path, price: Weights | None, **params: Any) -> int:
+def command(files: tuple[Path, ...], price: Weights | None, **params: Any) -> int:
     """Check POLICY on fresh labelled probes in RUN.
 
-    Questions that fitted or calibrated the policy are left out and counted.  Ends with exit code 4
-    if the probes contradict the certificate.  Of several policies on the same questions the best
-    one may be best by luck: --policies with the first lets them share delta.
+    Without POLICY: the policy in use of the run that was calibrated last; without RUN: the run
+    probed last.  Questions that fitted or calibrated the policy are left out and counted.  Ends
+    with exit code 4 if the probes contradict the certificate.  Of several policies on the same
+    questions the best one may be best by luck: --policies with the first lets them share delta.
     """
     request = take(CheckRequest, params, weights=price)
+    policy, probes = _named(files)
     options = VerifyOptions(policy, probes, request, take(OutputOptions, params))
     return run(options, sys.stdout, sys.stderr)
 
 
+def _named(files: tuple[Path, ...]) -> tuple[Path | None, Path | None]:
+    """Policy and probes, as far as they are named: one file alone is told by what it is."""
+    if len(files) > 2:
+        raise click.UsageError(f"expected [POLICY] [RUN|RAW.NPZ], got {len(files)} files")
+    if len(files) == 2:
+        return files
+    if not files:
+        return None, None
+    (file,) = files
+    return (None, file) if file.is_dir() or file.suffix == ".npz" else (file, None)
+
+
 def run(options: VerifyOptions, out: TextIO, err: TextIO) -> int:
     """Verify and report."""
-    policy = load_policy(options.policy)
-    source = open_source(options.probes)
+    file, probes = options.policy or newest_policy(), options.probes or newest_run()
+    policy = load_policy(file)
+    source = open_source(probes)
     with progress_on(err, quiet=options.output.quiet) as progress:
-        checked = check_policy(policy, str(options.policy), source, options.request)
+        if options.policy is None or options.probes is None:
+            progress.remark(f"holding {file} against {probes}")
+        checked = check_policy(policy, str(file), source, options.request)
         for remark in checked.remarks:
             progress.remark(f"note: {remark}")
-    document = verification_document(
-        checked, policy, options.request, policy_path=options.policy, run=options.probes
-    )
+    document = verification_document(checked, policy, options.request, policy_path=file, run=probes)
     emit(document, options.output, out, show_verification)
     return CONTRADICTED if checked.verification.verdict == "contradicted" else 0

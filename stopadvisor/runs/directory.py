@@ -135,6 +135,19 @@ class RunDirectory:
 
     # --- probes.jsonl ---
 
+    def torn(self) -> str | None:
+        """What to tell of a half-written last line, as a kill leaves it; None where all is whole.
+
+        Its question counts as not asked, and is asked again when probing goes on.
+        """
+        whole, tail = self._read()
+        if not tail or _is_object(tail):
+            return None
+        return (
+            f"{self.probes_path}: line {len(whole) + 1} is half-written and does not count; the "
+            "same `probe` again asks its question anew"
+        )
+
     def records(self) -> list[ProbeRecord]:
         """Every finished question, in the order of the file.
 

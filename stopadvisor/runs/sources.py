@@ -20,10 +20,19 @@ from stopadvisor.errors import OutputError, ProbeError
 from stopadvisor.probes.outcomes import FitQuestions, Outcomes, SealedQuestions
 from stopadvisor.runs.archives import SIMULATED, is_simulated, read_archive
 from stopadvisor.runs.chain import ARCHIVE
-from stopadvisor.runs.directory import MANIFEST, RunDirectory, write_json_atomically
+from stopadvisor.runs.directory import MANIFEST, PROBES, RunDirectory, write_json_atomically
 from stopadvisor.workload.questions import PARTS, assign_parts, default_split
 
-__all__ = ["ARCHIVE", "ASSESSMENT", "REPORT", "Part", "Source", "newest_source", "open_source"]
+__all__ = [
+    "ARCHIVE",
+    "ASSESSMENT",
+    "REPORT",
+    "Part",
+    "Source",
+    "newest_run",
+    "newest_source",
+    "open_source",
+]
 
 ASSESSMENT = "assessment.json"
 REPORT = "report.html"
@@ -58,6 +67,8 @@ class Source:
     workload_sha256: str
     simulated: bool = False
     """Whether `simulate` made the probes, without a model."""
+    torn: str | None = None
+    """What to tell of a half-written last line of the probes; None where all lines are whole."""
 
     @overload
     def part(self, name: Literal["fit"]) -> FitQuestions: ...
@@ -203,6 +214,22 @@ def newest_source(root: Path = Path("runs")) -> Source:
     return open_source(found[-1].parent, root=root)
 
 
+def newest_run(root: Path = Path("runs")) -> Path:
+    """The folder under `root` that was probed last.
+
+    Raises
+    ------
+    ProbeError
+        There is none.
+    """
+    found = [file for name in (PROBES, ARCHIVE) for file in root.glob(f"*/{name}")]
+    if not found:
+        raise ProbeError(
+            f"no run under {root}/: run `stopadvisor probe WORKLOAD` first, or name a run directory"
+        )
+    return max(found, key=lambda file: (file.stat().st_mtime_ns, str(file))).parent
+
+
 def _of_run(run: RunDirectory) -> Source:
     table = run.table()
     split = run.manifest["split"]
@@ -216,6 +243,7 @@ def _of_run(run: RunDirectory) -> Source:
         run.manifest,
         run.manifest["workload"]["sha256"],
         run.manifest["engine"].get("engine") == SIMULATED,
+        run.torn(),
     )
 
 

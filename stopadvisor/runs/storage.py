@@ -128,6 +128,8 @@ def encode(text: str) -> bytes:
 def lock_directory(path: Path) -> Iterator[None]:
     """Make the folder if need be and hold it alone for writing; released even by a kill.
 
+    A folder that was made here, and in which a failure left nothing, is taken away again.
+
     Raises
     ------
     ProbeError
@@ -135,6 +137,7 @@ def lock_directory(path: Path) -> Iterator[None]:
     OutputError
         The folder cannot be made or written.
     """
+    is_new = not path.exists()
     try:
         path.mkdir(parents=True, exist_ok=True)
         lock = path / ".lock"
@@ -156,4 +159,10 @@ def lock_directory(path: Path) -> Iterator[None]:
             ) from error
         except OSError as error:
             raise OutputError(f"cannot lock {path}: {error.strerror or error}") from error
-        yield
+        try:
+            yield
+        except BaseException:
+            if is_new and [found.name for found in path.iterdir()] == [lock.name]:
+                lock.unlink()
+                path.rmdir()
+            raise

@@ -12,7 +12,7 @@ import pytest
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.shelf import calibration_of
 from stopadvisor.runs.ledger import Ledger, read_ledger
-from tests.material import CERTIFY, Call, caller, edit_records
+from tests.material import CERTIFY, Call, caller, edit_records, make_run
 
 RUN = Path("runs/sums")
 FAST = ["--families", "entropy,confidence"]
@@ -50,6 +50,12 @@ def unsolve(row: dict[str, Any], part: str) -> None:
     row["natural_correct"] = int(row["key"][:4], 16) % 4 == 0
     for checkpoint in row["checkpoints"]:
         checkpoint["correct"] = row["natural_correct"] and checkpoint["budget"] > 40
+
+
+def of_another_model(row: dict[str, Any], part: str) -> None:
+    """For `edit_records`: the same questions, but other probes."""
+    for checkpoint in row["checkpoints"]:
+        checkpoint["mean_logprob"] -= 0.125
 
 
 # --- The advice and the file agree ----------------------------------------------------------------
@@ -190,3 +196,26 @@ def test_out_does_not_write_over_another_certified_policy(call: Call) -> None:
     beside = json.loads(calibration_of(Path(second["policy"])).read_bytes())
     assert (first["alpha"], beside["alpha"]) == (0.15, 0.3)
     assert any("p.joblib holds another certified policy" in text for text in second["remarks"])
+
+
+# --- No state is stale, and none is broken in silence ---------------------------------------------
+
+
+def test_a_torn_last_line_is_said_by_all_who_read_the_probes(call: Call) -> None:
+    with open(RUN / "probes.jsonl", "ab") as file:
+        file.write(b'{"id": "half-')
+    assessed = answer(call, "assess", RUN, *FAST, "--no-report")
+    calibrated = answer(call, "calibrate", RUN, *CERTIFY, *FAST)
+    for document in (assessed, calibrated):
+        assert any("probes.jsonl: line 301 is half-written" in t for t in document["remarks"])
+
+
+def test_a_broken_ledger_next_door_names_its_file_and_stops_nothing(call: Call) -> None:
+    other = make_run(Path("runs/other"), 120)
+    edit_records(other, of_another_model)
+    (other / "ledger.json").write_text("{", encoding="utf-8")
+    found = answer(call, "calibrate", RUN, *CERTIFY, *FAST)
+    assert found["certified"] is True
+    (said,) = [text for text in found["remarks"] if "runs/other/ledger.json" in text]
+    assert "put back the ledger" in said
+    assert "not counted here" in said

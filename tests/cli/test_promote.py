@@ -172,3 +172,48 @@ def test_diff_with_a_policy_that_never_stops(call: Call) -> None:
     assert changes["rule"] == "full thinking: it never stops"
     assert changes["promise"] == "none"
     assert changes["probes"] == "nowhere"
+
+
+# --- Nothing named: the newest --------------------------------------------------------------------
+
+
+def test_inspect_shows_the_policy_written_last(call: Call) -> None:
+    shutil.copytree(RUN, "runs/later")
+    careful = Path("runs/later") / policy_of("15").name
+    call("promote", careful)
+    code, out, err = call("inspect", "--json")
+    assert code == 0
+    assert "inspecting runs/later/policy.joblib, the policy written last" in err
+    assert json.loads(out)["digest"] == load_policy(careful).digest
+
+
+def test_verify_takes_the_newest_policy_and_the_newest_run(call: Call) -> None:
+    code, out, err = call("verify", "--json", "--test-only")
+    assert code == 0, err
+    found = json.loads(out)
+    assert (found["policy"], found["run"]) == ("runs/sums/policy.joblib", str(RUN))
+    assert "holding runs/sums/policy.joblib against runs/sums" in err
+    one = json.loads(call("verify", policy_of("15"), "--json", "--test-only")[1])
+    assert (one["policy"], one["run"]) == (str(policy_of("15")), str(RUN))
+    other = json.loads(call("verify", RUN, "--json", "--test-only")[1])
+    assert (other["policy"], other["run"]) == ("runs/sums/policy.joblib", str(RUN))
+    assert "expected [POLICY] [RUN|RAW.NPZ], got 3 files" in call("verify", "a", "b", "c")[2]
+
+
+def test_run_follows_the_policy_written_last(call: Call) -> None:
+    code, _, err = call("run", "nothing.jsonl")
+    assert code == 2
+    assert "following runs/sums/policy.joblib, the policy written last" in err
+    assert "nothing.jsonl" in err
+    assert "expected [POLICY] WORKLOAD, got 3 files" in call("run", "a", "b", "c")[2]
+
+
+@pytest.mark.parametrize("words", [("inspect",), ("run", "w.jsonl"), ("verify",)])
+def test_where_there_is_no_policy_it_is_said(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    code, out, err = call(*words)
+    assert (code, out) == (2, "")
+    assert "no policy under runs/: run `stopadvisor calibrate` first" in err

@@ -342,3 +342,24 @@ def test_a_place_that_cannot_be_a_folder_is_an_output_error(tmp_path: Path) -> N
     run = tmp_path / "file" / "run"
     with pytest.raises(OutputError, match="cannot write to"), lock_directory(run):
         pytest.fail("there is no such folder")
+
+
+def test_a_failure_leaves_no_empty_folder(tmp_path: Path) -> None:
+    fresh, kept = tmp_path / "runs" / "fresh", tmp_path / "kept"
+    kept.mkdir()
+    for path in (fresh, kept):
+        with pytest.raises(ProbeError), lock_directory(path):
+            raise ProbeError("refused before anything was written")
+    assert not fresh.exists()
+    assert kept.exists()
+
+
+def test_a_failure_keeps_what_was_written(tmp_path: Path) -> None:
+    def write_and_fail() -> None:
+        with lock_directory(tmp_path / "run"):
+            (tmp_path / "run" / "probes.jsonl").write_text("", encoding="utf-8")
+            raise ProbeError("later")
+
+    with pytest.raises(ProbeError):
+        write_and_fail()
+    assert (tmp_path / "run" / "probes.jsonl").exists()
