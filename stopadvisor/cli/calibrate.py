@@ -25,8 +25,9 @@ from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.report import rewritten_report
 from stopadvisor.cli.settings import overrides, setting_options
 from stopadvisor.errors import CalibrationError, OutputError
-from stopadvisor.policy.frozen import load_policy
+from stopadvisor.policy.frozen import load_policy, sign_policy
 from stopadvisor.policy.shelf import free_file, own_name, promote, put, stops_already
+from stopadvisor.policy.signature import SigningKey, signing_key
 from stopadvisor.report.documents.calibrate import (
     CalibrateDocument,
     Written,
@@ -58,6 +59,8 @@ class CalibrateOptions:
     compare: bool = False
     format: Literal["joblib", "json"] = "joblib"
     out: Path | None = None
+    sign: Path | None = None
+    """Private key that signs the policy."""
     output: OutputOptions = field(default_factory=OutputOptions)
 
 
@@ -71,7 +74,8 @@ _certificate = option("Certificate")
     "its assessment.json.",
     writes="The policy: policy-aALPHA-DIGEST.joblib in the run directory, or the file that is "
     "named; its calibration beside it, and the look in the run's ledger.json. policy.joblib and "
-    "calibration.json there become copies of the last certified one and its calibration.",
+    "calibration.json there become copies of the last certified one and its calibration. With --sign "
+    "a signature beside each policy: POLICY.sig.",
     examples=[
         "stopadvisor calibrate --alpha 0.15",
         "stopadvisor calibrate runs/my-Qwen3-8B-1a2b3c4d --alpha 0.05 --conditional",
@@ -142,6 +146,12 @@ _certificate = option("Certificate")
     show_default="one named for alpha and digest in RUN",
     help="File of the policy.",
 )
+@click.option(
+    "--sign",
+    metavar="KEY",
+    type=PATH,
+    help="Sign the policy with this private key (PEM, elliptic curve); nothing is sent anywhere.",
+)
 @declare(*OUTPUT)
 def command(path: Path | None, **params: Any) -> int:
     """Certify a threshold on calibration questions of RUN and write the frozen policy.
@@ -167,13 +177,14 @@ def run(options: CalibrateOptions, out: TextIO, err: TextIO) -> int:
     """Calibrate, write policy and calibration, and print what came of it."""
     # What no run could make right is refused before one is looked for.
     options.request.overrides.settings()
+    key = None if options.sign is None else signing_key(options.sign)
     source = newest_source() if options.path is None else open_source(options.path)
     with progress_on(err, quiet=options.output.quiet) as progress:
         if options.path is None:
             progress.remark(f"calibrating {source.folder}, the run assessed last")
         _check_target(options.out or source.folder / f"policy.{options.format}")
         with lock_directory(source.folder):
-            document, assessment = _calibrate(source, options)
+            document, assessment = _calibrate(source, options, key)
         for remark in document["remarks"]:
             progress.remark(f"note: {remark}")
         # A report shows the calibration that lies in its folder.
@@ -193,7 +204,7 @@ def _check_target(target: Path) -> None:
 
 
 def _calibrate(
-    source: Source, options: CalibrateOptions
+    source: Source, options: CalibrateOptions, key: SigningKey | None
 ) -> tuple[CalibrateDocument, FitAssessment | None]:
     """Certify, write the policy and, where it is to be used, its copy.
 
@@ -233,6 +244,8 @@ def _calibrate(
             f"{written.policy}"
         )
     put(content, written.policy, document, format=options.format)
+    if key is not None:
+        sign_policy(written.policy, key, digest=content["digest"])
     if written.promoted is not None:
         promote(written.policy)
     return document, assessment

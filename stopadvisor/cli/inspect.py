@@ -16,8 +16,9 @@ from stopadvisor.cli.options import OUTPUT, PATH, OutputOptions, declare, emit, 
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy.frozen import Policy, load_policy, save_policy
+from stopadvisor.policy.frozen import Policy, load_policy, save_policy, sign_policy
 from stopadvisor.policy.shelf import newest_policy
+from stopadvisor.policy.signature import signing_key
 from stopadvisor.policy.upgrade import upgraded
 from stopadvisor.report.documents.inspect import policy_document
 from stopadvisor.report.text.inspect import show_policy
@@ -33,19 +34,25 @@ class InspectOptions:
     """None for the policy in use that was written last."""
     upgrade: Path | None = None
     """Where to write it anew under the present schema."""
+    keys: tuple[Path, ...] = ()
+    """Public keys, of which one must have signed it."""
+    sign: Path | None = None
+    """Private key that signs what is shown."""
     output: OutputOptions = field(default_factory=OutputOptions)
 
 
 @click.command(
     "inspect",
     cls=Command,
-    reads="POLICY: a file that `calibrate` wrote.",
-    writes="With --upgrade, OUT: the same policy under the present schema.",
+    reads="POLICY: a file that `calibrate` wrote; with --key also POLICY.sig beside it.",
+    writes="With --upgrade, OUT: the same policy under the present schema. With --sign, its "
+    "signature: POLICY.sig or OUT.sig.",
     examples=[
         "stopadvisor inspect",
         "stopadvisor inspect policies/arithmetic.joblib",
         "stopadvisor inspect policy.joblib --json",
         "stopadvisor inspect policy.joblib --upgrade policy-2.joblib",
+        "stopadvisor inspect policy.joblib --key release.pub",
     ],
 )
 @click.argument("path", metavar="[POLICY]", required=False, type=PATH)
@@ -56,29 +63,49 @@ class InspectOptions:
     help="Write a policy of an older schema anew: same stops and certificate, another digest. "
     "JSON where OUT ends in .json.",
 )
+@click.option(
+    "--key",
+    "keys",
+    metavar="KEY.pub",
+    type=PATH,
+    multiple=True,
+    help="Refuse a policy that this public key (PEM) has not signed, and say who did; several: one "
+    "of them must have.",
+)
+@click.option(
+    "--sign",
+    metavar="KEY",
+    type=PATH,
+    help="Sign the policy that is shown with this private key (PEM).",
+)
 @declare(*OUTPUT)
-def command(path: Path | None, upgrade: Path | None, **params: Any) -> int:
+def command(path: Path | None, **params: Any) -> int:
     """Show what a frozen POLICY does, what was shown about it, and what it is bound to.
 
     Without POLICY: the policy in use of the run that was calibrated last.  Nothing in the file is
     executed; one that does not pass every check is refused.
     """
-    options = InspectOptions(path, upgrade, take(OutputOptions, params))
-    return run(options, sys.stdout, sys.stderr)
+    output = take(OutputOptions, params)
+    if path is None and params["sign"] is not None:
+        raise click.UsageError("--sign signs a POLICY that you name")
+    return run(InspectOptions(path, output=output, **params), sys.stdout, sys.stderr)
 
 
 def run(options: InspectOptions, out: TextIO, err: TextIO) -> int:
-    """Load and show; first write it anew where that is asked for."""
-    path = options.path or newest_policy()
+    """Load and show; first write it anew, and sign it, where that is asked for."""
+    path, before = options.path or newest_policy(), None
     with progress_on(err, quiet=options.output.quiet) as progress:
         if options.path is None:
             progress.remark(f"inspecting {path}, the policy written last")
-    policy = load_policy(path)
-    if options.upgrade is None:
-        document = policy_document(policy, path)
-    else:
-        new = _upgrade(policy, path, options.upgrade)
-        document = policy_document(new, options.upgrade, upgraded_from=(policy, path))
+    key = None if options.sign is None else signing_key(options.sign)
+    policy = load_policy(path, require_signature=options.keys or None)
+    if options.upgrade is not None:
+        path, before = options.upgrade, (policy, path)
+        policy = _upgrade(*before, path)
+    if key is not None:
+        sign_policy(path, key, digest=policy.digest)
+    signed_by = policy.signed_by if key is None else key.public.fingerprint
+    document = policy_document(policy, path, upgraded_from=before, signed_by=signed_by)
     emit(document, options.output, out, show_policy)
     return 0
 

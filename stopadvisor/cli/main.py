@@ -102,6 +102,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "report": ("jinja2", "matplotlib"),
     "openai": ("anyio", "httpx2", "tenacity"),
     "datasets": ("datasets",),
+    "sign": ("cryptography",),
 }
 """What `--version` names: the packages that are needed, and those of each extra."""
 

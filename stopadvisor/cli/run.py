@@ -107,6 +107,13 @@ class RunOptions:
     show_default="overlap if the policy was chosen for it",
     help="At a server: resume thinking after each probe, or let it stream on while one runs.",
 )
+@click.option(
+    "--require-signature",
+    metavar="KEY.pub",
+    type=PATH,
+    multiple=True,
+    help="Refuse a policy that this key has not signed (PEM); several: one of them must have.",
+)
 @declare(*SERVER, *OUTPUT)
 def command(files: tuple[Path, ...], **params: Any) -> int:
     """Answer the questions of WORKLOAD (JSONL, no gold needed), stopping as POLICY says.

@@ -11,6 +11,7 @@ __all__ = [
     "requests",
     "schema",
     "session",
+    "signature",
     "source",
     "stepper",
     "terms",

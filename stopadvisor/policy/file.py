@@ -53,8 +53,13 @@ _COMPRESSED = {
 # --- Reading --------------------------------------------------------------------------------------
 
 
-def read_bytes(path: Path) -> bytes:
-    """Read a regular file of at most `MAX_BYTES`; a larger one is not read at all.
+def read_bytes(path: Path, *, what: str = "policy", most: int = MAX_BYTES) -> bytes:
+    """Read a regular file of at most `most` bytes; a larger one is not read at all.
+
+    Parameters
+    ----------
+    what : str
+        What it is called in messages.
 
     Raises
     ------
@@ -68,21 +73,21 @@ def read_bytes(path: Path) -> bytes:
         try:
             found = os.fstat(handle)
             if not stat.S_ISREG(found.st_mode):
-                raise PolicyError("a policy must be a regular file")
-            if found.st_size > MAX_BYTES:
+                raise PolicyError(f"a {what} must be a regular file")
+            if found.st_size > most:
                 raise PolicyError(
-                    f"a policy has at most {MAX_BYTES} bytes, this file has {found.st_size}"
+                    f"a {what} has at most {most} bytes, this file has {found.st_size}"
                 )
             with open(handle, "rb", closefd=False) as file:
                 return file.read(found.st_size)  # one that grows meanwhile is read cut off
         finally:
             os.close(handle)
     except FileNotFoundError as error:
-        raise PolicyError("no such policy file") from error
+        raise PolicyError(f"no such {what} file") from error
     except OSError as error:
-        raise PolicyError(f"cannot read the policy: {error.strerror}") from error
+        raise PolicyError(f"cannot read the {what}: {error.strerror}") from error
     except ValueError as error:  # a null byte in the path
-        raise PolicyError(f"cannot read the policy: {error}") from error
+        raise PolicyError(f"cannot read the {what}: {error}") from error
 
 
 def decode(data: bytes) -> dict[str, Any]:
@@ -170,13 +175,17 @@ def encode(content: Mapping[str, Any], format: Format) -> bytes:
     return buffer.getvalue()
 
 
-def replace_file(path: Path, data: bytes, check: Callable[[Path], object]) -> None:
+def replace_file(
+    path: Path, data: bytes, check: Callable[[Path], object], *, what: str = "policy"
+) -> None:
     """Write a file so that at any moment the old one or the whole new one stands there.
 
     Parameters
     ----------
     check : callable
         Reads the written file back before it takes its place, and raises if it is unusable.
+    what : str
+        What it is called in messages.
 
     Raises
     ------
@@ -184,7 +193,7 @@ def replace_file(path: Path, data: bytes, check: Callable[[Path], object]) -> No
         The file cannot be written.
     """
     if not path.name:
-        raise OutputError(f"cannot write the policy: {str(path)!r} names no file")
+        raise OutputError(f"cannot write the {what}: {str(path)!r} names no file")
     # Not tempfile: its files are private to the writer, while a policy is read by other users.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -199,7 +208,7 @@ def replace_file(path: Path, data: bytes, check: Callable[[Path], object]) -> No
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
-        raise OutputError(f"{path}: cannot write the policy: {error.strerror}") from error
+        raise OutputError(f"{path}: cannot write the {what}: {error.strerror}") from error
 
 
 def _sync_directory(folder: Path) -> None:

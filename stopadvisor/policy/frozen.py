@@ -2,19 +2,19 @@
 
 Use policies through this module.  Loading trusts nothing: size, bytes, schema, digest, fields and
 golden decisions are checked in this order, and a file that fails is refused with one line that
-names it.  Loading and stepping need the standard library and numpy alone.  Knows no model, no
-probes and no statistics.
+names it.  Loading and stepping need the standard library and numpy alone; where a signature is
+required it comes first, and takes the extra ``sign``.  Knows no model, no probes and no statistics.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from stopadvisor.answers.normal_form import NORMALIZER
-from stopadvisor.errors import PolicyError
+from stopadvisor.errors import OutputError, PolicyError
 from stopadvisor.policy.claims import check_certificate, claim
 from stopadvisor.policy.file import Format, decode, encode, read_bytes, replace_file
 from stopadvisor.policy.golden import make_golden, replay_golden
@@ -26,6 +26,13 @@ from stopadvisor.policy.schema import (
     check_fields,
     check_schema,
     reads_logprobs,
+)
+from stopadvisor.policy.signature import (
+    SigningKey,
+    check_signature,
+    public_key,
+    sign,
+    signature_path,
 )
 from stopadvisor.policy.source import check_source, policy_source
 from stopadvisor.policy.stepper import Decision, Stepper, StopRule
@@ -55,6 +62,7 @@ __all__ = [
     "load_policy",
     "policy_source",
     "save_policy",
+    "sign_policy",
 ]
 
 _MADE_HERE = ("schema", "golden", "digest")
@@ -90,6 +98,7 @@ class Policy:
         self._content: Mapping[str, Any] = read_only(checked)
         self._terms = PolicyTerms.of(self._content)
         self._reads_logprobs = reads_logprobs(checked)
+        self._signed_by: str | None = None
 
     @property
     def content(self) -> Mapping[str, Any]:
@@ -130,6 +139,11 @@ class Policy:
     def digest(self) -> str:
         """SHA-256 over the content: names the policy in logs."""
         return str(self._content["digest"])
+
+    @property
+    def signed_by(self) -> str | None:
+        """Fingerprint of the key whose signature was required and is right; None without one."""
+        return self._signed_by
 
     def __repr__(self) -> str:
         return f"Policy(kind={self.kind!r}, family={self.family!r}, digest={self.digest[:8]!r})"
@@ -336,21 +350,90 @@ def save_policy(
                 f"{target}: the file that was written does not read back as the same policy"
             )
 
+    _drop_signature_of_others(target, data)
     replace_file(target, data, check)
 
 
-def load_policy(path: str | os.PathLike[str]) -> Policy:
-    """Load a policy file, joblib or JSON, trusting nothing in it.
+def _drop_signature_of_others(target: Path, data: bytes) -> None:
+    """Remove the signature of a file that is about to be replaced by one of other bytes."""
+    beside = signature_path(target)
+    try:
+        if beside.exists() and target.read_bytes() != data:
+            beside.unlink()
+    except OSError as error:
+        raise OutputError(f"{beside}: cannot remove the signature: {error.strerror}") from error
+
+
+def sign_policy(path: str | os.PathLike[str], key: SigningKey, *, digest: str) -> Path:
+    """Write the signature of a policy's file beside it.
+
+    Parameters
+    ----------
+    key : SigningKey
+        From `signature.signing_key`.
+    digest : str
+        Of the policy that is meant: another one that has taken its place is not signed.
+
+    Returns
+    -------
+    Path
+        ``POLICY.sig``.
 
     Raises
     ------
     PolicyError
-        The file is refused, in one line that names it; nothing in it was executed.
+        The file is refused, or holds another policy.
+    OutputError
+        The signature cannot be written.
     """
+    file = Path(path)
     try:
-        return Policy(decode(read_bytes(Path(path))))
+        data = read_bytes(file)
+        found = Policy(decode(data)).digest
+    except PolicyError as error:
+        raise PolicyError(f"{file}: {error}") from error
+    if found != digest:
+        raise PolicyError(f"{file}: expected policy {digest[:8]}, got {found[:8]}: nothing signed")
+    target = signature_path(file)
+    replace_file(target, sign(data, file.name, key), lambda _: None, what="signature")
+    check_signature(data, file, [key.public])
+    return target
+
+
+def load_policy(
+    path: str | os.PathLike[str],
+    *,
+    require_signature: Sequence[str | os.PathLike[str]] | None = None,
+) -> Policy:
+    """Load a policy file, joblib or JSON, trusting nothing in it.
+
+    Parameters
+    ----------
+    require_signature : sequence of paths, optional
+        Public keys in PEM, of which one must have signed the file: ``POLICY.sig`` lies beside it.
+        It is checked before anything in the file is looked at.
+
+    Raises
+    ------
+    PolicyError
+        The file is refused, in one line that names it; nothing in it was executed.  Or a key
+        cannot be read.
+    """
+    file, trusted = Path(path), None
+    if require_signature is not None:
+        if isinstance(require_signature, str | os.PathLike):
+            require_signature = [require_signature]
+        trusted = [public_key(Path(key)) for key in require_signature]
+        if not trusted:
+            raise PolicyError("require_signature: expected at least one public key, got none")
+    try:
+        data = read_bytes(file)
+        signer = None if trusted is None else check_signature(data, file, trusted)
+        policy = Policy(decode(data))
     except PolicyError as error:
         raise PolicyError(f"{path}: {error}") from error
+    policy._signed_by = None if signer is None else signer.fingerprint
+    return policy
 
 
 def _check_digest(content: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 A file, once written, is never written over by another policy, so that there is always a way back.
 Beside each policy lies the calibration that it came from; beside the copy, ``calibration.json``.
+A signature goes with its file: the copy has one where the policy has, and no other.
 Knows the files and their names; whoever calls holds the lock of the folder.
 """
 
@@ -14,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.errors import PolicyError
+from stopadvisor.errors import OutputError, PolicyError
 from stopadvisor.policy.file import Format
 from stopadvisor.policy.frozen import Policy, load_policy, save_policy
+from stopadvisor.policy.signature import signature_path
 from stopadvisor.runs.ledger import CALIBRATION
 from stopadvisor.runs.storage import replace_file, write_json_atomically
 
@@ -156,8 +158,22 @@ def promote(original: Path) -> Promotion:
         ) from error
     before, kept_as = _keep(current)
     replace_file(current, original.read_bytes())
+    # Until this is done, whoever requires a signature is refused, and nobody is deceived.
+    _copy_signature(original, current)
     replace_file(folder / CALIBRATION, calibration)
     return Promotion(policy, current, before, kept_as)
+
+
+def _copy_signature(original: Path, copy: Path) -> None:
+    """Let a copy be signed as the original is: by the same signature, or not at all."""
+    signature, beside = signature_path(original), signature_path(copy)
+    if signature.exists():
+        replace_file(beside, signature.read_bytes())
+        return
+    try:
+        beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot remove {beside}: {error.strerror or error}") from error
 
 
 def other_policies(folder: Path) -> list[str]:
@@ -190,6 +206,7 @@ def _keep(current: Path) -> tuple[Policy | None, Path | None]:
         name = own_name(None if certificate is None else certificate["alpha"], before.digest)
     original = current.with_name(f"{name}{current.suffix}")
     replace_file(original, data)
+    _copy_signature(current, original)
     calibration = current.with_name(CALIBRATION)
     if calibration.exists() and before is not None and _is_about(calibration, before):
         replace_file(calibration_of(original), calibration.read_bytes())

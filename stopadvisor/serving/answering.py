@@ -59,6 +59,8 @@ class AnswerSettings:
     """None: the one that was certified, else the default."""
     serving: ThinkingMode | None = None
     """None: overlap at a server where the policy was chosen for it."""
+    require_signature: tuple[Path, ...] = ()
+    """Public keys, of which one must have signed the policy; without any it may be unsigned."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,7 @@ def answer_workload(
     OutputError
         The file cannot be written, or holds answers under other settings.
     """
-    policy = load_policy(settings.policy)
+    policy = load_policy(settings.policy, require_signature=settings.require_signature or None)
     policy_plan(policy, answer_cap=settings.answer_cap)  # refused before a model is loaded
     task = policy.terms.task
     workload = read_workload(

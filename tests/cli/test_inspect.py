@@ -23,7 +23,7 @@ FIELDS = [
     "max_think", "model", "engine",
     "certificate", "profile", "expected", "versions", "created", "digest", "n_questions",
     "features", "probe", "sampling", "normalizer", "grader", "workload_sha256",
-    "engine_settings",
+    "engine_settings", "signature",
 ]  # fmt: skip
 FEATURE = ["name", "coef", "mean", "scale", "splits"]
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 from stopadvisor.policy.engine_settings import engine_settings
 from stopadvisor.policy.frozen import Policy
+from stopadvisor.policy.signature import signature_path
 from stopadvisor.report.documents.fields import FROM_POLICY_FILE, Document, fill
 from stopadvisor.report.documents.parts import (
     CertificateFields,
@@ -82,6 +83,14 @@ class _Feature(TypedDict):
     splits: Annotated[int | None, "Splits of boosted trees that ask for it."]
 
 
+class _Signature(TypedDict):
+    file: Annotated[str, "Where it lies."]
+    key_sha256: Annotated[
+        str | None,
+        "SHA-256 of the public key (PEM) that it is right by; null where none was asked for.",
+    ]
+
+
 class InspectDocument(Document):
     """`inspect --json`."""
 
@@ -125,16 +134,28 @@ class InspectDocument(Document):
         "A fixed budget as settings of engines; empty for other rules, and where the reply is the "
         "forced answer.",
     ]
+    signature: Annotated[_Signature | None, "Of the file; null where none lies beside it."]
     upgraded_from: NotRequired[Annotated[_Upgrade, "With `--upgrade`: what was written anew."]]
 
 
 def policy_document(
-    policy: Policy, path: Path, *, upgraded_from: tuple[Policy, Path] | None = None
+    policy: Policy,
+    path: Path,
+    *,
+    upgraded_from: tuple[Policy, Path] | None = None,
+    signed_by: str | None = None,
 ) -> InspectDocument:
     """Build the document of a policy that was loaded from `path`.
 
-    `upgraded_from` is the policy of which it was written anew, and that one's file.
+    Parameters
+    ----------
+    upgraded_from : (Policy, Path), optional
+        The policy of which it was written anew, and that one's file.
+    signed_by : str, optional
+        Fingerprint of the key whose signature was checked.
     """
+    beside = signature_path(path)
+    signed = {"file": str(beside), "key_sha256": signed_by}
     content = policy.content
     probe = content["probe"]
     more: dict[str, Any] = {}
@@ -155,6 +176,7 @@ def policy_document(
         features=_features(content),
         probe=None if probe is None else {"answer_cap": None, **probe},
         engine_settings=engine_settings(content),
+        signature=signed if beside.exists() else None,
         **more,
     )
 

@@ -62,9 +62,19 @@ def show_policy(document: Document, out: TextIO) -> None:
             ("path", document["policy"]),
             ("digest", f"{document['digest'][:16]}..., valid; golden decisions replay"),
             ("created", document["created"]),
+            *_signature(document),
             *_upgrade(document),
         ]
     )
+
+
+def _signature(document: Document) -> list[tuple[str, str]]:
+    signature = document["signature"]
+    if signature is None:
+        return []
+    if signature["key_sha256"] is None:
+        return [("signature", f"not checked: --key KEY.pub checks {signature['file']}")]
+    return [("signed by", f"{signature['key_sha256']} (SHA-256 of the public key)")]
 
 
 def _upgrade(document: Document) -> list[tuple[str, str]]:

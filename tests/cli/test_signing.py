@@ -1,0 +1,162 @@
+"""`calibrate --sign`, `inspect --key` and `--sign`, `run --require-signature`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
+from stopadvisor.policy.signature import public_key
+from tests.keys import make_key
+from tests.material import Call, caller
+from tests.policy_content import family_content
+
+pytest.importorskip("cryptography", reason="cryptography (extra sign) makes and checks signatures")
+
+POLICIES = Path(__file__).parents[2] / "policies"
+RUN = Path("runs/sums")
+FAST = ["--families", "entropy,confidence"]
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Call:
+    """Call a command in a folder with two pairs of keys and an unsigned policy."""
+    monkeypatch.chdir(tmp_path)
+    make_key(Path("own.pem"))
+    make_key(Path("new.pem"))
+    save_policy(build_policy(family_content("entropy")), "policy.joblib")
+    return caller(capsys)
+
+
+def refused(call: Call, *words: str | Path) -> str:
+    code, out, err = call(*words)
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    return line
+
+
+def fingerprint(name: str) -> str:
+    return public_key(Path(f"{name}.pub")).fingerprint
+
+
+# --- inspect --------------------------------------------------------------------------------------
+
+
+def test_inspect_says_which_key_signed(call: Call) -> None:
+    code, out, err = call("inspect", "policy.joblib", "--sign", "own.pem")
+    assert (code, err) == (0, "")
+    assert f"signed by  {fingerprint('own')}" in out
+    keys = ["--key", "new.pub", "--key", "own.pub"]
+    code, out, _ = call("inspect", "policy.joblib", *keys)
+    assert code == 0
+    assert f"signed by  {fingerprint('own')}" in out
+    assert max(map(len, out.splitlines())) <= 80
+    found = json.loads(call("inspect", "policy.joblib", *keys, "--json")[1])["signature"]
+    assert found == {"file": "policy.joblib.sig", "key_sha256": fingerprint("own")}
+
+
+def test_inspect_without_a_key_says_that_a_signature_was_not_checked(call: Call) -> None:
+    assert json.loads(call("inspect", "policy.joblib", "--json")[1])["signature"] is None
+    call("inspect", "policy.joblib", "--sign", "own.pem")
+    code, out, _ = call("inspect", "policy.joblib")
+    assert code == 0
+    assert "not checked: --key KEY.pub checks policy.joblib.sig" in out
+    found = json.loads(call("inspect", "policy.joblib", "--json")[1])["signature"]
+    assert found == {"file": "policy.joblib.sig", "key_sha256": None}
+
+
+def test_inspect_refuses_what_the_key_did_not_sign(call: Call) -> None:
+    line = refused(call, "inspect", "policy.joblib", "--key", "own.pub")
+    assert line.startswith("stopadvisor: policy.joblib: is not signed")
+    call("inspect", "policy.joblib", "--sign", "own.pem")
+    line = refused(call, "inspect", "policy.joblib", "--key", "new.pub")
+    assert "signed by a key that is not trusted" in line
+
+
+def test_a_policy_is_signed_anew_with_another_key(call: Call) -> None:
+    call("inspect", "policy.joblib", "--sign", "own.pem")
+    code, _, err = call("inspect", "policy.joblib", "--key", "own.pub", "--sign", "new.pem")
+    assert (code, err) == (0, "")
+    assert call("inspect", "policy.joblib", "--key", "new.pub")[0] == 0
+    assert call("inspect", "policy.joblib", "--key", "own.pub")[0] == 2
+
+
+def test_an_upgraded_policy_is_signed_where_it_is_written(call: Call) -> None:
+    shutil.copy(POLICIES / "arithmetic.joblib", "old.joblib")
+    code, out, _ = call("inspect", "old.joblib", "--upgrade", "new.json", "--sign", "own.pem")
+    assert code == 0
+    assert f"signed by  {fingerprint('own')}" in out
+    assert not Path("old.joblib.sig").exists()
+    assert call("inspect", "new.json", "--key", "own.pub")[0] == 0
+
+
+# --- run ------------------------------------------------------------------------------------------
+
+
+def test_run_refuses_an_unsigned_policy_before_anything_else(call: Call) -> None:
+    words = ["run", "policy.joblib", "missing.jsonl", "--require-signature", "own.pub"]
+    assert "policy.joblib: is not signed" in refused(call, *words)
+    call("inspect", "policy.joblib", "--sign", "own.pem")
+    assert "missing.jsonl" in refused(call, *words)  # the policy was taken, and more was asked for
+    Path("policy.joblib").write_bytes(Path("policy.joblib").read_bytes() + b" ")
+    assert "was changed after it was signed" in refused(call, *words)
+
+
+def test_run_trusts_several_keys_at_once(call: Call) -> None:
+    call("inspect", "policy.joblib", "--sign", "new.pem")
+    own, new = (["--require-signature", f"{name}.pub"] for name in ("own", "new"))
+    words = ["run", "policy.joblib", "missing.jsonl"]
+    assert "missing.jsonl" in refused(call, *words, *own, *new)
+    assert "signed by a key that is not trusted" in refused(call, *words, *own)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "policy.joblib", "missing.jsonl", "--require-signature", "policy.joblib"],
+        ["inspect", "policy.joblib", "--key", "policy.joblib"],
+        ["inspect", "policy.joblib", "--sign", "policy.joblib"],
+    ],
+    ids=["run", "inspect-key", "inspect-sign"],
+)
+def test_a_bad_key_is_one_line(call: Call, words: list[str]) -> None:
+    line = refused(call, *words)
+    assert line.startswith("stopadvisor: policy.joblib: not a p")
+    assert "key in PEM" in line
+
+
+# --- calibrate ------------------------------------------------------------------------------------
+
+
+def test_calibrate_signs_what_it_writes(call: Call, probed_run: Path) -> None:
+    shutil.copytree(probed_run, RUN)
+    code, out, err = call("calibrate", RUN, *FAST, "--alpha", "0.05", "--sign", "own.pem", "--json")
+    assert code in (0, 3), err
+    written = Path(json.loads(out)["policy"])
+    found = load_policy(written, require_signature=["own.pub"])
+    assert found.signed_by == fingerprint("own")
+
+
+def test_a_key_that_cannot_sign_spends_no_look(call: Call, probed_run: Path) -> None:
+    shutil.copytree(probed_run, RUN)
+    line = refused(call, "calibrate", RUN, *FAST, "--alpha", "0.05", "--sign", "own.pub")
+    assert line.startswith("stopadvisor: own.pub: is a public key, which signs nothing")
+    assert not (RUN / "ledger.json").exists()
+    assert not (RUN / "policy.joblib").exists()
+
+
+def test_a_calibration_without_a_key_leaves_no_signature_of_another(
+    call: Call, probed_run: Path
+) -> None:
+    shutil.copytree(probed_run, RUN)
+    words = ["calibrate", RUN, "--out", "policy.joblib", *FAST]
+    assert call("inspect", "policy.joblib", "--sign", "own.pem")[0] == 0
+    assert call(*words, "--alpha", "0.05")[0] in (0, 3)
+    written = [path for path in Path().glob("*.joblib") if Path(f"{path}.sig").exists()]
+    for path in written:  # whatever is signed is what was signed
+        assert load_policy(path, require_signature=["own.pub"]).family == "entropy"
