@@ -34,7 +34,7 @@ __all__ = ["KNOWN", "Snippet", "Workplace", "check_install", "snippets"]
 KNOWN = {"sh", "python", "json", "jsonl", "console", "text"}
 """Languages of fences; a fence without one is text."""
 
-COMMANDS = {"stopadvisor", "python", "pip", "mkdir", "cp", "xz"}
+COMMANDS = {"stopadvisor", "python", "pip", "mkdir", "cp", "xz", "openssl"}
 """What a line of a `sh` block may begin with."""
 
 MODEL = "samples/tiny-reasoner"

@@ -74,8 +74,8 @@ _certificate = option("Certificate")
     "its assessment.json.",
     writes="The policy: policy-aALPHA-DIGEST.joblib in the run directory, or the file that is "
     "named; its calibration beside it, and the look in the run's ledger.json. policy.joblib and "
-    "calibration.json there become copies of the last certified one and its calibration. With --sign "
-    "a signature beside each policy: POLICY.sig.",
+    "calibration.json there become copies of the last certified one and its calibration; with a "
+    "key to sign, POLICY.sig beside each policy.",
     examples=[
         "stopadvisor calibrate --alpha 0.15",
         "stopadvisor calibrate runs/my-Qwen3-8B-1a2b3c4d --alpha 0.05 --conditional",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
 from stopadvisor.policy.signature import public_key
 from tests.keys import make_key
@@ -18,7 +19,6 @@ pytest.importorskip("cryptography", reason="cryptography (extra sign) makes and 
 
 POLICIES = Path(__file__).parents[2] / "policies"
 RUN = Path("runs/sums")
-FAST = ["--families", "entropy,confidence"]
 
 
 @pytest.fixture
@@ -133,30 +133,49 @@ def test_a_bad_key_is_one_line(call: Call, words: list[str]) -> None:
 # --- calibrate ------------------------------------------------------------------------------------
 
 
-def test_calibrate_signs_what_it_writes(call: Call, probed_run: Path) -> None:
+@pytest.fixture
+def probed(call: Call, probed_run: Path) -> Call:
     shutil.copytree(probed_run, RUN)
-    code, out, err = call("calibrate", RUN, *FAST, "--alpha", "0.05", "--sign", "own.pem", "--json")
-    assert code in (0, 3), err
-    written = Path(json.loads(out)["policy"])
-    found = load_policy(written, require_signature=["own.pub"])
-    assert found.signed_by == fingerprint("own")
+    return call
 
 
-def test_a_key_that_cannot_sign_spends_no_look(call: Call, probed_run: Path) -> None:
-    shutil.copytree(probed_run, RUN)
-    line = refused(call, "calibrate", RUN, *FAST, "--alpha", "0.05", "--sign", "own.pub")
+def calibrated(call: Call, *words: str) -> Path:
+    """Calibrate at an alpha that certifies; give the policy's own file."""
+    asked = ["--families", "entropy,confidence", "--alpha", "0.7", "--allow-large-alpha"]
+    code, out, err = call("calibrate", RUN, *asked, "--despite-advice", *words, "--json")
+    assert code == 0, err
+    return Path(json.loads(out)["policy"])
+
+
+def test_calibrate_signs_the_policy_and_its_copy(probed: Call) -> None:
+    written = calibrated(probed, "--sign", "own.pem")
+    for path in (written, RUN / "policy.joblib"):
+        found = load_policy(path, require_signature=["own.pub"])
+        assert found.signed_by == fingerprint("own")
+        assert found.kind == "stop"
+    assert written != RUN / "policy.joblib"
+
+
+def test_calibrate_signs_what_it_writes_elsewhere(probed: Call) -> None:
+    written = calibrated(probed, "--sign", "own.pem", "--out", "away.json", "--format", "json")
+    assert load_policy(written, require_signature=["own.pub"]).signed_by == fingerprint("own")
+
+
+def test_a_key_that_cannot_sign_spends_no_look(probed: Call) -> None:
+    line = refused(probed, "calibrate", RUN, "--alpha", "0.05", "--sign", "own.pub")
     assert line.startswith("stopadvisor: own.pub: is a public key, which signs nothing")
     assert not (RUN / "ledger.json").exists()
-    assert not (RUN / "policy.joblib").exists()
+    assert not list(RUN.glob("policy*"))
 
 
-def test_a_calibration_without_a_key_leaves_no_signature_of_another(
-    call: Call, probed_run: Path
-) -> None:
-    shutil.copytree(probed_run, RUN)
-    words = ["calibrate", RUN, "--out", "policy.joblib", *FAST]
-    assert call("inspect", "policy.joblib", "--sign", "own.pem")[0] == 0
-    assert call(*words, "--alpha", "0.05")[0] in (0, 3)
-    written = [path for path in Path().glob("*.joblib") if Path(f"{path}.sig").exists()]
-    for path in written:  # whatever is signed is what was signed
-        assert load_policy(path, require_signature=["own.pub"]).family == "entropy"
+def test_the_copy_of_an_unsigned_policy_keeps_no_signature(probed: Call) -> None:
+    shutil.copy("policy.joblib", RUN / "policy.joblib")
+    probed("inspect", RUN / "policy.joblib", "--sign", "own.pem")
+    standing = load_policy(RUN / "policy.joblib")
+    written = calibrated(probed)
+    for path in (written, RUN / "policy.joblib"):
+        with pytest.raises(PolicyError, match="is not signed"):
+            load_policy(path, require_signature=["own.pub"])
+    # The one before is kept under a name of its own, signed as it was.
+    (kept,) = (path for path in RUN.glob("policy-*.joblib") if path != written)
+    assert load_policy(kept, require_signature=["own.pub"]).digest == standing.digest

@@ -135,7 +135,7 @@ def test_the_loop_on_the_page_serves_a_fixed_budget(
 
 
 def test_every_snippet_is_run() -> None:
-    assert len(SNIPPETS) == 3
+    assert len(SNIPPETS) == 4
 
 
 def test_every_field_says_what_it_means() -> None:
