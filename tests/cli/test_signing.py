@@ -95,6 +95,12 @@ def test_an_upgraded_policy_is_signed_where_it_is_written(call: Call) -> None:
     assert call("inspect", "new.json", "--key", "own.pub")[0] == 0
 
 
+def test_what_is_signed_is_named(call: Call) -> None:
+    """The newest policy is shown without its name, and never signed so."""
+    line = call("inspect", "--sign", "own.pem")[2].splitlines()[-1]
+    assert "--sign signs a POLICY that you name" in line
+
+
 # --- run ------------------------------------------------------------------------------------------
 
 
@@ -159,6 +165,16 @@ def test_calibrate_signs_the_policy_and_its_copy(probed: Call) -> None:
 def test_calibrate_signs_what_it_writes_elsewhere(probed: Call) -> None:
     written = calibrated(probed, "--sign", "own.pem", "--out", "away.json", "--format", "json")
     assert load_policy(written, require_signature=["own.pub"]).signed_by == fingerprint("own")
+
+
+def test_promote_brings_the_signature_along(probed: Call) -> None:
+    signed = calibrated(probed, "--sign", "own.pem")
+    shutil.copy("policy.joblib", RUN / "policy.joblib")  # another one, by hand
+    with pytest.raises(PolicyError, match="was changed after it was signed"):
+        load_policy(RUN / "policy.joblib", require_signature=["own.pub"])
+    assert probed("promote", signed)[0] == 0
+    found = load_policy(RUN / "policy.joblib", require_signature=["own.pub"])
+    assert found.digest == load_policy(signed).digest
 
 
 def test_a_key_that_cannot_sign_spends_no_look(probed: Call) -> None:
