@@ -10,6 +10,7 @@ __all__ = [
     "CalibrationError",
     "EngineError",
     "ModelError",
+    "NothingToChoose",
     "OutputError",
     "PolicyError",
     "PreflightError",
@@ -42,6 +43,10 @@ class CalibrationError(StopAdvisorError):
     """The request for a certificate makes no sense on these data."""
 
     exit_code = 2
+
+
+class NothingToChoose(CalibrationError):
+    """What was measured leaves no rule to choose; `assess` takes it for advice."""
 
 
 class PolicyError(StopAdvisorError):

@@ -12,10 +12,10 @@ from typing import Literal
 
 import numpy as np
 
-from stopadvisor.assessment.choice import Choice, Settings, choose
+from stopadvisor.assessment.choice import Choice, Settings, choose, nothing_chosen
 from stopadvisor.assessment.recommendation import Recommendation, recommend
 from stopadvisor.constants import SMALL_WORKLOAD
-from stopadvisor.errors import CalibrationError
+from stopadvisor.errors import CalibrationError, NothingToChoose
 from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import FitQuestions, GradedTable, require_fit
 from stopadvisor.probes.table import ProbeTable
@@ -93,16 +93,22 @@ def assess(source: Source, settings: Settings) -> FitAssessment:
     Raises
     ------
     CalibrationError
-        Too few questions in a part, labels of one class only, or an alpha that full thinking
-        cannot miss.
+        Too few questions in a part, or families that these probes cannot be read by.
+
+    Notes
+    -----
+    Whatever was measured ends in advice: where it leaves no rule to choose, in full thinking.
     """
     fit, counts = source.part("fit"), source.counts()
     n_calibration = calibration_size(source.part("calibration"))
     _check_sizes(counts, n_calibration, source.fractions)
-    check_labels(fit)
     rng = np.random.default_rng(source.seed)
     shape = advice_profile(fit, rng=rng)
-    choice = choose(fit, n_calibration, settings)
+    try:
+        check_labels(fit)
+        choice = choose(fit, n_calibration, settings)
+    except NothingToChoose as error:  # a result like any other: the advice is full thinking
+        choice = nothing_chosen(fit, n_calibration, settings, str(error))
     return FitAssessment(
         "deploy",
         source,
@@ -159,12 +165,12 @@ def _check_sizes(counts: Mapping[str, int], n_calibration: int, fractions: Seque
 
 
 def check_labels(table: GradedTable) -> None:
-    """Raise CalibrationError where all answers are right, or all wrong: nothing can be learned."""
+    """Raise NothingToChoose where all answers are right, or all wrong: nothing can be learned."""
     correct = table.stop_correct
     if correct.all() or not correct.any():
         found = "right" if correct.all() else "wrong"
         kind = "forced" if table.on_stop == "probe" else "visible"
-        raise CalibrationError(
+        raise NothingToChoose(
             f"all {kind} answers are {found}: both right and wrong ones are required to learn "
             "when to stop; check gold answers and the cue with `stopadvisor preflight`"
         )

@@ -17,7 +17,7 @@ from stopadvisor.assessment.evidence import compare, saving_lower
 from stopadvisor.assessment.imitation import Imitation, SequenceTest
 from stopadvisor.assessment.sequences import MOST_THRESHOLDS, FitData, ThresholdSequence
 from stopadvisor.constants import DEFAULT_ALPHA, DEFAULT_DELTA
-from stopadvisor.errors import CalibrationError
+from stopadvisor.errors import CalibrationError, NothingToChoose
 from stopadvisor.probes.outcomes import FitQuestions, require_fit
 from stopadvisor.rules.costs import (
     DEFAULT_CACHE_BLOCK,
@@ -60,6 +60,7 @@ __all__ = [
     "fewest_labels",
     "first_useful_risk",
     "fit_limit",
+    "nothing_chosen",
     "rank_of",
 ]
 
@@ -199,6 +200,8 @@ class Choice:
     label_savings: tuple[LabelSaving, ...]
     """Of the advised rule, by the number of calibration questions."""
     fit: FitData
+    nothing: str | None = None
+    """Why there is no rule to choose; then there is no sequence either."""
 
     def deltas(self, n_counted: int) -> tuple[float, ...]:
         """Error probability of each sequence that is tested; their sum is at most delta.
@@ -247,7 +250,9 @@ def choose(fit_table: FitQuestions, n_calibration: int, settings: Settings) -> C
     Raises
     ------
     CalibrationError
-        Questions of another type, too few of them, or a risk target that full thinking cannot miss.
+        Questions of another type, or too few of them.
+    NothingToChoose
+        A risk target that full thinking cannot miss, or nothing that a rule could be measured by.
 
     Notes
     -----
@@ -256,26 +261,14 @@ def choose(fit_table: FitQuestions, n_calibration: int, settings: Settings) -> C
     chosen anew in each resample.
     """
     require_fit(fit_table)
-    table = fit_table
-    if table.n_questions == 0:
-        raise CalibrationError("no fit questions: nothing can be chosen")
-    if table.n_questions > _MOST_FIT_QUESTIONS:
-        # Evenly over the file, which may be sorted by subject.
-        rows = np.linspace(0, table.n_questions - 1, _MOST_FIT_QUESTIONS)
-        table = table.take(rows.astype(np.int64))
+    table = _at_most(fit_table)
     full_accuracy = float(table.full_correct.mean())
     if settings.alpha >= full_accuracy and not settings.conditional:
-        raise CalibrationError(
+        raise NothingToChoose(
             f"alpha must be below the full-thinking accuracy ({full_accuracy:.3f} on fit "
             f"questions), got {settings.alpha!r}: never being right would meet it"
         )
-    fit = FitData.build(
-        table,
-        serving=settings.serving,
-        weights=settings.weights,
-        cache_block=settings.cache_block,
-        most_blocks=_MOST_BLOCKS,
-    )
+    fit = _fit_data(table, settings)
     imitation = Imitation.draw(fit, n_calibration, settings.test)
     measured = _measured(fit, settings, imitation)
     limit = fit_limit(table.n_questions, n_calibration, settings, full_accuracy)
@@ -330,6 +323,64 @@ def choose(fit_table: FitQuestions, n_calibration: int, settings: Settings) -> C
     )
 
 
+def nothing_chosen(
+    fit_table: FitQuestions, n_calibration: int, settings: Settings, why: str
+) -> Choice:
+    """A choice of full thinking, where what was measured leaves no rule to choose.
+
+    Parameters
+    ----------
+    why : str
+        The reason, which the advice gives.
+    """
+    require_fit(fit_table)
+    table = _at_most(fit_table)
+    return Choice(
+        settings,
+        table.n_questions,
+        n_calibration,
+        float(table.full_correct.mean()),
+        sequences=(),
+        learned=None,
+        scalar=None,
+        fixed_budget=None,
+        agreement=None,
+        compared=(),
+        verdict="inconclusive",
+        delta_saving_pp=None,
+        advised=None,
+        advised_index=-1,
+        advised_point=None,
+        saving_lower=None,
+        probability=0.0,
+        serving=(),
+        label_savings=(),
+        fit=_fit_data(table, settings),
+        nothing=why,
+    )
+
+
+def _at_most(table: FitQuestions) -> FitQuestions:
+    """So many fit questions as a choice gains from; refuses a table without any."""
+    if table.n_questions == 0:
+        raise CalibrationError("no fit questions: nothing can be chosen")
+    if table.n_questions <= _MOST_FIT_QUESTIONS:
+        return table
+    # Evenly over the file, which may be sorted by subject.
+    rows = np.linspace(0, table.n_questions - 1, _MOST_FIT_QUESTIONS)
+    return table.take(rows.astype(np.int64))
+
+
+def _fit_data(table: FitQuestions, settings: Settings) -> FitData:
+    return FitData.build(
+        table,
+        serving=settings.serving,
+        weights=settings.weights,
+        cache_block=settings.cache_block,
+        most_blocks=_MOST_BLOCKS,
+    )
+
+
 # --- Candidates and what they are expected to save ------------------------------------------------
 
 
@@ -372,7 +423,7 @@ def _measured(fit: FitData, settings: Settings, imitation: Imitation) -> list[_M
             "these probes hold no log-probabilities (entropy source none), and families "
             f"{', '.join(settings.families)} read them; fixed-budget, agreement and learned do not"
         )
-    raise CalibrationError(
+    raise NothingToChoose(
         "no family can be measured on the fit questions: every trace ends before the first "
         "budget, or the forced answers are all right or all wrong"
     )

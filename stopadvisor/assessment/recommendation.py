@@ -131,6 +131,8 @@ def recommend(
         return Recommendation("full-budget", None, None, None, settings.serving, tuple(reasons))
 
     advised = choice.advised
+    if choice.nothing is not None:
+        return full_budget(f"Evidence: {choice.nothing}.")
     if advised is None:
         return full_budget(
             f"Evidence: at alpha = {settings.alpha:g} no threshold of any family can be expected "

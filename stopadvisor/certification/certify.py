@@ -153,8 +153,14 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
 def _check_alpha(assessment: FitAssessment, *, allowed: bool) -> None:
     """Refuse a promise under which much of what full thinking gets right may be lost."""
     settings, accuracy = assessment.choice.settings, assessment.choice.full_accuracy
-    if settings.conditional or allowed:
+    if settings.conditional or (allowed and settings.alpha < accuracy):
         return
+    if allowed:
+        show_fit(assessment.source, "calibrate")
+        raise CalibrationError(
+            f"alpha must be below the full-thinking accuracy ({accuracy:.3f} on fit "
+            f"questions), got {settings.alpha!r}: never being right would meet it"
+        )
     if said := large_alpha(settings.alpha, accuracy, "fit questions"):
         show_fit(assessment.source, "calibrate")
         raise CalibrationError(said)

@@ -38,6 +38,8 @@ def refused_beforehand(choice: Choice, questions: ProbeTable) -> NotCertified | 
         None where a look may succeed.
     """
     settings = choice.settings
+    if choice.nothing is not None:
+        return NotCertified(f"{choice.nothing}; no calibration question was opened", None)
     if all(first_useful_risk(choice.fit, sequence) is None for sequence in choice.sequences):
         return NotCertified(_NOTHING_SAVES, None)
     n = int(calibration_rows(questions).size)

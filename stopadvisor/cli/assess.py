@@ -37,7 +37,7 @@ from stopadvisor.errors import StopAdvisorError, WorkloadError
 from stopadvisor.paper.assess import PaperAssessment, assess_paper
 from stopadvisor.report.documents.assess import assessment_document
 from stopadvisor.report.text.assess import PAPER_FLAW, show_assessment
-from stopadvisor.runs.sources import ASSESSMENT, Source, open_source
+from stopadvisor.runs.sources import ASSESSMENT, REPORT, Source, open_source
 from stopadvisor.runs.storage import lock_directory, write_json_atomically
 
 __all__ = ["AssessOptions", "command", "run"]
@@ -157,15 +157,7 @@ def run(options: AssessOptions, out: TextIO, err: TextIO) -> int:
         is_paper, settings = options.protocol == "paper", options.settings
         if served and options.serving_is_open:
             settings = measured_settings(settings, server, paper=is_paper)
-        with lock_directory(source.folder):
-            show_fit(source, "assess")
-        if is_paper:
-            open_for_paper(source, settings, allowed=options.open_calibration)
-            assessment: FitAssessment | PaperAssessment = assess_paper(
-                source, alpha=settings.alpha, delta=settings.delta, serving=settings.serving
-            )
-        else:
-            assessment = assess(source, settings)
+        assessment = _assess(source, settings, options)
         of_sample, of_promise = remarks_on_sample(assessment), remarks_on_promise(assessment)
         if served:
             asked = not options.serving_is_open
@@ -180,6 +172,20 @@ def run(options: AssessOptions, out: TextIO, err: TextIO) -> int:
             progress.remark(_write_report(assessment, document))
     emit(document, options.probing.output, out, show_assessment)
     return 0
+
+
+def _assess(
+    source: Source, settings: Settings, options: AssessOptions
+) -> FitAssessment | PaperAssessment:
+    """Assess under the protocol that was asked for, once the ledger says what is shown."""
+    with lock_directory(source.folder):
+        show_fit(source, "assess")
+    if options.protocol == "deploy":
+        return assess(source, settings)
+    open_for_paper(source, settings, allowed=options.open_calibration)
+    return assess_paper(
+        source, alpha=settings.alpha, delta=settings.delta, serving=settings.serving
+    )
 
 
 def _source(options: AssessOptions, progress: Progress) -> Source:
@@ -209,4 +215,5 @@ def _write_report(assessment: FitAssessment | PaperAssessment, document: Mapping
     try:
         return f"wrote {write_report(assessment, document).path}"
     except StopAdvisorError as error:
-        return f"note: no report.html: {error}"
+        old = assessment.source.folder / REPORT
+        return f"note: no report.html: {error}" + (f"; {old} is from before" * old.exists())

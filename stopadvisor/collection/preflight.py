@@ -13,7 +13,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from stopadvisor.answers.normal_form import announces_answer, normalize
+from stopadvisor.answers.normal_form import (
+    announces_answer,
+    extract_forced,
+    extract_natural,
+    normalize,
+)
 from stopadvisor.collection.collect import ask_all, make_prompts
 from stopadvisor.collection.cues import CueAgreement, CueExample, agreement, below
 from stopadvisor.collection.labels import Grades
@@ -26,20 +31,36 @@ from stopadvisor.probes.plan import Check, Engine, ProbePlan, RawProbe, RawTrace
 from stopadvisor.probes.positions import marker_positions
 from stopadvisor.workload.questions import Question
 
-__all__ = ["PREFLIGHT_QUESTIONS", "Check", "PreflightReport", "run_preflight"]
+__all__ = ["PREFLIGHT_QUESTIONS", "Check", "PreflightReport", "WrongExample", "run_preflight"]
 
 PREFLIGHT_QUESTIONS = 16
 PREFIX_BUDGET = 32
 """Thinking tokens of the middle probe, and the cap of the second round."""
 
 CUE_FAIL, CUE_WARN = 0.5, 0.9
+ACCURACY_WARN = 0.2
+"""Share of right answers below which prompt, template, gold or grader are the likelier cause."""
 CAP_WARN = 0.1
 """Share of forced answers that may run into the cap."""
 EXAMPLES = 3
+SHOWN = 200
+"""Characters of a question that are shown."""
 TOLERANCE = 1e-4
 """Rounding above a log-probability of 0, or below an entropy of 0, that half precision may show."""
 
 _SEVERITY: tuple[Status, ...] = ("pass", "warn", "fail")
+
+
+@dataclass(frozen=True)
+class WrongExample:
+    """A question that was answered wrong, for the reader to see why."""
+
+    id: str
+    question: str
+    """The last message, its first characters."""
+    gold: str
+    answer: str | None
+    """What was read out of the reply; None where nothing could be."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +71,10 @@ class PreflightReport:
     agreement: float | None
     """Share of finished traces whose forced and natural answers agree; None without any."""
     examples: tuple[CueExample, ...]
+    accuracy: float
+    """Share of right answers at the end of thinking."""
+    wrong: tuple[WrongExample, ...]
+    """Some that are not."""
     n_questions: int
     marker_words: MarkerFindings
     """Words that begin sentences when the model turns back."""
@@ -137,6 +162,7 @@ def run_preflight(
     forced = [probe for trace in traces for probe in trace.probes]
     words = found or count_words(engine, traces, named)
     agreed = agreement(questions, traces, final, grader)
+    accuracy, wrong = _graded(questions, traces, final, grader)
     return PreflightReport(
         checks=(
             _markers(traces, plan),
@@ -148,12 +174,15 @@ def run_preflight(
             _answer_cap(forced, plan),
             _escape(questions, traces, full),
             _agreement(agreed),
+            _accuracy(accuracy, wrong, len(questions)),
             _marker_words(words, traces, plan),
             _numbers(traces, plan, engine.capabilities.vocabulary),
             *engine.engine_checks(prompts[0], plan),
         ),
         agreement=agreed.share,
         examples=agreed.examples[:EXAMPLES],
+        accuracy=accuracy,
+        wrong=wrong[:EXAMPLES],
         n_questions=len(questions),
         marker_words=words,
         cost=expected_cost(plan, traces, sum(p.probe_tokens for p in forced) / len(forced)),
@@ -329,6 +358,49 @@ def _agreement(agreed: CueAgreement) -> Check:
         + (f" ({shown})" if shown else ""),
         "the cue changes what the model answers: choose another --cue, by `stopadvisor preflight "
         "--compare-cues`, or another --prompt-template",
+    )
+
+
+def _graded(
+    questions: Sequence[Question],
+    traces: Sequence[RawTrace],
+    final: Sequence[RawProbe],
+    grader: Grades,
+) -> tuple[float, tuple[WrongExample, ...]]:
+    """Accuracy at the end of thinking, and what was wrong.
+
+    The natural answer counts; of a trace that was cut, the forced one there.
+    """
+    items: list[tuple[str, str, str | None]] = []
+    for question, trace, probe in zip(questions, traces, final, strict=True):
+        if trace.finish == "stop" and trace.natural_text is not None:
+            answer = extract_natural(question.task, trace.natural_text)
+        else:
+            answer = extract_forced(question.task, probe.text)
+        items.append((question.task, question.gold or "", answer))
+    verdicts = grader.grade_many(items)
+    wrong = tuple(
+        WrongExample(q.id, str(q.messages[-1]["content"])[:SHOWN], gold, answer)
+        for q, (_, gold, answer), right in zip(questions, items, verdicts, strict=True)
+        if not right
+    )
+    return 1 - len(wrong) / len(questions), wrong
+
+
+def _accuracy(accuracy: float, wrong: Sequence[WrongExample], n: int) -> Check:
+    """Nobody probes hundreds of questions under a template with which nothing is right."""
+    shown = "; ".join(
+        f"{w.question[:60]!r}: gold {w.gold[:40]!r}, answered "
+        + ("nothing that can be read" if w.answer is None else repr(w.answer[:40]))
+        for w in wrong[:EXAMPLES]
+    )
+    low = accuracy < ACCURACY_WARN
+    return _check(
+        "accuracy",
+        "warn" if low else "pass",
+        f"{accuracy:.0%} of {n} answers are right at the end of thinking"
+        + (f" ({shown})" if low else ""),
+        "check prompt, template, gold and grader before anything is probed",
     )
 
 

@@ -453,7 +453,6 @@ def test_cut_traces_are_remarked(call: Call, tmp_path: Path) -> None:
         (["--alpha", "1"], "alpha must be in (0, 1), got 1.0"),
         (["--alpha", "nan"], "alpha must be in (0, 1), got nan"),
         (["--delta", "1.5"], "delta must be in (0, 1), got 1.5"),
-        (["--alpha", "0.99"], "alpha must be below the full-thinking accuracy"),
         (["--families", "entropy,magic"], "families must be among"),
         (["--price", "1/2"], "three prices"),
         (["--price", "1/2/nan"], "weights must be finite"),
@@ -515,13 +514,17 @@ def test_too_few_questions_for_the_split_are_one_line(call: Call) -> None:
     assert "part needs at least" in refused(call, "few.npz")
 
 
-def test_one_class_of_labels_in_a_run_is_one_line(call: Call) -> None:
+def test_one_class_of_labels_in_a_run_is_advice(call: Call) -> None:
     def spoil(row: dict[str, Any], part: str) -> None:
         for checkpoint in row["checkpoints"]:
             checkpoint["correct"] = False
 
     edit_records(Path("runs/sums"), spoil)
-    assert "all forced answers are wrong" in refused(call, "runs/sums")
+    code, out, _ = call("runs/sums", "--json")
+    assert code == 0
+    advice = json.loads(out)["recommendation"]
+    assert advice["policy"] == "full-budget"
+    assert "all forced answers are wrong" in advice["reasons"][-1]
 
 
 def test_scores_that_are_nan_in_a_run_are_one_line(call: Call) -> None:

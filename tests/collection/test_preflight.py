@@ -259,3 +259,46 @@ def test_a_template_that_opens_thinking_for_some(questions: tuple[Question, ...]
     report, status = check(ScriptedEngine(chat=Chat.of(byte_tokenizer(template=some))), questions)
     assert status["template"] == "warn"
     assert "opens thinking itself for 2/16 questions only" in detail(report, "template")
+
+
+# --- Accuracy -------------------------------------------------------------------------------------
+
+
+def with_gold(questions: tuple[Question, ...], right: int) -> tuple[Question, ...]:
+    """All but the first few with a gold answer that nobody gives."""
+    return tuple(
+        question if k < right else replace(question, gold="123456789")
+        for k, question in enumerate(questions)
+    )
+
+
+def test_accuracy_at_the_end_of_thinking_is_shown(questions: tuple[Question, ...]) -> None:
+    report, status = check(ScriptedEngine(), questions)
+    assert status["accuracy"] == "pass"
+    assert report.accuracy == 1 - len(report.wrong) / 16 >= 0.5
+    assert f"{report.accuracy:.0%} of 16 answers are right" in detail(report, "accuracy")
+
+
+@pytest.mark.parametrize(("right", "status"), [(0, "warn"), (16, "pass")])
+def test_few_right_answers_are_a_warning_with_three_examples(
+    questions: tuple[Question, ...], right: int, status: str
+) -> None:
+    report, found = check(ScriptedEngine(), with_gold(questions, right))
+    assert found["accuracy"] == status
+    if status == "pass":
+        return
+    assert (report.accuracy, report.status) == (0.0, "warn")
+    assert len(report.wrong) == 3
+    text = detail(report, "accuracy")
+    assert text.startswith("0% of 16 answers are right at the end of thinking (")
+    assert text.count("gold '123456789', answered '") == 3
+    for example, question in zip(report.wrong, questions, strict=False):
+        assert example.question == question.messages[-1]["content"]
+    (advice,) = [c.advice for c in report.checks if c.name == "accuracy"]
+    assert "check prompt, template, gold and grader" in advice
+
+
+def test_cut_traces_count_by_their_forced_answers(questions: tuple[Question, ...]) -> None:
+    report, _ = check(ScriptedEngine(faults=frozenset({"never-closes"})), questions)
+    assert 0 <= report.accuracy <= 1
+    assert "answers are right at the end of thinking" in detail(report, "accuracy")

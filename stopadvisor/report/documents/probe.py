@@ -47,6 +47,13 @@ class _CueExampleFields(TypedDict):
     forced: Annotated[str, "The forced answer."]
 
 
+class _WrongFields(TypedDict):
+    id: Annotated[str, "Of the question."]
+    question: Annotated[str, "Its first characters."]
+    gold: Annotated[str, "The right answer."]
+    answer: Annotated[str | None, "What was read out of the reply; null where nothing could be."]
+
+
 class _CueFields(TypedDict):
     name: Annotated[str, "Of the cue."]
     cue: Annotated[str, "Its text."]
@@ -97,6 +104,8 @@ class PreflightDocument(Document):
         float | None, "Share of forced answers at the end of thinking that are the natural ones."
     ]
     examples: Annotated[list[_CueExampleFields], "Some that are not."]
+    accuracy: Annotated[float, "Share of right answers at the end of thinking."]
+    wrong: Annotated[list[_WrongFields], "Some that are not."]
     n_questions: Annotated[int, "Fit questions asked."]
     marker_words: Annotated[_MarkerWordTable, "How sentences begin where the model turns back."]
     cost: Annotated[

@@ -22,6 +22,7 @@ from stopadvisor.assessment.diagnostics import (
 from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.assessment.signals import checkpoint_accuracy, signals_of
 from stopadvisor.certification.calibrated_risk import CalibratedRisk
+from stopadvisor.errors import ProbeError
 from stopadvisor.report.figures.data import (
     AlphaFigure,
     CheckpointFigure,
@@ -49,6 +50,8 @@ def deploy_figures(
     texts : Texts, optional
         Questions and answers of the run; archives hold none.
     """
+    if choice.nothing is not None:
+        raise ProbeError(f"there are no pictures where no rule was measured: {choice.nothing}")
     fit = choice.fit
     learned = next((r for r in choice.compared if r.scorer.is_learned), None)
     rule, index = _shown(choice, calibrated)

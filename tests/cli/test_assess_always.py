@@ -1,0 +1,99 @@
+"""`assess` ends in advice whatever it measured."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.material import CERTIFY, Call, caller, edit_records
+
+RUN = Path("runs/sums")
+FAST = ["--families", "confidence"]
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path,
+    probed_run: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Call:
+    """Call a command in a folder with a run `runs/sums`."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(probed_run, RUN)
+    return caller(capsys)
+
+
+def all_wrong(row: dict[str, Any], part: str) -> None:
+    row["natural_correct"] = False
+    for checkpoint in row["checkpoints"]:
+        checkpoint["correct"] = False
+
+
+def all_right(row: dict[str, Any], part: str) -> None:
+    row["natural_correct"] = True
+    for checkpoint in row["checkpoints"]:
+        checkpoint["correct"] = True
+
+
+def few_right(row: dict[str, Any], part: str) -> None:
+    """As under a wrong template: 1 question in 16 is right, at any place."""
+    right = row["key"][0] == "0"
+    row["natural_correct"] = right
+    for checkpoint in row["checkpoints"]:
+        checkpoint["correct"] = right
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (all_wrong, "all forced answers are wrong"),
+        (all_right, "all forced answers are right"),
+        (few_right, "alpha must be below the full-thinking accuracy (0.0"),
+    ],
+)
+def test_profile_and_advice_are_always_shown(call: Call, edit: Any, said: str) -> None:
+    edit_records(RUN, edit)
+    code, out, err = call("assess", RUN, *FAST, "--no-report", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert json.loads((RUN / "assessment.json").read_bytes()) == found
+    assert found["recommendation"]["policy"] == "full-budget"
+    assert any(said in reason for reason in found["recommendation"]["reasons"])
+    assert sum(row["count"] for row in found["profile"].values()) == found["split"]["fit"]
+    assert (found["matched_risk"][0]["learned"], found["label_savings"]) == (None, [])
+    code, out, err = call("assess", RUN, *FAST, "--no-report")
+    assert code == 0
+    text = " ".join(out.split())
+    assert text.startswith("Keep the full thinking budget")
+    assert said in text or said.replace(" (0.0", "") in text
+
+
+def test_a_page_is_not_written_and_the_old_one_is_called_old(call: Call) -> None:
+    pytest.importorskip("matplotlib")
+    edit_records(RUN, all_right)
+    (RUN / "report.html").write_text("an old page", encoding="utf-8")
+    code, _, err = call("assess", RUN, *FAST, "--report")
+    assert code == 0
+    assert "no report.html: there are no pictures where no rule was measured" in err
+    assert "is from before" in err
+
+
+def test_calibrate_follows_that_advice(call: Call) -> None:
+    edit_records(RUN, all_right)
+    code, out, err = call("calibrate", RUN, *FAST, *CERTIFY, "--json")
+    assert code == 3, err
+    found = json.loads(out)
+    assert (found["kind"], found["look"]) == ("full-budget", None)
+    assert "all forced answers are right" in found["refusal"]["reason"]
+
+
+def test_an_alpha_that_cannot_be_missed_is_refused_by_calibrate(call: Call) -> None:
+    edit_records(RUN, few_right)
+    code, out, err = call("calibrate", RUN, *FAST, *CERTIFY)
+    assert (code, out) == (2, "")
+    assert "never being right would meet it" in err
