@@ -191,6 +191,10 @@ def policy_content(
         "looks_elsewhere": look.elsewhere,
         "planned_looks": look.planned,
         "ledger_head": look.head,
+        "provenance": {
+            "probes_sha256": source.fingerprint(),
+            "labels_sha256": source.labels_fingerprint(),
+        },
         "chain_delta": certificate.delta,
         "conditional": conditional,
         # A conditional risk is a share of the full-correct questions already.

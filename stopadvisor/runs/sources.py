@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, overload
@@ -45,6 +45,7 @@ _FINGERPRINT = (
     *("prompt_tokens", "natural_correct", "natural_tokens", "truncated", "suffix_tokens"),
     *("entropy_source", "reference", "visible_correct", "visible_tokens", "marker_positions"),
 )
+_LABELS = ("keys", "samples", "positions", "correct", "natural_correct", "visible_correct")
 _WHERE_COLLECTED = ("visible_correct", "visible_tokens", "marker_positions")
 """Ledgers name data that were collected without these fields."""
 
@@ -83,9 +84,16 @@ class Source:
 
     def fingerprint(self) -> str:
         """Hash of all that is recorded of fit and calibration questions; shows no outcome."""
+        return self._hash_of(_FINGERPRINT)
+
+    def labels_fingerprint(self) -> str:
+        """Hash of which answers of fit and calibration questions are right; shows no outcome."""
+        return self._hash_of(_LABELS)
+
+    def _hash_of(self, names: Sequence[str]) -> str:
         table = self.table.take(self.parts != PARTS.index("test")).unseal()
         digest = hashlib.sha256()
-        for name in _FINGERPRINT:
+        for name in names:
             where = table.outcomes if name in Outcomes.__dataclass_fields__ else table
             value = getattr(where, name)
             if value is None and name in _WHERE_COLLECTED:

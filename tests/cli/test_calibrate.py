@@ -14,11 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from stopadvisor import __version__
 from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.shelf import calibration_of
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ledger import Ledger, read_ledger
+from stopadvisor.runs.sources import open_source
 from stopadvisor.workload.questions import PARTS
 from tests.material import (
     PLAN,
@@ -42,8 +44,8 @@ FIELDS = [
 ]  # fmt: skip
 CERTIFICATE = [
     "alpha", "delta", "confidence", "bound", "multiplicity", "n", "losses", "upper", "reference",
-    "looks", "looks_elsewhere", "planned_looks", "ledger_head", "chain_delta", "conditional",
-    "alpha_over_full_accuracy", "truncated_share", "max_think", "claim",
+    "looks", "looks_elsewhere", "planned_looks", "ledger_head", "provenance", "chain_delta",
+    "conditional", "alpha_over_full_accuracy", "truncated_share", "max_think", "claim",
 ]  # fmt: skip
 EXPECTED = [
     "weights", "cache_block", "fit_total_saving_pct", "fit_risk", "test_n", "test_total_saving_pct",
@@ -276,6 +278,25 @@ def test_the_ledger_s_head_stands_in_run_calibration_and_policy(call: Call) -> N
     assert found["look"]["head"] == found["certificate"]["ledger_head"] == look.head
     manifest = json.loads((RUN / "manifest.json").read_bytes())
     assert manifest["ledger_head"] == Ledger.read(RUN).head != look.head  # its result came after
+
+
+def test_the_certificate_names_what_it_was_computed_from(call: Call) -> None:
+    found = calibrated(call, str(RUN), *FAST)
+    source = open_source(RUN)
+    assert found["certificate"]["provenance"] == {
+        "probes_sha256": source.fingerprint(),
+        "labels_sha256": source.labels_fingerprint(),
+    }
+    content = load_policy(found["policy"]).content
+    assert content["certificate"]["provenance"] == found["certificate"]["provenance"]
+    assert content["workload_sha256"] == source.workload_sha256
+    assert content["versions"]["stopadvisor"] == __version__
+    out = call(found["policy"], command="inspect")[1]
+    shown = out.partition("Made from")[2].partition("File")[0]
+    hashes = [source.workload_sha256, source.fingerprint(), source.labels_fingerprint()]
+    for value in (*hashes, content["certificate"]["ledger_head"]):
+        assert f"{value[:16]}..." in shown
+    assert f"stopadvisor {__version__}" in shown
 
 
 def _removed(before: bytes) -> None:

@@ -110,6 +110,19 @@ def test_the_fingerprint_tells_labels_apart_but_not_those_of_test(tmp_path: Path
     assert again.fingerprint() == found.fingerprint()
 
 
+def test_the_labels_have_a_hash_of_their_own(tmp_path: Path) -> None:
+    found = open_source(archive(tmp_path / "data"), root=tmp_path / "runs")
+    table = found.table.unseal()
+    for part, changes in ((0, True), (1, True), (2, False)):
+        correct = np.where((found.parts == part)[:, None], ~table.correct, table.correct)
+        other = replace(found, table=regraded(table, correct=correct).sealed())
+        assert (other.labels_fingerprint() != found.labels_fingerprint()) is changes
+    # The probes may change where their grades do not.
+    other = replace(found, table=replace(table, mean_logprob=table.mean_logprob - 1).sealed())
+    assert other.labels_fingerprint() == found.labels_fingerprint()
+    assert other.fingerprint() != found.fingerprint()
+
+
 # --- Runs -----------------------------------------------------------------------------------------
 
 

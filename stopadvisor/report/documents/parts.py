@@ -17,6 +17,7 @@ __all__ = [
     "KindShare",
     "PartCounts",
     "ProfileFields",
+    "ProvenanceFields",
     "RequestTokens",
     "WeightFields",
     "interval_list",
@@ -66,6 +67,13 @@ class RequestTokens(TypedDict):
     prefilled: Annotated[float, "Read for the first time."]
 
 
+class ProvenanceFields(TypedDict):
+    """What a certificate was computed from: of fit and calibration questions, as SHA-256."""
+
+    probes_sha256: Annotated[str, "Of all that was recorded of them."]
+    labels_sha256: Annotated[str, "Of which of their answers are right."]
+
+
 class CertificateFields(TypedDict):
     """What was shown about one frozen policy."""
 
@@ -87,6 +95,9 @@ class CertificateFields(TypedDict):
     planned_looks: Annotated[int | None, "Looks planned beforehand."]
     ledger_head: NotRequired[
         Annotated[str, "Entry of this look in the run's ledger; not in older policies."]
+    ]
+    provenance: NotRequired[
+        Annotated[ProvenanceFields, "What it was computed from; not in older policies."]
     ]
     chain_delta: Annotated[float, "Error probability of this rule's tests."]
     conditional: Annotated[

@@ -56,6 +56,9 @@ def show_policy(document: Document, out: TextIO) -> None:
         _features(screen, document)
     screen.title("Bound to")
     screen.facts(_bound(document))
+    if made := _made_from(document):
+        screen.title("Made from")
+        screen.facts(made)
     screen.title("File")
     screen.facts(
         [
@@ -218,6 +221,22 @@ def _features(screen: Screen, document: Document) -> None:
             for row in document["features"]
         ],
     )
+
+
+def _made_from(document: Document) -> list[tuple[str, str]]:
+    """Hashes to hold against a run's own; more than the workload's is not in every policy."""
+    certificate = document["certificate"] or {}
+    provenance = certificate.get("provenance")
+    hashes = provenance if isinstance(provenance, Mapping) else {}
+    found = (
+        ("workload", document["workload_sha256"]),
+        ("probes", hashes.get("probes_sha256")),
+        ("labels", hashes.get("labels_sha256")),
+        ("ledger", certificate.get("ledger_head")),
+    )
+    rows = [(name, f"{value[:16]}...") for name, value in found if isinstance(value, str)]
+    version = document["versions"].get("stopadvisor")
+    return [*rows, ("by", f"stopadvisor {version}")] if version else rows
 
 
 def _bound(document: Document) -> list[tuple[str, str]]:
