@@ -28,6 +28,7 @@ from stopadvisor.report.documents.inspect import policy_document
 from stopadvisor.report.documents.probe import preflight_document
 from stopadvisor.runs.directory import RunDirectory
 from tests.goldens import Goldens
+from tests.keys import make_key
 from tests.material import CERTIFY, PLAN, keep_studies, make_run, write_archive
 from tests.policy_content import example_contents, family_content
 from tests.schemas import DOCUMENTS, FOLDER, check_valid, schema, schema_text
@@ -151,7 +152,10 @@ def test_calibrate_inspect_and_verify(runs: Path, capsys: pytest.CaptureFixture[
     )
     settings = answer(capsys, "inspect", runs / "fixed.joblib")
     old = ROOT / "policies" / "arithmetic.joblib"
-    upgraded = answer(capsys, "inspect", old, "--upgrade", runs / "upgraded.joblib")
+    new = ("--upgrade", runs / "upgraded.joblib")
+    pytest.importorskip("cryptography", reason="cryptography (extra sign) signs a policy")
+    make_key(runs / "own.pem")
+    upgraded = answer(capsys, "inspect", old, *new, "--sign", runs / "own.pem")
     check("inspect", inspected, moved, shown, settings, upgraded)
     check("verify", *verified)
 
