@@ -25,6 +25,7 @@ from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.markers import RULE
 from stopadvisor.probes.trajectories import Profile
 from stopadvisor.probes.trigger import GridTrigger, Trigger
+from stopadvisor.rules.costs import Serving
 from stopadvisor.rules.drift import question_features
 from stopadvisor.rules.families import FIXED_BUDGET, display_threshold
 from stopadvisor.rules.outcomes import Outcome, measure_rule
@@ -37,6 +38,8 @@ from stopadvisor.runs.sources import Source
 from stopadvisor.stats.intervals import exact_interval
 from stopadvisor.workload.questions import PARTS
 
+_STACKS: tuple[Serving, ...] = ("kv-fork", "prefix-cache", "black-box")
+"""Serving stacks for which a policy says what it saves, beside the one it was chosen for."""
 _MOST_STORED = 2000
 """Calibration questions whose features go into the file, for drift to be measured against."""
 
@@ -120,6 +123,28 @@ def _expected(
         if outcome.answer_saving_pct is not None:
             fields["test_answer_saving_pct"] = outcome.answer_saving_pct
     return fields
+
+
+def _by_serving(
+    rule: ExportedRule, choice: RuleBasis, source: Source, calibration: Calibration
+) -> dict[str, float]:
+    """Net saving under each serving stack, on test questions where there are any."""
+    settings, table = choice.settings, open_test(source)
+    if table.n_questions == 0:
+        table = calibration.entered
+    rows = table.take(calibration_rows(table))
+    names = dict.fromkeys((settings.serving, *_STACKS))
+    return {
+        serving: measure_rule(
+            rule.scorer,
+            rule.threshold,
+            rows,
+            serving=serving,
+            weights=settings.weights,
+            cache_block=settings.cache_block,
+        ).total_saving_pct
+        for serving in names
+    }
 
 
 def policy_content(
@@ -211,7 +236,10 @@ def policy_content(
     spaced = np.linspace(0, len(stored) - 1, min(len(stored), _MOST_STORED)).astype(int)
     fields["calibration_features"] = stored[spaced].tolist()
     found = expectation(rule, calibration.entered, choice.settings, seed=source.seed)
-    fields["expected"] = _expected(rule, test_outcome(rule, choice, source), found, choice.settings)
+    fields["expected"] = {
+        **_expected(rule, test_outcome(rule, choice, source), found, choice.settings),
+        "saving_by_serving": _by_serving(rule, choice, source, calibration),
+    }
     return fields
 
 

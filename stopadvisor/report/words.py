@@ -17,6 +17,7 @@ from stopadvisor.rules.families import FIXED_BUDGET, rule_name
 __all__ = [
     "advised_otherwise",
     "advised_point",
+    "beside",
     "favoured",
     "in_unit",
     "interval",
@@ -28,11 +29,15 @@ __all__ = [
     "reason",
     "risk_difference",
     "rule_headline",
+    "saved",
     "share",
     "shell_quote",
 ]
 
 Document = Mapping[str, Any]
+
+_COMMON_STACK = "prefix-cache"
+"""What vLLM and most servers do."""
 
 # --- Values ---------------------------------------------------------------------------------------
 
@@ -79,6 +84,27 @@ def plural(count: int, noun: str) -> str:
 def shell_quote(path: str | Path) -> str:
     """A path as a word of a shell command."""
     return shlex.quote(str(path))
+
+
+def beside(savings: Mapping[str, float | None], shown: str) -> str:
+    """What the same rule saves on the stack that most people have, where another one is shown.
+
+    Parameters
+    ----------
+    savings : mapping
+        Net saving in percent by serving regime.
+    shown : str
+        The regime whose saving was said before.
+    """
+    other = savings.get(_COMMON_STACK)
+    if shown == _COMMON_STACK or other is None:
+        return ""
+    return f"; {saved(other)} under {_COMMON_STACK}"
+
+
+def saved(value: float) -> str:
+    """A net saving, or in plain words a loss."""
+    return percent(value) if value >= 0 else f"costs {percent(-value)} more"
 
 
 # --- From an assessment ---------------------------------------------------------------------------

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from stopadvisor.engines.openai.regime import Repeated, classify, write_regime
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.shelf import calibration_of
+from stopadvisor.report.words import beside, saved
 from stopadvisor.runs.ledger import Ledger, read_ledger
 from tests.material import CERTIFY, Call, caller, edit_records, make_run
 
@@ -219,3 +221,41 @@ def test_a_broken_ledger_next_door_names_its_file_and_stops_nothing(call: Call) 
     (said,) = [text for text in found["remarks"] if "runs/other/ledger.json" in text]
     assert "put back the ledger" in said
     assert "not counted here" in said
+
+
+# --- The headline fits the stack ------------------------------------------------------------------
+
+
+def test_the_saving_stands_beside_that_of_a_prefix_cache(call: Call) -> None:
+    text = " ".join(call("assess", RUN, *FAST, "--no-report")[1].split())
+    document = json.loads((RUN / "assessment.json").read_bytes())
+    other = document["serving"]["prefix-cache"]["saving_pct"]
+    words = f"{other:.1f}%" if other >= 0 else f"costs {-other:.1f}% more"
+    assert f"; {words} under prefix-cache; " in text
+    found = answer(call, "calibrate", RUN, *CERTIFY, *FAST)
+    savings = found["expected"]["saving_by_serving"]
+    assert list(savings) == ["kv-fork", "prefix-cache", "black-box"]
+    assert savings["kv-fork"] == pytest.approx(found["expected"]["test_total_saving_pct"])
+    assert savings["kv-fork"] > savings["prefix-cache"] > savings["black-box"]
+    text = " ".join(call("calibrate", RUN, *CERTIFY, *FAST)[1].split())
+    words = saved(savings["prefix-cache"])
+    assert f"of the cost under kv-fork; {words} under prefix-cache, " in text
+
+
+def test_a_measured_server_comes_first(call: Call) -> None:
+    asked_twice = [Repeated(n, n // 32 * 32, 0.01 + n / 1000, 0.01) for n in (101, 334, 727)]
+    write_regime(RUN, classify(asked_twice))
+    text = " ".join(call("assess", RUN, *FAST, "--no-report", "--serving", "kv-fork")[1].split())
+    document = json.loads((RUN / "assessment.json").read_bytes())
+    assert document["server"]["regime"] == "prefix-cache"
+    words = saved(document["serving"]["prefix-cache"]["saving_pct"])
+    assert f"saves {words} under prefix-cache, as this server was measured; " in text
+
+
+def test_a_loss_is_said_in_words() -> None:
+    assert beside({"kv-fork": 19.8, "prefix-cache": -5.6}, "kv-fork") == (
+        "; costs 5.6% more under prefix-cache"
+    )
+    assert beside({"kv-fork": 19.8, "prefix-cache": 3.0}, "kv-fork") == "; 3.0% under prefix-cache"
+    assert beside({"prefix-cache": 3.0}, "prefix-cache") == ""
+    assert beside({}, "kv-fork") == ""

@@ -150,6 +150,13 @@ class ExpectedFields(TypedDict):
             "Only with `--on-stop answer`: tokens of the visible answer that are saved on them.",
         ]
     ]
+    saving_by_serving: NotRequired[
+        Annotated[
+            dict[str, float],
+            "Net saving of the same rule by serving regime: on test questions where there are any, "
+            "else on calibration questions.",
+        ]
+    ]
     test_n: NotRequired[Annotated[int, "Test questions."]]
     test_total_saving_pct: NotRequired[Annotated[float, "Net saving."]]
     test_total_saving_ci95: NotRequired[

@@ -13,6 +13,7 @@ from stopadvisor.assessment.recommendation import PROVISIONAL, probability_words
 from stopadvisor.report.words import (
     advised_otherwise,
     advised_point,
+    beside,
     percent,
     reason,
     rule_headline,
@@ -142,12 +143,15 @@ def _assessed(document: Document) -> Summary:
             None,
             basis,
         )
+    rows = document["serving"].items()
+    savings = {name: row["saving_pct"] for name, row in rows if isinstance(row, Mapping)}
     cards = (
         Card(
             "Saves",
             percent(point["fit_total_saving_pct"]),
             f"of the cost, at least {percent(document['fit_saving_lower_pct'])} (one-sided 95%); "
-            f"{percent(point['fit_think_saving_pct'])} of the thinking",
+            f"{percent(point['fit_think_saving_pct'])} of the thinking"
+            + beside(savings, advice["serving"]),
         ),
         Card("May lose", share(point["fit_risk"]), "of all questions, estimated"),
         Card("Accuracy", share(point["fit_accuracy"]), f"with full thinking {share(accuracy)}"),
@@ -260,6 +264,7 @@ def _expected_cards(
     document: Document, calibration: Document, expected: Document
 ) -> tuple[Card, ...]:
     serving = _serving_card(document, calibration["serving"], calibration["where"])
+    other = beside(expected.get("saving_by_serving", {}), calibration["serving"])
     if "test_n" not in expected and "calibration_n" in expected:
         whose = f"{expected['calibration_n']} calibration questions"
         low, high = expected["calibration_total_saving_band95"]
@@ -268,7 +273,7 @@ def _expected_cards(
                 "Saves",
                 percent(expected["calibration_total_saving_pct"]),
                 f"of the cost, 95% {percent(low)} to {percent(high)}, {whose}; "
-                f"{percent(expected['calibration_think_saving_pct'])} of the thinking",
+                f"{percent(expected['calibration_think_saving_pct'])} of the thinking{other}",
             ),
             Card("Loses", share(expected["calibration_risk"]), whose),
             Card(
@@ -293,7 +298,7 @@ def _expected_cards(
             "Saves",
             percent(expected["test_total_saving_pct"]),
             (f"of the cost, 95% {percent(spread[0])} to {percent(spread[1])}, " if spread else "")
-            + f"{tests}; {percent(expected['test_think_saving_pct'])} of the thinking",
+            + f"{tests}; {percent(expected['test_think_saving_pct'])} of the thinking{other}",
         ),
         Card("Loses", share(expected["test_risk"]), f"95% {low} to {high}, {tests}"),
         Card(

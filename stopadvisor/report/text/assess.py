@@ -13,6 +13,7 @@ from stopadvisor.report.documents.assess import matched_points
 from stopadvisor.report.text.screen import Screen
 from stopadvisor.report.words import (
     advised_point,
+    beside,
     favoured,
     in_unit,
     interval,
@@ -22,6 +23,7 @@ from stopadvisor.report.words import (
     reason,
     risk_difference,
     rule_headline,
+    saved,
     share,
     shell_quote,
 )
@@ -75,10 +77,12 @@ def _facts(document: Document) -> list[tuple[str, str]]:
             ("asks", advice["where"]),
             (
                 "saves",
+                f"{_measured(document)}"
                 f"{percent(point['fit_total_saving_pct'])} of the cost under {advice['serving']}"
                 f"{in_unit(document['settings']['weights'])} "
                 f"(at least {percent(document['fit_saving_lower_pct'])}, one-sided 95 %; "
-                f"{percent(point['fit_uncut_saving_pct'])} on traces that were not cut off); "
+                f"{percent(point['fit_uncut_saving_pct'])} on traces that were not cut off)"
+                f"{_beside(document)}; "
                 f"{percent(point['fit_think_saving_pct'])} of the thinking",
             ),
             (
@@ -118,6 +122,27 @@ def _facts(document: Document) -> list[tuple[str, str]]:
         )
     )
     return rows
+
+
+def _measured(document: Document) -> str:
+    """The saving on the server as it was measured, first of all where another stack was asked for.
+
+    Costs are those of the measured server anyway where nobody asked for others.
+    """
+    regime = (document.get("server") or {}).get("regime")
+    if regime in (None, document["recommendation"]["serving"]):
+        return ""
+    saving = document["serving"].get(regime, {}).get("saving_pct")
+    if saving is None:
+        return ""
+    return f"{saved(saving)} under {regime}, as this server was measured; "
+
+
+def _beside(document: Document) -> str:
+    if _measured(document):
+        return ""
+    rows = {k: row["saving_pct"] for k, row in document["serving"].items() if isinstance(row, dict)}
+    return beside(rows, document["recommendation"]["serving"])
 
 
 def _paper_facts(document: Document) -> list[tuple[str, str]]:

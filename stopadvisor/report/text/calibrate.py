@@ -12,6 +12,7 @@ from typing import Any, TextIO
 from stopadvisor.report.text.screen import Screen
 from stopadvisor.report.words import (
     advised_otherwise,
+    beside,
     in_unit,
     interval,
     number,
@@ -130,6 +131,7 @@ def expectation(expected: Document, serving: str) -> list[tuple[str, str]]:
     """What a policy is expected to do, from questions that nothing has touched where there are."""
     fitted = percent(expected["fit_total_saving_pct"])
     where = f"{serving}{in_unit(expected.get('weights'))}"
+    other = beside(expected.get("saving_by_serving", {}), serving)
     is_fitted = expected["fit_total_saving_pct"] is not None  # a transferred rule is not, here
     if "test_n" not in expected and "calibration_n" in expected:
         n = expected["calibration_n"]
@@ -139,8 +141,8 @@ def expectation(expected: Document, serving: str) -> list[tuple[str, str]]:
             (
                 "saves",
                 f"{percent(expected['calibration_total_saving_pct'])} {band} of the cost under "
-                f"{where}, {percent(expected['calibration_think_saving_pct'])} of the thinking "
-                f"({n} calibration questions{said}",
+                f"{where}{other}, {percent(expected['calibration_think_saving_pct'])} of the "
+                f"thinking ({n} calibration questions{said}",
             ),
             (
                 "loses",
@@ -161,7 +163,7 @@ def expectation(expected: Document, serving: str) -> list[tuple[str, str]]:
         (
             "saves",
             f"{percent(expected['test_total_saving_pct'])} "
-            f"{interval(expected['test_total_saving_ci95'])} of the cost under {where}, "
+            f"{interval(expected['test_total_saving_ci95'])} of the cost under {where}{other}, "
             f"{percent(expected['test_think_saving_pct'])} of the thinking ({n} test questions"
             + (f"; fit said {fitted})" if is_fitted else ")"),
         ),
