@@ -120,6 +120,7 @@ def shown(name: str, capsys: pytest.CaptureFixture[str]) -> str:
     text = capsys.readouterr().out
     text = re.sub(r"\b[0-9a-f]{16}\.\.\.", "0123456789abcdef...", text)
     text = re.sub(r"archive-[0-9a-f]{8}\b", "archive-01234567", text)
+    text = re.sub(r"\b(policy-a\d+)-[0-9a-f]{8}\b", r"\1-01234567", text)
     text = text.replace(f"stopadvisor {__version__}\n", "stopadvisor 1.2.3\n")
     text = re.sub(r"digest [0-9a-f]{8}\b", "digest 01234567", text)
     return re.sub(r"\d{4}-\d\d-\d\dT[\d:]{8}\+00:00", "2026-01-02T03:04:05+00:00", text)
