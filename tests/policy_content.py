@@ -116,7 +116,7 @@ _EXAMPLE: dict[str, Any] = {
     "versions": {"stopadvisor": "0.1.0", "numpy": "2.4.6", "torch": None},
     "created": "2026-01-02T03:04:05+00:00",
     "order": [],
-    "calibration_features": [[0.4, 0.5, -0.6, 0.7, 0.4, 1.9, 0.6, 0.0], [0.5] * 8],
+    "calibration_features": [[40.0, -0.6, 0.7, 0.4, 1.9, 0.6, 0.0], [0.5] * 7],
 }
 
 

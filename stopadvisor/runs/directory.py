@@ -164,7 +164,7 @@ class RunDirectory:
         for number, line in enumerate([*whole, tail] if _is_object(tail) else whole, start=1):
             where = f"{self.probes_path}:{number}"
             try:
-                data = json.loads(line)
+                data = json.loads(line, parse_constant=_refuse_constant)
             except ValueError as error:
                 raise ProbeError(f"{where}: not a line of JSON: {error}") from error
             if not isinstance(data, dict):
@@ -250,6 +250,10 @@ class RunDirectory:
         split = self.manifest["split"]
         first, second, third = split["fractions"]
         return assign_parts(table.groups, seed=split["seed"], fractions=(first, second, third))
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON; what is unknown is null")
 
 
 def _is_object(tail: bytes) -> bool:

@@ -38,8 +38,8 @@ COMMON = [
 ]  # fmt: skip
 FIELDS = {
     "deploy": [
-        *COMMON, "fit_full_accuracy", "fit_saving_lower_pct", "chance_to_certify", "settings",
-        "remarks",
+        *COMMON, "fit_full_accuracy", "fit_saving_lower_pct", "label_savings", "chance_to_certify",
+        "settings", "remarks",
     ],
     "paper": [*COMMON, "full_accuracy", "remarks"],
 }  # fmt: skip
@@ -50,8 +50,9 @@ WORKLOAD = [
 TYPES = ["early_solved", "beneficial", "harmful", "unsolved", "oscillating"]
 POINT = {
     "deploy": [
-        "feasible", "family", "threshold", "candidates", "schedule", "fit_risk", "fit_accuracy",
-        "fit_think_saving_pct", "fit_total_saving_pct",
+        "feasible", "family", "threshold", "candidates", "schedule", "where",
+        "expected_saving_pct", "fit_risk", "fit_accuracy", "fit_think_saving_pct",
+        "fit_total_saving_pct", "fit_uncut_saving_pct",
     ],
     "paper": [
         "feasible", "family", "threshold", "candidates", "test_risk", "test_accuracy",
@@ -64,6 +65,7 @@ SERVING = [
     "saving_pct", "tokens", "money_per_1000", "probes", "break_even_probes",
     "break_even_cached_price",
 ]  # fmt: skip
+LABEL_SAVING = ["calibration", "labels", "saving_pct", "is_here"]
 SETTINGS = ["serving", "weights", "cache_block", "bound", "multiplicity", "families"]
 
 
@@ -123,14 +125,18 @@ def test_deploy_json_has_exactly_its_fields(call: Call, target: str) -> None:
     assert list(found["regime"]) == ["predicted", "stability", "basis"]
     assert found["regime"]["basis"] == "fit"
     (row,) = found["matched_risk"]
-    assert list(row) == ["alpha", "learned", "scalar", "delta_saving_pp", "verdict"]
-    assert list(row["learned"]) == list(row["scalar"]) == POINT["deploy"]
+    kinds = ["learned", "scalar", "fixed_budget", "agreement"]
+    assert list(row) == ["alpha", *kinds, "delta_saving_pp", "verdict"]
+    assert [list(row[kind]) for kind in kinds] == 4 * [POINT["deploy"]]
+    assert all(list(r) == LABEL_SAVING for r in found["label_savings"])
+    assert sum(r["is_here"] for r in found["label_savings"]) == 1
     assert list(row["delta_saving_pp"]) == ["median", "ci95"]
     assert list(found["serving"]) == ["operating_point", "kv-fork", "prefix-cache", "black-box"]
     assert list(found["serving"]["kv-fork"]) == SERVING
     assert list(found["serving"]["kv-fork"]["tokens"]) == ["decoded", "cached", "prefilled"]
     assert found["serving"]["kv-fork"]["money_per_1000"] is None
-    assert list(found["recommendation"]) == ["policy", "family", "schedule", "serving", "reasons"]
+    advice = ["policy", "family", "schedule", "where", "serving", "reasons"]
+    assert list(found["recommendation"]) == advice
     assert set(found["recommendation"]["schedule"]) <= set(found["workload"]["budgets"])
     assert list(found["settings"]) == SETTINGS
     assert list(found["settings"]["weights"]) == ["prefilled", "cached", "decoded", "unit"]
@@ -294,7 +300,7 @@ def test_what_is_shown_of_an_archive_is_charged(call: Call) -> None:
     assert (look.request["protocol"], look.opened) == ("paper", True)
     line = refused(call, "raw.npz", *CERTIFY, "--alpha", "0.25", command="calibrate")
     assert "showed their outcomes (paper)" in line
-    _, out, _ = call("raw.npz", "--json", *CERTIFY, command="calibrate")
+    _, out, _ = call("raw.npz", "--json", *CERTIFY, "--alpha", "0.3", command="calibrate")
     found = json.loads(out)
     assert (found["alpha"], found["look"]["number"]) == (0.3, 2)
     assert found["confidence"] == pytest.approx(0.9)
@@ -311,7 +317,8 @@ def test_a_workload_is_probed_first(call: Call, tmp_path: Path) -> None:
     assert found["run"].startswith("runs/more-scripted-")
     assert found["workload"]["budgets"] == [0, 16, 48]
     assert "task 'numeric' guessed from gold for 150 questions" in err
-    assert err.count("--split 40/60/0") == 1  # said once, though both parts of the job know it
+    assert found["split"]["test"] == 0, "so few questions certify better without a test part"
+    assert "--split" not in err
 
 
 def test_paper_protocol_on_a_workload_is_refused_too(call: Call, tmp_path: Path) -> None:
@@ -399,9 +406,9 @@ def test_the_first_lines_say_what_to_do(call: Call) -> None:
     assert first[0].startswith("Stop early by ")
     names = [line.split()[0] for line in first[1:] if line.strip() and line[:3] != "   "]
     text = "\n".join(first)
-    assert names[:3] == ["why", "probe", "saves"]
+    assert names[:3] == ["why", "asks", "saves"]
     assert "may lose" in text
-    assert "stopadvisor calibrate runs/sums --alpha 0.15" in text
+    assert "stopadvisor calibrate runs/sums --alpha 0.15" in out
     _, out, _ = call("runs/sums", "--alpha", "0.001", *FAST)
     assert out.startswith("Keep the full thinking budget")
     assert "stopadvisor calibrate runs" not in out
@@ -425,7 +432,8 @@ def test_the_summary_can_be_written_to_an_ascii_terminal(call: Call, tmp_path: P
 
 
 def test_remarks_go_to_stderr_and_into_the_document(call: Call) -> None:
-    code, out, err = call("raw.npz", "--alpha", "0.6", "--json", *FAST)
+    words = ("--alpha", "0.6", "--split", "40/40/20")
+    code, out, err = call("raw.npz", *words, "--json", *FAST)
     assert code == 0, err
     remarks = json.loads(out)["remarks"]
     assert [line.removeprefix("note: ") for line in err.splitlines()] == remarks
@@ -532,7 +540,7 @@ def test_scores_that_are_nan_in_a_run_are_one_line(call: Call) -> None:
         row["checkpoints"][2]["mean_entropy"] = float("nan")
 
     edit_records(Path("runs/sums"), spoil)
-    assert "mean_entropy must be finite, got nan" in refused(call, "runs/sums")
+    assert "not a line of JSON: NaN is no number of JSON" in refused(call, "runs/sums")
 
 
 def test_a_place_that_cannot_be_written_is_one_line(call: Call) -> None:

@@ -48,8 +48,11 @@ CERTIFICATE = [
     "conditional", "alpha_over_full_accuracy", "truncated_share", "max_think", "claim",
 ]  # fmt: skip
 EXPECTED = [
-    "weights", "cache_block", "fit_total_saving_pct", "fit_risk", "test_n", "test_total_saving_pct",
-    "test_total_saving_ci95", "test_think_saving_pct", "test_risk", "test_risk_ci95",
+    "weights", "cache_block", "fit_total_saving_pct", "fit_risk", "calibration_n",
+    "calibration_risk", "calibration_total_saving_pct", "calibration_total_saving_band95",
+    "calibration_think_saving_pct", "calibration_uncut_saving_pct", "calibration_accuracy",
+    "calibration_full_accuracy", "test_n", "test_total_saving_pct", "test_total_saving_ci95",
+    "test_think_saving_pct", "test_uncut_saving_pct", "test_risk", "test_risk_ci95",
     "test_accuracy", "test_accuracy_ci95", "test_full_accuracy",
 ]  # fmt: skip
 TESTED = ["family", "certified", "position", "n", "losses", "upper", "reason", "labels_needed"]
@@ -121,7 +124,7 @@ def test_json_has_exactly_its_fields(call: Call) -> None:
     assert list(found["expected"]) == EXPECTED
     assert list(found["look"]) == ["number", "planned", "spent", "elsewhere", "head", "opened"]
     assert [list(row) for row in found["tested"]] == [TESTED, TESTED]  # two chains by default
-    assert found["certificate"]["chain_delta"] == pytest.approx(0.025)
+    assert found["certificate"]["chain_delta"] == pytest.approx(0.05)  # of the advised rule, all
     assert list(found["profile"]) == [
         "early_solved", "beneficial", "harmful", "unsolved", "oscillating",
     ]  # fmt: skip
@@ -152,18 +155,24 @@ def test_nothing_certified_is_exit_3_and_a_full_budget_policy(call: Call) -> Non
     assert (found["certified"], found["kind"]) == (False, "full-budget")
     assert list(found["refusal"]) == ["reason", "labels_needed", "assumed_risk"]
     assert found["refusal"]["reason"]
-    for name in ("family", "schedule", "threshold", "certificate", "expected"):
+    for name in ("family", "schedule", "where", "threshold", "certificate", "expected"):
         assert found[name] is None
     policy = load_policy(found["policy"])
     assert policy.kind == "full-budget"
     assert policy.start().next_budget is None
 
 
-def test_no_test_part_means_figures_from_fit(call: Call, tmp_path: Path) -> None:
+def test_no_test_part_means_figures_from_calibration(call: Call, tmp_path: Path) -> None:
     make_run(tmp_path / "two", 300, fractions=(0.4, 0.6, 0.0))
     found = calibrated(call, "two", *FAST)
-    assert list(found["expected"]) == EXPECTED[:4]
-    assert "fit questions, no test part" in " ".join(call("two", *FAST)[1].split())
+    expected, certificate = found["expected"], found["certificate"]
+    assert list(expected) == [name for name in EXPECTED if not name.startswith("test_")]
+    assert expected["calibration_n"] == certificate["n"]
+    assert expected["calibration_risk"] == certificate["losses"] / certificate["n"]
+    low, high = expected["calibration_total_saving_band95"]
+    assert low < expected["calibration_total_saving_pct"] < high
+    said = " ".join(call("two", *FAST)[1].split())
+    assert f"({certificate['n']} calibration questions" in said
 
 
 def test_json_format_holds_the_same_policy(call: Call) -> None:

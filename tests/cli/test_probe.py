@@ -121,8 +121,9 @@ def test_truncated_traces_are_said(bench: Bench) -> None:
 def test_guessed_tasks_and_a_small_workload_are_said(bench: Bench) -> None:
     _, _, err = bench.call()
     assert "task 'numeric' guessed from gold for 100 questions" in err
-    assert "100 questions: with fewer than 300, --split 40/60/0 certifies more" in err
-    assert "40/60/0" not in bench.call("--split", "40/60/0")[2]
+    assert "--split" not in err  # 40/60/0, which certifies most, is the default
+    hint = "100 questions: with fewer than 300, --split 40/60/0 certifies more"
+    assert hint in bench.call("--split", "40/40/20")[2]
 
 
 # --- Resuming -------------------------------------------------------------------------------------
@@ -179,7 +180,7 @@ def test_only_fit_questions_are_seen_before_probing(bench: Bench) -> None:
         pytest.param(["--cap", "20"], id="cap"),
         pytest.param(["--seed", "1"], id="seed"),
         pytest.param(["--greedy"], id="greedy"),
-        pytest.param(["--split", "40/60/0"], id="split"),
+        pytest.param(["--split", "40/40/20"], id="split"),
         pytest.param(["--cue", "no-reasoning"], id="cue"),
         pytest.param(["--prompt-template", "{question} Think."], id="template"),
     ],
@@ -333,7 +334,7 @@ def test_a_part_that_would_be_too_small_is_refused_early(bench: Bench) -> None:
     assert code == 2
     assert "part needs at least " in err
     assert "different questions, got " in err
-    assert err.rstrip().endswith("of 30 (--split 40/40/20): add questions")
+    assert err.rstrip().endswith("of 30 (--split 40/60/0): add questions")
     assert bench.loaded == []
     # Of a part that another split makes larger, that is said.
     code, _, err = bench.call("--split", "80/10/10")

@@ -177,12 +177,13 @@ def test_the_reason_of_a_certified_page_is_that_of_its_rule(calibrated_run: Path
     document = json.loads((calibrated_run / "assessment.json").read_bytes())
     calibration = json.loads((calibrated_run / "calibration.json").read_bytes())
     evidence = summarise(document, None).why
-    advised = {name: calibration[name] for name in ("family", "schedule")}
+    advised = {name: calibration[name] for name in ("family", "schedule", "where")}
     same = calibration | {f"advised_{name}": value for name, value in advised.items()}
     assert summarise(document, same).why == evidence
-    other = same | {"advised_family": "entropy", "advised_schedule": [0, 64]}
+    where = "at 0, 64 thinking tokens"
+    other = same | {"advised_family": "entropy", "advised_where": where}
     assert summarise(document, other).why.endswith(
-        "assess had advised entropy alone at 0, 64 thinking tokens."
+        "assess had advised entropy alone, at 0, 64 thinking tokens."
     )
     none = same | {"advised_family": None, "advised_schedule": None}
     assert summarise(document, none).why.endswith("assess had advised the full budget.")
@@ -225,15 +226,15 @@ def test_a_refusal_is_said_with_its_reason(
     assert f"full thinking, {data.document['split']['fit']} fit questions" in text
     assert f"Not certified at alpha = 0.2%: {data.calibration['refusal']['reason']}" in text
     assert "Assessed at alpha = 0.15, calibrated at 0.002" in text
-    risk = data.figures.risk
+    risk = report_data(spoilt, Settings(alpha=0.002)).figures.risk  # the rule that was tested
     assert risk is not None
     assert risk.observed is not None
     assert risk.upper is not None
     assert risk.marked is None
     n = data.calibration["tested"][0]["n"]
     losses = [round(share * n) for share in risk.observed.tolist()]
-    # The look's own delta, a fifth of 0.05, shared by two sequences.
-    assert risk.upper.tolist() == [upper_limit(k, n, 0.05 / 5 / 2, "exact") for k in losses]
+    # The look's own delta, a fifth of 0.05.
+    assert risk.upper.tolist() == [upper_limit(k, n, 0.05 / 5, "exact") for k in losses]
 
 
 def test_labels_changed_after_calibration_are_not_passed_off(
@@ -361,7 +362,7 @@ def test_every_kind_of_assessment_has_its_page(run: Path, settings: Settings) ->
     pictures = {a["id"] for t, a in shown.tags if t == "article" and "id" in a}
     expected = {f"part-{name}" for name in PICTURES}
     if data.document["serving"]["operating_point"] is None:
-        expected -= {"part-serving"}
+        expected -= {"part-serving", "part-labels"}
     assert pictures == expected
     assert data.document["recommendation"]["serving"] in shown.text
     if data.document["recommendation"]["policy"] == "full-budget":
@@ -395,13 +396,17 @@ def test_without_log_probabilities_none_are_shown(spoilt: Path, families: tuple[
     edit_records(spoilt, blind)
     data = report_data(spoilt, Settings(families=families))
     figures = data.figures
-    learned = [] if len(families) == 1 else ["learned-text"]
-    assert [rule.name for rule in figures.frontier.rules] == [*learned, "run-stability"]
+    names = {rule.name for rule in figures.frontier.rules}
+    readers = {"confidence", "confidence-leap", "entropy", "deer"}  # of log-probabilities
+    assert names
+    assert not names & readers
+    assert (names == {"run-stability"}) == (len(families) == 1)
+    learned = [name for name in names if name.startswith("learned")]
     known = figures.reliability
-    assert ([] if known is None else list(known.scores)) == learned
+    assert (set() if known is None else set(known.scores)) <= set(learned)
     assert not {"confidence", "entropy (nats)"} & {signal.name for signal in figures.signals}
     assert {step.confidence for e in figures.examples for step in e.steps} == {None}
-    assert ("part-reliability" in Page(render(data)).ids) == bool(learned)
+    assert ("part-reliability" in Page(render(data)).ids) == (known is not None)
 
 
 # --- What may be shown ----------------------------------------------------------------------------
@@ -420,7 +425,7 @@ def test_examples_are_fit_questions(run: Path, before: ReportData) -> None:
     source = open_source(run)
     fit = set(source.part("fit").ids)
     examples = before.figures.examples
-    assert {example.kind for example in examples} == {"win", "loss", "oscillation"}
+    assert {"win", "loss"} <= {example.kind for example in examples}
     assert {example.id for example in examples} <= fit
     for example in examples:
         assert example.question is not None
@@ -453,11 +458,11 @@ def test_the_page_refers_to_nothing_outside_itself(html: str) -> None:
     assert not re.search(r"url\((?!#)", html)
 
 
-def test_ids_are_unique_and_pictures_have_their_text(html: str) -> None:
+def test_ids_are_unique_and_pictures_have_their_text(before: ReportData, html: str) -> None:
     shown = Page(html)
     assert len(shown.ids) == len(set(shown.ids))
     pictures = [attributes for tag, attributes in shown.tags if tag == "svg"]
-    assert len(pictures) == len(PICTURES) + 3
+    assert len(pictures) == len(PICTURES) + len(before.figures.examples)
     for picture in pictures:
         assert picture["role"] == "img"
         assert picture["aria-labelledby"] in shown.ids
@@ -484,7 +489,7 @@ def test_texts_of_questions_stay_text(tmp_path: Path) -> None:
         assert "<img" not in text
         shown = Page(text)
         asked = {example.question for example in found.figures.examples}
-        assert len(asked) == 3
+        assert len(asked) == len(found.figures.examples) >= 2
         assert all(question in shown.texts for question in asked)
 
 

@@ -196,7 +196,7 @@ def _matched_risk(screen: Screen, document: Document) -> None:
     basis = "test" if document["protocol"] == "paper" else "fit"
     rows = [
         (
-            f"{point['alpha']:g}",
+            *((f"{point['alpha']:g}",) if basis == "test" else ()),
             point["side"],
             point["family"],
             number(point["threshold"]),
@@ -210,11 +210,12 @@ def _matched_risk(screen: Screen, document: Document) -> None:
     screen.table(
         f"Rules of each kind at equal risk ({basis} questions)",
         (
-            *("alpha", "side", "rule", "threshold", "risk", "accuracy", "saving"),
+            *(("alpha",) if basis == "test" else ()),
+            *("kind", "rule", "threshold", "risk", "accuracy", "saving"),
             *(() if basis == "test" else ("expected",)),
         ),
         rows,
-        left=3,
+        left=3 if basis == "test" else 2,
     )
     for row in document["matched_risk"]:
         if basis == "fit":
