@@ -35,14 +35,16 @@ def claim(certificate: Mapping[str, Any], *, simulated: bool = False) -> str:
     Parameters
     ----------
     certificate : mapping
-        With `alpha` and `delta`; `conditional` and `loss` where they are set.
+        With `alpha` and `delta`; `confidence`, `conditional` and `loss` where they are set.
     simulated : bool
         The probes come from the simulator, of which alone the claim holds.
     """
+    # Looks that were not planned leave less than 1 - delta; a file cannot claim more than that.
+    confidence = min(certificate.get("confidence", 1.0), 1 - certificate["delta"])
     words = _WORDS.get(str(certificate.get("loss")), _LOST[certificate.get("conditional") is True])
     text = (
-        f"With confidence {100 * (1 - certificate['delta']):.10g} % over the draw of the "
-        f"calibration questions, {words.format(alpha=100 * certificate['alpha'])}; for independent "
+        f"With confidence {100 * confidence:.10g} % over the draw of the calibration "
+        f"questions, {words.format(alpha=100 * certificate['alpha'])}; for independent "
         "questions from this traffic, under this decoding and this cap."
     )
     return text + " The probes are simulated: it holds for the simulator alone." * simulated

@@ -397,7 +397,7 @@ def test_a_failed_look_shows_that_it_failed_and_nothing_else(call: Call) -> None
     # Declared as the only look it says why.
     found = calibrated(call, str(RUN), *FAILING, "--looks", "1", code=3)
     assert found["look"]["opened"] is True
-    assert "already loses" in found["refusal"]["reason"]
+    assert "costs more than full thinking" in found["refusal"]["reason"]
 
 
 def test_what_cannot_succeed_opens_no_outcome_and_spends_no_look(
@@ -451,11 +451,11 @@ def test_planned_looks_share_delta(call: Call) -> None:
 
 def test_declared_looks_follow_a_certificate_and_show_their_figures(call: Call) -> None:
     edit_records(RUN, lose_all)
-    words = ["--later-alpha", "0.6", "--later-alpha", "0.05"]
+    words = ["--later-alpha", "0.75", "--later-alpha", "0.05"]
     first = calibrated(call, str(RUN), *words, *BOLD)
     assert (first["look"]["planned"], first["confidence"]) == (3, pytest.approx(0.95))
     assert "ended in a certificate" in refused(call, str(RUN), "--alpha", "0.1", *FAST)
-    second = calibrated(call, str(RUN), "--alpha", "0.6", *FAST)
+    second = calibrated(call, str(RUN), "--alpha", "0.75", *FAST)
     assert (second["look"]["number"], second["confidence"]) == (2, pytest.approx(0.95))
     third = calibrated(call, str(RUN), "--alpha", "0.05", *FAST, code=3)
     assert third["look"]["opened"] is True

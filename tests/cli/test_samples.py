@@ -121,7 +121,8 @@ def test_certificate_and_expectation_count_questions(
     assert found["certified"]
     content = load_policy(folder / "three" / "policy.joblib").content
     assert content["certificate"]["n"] == counts["calibration"]
-    assert content["expected"]["test_n"] == counts["test"]
+    assert content["expected"]["calibration_n"] == counts["calibration"]
+    assert content["expected"].get("test_n", 0) == counts["test"]
     for i, part in enumerate(("fit", "calibration", "test")):
         keys = {k for k, p in zip(three.table.keys, three.parts, strict=True) if p == i}
         assert content["split"][part] == sorted(keys)

@@ -83,6 +83,10 @@ def test_other_bounds_and_losses_are_left_to_their_own_checks() -> None:
 def test_the_claim_is_worded_from_the_fields(changes: dict[str, Any], words: str) -> None:
     text = claim({"alpha": 0.15, "delta": 0.05} | changes)
     assert text.startswith("With confidence 95 % over the draw")
+    charged = claim({"alpha": 0.1, "delta": 0.05, "confidence": 0.9})
+    assert charged.startswith("With confidence 90 %"), "a second look that was not planned"
+    forged = claim({"alpha": 0.1, "delta": 0.05, "confidence": 0.999})
+    assert forged.startswith("With confidence 95 %")
     assert words in text
     assert "simulator" not in text
     assert "simulator alone" in claim({"alpha": 0.15, "delta": 0.05}, simulated=True)
