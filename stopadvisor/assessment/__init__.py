@@ -9,6 +9,7 @@ __all__ = [
     "frontier",
     "label_plan",
     "measured",
+    "points",
     "recommendation",
     "remarks",
     "sequences",

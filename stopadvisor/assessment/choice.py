@@ -15,6 +15,7 @@ import numpy as np
 from stopadvisor.assessment.candidates import boosted_candidates, candidates
 from stopadvisor.assessment.evidence import compare, saving_lower
 from stopadvisor.assessment.imitation import Imitation, SequenceTest
+from stopadvisor.assessment.points import FitPoint, LabelSaving
 from stopadvisor.assessment.sequences import MOST_THRESHOLDS, FitData, ThresholdSequence
 from stopadvisor.constants import DEFAULT_ALPHA, DEFAULT_DELTA
 from stopadvisor.errors import CalibrationError, NothingToChoose
@@ -36,7 +37,6 @@ from stopadvisor.rules.families import (
     display_threshold,
 )
 from stopadvisor.rules.outcomes import measure
-from stopadvisor.rules.schedules import GridSchedule, Schedule, at_budget
 from stopadvisor.stats.bootstrap import Interval
 from stopadvisor.stats.bounds import (
     BOUNDS,
@@ -52,8 +52,6 @@ from stopadvisor.stats.bounds import (
 __all__ = [
     "SIMPLER_WITHIN",
     "Choice",
-    "FitPoint",
-    "LabelSaving",
     "Settings",
     "certification_probability",
     "choose",
@@ -117,50 +115,6 @@ class Settings:
     def test(self) -> SequenceTest:
         """How a sequence will be tested, at the whole of delta."""
         return SequenceTest(self.alpha, self.delta, self.bound, self.multiplicity, self.conditional)
-
-
-@dataclass(frozen=True)
-class FitPoint:
-    """A sequence at the threshold that fit data expect calibration to certify; out of fold."""
-
-    feasible: bool
-    family: str
-    probes: Schedule
-    threshold: float | None
-    """As people know it (probability, confidence, tokens); None where infeasible."""
-    candidates: int
-    expected_saving_pct: float
-    """What a calibration is expected to certify: mean over imitated ones."""
-    fit_risk: float | None
-    fit_accuracy: float | None
-    fit_think_saving_pct: float | None
-    fit_total_saving_pct: float | None
-    fit_uncut_saving_pct: float | None = None
-    """Net saving on traces that were not cut off; None also where all were, or none."""
-    fit_answer_saving_pct: float | None = None
-    """None also where a stop gives the forced answer."""
-
-    @property
-    def schedule(self) -> tuple[int, ...] | None:
-        """Where it asks, in thinking tokens; None where each trace has positions of its own."""
-        if self.family == FIXED_BUDGET:
-            return () if self.threshold is None else (int(self.threshold),)
-        return self.probes.positions if isinstance(self.probes, GridSchedule) else None
-
-    @property
-    def where(self) -> str:
-        """Where it asks, in words."""
-        if self.family == FIXED_BUDGET and self.threshold is not None:
-            return at_budget(int(self.threshold))
-        return self.probes.describe()
-
-
-@dataclass(frozen=True)
-class LabelSaving:
-    """What a calibration on so many questions is expected to save."""
-
-    calibration: int
-    saving_pct: float
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,14 @@ import numpy as np
 
 from stopadvisor.arrays import FloatArray
 from stopadvisor.assessment.candidates import grid_schedules
-from stopadvisor.assessment.choice import Settings, _compare, _Measured, fit_limit
-from stopadvisor.assessment.sequences import FitData, score_scalar, sequence_of
+from stopadvisor.assessment.choice import Settings, fit_limit
+from stopadvisor.assessment.evidence import compare
+from stopadvisor.assessment.sequences import (
+    FitData,
+    ThresholdSequence,
+    score_scalar,
+    sequence_of,
+)
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import PAPER_WEIGHTS
 from tests.populations import POPULATIONS, KnownPopulation
@@ -76,13 +82,12 @@ def told_apart(case: Case, repeats: int) -> float:
         schedules = grid_schedules(table)
         if not case.every_schedule:
             schedules = schedules[:1]
-        sides: list[list[_Measured]] = []
+        sides: list[list[ThresholdSequence]] = []
         for family in ("confidence", "entropy"):
             rules = (score_scalar(fit, family, schedule) for schedule in schedules)
-            built = (sequence_of(fit, rule) for rule in rules if rule is not None)
-            sides.append([_Measured(sequence, 0.0, 0.0) for sequence in built])
+            sides.append([sequence_of(fit, rule) for rule in rules if rule is not None])
         accuracy = float(table.full_correct.mean())
         limit = fit_limit(case.n_fit, case.n_fit, Settings(alpha=case.alpha), accuracy)
-        verdict, _ = _compare(fit, sides[0], sides[1], limit)
+        verdict, _ = compare(fit, sides[0], sides[1], limit)
         found += verdict in ("learned better", "scalar better")
     return found / repeats
