@@ -53,14 +53,14 @@ EXPECTED = [
     "calibration_think_saving_pct", "calibration_uncut_saving_pct", "calibration_accuracy",
     "calibration_full_accuracy", "test_n", "test_total_saving_pct", "test_total_saving_ci95",
     "test_think_saving_pct", "test_uncut_saving_pct", "test_risk", "test_risk_ci95",
-    "test_accuracy", "test_accuracy_ci95", "test_full_accuracy",
+    "test_accuracy", "test_accuracy_ci95", "test_full_accuracy", "saving_by_serving",
 ]  # fmt: skip
 TESTED = ["family", "certified", "position", "n", "losses", "upper", "reason", "labels_needed"]
 FAST = ["--families", "entropy,confidence"]
 """One chain instead of two, in a fraction of the time."""
 FAILING = [*FAST, "--alpha", "0.03"]
 """Fails after `lose_all`, though not beforehand."""
-BOLD = [*FAST, "--alpha", "0.7"]
+BOLD = [*FAST, "--alpha", "0.75"]
 """Certifies all the same."""
 RUN = Path("runs/sums")
 
@@ -451,11 +451,11 @@ def test_planned_looks_share_delta(call: Call) -> None:
 
 def test_declared_looks_follow_a_certificate_and_show_their_figures(call: Call) -> None:
     edit_records(RUN, lose_all)
-    words = ["--later-alpha", "0.75", "--later-alpha", "0.05"]
+    words = ["--later-alpha", "0.76", "--later-alpha", "0.05"]
     first = calibrated(call, str(RUN), *words, *BOLD)
     assert (first["look"]["planned"], first["confidence"]) == (3, pytest.approx(0.95))
     assert "ended in a certificate" in refused(call, str(RUN), "--alpha", "0.1", *FAST)
-    second = calibrated(call, str(RUN), "--alpha", "0.75", *FAST)
+    second = calibrated(call, str(RUN), "--alpha", "0.76", *FAST)
     assert (second["look"]["number"], second["confidence"]) == (2, pytest.approx(0.95))
     third = calibrated(call, str(RUN), "--alpha", "0.05", *FAST, code=3)
     assert third["look"]["opened"] is True
