@@ -30,6 +30,7 @@ from stopadvisor.policy.schema import (
 from stopadvisor.policy.signature import (
     SigningKey,
     check_signature,
+    is_signed,
     public_key,
     sign,
     signature_path,
@@ -358,7 +359,7 @@ def _drop_signature_of_others(target: Path, data: bytes) -> None:
     """Remove the signature of a file that is about to be replaced by one of other bytes."""
     beside = signature_path(target)
     try:
-        if beside.exists() and target.read_bytes() != data:
+        if is_signed(target) and not (target.exists() and target.read_bytes() == data):
             beside.unlink()
     except OSError as error:
         raise OutputError(f"{beside}: cannot remove the signature: {error.strerror}") from error

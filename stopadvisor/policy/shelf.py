@@ -18,7 +18,7 @@ from typing import Any
 from stopadvisor.errors import OutputError, PolicyError
 from stopadvisor.policy.file import Format
 from stopadvisor.policy.frozen import Policy, load_policy, save_policy
-from stopadvisor.policy.signature import signature_path
+from stopadvisor.policy.signature import is_signed, signature_path
 from stopadvisor.runs.ledger import CALIBRATION
 from stopadvisor.runs.storage import replace_file, write_json_atomically
 
@@ -167,7 +167,7 @@ def promote(original: Path) -> Promotion:
 def _copy_signature(original: Path, copy: Path) -> None:
     """Let a copy be signed as the original is: by the same signature, or not at all."""
     signature, beside = signature_path(original), signature_path(copy)
-    if signature.exists():
+    if is_signed(original):
         replace_file(beside, signature.read_bytes())
         return
     try:

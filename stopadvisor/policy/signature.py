@@ -16,6 +16,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ __all__ = [
     "PublicKey",
     "SigningKey",
     "check_signature",
+    "is_signed",
     "public_key",
     "sign",
     "signature_path",
@@ -183,6 +185,11 @@ def signature_path(policy: Path) -> Path:
     return policy.with_name(f"{policy.name}.sig")
 
 
+def is_signed(policy: Path) -> bool:
+    """Whether a signature lies beside a file, right or wrong."""
+    return os.path.exists(signature_path(policy))  # False also where no such name is possible
+
+
 def sign(data: bytes, name: str, key: SigningKey) -> bytes:
     """Give the signature file of a file's bytes.
 
@@ -268,7 +275,7 @@ def check_signature(data: bytes, policy: Path, trusted: Sequence[PublicKey]) -> 
         No signature, a damaged or wrong one, one by another key, or one of other bytes.
     """
     path = signature_path(policy)
-    if not path.exists():
+    if not is_signed(policy):
         raise PolicyError(
             f"is not signed: there is no {path.name} beside it, and a signature by "
             f"{_listed(trusted)} is required"

@@ -70,6 +70,14 @@ def test_inspect_without_a_key_says_that_a_signature_was_not_checked(call: Call)
     assert found == {"file": "policy.joblib.sig", "key_sha256": None}
 
 
+def test_a_name_too_long_to_be_signed_is_no_crash(call: Call) -> None:
+    name = f"{'p' * 245}.joblib"
+    shutil.copy("policy.joblib", name)
+    code, out, _ = call("inspect", name, "--json")
+    assert (code, json.loads(out)["signature"]) == (0, None)
+    assert "is not signed" in refused(call, "inspect", name, "--key", "own.pub")
+
+
 def test_inspect_refuses_what_the_key_did_not_sign(call: Call) -> None:
     line = refused(call, "inspect", "policy.joblib", "--key", "own.pub")
     assert line.startswith("stopadvisor: policy.joblib: is not signed")

@@ -367,6 +367,11 @@ def test_the_fingerprint_is_the_hash_of_the_public_key_s_file(policy: Path) -> N
 def test_a_signature_goes_with_the_policy_that_it_was_for(policy: Path) -> None:
     save_policy(load_policy(policy).content, policy)  # the same bytes
     assert load_policy(policy, require_signature=[key_of(policy)]).signed_by
+    signature = signature_path(policy).read_bytes()
+    save_policy(build_policy(family_content("entropy")), policy)
+    assert not signature_path(policy).exists()
+    policy.unlink()
+    signature_path(policy).write_bytes(signature)  # of a file that is gone
     save_policy(build_policy(family_content("entropy")), policy)
     assert not signature_path(policy).exists()
 

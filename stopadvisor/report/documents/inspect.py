@@ -8,7 +8,7 @@ from typing import Annotated, Any, NotRequired, TypedDict
 
 from stopadvisor.policy.engine_settings import engine_settings
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.policy.signature import signature_path
+from stopadvisor.policy.signature import is_signed, signature_path
 from stopadvisor.report.documents.fields import FROM_POLICY_FILE, Document, fill
 from stopadvisor.report.documents.parts import (
     CertificateFields,
@@ -154,8 +154,7 @@ def policy_document(
     signed_by : str, optional
         Fingerprint of the key whose signature was checked.
     """
-    beside = signature_path(path)
-    signed = {"file": str(beside), "key_sha256": signed_by}
+    signed = {"file": str(signature_path(path)), "key_sha256": signed_by}
     content = policy.content
     probe = content["probe"]
     more: dict[str, Any] = {}
@@ -176,7 +175,7 @@ def policy_document(
         features=_features(content),
         probe=None if probe is None else {"answer_cap": None, **probe},
         engine_settings=engine_settings(content),
-        signature=signed if beside.exists() else None,
+        signature=signed if is_signed(path) else None,
         **more,
     )
 
