@@ -12,8 +12,10 @@ import pytest
 
 from stopadvisor.cli.main import main
 from stopadvisor.engines.openai import load_engine
+from stopadvisor.errors import EngineError
 from stopadvisor.policy.budgets import check_budgets
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
+from stopadvisor.policy.requests import policy_plan
 from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.positions import at_trigger, probed_positions
 from stopadvisor.probes.trigger import MarkerTrigger, StrideTrigger, Trigger
@@ -65,6 +67,37 @@ def test_a_run_like_a_policy_can_be_verified_and_calibrated(call: Call) -> None:
     assert (run.plan.cue, run.plan.cap, run.plan.max_think) == ("\n\nAnswer:", 20, 200)
     assert run.plan.seed == 7
     assert call("verify", POLICY, "new", "--quiet")[0] == 0
+
+
+def test_the_cap_of_visible_answers_is_the_policys(call: Call) -> None:
+    """Though none of them was certified, the answers after full thinking were written under it."""
+    make_run(Path("capped"), 300, plan=replace(PLAN, answer_cap=96))
+    call("calibrate", "capped", *CERTIFY, "--families", "confidence", "--out", "capped.joblib")
+    policy = load_policy("capped.joblib")
+    assert (policy.on_stop, policy.content["probe"]["answer_cap"]) == ("probe", 96)
+    assert policy_plan(policy).answer_cap == 96  # what `run` asks under
+    like = ("probe", FRESH, "--like", "capped.joblib", "--out", "runs/new")
+    code, out, err = call(*like, "--answer-cap", "512")
+    assert (code, out) == (2, "")
+    assert "--like brings --answer-cap 96, got 512" in err
+    assert not Path("runs/new").exists()
+    assert call(*like)[0] == 0
+    assert RunDirectory.load(Path("runs/new")).plan.answer_cap == 96
+    code, _, err = call("verify", "capped.joblib", "runs/new", "--quiet")
+    assert code == 0, err
+
+
+def test_a_probe_that_fails_at_once_leaves_no_folder(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise EngineError("the model is gone")
+
+    monkeypatch.setattr("stopadvisor.collection.probing.settle", fail)
+    code, _, err = call("probe", FRESH, "--like", POLICY, "--out", "runs/new")
+    assert code == 1
+    assert "the model is gone" in err
+    assert not Path("runs/new").exists()
 
 
 @pytest.mark.parametrize(
