@@ -351,18 +351,21 @@ def save_policy(
                 f"{target}: the file that was written does not read back as the same policy"
             )
 
-    _drop_signature_of_others(target, data)
+    same = _holds(target, data)
     replace_file(target, data, check)
-
-
-def _drop_signature_of_others(target: Path, data: bytes) -> None:
-    """Remove the signature of a file that is about to be replaced by one of other bytes."""
-    beside = signature_path(target)
-    try:
-        if is_signed(target) and not (target.exists() and target.read_bytes() == data):
+    if not same and is_signed(target):
+        beside = signature_path(target)  # of what stood there
+        try:
             beside.unlink()
-    except OSError as error:
-        raise OutputError(f"{beside}: cannot remove the signature: {error.strerror}") from error
+        except OSError as error:
+            raise OutputError(f"{beside}: cannot remove the signature: {error.strerror}") from error
+
+
+def _holds(file: Path, data: bytes) -> bool:
+    try:
+        return read_bytes(file) == data
+    except PolicyError:  # none, or none that a policy could be
+        return False
 
 
 def sign_policy(path: str | os.PathLike[str], key: SigningKey, *, digest: str) -> Path:

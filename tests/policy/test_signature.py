@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 import re
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from stopadvisor.errors import PolicyError
+from stopadvisor.errors import OutputError, PolicyError
 from stopadvisor.policy import file as policy_file
 from stopadvisor.policy import frozen
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy, sign_policy
@@ -374,6 +375,18 @@ def test_a_signature_goes_with_the_policy_that_it_was_for(policy: Path) -> None:
     signature_path(policy).write_bytes(signature)  # of a file that is gone
     save_policy(build_policy(family_content("entropy")), policy)
     assert not signature_path(policy).exists()
+
+
+def test_a_policy_that_could_not_be_replaced_keeps_its_signature(
+    policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OutputError, match="No space left"):
+        save_policy(build_policy(family_content("entropy")), policy)
+    assert load_policy(policy, require_signature=[key_of(policy)]).signed_by
 
 
 def test_another_policy_than_the_one_meant_is_not_signed(policy: Path) -> None:
