@@ -362,7 +362,8 @@ def _measured(fit: FitData, settings: Settings, imitation: Imitation) -> list[_M
     """Every candidate with what it is expected to save; at least one."""
 
     def measured(sequence: ThresholdSequence) -> _Measured:
-        return _Measured(sequence, imitation.rating_pct(sequence), imitation.saving_pct(sequence))
+        expected = imitation.expected(sequence)
+        return _Measured(sequence, expected.rating_pct, expected.saving_pct)
 
     found = [measured(each) for each in candidates(fit, settings.families)]
     if "learned-boosted" in settings.families:

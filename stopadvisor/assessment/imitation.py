@@ -17,7 +17,7 @@ from stopadvisor.arrays import FloatArray
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.stats.bounds import Bound, Multiplicity, max_losses
 
-__all__ = ["Imitation", "SequenceTest"]
+__all__ = ["Expected", "Imitation", "SequenceTest"]
 
 _DRAWS = 200
 _LIMITS = (2 / 3, 1.0, 4 / 3, 3 / 2, 2.0, 5 / 2)
@@ -37,6 +37,17 @@ class SequenceTest:
     multiplicity: Multiplicity
     conditional: bool
     """Only questions that full thinking gets right are counted."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a sequence saves over imitated calibrations, in percent."""
+
+    rating_pct: float
+    """To choose among sequences by: averaged over several limits of losses, most of them above the
+    one that is allowed."""
+    saving_pct: float
+    """At the limit that is allowed."""
 
 
 @dataclass(frozen=True)
@@ -66,18 +77,20 @@ class Imitation:
             counted = (draws @ right).round()
         return cls(test, draws.astype(np.float32), counted, float(fit.full_cost.sum()))
 
-    def rating_pct(self, sequence: ThresholdSequence) -> float:
-        """How much a sequence saves, in percent, to choose among sequences by.
-
-        Averaged over several limits of losses, most of them above the one that is allowed.
-        """
-        return self._saving_pct(sequence, _LIMITS)
+    def expected(self, sequence: ThresholdSequence) -> Expected:
+        """What a sequence saves, both ways at the price of one."""
+        costs = self._mean_costs(sequence, _LIMITS)
+        return Expected(self._saved_pct(costs), self._saved_pct([costs[_LIMITS.index(1.0)]]))
 
     def saving_pct(self, sequence: ThresholdSequence) -> float:
         """Percent that a calibration is expected to save by this sequence."""
-        return self._saving_pct(sequence, (1.0,))
+        return self._saved_pct(self._mean_costs(sequence, (1.0,)))
 
-    def _saving_pct(self, sequence: ThresholdSequence, limits: Sequence[float]) -> float:
+    def _saved_pct(self, costs: Sequence[float]) -> float:
+        return float(100 * (1 - np.mean(costs) / self.full_cost))
+
+    def _mean_costs(self, sequence: ThresholdSequence, limits: Sequence[float]) -> list[float]:
+        """Mean cost over the draws, at each limit of losses."""
         n_thresholds = sequence.thresholds.size
         share = n_thresholds if self.test.multiplicity == "finite-grid" else 1
         sizes, which = np.unique(self.counted, return_inverse=True)
@@ -98,5 +111,5 @@ class Imitation:
             else:
                 within = (losses <= limit)[:, ::-1]
                 last = np.where(within.any(axis=1), n_thresholds - 1 - within.argmax(axis=1), -1)
-            found.append(costs[last].mean())
-        return float(100 * (1 - np.mean(found) / self.full_cost))
+            found.append(float(costs[last].mean()))
+        return found

@@ -146,7 +146,7 @@ def calibrate(choice: Choice, calibration_table: CalibrationQuestions) -> Calibr
     the simpler where they lie within a point.
     """
     require_calibration(calibration_table)
-    table = calibration_table.take(check_questions(choice, calibration_table))
+    table = _entering(calibration_table, check_questions(choice, calibration_table))
     counted = _counted(table, choice.settings)
     tested: list[tuple[str, Certified | NotCertified]] = []
     certified: list[tuple[ThresholdSequence, Certified]] = []
@@ -207,7 +207,7 @@ def recalibrate(
     Paper, Appendix "Transfer Protocols" (target-calibrated).
     """
     require_calibration(calibration_table)
-    table = calibration_table.take(entering_rows(calibration_table, settings))
+    table = _entering(calibration_table, entering_rows(calibration_table, settings))
     view = scorer.view(table)
     curve = scorer.curve(view, order)
     counts = scorer.counts(view, settings.serving, cache_block=settings.cache_block)
@@ -232,6 +232,11 @@ def recalibrate(
     assert isinstance(result, Certified)  # anything else is a refusal
     rule = ExportedRule(scorer, float(order[result.index]), order, result, None, None)
     return Calibration(rule, None, tested, table, None, counted)
+
+
+def _entering(table: CalibrationQuestions, rows: IntArray) -> CalibrationQuestions:
+    """The questions at ascending rows; the table itself, not a copy, where they are all of it."""
+    return table if rows.size == table.n_questions else table.take(rows)
 
 
 def _counted(table: GradedTable, settings: Settings) -> int:

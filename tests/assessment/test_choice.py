@@ -86,7 +86,7 @@ def test_the_same_fit_questions_give_the_same_choice(table: OpenQuestions, light
 def rated(fit: FitData, settings: Settings) -> list[tuple[float, ThresholdSequence]]:
     """Every candidate with what it is rated by."""
     imitation = Imitation.draw(fit, 120, settings.test)
-    return [(imitation.rating_pct(c), c) for c in candidates(fit, settings.families)]
+    return [(imitation.expected(c).rating_pct, c) for c in candidates(fit, settings.families)]
 
 
 def same(one: ThresholdSequence, other: ThresholdSequence) -> bool:
@@ -144,8 +144,8 @@ def test_boosting_joins_over_the_schedule_of_the_best_learned_rule() -> None:
     _, linear = max(rated(fit, settings), key=lambda pair: pair[0])
     (boosted,) = boosted_candidates(fit, linear)
     found = choose(fit_table.as_fit(), 120, settings)
-    rating = Imitation.draw(fit, 120, settings.test).rating_pct
-    best = max((linear, boosted), key=rating)
+    imitation = Imitation.draw(fit, 120, settings.test)
+    best = max((linear, boosted), key=lambda each: imitation.expected(each).rating_pct)
     assert found.learned is not None
     assert found.learned.family == best.scorer.family
     assert found.learned.probes == linear.scorer.schedule

@@ -88,7 +88,9 @@ def test_each_imitated_calibration_walks_along_the_sequence(test: SequenceTest) 
     assert (imitation.draws.sum(axis=1) == 60).all()
     found = imitation.saving_pct(sequence)
     assert found == pytest.approx(expected(fit, sequence, imitation, [1.0]))
-    rating = imitation.rating_pct(sequence)
+    both = imitation.expected(sequence)
+    assert both.saving_pct == found
+    rating = both.rating_pct
     factors = [2 / 3, 1.0, 4 / 3, 3 / 2, 2.0, 5 / 2]
     assert rating == pytest.approx(expected(fit, sequence, imitation, factors))
     assert (found == 0) == (test.alpha == 0.01)

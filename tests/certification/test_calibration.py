@@ -153,6 +153,15 @@ def test_calibration_changes_nothing_that_was_chosen(choice: Choice) -> None:
         assert found.rule.threshold in sequence.thresholds
 
 
+def test_questions_are_copied_only_where_some_stay_out(choice: Choice) -> None:
+    table = draw(160, 3).as_calibration()
+    assert calibrate(choice, table).entered is table
+    in_pairs = replace(table, groups=tuple(f"g{i // 2}" for i in range(160)))
+    assert calibrate(choice, in_pairs).entered.ids == tuple(
+        table.ids[row] for row in calibration_rows(in_pairs)
+    )
+
+
 def test_fit_and_calibration_questions_never_meet(choice: Choice) -> None:
     table = draw(20, 5).as_calibration()
     shared = replace(table, groups=(choice.fit.table.groups[7], *table.groups[1:]))
