@@ -99,12 +99,12 @@ def beside(savings: Mapping[str, float | None], shown: str) -> str:
     other = savings.get(_COMMON_STACK)
     if shown == _COMMON_STACK or other is None:
         return ""
-    return f"; {saved(other)} under {_COMMON_STACK}"
+    return f"; under {_COMMON_STACK} {saved(other)}"
 
 
 def saved(value: float) -> str:
     """A net saving, or in plain words a loss."""
-    return percent(value) if value >= 0 else f"costs {percent(-value)} more"
+    return percent(value) if value >= 0 else f"it costs {percent(-value)} more than full thinking"
 
 
 # --- From an assessment ---------------------------------------------------------------------------

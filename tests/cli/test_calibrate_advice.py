@@ -230,8 +230,7 @@ def test_the_saving_stands_beside_that_of_a_prefix_cache(call: Call) -> None:
     text = " ".join(call("assess", RUN, *FAST, "--no-report")[1].split())
     document = json.loads((RUN / "assessment.json").read_bytes())
     other = document["serving"]["prefix-cache"]["saving_pct"]
-    words = f"{other:.1f}%" if other >= 0 else f"costs {-other:.1f}% more"
-    assert f"; {words} under prefix-cache; " in text
+    assert f" of the thinking; under prefix-cache {saved(other)} " in text
     found = answer(call, "calibrate", RUN, *CERTIFY, *FAST)
     savings = found["expected"]["saving_by_serving"]
     assert list(savings) == ["kv-fork", "prefix-cache", "black-box"]
@@ -239,7 +238,7 @@ def test_the_saving_stands_beside_that_of_a_prefix_cache(call: Call) -> None:
     assert savings["kv-fork"] > savings["prefix-cache"] > savings["black-box"]
     text = " ".join(call("calibrate", RUN, *CERTIFY, *FAST)[1].split())
     words = saved(savings["prefix-cache"])
-    assert f"of the cost under kv-fork; {words} under prefix-cache, " in text
+    assert f"); under prefix-cache {words} loses" in text
 
 
 def test_a_measured_server_comes_first(call: Call) -> None:
@@ -249,13 +248,13 @@ def test_a_measured_server_comes_first(call: Call) -> None:
     document = json.loads((RUN / "assessment.json").read_bytes())
     assert document["server"]["regime"] == "prefix-cache"
     words = saved(document["serving"]["prefix-cache"]["saving_pct"])
-    assert f"saves {words} under prefix-cache, as this server was measured; " in text
+    assert f"saves under prefix-cache, as this server was measured, {words}; " in text
 
 
 def test_a_loss_is_said_in_words() -> None:
     assert beside({"kv-fork": 19.8, "prefix-cache": -5.6}, "kv-fork") == (
-        "; costs 5.6% more under prefix-cache"
+        "; under prefix-cache it costs 5.6% more than full thinking"
     )
-    assert beside({"kv-fork": 19.8, "prefix-cache": 3.0}, "kv-fork") == "; 3.0% under prefix-cache"
+    assert beside({"kv-fork": 19.8, "prefix-cache": 3.0}, "kv-fork") == "; under prefix-cache 3.0%"
     assert beside({"prefix-cache": 3.0}, "prefix-cache") == ""
     assert beside({}, "kv-fork") == ""

@@ -217,3 +217,12 @@ def test_where_there_is_no_policy_it_is_said(
     code, out, err = call(*words)
     assert (code, out) == (2, "")
     assert "no policy under runs/: run `stopadvisor calibrate` first" in err
+
+
+def test_inspect_shows_expectations_of_any_form(call: Call) -> None:
+    content = to_plain(load_policy(policy_of("15")).content)
+    content["expected"]["saving_by_serving"] = 3
+    save_policy(build_policy(content), "odd.joblib")
+    code, out, _ = call("inspect", "odd.joblib")
+    assert code == 0
+    assert "saving_by_serving" in out

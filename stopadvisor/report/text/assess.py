@@ -81,9 +81,8 @@ def _facts(document: Document) -> list[tuple[str, str]]:
                 f"{percent(point['fit_total_saving_pct'])} of the cost under {advice['serving']}"
                 f"{in_unit(document['settings']['weights'])} "
                 f"(at least {percent(document['fit_saving_lower_pct'])}, one-sided 95 %; "
-                f"{percent(point['fit_uncut_saving_pct'])} on traces that were not cut off)"
-                f"{_beside(document)}; "
-                f"{percent(point['fit_think_saving_pct'])} of the thinking",
+                f"{percent(point['fit_uncut_saving_pct'])} on traces that were not cut off); "
+                f"{percent(point['fit_think_saving_pct'])} of the thinking{_beside(document)}",
             ),
             (
                 "may lose",
@@ -135,7 +134,7 @@ def _measured(document: Document) -> str:
     saving = document["serving"].get(regime, {}).get("saving_pct")
     if saving is None:
         return ""
-    return f"{saved(saving)} under {regime}, as this server was measured; "
+    return f"under {regime}, as this server was measured, {saved(saving)}; "
 
 
 def _beside(document: Document) -> str:

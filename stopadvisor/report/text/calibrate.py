@@ -135,13 +135,13 @@ def expectation(expected: Document, serving: str) -> list[tuple[str, str]]:
     is_fitted = expected["fit_total_saving_pct"] is not None  # a transferred rule is not, here
     if "test_n" not in expected and "calibration_n" in expected:
         n = expected["calibration_n"]
-        said = f"; fit said {fitted})" if is_fitted else ")"
+        said = (f"; fit said {fitted})" if is_fitted else ")") + other
         band = interval(expected["calibration_total_saving_band95"])
         return [
             (
                 "saves",
                 f"{percent(expected['calibration_total_saving_pct'])} {band} of the cost under "
-                f"{where}{other}, {percent(expected['calibration_think_saving_pct'])} of the "
+                f"{where}, {percent(expected['calibration_think_saving_pct'])} of the "
                 f"thinking ({n} calibration questions{said}",
             ),
             (
@@ -163,9 +163,10 @@ def expectation(expected: Document, serving: str) -> list[tuple[str, str]]:
         (
             "saves",
             f"{percent(expected['test_total_saving_pct'])} "
-            f"{interval(expected['test_total_saving_ci95'])} of the cost under {where}{other}, "
+            f"{interval(expected['test_total_saving_ci95'])} of the cost under {where}, "
             f"{percent(expected['test_think_saving_pct'])} of the thinking ({n} test questions"
-            + (f"; fit said {fitted})" if is_fitted else ")"),
+            + (f"; fit said {fitted})" if is_fitted else ")")
+            + other,
         ),
         (
             "loses",

@@ -172,7 +172,7 @@ def _expected(document: Document) -> list[tuple[str, str]]:
     expected = document["expected"]
     try:
         return expectation(expected, document["serving"])
-    except (KeyError, TypeError, ValueError, IndexError):
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError):
         return [(name, json.dumps(value)) for name, value in expected.items()]
 
 
