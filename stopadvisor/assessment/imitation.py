@@ -17,7 +17,7 @@ from stopadvisor.arrays import FloatArray
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.stats.bounds import Bound, Multiplicity, max_losses
 
-__all__ = ["Expected", "Imitation", "SequenceTest"]
+__all__ = ["ExpectedSaving", "Imitation", "SequenceTest"]
 
 _DRAWS = 200
 _LIMITS = (2 / 3, 1.0, 4 / 3, 3 / 2, 2.0, 5 / 2)
@@ -40,7 +40,7 @@ class SequenceTest:
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedSaving:
     """What a sequence saves over imitated calibrations, in percent."""
 
     rating_pct: float
@@ -77,10 +77,10 @@ class Imitation:
             counted = (draws @ right).round()
         return cls(test, draws.astype(np.float32), counted, float(fit.full_cost.sum()))
 
-    def expected(self, sequence: ThresholdSequence) -> Expected:
+    def expected(self, sequence: ThresholdSequence) -> ExpectedSaving:
         """What a sequence saves, both ways at the price of one."""
         costs = self._mean_costs(sequence, _LIMITS)
-        return Expected(self._saved_pct(costs), self._saved_pct([costs[_LIMITS.index(1.0)]]))
+        return ExpectedSaving(self._saved_pct(costs), self._saved_pct([costs[_LIMITS.index(1.0)]]))
 
     def saving_pct(self, sequence: ThresholdSequence) -> float:
         """Percent that a calibration is expected to save by this sequence."""
