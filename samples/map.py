@@ -374,7 +374,8 @@ def keep_policy(mapped: Mapped) -> None:
     folder = POLICIES / "probes"
     folder.mkdir(exist_ok=True)
     manifest = json.loads((mapped.run / MANIFEST).read_bytes())
-    # Where the file lay on this machine is of no use on another one.
+    # The probes are to be calibrated anew, and where the file lay is of no use elsewhere.
+    manifest.pop("ledger_head", None)
     manifest["workload"]["path"] = f"samples/{mapped.name}.jsonl"
     text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
     (folder / f"{mapped.name}.{MANIFEST}").write_text(text, encoding="utf-8")

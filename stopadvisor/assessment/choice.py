@@ -232,7 +232,8 @@ def choose(fit_table: FitQuestions, n_calibration: int, settings: Settings) -> C
     agreement = [each for each in scalar if each.family in AGREEMENT_FAMILIES]
     sides = (learned, scalar, fixed, agreement)
     points = [_best_point(fit, side, limit) for side in sides]
-    advised = _advised(measured) if limit >= 0 else None
+    # Where even the most careful threshold loses too many fit questions, nothing is advised.
+    advised = _advised([each for each in measured if each.sequence.index(limit) >= 0])
     tested = _tested(measured, advised)
     verdict, spread = compare(fit, _sequences(learned), _sequences(scalar), limit)
     sequence = None if advised is None else advised.sequence
@@ -386,7 +387,7 @@ def _measured(fit: FitData, settings: Settings, imitation: Imitation) -> list[_M
 
 def _advised(measured: Sequence[_Measured]) -> _Measured | None:
     """The cheapest unless a simpler one is within a point; None where none saves anything."""
-    best = max(map(_rating, measured))
+    best = max(map(_rating, measured), default=0.0)
     if best <= 0:
         return None
     near = [each for each in measured if each.rating_pct >= best - SIMPLER_WITHIN]

@@ -360,3 +360,16 @@ def test_families_that_read_log_probabilities_alone_are_refused_there(table: Ope
     silent = replace(table, entropy_source="none")
     with pytest.raises(CalibrationError, match=r"hold no log-probabilities .* entropy read them"):
         choose(silent.as_fit(), 120, Settings(alpha=0.15, families=("confidence", "entropy")))
+
+
+def test_a_rule_whose_first_threshold_loses_too_many_is_not_advised() -> None:
+    # Its rating looks beyond the limit of losses, where it would save.
+    long = replace(draw(60, 4), trace_tokens=np.full(60, 10_000))
+    right = np.broadcast_to(np.arange(60)[:, None] < 52, long.correct.shape).copy()
+    known = regraded(long, correct=right, natural_correct=np.ones(60, dtype=bool))
+    found = choose(known.as_fit(), 90, Settings(alpha=0.15, families=("fixed-budget",)))
+    (tested,) = found.sequences
+    assert tested.losses.min() == 8  # of 60; 7 of 90 are allowed
+    assert Imitation.draw(found.fit, 90, found.settings.test).rating_pct(tested) > 0
+    assert found.advised is None
+    assert found.advised_point is None
