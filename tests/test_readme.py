@@ -36,6 +36,7 @@ OTHERS = {
     *("--fast", "--lint", "--unit", "--integration"),  # python -m tests
     *("--update-goldens", "--short"),  # pytest, python -m tests.long
     *("--device", "--shape", "--half"),  # benchmarks
+    *("--signature", "--public"),  # model_signing
 }
 """Options of other programs."""
 
