@@ -187,7 +187,7 @@ def test_a_certificate_comes_after_a_failure_into_use(call: Call) -> None:
 
 
 def test_out_does_not_write_over_another_certified_policy(call: Call) -> None:
-    words = ("calibrate", RUN, *FAST, *CERTIFY, "--out", "p.joblib")
+    words = ("calibrate", str(RUN), *FAST, *CERTIFY, "--out", "p.joblib")
     first = answer(call, *words, "--later-alpha", "0.3")
     before = Path("p.joblib").read_bytes()
     assert answer(call, *words)["policy"] == "p.joblib"  # the same again is the same file

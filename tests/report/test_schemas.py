@@ -19,7 +19,7 @@ from jsonschema import Draft202012Validator
 from stopadvisor.cli.main import COMMANDS, main
 from stopadvisor.collection.cues import CueExample
 from stopadvisor.collection.markers import MarkerFindings, MarkerWord
-from stopadvisor.collection.preflight import PreflightReport
+from stopadvisor.collection.preflight import PreflightReport, WrongExample
 from stopadvisor.collection.schedule import ProbeCost
 from stopadvisor.engines.openai.regime import Repeated, classify, write_regime
 from stopadvisor.policy.frozen import Policy, build_policy, save_policy
@@ -147,6 +147,8 @@ def test_calibrate_inspect_and_verify(runs: Path, capsys: pytest.CaptureFixture[
     check("calibrate", certified, transferred, refused, visible)
     moved = answer(capsys, "inspect", transferred["policy"])
     shown = answer(capsys, "inspect", visible["policy"])
+    check("diff", answer(capsys, "diff", policy, visible["policy"]))
+    check("promote", answer(capsys, "promote", certified["policy"]))
     save_policy(
         build_policy(family_content("fixed-budget") | {"on_stop": "answer"}), runs / "fixed.joblib"
     )
@@ -255,6 +257,8 @@ def test_probe_and_preflight(
         (Check("cue", "warn", "seen"),),
         0.5,
         (CueExample("q-1", natural="1", forced="2"),),
+        0.0,
+        (WrongExample("q-1", "What is 1 + 2?", "3", "1"), WrongExample("q-2", "?", "3", None)),
         2,
         words,
         ProbeCost(8.0, 30.0, None),
