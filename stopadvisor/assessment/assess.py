@@ -16,7 +16,7 @@ from stopadvisor.assessment.choice import Choice, Settings, choose, nothing_chos
 from stopadvisor.assessment.recommendation import Recommendation, recommend
 from stopadvisor.constants import SMALL_WORKLOAD
 from stopadvisor.errors import CalibrationError, NothingToChoose
-from stopadvisor.probes.grouping import calibration_rows
+from stopadvisor.probes.grouping import calibration_rows, question_rows
 from stopadvisor.probes.outcomes import FitQuestions, GradedTable, require_fit
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.probes.trajectories import Profile, profile, trajectory
@@ -104,11 +104,14 @@ def assess(source: Source, settings: Settings) -> FitAssessment:
     _check_sizes(counts, n_calibration, source.fractions)
     rng = np.random.default_rng(source.seed)
     shape = advice_profile(fit, rng=rng)
+    n_entering, n_groups = n_calibration, n_calibration
+    if settings.group_claim == "questions":
+        n_entering = question_rows(source.part("calibration")).size
     try:
         check_labels(fit)
-        choice = choose(fit, n_calibration, settings)
+        choice = choose(fit, n_entering, settings, n_groups=n_groups)
     except NothingToChoose as error:  # a result like any other: the advice is full thinking
-        choice = nothing_chosen(fit, n_calibration, settings, str(error))
+        choice = nothing_chosen(fit, n_entering, settings, str(error), n_groups=n_groups)
     return FitAssessment(
         "deploy",
         source,

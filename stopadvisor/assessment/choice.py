@@ -8,46 +8,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from stopadvisor.assessment.candidates import boosted_candidates, candidates
 from stopadvisor.assessment.evidence import compare, saving_lower
-from stopadvisor.assessment.imitation import Imitation, SequenceTest
+from stopadvisor.assessment.grouped import group_test
+from stopadvisor.assessment.imitation import Imitation
 from stopadvisor.assessment.points import FitPoint, LabelSaving
 from stopadvisor.assessment.sequences import MOST_THRESHOLDS, FitData, ThresholdSequence
-from stopadvisor.constants import DEFAULT_ALPHA, DEFAULT_DELTA
+from stopadvisor.assessment.wishes import Settings
 from stopadvisor.errors import CalibrationError, NothingToChoose
 from stopadvisor.probes.outcomes import FitQuestions, require_fit
 from stopadvisor.rules.costs import (
-    DEFAULT_CACHE_BLOCK,
-    PAPER_WEIGHTS,
-    REGIMES,
-    Serving,
     ServingCost,
-    Weights,
     serving_costs,
 )
 from stopadvisor.rules.families import (
     AGREEMENT_FAMILIES,
     FIXED_BUDGET,
     LEARNED_FAMILIES,
-    STOP_SCALARS,
     display_threshold,
 )
 from stopadvisor.rules.outcomes import measure
 from stopadvisor.stats.bootstrap import Interval
 from stopadvisor.stats.bounds import (
-    BOUNDS,
-    MULTIPLICITIES,
-    Bound,
-    Multiplicity,
     labels_needed,
     max_losses,
     power,
     unspent,
 )
+from stopadvisor.stats.group_test import GroupTest
 
 __all__ = [
     "SIMPLER_WITHIN",
@@ -55,6 +47,7 @@ __all__ = [
     "Settings",
     "certification_probability",
     "choose",
+    "counted_labels",
     "fewest_labels",
     "first_useful_risk",
     "fit_limit",
@@ -69,52 +62,6 @@ SIMPLER_WITHIN = 1.0
 """Points of saving; less is no reason for a more complicated rule."""
 _LABELS = (100, 200, 400, 800, 1600, 3200)
 """Calibration questions for which the expected saving is computed."""
-_DEFAULT_FAMILIES = ("learned", "learned-keeps", "learned-boosted", *STOP_SCALARS, FIXED_BUDGET)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the deployer wants: the risk target, its certainty, and how costs are counted."""
-
-    alpha: float = DEFAULT_ALPHA
-    delta: float = DEFAULT_DELTA
-    serving: Serving = "kv-fork"
-    weights: Weights = PAPER_WEIGHTS
-    cache_block: int = DEFAULT_CACHE_BLOCK
-    bound: Bound = "exact"
-    multiplicity: Multiplicity = "fixed-sequence"
-    families: tuple[str, ...] = _DEFAULT_FAMILIES
-    conditional: bool = False
-    """Certify the loss share among full-correct questions instead of among all."""
-    allow_truncated: bool = False
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("alpha", "delta"):
-            if not 0 < getattr(self, name) < 1:
-                raise CalibrationError(f"{name} must be in (0, 1), got {getattr(self, name)!r}")
-        for name, allowed in (
-            ("serving", REGIMES),
-            ("bound", BOUNDS),
-            ("multiplicity", MULTIPLICITIES),
-        ):
-            if getattr(self, name) not in allowed:
-                raise CalibrationError(
-                    f"{name} must be one of {allowed}, got {getattr(self, name)!r}"
-                )
-        known = (*LEARNED_FAMILIES, *STOP_SCALARS, FIXED_BUDGET)
-        unknown = [f for f in self.families if f not in known]
-        if unknown or not self.families:
-            raise CalibrationError(f"families must be among {known}, got {self.families!r}")
-
-    def test_delta(self, n_thresholds: int) -> float:
-        """Error probability of one test in a sequence of so many thresholds."""
-        return self.delta / (n_thresholds if self.multiplicity == "finite-grid" else 1)
-
-    @property
-    def test(self) -> SequenceTest:
-        """How a sequence will be tested, at the whole of delta."""
-        return SequenceTest(self.alpha, self.delta, self.bound, self.multiplicity, self.conditional)
 
 
 @dataclass(frozen=True)
@@ -156,6 +103,8 @@ class Choice:
     fit: FitData
     nothing: str | None = None
     """Why there is no rule to choose; then there is no sequence either."""
+    groups: GroupTest | None = None
+    """How questions will be tested, where groups hold several; None where each enters alone."""
 
     def deltas(self, n_counted: int) -> tuple[float, ...]:
         """Error probability of each sequence that is tested; their sum is at most delta.
@@ -166,8 +115,9 @@ class Choice:
             Questions that the bound counts.
         """
         settings = self.settings
-        rest = 0.0  # a grid of thresholds may spend all of it
-        if settings.multiplicity == "fixed-sequence":
+        # A grid of thresholds may spend all of it, and of bets the size is not known exactly.
+        rest = 0.0
+        if settings.multiplicity == "fixed-sequence" and self.groups is None:
             rest = unspent(n_counted, settings.alpha, settings.delta, settings.bound)
         return (settings.delta, rest)[: len(self.sequences)]
 
@@ -179,11 +129,19 @@ def rank_of(family: str) -> int:
     return 2 if family in LEARNED_FAMILIES else 1
 
 
-def fit_limit(n_fit: int, n_calibration: int, settings: Settings, full_accuracy: float) -> float:
+def fit_limit(
+    n_fit: int,
+    n_calibration: int,
+    settings: Settings,
+    full_accuracy: float,
+    groups: GroupTest | None = None,
+) -> float:
     """Most fit losses that correspond to what calibration could still certify; < 0 if nothing."""
-    n = _denominator(n_calibration, settings, full_accuracy)
     # Sequences of fewer thresholds would share less; one limit has to do for all candidates.
     delta = settings.test_delta(MOST_THRESHOLDS)
+    if groups is not None:
+        return groups.limit(n_calibration, settings.alpha, delta) * n_fit
+    n = _denominator(n_calibration, settings, full_accuracy)
     most = max_losses(n, settings.alpha, delta, settings.bound)
     return -1.0 if most < 0 else most / n_calibration * n_fit
 
@@ -193,18 +151,27 @@ def _denominator(n_calibration: int, settings: Settings, full_accuracy: float) -
     return round(n_calibration * full_accuracy) if settings.conditional else n_calibration
 
 
-def choose(fit_table: FitQuestions, n_calibration: int, settings: Settings) -> Choice:
+def choose(
+    fit_table: FitQuestions,
+    n_calibration: int,
+    settings: Settings,
+    *,
+    n_groups: int | None = None,
+) -> Choice:
     """Choose family, schedule and threshold order from fit questions alone.
 
     Parameters
     ----------
     n_calibration : int
-        How many calibration questions there will be; their number, not their outcomes.
+        How many calibration questions will enter the test; their number, not their outcomes.
+    n_groups : int, optional
+        In how many groups, where groups hold several; None for as many as their size on fit says.
 
     Raises
     ------
     CalibrationError
-        Questions of another type, or too few of them.
+        Questions of another type, or too few of them; or groups of several questions, and settings
+        that test single ones.
     NothingToChoose
         A risk target that full thinking cannot miss, or nothing that a rule could be measured by.
 
@@ -215,6 +182,7 @@ def choose(fit_table: FitQuestions, n_calibration: int, settings: Settings) -> C
     chosen anew in each resample.
     """
     require_fit(fit_table)
+    groups = group_test(fit_table, n_calibration, n_groups, settings)
     table = _at_most(fit_table)
     full_accuracy = float(table.full_correct.mean())
     if settings.alpha >= full_accuracy and not settings.conditional:
@@ -223,9 +191,10 @@ def choose(fit_table: FitQuestions, n_calibration: int, settings: Settings) -> C
             f"questions), got {settings.alpha!r}: never being right would meet it"
         )
     fit = _fit_data(table, settings)
-    imitation = Imitation.draw(fit, n_calibration, settings.test)
+    test = replace(settings.test, groups=groups)
+    imitation = Imitation.draw(fit, n_calibration, test)
     measured = _measured(fit, settings, imitation)
-    limit = fit_limit(table.n_questions, n_calibration, settings, full_accuracy)
+    limit = fit_limit(table.n_questions, n_calibration, settings, full_accuracy, groups)
     learned, scalar, fixed = (
         [each for each in measured if rank_of(each.family) == rank] for rank in (2, 1, 0)
     )
@@ -256,7 +225,7 @@ def choose(fit_table: FitQuestions, n_calibration: int, settings: Settings) -> C
         None if advised is None else _fit_point(fit, advised, index),
         None if advised is None else saving_lower(fit, _sequences(measured), limit),
         max(
-            certification_probability(fit, each.sequence, n_calibration, settings)
+            certification_probability(fit, each.sequence, n_calibration, settings, groups)
             for each in tested
         ),
         ()
@@ -271,15 +240,21 @@ def choose(fit_table: FitQuestions, n_calibration: int, settings: Settings) -> C
         ()
         if sequence is None
         else tuple(
-            LabelSaving(n, Imitation.draw(fit, n, settings.test).saving_pct(sequence))
+            LabelSaving(n, Imitation.draw(fit, n, test).saving_pct(sequence))
             for n in sorted({*_LABELS, n_calibration})
         ),
         fit,
+        groups=groups,
     )
 
 
 def nothing_chosen(
-    fit_table: FitQuestions, n_calibration: int, settings: Settings, why: str
+    fit_table: FitQuestions,
+    n_calibration: int,
+    settings: Settings,
+    why: str,
+    *,
+    n_groups: int | None = None,
 ) -> Choice:
     """A choice of full thinking, where what was measured leaves no rule to choose.
 
@@ -287,6 +262,8 @@ def nothing_chosen(
     ----------
     why : str
         The reason, which the advice gives.
+    n_calibration, n_groups
+        As for `choose`.
     """
     require_fit(fit_table)
     table = _at_most(fit_table)
@@ -312,6 +289,7 @@ def nothing_chosen(
         label_savings=(),
         fit=_fit_data(table, settings),
         nothing=why,
+        groups=group_test(fit_table, n_calibration, n_groups, settings),
     )
 
 
@@ -455,12 +433,19 @@ def _fit_point(fit: FitData, each: _Measured, index: int) -> FitPoint:
 
 
 def certification_probability(
-    fit: FitData, sequence: ThresholdSequence, n_calibration: int, settings: Settings
+    fit: FitData,
+    sequence: ThresholdSequence,
+    n_calibration: int,
+    settings: Settings,
+    groups: GroupTest | None = None,
 ) -> float:
     """Probability that calibration certifies some saving by a sequence, at its fit risk."""
     risk = first_useful_risk(fit, sequence)
     if risk is None:
         return 0.0
+    if groups is not None:
+        delta = settings.test_delta(sequence.thresholds.size)
+        return groups.power(n_calibration, settings.alpha, delta, min(risk, 1.0))
     full_accuracy = float(fit.table.full_correct.mean())
     n = _denominator(n_calibration, settings, full_accuracy)
     risk = risk / full_accuracy if settings.conditional else risk
@@ -474,10 +459,19 @@ def first_useful_risk(fit: FitData, sequence: ThresholdSequence) -> float | None
     return float(sequence.losses[useful[0]]) / fit.table.n_questions if useful.size else None
 
 
+def counted_labels(
+    settings: Settings, groups: GroupTest | None, delta: float, expected_risk: float
+) -> int | None:
+    """Questions that the bound must count to pass four times in five; None for no number."""
+    if groups is not None:
+        return groups.labels_needed(settings.alpha, delta, expected_risk=expected_risk)
+    return labels_needed(settings.alpha, delta, expected_risk=expected_risk, bound=settings.bound)
+
+
 def fewest_labels(choice: Choice) -> int:
     """Calibration questions without which nothing can be certified, even if none is lost."""
     settings = choice.settings
-    needed = labels_needed(settings.alpha, settings.delta, expected_risk=0.0, bound=settings.bound)
+    needed = counted_labels(settings, choice.groups, settings.delta, 0.0)
     assert needed is not None  # no loss at all is below any alpha
     # The bound counts full-correct questions, a deployer labels all of them.
     return math.ceil(needed / choice.full_accuracy) if settings.conditional else needed

@@ -144,9 +144,12 @@ def savings_by_alpha(choice: Choice) -> AlphaSavings:
         row: list[float | None] = []
         for k, alpha in enumerate(alphas):
             asked = replace(settings, alpha=alpha)
-            index = sequence.index(fit_limit(choice.n_fit, choice.n_calibration, asked, accuracy))
+            limit = fit_limit(choice.n_fit, choice.n_calibration, asked, accuracy, choice.groups)
+            index = sequence.index(limit)
             row.append(None if index < 0 else 100 * (1 - float(sequence.costs[index]) / full))
-            probability = certification_probability(fit, sequence, choice.n_calibration, asked)
+            probability = certification_probability(
+                fit, sequence, choice.n_calibration, asked, choice.groups
+            )
             probabilities[k] = max(probabilities[k], probability)
         savings[sequence.scorer.family] = tuple(row)
     return AlphaSavings(tuple(alphas), savings, tuple(probabilities.tolist()))

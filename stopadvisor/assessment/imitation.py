@@ -15,7 +15,9 @@ import numpy as np
 
 from stopadvisor.arrays import FloatArray
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
+from stopadvisor.probes.grouping import group_numbers, question_rows
 from stopadvisor.stats.bounds import Bound, Multiplicity, max_losses
+from stopadvisor.stats.group_test import GroupTest
 
 __all__ = ["ExpectedSaving", "Imitation", "SequenceTest"]
 
@@ -37,6 +39,8 @@ class SequenceTest:
     multiplicity: Multiplicity
     conditional: bool
     """Only questions that full thinking gets right are counted."""
+    groups: GroupTest | None = None
+    """Where groups enter whole; None where single questions do."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,11 @@ class Imitation:
         """Draw calibrations of so many questions each; the same for the same fit questions."""
         rng = np.random.default_rng(fit.table.n_questions)
         shares = np.full(fit.n_blocks, 1 / fit.n_blocks)
+        if test.groups is not None:
+            n_groups = max(1, round(n_calibration / test.groups.size))
+            draws = rng.multinomial(n_groups, shares, n_draws) * _per_group(fit) / fit.block_sizes
+            counted = draws @ fit.block_sizes
+            return cls(test, draws.astype(np.float32), counted, float(fit.full_cost.sum()))
         # Of a block one question at a time is drawn, any of them.
         draws = rng.multinomial(n_calibration, shares, n_draws) / fit.block_sizes
         counted = np.full(n_draws, float(n_calibration))
@@ -93,18 +102,16 @@ class Imitation:
         """Mean cost over the draws, at each limit of losses."""
         n_thresholds = sequence.thresholds.size
         share = n_thresholds if self.test.multiplicity == "finite-grid" else 1
-        sizes, which = np.unique(self.counted, return_inverse=True)
         test = self.test
-        most = np.array(
-            [max_losses(int(n), test.alpha, test.delta / share, test.bound) for n in sizes]
-        )[which]
+        most = self._most_losses(test.delta / share)  # (n_draws,)
         losses = self.draws @ sequence.block_losses.astype(np.float32)  # (n_draws, n_thresholds)
         # A certified rule that costs more than full thinking is not exported.
         costs = np.append(np.minimum(sequence.costs, self.full_cost), self.full_cost)
         found = []
         for factor in limits:
             away = (factor - 1) * np.sqrt(np.maximum(most, 0) * np.clip(most, 0, _FEW_LOSSES))
-            limit = np.where(most < 0, -1.0, np.round(most + away) + 0.5)[:, None]
+            allowed = most + away if test.groups else np.round(most + away) + 0.5
+            limit = np.where(most < 0, -1.0, allowed + 1e-6)[:, None]
             if test.multiplicity == "fixed-sequence":
                 over = losses > limit
                 last = np.where(over.any(axis=1), over.argmax(axis=1), n_thresholds) - 1
@@ -113,3 +120,21 @@ class Imitation:
                 last = np.where(within.any(axis=1), n_thresholds - 1 - within.argmax(axis=1), -1)
             found.append(float(costs[last].mean()))
         return found
+
+    def _most_losses(self, delta: float) -> FloatArray:
+        """Losses that the test allows in each draw, negative where none; shape (n_draws,)."""
+        test = self.test
+        if test.groups is not None:
+            mean = float(self.counted.mean())
+            return test.groups.limit(mean, test.alpha, delta) * self.counted
+        sizes, which = np.unique(self.counted, return_inverse=True)
+        return np.array([max_losses(int(n), test.alpha, delta, test.bound) for n in sizes])[which]
+
+
+def _per_group(fit: FitData) -> FloatArray:
+    """Questions in a group of each block, on average; shape (n_blocks,)."""
+    blocks = fit.blocks
+    questions = np.bincount(blocks[question_rows(fit.table)], minlength=fit.n_blocks)
+    _, first = np.unique(group_numbers(fit.table), return_index=True)
+    groups = np.bincount(blocks[first], minlength=fit.n_blocks)
+    return np.asarray(questions / groups, dtype=np.float64)

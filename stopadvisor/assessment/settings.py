@@ -30,6 +30,8 @@ class SettingsOverrides:
     bound: str | None = None
     multiplicity: str | None = None
     families: tuple[str, ...] | None = None
+    group_claim: str | None = None
+    group_cap: int | None = None
 
     def settings(self, assessed: Mapping[str, Any] | None = None, **more: Any) -> Settings:
         """Complete settings: the caller's, else the assessment's, else the defaults.

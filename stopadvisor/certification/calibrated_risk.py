@@ -11,18 +11,38 @@ from typing import Any
 
 import numpy as np
 
-from stopadvisor.arrays import FloatArray
+from stopadvisor.arrays import FloatArray, IntArray
 from stopadvisor.assessment.choice import Choice
+from stopadvisor.certification.calibration import bound_rows
 from stopadvisor.certification.looks import questions_of
 from stopadvisor.certification.verification import scorer_of
 from stopadvisor.errors import PolicyError
-from stopadvisor.probes.grouping import calibration_rows
+from stopadvisor.probes.grouping import calibration_rows, group_numbers, question_rows
 from stopadvisor.probes.outcomes import CalibrationQuestions
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.runs.sources import Source
-from stopadvisor.stats.bounds import Bound, max_losses, upper_limit
+from stopadvisor.stats.bounds import Tested, max_losses, upper_limit
+from stopadvisor.stats.group_betting import group_upper_limit
+from stopadvisor.stats.group_test import GroupTest
 
-__all__ = ["CalibratedRisk", "calibrated_risk"]
+__all__ = ["CalibratedRisk", "GroupLosses", "calibrated_risk"]
+
+
+@dataclass(frozen=True)
+class GroupLosses:
+    """What each group lost, where bets on whole groups are the test."""
+
+    losses: IntArray  # (n_groups, n_thresholds)
+    sizes: IntArray  # (n_groups,)
+    cap: int
+    """Most questions that a group can hold."""
+
+    def limit(self, alpha: float, delta: float) -> float:
+        """About the largest share lost that passes; below 0 where none does."""
+        lost = self.losses[self.losses > 0]
+        together = float(lost.mean()) if lost.size else 1.0
+        test = GroupTest(self.cap, float(self.sizes.mean()), together)
+        return test.limit(int(self.sizes.sum()), alpha, delta)
 
 
 @dataclass(frozen=True)
@@ -38,9 +58,10 @@ class CalibratedRisk:
     alpha: float
     delta: float
     """Of this sequence."""
-    bound: Bound
+    bound: Tested
     exported: int | None
     """Index of the exported threshold; None where nothing was certified."""
+    groups: GroupLosses | None = None
 
     @property
     def risk(self) -> FloatArray:
@@ -48,12 +69,28 @@ class CalibratedRisk:
         return self.losses / self.n
 
     @property
-    def most_losses(self) -> int:
-        """Losses up to which the test passes; negative where none does."""
-        return max_losses(self.n, self.alpha, self.delta, self.bound)
+    def limit(self) -> float:
+        """Share lost up to which the test passes; negative where none does.
+
+        Bets pass or fail by how losses lie in groups: of them it is an approximation.
+        """
+        if self.groups is not None:
+            return self.groups.limit(self.alpha, self.delta)
+        assert self.bound != "betting"
+        return max_losses(self.n, self.alpha, self.delta, self.bound) / self.n
 
     def upper_limits(self) -> FloatArray:
         """Upper limit of each risk by itself, shape (n_thresholds,)."""
+        groups = self.groups
+        if groups is not None:
+            by_threshold = groups.losses.T
+            return np.array(
+                [
+                    group_upper_limit(lost, groups.sizes, delta=self.delta, most=groups.cap)
+                    for lost in by_threshold
+                ]
+            )
+        assert self.bound != "betting"
         limits = [upper_limit(int(k), self.n, self.delta, self.bound) for k in self.losses]
         return np.array(limits)
 
@@ -106,16 +143,19 @@ def _risk_on(
     document: Mapping[str, Any],
     policy: Mapping[str, Any],
 ) -> CalibratedRisk | None:
-    table = table.take(calibration_rows(table))
     certificate = document["certificate"]
     settings = choice.settings
     if certificate is not None:
+        cap = certificate.get("group_cap")
+        table = table.take(calibration_rows(table) if cap is None else question_rows(table))
         scorer = scorer_of(policy, table, along_order=True)
         order = np.array(policy["order"])
         exported = int(np.flatnonzero(order == policy["decision_threshold"])[0])
         delta, bound = certificate["chain_delta"], certificate["bound"]
         conditional = certificate["conditional"]
     else:
+        cap = None if choice.groups is None else choice.groups.most
+        table = table.take(bound_rows(table, settings))
         tested = document["tested"][0]["family"]
         sequences = [c for c in choice.sequences if c.scorer.family == tested]
         if not sequences:
@@ -123,12 +163,21 @@ def _risk_on(
         scorer, order, exported = sequences[0].scorer, sequences[0].thresholds, None
         # Looks that were planned share their delta.
         delta = document["delta"] / (document["look"]["planned"] or 1)
-        bound = settings.bound
+        bound = settings.bound if cap is None else "betting"
         conditional = document.get("conditional", settings.conditional)
     n = int(table.full_correct.sum()) if conditional else table.n_questions
     if n == 0:
         return None
     view = scorer.view(table)
-    losses = scorer.curve(view, order).totals(scorer.losses(view))[0].round()
+    curve, lost = scorer.curve(view, order), scorer.losses(view)
+    groups = None
+    if cap is not None:
+        numbers = group_numbers(table)
+        sizes = np.bincount(numbers)
+        held = curve.totals(lost, numbers, sizes.size).round().astype(np.int64)
+        groups = GroupLosses(held, sizes, cap)
+    losses = curve.totals(lost)[0].round()
     alpha = document["alpha"]
-    return CalibratedRisk(scorer, order, losses, n, conditional, alpha, delta, bound, exported)
+    return CalibratedRisk(
+        scorer, order, losses, n, conditional, alpha, delta, bound, exported, groups
+    )

@@ -17,12 +17,19 @@ from stopadvisor.assessment.choice import (
     SIMPLER_WITHIN,
     Choice,
     Settings,
+    counted_labels,
     first_useful_risk,
     rank_of,
 )
+from stopadvisor.assessment.grouped import require_whole_groups
 from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.errors import CalibrationError
-from stopadvisor.probes.grouping import calibration_rows
+from stopadvisor.probes.grouping import (
+    calibration_rows,
+    group_numbers,
+    group_sizes,
+    question_rows,
+)
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable, require_calibration
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.costs import full_counts
@@ -32,17 +39,20 @@ from stopadvisor.stats.bounds import (
     NotCertified,
     StopCurve,
     certify,
-    labels_needed,
     max_losses,
 )
+from stopadvisor.stats.group_test import GroupTest, certify_groups
 
 __all__ = [
     "Calibration",
     "ExportedRule",
+    "bound_rows",
     "calibrate",
+    "check_groups",
     "check_questions",
     "entering_rows",
     "recalibrate",
+    "transfer_test",
 ]
 
 _MOST_TRUNCATED = 0.10
@@ -107,18 +117,48 @@ def check_questions(choice: Choice, calibration_table: ProbeTable) -> IntArray:
         raise CalibrationError(
             f"{len(shared)} calibration questions were used for fitting, e.g. {min(shared)!r}"
         )
+    check_groups(calibration_table, choice.settings, choice.groups)
     return entering_rows(calibration_table, choice.settings)
 
 
+def bound_rows(table: ProbeTable, settings: Settings) -> IntArray:
+    """Rows that the bound would count: every question, or one of each group."""
+    return calibration_rows(table) if settings.group_claim == "groups" else question_rows(table)
+
+
+def check_groups(calibration_table: ProbeTable, settings: Settings, test: GroupTest | None) -> None:
+    """Say whether every calibration group is as small as was settled beforehand.
+
+    Parameters
+    ----------
+    test : GroupTest, optional
+        None where every group is to be one question.
+
+    Raises
+    ------
+    CalibrationError
+        One is larger, and the claim is about questions.
+    """
+    largest = int(group_sizes(calibration_table).max(initial=1))
+    most = 1 if test is None else test.most
+    if settings.group_claim == "groups" or largest <= most:
+        return
+    raise CalibrationError(
+        f"a calibration group holds {largest} questions, and at most {most} were to be expected: "
+        "declare with --group-cap how many a group of your traffic can hold, or say --group-claim "
+        "groups, which counts one question of each"
+    )
+
+
 def entering_rows(calibration_table: ProbeTable, settings: Settings) -> IntArray:
-    """Rows that enter the bound: `calibration_rows`, if there are any and few are cut off.
+    """Rows that enter the bound, if there are any and few are cut off.
 
     Raises
     ------
     CalibrationError
         There is none, or too many traces were cut off.
     """
-    rows = calibration_rows(calibration_table)
+    rows = bound_rows(calibration_table, settings)
     if not rows.size:
         raise CalibrationError("no calibration questions: nothing can be certified")
     truncated = float(calibration_table.truncated[rows].mean())
@@ -152,7 +192,7 @@ def calibrate(choice: Choice, calibration_table: CalibrationQuestions) -> Calibr
     certified: list[tuple[ThresholdSequence, Certified]] = []
     wanted: list[NotCertified | None] = []
     for sequence, delta in zip(choice.sequences, choice.deltas(counted), strict=True):
-        if tested and max_losses(counted, choice.settings.alpha, delta) < 0:
+        if tested and (delta == 0 or max_losses(counted, choice.settings.alpha, delta) < 0):
             continue  # too little is left for a second test
         result, labels = _certify_sequence(choice, sequence, table, delta)
         wanted.append(labels)
@@ -194,7 +234,7 @@ def recalibrate(
     Raises
     ------
     CalibrationError
-        As `entering_rows`.
+        As `entering_rows`; or groups hold several questions, and how many is not declared.
 
     Notes
     -----
@@ -207,6 +247,7 @@ def recalibrate(
     Paper, Appendix "Transfer Protocols" (target-calibrated).
     """
     require_calibration(calibration_table)
+    groups = transfer_test(calibration_table, settings)
     table = _entering(calibration_table, entering_rows(calibration_table, settings))
     view = scorer.view(table)
     curve = scorer.curve(view, order)
@@ -214,7 +255,7 @@ def recalibrate(
     costs = counts.weighed(settings.weights)
     saves = curve.totals(costs)[0] < full_counts(table).weighed(settings.weights).sum()
     expected = _first_risk(curve, scorer, view, saves, settings)
-    result = _certify_losses(curve, scorer, view, settings, settings.delta, expected)
+    result = _certify_losses(curve, scorer, view, settings, groups, settings.delta, expected)
     tested = ((scorer.family, result),)
     counted = _counted(table, settings)
     refusal = result if isinstance(result, NotCertified) else None
@@ -239,6 +280,28 @@ def _entering(table: CalibrationQuestions, rows: IntArray) -> CalibrationQuestio
     return table if rows.size == table.n_questions else table.take(rows)
 
 
+def transfer_test(calibration_table: ProbeTable, settings: Settings) -> GroupTest | None:
+    """How groups of several questions are tested where nothing is fitted; looks at no outcome.
+
+    Raises
+    ------
+    CalibrationError
+        Groups hold several, and `group_cap` is not declared or too small; or the settings test
+        single questions.
+    """
+    if settings.group_claim == "groups":
+        return None
+    test = None
+    if settings.group_cap is not None and settings.group_cap > 1:
+        sizes = group_sizes(calibration_table)
+        mean = float(sizes.mean()) if sizes.size else 1.0
+        test = GroupTest(settings.group_cap, min(mean, float(settings.group_cap)))
+    check_groups(calibration_table, settings, test)
+    if test is not None:
+        require_whole_groups(settings, test.most)
+    return test
+
+
 def _counted(table: GradedTable, settings: Settings) -> int:
     return int(table.full_correct.sum()) if settings.conditional else table.n_questions
 
@@ -260,9 +323,24 @@ def _certify_losses(
     scorer: Scorer,
     table: GradedTable,
     settings: Settings,
+    groups: GroupTest | None,
     delta: float,
     expected_risk: float | None,
 ) -> Certified | NotCertified:
+    if groups is not None:
+        numbers = group_numbers(table)
+        sizes = np.bincount(numbers)
+        lost = curve.totals(scorer.losses(table), numbers, sizes.size).round().astype(np.int64)
+        result = certify_groups(
+            lost,
+            sizes,
+            test=groups,
+            alpha=settings.alpha,
+            delta=delta,
+            multiplicity=settings.multiplicity,
+            expected_risk=expected_risk,
+        )
+        return _without_labels(result) if expected_risk is None else result
     n = _counted(table, settings)
     if n == 0:
         return NotCertified("no calibration question is right with full thinking", None)
@@ -277,14 +355,20 @@ def _certify_losses(
         expected_risk=expected_risk,
         counted=f"calibration questions{_OF_RIGHT if settings.conditional else ''}",
     )
-    if isinstance(result, NotCertified) and expected_risk is None:
-        # Nothing saves: labels do not make probes cheap.
-        return replace(result, labels_needed=None, assumed_risk=None)
+    if expected_risk is None:
+        return _without_labels(result)
     if settings.conditional and isinstance(result, NotCertified) and result.labels_needed:
         # The bound counts full-correct questions, a deployer labels all of them.
         all_labels = math.ceil(result.labels_needed * table.n_questions / n)
         result = replace(result, labels_needed=all_labels)
     return result
+
+
+def _without_labels(result: Certified | NotCertified) -> Certified | NotCertified:
+    """Where nothing saves: labels do not make probes cheap."""
+    if isinstance(result, Certified):
+        return result
+    return replace(result, labels_needed=None, assumed_risk=None)
 
 
 def _certify_sequence(
@@ -302,13 +386,11 @@ def _certify_sequence(
         saves = sequence.costs < choice.fit.full_cost.sum()
         seen = _first_risk(curve, sequence.scorer, view, saves, settings)
         expected = min(max(expected, seen or 0.0), 0.999)
-    result = _certify_losses(curve, sequence.scorer, view, settings, delta, expected)
+    result = _certify_losses(curve, sequence.scorer, view, settings, choice.groups, delta, expected)
     if isinstance(result, NotCertified) or expected is None:
         return result, None
     share = sequence.thresholds.size if settings.multiplicity == "finite-grid" else 1
-    wanted = labels_needed(
-        settings.alpha, delta / share, expected_risk=expected, bound=settings.bound
-    )
+    wanted = counted_labels(settings, choice.groups, delta / share, expected)
     if wanted is not None and settings.conditional:
         wanted = math.ceil(wanted / choice.full_accuracy)
     return result, NotCertified(_NO_SAVING, wanted, expected)

@@ -16,7 +16,12 @@ import numpy as np
 from stopadvisor.assessment.assess import FitAssessment, assess
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.settings import SettingsOverrides, alpha_remark, large_alpha
-from stopadvisor.certification.calibration import Calibration, calibrate, check_questions
+from stopadvisor.certification.calibration import (
+    Calibration,
+    bound_rows,
+    calibrate,
+    check_questions,
+)
 from stopadvisor.certification.changed_advice import why_another_rule
 from stopadvisor.certification.export import policy_content
 from stopadvisor.certification.looks import (
@@ -34,7 +39,6 @@ from stopadvisor.certification.refusals import (
 )
 from stopadvisor.errors import CalibrationError
 from stopadvisor.policy.frozen import build_policy
-from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.runs.access import opened_rows
 from stopadvisor.runs.ledger import Look, record_refusal, record_result
 from stopadvisor.runs.results import read_assessment
@@ -171,7 +175,7 @@ def _unopened(plan: Plan, refusal: NotCertified) -> Calibration:
     source, choice = plan.assessment.source, plan.assessment.choice
     nothing = opened_rows(source, np.zeros(source.table.n_questions, bool)).as_calibration()
     advised = choice.advised.scorer.family if choice.advised else None
-    n = int(calibration_rows(plan.look.questions).size)
+    n = int(bound_rows(plan.look.questions, choice.settings).size)
     return Calibration(None, refusal, (), nothing, advised, n)
 
 

@@ -8,16 +8,22 @@ or neither, before an outcome is opened.  Whoever calls holds the run's lock.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.settings import large_alpha
-from stopadvisor.certification.calibration import Calibration, calibrate, entering_rows
+from stopadvisor.certification.calibration import (
+    Calibration,
+    calibrate,
+    entering_rows,
+    transfer_test,
+)
 from stopadvisor.certification.certify import CertifyRequest, plan_choice
 from stopadvisor.certification.looks import (
     TakenLook,
     deploy_request,
+    named_settings,
     plan_look,
     show_fit,
     take,
@@ -105,6 +111,7 @@ def certify_transfer(
     settings = replace(asked, delta=plan.test_delta)
     check_budgets(policy, file, view)
     check_transfer(policy.content, view)
+    transfer_test(table, settings)
     entering_rows(table, settings)
     trained_here = plan_choice(source, request, later=pair) if comparing else None
     if trained_here is not None:
@@ -164,7 +171,7 @@ def _check_alpha(policy: Policy, source: Source, settings: Settings) -> None:
 
 def _request(policy: Policy, settings: Settings) -> dict[str, Any]:
     """What the ledger names of a look at every question outside the test part."""
-    asked = {"protocol": "transfer", "policy": policy.digest, **asdict(settings)}
+    asked = {"protocol": "transfer", "policy": policy.digest, **named_settings(settings)}
     del asked["delta"], asked["families"]  # no family is chosen
     return asked
 

@@ -6,7 +6,7 @@ that was shown about it, from the calibration.  Knows the policy's fields, but n
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from stopadvisor._version import __version__
 from stopadvisor.answers.normal_form import GRADER, NORMALIZER
+from stopadvisor.arrays import IntArray
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.certification.calibration import Calibration, ExportedRule
 from stopadvisor.certification.expectation import Expectation, expectation
@@ -21,8 +22,14 @@ from stopadvisor.constants import MARKERS, PROBE_CAP
 from stopadvisor.policy.claims import claim
 from stopadvisor.policy.frozen import MIXED_TASKS, policy_source
 from stopadvisor.policy.triggers import trigger_content
-from stopadvisor.probes.grouping import calibration_rows
+from stopadvisor.probes.grouping import (
+    calibration_rows,
+    group_numbers,
+    group_sizes,
+    question_rows,
+)
 from stopadvisor.probes.markers import RULE
+from stopadvisor.probes.table import ProbeTable
 from stopadvisor.probes.trajectories import Profile
 from stopadvisor.probes.trigger import GridTrigger, Trigger
 from stopadvisor.rules.costs import Serving
@@ -35,6 +42,7 @@ from stopadvisor.runs.archives import SIMULATED
 from stopadvisor.runs.chain import timestamp
 from stopadvisor.runs.ledger import Look
 from stopadvisor.runs.sources import Source
+from stopadvisor.stats.group_betting import group_interval
 from stopadvisor.stats.intervals import exact_interval
 from stopadvisor.workload.questions import PARTS
 
@@ -43,7 +51,7 @@ _STACKS: tuple[Serving, ...] = ("kv-fork", "prefix-cache", "black-box")
 _MOST_STORED = 2000
 """Calibration questions whose features go into the file, for drift to be measured against."""
 
-__all__ = ["RuleBasis", "policy_content", "test_outcome"]
+__all__ = ["HeldOut", "RuleBasis", "held_out", "policy_content"]
 
 
 class RuleBasis(Protocol):
@@ -60,35 +68,71 @@ class RuleBasis(Protocol):
         ...
 
 
-def test_outcome(rule: ExportedRule, choice: RuleBasis, source: Source) -> Outcome | None:
-    """What the exported rule did on the test part, which nothing has touched before.
+@dataclass(frozen=True)
+class HeldOut:
+    """What the exported rule did on the test part, which nothing has touched before."""
+
+    outcome: Outcome
+    risk_ci95: tuple[float, float]
+    accuracy_ci95: tuple[float, float]
+
+
+def held_out(rule: ExportedRule, choice: RuleBasis, source: Source) -> HeldOut | None:
+    """Measure the exported rule on the test part.
 
     Returns
     -------
-    Outcome or None
+    HeldOut or None
         None where the split has no test part.
 
     Notes
     -----
-    One trace per group counts, the first, as in calibration: exact intervals need independent rows.
+    What counts is what counted in calibration.  Of single questions the intervals are exact; of
+    whole groups they are bets, on either side, because questions of one group are not independent.
     """
     table = open_test(source)
     if table.n_questions == 0:
         return None
-    settings = choice.settings
-    return measure_rule(
-        rule.scorer,
+    settings, scorer = choice.settings, rule.scorer
+    cap = rule.certificate.group_cap
+    table = table.take(_counted_rows(rule, table))
+    outcome = measure_rule(
+        scorer,
         rule.threshold,
-        table.take(calibration_rows(table)),
+        table,
         serving=settings.serving,
         weights=settings.weights,
         cache_block=settings.cache_block,
         rng=np.random.default_rng(source.seed),
     )
+    if cap is None:
+        return HeldOut(
+            outcome,
+            exact_interval(outcome.losses, outcome.n),
+            exact_interval(outcome.correct, outcome.n),
+        )
+    view = scorer.view(table)
+    stops = scorer.curve(view, np.array([rule.threshold])).stops(0)[:, None]
+    lost = np.take_along_axis(scorer.losses(view), stops, axis=1)[:, 0]
+    correct = np.column_stack([view.correct_online, view.full_correct])
+    wrong = ~np.take_along_axis(correct, stops, axis=1)[:, 0].astype(bool)
+    groups = group_numbers(table)
+    sizes = np.bincount(groups)
+    most = max(cap, int(sizes.max()))  # nothing is refused here: a larger group widens them
+    risk, (low, high) = (
+        group_interval(np.bincount(groups, hits), sizes, most=most) for hits in (lost, wrong)
+    )
+    return HeldOut(outcome, risk, (1 - high, 1 - low))
+
+
+def _counted_rows(rule: ExportedRule, table: ProbeTable) -> IntArray:
+    """Every question where the certificate rests on whole groups, else one of each group."""
+    in_groups = rule.certificate.group_cap is not None
+    return question_rows(table) if in_groups else calibration_rows(table)
 
 
 def _expected(
-    rule: ExportedRule, outcome: Outcome | None, found: Expectation, settings: Settings
+    rule: ExportedRule, test: HeldOut | None, found: Expectation, settings: Settings
 ) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "weights": asdict(settings.weights),
@@ -106,7 +150,8 @@ def _expected(
     }
     if found.outcome.answer_saving_pct is not None:
         fields["calibration_answer_saving_pct"] = found.outcome.answer_saving_pct
-    if outcome is not None:
+    if test is not None:
+        outcome = test.outcome
         spread = outcome.saving_interval
         fields |= {
             "test_n": outcome.n,
@@ -115,9 +160,9 @@ def _expected(
             "test_think_saving_pct": outcome.think_saving_pct,
             "test_uncut_saving_pct": outcome.uncut_saving_pct,
             "test_risk": outcome.risk,
-            "test_risk_ci95": list(exact_interval(outcome.losses, outcome.n)),
+            "test_risk_ci95": list(test.risk_ci95),
             "test_accuracy": outcome.accuracy,
-            "test_accuracy_ci95": list(exact_interval(outcome.correct, outcome.n)),
+            "test_accuracy_ci95": list(test.accuracy_ci95),
             "test_full_accuracy": outcome.full_correct / outcome.n,
         }
         if outcome.answer_saving_pct is not None:
@@ -132,7 +177,7 @@ def _by_serving(
     settings, table = choice.settings, open_test(source)
     if table.n_questions == 0:
         table = calibration.entered
-    rows = table.take(calibration_rows(table))
+    rows = table.take(_counted_rows(rule, table))
     names = dict.fromkeys((settings.serving, *_STACKS))
     return {
         serving: measure_rule(
@@ -227,6 +272,11 @@ def policy_content(
         "truncated_share": calibration.truncated_share,
         "max_think": None if manifest is None else manifest["plan"]["max_think"],
     }
+    if certificate.groups is not None:
+        counted = {"groups": certificate.groups, "group_cap": certificate.group_cap}
+        fields["certificate"] |= counted
+    elif choice.settings.group_claim == "groups" and group_sizes(table).max() > 1:
+        fields["certificate"]["group_claim"] = "groups"
     fields["certificate"]["claim"] = claim(fields["certificate"], simulated=source.simulated)
     if table.on_stop == "answer" and manifest is not None:
         cap = manifest["plan"]["answer_cap"]
@@ -237,7 +287,7 @@ def policy_content(
     fields["calibration_features"] = stored[spaced].tolist()
     found = expectation(rule, calibration.entered, choice.settings, seed=source.seed)
     fields["expected"] = {
-        **_expected(rule, test_outcome(rule, choice, source), found, choice.settings),
+        **_expected(rule, held_out(rule, choice, source), found, choice.settings),
         "saving_by_serving": _by_serving(rule, choice, source, calibration),
     }
     return fields

@@ -42,6 +42,7 @@ __all__ = [
     "PlannedLook",
     "TakenLook",
     "deploy_request",
+    "named_settings",
     "open_calibration",
     "open_for_paper",
     "open_rows",
@@ -59,9 +60,19 @@ _FIT, _CALIBRATION = PARTS.index("fit"), PARTS.index("calibration")
 
 def deploy_request(settings: Settings) -> dict[str, Any]:
     """What the ledger names of a look of `calibrate`: all settings but delta, which is its own."""
-    asked = {"protocol": "deploy", **asdict(settings)}
+    asked = {"protocol": "deploy", **named_settings(settings)}
     del asked["delta"]
     return asked
+
+
+def named_settings(settings: Settings) -> dict[str, Any]:
+    """Settings as a look names them; those about groups only where they were given."""
+    named = asdict(settings)
+    if settings.group_claim == "questions":
+        del named["group_claim"]
+    if settings.group_cap is None:
+        del named["group_cap"]
+    return named
 
 
 # --- Looks of certificates ------------------------------------------------------------------------

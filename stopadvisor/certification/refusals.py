@@ -11,12 +11,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from stopadvisor.assessment.choice import Choice, Settings, first_useful_risk
+from stopadvisor.assessment.choice import Choice, Settings, counted_labels, first_useful_risk
 from stopadvisor.assessment.recommendation import Recommendation, deciding_reason
-from stopadvisor.certification.calibration import Calibration
-from stopadvisor.probes.grouping import calibration_rows
+from stopadvisor.certification.calibration import Calibration, bound_rows, transfer_test
+from stopadvisor.probes.grouping import group_sizes
 from stopadvisor.probes.table import ProbeTable
-from stopadvisor.stats.bounds import NotCertified, certify, labels_needed
+from stopadvisor.stats.bounds import Certified, NotCertified, certify
+from stopadvisor.stats.group_test import GroupTest, certify_groups
 
 __all__ = ["advised_against", "refused_beforehand", "without_figures"]
 
@@ -42,17 +43,9 @@ def refused_beforehand(choice: Choice, questions: ProbeTable) -> NotCertified | 
         return NotCertified(f"{choice.nothing}; no calibration question was opened", None)
     if all(first_useful_risk(choice.fit, sequence) is None for sequence in choice.sequences):
         return NotCertified(_NOTHING_SAVES, None)
-    n = int(calibration_rows(questions).size)
     found = []
     for sequence in choice.sequences:
-        best = certify(  # as if none were lost
-            np.zeros(sequence.thresholds.size, dtype=np.int64),
-            n,
-            alpha=settings.alpha,
-            delta=settings.delta,
-            bound=settings.bound,
-            multiplicity=settings.multiplicity,
-        )
+        best = _at_best(choice, questions, sequence.thresholds.size)
         if not isinstance(best, NotCertified):
             return None
         found.append(best)
@@ -74,7 +67,7 @@ def advised_against(choice: Choice, advice: Recommendation) -> NotCertified | No
         return None
     step, _, text = deciding_reason(advice.policy, advice.reasons).rpartition("Evidence: ")
     why = (text or step).rstrip(".")
-    needed, expected = _labels(choice.settings, choice)
+    needed, expected = _labels(choice.settings, choice, choice.groups)
     # More labels raise a chance; they make no probe cheaper, and no rule wiser.
     helps = choice.advised is None or why.startswith("Certificate: ")
     return NotCertified(
@@ -82,6 +75,29 @@ def advised_against(choice: Choice, advice: Recommendation) -> NotCertified | No
         "was opened, and no look spent; --despite-advice certifies all the same",
         needed if helps else None,
         expected if helps else None,
+    )
+
+
+def _at_best(choice: Choice, questions: ProbeTable, n_thresholds: int) -> Certified | NotCertified:
+    """Outcome of a calibration in which no question is lost."""
+    settings = choice.settings
+    if choice.groups is not None:
+        sizes = group_sizes(questions)
+        return certify_groups(
+            np.zeros((sizes.size, n_thresholds), dtype=np.int64),
+            sizes,
+            test=choice.groups,
+            alpha=settings.alpha,
+            delta=settings.delta,
+            multiplicity=settings.multiplicity,
+        )
+    return certify(
+        np.zeros(n_thresholds, dtype=np.int64),
+        int(bound_rows(questions, settings).size),
+        alpha=settings.alpha,
+        delta=settings.delta,
+        bound=settings.bound,
+        multiplicity=settings.multiplicity,
     )
 
 
@@ -95,7 +111,8 @@ def without_figures(
     choice : Choice, optional
         What fit questions chose and expect; None for a rule that was fitted elsewhere.
     """
-    refusal = NotCertified(_FAILED, *_labels(settings, choice))
+    groups = choice.groups if choice else transfer_test(calibration.entered, settings)
+    refusal = NotCertified(_FAILED, *_labels(settings, choice, groups))
     tested = tuple((family, NotCertified("it failed", None)) for family, _ in calibration.tested)
     return replace(
         calibration,
@@ -105,7 +122,9 @@ def without_figures(
     )
 
 
-def _labels(settings: Settings, choice: Choice | None) -> tuple[int | None, float]:
+def _labels(
+    settings: Settings, choice: Choice | None, groups: GroupTest | None
+) -> tuple[int | None, float]:
     """Labels at the risk that fit questions expect, and that risk.
 
     Without such a risk the fewest that certify no loss at all.
@@ -115,9 +134,7 @@ def _labels(settings: Settings, choice: Choice | None) -> tuple[int | None, floa
     if choice is not None and settings.conditional:
         known = [risk / choice.full_accuracy for risk in known]
     expected = min(min(known, default=0.0), 0.999)
-    needed = labels_needed(
-        settings.alpha, settings.delta, expected_risk=expected, bound=settings.bound
-    )
+    needed = counted_labels(settings, groups, settings.delta, expected)
     return _in_all(needed, settings, choice), expected
 
 

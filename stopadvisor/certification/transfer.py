@@ -21,7 +21,8 @@ from stopadvisor.arrays import IntArray
 from stopadvisor.assessment.choice import Choice, Settings
 from stopadvisor.certification.calibration import Calibration, recalibrate
 from stopadvisor.certification.export import policy_content
-from stopadvisor.certification.verification import Verdict, questions_seen, scorer_of, verdict_on
+from stopadvisor.certification.verdicts import Verdict, verdict_on
+from stopadvisor.certification.verification import questions_seen, scorer_of
 from stopadvisor.errors import PolicyError
 from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable

@@ -9,16 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from scipy import stats
 
-from stopadvisor.arrays import BoolArray, IntArray
+from stopadvisor.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.certification.verdicts import Verdict, of_groups, of_questions
 from stopadvisor.errors import PolicyError, ProbeError
 from stopadvisor.policy.schema import reads_logprobs
 from stopadvisor.policy.triggers import trigger_of
-from stopadvisor.probes.grouping import calibration_rows
+from stopadvisor.probes.grouping import (
+    calibration_rows,
+    group_numbers,
+    group_sizes,
+    question_rows,
+)
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.boosting import BoostedModel, Tree
@@ -36,28 +41,21 @@ from stopadvisor.rules.schedules import GridSchedule, Schedule, schedule_of
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import LinearModel
 from stopadvisor.runs.archives import names_questions
-from stopadvisor.stats.bounds import max_losses, power, upper_limit
+from stopadvisor.stats.group_betting import group_interval
 from stopadvisor.stats.intervals import exact_interval, paired_difference
 
 __all__ = [
     "CategoryRisk",
     "Fresh",
-    "Verdict",
     "Verification",
     "costing",
     "fresh_questions",
     "questions_seen",
     "scorer_of",
-    "verdict_on",
     "verify",
 ]
 
 _LOGPROB_FEATURES = ("answer_logprob", "answer_entropy")
-
-Verdict = Literal["confirmed", "contradicted", "silent"]
-
-_LIKELY = 0.8
-"""Probability of a contradiction at the risk that is called detectable."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ class CategoryRisk:
     n: int
     losses: int
     ci95: tuple[float, float]
-    """Exact, simultaneous over categories (Bonferroni)."""
+    """Exact, or of whole groups by bets; simultaneous over categories (Bonferroni)."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +74,12 @@ class Fresh:
     """Which traces of a table may speak about a policy."""
 
     rows: IntArray
-    """One trace per question, of questions that did not make the policy."""
+    """One trace per question, of questions that did not make the policy; of a group one question,
+    unless the certificate rests on whole groups."""
     n_seen: int
     """Traces of questions (or of their groups) that fitted or calibrated the policy."""
     n_repeated: int
-    """Further traces of a question or group that is counted already."""
+    """Further traces of a question, or of a group of which one is counted already."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +95,10 @@ class Verification:
     fresh: Fresh
     n: int
     losses: int
+    groups: int | None
+    """Groups that they came in, where the certificate rests on whole groups."""
     lower: float
-    """One-sided exact limit at level 1 - delta."""
+    """One-sided limit at level 1 - delta."""
     upper: float
     expected_risk: float
     """What the policy expects of itself."""
@@ -109,7 +110,7 @@ class Verification:
     accuracy_difference: float
     """Stopped minus full thinking, over the same questions."""
     accuracy_difference_ci95: tuple[float, float]
-    """Score interval of the paired difference."""
+    """Score interval of the paired difference; of whole groups, by bets."""
     truncated_share: float
     categories: tuple[CategoryRisk, ...]
     drift: tuple[Drift, ...]
@@ -195,8 +196,8 @@ def fresh_questions(
     Raises
     ------
     PolicyError
-        The policy holds no certificate, no fresh question is left, or the visible answers that the
-        certificate is about were not collected.
+        The policy holds no certificate, no fresh question is left, the visible answers that the
+        certificate is about were not collected, or a group is larger than it allows.
     """
     if content["kind"] != "stop" or content["certificate"] is None:
         raise PolicyError("a full-budget policy has no certificate to verify")
@@ -208,13 +209,25 @@ def fresh_questions(
     seen = questions_seen(content, table, workload_sha256=workload_sha256)
     groups = {g for g, k in zip(table.groups, table.keys, strict=True) if k in seen}
     unseen = np.flatnonzero(np.array([g not in groups for g in table.groups], dtype=bool))
-    rows = unseen[calibration_rows(table.take(unseen))] if unseen.size else unseen
+    entering = question_rows if _rests_on_groups(content) else calibration_rows
+    rows = unseen[entering(table.take(unseen))] if unseen.size else unseen
     if not rows.size:
         raise PolicyError(
             f"all {table.n_questions} traces belong to questions that fitted or calibrated this "
             "policy; fresh ones are required"
         )
+    largest, cap = int(group_sizes(table.take(rows)).max()), content["certificate"].get("group_cap")
+    if _rests_on_groups(content) and largest > cap:
+        raise PolicyError(
+            f"a group of fresh questions holds {largest}, and the certificate is about groups of "
+            f"at most {cap}: calibrate with a larger --group-cap"
+        )
     return Fresh(rows, table.n_questions - unseen.size, unseen.size - rows.size)
+
+
+def _rests_on_groups(content: Mapping[str, Any]) -> bool:
+    """Whether bets on whole groups certify the policy."""
+    return bool(content["certificate"]["bound"] == "betting")
 
 
 def verify(
@@ -252,9 +265,10 @@ def verify(
 
     Notes
     -----
-    ``contradicted`` and ``confirmed`` are exact one-sided binomial tests at delta each: at a risk
-    of exactly alpha either is said with a probability of at most delta.  A policy that was
-    contradicted is not made right by looking again.
+    ``contradicted`` and ``confirmed`` are one-sided tests at delta each, exact binomial ones or
+    bets on groups, as the certificate is: at a risk of exactly alpha either is said with a
+    probability of at most delta.  A policy that was contradicted is not made right by looking
+    again.
     """
     certificate = content["certificate"]
     scorer = scorer_of(content, questions)
@@ -274,27 +288,39 @@ def verify(
     if n == 0:
         raise PolicyError("no fresh question is right with full thinking: nothing can be lost")
     alpha, delta = certificate["alpha"], delta or certificate["delta"]
-    lower, upper = _lower_limit(losses, n, delta), upper_limit(losses, n, delta)
     expected = _expected_risk(content)
     gains = outcome.correct - outcome.full_correct + outcome.losses
+    groups = None
+    if _rests_on_groups(content):
+        groups = _Groups(group_numbers(probed), certificate["group_cap"])
+        evidence = of_groups(groups.sums(lost), groups.sizes, groups.cap, alpha, delta, expected)
+        correct = np.column_stack([probed.correct_online, probed.full_correct])
+        stopped = np.take_along_axis(correct, stops[:, None], axis=1)[:, 0].astype(np.int64)
+        # From -1 … 1, the other way round, to 0 … 1.
+        low, high = groups.interval((1 - stopped + probed.full_correct) / 2, 0.95)
+        difference = (1 - 2 * high, 1 - 2 * low)
+    else:
+        evidence = of_questions(losses, n, alpha, delta, expected)
+        difference = paired_difference(gains, outcome.losses, outcome.n)
     return Verification(
-        verdict_on(losses, n, alpha, delta),
+        evidence.verdict,
         alpha,
         delta,
         conditional,
         fresh,
         n,
         losses,
-        lower,
-        upper,
+        None if groups is None else groups.sizes.size,
+        evidence.lower,
+        evidence.upper,
         expected,
-        power(n, alpha, delta, expected),
-        _detectable_risk(n, alpha, delta),
+        evidence.power_to_confirm,
+        evidence.detectable_risk,
         outcome,
         (gains - outcome.losses) / outcome.n,
-        paired_difference(gains, outcome.losses, outcome.n),
+        difference,
         float(probed.truncated.mean()),
-        _categories(probed, lost, counted),
+        _categories(probed, lost, counted, groups),
         _drift(content, probed, rng),
     )
 
@@ -306,26 +332,6 @@ def costing(content: Mapping[str, Any]) -> tuple[Weights, int]:
     return weights, expected.get("cache_block", DEFAULT_CACHE_BLOCK)
 
 
-def verdict_on(losses: int, n: int, alpha: float, delta: float) -> Verdict:
-    """What `losses` among `n` fresh questions say about a risk of alpha.
-
-    Two exact one-sided tests; at a risk of exactly alpha, each is wrong with probability <= delta.
-    """
-    if _lower_limit(losses, n, delta) > alpha:
-        return "contradicted"
-    return "confirmed" if losses <= max_losses(n, alpha, delta) else "silent"
-
-
-def _lower_limit(losses: int, n: int, delta: float) -> float:
-    return float(stats.beta.ppf(delta, losses, n - losses + 1)) if losses else 0.0
-
-
-def _detectable_risk(n: int, alpha: float, delta: float) -> float | None:
-    """Risk at which a contradiction has a probability of four in five."""
-    first = int(stats.binom.isf(delta, n, alpha)) + 1  # fewest losses that contradict
-    return float(stats.beta.ppf(_LIKELY, first, n - first + 1)) if first <= n else None
-
-
 def _expected_risk(content: Mapping[str, Any]) -> float:
     """Out-of-fold risk on fit questions; where there is none, the share lost in calibration."""
     certificate = content["certificate"]
@@ -335,8 +341,33 @@ def _expected_risk(content: Mapping[str, Any]) -> float:
     return min(float(recorded), 1.0)
 
 
+@dataclass(frozen=True)
+class _Groups:
+    """Fresh questions in groups, where a certificate rests on those."""
+
+    numbers: IntArray  # (n_questions,)
+    cap: int
+
+    @property
+    def sizes(self) -> IntArray:
+        """Shape (n_groups,)."""
+        return np.bincount(self.numbers)
+
+    def sums(self, values: BoolArray | FloatArray) -> FloatArray:
+        """Of each group, shape (n_groups,)."""
+        return np.bincount(self.numbers, values).astype(np.float64)
+
+    def interval(self, values: BoolArray | FloatArray, level: float) -> tuple[float, float]:
+        """Of the mean over questions."""
+        return group_interval(self.sums(values), self.sizes, most=self.cap, level=level)
+
+    def take(self, rows: BoolArray) -> _Groups:
+        """Of some of the questions."""
+        return _Groups(np.unique(self.numbers[rows], return_inverse=True)[1], self.cap)
+
+
 def _categories(
-    table: GradedTable, lost: BoolArray, counted: BoolArray
+    table: GradedTable, lost: BoolArray, counted: BoolArray, groups: _Groups | None
 ) -> tuple[CategoryRisk, ...]:
     if all(category is None for category in table.categories):
         return ()
@@ -348,8 +379,15 @@ def _categories(
             sums[0] += 1
             sums[1] += is_lost
     level = 1 - 0.05 / len(tally)
+
+    def spread(name: str | None, n: int, losses: int) -> tuple[float, float]:
+        if groups is None:
+            return exact_interval(losses, n, level)
+        rows = np.array([category == name for category in table.categories], dtype=bool)
+        return groups.take(rows).interval(lost[rows], level)
+
     return tuple(
-        CategoryRisk(name, n, losses, exact_interval(losses, n, level))
+        CategoryRisk(name, n, losses, spread(name, n, losses))
         for name, (n, losses) in sorted(tally.items(), key=lambda row: (row[0] is None, row[0]))
     )
 

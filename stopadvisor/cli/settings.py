@@ -11,8 +11,8 @@ from typing import Any, get_args
 
 import click
 
-from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.settings import SettingsOverrides
+from stopadvisor.assessment.wishes import GROUP_CLAIMS, Settings
 from stopadvisor.cli.options import COUNT, PATH, SHARE, Decorator, Parsed, declare, option, take
 from stopadvisor.constants import DEFAULT_ALPHA, DEFAULT_DELTA
 from stopadvisor.rules.costs import MONEY, REGIMES, Weights
@@ -80,6 +80,14 @@ _OPTIONS: dict[str, tuple[str, Any, Any, str]] = {
     "multiplicity": (
         "Certificate", click.Choice(get_args(Multiplicity)), _OWN.multiplicity,
         "How several thresholds share the error probability.",
+    ),
+    "group-claim": (
+        "Certificate", click.Choice(GROUP_CLAIMS), _OWN.group_claim,
+        "What is counted where groups hold several questions: all, or one of each group.",
+    ),
+    "group-cap": (
+        "Certificate", COUNT, None,
+        "Most questions that a group can hold; by default as many as the largest fit group.",
     ),
     "families": (
         "Certificate", Parsed("name,name,...", _families), ",".join(_OWN.families),

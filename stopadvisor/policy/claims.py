@@ -2,6 +2,8 @@
 
 Nothing in a file is believed for standing there: the exact test is repeated on the counts when a
 policy is loaded, and the sentence that people read is made here, never taken from the file.
+Bets on groups cannot be repeated, because a file does not hold what each group lost: of them it is
+checked that some losses of so many groups would have passed.
 Standard library alone; knows the certificate's fields and no file.
 """
 
@@ -22,6 +24,13 @@ _LOST = {
     False: "at most {alpha:g} % of all questions become wrong that full thinking gets right",
     True: "of the questions that full thinking gets right, at most {alpha:g} % become wrong",
 }
+_LOST_OF_GROUPS = {
+    False: "in at most {alpha:g} % of all groups the question drawn of it becomes wrong that full "
+    "thinking gets right",
+    True: "of all groups of which full thinking gets the question drawn right, it becomes wrong in "
+    "at most {alpha:g} %",
+}
+"""With `certificate.group_claim`: one question of each group was counted."""
 _WORDS = {
     "differs": "at most {alpha:g} % of replies differ from what full thinking would have said",
     "drop": "accuracy falls by at most {alpha:g} points",
@@ -35,17 +44,27 @@ def claim(certificate: Mapping[str, Any], *, simulated: bool = False) -> str:
     Parameters
     ----------
     certificate : mapping
-        With `alpha` and `delta`; `confidence`, `conditional` and `loss` where they are set.
+        With `alpha` and `delta`; `confidence`, `conditional`, `loss`, `group_claim` and `group_cap`
+        where they are set.
     simulated : bool
         The probes come from the simulator, of which alone the claim holds.
     """
     # Looks that were not planned leave less than 1 - delta; a file cannot claim more than that.
     confidence = min(certificate.get("confidence", 1.0), 1 - certificate["delta"])
-    words = _WORDS.get(str(certificate.get("loss")), _LOST[certificate.get("conditional") is True])
+    of_groups = certificate.get("group_claim") == "groups"
+    lost = (_LOST_OF_GROUPS if of_groups else _LOST)[certificate.get("conditional") is True]
+    words = _WORDS.get(str(certificate.get("loss")), lost)
+    if of_groups and words is not lost:
+        words += ", of each group one question counted"
+    drawn = "questions"
+    if of_groups:
+        drawn = "groups"
+    elif certificate.get("bound") == "betting":
+        drawn = f"groups of at most {certificate['group_cap']} questions"
     text = (
         f"With confidence {100 * confidence:.10g} % over the draw of the calibration "
         f"questions, {words.format(alpha=100 * certificate['alpha'])}; for independent "
-        "questions from this traffic, under this decoding and this cap."
+        f"{drawn} from this traffic, under this decoding and this cap."
     )
     return text + " The probes are simulated: it holds for the simulator alone." * simulated
 
@@ -85,6 +104,8 @@ def binomial_tail(k: int, n: int, p: float) -> float:
 
 
 _MOST_QUESTIONS = 10_000_000
+_STAKES = tuple(k / 8 for k in range(1, 9))
+"""Of the bets on groups, as shares of the largest that cannot go bankrupt."""
 _CHECKED_LOSSES = (None, "lost", "differs")
 """Losses of 0 or 1, for which the counts give the exact binomial test."""
 
@@ -93,7 +114,8 @@ def check_certificate(content: Mapping[str, Any]) -> None:
     """Repeat the exact test on the counts of a checked content.
 
     `upper` belongs to the share of `delta` that its sequence was tested at (`chain_delta`).  Other
-    bounds and losses are held to ``upper <= alpha`` alone.
+    bounds and losses are held to ``upper <= alpha`` alone; bets on groups also to what they could
+    have shown at best.
 
     Raises
     ------
@@ -110,14 +132,11 @@ def check_certificate(content: Mapping[str, Any]) -> None:
         raise PolicyError(
             f"field 'certificate.upper': expected at most alpha ({alpha!r}), got {upper!r}"
         )
+    if certificate["bound"] == "betting":
+        _check_bets(certificate)
     if certificate["bound"] != "exact" or certificate.get("loss") not in _CHECKED_LOSSES:
         return
-    delta = certificate.get("chain_delta", certificate["delta"])
-    if type(delta) is not float or not 0 < delta <= certificate["delta"]:
-        raise PolicyError(
-            "field 'certificate.chain_delta': expected a float above 0 and at most delta "
-            f"({certificate['delta']!r}), got {str(delta)[:40]}"
-        )
+    delta = _chain_delta(certificate)
     if binomial_tail(losses, n, alpha * (1 + _SLACK)) > delta:
         raise PolicyError(
             f"field 'certificate.losses': {losses} of {n} lost do not certify alpha {alpha!r} at "
@@ -129,4 +148,49 @@ def check_certificate(content: Mapping[str, Any]) -> None:
         raise PolicyError(
             f"field 'certificate.upper': {losses} of {n} lost do not give {upper!r} as the exact "
             f"limit at delta {delta!r}"
+        )
+
+
+def _chain_delta(certificate: Mapping[str, Any]) -> float:
+    """Error probability of the tests of one rule."""
+    delta = certificate.get("chain_delta", certificate["delta"])
+    if type(delta) is not float or not 0 < delta <= certificate["delta"]:
+        raise PolicyError(
+            "field 'certificate.chain_delta': expected a float above 0 and at most delta "
+            f"({certificate['delta']!r}), got {str(delta)[:40]}"
+        )
+    return delta
+
+
+def _check_bets(certificate: Mapping[str, Any]) -> None:
+    """Hold bets on groups to what they show where all groups lose alike, which is the most."""
+    n, alpha = certificate["n"], certificate["alpha"]
+    for name, most in (("groups", n), ("group_cap", _MOST_QUESTIONS)):
+        found = certificate.get(name)
+        if type(found) is not int or not 1 <= found <= most:
+            raise PolicyError(
+                f"field 'certificate.{name}': expected a whole number from 1 to {most} beside "
+                f"the betting test, got {str(found)[:40]}"
+            )
+    groups, cap = certificate["groups"], certificate["group_cap"]
+    if n > groups * cap:
+        raise PolicyError(
+            f"field 'certificate.group_cap': {groups} groups of at most {cap} questions hold no {n}"
+        )
+    if certificate.get("conditional") is True:
+        raise PolicyError(
+            "field 'certificate.conditional': expected false beside the betting test, which counts "
+            "all questions"
+        )
+    delta = _chain_delta(certificate)
+    excess = (certificate["losses"] - alpha * (1 + _SLACK) * n) / groups
+    factors = (1 - share / (cap * (1 - alpha)) * excess for share in _STAKES)
+    logs = [groups * math.log(factor) for factor in factors if factor > 0]
+    most_shown = max(logs, default=-math.inf)
+    if most_shown > -math.inf:
+        most_shown += math.log(math.fsum(math.exp(log - most_shown) for log in logs) / len(_STAKES))
+    if most_shown < -math.log(delta):
+        raise PolicyError(
+            f"field 'certificate.losses': {certificate['losses']} of {n} lost in {groups} groups "
+            f"cannot certify alpha {alpha!r} at delta {delta!r} by betting, however they lie"
         )

@@ -1,4 +1,4 @@
-"""Which rows of a table belong together, and which one of each group enters a bound.
+"""Which rows of a table belong together, and which of each group enter a bound.
 
 Looks at identities alone, never at an outcome.
 """
@@ -10,7 +10,7 @@ import numpy as np
 from stopadvisor.arrays import IntArray
 from stopadvisor.probes.table import ProbeTable
 
-__all__ = ["calibration_rows", "group_numbers"]
+__all__ = ["calibration_rows", "group_numbers", "group_sizes", "question_rows"]
 
 
 def group_numbers(table: ProbeTable) -> IntArray:
@@ -36,3 +36,26 @@ def calibration_rows(table: ProbeTable) -> IntArray:
         first = np.array(by_content, dtype=np.int64)
         first = first[np.unique(groups[first], return_index=True)[1]]
     return np.sort(first).astype(np.int64)
+
+
+def question_rows(table: ProbeTable) -> IntArray:
+    """Every question of every group, with one trace each: what enters a test of whole groups.
+
+    Returns
+    -------
+    ndarray of int
+        Ascending; of each question its first sample.  The same as `calibration_rows` where no group
+        holds several questions.
+    """
+    first = np.flatnonzero(table.samples == 0)
+    names = [(table.groups[row], table.keys[row]) for row in first.tolist()]
+    if len(set(names)) < first.size:
+        by_id = sorted(range(first.size), key=lambda i: table.ids[first[i]], reverse=True)
+        first = first[list({names[i]: i for i in by_id}.values())]
+    return np.sort(first).astype(np.int64)
+
+
+def group_sizes(table: ProbeTable) -> IntArray:
+    """Questions of each group, samples aside; shape (n_groups,), in order of first appearance."""
+    groups = group_numbers(table.take(question_rows(table)))
+    return np.bincount(groups) if groups.size else groups

@@ -25,6 +25,7 @@ __all__ = [
     "Multiplicity",
     "NotCertified",
     "StopCurve",
+    "Tested",
     "certify",
     "labels_needed",
     "lost_correct",
@@ -36,6 +37,8 @@ __all__ = [
 ]
 
 Bound = Literal["exact", "bentkus", "hoeffding"]
+Tested = Literal["exact", "bentkus", "hoeffding", "betting"]
+"""What a certificate rests on: a bound on single questions, or bets on whole groups."""
 Multiplicity = Literal["fixed-sequence", "finite-grid"]
 BOUNDS: tuple[Bound, ...] = ("exact", "bentkus", "hoeffding")
 MULTIPLICITIES: tuple[Multiplicity, ...] = ("fixed-sequence", "finite-grid")
@@ -266,12 +269,16 @@ class Certified:
     alpha: float
     delta: float
     """Error probability that this certificate uses up."""
-    bound: Bound
+    bound: Tested
     multiplicity: Multiplicity
     n: int
     losses: int
     upper: float
     """Upper limit at this threshold alone (pointwise): not the claim."""
+    groups: int | None = None
+    """Groups that the questions came in; None where each entered for itself, as the next."""
+    group_cap: int | None = None
+    """Most questions that a group can hold."""
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,10 @@ from stopadvisor.errors import CalibrationError
 
 __all__ = [
     "SHARES",
+    "group_interval",
     "group_limit",
     "group_log_evidence",
+    "group_lower_limit",
     "group_passes",
     "group_upper_limit",
 ]
@@ -90,7 +92,9 @@ def group_passes(
     return group_log_evidence(losses, sizes, alpha=alpha, most=most) >= -math.log(delta)
 
 
-def group_upper_limit(losses: IntArray, sizes: IntArray, *, delta: float, most: int) -> float:
+def group_upper_limit(
+    losses: FloatArray | IntArray, sizes: IntArray, *, delta: float, most: int
+) -> float:
     """Upper limit of a question's risk at confidence 1 - delta.
 
     Parameters
@@ -124,9 +128,64 @@ def group_upper_limit(losses: IntArray, sizes: IntArray, *, delta: float, most: 
     return float(optimize.brentq(excess, edge, 1 - edge, xtol=1e-12))
 
 
+def group_lower_limit(
+    losses: FloatArray | IntArray, sizes: IntArray, *, delta: float, most: int
+) -> float:
+    """Lower limit of a question's risk at confidence 1 - delta.
+
+    Parameters
+    ----------
+    losses, sizes : ndarray of int, shape (n_groups,)
+        At one threshold; here no loss may be negative.
+
+    Returns
+    -------
+    float
+        The smallest alpha at which "of all questions, at most alpha are lost" is not rejected.
+
+    Notes
+    -----
+    The bets are on the other side: ``E = prod(1 + stake * Z)`` with stakes up to
+    ``1 / (most * alpha)``, since a group without a loss has ``Z >= -most * alpha``.  The evidence
+    falls as alpha grows, so the limit is one number.
+    """
+    _check_delta(delta)
+    _check(losses[:, None], sizes, 0.5, most)
+    if losses.min() < 0:
+        raise CalibrationError("a lower limit takes losses, and a group here has gains")
+    shares = np.array(SHARES)[:, None] / most
+
+    def excess(alpha: float) -> float:
+        with np.errstate(divide="ignore"):  # the largest stake on a full group without a loss
+            logs = np.log(np.maximum(1 + shares * (losses / alpha - sizes), 0.0)).sum(axis=1)
+        return float(np.logaddexp.reduce(logs)) - math.log(len(SHARES)) + math.log(delta)
+
+    edge = 1e-9
+    if excess(edge) <= 0:
+        return 0.0
+    return float(optimize.brentq(excess, edge, 1.0, xtol=1e-12))
+
+
+def group_interval(
+    hits: FloatArray | IntArray, sizes: IntArray, *, most: int, level: float = 0.95
+) -> tuple[float, float]:
+    """Interval of a mean over questions, by bets on whole groups on either side.
+
+    Parameters
+    ----------
+    hits : ndarray, shape (n_groups,)
+        Sum over each group's questions of what lies between 0 and 1.
+    """
+    delta = (1 - level) / 2
+    return (
+        group_lower_limit(hits, sizes, delta=delta, most=most),
+        group_upper_limit(hits, sizes, delta=delta, most=most),
+    )
+
+
 def group_limit(
     n_groups: int,
-    n_questions: int,
+    n_questions: float,
     *,
     alpha: float,
     delta: float,
@@ -137,7 +196,8 @@ def group_limit(
 
     Parameters
     ----------
-    n_groups, n_questions : int
+    n_groups : int
+    n_questions : float
         Of calibration; groups are taken to be equally large.
     lost_together : float
         Lost questions in a group that loses any: the mean over such groups on fit.
@@ -145,7 +205,7 @@ def group_limit(
     Returns
     -------
     float
-        0 where not even a calibration without losses would do, or just that one would.
+        -1 where not even a calibration without losses would do.
     """
     _check_delta(delta)
     size = n_questions / max(n_groups, 1)
@@ -163,8 +223,8 @@ def group_limit(
         logs = (n_groups - groups) * kept + (groups * lost if groups else 0.0)
         return float(np.logaddexp.reduce(logs)) - math.log(len(SHARES)) + math.log(delta)
 
-    if excess(0.0) <= 0:
-        return 0.0
+    if excess(0.0) < 0:
+        return -1.0
     found = n_groups if excess(n_groups) >= 0 else optimize.brentq(excess, 0.0, n_groups)
     return float(found) * min(lost_together, size) / n_questions
 

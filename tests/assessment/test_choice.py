@@ -63,12 +63,13 @@ def fit_data(table: OpenQuestions, settings: Settings) -> FitData:
 
 
 def test_a_choice_is_given_no_calibration_question() -> None:
-    # Of calibration it learns a number, so that no outcome can reach what is tested later.
+    # Of calibration it learns two numbers, so that no outcome can reach what is tested later.
     parameters = inspect.signature(choose, eval_str=True).parameters
     assert {name: p.annotation for name, p in parameters.items()} == {
         "fit_table": FitQuestions,
         "n_calibration": int,
         "settings": Settings,
+        "n_groups": int | None,
     }
 
 

@@ -18,7 +18,8 @@ from stopadvisor.certification.transfer import (
     target_view,
     transferred_content,
 )
-from stopadvisor.certification.verification import fresh_questions, scorer_of, verdict_on, verify
+from stopadvisor.certification.verdicts import verdict_on
+from stopadvisor.certification.verification import fresh_questions, scorer_of, verify
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import build_policy
 from stopadvisor.policy.triggers import trigger_content
@@ -102,7 +103,7 @@ def test_labels_of_the_test_part_change_nothing(
 def test_one_question_per_group_calibrates(policy: dict[str, Any], target: Source) -> None:
     table = with_groups(target.table.unseal(), 5).sealed()
     grouped = replace(target, table=table, parts=np.repeat(target.parts[::5], 5))
-    found = moved(policy, grouped)
+    found = moved(policy, grouped, replace(SETTINGS, group_claim="groups"))
     assert found.entered.n_questions == len(set(target_view(grouped).part("calibration").groups))
 
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from stopadvisor.assessment.choice import Settings
+from stopadvisor.certification.verdicts import verdict_on
 from stopadvisor.certification.verification import (
     Verification,
     fresh_questions,
     questions_seen,
     scorer_of,
-    verdict_on,
     verify,
 )
 from stopadvisor.errors import PolicyError, ProbeError

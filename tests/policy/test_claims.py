@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy.claims import binomial_tail, claim
+from stopadvisor.policy.claims import binomial_tail, check_certificate, claim
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.stats.bounds import upper_limit
+from stopadvisor.stats.group_betting import group_upper_limit
 from tests.policy_content import example_content
 
 
@@ -65,14 +69,69 @@ def test_a_share_of_delta_is_held_to_its_own_limit() -> None:
 
 
 def test_other_bounds_and_losses_are_left_to_their_own_checks() -> None:
-    assert build_policy(_with(bound="betting", upper=0.12))
+    assert build_policy(_with(bound="bentkus", upper=0.12))
     assert build_policy(_with(loss="drop", upper=0.12))
     assert build_policy(_with(loss="differs"))
 
 
 @pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"groups": None}, r"'certificate\.groups': expected a whole number from 1 to 80"),
+        ({"groups": 81}, r"'certificate\.groups': expected a whole number from 1 to 80"),
+        ({"group_cap": True}, r"'certificate\.group_cap': expected a whole number from 1"),
+        ({"group_cap": 10**18}, r"'certificate\.group_cap': expected a whole number from 1"),
+        ({"groups": 39}, "39 groups of at most 2 questions hold no 80"),
+        ({"conditional": True}, "expected false beside the betting test"),
+        ({"chain_delta": 0.2}, "at most delta"),
+        ({"losses": 9}, "9 of 80 lost in 50 groups cannot certify alpha 0.15 at delta 0.05"),
+        ({"losses": 80}, "80 of 80 lost in 50 groups cannot"),
+        ({"group_cap": 10_000_000}, "however they lie"),
+        ({"upper": 0.2}, "upper': expected at most alpha"),
+    ],
+)
+def test_bets_are_held_to_what_so_many_groups_can_show(
+    changes: dict[str, Any], message: str
+) -> None:
+    bets = {"bound": "betting", "groups": 50, "group_cap": 2, "losses": 3, "upper": 0.149}
+    assert build_policy(_with(**bets))
+    with pytest.raises(PolicyError, match=message):
+        build_policy(_with(**bets | changes))
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_no_bets_that_pass_are_refused(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 4, 60)
+    losses = rng.binomial(sizes, 0.06)
+    upper = group_upper_limit(losses, sizes, delta=0.05, most=3)
+    bets = {"bound": "betting", "groups": 60, "group_cap": 3, "upper": upper}
+    found = _with(n=int(sizes.sum()), losses=int(losses.sum()), alpha=upper + 1e-9, **bets)
+    check_certificate(found)
+
+
+@pytest.mark.parametrize(
     ("changes", "words"),
     [
+        (
+            {"bound": "betting", "group_cap": 4},
+            "at most 15 % of all questions become wrong that full thinking gets right; for "
+            "independent groups of at most 4 questions from",
+        ),
+        (
+            {"group_claim": "groups"},
+            "in at most 15 % of all groups the question drawn of it becomes wrong that full "
+            "thinking gets right; for independent groups from",
+        ),
+        (
+            {"group_claim": "groups", "conditional": True},
+            "of all groups of which full thinking gets the question drawn right, it becomes",
+        ),
+        (
+            {"group_claim": "groups", "loss": "differs"},
+            "at most 15 % of replies differ from what full thinking would have said, of each group "
+            "one question counted; for independent groups from",
+        ),
         ({}, "at most 15 % of all questions become wrong that full thinking gets right"),
         ({"conditional": True}, "of the questions that full thinking gets right, at most 15 %"),
         ({"loss": "lost"}, "become wrong"),

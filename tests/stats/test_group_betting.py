@@ -16,8 +16,10 @@ from stopadvisor.errors import CalibrationError
 from stopadvisor.stats.bounds import max_losses
 from stopadvisor.stats.group_betting import (
     SHARES,
+    group_interval,
     group_limit,
     group_log_evidence,
+    group_lower_limit,
     group_passes,
     group_upper_limit,
 )
@@ -89,6 +91,37 @@ def test_the_limit_is_where_the_test_begins_to_pass(seed: int, delta: float) -> 
         if 0 < alpha < 1:
             passes = group_passes(losses, sizes, alpha=alpha, delta=delta, most=5)
             assert passes.tolist() == [alpha > upper]
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0.02, 0.5))
+def test_the_lower_limit_is_where_bets_on_more_losses_begin_to_pass(
+    seed: int, delta: float
+) -> None:
+    losses, sizes = drawn(seed, n_thresholds=1)
+    lower = group_lower_limit(losses[:, 0], sizes, delta=delta, most=5)
+    assert 0 <= lower <= losses.sum() / sizes.sum()
+    if not losses.any():
+        assert lower == 0
+        return
+    for alpha in (lower - 1e-6, lower + 1e-6):
+        if alpha <= 0:
+            continue
+        products = [
+            math.prod(
+                1 + share / (5 * alpha) * (lost - alpha * n)
+                for lost, n in zip(losses[:, 0].tolist(), sizes.tolist(), strict=True)
+            )
+            for share in SHARES
+        ]
+        assert (np.mean(products) >= 1 / delta) == (alpha < lower)
+
+
+def test_an_interval_holds_the_mean_and_each_limit_at_half() -> None:
+    losses, sizes = drawn(7, n=300, n_thresholds=1)
+    low, high = group_interval(losses[:, 0], sizes, most=5, level=0.9)
+    assert 0 < low < losses.sum() / sizes.sum() < high < 1
+    assert low == pytest.approx(group_lower_limit(losses[:, 0], sizes, delta=0.05, most=5))
+    assert high == pytest.approx(group_upper_limit(losses[:, 0], sizes, delta=0.05, most=5))
 
 
 def test_gains_may_count_against_losses() -> None:
@@ -179,6 +212,19 @@ def test_one_question_a_group_breaks_the_claim_about_all_questions() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("together", [False, True], ids=["independently", "together"])
+def test_false_lower_limits(together: bool) -> None:
+    """At a question-level risk of alpha the lower limit is above it at most delta of the time."""
+    rng = np.random.default_rng(5 + together)
+    losses, sizes = grouped(200, hard_at(ALPHA), rng, together=together)
+    found = [
+        group_lower_limit(lost, held, delta=DELTA, most=5) > ALPHA
+        for lost, held in zip(losses[:800], sizes[:800], strict=True)
+    ]
+    assert np.mean(found) <= stats.binom.ppf(0.999, 800, DELTA) / 800
+
+
+@pytest.mark.slow
 def test_certificates_are_found_where_the_risk_is_low() -> None:
     losses, sizes = grouped(400, hard_at(0.4 * ALPHA), np.random.default_rng(4), together=False)
     assert betting(losses, sizes) > 0.6
@@ -207,7 +253,7 @@ def test_the_fit_limit_grows_with_calibration_and_falls_with_clusters() -> None:
     def limit(n: int, together: float = 1.0) -> float:
         return group_limit(n, 4 * n, alpha=ALPHA, delta=DELTA, most=4, lost_together=together)
 
-    assert limit(10) == 0.0
+    assert limit(10) == -1.0
     assert 0 < limit(100) < limit(1000) < ALPHA
     assert limit(1000, 4.0) < limit(1000, 2.0) < limit(1000)
 
@@ -234,3 +280,8 @@ def test_what_makes_no_sense_is_refused(
     column = np.array(losses, dtype=np.int64)[:, None]
     with pytest.raises(CalibrationError, match=message):
         group_passes(column, np.array(sizes, dtype=np.int64), most=5, **settings)
+
+
+def test_a_lower_limit_takes_no_gains() -> None:
+    with pytest.raises(CalibrationError, match="a group here has gains"):
+        group_lower_limit(np.array([1, -1]), np.array([2, 2]), delta=DELTA, most=2)

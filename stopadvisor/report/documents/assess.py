@@ -169,6 +169,12 @@ class _Settings(TypedDict):
     bound: Annotated[str, "The test of the risk."]
     multiplicity: Annotated[str, "How thresholds share the error probability."]
     families: Annotated[list[str], "Rules that may be chosen."]
+    group_claim: NotRequired[
+        Annotated[Literal["groups"], "Only where it was asked: one question of a group counts."]
+    ]
+    group_cap: NotRequired[
+        Annotated[int, "Only with `--group-cap`: most questions that a group can hold."]
+    ]
 
 
 class LabelSavingFields(TypedDict):
@@ -298,7 +304,11 @@ def _protocol_fields(assessment: FitAssessment | PaperAssessment) -> _ProtocolFi
         "fit_saving_lower_pct": choice.saving_lower,
         "label_savings": label_savings(assessment),
         "chance_to_certify": choice.probability,
-        "settings": fill(_Settings, choice.settings),
+        "settings": fill(
+            _Settings,
+            choice.settings,
+            group_claim="groups" if choice.settings.group_claim == "groups" else None,
+        ),
     }
 
 

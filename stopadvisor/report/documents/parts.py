@@ -80,7 +80,9 @@ class CertificateFields(TypedDict):
     alpha: Annotated[float, "The share of questions that may be lost."]
     delta: Annotated[float, "Error probability of this look."]
     confidence: Annotated[float, "1 minus what all looks so far have spent."]
-    bound: Annotated[str, "The test of the risk."]
+    bound: Annotated[
+        str, "The test of the risk; `betting` where groups of several questions enter whole."
+    ]
     multiplicity: Annotated[str, "How thresholds share the error probability."]
     n: Annotated[int, "Calibration questions that were counted."]
     losses: Annotated[int, "Lost questions among them."]
@@ -106,6 +108,17 @@ class CertificateFields(TypedDict):
     alpha_over_full_accuracy: Annotated[float, "Alpha divided by the accuracy of full thinking."]
     truncated_share: Annotated[float, "Share of the calibration traces that were cut off."]
     max_think: Annotated[int | None, "Cap on thinking tokens."]
+    groups: NotRequired[
+        Annotated[int, "Only where bets on groups certify questions: groups that were counted."]
+    ]
+    group_cap: NotRequired[Annotated[int, "Only there: most questions that a group can hold."]]
+    group_claim: NotRequired[
+        Annotated[
+            Literal["groups"],
+            "Only where groups hold several questions and one of each was counted: the claim is "
+            "about groups.",
+        ]
+    ]
     claim: Annotated[str, "The certificate in one sentence."]
     on_stop: NotRequired[Annotated[Literal["answer"], "Only with `--on-stop answer`."]]
     answer_cap: NotRequired[

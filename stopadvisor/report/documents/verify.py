@@ -58,10 +58,13 @@ class VerifyDocument(Document):
     n_met_before: Annotated[int, "Of these, questions that made the policy."]
     n_repeated: Annotated[int, "Of these, further traces of a question."]
     n: Annotated[int, "Fresh questions that were counted."]
+    groups: NotRequired[
+        Annotated[int, "Only where bets on groups certified the policy: groups they came in."]
+    ]
     losses: Annotated[int, "Lost ones."]
     risk: Annotated[float, "Their share."]
-    lower: Annotated[float, "Exact one-sided limit below."]
-    upper: Annotated[float, "Exact one-sided limit above."]
+    lower: Annotated[float, "One-sided limit below."]
+    upper: Annotated[float, "One-sided limit above."]
     expected_risk: Annotated[float, "The risk that the policy expects."]
     power_to_confirm: Annotated[float, "Chance to confirm at that risk."]
     detectable_risk: Annotated[

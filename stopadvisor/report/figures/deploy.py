@@ -130,7 +130,9 @@ def _risk(choice: Choice, calibrated: CalibratedRisk | None, basis: str) -> Risk
     if calibrated is None:
         sequence = choice.sequences[0]
         settings = choice.settings
-        limit = fit_limit(n_fit, choice.n_calibration, settings, choice.full_accuracy)
+        limit = fit_limit(
+            n_fit, choice.n_calibration, settings, choice.full_accuracy, choice.groups
+        )
         family = sequence.scorer.family
         return RiskFigure(
             family,
@@ -152,7 +154,10 @@ def _risk(choice: Choice, calibrated: CalibratedRisk | None, basis: str) -> Risk
     same = _same_sequence(choice, calibrated)
     counted = n_fit * (choice.full_accuracy if calibrated.conditional else 1)
     expected = None if same is None else same.losses / counted
-    most = calibrated.most_losses
+    limit, n = calibrated.limit, calibrated.n
+    most = f"most that passes the test ({round(limit * n)} of {n})"
+    if calibrated.groups is not None:
+        most = "about the most that passes by betting on groups"
     return RiskFigure(
         family,
         displayed(family, calibrated.order),
@@ -161,8 +166,8 @@ def _risk(choice: Choice, calibrated: CalibratedRisk | None, basis: str) -> Risk
         calibrated.upper_limits(),
         "for this threshold alone",
         calibrated.alpha,
-        most / calibrated.n if most >= 0 else None,
-        f"most that passes the test ({most} of {calibrated.n})",
+        limit if limit >= 0 else None,
+        most,
         calibrated.exported,
         "exported",
         calibrated.n,

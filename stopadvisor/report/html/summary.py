@@ -252,12 +252,20 @@ def _calibrated(document: Document, calibration: Document) -> Summary:
         _expected_cards(document, calibration, expected),
         "good",
         str(certificate["claim"]),
-        f"{certificate['losses']} of {certificate['n']} calibration questions{whom} were lost "
+        f"{certificate['losses']} of {certificate['n']} calibration questions{whom}"
+        f"{_in_groups(certificate)} were lost "
         f"({certificate['bound']} test, {certificate['multiplicity']}, look number "
         f"{look['number']}). The exported threshold is {calibration['threshold']:.4g}.",
         f"stopadvisor inspect {calibration['policy']}",
         basis,
     )
+
+
+def _in_groups(certificate: Document) -> str:
+    """How questions were counted where groups hold several."""
+    if "groups" in certificate:
+        return f" in {certificate['groups']} groups of up to {certificate['group_cap']}"
+    return ", one of each group," if "group_claim" in certificate else ""
 
 
 def _expected_cards(

@@ -65,8 +65,14 @@ def evidence(certificate: Document) -> str:
     whom = "calibration questions"
     if certificate.get("conditional"):
         whom += " that full thinking gets right"
+    test = f"{certificate['bound']} test"
+    if "groups" in certificate:
+        whom += f" in {certificate['groups']} groups"
+        test = f"betting on groups of up to {certificate['group_cap']}"
+    elif "group_claim" in certificate:
+        whom += ", one of each group,"
     return (
-        f"{certificate['losses']} of {certificate['n']} {whom} lost ({certificate['bound']} test, "
+        f"{certificate['losses']} of {certificate['n']} {whom} lost ({test}, "
         f"{certificate['multiplicity']})"
     )
 

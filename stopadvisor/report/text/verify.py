@@ -58,6 +58,8 @@ def show_verification(document: Document, out: TextIO) -> None:
 def _facts(document: Document) -> list[tuple[str, str]]:
     level = share(1 - document["delta"])
     whom = "questions that full thinking gets right" if document["conditional"] else "questions"
+    if "groups" in document:
+        whom += f" in {document['groups']} groups"
     rows = [
         (
             "lost",

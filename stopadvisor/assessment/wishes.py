@@ -1,0 +1,85 @@
+"""What the deployer wants of a certificate, complete; whatever chooses, tests or reports reads it.
+
+Where the values come from, the command line or an assessment, is for `assessment.settings`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from stopadvisor.assessment.imitation import SequenceTest
+from stopadvisor.constants import DEFAULT_ALPHA, DEFAULT_DELTA
+from stopadvisor.errors import CalibrationError
+from stopadvisor.rules.costs import (
+    DEFAULT_CACHE_BLOCK,
+    PAPER_WEIGHTS,
+    REGIMES,
+    Serving,
+    Weights,
+)
+from stopadvisor.rules.families import (
+    FIXED_BUDGET,
+    LEARNED_FAMILIES,
+    STOP_SCALARS,
+)
+from stopadvisor.stats.bounds import BOUNDS, MULTIPLICITIES, Bound, Multiplicity
+
+__all__ = ["GROUP_CLAIMS", "GroupClaim", "Settings"]
+
+GroupClaim = Literal["questions", "groups"]
+GROUP_CLAIMS: tuple[GroupClaim, ...] = ("questions", "groups")
+_DEFAULT_FAMILIES = ("learned", "learned-keeps", "learned-boosted", *STOP_SCALARS, FIXED_BUDGET)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the deployer wants: the risk target, its certainty, and how costs are counted."""
+
+    alpha: float = DEFAULT_ALPHA
+    delta: float = DEFAULT_DELTA
+    serving: Serving = "kv-fork"
+    weights: Weights = PAPER_WEIGHTS
+    cache_block: int = DEFAULT_CACHE_BLOCK
+    bound: Bound = "exact"
+    multiplicity: Multiplicity = "fixed-sequence"
+    families: tuple[str, ...] = _DEFAULT_FAMILIES
+    conditional: bool = False
+    """Certify the loss share among full-correct questions instead of among all."""
+    allow_truncated: bool = False
+    seed: int = 0
+    group_claim: GroupClaim = "questions"
+    """What a certificate counts where groups hold several questions: all of them, by betting on
+    whole groups, or one of each group."""
+    group_cap: int | None = None
+    """Most questions that a group can hold; None for as many as the largest on fit."""
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "delta"):
+            if not 0 < getattr(self, name) < 1:
+                raise CalibrationError(f"{name} must be in (0, 1), got {getattr(self, name)!r}")
+        for name, allowed in (
+            ("serving", REGIMES),
+            ("bound", BOUNDS),
+            ("multiplicity", MULTIPLICITIES),
+            ("group_claim", GROUP_CLAIMS),
+        ):
+            if getattr(self, name) not in allowed:
+                raise CalibrationError(
+                    f"{name} must be one of {allowed}, got {getattr(self, name)!r}"
+                )
+        if self.group_cap is not None and self.group_cap < 1:
+            raise CalibrationError(f"group_cap must be at least 1, got {self.group_cap!r}")
+        known = (*LEARNED_FAMILIES, *STOP_SCALARS, FIXED_BUDGET)
+        unknown = [f for f in self.families if f not in known]
+        if unknown or not self.families:
+            raise CalibrationError(f"families must be among {known}, got {self.families!r}")
+
+    def test_delta(self, n_thresholds: int) -> float:
+        """Error probability of one test in a sequence of so many thresholds."""
+        return self.delta / (n_thresholds if self.multiplicity == "finite-grid" else 1)
+
+    @property
+    def test(self) -> SequenceTest:
+        """How a sequence will be tested, at the whole of delta."""
+        return SequenceTest(self.alpha, self.delta, self.bound, self.multiplicity, self.conditional)

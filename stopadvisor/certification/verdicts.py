@@ -1,0 +1,127 @@
+"""What fresh questions say about a certificate: two limits, a verdict, and what it could have been.
+
+Each limit is one-sided at delta.  Where a certificate rests on single questions both are exact
+binomial ones; where it rests on bets on whole groups they are bets too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy import stats
+
+from stopadvisor.arrays import FloatArray, IntArray
+from stopadvisor.stats.bounds import max_losses, power, upper_limit
+from stopadvisor.stats.group_betting import group_lower_limit, group_upper_limit
+from stopadvisor.stats.group_test import GroupTest
+
+__all__ = ["Evidence", "Verdict", "of_groups", "of_questions", "verdict_on"]
+
+Verdict = Literal["confirmed", "contradicted", "silent"]
+
+_LIKELY = 0.8
+"""Probability of a contradiction at the risk that is called detectable."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Of fresh questions, about a risk of alpha."""
+
+    verdict: Verdict
+    lower: float
+    upper: float
+    power_to_confirm: float
+    """Probability to confirm at the expected risk."""
+    detectable_risk: float | None
+    """Risk that would be contradicted four times in five; None: too few questions for any."""
+
+
+def of_questions(losses: int, n: int, alpha: float, delta: float, expected: float) -> Evidence:
+    """What `losses` among `n` independent questions say."""
+    return Evidence(
+        verdict_on(losses, n, alpha, delta),
+        _lower_limit(losses, n, delta),
+        upper_limit(losses, n, delta),
+        power(n, alpha, delta, expected),
+        _detectable_risk(n, alpha, delta),
+    )
+
+
+def of_groups(
+    losses: FloatArray | IntArray,
+    sizes: IntArray,
+    most: int,
+    alpha: float,
+    delta: float,
+    expected: float,
+) -> Evidence:
+    """What independent groups of up to `most` questions say about the risk of a question.
+
+    Parameters
+    ----------
+    losses, sizes : ndarray of int, shape (n_groups,)
+        Lost questions and all questions of each group.
+    expected : float
+        Risk at which the power is told, as if groups were equally large, and lost questions lay
+        together as they do here.
+    """
+    lower = group_lower_limit(losses, sizes, delta=delta, most=most)
+    upper = group_upper_limit(losses, sizes, delta=delta, most=most)
+    verdict: Verdict = "silent"
+    if lower > alpha:
+        verdict = "contradicted"
+    elif upper < alpha:
+        verdict = "confirmed"
+    size = float(sizes.mean())
+    together = float(losses[losses > 0].mean()) if losses.any() else 1.0
+    test = GroupTest(most, size, together)
+    n = int(sizes.sum())
+    return Evidence(
+        verdict,
+        lower,
+        upper,
+        test.power(n, alpha, delta, expected),
+        _detectable_in_groups(sizes, most, together, alpha, delta),
+    )
+
+
+def verdict_on(losses: int, n: int, alpha: float, delta: float) -> Verdict:
+    """What `losses` among `n` fresh questions say about a risk of alpha.
+
+    Two exact one-sided tests; at a risk of exactly alpha, each is wrong with probability <= delta.
+    """
+    if _lower_limit(losses, n, delta) > alpha:
+        return "contradicted"
+    return "confirmed" if losses <= max_losses(n, alpha, delta) else "silent"
+
+
+def _lower_limit(losses: int, n: int, delta: float) -> float:
+    return float(stats.beta.ppf(delta, losses, n - losses + 1)) if losses else 0.0
+
+
+def _detectable_risk(n: int, alpha: float, delta: float) -> float | None:
+    """Risk at which a contradiction has a probability of four in five."""
+    first = int(stats.binom.isf(delta, n, alpha)) + 1  # fewest losses that contradict
+    return float(stats.beta.ppf(_LIKELY, first, n - first + 1)) if first <= n else None
+
+
+def _detectable_in_groups(
+    sizes: IntArray, most: int, together: float, alpha: float, delta: float
+) -> float | None:
+    """The same where lost questions lie together, so many in a group that loses any."""
+    lost = np.minimum(sizes, round(together))  # of a group that loses
+
+    def contradicts(unlucky: int) -> bool:
+        losses = np.where(np.arange(sizes.size) < unlucky, lost, 0)
+        return group_lower_limit(losses, sizes, delta=delta, most=most) > alpha
+
+    low, high = 0, int(sizes.size)
+    if not contradicts(high):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if contradicts(middle) else (middle, high)
+    share = float(stats.beta.ppf(_LIKELY, high, sizes.size - high + 1))
+    return float(share * lost.mean() / sizes.mean())
