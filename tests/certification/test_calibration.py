@@ -157,7 +157,8 @@ def test_questions_are_copied_only_where_some_stay_out(choice: Choice) -> None:
     table = draw(160, 3).as_calibration()
     assert calibrate(choice, table).entered is table
     in_pairs = replace(table, groups=tuple(f"g{i // 2}" for i in range(160)))
-    assert calibrate(choice, in_pairs).entered.ids == tuple(
+    of_groups = replace(choice, settings=replace(choice.settings, group_claim="groups"))
+    assert calibrate(of_groups, in_pairs).entered.ids == tuple(
         table.ids[row] for row in calibration_rows(in_pairs)
     )
 

@@ -29,7 +29,7 @@ from stopadvisor.report.documents.probe import preflight_document
 from stopadvisor.runs.directory import RunDirectory
 from tests.goldens import Goldens
 from tests.keys import make_key
-from tests.material import CERTIFY, PLAN, keep_studies, make_run, write_archive
+from tests.material import CERTIFY, PLAN, edit_records, keep_studies, make_run, write_archive
 from tests.policy_content import example_contents, family_content
 from tests.schemas import DOCUMENTS, FOLDER, check_valid, schema, schema_text
 from tests.scripted import ScriptedEngine
@@ -113,7 +113,21 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 ALPHA = ("--alpha", "0.15")
 
 
-def test_assess(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture(scope="module")
+def grouped(runs: Path) -> Path:
+    """A run whose groups hold three questions each."""
+    shutil.copytree(runs / "old", runs / "grouped" / "run")
+
+    def regroup(row: dict[str, Any], part: str) -> None:
+        row["group"] = f"group {int(row['id'][1:]) // 3}"
+
+    edit_records(runs / "grouped" / "run", regroup)
+    for name in ("assessed", "one-of-each"):
+        shutil.copytree(runs / "grouped" / "run", runs / "grouped" / name / "run")
+    return runs / "grouped"
+
+
+def test_assess(runs: Path, grouped: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = ("--out", runs / "results")
     shutil.copytree(runs / "old", runs / "copy")  # what was assessed is what calibrate takes over
     shutil.copytree(runs / "old", runs / "served")
@@ -125,10 +139,16 @@ def test_assess(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
         answer(capsys, "assess", runs / "copy", "--serving", "overlap", "--price", "1/0.1/4"),
         answer(capsys, "assess", runs / "raw.npz", "--protocol", "paper", *folder),
         answer(capsys, "assess", runs / "apart" / "visible", "--families", "learned"),
-    )
+        answer(
+            capsys, "assess", grouped / "assessed" / "run", "--families", "learned",
+            "--group-claim", "groups", "--group-cap", "4",
+        ),
+    )  # fmt: skip
 
 
-def test_calibrate_inspect_and_verify(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_calibrate_inspect_and_verify(
+    runs: Path, grouped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rule = ("--families", "learned")
     visible = answer(capsys, "calibrate", *CERTIFY, runs / "apart" / "visible", *ALPHA, *rule)
     certified = answer(capsys, "calibrate", *CERTIFY, runs / "old", *ALPHA, *rule)
@@ -144,7 +164,16 @@ def test_calibrate_inspect_and_verify(runs: Path, capsys: pytest.CaptureFixture[
     refused = answer(capsys, "calibrate", *CERTIFY, runs / "old", "--alpha", "0.002", *rule)
     assert transferred["certificate"]
     assert refused["refusal"]
-    check("calibrate", certified, transferred, refused, visible)
+    bold = (*rule, "--alpha", "0.4")
+    bets = answer(capsys, "calibrate", *CERTIFY, grouped / "run", *bold)
+    of_groups = answer(
+        capsys, "calibrate", *CERTIFY, grouped / "one-of-each" / "run", *bold,
+        "--group-claim", "groups",
+    )  # fmt: skip
+    assert bets["certificate"]
+    assert of_groups["certificate"]
+    check("calibrate", certified, transferred, refused, visible, bets, of_groups)
+    verified.append(answer(capsys, "verify", bets["policy"], runs / "new"))
     moved = answer(capsys, "inspect", transferred["policy"])
     shown = answer(capsys, "inspect", visible["policy"])
     check("diff", answer(capsys, "diff", policy, visible["policy"]))
@@ -158,7 +187,8 @@ def test_calibrate_inspect_and_verify(runs: Path, capsys: pytest.CaptureFixture[
     pytest.importorskip("cryptography", reason="cryptography (extra sign) signs a policy")
     make_key(runs / "own.pem")
     upgraded = answer(capsys, "inspect", old, *new, "--sign", runs / "own.pem")
-    check("inspect", inspected, moved, shown, settings, upgraded)
+    in_groups = [answer(capsys, "inspect", found["policy"]) for found in (bets, of_groups)]
+    check("inspect", inspected, moved, shown, settings, upgraded, *in_groups)
     check("verify", *verified)
 
 
