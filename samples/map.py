@@ -112,8 +112,8 @@ class Recorded:
             record.gold if record.natural_correct else "",
             range(record.trace_tokens),
             [record.gold if c.correct else f"not {c.normalized}" for c in record.checkpoints],
-            [c.mean_logprob for c in record.checkpoints],
-            [c.mean_entropy for c in record.checkpoints],
+            [c.mean_logprob or 0.0 for c in record.checkpoints],
+            [c.mean_entropy or 0.0 for c in record.checkpoints],
             [c.probe_tokens for c in record.checkpoints],
             [int(c.markers) for c in record.checkpoints],
         )

@@ -371,6 +371,6 @@ def test_a_rule_whose_first_threshold_loses_too_many_is_not_advised() -> None:
     found = choose(known.as_fit(), 90, Settings(alpha=0.15, families=("fixed-budget",)))
     (tested,) = found.sequences
     assert tested.losses.min() == 8  # of 60; 7 of 90 are allowed
-    assert Imitation.draw(found.fit, 90, found.settings.test).rating_pct(tested) > 0
+    assert Imitation.draw(found.fit, 90, found.settings.test).expected(tested).rating_pct > 0
     assert found.advised is None
     assert found.advised_point is None

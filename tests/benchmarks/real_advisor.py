@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stopadvisor.arrays import FloatArray, IntArray
 from stopadvisor.assessment.choice import Choice, Settings, choose
@@ -136,7 +138,7 @@ def _with_waits(traces: Traces, waits: Waits) -> _Probes:
     found = np.take_along_axis(order, back, axis=1)
     width = int((ordered != NO_PROBE).sum(axis=1).max())
 
-    def joined(name: str) -> IntArray:
+    def joined(name: str) -> NDArray[Any]:
         parts = [getattr(at_waits, name), getattr(grid, name)]
         return np.take_along_axis(np.concatenate(parts, axis=1), found, axis=1)[:, :width]
 
