@@ -19,12 +19,12 @@ import numpy as np
 
 from stopadvisor.arrays import IntArray
 from stopadvisor.assessment.choice import Choice, Settings
-from stopadvisor.certification.calibration import Calibration, recalibrate
+from stopadvisor.certification.calibration import Calibration, bound_rows, recalibrate
 from stopadvisor.certification.export import policy_content
 from stopadvisor.certification.verdicts import Verdict, verdict_on
 from stopadvisor.certification.verification import questions_seen, scorer_of
 from stopadvisor.errors import PolicyError
-from stopadvisor.probes.grouping import calibration_rows
+from stopadvisor.probes.grouping import calibration_rows, group_sizes
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable
 from stopadvisor.probes.trajectories import profile, trajectory
 from stopadvisor.rules.families import display_threshold
@@ -83,7 +83,8 @@ class TransferRow:
     reason: str | None
     """Why there is no certificate on the target."""
     verdict: Verdict | None
-    """What the test questions say about a risk of alpha; for the rule without a certificate."""
+    """What the test questions say about a risk of alpha; for the rule without a certificate, and
+    not where groups hold several questions and the claim is about questions."""
     outcome: Outcome
     risk_ci95: tuple[float, float]
     """Exact, for this row alone."""
@@ -95,7 +96,7 @@ class TransferComparison:
 
     rows: tuple[TransferRow, ...]
     labels: int
-    """Target questions outside the test part, one per group: what each protocol may use."""
+    """Target questions outside the test part that count: what each protocol may use."""
     n_test: int
     n_seen: int
     """Test traces left out because they made the source policy."""
@@ -294,10 +295,12 @@ def compare(
         settings,
         labels_used=0,
         reason="its certificate is about the source's questions and model, not about these",
+        # One question of each group is compared: of questions it would say the wrong thing.
+        judged=settings.group_claim == "groups" or group_sizes(target.part("test")).max() == 1,
         seed=seed,
     )
     labels = transferred.entered.n_questions
-    n_fit = len(set(target.part("fit").groups))
+    n_fit = bound_rows(target.part("fit"), settings).size
     rows = [zero_shot]
     found: tuple[tuple[Protocol, Calibration, int], ...] = (
         ("target-calibrated", transferred, labels),
@@ -327,6 +330,7 @@ def _row(
     *,
     labels_used: int,
     reason: str | None,
+    judged: bool = False,
     seed: int,
 ) -> TransferRow:
     budgets: tuple[int, ...] = ()
@@ -357,9 +361,7 @@ def _row(
         labels_used,
         reason is None,
         reason,
-        verdict_on(outcome.losses, n, settings.alpha, settings.delta)
-        if protocol == "zero-shot" and n
-        else None,
+        verdict_on(outcome.losses, n, settings.alpha, settings.delta) if judged and n else None,
         outcome,
         exact_interval(outcome.losses, outcome.n),
     )

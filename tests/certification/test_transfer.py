@@ -286,6 +286,24 @@ def test_rows_say_what_was_shown_of_each_rule(
     )
 
 
+def test_of_grouped_questions_one_of_each_gives_no_verdict(
+    policy: dict[str, Any], target: Source
+) -> None:
+    table = with_groups(target.table.unseal(), 3).sealed()
+    grouped = replace(target, table=table, parts=np.repeat(target.parts[::3], 3)[: len(table.ids)])
+    in_groups = replace(SETTINGS, group_cap=3)
+    of_groups = replace(in_groups, group_claim="groups")
+    for settings, verdicts in ((in_groups, {None}), (of_groups, {"confirmed", "silent"})):
+        found = moved(policy, grouped, settings)
+        fit, questions = grouped.part("fit"), grouped.part("calibration").unseal()
+        chosen = choose(fit, questions.n_questions, settings)
+        trained = calibrate(chosen, questions.as_calibration())
+        rows = compare(policy, grouped, found, chosen, trained).rows
+        assert rows[0].verdict in verdicts
+        assert {row.outcome.n for row in rows} == {len(set(grouped.part("test").groups))}
+        assert rows[1].labels_used == rows[2].labels_used == found.entered.n_questions
+
+
 def test_a_protocol_without_certificate_serves_the_full_budget(
     policy: dict[str, Any], target: Source, calibration: Calibration, choice: Choice
 ) -> None:
