@@ -33,4 +33,10 @@ def csv_cell(value: object) -> object:
     if not isinstance(value, str):
         return value
     text = printable(value)
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t") else text
+    if text[:1] not in ("=", "+", "-", "@", "\t"):
+        return text
+    try:
+        float(text)  # a threshold such as -0.4761
+    except ValueError:
+        return f"'{text}"
+    return text

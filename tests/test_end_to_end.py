@@ -109,7 +109,8 @@ def test_the_file_decides_as_calibration_did(
     source = open_source(run)
     rule = certified_rule(source, family, alpha)
     table = source.part("calibration")
-    expected = rule.scorer.curve(table, np.array([rule.threshold])).stops(0)
+    view = rule.scorer.view(table)
+    expected = rule.scorer.curve(view, np.array([rule.threshold])).stops(0)
     stops, lost = replay(run, str(out))
     assert stops == expected.tolist()
     assert len(set(stops)) > 1

@@ -180,8 +180,19 @@ def _measured(
     yield from (sequence_of(fit, rule) for rule in rules if rule is not None)
 
 
-def boosted_candidates(fit: FitData, linear: ThresholdSequence) -> Iterator[ThresholdSequence]:
-    """Boosted trees on the schedule of one linear rule: dear to fit, so there alone."""
-    rule = score_learned(fit, "learned-boosted", linear.scorer.schedule, FULL_FEATURES)
-    if rule is not None:
-        yield sequence_of(fit, rule)
+def boosted_candidates(
+    fit: FitData, linear: ThresholdSequence | None
+) -> Iterator[ThresholdSequence]:
+    """Boosted trees on one schedule alone, because they are dear to fit.
+
+    Parameters
+    ----------
+    linear : ThresholdSequence, optional
+        The best linear rule, whose schedule it is; without one it is the densest on the grid.
+    """
+    if linear is not None:
+        schedules: Sequence[Schedule] = [linear.scorer.schedule]
+    else:
+        schedules = grid_schedules(fit.table, last_resort(fit.table))[:1]
+    rules = [score_learned(fit, "learned-boosted", s, FULL_FEATURES) for s in schedules]
+    yield from (sequence_of(fit, rule) for rule in rules if rule is not None)

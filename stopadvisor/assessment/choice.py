@@ -347,9 +347,8 @@ def _measured(fit: FitData, settings: Settings, imitation: Imitation) -> list[_M
     found = [measured(each) for each in candidates(fit, settings.families)]
     if "learned-boosted" in settings.families:
         linear = [each for each in found if rank_of(each.family) == 2]
-        if linear:
-            best = max(linear, key=_rating).sequence
-            found += [measured(each) for each in boosted_candidates(fit, best)]
+        best = max(linear, key=_rating).sequence if linear else None
+        found += [measured(each) for each in boosted_candidates(fit, best)]
     if found:
         return found
     if fit.table.entropy_source == "none" and fit.table.live.any():

@@ -69,7 +69,7 @@ def test_bash_completes_commands_options_values_and_paths(folder: Path) -> None:
         "cal": "calibrate",
         "plan --exp": "--expected-risk",
         "plan --bound ": "exact bentkus hoeffding",
-        "plan --bound exact --nonsense ": "",
+        "schema --json --nonsense ": "",
         "verify policy.joblib runs/": "(compopt -o default)",
     }
     script = """

@@ -37,7 +37,8 @@ PROBE_FIELDS = {
     "max_think", "truncated_share", "seconds", "split",
 }  # fmt: skip
 REPORT_FIELDS = {
-    "schema", "status", "checks", "agreement", "examples", "n_questions", "marker_words", "cost",
+    "schema", "status", "checks", "agreement", "examples", "accuracy", "wrong", "n_questions",
+    "marker_words", "cost",
 }  # fmt: skip
 
 Output = tuple[int, str, str]
@@ -491,7 +492,7 @@ def test_preflight_prints_its_verdict_and_every_check(bench: Bench) -> None:
     assert code == 0
     summary, *checks = out.splitlines()
     assert summary == "Preflight passed, on 16 fit questions."
-    assert sum("  pass: " in line for line in checks) == 10
+    assert sum("  pass: " in line for line in checks) == 11
     assert max(map(len, checks)) <= 80
     assert "Traceback" not in err
     assert not Path("runs").exists()

@@ -18,6 +18,7 @@ from tests.policy_content import family_content
 pytest.importorskip("cryptography", reason="cryptography (extra sign) makes and checks signatures")
 
 POLICIES = Path(__file__).parents[2] / "policies"
+SCHEMA_1 = Path(__file__).parents[1] / "testdata" / "policies" / "schema-1.joblib"
 RUN = Path("runs/sums")
 
 
@@ -95,7 +96,7 @@ def test_a_policy_is_signed_anew_with_another_key(call: Call) -> None:
 
 
 def test_an_upgraded_policy_is_signed_where_it_is_written(call: Call) -> None:
-    shutil.copy(POLICIES / "arithmetic.joblib", "old.joblib")
+    shutil.copy(SCHEMA_1, "old.joblib")
     code, out, _ = call("inspect", "old.joblib", "--upgrade", "new.json", "--sign", "own.pem")
     assert code == 0
     assert f"signed by  {fingerprint('own')}" in out

@@ -12,7 +12,7 @@ import pytest
 
 from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
-from stopadvisor.rules.features import TEXT_FEATURES
+from stopadvisor.rules.drift import DRIFT_FEATURES
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ledger import read_ledger
 from stopadvisor.stats.bounds import upper_limit
@@ -210,7 +210,8 @@ def test_who_reads_answers_alone_is_verified_without_log_probabilities(call: Cal
     assert (found["n"], found["losses"]) == (seen["n"], seen["losses"])
     assert (found["transfer"], found["verdict"]) == (None, seen["verdict"])
     # Log-probability and entropy were measured otherwise: nothing is said of their drift.
-    assert [row["feature"] for row in found["drift"]] == list(TEXT_FEATURES)
+    seen_of = [name for name in DRIFT_FEATURES if name not in ("answer_logprob", "answer_entropy")]
+    assert [row["feature"] for row in found["drift"]] == seen_of
     code, _, err = call(POLICY, FRESH)
     assert code == 2
     assert "entropy source 'full', got 'none'" in err

@@ -217,24 +217,30 @@ def test_no_difference_is_taken_from_a_rule_that_is_not_feasible(before: ReportD
 def test_a_refusal_is_said_with_its_reason(
     spoilt: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["calibrate", *CERTIFY, str(spoilt), "--alpha", "0.002", "--looks", "5"]) == 3
+    def lose(row: dict[str, Any], part: str) -> None:
+        if part == "calibration":
+            row["natural_correct"] = True
+            for checkpoint in row["checkpoints"]:
+                checkpoint["correct"] = False
+
+    edit_records(spoilt, lose)
+    assert main(["calibrate", *CERTIFY, str(spoilt), "--alpha", "0.03", "--looks", "1"]) == 3
     capsys.readouterr()
     data = report_data(spoilt)
     assert data.calibration is not None
     text = Page(render(data)).text
     assert "Keep the full thinking budget." in text
     assert f"full thinking, {data.document['split']['fit']} fit questions" in text
-    assert f"Not certified at alpha = 0.2%: {data.calibration['refusal']['reason']}" in text
-    assert "Assessed at alpha = 0.15, calibrated at 0.002" in text
-    risk = report_data(spoilt, Settings(alpha=0.002)).figures.risk  # the rule that was tested
+    assert f"Not certified at alpha = 3.0%: {data.calibration['refusal']['reason']}" in text
+    assert "Assessed at alpha = 0.15, calibrated at 0.03" in text
+    risk = report_data(spoilt, Settings(alpha=0.03)).figures.risk  # the rule that was tested
     assert risk is not None
     assert risk.observed is not None
     assert risk.upper is not None
     assert risk.marked is None
     n = data.calibration["tested"][0]["n"]
     losses = [round(share * n) for share in risk.observed.tolist()]
-    # The look's own delta, a fifth of 0.05.
-    assert risk.upper.tolist() == [upper_limit(k, n, 0.05 / 5, "exact") for k in losses]
+    assert risk.upper.tolist() == [upper_limit(k, n, 0.05, "exact") for k in losses]
 
 
 def test_labels_changed_after_calibration_are_not_passed_off(

@@ -182,7 +182,7 @@ def test_calibrate_inspect_and_verify(
         build_policy(family_content("fixed-budget") | {"on_stop": "answer"}), runs / "fixed.joblib"
     )
     settings = answer(capsys, "inspect", runs / "fixed.joblib")
-    old = ROOT / "policies" / "arithmetic.joblib"
+    old = ROOT / "tests" / "testdata" / "policies" / "schema-1.joblib"
     new = ("--upgrade", runs / "upgraded.joblib")
     pytest.importorskip("cryptography", reason="cryptography (extra sign) signs a policy")
     make_key(runs / "own.pem")
@@ -216,8 +216,8 @@ def test_policies_of_other_programs(name: str) -> None:
     check_valid("inspect", policy_document(policy, Path("p.joblib")))
 
 
-def test_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    check("plan", answer(capsys, "plan"))
+def test_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check("plan", answer(capsys, "plan"), answer(capsys, "plan", make_run(tmp_path / "run", 200)))
 
 
 def test_simulate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

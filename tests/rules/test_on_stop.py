@@ -202,7 +202,14 @@ def test_the_certificate_is_about_the_visible_answers(
     point = assessment["matched_risk"][0]["scalar"]
     assert list(point)[-1] == "fit_answer_saving_pct"
     found = call(
-        capsys, "calibrate", str(run), "--alpha", "0.2", "--out", str(tmp_path / "p.joblib")
+        capsys,
+        "calibrate",
+        *CERTIFY,
+        str(run),
+        "--alpha",
+        "0.2",
+        "--out",
+        str(tmp_path / "p.joblib"),
     )
     assert (found["certified"], found["on_stop"]) == (True, "answer")
     assert found["certificate"]["on_stop"] == "answer"

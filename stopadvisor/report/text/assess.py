@@ -192,35 +192,40 @@ def _profile(screen: Screen, document: Document) -> None:
 
 
 def _matched_risk(screen: Screen, document: Document) -> None:
-    basis = "test" if document["protocol"] == "paper" else "fit"
-    rows = [
-        (
-            *((f"{point['alpha']:g}",) if basis == "test" else ()),
-            point["side"],
-            point["family"],
-            number(point["threshold"]),
-            share(point["risk"]) if point["feasible"] else "not feasible",
-            share(point["accuracy"]),
-            percent(point["total_saving_pct"]),
-            *(() if basis == "test" else (percent(point["expected_saving_pct"]),)),
+    if document["protocol"] == "paper":
+        screen.table(
+            "Rules of each kind at equal risk (test questions)",
+            ("alpha", "kind", "rule", "threshold", "risk", "accuracy", "saving"),
+            [
+                (f"{point['alpha']:g}", point["side"], *_at_risk(point))
+                for point in matched_points(document)
+            ],
+            left=3,
         )
-        for point in matched_points(document)
-    ]
-    screen.table(
-        f"Rules of each kind at equal risk ({basis} questions)",
-        (
-            *(("alpha",) if basis == "test" else ()),
-            *("kind", "rule", "threshold", "risk", "accuracy", "saving"),
-            *(() if basis == "test" else ("expected",)),
-        ),
-        rows,
-        left=3 if basis == "test" else 2,
-    )
+    else:
+        screen.table(
+            "The best rules of each kind at equal risk (fit questions)",
+            ("rule", "threshold", "risk", "accuracy", "saving", "expected"),
+            # One rule may be the best of two kinds.
+            dict.fromkeys(
+                (*_at_risk(point), percent(point["expected_saving_pct"]))
+                for point in matched_points(document)
+            ),
+        )
+        screen.text("expected: what calibration is expected to certify, on average")
     for row in document["matched_risk"]:
-        if basis == "fit":
-            screen.text("expected: what calibration is expected to certify, on average")
         if row["delta_saving_pp"] is not None:
             screen.text(f"alpha {row['alpha']:g}: {row['verdict']}: {risk_difference(row)}")
+
+
+def _at_risk(point: Document) -> tuple[str, ...]:
+    return (
+        point["family"],
+        number(point["threshold"]),
+        share(point["risk"]) if point["feasible"] else "not feasible",
+        share(point["accuracy"]),
+        percent(point["total_saving_pct"]),
+    )
 
 
 def show_label_savings(screen: Screen, rows: Sequence[Document]) -> None:
