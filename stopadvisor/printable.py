@@ -5,7 +5,12 @@ Names, ids and messages come from files, models and servers.  Knows no terminal 
 
 from __future__ import annotations
 
+import re
+
 __all__ = ["csv_cell", "json_safe", "printable"]
+
+_NEGATIVE = re.compile(r"-\d+(\.\d+)?(e[+-]?\d+)?")
+"""A number as tables write it, such as a threshold of -0.4761: no formula."""
 
 _CONTROL = (*range(0x20), *range(0x7F, 0xA0))
 # Marks that reorder the line around them: a name could show another name.
@@ -35,8 +40,4 @@ def csv_cell(value: object) -> object:
     text = printable(value)
     if text[:1] not in ("=", "+", "-", "@", "\t"):
         return text
-    try:
-        float(text)  # a threshold such as -0.4761
-    except ValueError:
-        return f"'{text}"
-    return text
+    return text if _NEGATIVE.fullmatch(text) else f"'{text}"
