@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stopadvisor.cli.main import main
-from tests.material import make_run
+from tests.material import Call, caller, make_run
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +25,16 @@ def quickly_assessed_run(probed_run: Path, tmp_path_factory: pytest.TempPathFact
     words = ["--families", "learned,confidence", "--no-report", "--quiet"]
     assert main(["assess", str(path), *words]) == 0
     return path
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path,
+    probed_run: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Call:
+    """Call a command in a folder with a run `runs/sums`."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(probed_run, "runs/sums")
+    return caller(capsys)

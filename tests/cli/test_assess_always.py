@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.material import CERTIFY, Call, caller, edit_records
+from tests.material import CERTIFY, Call, edit_records
 
 RUN = Path("runs/sums")
 FAST = ["--families", "confidence"]
-
-
-@pytest.fixture
-def call(
-    tmp_path: Path,
-    probed_run: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Call:
-    """Call a command in a folder with a run `runs/sums`."""
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(probed_run, RUN)
-    return caller(capsys)
 
 
 def all_wrong(row: dict[str, Any], part: str) -> None:

@@ -14,23 +14,10 @@ from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.shelf import calibration_of
 from stopadvisor.report.words import beside, saved
 from stopadvisor.runs.ledger import Ledger, read_ledger
-from tests.material import CERTIFY, Call, caller, edit_records, make_run
+from tests.material import CERTIFY, Call, edit_records, make_run
 
 RUN = Path("runs/sums")
 FAST = ["--families", "entropy,confidence"]
-
-
-@pytest.fixture
-def call(
-    tmp_path: Path,
-    probed_run: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Call:
-    """Call a command in a folder with a run `runs/sums`."""
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(probed_run, RUN)
-    return caller(capsys)
 
 
 def answer(call: Call, *words: str | Path, code: int = 0) -> dict[str, Any]:
