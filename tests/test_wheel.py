@@ -22,7 +22,8 @@ import sys
 
 class Hidden:
     names = {"torch", "transformers", "tokenizers", "safetensors", "httpx2", "anyio", "tenacity",
-             "matplotlib", "jinja2", "datasets", "cryptography"}
+             "matplotlib", "jinja2", "datasets", "cryptography", "aiohttp", "starlette", "uvicorn",
+             "prometheus_client", "httptools"}
 
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in self.names:

@@ -101,6 +101,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "hf": ("torch", "transformers"),
     "report": ("jinja2", "matplotlib"),
     "openai": ("anyio", "httpx2", "tenacity"),
+    "serve": ("aiohttp", "httptools", "prometheus-client", "starlette", "uvicorn"),
     "datasets": ("datasets",),
     "sign": ("cryptography",),
 }

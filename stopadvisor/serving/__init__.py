@@ -5,6 +5,7 @@ __all__ = [
     "answer_pass",
     "answering",
     "engine",
+    "metrics",
     "profiling",
     "recorded_stops",
     "totals",

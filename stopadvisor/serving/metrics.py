@@ -1,0 +1,149 @@
+"""What serving with a policy counts, for Prometheus: one set of names for plugin and gateway.
+
+They stand beside those of the server itself, such as ``vllm:num_requests_running``.  A request is
+counted once, from the record that is logged too.  Holds numbers and fixed words, never a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    REGISTRY,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
+
+__all__ = ["Metrics", "RequestRecord", "Route"]
+
+Route = Literal["policy", "passthrough", "shadow"]
+"""How a request was served, as the header ``X-StopAdvisor`` says."""
+
+_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
+_MOST_BUDGETS = 64
+"""Different budgets that are told apart; where traces are probed at positions of their own, there
+is no end to them."""
+
+
+@dataclass
+class RequestRecord:
+    """One request in numbers; filled in on its way."""
+
+    id: str
+    route: Route = "passthrough"
+    reason: str = ""
+    """Why it was not covered; one of a fixed set of words."""
+    status: int = 0
+    """0: the client left, or the connection broke, before there was one."""
+    digest: str = ""
+    """Eight digits of the policy's."""
+    upstream: int | None = None
+    """Number of the server that answered it, as they were named, from 0."""
+    budget: int | None = None
+    """Thinking tokens at which the policy stopped it, or with a shadow would have."""
+    probes: int = 0
+    failed_probes: int = 0
+    prompt_tokens: int = 0
+    reasoning_tokens: int = 0
+    """Thinking that was shown."""
+    think_tokens: int = 0
+    """Thinking that was decoded."""
+    probe_tokens: int = 0
+    visible_tokens: int = 0
+    discarded_tokens: int = 0
+    """Decoded and not shown, the probes apart."""
+    queue_seconds: float = 0.0
+    own_seconds: float = 0.0
+    """From the request's arrival to the first that the server was asked, without the queue."""
+    ttft_seconds: float | None = None
+    """To the first byte of the body; None where none was sent."""
+    e2e_seconds: float = 0.0
+
+
+class Metrics:
+    """The counters of one process.
+
+    Parameters
+    ----------
+    registry : CollectorRegistry
+        Where they are exported; the server's own by default.
+    """
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self._registry = registry
+        self._budgets: set[int] = set()
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"stopadvisor_{name}", text, labels, registry=registry)
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"stopadvisor_{name}", text, labels, registry=registry)
+
+        def seconds(name: str, text: str, *labels: str) -> Histogram:
+            full = f"stopadvisor_{name}_seconds"
+            return Histogram(full, text, labels, registry=registry, buckets=_SECONDS)
+
+        self.requests = counter("requests", "Requests, by how and why.", "route", "reason")
+        self.responses = counter("responses", "Responses by status; 0: there was none.", "status")
+        self.stops = counter("stops", "Traces stopped, by thinking tokens.", "route", "budget")
+        self.tokens = counter("tokens", "Decoded tokens of covered requests.", "kind")
+        self.discarded = counter("discarded_tokens", "Thinking decoded behind a stop.")
+        self.reasoning = Counter(
+            "gen_ai_usage_reasoning_output_tokens",
+            "Thinking tokens shown: OpenTelemetry's gen_ai.usage.reasoning.output_tokens.",
+            registry=registry,
+        )
+        self.probe_seconds = seconds("probe", "From asking for a forced answer to having it.")
+        self.failed_probes = counter("failed_probes", "Probes that failed: thinking went on.")
+        self.queue_seconds = seconds("queue", "Waiting for a place.")
+        self.ttft_seconds = seconds("time_to_first_token", "To the body's first byte.", "route")
+        self.e2e_seconds = seconds("e2e_request_latency", "To the body's last byte.", "route")
+        self.overhead_seconds = seconds("overhead", "Before the server was first asked.", "route")
+        self.in_flight = gauge("requests_in_flight", "Requests being answered.")
+        self.waiting = gauge("requests_waiting", "Requests waiting for a place.")
+        self.upstream_up = gauge("upstream_up", "1: in use; 0: down or refused.", "upstream")
+        self.upstream_in_flight = gauge("upstream_in_flight", "Requests at it.", "upstream")
+        self.policy = gauge("policy_info", "Policies in use.", "model", "digest")
+
+    def count(self, record: RequestRecord) -> None:
+        """Count a request that is over."""
+        route = record.route
+        self.requests.labels(route, record.reason).inc()
+        self.responses.labels(str(record.status)).inc()
+        self.queue_seconds.observe(record.queue_seconds)
+        self.e2e_seconds.labels(route).observe(record.e2e_seconds)
+        self.overhead_seconds.labels(route).observe(record.own_seconds)
+        if record.ttft_seconds is not None:
+            self.ttft_seconds.labels(route).observe(record.ttft_seconds)
+        if record.budget is not None:
+            self.stops.labels(route, self._name(record.budget)).inc()
+        for kind in ("think", "probe", "visible"):
+            self.tokens.labels(kind).inc(getattr(record, f"{kind}_tokens"))
+        self.discarded.inc(record.discarded_tokens)
+        self.reasoning.inc(record.reasoning_tokens)
+        self.failed_probes.inc(record.failed_probes)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Hold a request as in flight."""
+        self.in_flight.inc()
+        try:
+            yield
+        finally:
+            self.in_flight.dec()
+
+    def _name(self, budget: int) -> str:
+        if len(self._budgets) < _MOST_BUDGETS:
+            self._budgets.add(budget)
+        return str(budget) if budget in self._budgets else "other"
+
+    def text(self) -> tuple[bytes, str]:
+        """Return what ``/metrics`` answers, and its content type."""
+        return generate_latest(self._registry), CONTENT_TYPE_LATEST
