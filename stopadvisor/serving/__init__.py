@@ -1,9 +1,11 @@
-"""Answering questions with a policy: a workload at once, and what that came to."""
+"""Answering with a policy: a workload at once, or the requests of a chat server."""
 
 __all__ = [
     "answer_file",
     "answer_pass",
     "answering",
+    "chat_reply",
+    "coverage",
     "engine",
     "metrics",
     "profiling",

@@ -1,0 +1,169 @@
+"""Which requests a policy covers, and the word that is given where it does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stopadvisor.constants import PROMPT_TEMPLATES
+from stopadvisor.engines.sampling import Sampling
+from stopadvisor.policy.frozen import Policy, build_policy
+from stopadvisor.policy.requests import policy_plan
+from stopadvisor.serving.coverage import Coverage, CoveredRequest, NotCovered
+from tests.policy_content import example_content
+
+TEXT = PROMPT_TEMPLATES["numeric"].replace("{question}", "What is 2 + 2?")
+MESSAGE = {"role": "user", "content": TEXT}
+SAMPLING = Sampling(temperature=0.6, top_k=20, top_p=0.95)
+MOST = 512 + 2 + 512
+"""Thinking, closer and visible answer of the example."""
+
+
+def coverage(sampling: Sampling = SAMPLING, any_text: bool = False, **changes: Any) -> Coverage:
+    policy = Policy(build_policy(example_content(**changes)))
+    return Coverage.of(
+        policy,
+        policy_plan(policy, at_server=True),
+        names=["tiny", "alias"],
+        sampling=sampling,
+        closer_tokens=2,
+        any_text=any_text,
+    )
+
+
+def asked(**fields: Any) -> dict[str, Any]:
+    return {"model": "tiny", "messages": [MESSAGE]} | fields
+
+
+def reason(found: CoveredRequest | NotCovered) -> str:
+    return found.reason if isinstance(found, NotCovered) else "covered"
+
+
+def test_a_covered_request_is_the_calibrated_one() -> None:
+    found = coverage().check(
+        asked(stream=True, stream_options={"include_usage": True}, seed=7), task=None
+    )
+    assert isinstance(found, CoveredRequest)
+    assert (found.stream, found.include_usage, found.seed) == (True, True, 7)
+    assert found.request.prompt.messages == (MESSAGE,)
+    assert found.request.task == "numeric"
+    plain = coverage().check(asked(model="alias"), task="numeric")
+    assert isinstance(plain, CoveredRequest)
+    assert (plain.stream, plain.include_usage, plain.seed) == (False, False, None)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"n": 1, "tools": [], "tool_choice": "auto", "response_format": {"type": "text"}},
+        {"logprobs": False, "logit_bias": {}, "frequency_penalty": 0, "stop": []},
+        {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0, "repetition_penalty": 1},
+        {"max_tokens": MOST, "max_completion_tokens": MOST + 1},
+        {"chat_template_kwargs": {"enable_thinking": True}, "user": "u1", "metadata": {"a": "b"}},
+        {"temperature": None, "stop": None, "a_field_of_tomorrow": None},
+    ],
+)
+def test_fields_that_change_nothing(fields: dict[str, Any]) -> None:
+    assert reason(coverage().check(asked(**fields), task=None)) == "covered"
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"model": "tiny-lora"}, "model"),
+        ({"model": None}, "model"),
+        ({"n": 2}, "n"),
+        ({"n": True}, "n"),
+        ({"use_beam_search": True}, "n"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tool_choice": "required"}, "tools"),
+        ({"response_format": {"type": "json_object"}}, "format"),
+        ({"structured_outputs": {"json": {}}}, "format"),
+        ({"logprobs": True}, "logprobs"),
+        ({"logit_bias": {"3": 1}}, "logit-bias"),
+        ({"presence_penalty": 0.1}, "penalty"),
+        ({"stop": ["\n"]}, "stop"),
+        ({"ignore_eos": True}, "stop"),
+        ({"messages": []}, "messages"),
+        ({"messages": None}, "messages"),
+        ({"messages": [{"role": "system", "content": "Be brief."}, MESSAGE]}, "messages"),
+        ({"messages": [MESSAGE, MESSAGE, MESSAGE]}, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages"),
+        ({"messages": [MESSAGE | {"name": "me"}]}, "messages"),
+        ({"messages": [{"role": "user", "content": "What is 2 + 2?"}]}, "template"),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, "thinking"),
+        ({"chat_template_kwargs": {}}, "template"),
+        ({"continue_final_message": True}, "template"),
+        ({"reasoning_effort": "low"}, "thinking"),
+        ({"thinking_token_budget": 100}, "thinking"),
+        ({"include_reasoning": False}, "thinking"),
+        ({"temperature": 0.7}, "sampling"),
+        ({"temperature": "0.6"}, "sampling"),
+        ({"top_p": 1}, "sampling"),
+        ({"top_k": -1}, "sampling"),
+        ({"repetition_penalty": 1.1}, "sampling"),
+        ({"max_tokens": MOST - 1}, "max-tokens"),
+        ({"max_completion_tokens": 16}, "max-tokens"),
+        ({"stream": "yes"}, "field"),
+        ({"stream_options": {"continuous_usage_stats": True}}, "field"),
+        ({"seed": 0.5}, "field"),
+        ({"chat_template": "{{ messages }}"}, "field"),
+        ({"priority": 3}, "field"),
+    ],
+)
+def test_everything_else_is_passed_on_with_a_reason(fields: dict[str, Any], expected: str) -> None:
+    assert reason(coverage().check(asked(**fields), task=None)) == expected
+
+
+@pytest.mark.parametrize(
+    ("own", "task", "expected"),
+    [
+        ("numeric", "choice", "task"),
+        ("mixed", None, "task"),
+        ("mixed", "mixed", "task"),
+        ("mixed", "poetry", "task"),
+        ("mixed", "numeric", "covered"),
+    ],
+)
+def test_the_task_is_known(own: str, task: str | None, expected: str) -> None:
+    templates = PROMPT_TEMPLATES if own == "mixed" else PROMPT_TEMPLATES["numeric"]
+    found = coverage(task=own, prompt_template=templates).check(asked(), task=task)
+    assert reason(found) == expected
+
+
+def test_a_template_goes_by_task() -> None:
+    both = coverage(task="mixed", prompt_template=PROMPT_TEMPLATES)
+    assert reason(both.check(asked(), task="choice")) == "template"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("2 + 2", "covered"), ("Q: A:", "template"), ("Q: 2 A:", "covered")]
+)
+def test_text_around_the_question(text: str, expected: str) -> None:
+    """Where the workload held messages, a policy cannot know what stands around a question."""
+    template = "Q: {question} A:"
+    body = asked(messages=[{"role": "user", "content": text}])
+    assert reason(coverage(any_text=True, prompt_template=template).check(body, task=None)) == (
+        "covered"
+    )
+    strict = coverage(prompt_template=template).check(body, task=None)
+    assert reason(strict) == (expected if text != "2 + 2" else "template")
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"temperature": 0, "top_p": 0.5, "top_k": 50}, "covered"),
+        ({"temperature": 0.0, "min_p": 0.1}, "covered"),
+        ({"top_p": 0}, "sampling"),
+        ({"top_k": -2}, "sampling"),
+        ({"temperature": 1}, "sampling"),
+        ({"repetition_penalty": 1.2}, "sampling"),
+    ],
+)
+def test_of_a_greedy_policy_only_what_decides_is_compared(
+    fields: dict[str, Any], expected: str
+) -> None:
+    greedy = coverage(Sampling(temperature=0.0))
+    assert reason(greedy.check(asked(**fields), task=None)) == expected
