@@ -146,7 +146,8 @@ def _blind(choice: Choice, shape: Profile, rng: np.random.Generator) -> BlindSto
     sequence, index = choice.advised, choice.advised_index
     if sequence is None or index < 0 or shape.predicted != "full-budget":
         return None
-    return blind_stopping(sequence.scorer, sequence.view, sequence.curve.stops(index), rng=rng)
+    stops = sequence.curve.stops(index)
+    return blind_stopping(sequence.scorer, sequence.view, stops, loss=choice.fit.loss, rng=rng)
 
 
 def marked(advice: Recommendation, source: Source) -> Recommendation:

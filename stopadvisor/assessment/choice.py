@@ -185,7 +185,7 @@ def choose(
     groups = group_test(fit_table, n_calibration, n_groups, settings)
     table = _at_most(fit_table)
     full_accuracy = float(table.full_correct.mean())
-    if settings.alpha >= full_accuracy and not settings.conditional:
+    if settings.limits_accuracy and settings.alpha >= full_accuracy:
         raise NothingToChoose(
             f"alpha must be below the full-thinking accuracy ({full_accuracy:.3f} on fit "
             f"questions), got {settings.alpha!r}: never being right would meet it"
@@ -311,6 +311,7 @@ def _fit_data(table: FitQuestions, settings: Settings) -> FitData:
         weights=settings.weights,
         cache_block=settings.cache_block,
         most_blocks=_MOST_BLOCKS,
+        loss=settings.counted,
     )
 
 
@@ -411,6 +412,7 @@ def _fit_point(fit: FitData, each: _Measured, index: int) -> FitPoint:
         sequence.curve.stops(index),
         fit.costs(scorer, sequence.view),
         fit.full_cost,
+        loss=fit.loss,
     )
     return FitPoint(
         True,

@@ -12,7 +12,6 @@ from stopadvisor.assessment.wishes import Settings
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.grouping import group_numbers, group_sizes, question_rows
 from stopadvisor.probes.outcomes import FitQuestions
-from stopadvisor.stats.bounds import lost_correct
 from stopadvisor.stats.group_test import GroupTest
 
 __all__ = ["group_test", "require_whole_groups"]
@@ -63,7 +62,7 @@ def group_test(
     size = float(sizes.mean()) if n_groups is None else n_calibration / max(n_groups, 1)
     # A calibration group may be larger than declared: then it is refused, but not here.
     size = min(max(size, 1.0), float(most))
-    return GroupTest(most, size, _lost_together(table, settings.alpha))
+    return GroupTest(most, size, _lost_together(table, settings))
 
 
 def require_whole_groups(settings: Settings, most: int) -> None:
@@ -84,7 +83,7 @@ def require_whole_groups(settings: Settings, most: int) -> None:
             )
 
 
-def _lost_together(table: FitQuestions, alpha: float) -> float:
+def _lost_together(table: FitQuestions, settings: Settings) -> float:
     """Lost questions in a group that loses any, on average.
 
     Whatever rule comes of it: of all groups, stopped at each of their probes in turn, as far as the
@@ -92,10 +91,10 @@ def _lost_together(table: FitQuestions, alpha: float) -> float:
     """
     table = table.take(question_rows(table))
     groups = group_numbers(table)
-    lost = lost_correct(table.stop_correct, table.full_correct)[:, :-1] & table.live
+    lost = settings.counted.of(table)[:, :-1]
     per_group = np.zeros((int(groups.max(initial=0)) + 1, lost.shape[1]))
     np.add.at(per_group, groups, lost)
     risk = lost.mean(axis=0)
-    near = (risk > 0) & (risk < alpha)
+    near = (risk > 0) & (risk < settings.alpha)
     losing = per_group[:, near if near.any() else risk > 0]
     return float(losing[losing > 0].mean()) if losing.any() else 1.0

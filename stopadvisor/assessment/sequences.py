@@ -22,6 +22,7 @@ from stopadvisor.rules.costs import Serving as ServingRegime
 from stopadvisor.rules.costs import Weights, full_counts
 from stopadvisor.rules.families import AGREEMENT_FAMILIES, FIXED_BUDGET, LEARNED_FAMILIES
 from stopadvisor.rules.features import feature_array
+from stopadvisor.rules.losses import LOST, Loss
 from stopadvisor.rules.schedules import Schedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import LinearModel, fit_logistic, scalar_scores
@@ -81,6 +82,7 @@ class FitData:
     weights: Weights
     cache_block: int
     full_cost: FloatArray  # (n_questions,)
+    loss: Loss = LOST
     _views: dict[Schedule, FitQuestions] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -94,6 +96,7 @@ class FitData:
         weights: Weights,
         cache_block: int,
         most_blocks: int,
+        loss: Loss = LOST,
     ) -> FitData:
         """Prepare fit questions; raises CalibrationError for others, and when there are too few."""
         require_fit(table)
@@ -113,6 +116,7 @@ class FitData:
             weights,
             cache_block,
             full_counts(table).weighed(weights),
+            loss,
         )
 
     @property
@@ -251,8 +255,8 @@ def score_learned(
     Parameters
     ----------
     family : str
-        ``learned-keeps`` learns where nothing is lost: the reply is right, or full thinking is
-        wrong too.  The others learn where the reply is right.
+        ``learned-keeps`` learns where the loss counts nothing: of lost answers, where the reply
+        is right or full thinking is wrong too.  The others learn where the reply is right.
 
     Returns
     -------
@@ -281,7 +285,7 @@ def score_learned(
         names.append("answer_entropy")
     labels = view.stop_correct
     if family == "learned-keeps":
-        labels = labels | ~view.full_correct[:, None]
+        labels = fit.loss.of(view)[:, :-1] <= 0
     x = feature_array(view, names=names)
     # A question with many probes would otherwise outweigh many with few.
     share = rows / np.maximum(rows.sum(axis=1, keepdims=True), 1)
@@ -317,7 +321,7 @@ def sequence_of(fit: FitData, rule: ScoredRule) -> ThresholdSequence:
     scorer, view = rule.scorer, rule.view
     thresholds = _thresholds(rule)
     curve = StopCurve.build(scorer.completed(rule.scores, view), view.live, thresholds)
-    losses = scorer.losses(view)
+    losses = scorer.losses(view, fit.loss)
     costs = fit.costs(scorer, view)
     return ThresholdSequence(
         rule,

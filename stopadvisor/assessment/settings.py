@@ -14,6 +14,7 @@ from stopadvisor.assessment.choice import Settings
 from stopadvisor.constants import COMMON_ALPHAS, LARGE_ALPHA
 from stopadvisor.errors import ProbeError
 from stopadvisor.rules.costs import Weights
+from stopadvisor.rules.losses import Guarantee, LossName
 
 __all__ = ["SettingsOverrides", "alpha_meanings", "alpha_remark", "large_alpha"]
 
@@ -32,6 +33,8 @@ class SettingsOverrides:
     families: tuple[str, ...] | None = None
     group_claim: str | None = None
     group_cap: int | None = None
+    loss: LossName | None = None
+    also: tuple[Guarantee, ...] | None = None
 
     def settings(self, assessed: Mapping[str, Any] | None = None, **more: Any) -> Settings:
         """Complete settings: the caller's, else the assessment's, else the defaults.

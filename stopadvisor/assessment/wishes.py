@@ -23,6 +23,7 @@ from stopadvisor.rules.families import (
     LEARNED_FAMILIES,
     STOP_SCALARS,
 )
+from stopadvisor.rules.losses import LOSSES, Guarantee, Loss, LossName
 from stopadvisor.stats.bounds import BOUNDS, MULTIPLICITIES, Bound, Multiplicity
 
 __all__ = ["GROUP_CLAIMS", "GroupClaim", "Settings"]
@@ -53,6 +54,10 @@ class Settings:
     whole groups, or one of each group."""
     group_cap: int | None = None
     """Most questions that a group can hold; None for as many as the largest on fit."""
+    loss: LossName = "lost"
+    """What `alpha` limits."""
+    also: tuple[Guarantee, ...] = ()
+    """Further limits that hold of the same rule, each tested at all of delta."""
 
     def __post_init__(self) -> None:
         for name in ("alpha", "delta"):
@@ -74,6 +79,36 @@ class Settings:
         unknown = [f for f in self.families if f not in known]
         if unknown or not self.families:
             raise CalibrationError(f"families must be among {known}, got {self.families!r}")
+
+        asked = [(g.loss, g.category) for g in self.guarantees]
+        if len({*asked}) < len(asked):
+            said = ", ".join(map(str, self.guarantees))
+            raise CalibrationError(f"each loss takes one limit, got {said}")
+        if self.conditional and asked != [("lost", None)]:
+            raise CalibrationError(
+                "--conditional counts lost questions among those that full thinking gets right, "
+                f"and takes no other loss, got {', '.join(map(str, self.guarantees))}"
+            )
+
+    @property
+    def guarantees(self) -> tuple[Guarantee, ...]:
+        """All that is to hold of the rule, what `alpha` limits first."""
+        return (Guarantee(self.loss, self.alpha), *self.also)
+
+    @property
+    def counted(self) -> Loss:
+        """The loss that `alpha` limits."""
+        return LOSSES[self.loss]
+
+    @property
+    def limits_accuracy(self) -> bool:
+        """Whether `alpha` means little where it is not far below the full-thinking accuracy."""
+        return self.counted.needs_gold and not self.conditional
+
+    @property
+    def reads_answers(self) -> bool:
+        """Whether normal forms of replies decide anything, and not their grades alone."""
+        return any(each.counted.reads_answers for each in self.guarantees)
 
     def test_delta(self, n_thresholds: int) -> float:
         """Error probability of one test in a sequence of so many thresholds."""

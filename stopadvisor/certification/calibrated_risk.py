@@ -19,6 +19,7 @@ from stopadvisor.certification.verification import scorer_of
 from stopadvisor.errors import PolicyError
 from stopadvisor.probes.grouping import calibration_rows, group_numbers, question_rows
 from stopadvisor.probes.outcomes import CalibrationQuestions
+from stopadvisor.rules.losses import loss_of
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bounds import Tested, max_losses, upper_limit
@@ -169,7 +170,8 @@ def _risk_on(
     if n == 0:
         return None
     view = scorer.view(table)
-    curve, lost = scorer.curve(view, order), scorer.losses(view)
+    counted = settings.counted if certificate is None else loss_of(certificate)
+    curve, lost = scorer.curve(view, order), scorer.losses(view, counted)
     groups = None
     if cap is not None:
         numbers = group_numbers(table)

@@ -260,7 +260,7 @@ def recalibrate(
     counted = _counted(table, settings)
     refusal = result if isinstance(result, NotCertified) else None
     accuracy = float(table.full_correct.mean())
-    if settings.alpha >= accuracy and not settings.conditional:
+    if settings.limits_accuracy and settings.alpha >= accuracy:
         refusal = NotCertified(
             f"alpha must be below the full-thinking accuracy ({accuracy:.3f} on calibration "
             f"questions), got {settings.alpha:g}: never being right would meet it",
@@ -314,7 +314,7 @@ def _first_risk(
     useful = np.flatnonzero(saves)
     if not useful.size or n == 0:
         return None
-    losses = curve.totals(scorer.losses(table))[0, useful[0]]
+    losses = curve.totals(scorer.losses(table, settings.counted))[0, useful[0]]
     return min(float(losses) / n, 0.999)
 
 
@@ -330,7 +330,8 @@ def _certify_losses(
     if groups is not None:
         numbers = group_numbers(table)
         sizes = np.bincount(numbers)
-        lost = curve.totals(scorer.losses(table), numbers, sizes.size).round().astype(np.int64)
+        counts = scorer.losses(table, settings.counted)
+        lost = curve.totals(counts, numbers, sizes.size).round().astype(np.int64)
         result = certify_groups(
             lost,
             sizes,
@@ -344,7 +345,7 @@ def _certify_losses(
     n = _counted(table, settings)
     if n == 0:
         return NotCertified("no calibration question is right with full thinking", None)
-    losses = curve.totals(scorer.losses(table))[0].round().astype(np.int64)
+    losses = curve.totals(scorer.losses(table, settings.counted))[0].round().astype(np.int64)
     result = certify(
         losses,
         n,

@@ -157,7 +157,7 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
 def _check_alpha(assessment: FitAssessment, *, allowed: bool) -> None:
     """Refuse a promise under which much of what full thinking gets right may be lost."""
     settings, accuracy = assessment.choice.settings, assessment.choice.full_accuracy
-    if settings.conditional or (allowed and settings.alpha < accuracy):
+    if not settings.limits_accuracy or (allowed and settings.alpha < accuracy):
         return
     if allowed:
         show_fit(assessment.source, "calibrate")
@@ -207,6 +207,9 @@ def plan_choice(
         Looks that are declared with this one, beside those of the request.
     """
     settings = request.settings(source)
+    if settings.also or not settings.counted.is_binary:
+        asked_for = ", ".join(map(str, settings.guarantees))
+        raise CalibrationError(f"one limit on lost or differs is certified, got {asked_for}")
     asked = deploy_request(settings)
     view = spent_in_fit(source, asked) if request.fresh else source
     table = view.part("calibration")
@@ -228,7 +231,7 @@ def _remarks(
     """Remarks on a certification; without a content and a look on one that opened nothing."""
     found, choice = [], assessment.choice
     alpha, accuracy = choice.settings.alpha, choice.full_accuracy
-    if not choice.settings.conditional and (remark := alpha_remark(alpha, accuracy)):
+    if choice.settings.limits_accuracy and (remark := alpha_remark(alpha, accuracy)):
         found.append(remark)
     if changed is not None:
         found.append(changed)

@@ -58,7 +58,7 @@ def expectation(
         np.bincount(blocks, full, n_blocks).astype(np.float64),
         rng=np.random.default_rng(seed),
     )
-    outcome = measure(rule.scorer, view, curve.stops(index), costs, full)
+    outcome = measure(rule.scorer, view, curve.stops(index), costs, full, loss=settings.counted)
     low, high = band[:, index]
     return Expectation(outcome, (float(low), float(high)))
 

@@ -35,6 +35,7 @@ from stopadvisor.probes.trigger import GridTrigger, Trigger
 from stopadvisor.rules.costs import Serving
 from stopadvisor.rules.drift import question_features
 from stopadvisor.rules.families import FIXED_BUDGET, display_threshold
+from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.outcomes import Outcome, measure_rule
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.runs.access import open_test
@@ -103,6 +104,7 @@ def held_out(rule: ExportedRule, choice: RuleBasis, source: Source) -> HeldOut |
         serving=settings.serving,
         weights=settings.weights,
         cache_block=settings.cache_block,
+        loss=settings.counted,
         rng=np.random.default_rng(source.seed),
     )
     if cap is None:
@@ -113,7 +115,7 @@ def held_out(rule: ExportedRule, choice: RuleBasis, source: Source) -> HeldOut |
         )
     view = scorer.view(table)
     stops = scorer.curve(view, np.array([rule.threshold])).stops(0)[:, None]
-    lost = np.take_along_axis(scorer.losses(view), stops, axis=1)[:, 0]
+    lost = np.take_along_axis(scorer.losses(view, settings.counted), stops, axis=1)[:, 0]
     correct = np.column_stack([view.correct_online, view.full_correct])
     wrong = ~np.take_along_axis(correct, stops, axis=1)[:, 0].astype(bool)
     groups = group_numbers(table)
@@ -262,7 +264,7 @@ def policy_content(
         "planned_looks": look.planned,
         "ledger_head": look.head,
         "provenance": {
-            "probes_sha256": source.fingerprint(),
+            "probes_sha256": source.fingerprint(answers=choice.settings.reads_answers),
             "labels_sha256": source.labels_fingerprint(),
         },
         "chain_delta": certificate.delta,
@@ -272,6 +274,8 @@ def policy_content(
         "truncated_share": calibration.truncated_share,
         "max_think": None if manifest is None else manifest["plan"]["max_think"],
     }
+    if choice.settings.loss != LOST.name:  # files without the key mean lost
+        fields["certificate"]["loss"] = choice.settings.loss
     if certificate.groups is not None:
         counted = {"groups": certificate.groups, "group_cap": certificate.group_cap}
         fields["certificate"] |= counted

@@ -20,6 +20,7 @@ from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.outcomes import CalibrationQuestions, OpenQuestions, SealedQuestions
+from stopadvisor.rules.losses import LOSSES, LOST
 from stopadvisor.runs.access import closed_questions, opened_rows, unshown_questions
 from stopadvisor.runs.ledger import (
     Ledger,
@@ -66,13 +67,23 @@ def deploy_request(settings: Settings) -> dict[str, Any]:
 
 
 def named_settings(settings: Settings) -> dict[str, Any]:
-    """Settings as a look names them; those about groups only where they were given."""
+    """Settings as a look names them; those about groups and losses only where they were given."""
     named = asdict(settings)
     if settings.group_claim == "questions":
         del named["group_claim"]
     if settings.group_cap is None:
         del named["group_cap"]
+    if settings.loss == LOST.name:
+        del named["loss"]
+    if not settings.also:
+        del named["also"]
     return named
+
+
+def _data(source: Source, asked: Mapping[str, Any]) -> str:
+    """Hash of the data of a look; with the answers where one of its losses compares them."""
+    limits = [asked.get("loss", LOST.name), *(each["loss"] for each in asked.get("also", ()))]
+    return source.fingerprint(answers=any(LOSSES[name].reads_answers for name in limits))
 
 
 # --- Looks of certificates ------------------------------------------------------------------------
@@ -144,7 +155,7 @@ def plan_look(
     beside = looks_beside(source, questions)
     known = [*earlier, *(look for found in beside.same.values() for look in found)]
     planned = looks or (known[0].planned if known else None)
-    request = {**asked, "data": source.fingerprint(), "version": __version__}
+    request = {**asked, "data": _data(source, asked), "version": __version__}
     asks = LookRequest(
         questions.keys,
         request,
@@ -220,7 +231,7 @@ def spent_in_fit(source: Source, asked: Mapping[str, Any]) -> Source:
     looks, asked = read_ledger(source.folder), as_recorded(asked)
     for n in reversed(range(1, len(looks))):
         view = _spent(source, looks[:n])
-        taken = {**asked, "data": view.fingerprint(), "version": __version__}
+        taken = {**asked, "data": _data(view, asked), "version": __version__}
         keys = set(view.part("calibration").keys)
         if (set(looks[n].questions), dict(looks[n].request)) == (keys, taken):
             return view
@@ -271,7 +282,7 @@ def without_shown_fit(source: Source, asked: Mapping[str, Any]) -> Source:
     """
     ledger = Ledger.read(source.folder)
     whole = replace(source, parts=np.where(source.parts == _FIT, _CALIBRATION, source.parts))
-    taken = as_recorded({**asked, "data": whole.fingerprint(), "version": __version__})
+    taken = as_recorded({**asked, "data": _data(whole, asked), "version": __version__})
     keys = set(whole.part("calibration").keys)
     if any((set(look.questions), look.request) == (keys, taken) for look in ledger.looks):
         return source
@@ -372,7 +383,7 @@ def open_rows(
             earlier = looks_at(source.folder, keys)
             planned = earlier[0].planned if earlier else None
             shared = earlier[0].delta if planned else delta
-            request = {**asked, "data": source.fingerprint()}
+            request = {**asked, "data": _data(source, asked)}
             later = [deploy_request(standing)]
             probes = probe_digests(opening.take(source.parts[rows] == _CALIBRATION))
             ask = LookRequest(

@@ -347,6 +347,7 @@ def _row(
             serving=settings.serving,
             weights=settings.weights,
             cache_block=settings.cache_block,
+            loss=settings.counted,
             rng=np.random.default_rng(seed),
         )
         family, threshold = scorer.family, display_threshold(scorer.family, linear)

@@ -36,6 +36,7 @@ from stopadvisor.rules.costs import (
 )
 from stopadvisor.rules.drift import Drift, drift_features, feature_drift, question_features
 from stopadvisor.rules.families import FIXED_BUDGET
+from stopadvisor.rules.losses import loss_of
 from stopadvisor.rules.outcomes import Outcome, measure
 from stopadvisor.rules.schedules import GridSchedule, Schedule, schedule_of
 from stopadvisor.rules.scorer import Scorer
@@ -280,8 +281,9 @@ def verify(
     weights = weights or prices
     counts = scorer.counts(probed, serving or content["serving"], cache_block=cache_block or block)
     full_cost = full_counts(probed).weighed(weights)
-    outcome = measure(scorer, probed, stops, counts.weighed(weights), full_cost, rng=rng)
-    lost = np.take_along_axis(scorer.losses(probed), stops[:, None], axis=1)[:, 0]
+    loss = loss_of(certificate)
+    outcome = measure(scorer, probed, stops, counts.weighed(weights), full_cost, loss=loss, rng=rng)
+    lost = np.take_along_axis(scorer.losses(probed, loss), stops[:, None], axis=1)[:, 0]
     conditional = bool(certificate.get("conditional"))
     counted = probed.full_correct if conditional else np.ones(probed.n_questions, dtype=bool)
     n, losses = int(counted.sum()), int(lost.sum())
@@ -289,19 +291,20 @@ def verify(
         raise PolicyError("no fresh question is right with full thinking: nothing can be lost")
     alpha, delta = certificate["alpha"], delta or certificate["delta"]
     expected = _expected_risk(content)
-    gains = outcome.correct - outcome.full_correct + outcome.losses
+    correct = np.column_stack([probed.correct_online, probed.full_correct])
+    stopped = np.take_along_axis(correct, stops[:, None], axis=1)[:, 0]
+    gains = int((stopped & ~probed.full_correct).sum())
+    worse = int((probed.full_correct & ~stopped).sum())
     groups = None
     if _rests_on_groups(content):
         groups = _Groups(group_numbers(probed), certificate["group_cap"])
         evidence = of_groups(groups.sums(lost), groups.sizes, groups.cap, alpha, delta, expected)
-        correct = np.column_stack([probed.correct_online, probed.full_correct])
-        stopped = np.take_along_axis(correct, stops[:, None], axis=1)[:, 0].astype(np.int64)
         # From -1 … 1, the other way round, to 0 … 1.
-        low, high = groups.interval((1 - stopped + probed.full_correct) / 2, 0.95)
+        low, high = groups.interval((~stopped + 1.0 * probed.full_correct) / 2, 0.95)
         difference = (1 - 2 * high, 1 - 2 * low)
     else:
         evidence = of_questions(losses, n, alpha, delta, expected)
-        difference = paired_difference(gains, outcome.losses, outcome.n)
+        difference = paired_difference(gains, worse, outcome.n)
     return Verification(
         evidence.verdict,
         alpha,
@@ -317,7 +320,7 @@ def verify(
         evidence.power_to_confirm,
         evidence.detectable_risk,
         outcome,
-        (gains - outcome.losses) / outcome.n,
+        (gains - worse) / outcome.n,
         difference,
         float(probed.truncated.mean()),
         _categories(probed, lost, counted, groups),

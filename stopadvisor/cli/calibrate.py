@@ -23,7 +23,7 @@ from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, declare,
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.report import rewritten_report
-from stopadvisor.cli.settings import overrides, setting_options
+from stopadvisor.cli.settings import GUARANTEES, overrides, setting_options
 from stopadvisor.errors import CalibrationError, OutputError
 from stopadvisor.policy.frozen import load_policy, sign_policy
 from stopadvisor.policy.shelf import free_file, own_name, promote, put, stops_already
@@ -85,6 +85,7 @@ _certificate = option("Certificate")
 )
 @click.argument("path", metavar="[RUN|RAW.NPZ]", required=False, type=PATH)
 @setting_options(otherwise="as assessed", asked=("alpha",))
+@GUARANTEES
 @_certificate(
     "--conditional",
     is_flag=True,

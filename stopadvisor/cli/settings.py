@@ -16,10 +16,11 @@ from stopadvisor.assessment.wishes import GROUP_CLAIMS, Settings
 from stopadvisor.cli.options import COUNT, PATH, SHARE, Decorator, Parsed, declare, option, take
 from stopadvisor.constants import DEFAULT_ALPHA, DEFAULT_DELTA
 from stopadvisor.rules.costs import MONEY, REGIMES, Weights
+from stopadvisor.rules.losses import LOSSES, LOST, Guarantee
 from stopadvisor.rules.serving_profile import read_serving_profile
 from stopadvisor.stats.bounds import Bound, Multiplicity
 
-__all__ = ["ALPHA", "DELTA", "overrides", "setting_options"]
+__all__ = ["ALPHA", "DELTA", "GUARANTEES", "overrides", "setting_options"]
 
 
 def overrides(params: dict[str, Any]) -> SettingsOverrides:
@@ -32,12 +33,82 @@ def overrides(params: dict[str, Any]) -> SettingsOverrides:
     CalibrationError
         The serving profile cannot be used.
     """
+    alpha, *also = _guarantees(params)
     weights, profile = params.pop("price"), params.pop("serving_profile")
     if profile is not None:
         if weights is not None:
             raise click.UsageError("--price and --serving-profile exclude each other")
         weights = read_serving_profile(profile).weights
-    return take(SettingsOverrides, params, weights=weights)
+    first, limit = alpha
+    return take(
+        SettingsOverrides,
+        params,
+        weights=weights,
+        alpha=limit,
+        loss=first,
+        also=tuple(Guarantee(*each) for each in also) or None,
+    )
+
+
+def _guarantees(params: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Losses with their limits, the first of all questions first; None where it is left open.
+
+    Raises
+    ------
+    click.UsageError
+        A loss without its limit, or a limit without its loss.
+    """
+    limits, names = params.pop("alpha"), params.pop("loss", ())
+    among = list(params.pop("guarantee", ()))
+    if not isinstance(limits, dict):
+        if len(names) > 1:
+            raise click.UsageError(
+                "several losses take a limit each: --alpha "
+                + ",".join(f"{name}=0.05" for name in names)
+            )
+        return [(names[0] if names else None, limits), *among]
+    names = names or tuple(limits)
+    if set(names) != set(limits):
+        raise click.UsageError(
+            f"--alpha limits {', '.join(limits)}, and --loss names {', '.join(names)}: name the "
+            "same losses in both"
+        )
+    return [*((name, limits[name]) for name in names), *among]
+
+
+def _limits(text: str) -> float | dict[str, float]:
+    """One limit, or one for each loss."""
+    if "=" not in text:
+        return _limit(text)
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        name, limit = _loss_and_limit(part)
+        if name in found:
+            raise ValueError(f"expected one limit for {name}")
+        found[name] = limit
+    return found
+
+
+def _limit(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise ValueError("expected a number such as 0.05, or lost=0.05,drop=0.02") from error
+
+
+def _loss_and_limit(text: str) -> tuple[str, float]:
+    name, _, limit = text.strip().partition("=")
+    if name not in LOSSES or not limit:
+        raise ValueError(f"expected LOSS=LIMIT with one of {', '.join(LOSSES)}")
+    return name, _limit(limit)
+
+
+def _category(text: str) -> tuple[str, float, str]:
+    """A loss, its limit and the category that it is of."""
+    whom, _, limited = text.removeprefix("category=").rpartition(":")
+    if not whom or not text.startswith("category="):
+        raise ValueError("expected category=NAME:LOSS=LIMIT such as category=algebra:lost=0.08")
+    return (*_loss_and_limit(limited), whom)
 
 
 def _price(text: str) -> Weights:
@@ -95,6 +166,25 @@ _OPTIONS: dict[str, tuple[str, Any, Any, str]] = {
     ),
 }  # fmt: skip
 """By name: section of the help, type, default, and help."""
+_LIMITS = Parsed("limit|loss=limit,...", _limits)
+
+GUARANTEES = declare(
+    option("Certificate")(
+        "--loss",
+        type=click.Choice(list(LOSSES)),
+        multiple=True,
+        show_default=LOST.name,
+        help="What alpha limits: lost answers, replies that differ from full thinking's, or the "
+        "drop of accuracy; may be given several times.",
+    ),
+    option("Certificate")(
+        "--guarantee",
+        type=Parsed("category=name:loss=limit", _category),
+        multiple=True,
+        help="A further limit that is to hold within one category.",
+    ),
+)
+"""What is promised, for commands that certify."""
 
 ALPHA = click.option("--alpha", type=SHARE, default=DEFAULT_ALPHA, help="Risk to certify.")
 DELTA = click.option("--delta", type=SHARE, default=DEFAULT_DELTA, help="One minus the confidence.")
@@ -116,7 +206,8 @@ def setting_options(
     otherwise : str, optional
         Where values come from that are not given, for the help; None for defaults of their own.
     asked : sequence of str
-        Those without any default: the command asks for them.
+        Those without any default: the command asks for them.  Limits of several losses may be
+        given at once.
     """
     found = []
     for name in names:
@@ -125,7 +216,7 @@ def setting_options(
         found.append(
             option(section)(
                 f"--{name}",
-                type=kind,
+                type=_LIMITS if name in asked else kind,
                 default=default if otherwise is None else None,
                 show_default=shown,
                 help=text,

@@ -31,9 +31,9 @@ from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules.costs import PaperCosts, paper_costs
 from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.rules.features import feature_array
+from stopadvisor.rules.losses import lost_correct
 from stopadvisor.rules.scores import out_of_fold, paper_folds, scalar_scores
 from stopadvisor.stats.bootstrap import Interval, block_sums, interval, resample_counts
-from stopadvisor.stats.bounds import lost_correct
 
 __all__ = [
     "MatchedRisk",

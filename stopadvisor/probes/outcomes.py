@@ -48,6 +48,8 @@ class Outcomes:
     natural_code: IntArray | None = None  # (n_questions,)
     """The natural answer, numbered as in `ProbeTable.answer_codes`; -1 where it is empty or there
     is none.  An outcome, because a stopped request never shows it."""
+    visible_code: IntArray | None = None  # (n_questions, n_checkpoints)
+    """The visible answer after a stop, numbered alike; None where none was collected."""
 
     def __post_init__(self) -> None:
         for array in self._arrays().values():
@@ -95,6 +97,8 @@ class _Carrier(ProbeTable):
             wanted["visible_correct"] = (n, m)
         if found.natural_code is not None:
             wanted["natural_code"] = (n,)
+        if found.visible_code is not None:
+            wanted["visible_code"] = (n, m)
         for name, shape in wanted.items():
             if np.shape(getattr(found, name)) != shape:
                 got = np.shape(getattr(found, name))
@@ -128,7 +132,8 @@ class _Carrier(ProbeTable):
         found = super().with_on_stop(on_stop)
         if found.on_stop == self.on_stop:
             return found
-        return replace(found, _outcomes=replace(self._outcomes, visible_correct=None))
+        bare = replace(self._outcomes, visible_correct=None, visible_code=None)
+        return replace(found, _outcomes=bare)
 
 
 @dataclass(frozen=True)
@@ -166,6 +171,36 @@ class GradedTable(_Carrier):
         """
         visible = self._outcomes.visible_correct
         return self.correct if visible is None else visible
+
+    @property
+    def full_codes(self) -> IntArray:
+        """What full thinking answers, under the table's reference; shape (n_questions,).
+
+        Raises
+        ------
+        ProbeError
+            The natural answers were not numbered.
+        """
+        if self.reference == "last-checkpoint":
+            return self.answer_codes[:, -1]
+        if self._outcomes.natural_code is None:
+            raise ProbeError("these probes hold no natural answers to compare with")
+        return self._outcomes.natural_code
+
+    @property
+    def stop_codes(self) -> IntArray:
+        """The reply of a stop, the visible answer or the forced one; as `answer_codes`.
+
+        Raises
+        ------
+        ProbeError
+            Replies are visible answers, and they were not numbered.
+        """
+        if self.on_stop == "probe":
+            return self.answer_codes
+        if self._outcomes.visible_code is None:
+            raise ProbeError("these probes hold no visible answers to compare with")
+        return self._outcomes.visible_code
 
     @property
     def correct_online(self) -> BoolArray:

@@ -143,10 +143,14 @@ def graded_table(
     def vector(name: str, kind: Any) -> NDArray[Any]:
         return np.array([getattr(r, name) for r in records], dtype=kind)
 
-    codes, natural_code = answer_codes(
-        matrix("normalized", object), [_natural(r) for r in records], probed
-    )
-    visible_tokens = visible_correct = None
+    written: list[str | None] = [_in_normal_form(r.task, r.natural_answer) for r in records]
+    if on_stop == "answer":
+        written += [
+            _in_normal_form(r.task, c.visible_answer) for r in records for c in r.checkpoints
+        ]
+    codes, written_codes = answer_codes(matrix("normalized", object), written, probed)
+    natural_code = written_codes[: len(records)]
+    visible_tokens = visible_correct = visible_code = None
     trace = vector("trace_tokens", np.int64)
     natural_correct = vector("natural_correct", np.bool_)
     natural_tokens = vector("natural_answer_tokens", np.float64)
@@ -157,6 +161,9 @@ def graded_table(
         tokens = matrix("visible_tokens", np.float64)  # None becomes NaN
         visible_correct = np.where(over, natural_correct[:, None], right)
         visible_tokens = np.where(over, natural_tokens[:, None], tokens)
+        visible_code = np.full(probed.shape, -1, dtype=np.int64)
+        visible_code[probed] = written_codes[len(records) :]
+        visible_code = np.where(over, natural_code[:, None], visible_code)
     table = ProbeTable(
         ids=tuple(r.id for r in records),
         keys=tuple(r.key for r in records),
@@ -181,7 +188,7 @@ def graded_table(
         marker_positions=_marker_positions(records),
     )
     correct = matrix("correct", np.bool_)
-    outcomes = Outcomes(correct, natural_correct, visible_correct, natural_code)
+    outcomes = Outcomes(correct, natural_correct, visible_correct, natural_code, visible_code)
     return OpenQuestions.of(table, outcomes)
 
 
@@ -197,9 +204,7 @@ def _marker_positions(records: Sequence[ProbeRecord]) -> NDArray[np.int64] | Non
     return padded
 
 
-def _natural(record: ProbeRecord) -> str | None:
-    """The natural answer in its normal form, as forced answers have one; None without any."""
-    if record.natural_answer is None:
-        return None
-    answer = extract_natural(record.task, record.natural_answer)
-    return None if answer is None else normalize(record.task, answer)
+def _in_normal_form(task: str, written: str | None) -> str | None:
+    """A natural or visible answer in its normal form, as forced ones have one; None without any."""
+    answer = None if written is None else extract_natural(task, written)
+    return None if answer is None else normalize(task, answer)

@@ -14,6 +14,7 @@ from stopadvisor.arrays import FloatArray, IntArray
 from stopadvisor.probes.grouping import group_numbers
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.rules.costs import Serving, Weights, full_counts
+from stopadvisor.rules.losses import LOST, Loss
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bootstrap import Interval, ratio_interval
 
@@ -31,6 +32,8 @@ class Outcome:
 
     n: int
     losses: int
+    """Sum of what the questions count; of `drop` the fall in right answers, below 0 where there
+    are more."""
     correct: int
     full_correct: int
     think_saving_pct: float
@@ -46,7 +49,7 @@ class Outcome:
 
     @property
     def risk(self) -> float:
-        """Share of the questions that were lost."""
+        """What a question counts on average; for a loss of 0 or 1 the share of them."""
         return self.losses / self.n
 
     @property
@@ -62,6 +65,7 @@ def measure(
     costs: FloatArray,
     full_cost: FloatArray,
     *,
+    loss: Loss = LOST,
     rng: np.random.Generator | None = None,
 ) -> Outcome:
     """Risk, accuracy and saving of one rule.
@@ -101,7 +105,7 @@ def measure(
     uncut = ~view.truncated
     return Outcome(
         view.n_questions,
-        int(at(scorer.losses(view)).sum()),
+        int(at(scorer.losses(view, loss)).sum()),
         int(at(correct).sum()),
         int(full_correct.sum()),
         float(100 * (1 - at(thinking).sum() / last.sum())) if last.sum() else 0.0,
@@ -134,6 +138,7 @@ def measure_rule(
     serving: Serving,
     weights: Weights,
     cache_block: int,
+    loss: Loss = LOST,
     rng: np.random.Generator | None = None,
 ) -> Outcome:
     """Measure a rule at one threshold (linear scale); see `measure` and `costs.stopped_counts`."""
@@ -144,6 +149,7 @@ def measure_rule(
         scorer.curve(view, np.array([threshold])).stops(0),
         scorer.counts(view, serving, cache_block=cache_block).weighed(weights),
         full_counts(table).weighed(weights),
+        loss=loss,
         rng=rng,
     )
 
@@ -166,7 +172,12 @@ class BlindStopping:
 
 
 def blind_stopping(
-    scorer: Scorer, view: GradedTable, stops: IntArray, *, rng: np.random.Generator
+    scorer: Scorer,
+    view: GradedTable,
+    stops: IntArray,
+    *,
+    loss: Loss = LOST,
+    rng: np.random.Generator,
 ) -> BlindStopping:
     """Compare a rule with giving up blindly, by a permutation test.
 
@@ -182,7 +193,7 @@ def blind_stopping(
     rng : numpy.random.Generator
         For the permutations.
     """
-    lost = scorer.losses(view)  # (n_questions, n_probes + 1)
+    lost = scorer.losses(view, loss)  # (n_questions, n_probes + 1)
     rows = np.arange(view.n_questions)
     found = int(lost[rows, stops].sum())
     shuffled = [int(lost[rows, rng.permutation(stops)].sum()) for _ in range(_SHUFFLES)]

@@ -11,16 +11,17 @@ from typing import TypeVar
 
 import numpy as np
 
-from stopadvisor.arrays import BoolArray, FloatArray
+from stopadvisor.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.boosting import BoostedModel
 from stopadvisor.rules.costs import Asking, Serving, TokenCounts, stopped_counts
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.features import feature_array
+from stopadvisor.rules.losses import LOST, Loss
 from stopadvisor.rules.schedules import Schedule
 from stopadvisor.rules.scores import LinearModel, scalar_scores
-from stopadvisor.stats.bounds import StopCurve, lost_correct
+from stopadvisor.stats.bounds import StopCurve
 
 __all__ = ["Scorer"]
 
@@ -84,9 +85,9 @@ class Scorer:
         """Where each question stops, at each threshold."""
         return StopCurve.build(self.scores(view), view.live, thresholds)
 
-    def losses(self, view: GradedTable) -> BoolArray:
-        """Lost-correct by place of stopping, shape (n_questions, n_probes + 1)."""
-        return lost_correct(view.correct_online, view.full_correct)
+    def losses(self, view: GradedTable, loss: Loss = LOST) -> IntArray:
+        """What each question counts by place of stopping, shape (n_questions, n_probes + 1)."""
+        return loss.of(view)
 
     def counts(self, view: ProbeTable, serving: Serving, *, cache_block: int) -> TokenCounts:
         """Tokens by place of stopping; see `costs.stopped_counts`."""

@@ -45,6 +45,8 @@ _FINGERPRINT = (
     *("prompt_tokens", "natural_correct", "natural_tokens", "truncated", "suffix_tokens"),
     *("entropy_source", "reference", "visible_correct", "visible_tokens", "marker_positions"),
 )
+_ANSWERS = ("natural_code", "visible_code")
+"""Of which answers is what; only where a loss compares them, as no look at grades did."""
 _LABELS = ("keys", "samples", "positions", "correct", "natural_correct", "visible_correct")
 _WHERE_COLLECTED = ("visible_correct", "visible_tokens", "marker_positions")
 """Ledgers name data that were collected without these fields."""
@@ -82,9 +84,16 @@ class Source:
         found = self.table.take(self.parts == PARTS.index(name))
         return found.unseal().as_fit() if name == "fit" else found
 
-    def fingerprint(self) -> str:
-        """Hash of all that is recorded of fit and calibration questions; shows no outcome."""
-        return self._hash_of(_FINGERPRINT)
+    def fingerprint(self, *, answers: bool = False) -> str:
+        """Hash of all that is recorded of fit and calibration questions; shows no outcome.
+
+        Parameters
+        ----------
+        answers : bool
+            With what full thinking and visible replies answer, where a loss compares them.  Grades
+            alone never did, so that a hash of before stands for the same data.
+        """
+        return self._hash_of((*_FINGERPRINT, *_ANSWERS) if answers else _FINGERPRINT)
 
     def labels_fingerprint(self) -> str:
         """Hash of which answers of fit and calibration questions are right; shows no outcome."""
@@ -96,7 +105,7 @@ class Source:
         for name in names:
             where = table.outcomes if name in Outcomes.__dataclass_fields__ else table
             value = getattr(where, name)
-            if value is None and name in _WHERE_COLLECTED:
+            if value is None and name in (*_WHERE_COLLECTED, *_ANSWERS):
                 continue
             if name == "positions" and table.is_grid:
                 name, value = "budgets", table.budgets

@@ -28,7 +28,6 @@ __all__ = [
     "Tested",
     "certify",
     "labels_needed",
-    "lost_correct",
     "max_losses",
     "p_values",
     "power",
@@ -48,29 +47,6 @@ _MOST_LABELS = 1_000_000
 
 
 # --- Losses along a sequence of thresholds --------------------------------------------------------
-
-
-def lost_correct(correct: BoolArray, full_correct: BoolArray) -> BoolArray:
-    """Full thinking right, stopped answer wrong.
-
-    Parameters
-    ----------
-    correct : ndarray of bool, shape (n_questions, n_checkpoints)
-        Correctness of the answer given when stopped at each checkpoint.
-    full_correct : ndarray of bool, shape (n_questions,)
-
-    Returns
-    -------
-    ndarray of bool, shape (n_questions, n_checkpoints + 1)
-        The last column is never stopping: the reference's own answer, loss 0.
-
-    References
-    ----------
-    Paper, Section "Lost-Correct Risk Calibration".
-    """
-    loss = np.zeros((correct.shape[0], correct.shape[1] + 1), dtype=bool)
-    loss[:, :-1] = full_correct[:, None] & ~correct
-    return loss
 
 
 @dataclass(frozen=True)

@@ -43,10 +43,11 @@ from stopadvisor.probes.plan import ProbePlan, Prompt, RawTrace
 from stopadvisor.probes.records import graded_table
 from stopadvisor.rules.costs import PAPER_WEIGHTS, Asking, Serving, full_counts, stopped_counts
 from stopadvisor.rules.features import feature_array
+from stopadvisor.rules.losses import lost_correct
 from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule, grid_positions
 from stopadvisor.rules.scores import fit_logistic, scalar_scores
 from stopadvisor.stats.bootstrap import interval, resample_counts
-from stopadvisor.stats.bounds import StopCurve, lost_correct, max_losses
+from stopadvisor.stats.bounds import StopCurve, max_losses
 from stopadvisor.workload.questions import Question, read_workload
 
 if TYPE_CHECKING:

@@ -78,6 +78,26 @@ def test_visible_answers_stand_beside_the_forced_ones_while_the_trace_goes_on(
         assert row == plain  # everything else is as it is without them
 
 
+def test_visible_answers_are_numbered_as_forced_and_natural_ones(runs: dict[str, Path]) -> None:
+    records = RunDirectory.load(runs["answer"]).records()
+    table = graded_table(records, "natural", "answer")
+    codes, natural = table.stop_codes, table.full_codes
+    forms = [extract_natural(r.task, r.natural_answer or "") for r in records]
+    compared = 0
+    for i, record in enumerate(records):
+        for j, c in enumerate(record.checkpoints):
+            if c.ended:
+                assert codes[i, j] == natural[i]
+                continue
+            read = extract_natural(record.task, c.visible_answer or "")
+            form = "" if read is None else normalize(record.task, read)
+            full = normalize(record.task, forms[i] or "")
+            assert (codes[i, j] == natural[i]) == (form == full)
+            assert not form or (codes[i, j] == table.answer_codes[i, j]) == (form == c.normalized)
+            compared += bool(form)
+    assert compared > 500
+
+
 def test_a_run_without_them_is_what_it_was(runs: dict[str, Path]) -> None:
     plain, other = (RunDirectory.load(runs[name]) for name in ("probe", "answer"))
     assert "on_stop" not in plain.manifest["plan"]

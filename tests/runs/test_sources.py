@@ -110,6 +110,16 @@ def test_the_fingerprint_tells_labels_apart_but_not_those_of_test(tmp_path: Path
     assert again.fingerprint() == found.fingerprint()
 
 
+def test_answers_are_in_the_fingerprint_where_a_loss_compares_them(tmp_path: Path) -> None:
+    found = open_source(archive(tmp_path / "data"), root=tmp_path / "runs")
+    table = found.table.unseal()
+    codes = np.arange(table.n_questions)
+    other = replace(found, table=regraded(table, natural_code=codes).sealed())
+    assert other.fingerprint() == found.fingerprint()  # grades alone decide, as ever
+    assert other.fingerprint(answers=True) != found.fingerprint(answers=True)
+    assert found.fingerprint(answers=True) == found.fingerprint()  # archives hold none
+
+
 def test_the_labels_have_a_hash_of_their_own(tmp_path: Path) -> None:
     found = open_source(archive(tmp_path / "data"), root=tmp_path / "runs")
     table = found.table.unseal()

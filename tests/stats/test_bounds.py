@@ -21,25 +21,11 @@ from stopadvisor.stats.bounds import (
     StopCurve,
     certify,
     labels_needed,
-    lost_correct,
     max_losses,
     p_values,
     power,
     upper_limit,
 )
-
-# --- Losses ---------------------------------------------------------------------------------------
-
-
-def test_lost_correct_needs_full_thinking_right_and_the_stop_wrong() -> None:
-    correct = np.array([[True, False], [False, False], [False, True]])
-    full = np.array([True, True, False])
-    assert lost_correct(correct, full).tolist() == [
-        [False, True, False],
-        [True, True, False],
-        [False, False, False],  # full thinking is wrong: nothing can be lost
-    ]
-
 
 # --- The stop curve -------------------------------------------------------------------------------
 

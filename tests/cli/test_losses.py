@@ -1,0 +1,73 @@
+"""`calibrate --loss`: other promises than that on lost answers, and several of one rule."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stopadvisor.policy.frozen import load_policy
+from stopadvisor.runs.ledger import read_ledger
+from stopadvisor.runs.sources import open_source
+from tests.material import Call
+
+RUN = Path("runs/sums")
+FAST = ("--families", "entropy,confidence", "--despite-advice", "--allow-large-alpha")
+
+
+def calibrated(call: Call, *words: str, code: int = 0) -> dict[str, Any]:
+    found, out, err = call("calibrate", RUN, *FAST, *words, "--json")
+    assert found == code, out + err
+    document: dict[str, Any] = json.loads(out)
+    return document
+
+
+def refused(call: Call, *words: str) -> str:
+    """The one line of a refusal, after which no look stands in the ledger."""
+    code, out, err = call("calibrate", RUN, *FAST, *words)
+    assert (code, out) == (2, "")
+    lines = [line for line in err.splitlines() if line.startswith(("stopadvisor: ", "Error: "))]
+    assert len(lines) == 1, err
+    assert not read_ledger(open_source(RUN).folder)
+    return lines[0]
+
+
+def test_a_policy_may_promise_that_few_replies_differ(call: Call) -> None:
+    lost = calibrated(call, "--alpha", "0.3", "--out", "lost.json", "--looks", "2")
+    found = calibrated(
+        call, "--alpha", "0.3", "--loss", "differs", "--out", "differs.json", "--looks", "2"
+    )
+    certificate = found["certificate"]
+    assert "loss" not in lost["certificate"]  # files without the key mean lost
+    assert certificate["loss"] == "differs"
+    assert "at most 30 % of replies differ from what full" in certificate["claim"]
+    assert load_policy("differs.json").content["certificate"] == certificate
+    first, second = read_ledger(open_source(RUN).folder)
+    assert (first.request.get("loss"), second.request["loss"]) == (None, "differs")
+    assert first.request["data"] != second.request["data"]  # the answers are in this one
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--loss", "regret"], "'regret' is not one of"),
+        (["--alpha", "0.1", "--loss", "lost", "--loss", "drop"], "--alpha lost=0.05,drop=0.05"),
+        (["--alpha", "lost=0.1", "--loss", "drop"], "name the same losses in both"),
+        (["--alpha", "lost=0.1,lost=0.2"], "expected one limit for lost"),
+        (["--alpha", "lost=much"], "expected a number such as 0.05"),
+        (["--alpha", "regret=0.1"], "expected LOSS=LIMIT with one of lost, differs, drop"),
+        (["--alpha", "0.1", "--guarantee", "algebra:lost=0.1"], "category=NAME:LOSS=LIMIT"),
+        (
+            ["--alpha", "0.1", "--loss", "differs", "--conditional"],
+            "--conditional counts lost questions among those that full thinking gets right, and "
+            "takes no other loss, got differs=0.1",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_promises_that_make_no_sense_are_one_line_and_no_look(
+    call: Call, words: list[str], said: str
+) -> None:
+    assert said in refused(call, *words)
