@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx2
 
-__all__ = ["Body", "BodyLimits", "UnacceptableBody"]
+__all__ = ["Body", "BodyLimits", "StreamTimeouts", "UnacceptableBody"]
 
 _BASE = 2**22
 """Bytes that any answer may have."""
@@ -37,6 +37,8 @@ class BodyLimits:
 
     total: int = _BASE
     line: int = _BASE
+    streams: bool = False
+    """It comes piece by piece."""
 
     @classmethod
     def of(cls, request: Mapping[str, Any]) -> BodyLimits:
@@ -45,7 +47,17 @@ class BodyLimits:
         prompt = request.get("prompt") or ()
         line = _BASE + _PER_PROMPT_TOKEN * len(prompt)
         each = _PER_TOKEN + _PER_LOGPROB * int(request.get("logprobs") or 0)
-        return cls(line + tokens * each, line)
+        return cls(line + tokens * each, line, bool(request.get("stream")))
+
+
+@dataclass(frozen=True)
+class StreamTimeouts:
+    """Seconds that a stream may be silent."""
+
+    first: float
+    """Before its first piece."""
+    between: float
+    """Between two pieces."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +68,8 @@ class Body:
     limits: BodyLimits
     deadline: float
     """By the event loop's clock."""
+    timeouts: StreamTimeouts | None = None
+    """None: nothing but the deadline."""
 
     async def chunks(self) -> AsyncGenerator[bytes]:
         """Yield it piece by piece.
@@ -65,7 +79,7 @@ class Body:
         UnacceptableBody
             It is compressed, which was not asked for, or larger than the limit.
         TimeoutError
-            It is not over at the deadline.
+            It is not over at the deadline, or silent for too long.
         """
         encoding = self.response.headers.get("Content-Encoding", "identity").lower()
         if encoding != "identity":
@@ -73,10 +87,15 @@ class Body:
                 f"sends an answer with Content-Encoding {encoding!r:.30}, which was not asked for"
             )
         size = 0
+        now = asyncio.get_running_loop().time
         async with aclosing(self.response.aiter_raw()) as chunks:
             while True:
+                until = self.deadline
+                if self.timeouts is not None:
+                    silent = self.timeouts.between if size else self.timeouts.first
+                    until = min(until, now() + silent)
                 # Around each read alone: a time limit must not span a `yield`.
-                async with asyncio.timeout_at(self.deadline):
+                async with asyncio.timeout_at(until):
                     chunk = await anext(chunks, None)
                 if chunk is None:
                     return

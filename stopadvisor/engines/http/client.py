@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar
 import httpx2
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
-from stopadvisor.engines.http.body import Body, BodyLimits, UnacceptableBody
+from stopadvisor.engines.http.body import Body, BodyLimits, StreamTimeouts, UnacceptableBody
 from stopadvisor.engines.http.completion import (
     Completion,
     EventReader,
@@ -48,6 +48,7 @@ __all__ = [
     "Completion",
     "Key",
     "Refused",
+    "StreamTimeouts",
     "Traffic",
     "Unreachable",
 ]
@@ -113,7 +114,8 @@ class Client:
     through the proxies that the environment names.  One answer may take `request_timeout`
     seconds, from the request to its last byte, and no more bytes than its tokens can take.  A
     request that fails is sent again for `retry_timeout` seconds before `Unreachable` is raised: a
-    server that dies and comes back within that time costs time, and nothing else.  `on_wait` is
+    server that dies and comes back within that time costs time, and nothing else.  Of a stream the
+    first and each further piece may be given limits of their own (`stream_timeouts`).  `on_wait` is
     told once, in one line, that a server is waited for while it is opened.
 
     Examples
@@ -132,20 +134,23 @@ class Client:
         key: Key | None = None,
         request_timeout: float = REQUEST_TIMEOUT,
         retry_timeout: float = RETRY_TIMEOUT,
+        connect_timeout: float = CONNECT_TIMEOUT,
+        stream_timeouts: StreamTimeouts | None = None,
         on_wait: Callable[[str], None] | None = None,
     ) -> None:
         self.model = model
+        self.key = key
         self._on_wait = on_wait
         self.request_timeout = request_timeout
         self.retry_timeout = retry_timeout
         self.traffic = Traffic()
-        self._key = key
+        self._stream_timeouts = stream_timeouts
         self._servers = Servers(base_urls)
         self._http = httpx2.AsyncClient(
             auth=key,
             # Compressed, a few bytes may stand for gigabytes.
             headers={"Accept-Encoding": "identity"},
-            timeout=httpx2.Timeout(request_timeout, connect=CONNECT_TIMEOUT, pool=None),
+            timeout=httpx2.Timeout(request_timeout, connect=connect_timeout, pool=None),
             limits=httpx2.Limits(
                 max_connections=None, max_keepalive_connections=None, keepalive_expiry=KEEP_ALIVE
             ),
@@ -358,15 +363,18 @@ class Client:
         request = self._http.build_request(method, url, content=content, headers=headers)
         server.in_flight += 1
         began = time.monotonic()
-        deadline = asyncio.get_running_loop().time() + self.request_timeout
+        now = asyncio.get_running_loop().time()
+        deadline = now + self.request_timeout
+        timeouts = self._stream_timeouts if limits.streams else None
+        begins_by = deadline if timeouts is None else min(deadline, now + timeouts.first)
         status = 0
         try:
             # The library's own time-outs are each for one read: bytes that drip pass them.
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(begins_by):
                 response = await self._http.send(request, stream=True)
             try:
                 status = response.status_code
-                answer = Body(response, limits, deadline)
+                answer = Body(response, limits, deadline, timeouts)
                 if not response.is_success:
                     self._raise_for(server, response, await answer.begin(_ERROR_BYTES))
                 result = await receive(answer, began)
@@ -407,7 +415,7 @@ class Client:
 
     def _refused(self, server: Server, status: int, said: str) -> Refused:
         if status in (401, 403):
-            key = f"the key in {self._key.name}" if self._key else "a request without a key"
+            key = f"the key in {self.key.name}" if self.key else "a request without a key"
             return Refused(f"{server.url} does not accept {key} ({status} {said})", status)
         return Refused(f"{server.url} refuses the request: {status} {said}", status)
 
@@ -427,7 +435,7 @@ class Client:
     def _read(self, text: bytes) -> Any:
         """Return the value of JSON text, without the key; errors are those of `read_json`."""
         data = read_json(text)
-        return self._key.hide_in_data(data) if self._key else data
+        return self.key.hide_in_data(data) if self.key else data
 
     def _whole(self, parse: Callable[[Any, float], _Result]) -> _Receive[_Result]:
         """Make a receiver of what reads a whole JSON object, and the seconds that it took."""
@@ -445,7 +453,7 @@ class Client:
     def _one_line(self, text: str) -> str:
         """Shorten a text that may hold what a server sent, without the key."""
         # Hidden before it is cut: of half a key nothing would be recognised.
-        text = self._key.hide(text) if self._key else text
+        text = self.key.hide(text) if self.key else text
         return " ".join(text.split())[:_SHOWN]
 
 

@@ -12,6 +12,9 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import anyio
 
 from stopadvisor.answers.normal_form import announces_answer, extract_forced, extract_natural
 from stopadvisor.engines.answer_end import ForcedAnswer
@@ -21,14 +24,14 @@ from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
 from stopadvisor.engines.openai.thinking import ResumedThinking, Thinking, streaming
 from stopadvisor.engines.openai.trace import Trace
 from stopadvisor.engines.sampling import entropy_top_k
-from stopadvisor.errors import ModelError
+from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, Request, ThinkingMode
-from stopadvisor.policy.session import AskProbe, Rule, Session, Stop, Think
+from stopadvisor.policy.session import AskProbe, Ended, Rule, Session, Show, Stop, Think
 from stopadvisor.probes.markers import count_markers
 from stopadvisor.probes.plan import ProbePlan
 
-__all__ = ["PolicyService", "choose_thinking_mode", "entropy_at"]
+__all__ = ["Observer", "PolicyService", "choose_thinking_mode", "entropy_at"]
 
 
 async def choose_thinking_mode(
@@ -79,6 +82,29 @@ _ATTEMPTS = 4
 """Attempts at a request whose stream breaks off and cannot be continued."""
 
 
+class Observer(Protocol):
+    """Is told of one request while it is answered, within the event loop; returns at once."""
+
+    def reasoning(self, ids: Sequence[int]) -> None:
+        """Thinking tokens may be shown."""
+        ...
+
+    def content(self, ids: Sequence[int]) -> None:
+        """Tokens of the model's own answer may be shown, without the one that ends it.
+
+        A stopped request's answer is in its reply alone.
+        """
+        ...
+
+    def probed(self, seconds: float, failed: EngineError | None) -> None:
+        """A forced answer came, or did not."""
+        ...
+
+    def stops(self, stop: Stop) -> None:
+        """The policy stops the trace, or would."""
+        ...
+
+
 @dataclass
 class PolicyService:
     """A policy at a served model, or no policy; what all its requests share."""
@@ -90,38 +116,51 @@ class PolicyService:
     mode: ThinkingMode
     remarks: list[str]
     """What the user should know; grows."""
+    shadow: bool = False
+    """Judge and never stop: what the policy would have done is told to the observer alone."""
+    probe_timeout: float | None = None
+    """Seconds for a forced answer.  One that fails, or takes longer, then lets the thinking go on
+    to its end, where it would else be the request's error."""
 
     def __post_init__(self) -> None:
         self.model.endpoint.check_on_stop(self.on_stop)
         self.model.check_cap(self.plan)
 
-    async def answer(self, request: Request) -> Reply:
-        """Answer one request."""
+    async def answer(
+        self, request: Request, *, replica: int | None = None, observer: Observer | None = None
+    ) -> Reply:
+        """Answer one request, by default at the server whose turn it is.
+
+        For an `observer` all thinking is streamed.  What it was shown is never taken back: a chat's
+        stream that breaks off then is an error, as it cannot be asked for anew.
+        """
         prompt_ids = self.model.open(request.prompt.messages)
         if self.model.thinking_room(prompt_ids, self.plan) < self.plan.max_think:
             self._remark(
                 "some prompts leave less of the server's context than the policy's cap of "
                 f"{self.plan.max_think} thinking tokens: the certificate does not cover them"
             )
-        replica = self.model.client.assign_replica()
+        if replica is None:
+            replica = self.model.client.assign_replica()
         trace = self.model.begin(prompt_ids, request.prompt, self.plan, replica=replica)
-        row = _RequestRow(self, request, trace, self.session(request))
+        row = _RequestRow(self, request, trace, self.session(request, observer), observer)
         for left in reversed(range(_ATTEMPTS)):
             try:
                 return await self._once(row)
             except OtherTraceError:
-                if not left:
+                if not left or row.has_shown:
                     raise
                 row = row.restarted()
         raise AssertionError("the last attempt returns or raises")
 
-    def session(self, request: Request) -> Session:
+    def session(self, request: Request, observer: Observer | None = None) -> Session:
         """Begin a trace of a request."""
         return Session(
             self.rule,
             closer_tokens=len(self.model.chat.closer.ids),
             on_stop=self.on_stop,
             task=request.task,
+            streams=observer is not None and not self.shadow,
             at_once=_AT_ONCE if self.mode == "resume" else 1,
         )
 
@@ -130,17 +169,18 @@ class PolicyService:
             self.remarks.append(text)
 
     async def _once(self, row: _RequestRow) -> Reply:
-        async with self._thinking(row.trace) as thinking:
+        async with self._thinking(row) as thinking:
             stopped = await row.think(thinking)
         if stopped is None:
             return row.ended()
         return await row.stopped(*stopped)
 
-    def _thinking(self, trace: Trace) -> AbstractAsyncContextManager[Thinking]:
+    def _thinking(self, row: _RequestRow) -> AbstractAsyncContextManager[Thinking]:
+        grown = None if row.observer is None else row.grown
         # Without a rule nothing runs beside the thinking.
         if self.mode == "overlap" and self.rule is not None and self.rule.trigger.probes:
-            return streaming(self.model, trace)
-        return nullcontext(ResumedThinking(self.model, trace))
+            return streaming(self.model, row.trace, grown)
+        return nullcontext(ResumedThinking(self.model, row.trace, grown))
 
 
 @dataclass
@@ -151,18 +191,29 @@ class _RequestRow:
     request: Request
     trace: Trace
     session: Session
+    observer: Observer | None = None
+    shown: Session | None = None
+    """Where nothing is ever stopped, the one that says what may be shown."""
+    has_shown: bool = False
+    content_shown: int = 0
+    """Tokens of the model's own answer that the observer was given."""
     started: float = field(default_factory=time.perf_counter)
     n_probes: int = 0
     probe_tokens: int = 0
     discarded_tokens: int = 0
     """Thinking of attempts that were given up; their probes and seconds count with the others."""
 
+    def __post_init__(self) -> None:
+        if self.service.shadow and self.observer is not None:
+            closer_tokens = len(self.service.model.chat.closer.ids)
+            self.shown = Session(None, closer_tokens=closer_tokens, streams=True)
+
     def restarted(self) -> _RequestRow:
         """Return the request for another attempt, with the counts of the earlier ones."""
         old = self.trace
         begin = self.service.model.begin
         trace = begin(old.prompt_ids, old.prompt, old.plan, replica=old.replica)
-        session = self.service.session(self.request)
+        session = self.service.session(self.request, self.observer)
         return replace(
             self,
             trace=trace,
@@ -178,31 +229,72 @@ class _RequestRow:
         checkpoints before its end are probed all the same: calibration saw their answers, and a
         stop there counts.
         """
+        forced: ForcedAnswer | None = None
         while True:
             event = self.session.next_event()
             if isinstance(event, AskProbe):
                 forced = await self._judge(event.position)
-                stop = self.session.next_event()
-                if isinstance(stop, Stop):
-                    return stop, forced
-            elif isinstance(event, Stop):
-                return event, None
             elif isinstance(event, Think):
                 await thinking.reach(event.until)
-                self._tell()
-            else:
+                self._tell(self.session)
+            elif isinstance(event, Show):
+                self._show(event)
+            elif isinstance(event, Stop) and self.observer is not None:
+                self.observer.stops(event)
+            if isinstance(event, Ended) or (isinstance(event, Stop) and self.service.shadow):
+                self.grown()
                 await thinking.reach(None)  # the visible answer, too
+                self.grown()
                 return None
+            if isinstance(event, Stop):
+                return event, forced
 
-    def _tell(self) -> None:
-        """Tell the session what was drawn since it was told last."""
-        self.session.receive(self.trace.ids[self.session.drawn :])
-        if self.session.thinking is None and self.trace.end.thinking >= 0:
-            self.session.end(self.trace.end.thinking, cut=self.trace.end.cut)
+    def grown(self) -> None:
+        """Show what may be shown by now; called whenever tokens come, also while a probe runs."""
+        if self.observer is None:
+            return
+        session = self.shown or self.session
+        self._tell(session)
+        while isinstance(event := session.next_event(), Show):
+            self._show(event)
+        if isinstance(event, Ended) and self.trace.end.closed:
+            stops = self.trace.end.stop_ids
+            new = [i for i in self.trace.visible[self.content_shown :] if i not in stops]
+            self.content_shown += len(new)
+            if new:
+                self.has_shown = True
+                self.observer.content(new)
 
-    async def _judge(self, position: int) -> ForcedAnswer:
-        """Force the answer that the session asks for, and hand it over."""
-        forced = await self.service.model.force(self.trace, position)
+    def _show(self, event: Show) -> None:
+        assert self.observer is not None  # or the session would not speak of it
+        self.has_shown = True
+        self.observer.reasoning(self.trace.ids[event.start : event.stop])
+
+    def _tell(self, session: Session) -> None:
+        """Tell a session what was drawn since it was told last."""
+        session.receive(self.trace.ids[session.drawn :])
+        if session.thinking is None and self.trace.end.thinking >= 0:
+            session.end(self.trace.end.thinking, cut=self.trace.end.cut)
+
+    async def _judge(self, position: int) -> ForcedAnswer | None:
+        """Force the answer that the session asks for, and hand it over; None where it failed."""
+        began = time.perf_counter()
+        limit = self.service.probe_timeout
+        forced: ForcedAnswer | None = None
+        failed: EngineError | None = EngineError(f"no forced answer within {limit} s")
+        try:
+            with anyio.move_on_after(limit):
+                forced = await self.service.model.force(self.trace, position)
+                failed = None
+        except EngineError as error:
+            if limit is None:
+                raise
+            failed = error
+        if self.observer is not None:
+            self.observer.probed(time.perf_counter() - began, failed)
+        if forced is None:
+            self.session.give_up_probing()
+            return None
         self.n_probes += 1
         self.probe_tokens += len(forced.ids)
         chat = self.service.model.chat

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stopadvisor.engines.openai.engine import OpenAiEngine
     from stopadvisor.engines.openai.model import ServedModel
 
-__all__ = ["DEFAULT_KEY", "identity_of", "load_engine", "open_model"]
+__all__ = ["DEFAULT_KEY", "identity_of", "load_engine", "open_client", "open_model"]
 
 DEFAULT_KEY = "OPENAI_API_KEY"
 """Environment variable that may hold the key."""
@@ -102,16 +102,7 @@ async def open_model(
         The server is down, busy or silent for longer than `patience`.
     """
     require_packages("openai", *_PACKAGES)
-    # Transformers says on import that torch is missing; nothing here needs it.
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    from anyio import CancelScope
-    from anyio.to_thread import run_sync
-
-    from stopadvisor.engines.answer_end import AnswerStops
-    from stopadvisor.engines.chat import Chat
     from stopadvisor.engines.http.client import Client, Key
-    from stopadvisor.engines.openai.endpoint import find_endpoint, open_backend
-    from stopadvisor.engines.openai.model import ServedModel
 
     key = Key.of_environment(api_key_env or DEFAULT_KEY, required=api_key_env is not None)
     client = Client(
@@ -122,6 +113,35 @@ async def open_model(
         retry_timeout=patience,
         on_wait=on_wait,
     )
+    return await open_client(
+        client,
+        tokenizer=tokenizer,
+        think_open=think_open,
+        think_close=think_close,
+        chat_template_kwargs=chat_template_kwargs,
+    )
+
+
+async def open_client(
+    client: Client,
+    *,
+    tokenizer: str | None = None,
+    think_open: str | None = None,
+    think_close: str | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+) -> ServedModel:
+    """Open the model of a client, as `open_model` does; the client is closed with it."""
+    # Transformers says on import that torch is missing; nothing here needs it.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    from anyio import CancelScope
+    from anyio.to_thread import run_sync
+
+    from stopadvisor.engines.answer_end import AnswerStops
+    from stopadvisor.engines.chat import Chat
+    from stopadvisor.engines.openai.endpoint import find_endpoint, open_backend
+    from stopadvisor.engines.openai.model import ServedModel
+
+    model, key = client.model, client.key
     try:
         endpoint = await find_endpoint(client)
         # May download: what is waited for can be interrupted, what holds the loop up cannot.

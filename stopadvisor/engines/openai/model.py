@@ -139,8 +139,10 @@ class ServedModel:
             if not self.endpoint.resumes:
                 trace.end.give_up(trace.ids)
 
-    async def stream(self, trace: Trace, grown: Callable[[], None]) -> None:
-        """Draw as `extend` does, to the trace's end; `grown` is called when there are more tokens.
+    async def stream(
+        self, trace: Trace, grown: Callable[[], None], *, until: int | None = None
+    ) -> None:
+        """Draw as `extend` does; `grown` is called when there are more tokens.
 
         Notes
         -----
@@ -155,7 +157,8 @@ class ServedModel:
             return not trace.end.over
 
         stalled = 0
-        while True:
+        most = trace.end.most if until is None else min(until, trace.end.most)
+        while not trace.end.over and len(trace.ids) < most:
             at = len(trace.ids)
             resumed = at if self.endpoint.resumes else 0  # a chat is asked for all of it again
             answer = await self.backend.stream(
@@ -163,7 +166,7 @@ class ServedModel:
                 take,
                 replica=trace.replica,
                 stop_token_ids=self.stop_ids,
-                max_tokens=trace.end.most - resumed,
+                max_tokens=most - resumed,
                 **sampling_params(self.sampling(trace.plan), trace.plan, trace.prompt, resumed),
             )
             self._record("trace", trace, answer, len(trace.prompt_ids) + at, at)
@@ -172,8 +175,6 @@ class ServedModel:
                     take(self._new_ids(answer)[len(answer.token_ids or ()) :])
                 if not self.endpoint.resumes:
                     trace.end.give_up(trace.ids)
-            if trace.end.over:
-                return
             stalled = stalled + 1 if len(trace.ids) == at else 0
             if stalled > _STALLED:
                 raise EngineError(f"the server's stream breaks off {stalled} times at {at} tokens")

@@ -12,6 +12,7 @@ from typing import Any
 
 from stopadvisor.engines.openai.early_exit import PolicyService, choose_thinking_mode, entropy_at
 from stopadvisor.engines.openai.load import identity_of, open_model
+from stopadvisor.engines.openai.model import ServedModel
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import (
     OnStop,
@@ -21,9 +22,10 @@ from stopadvisor.policy.requests import (
     make_requests,
     policy_plan,
 )
+from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.workload.questions import Question
 
-__all__ = ["PolicyServer", "connect"]
+__all__ = ["PolicyServer", "bind", "connect"]
 
 
 @asynccontextmanager
@@ -92,12 +94,37 @@ async def connect(
         **options,
     )
     try:
-        remarks = policy.check_source(identity_of(served), entropy_at(served, policy))
-        mode = await choose_thinking_mode(served, policy, serving, remarks)
-        how: OnStop = on_stop or policy.on_stop
-        yield PolicyServer(PolicyService(served, plan, policy, how, mode, remarks), policy)
+        service = await bind(policy, served, plan, on_stop=on_stop, serving=serving)
+        yield PolicyServer(service, policy)
     finally:
         await served.aclose()
+
+
+async def bind(
+    policy: Policy,
+    served: ServedModel,
+    plan: ProbePlan,
+    *,
+    on_stop: OnStop | None = None,
+    serving: ThinkingMode | None = None,
+) -> PolicyService:
+    """Hold a policy against an opened model, and return what answers with the two.
+
+    Parameters
+    ----------
+    plan
+        Of `policy.requests.policy_plan`.
+    on_stop, serving
+        As in `connect`.
+
+    Raises
+    ------
+    PolicyError, ModelError
+        As in `connect`.
+    """
+    remarks = policy.check_source(identity_of(served), entropy_at(served, policy))
+    mode = await choose_thinking_mode(served, policy, serving, remarks)
+    return PolicyService(served, plan, policy, on_stop or policy.on_stop, mode, remarks)
 
 
 _CONVERSATION = (

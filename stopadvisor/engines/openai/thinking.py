@@ -6,7 +6,7 @@ nothing of policies, probes or replies.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -25,10 +25,15 @@ class ResumedThinking:
 
     model: ServedModel
     trace: Trace
+    grown: Callable[[], None] | None = None
+    """Called when there are more tokens; the parts are streamed for it."""
 
     async def reach(self, tokens: int | None) -> None:
         """Return when so many tokens are drawn, or when no more will be; None for the end."""
-        await self.model.extend(self.trace, until=tokens)
+        if self.grown is None:
+            await self.model.extend(self.trace, until=tokens)
+        else:
+            await self.model.stream(self.trace, self.grown, until=tokens)
 
 
 @dataclass
@@ -37,6 +42,8 @@ class StreamedThinking:
 
     model: ServedModel
     trace: Trace
+    grown: Callable[[], None] | None = None
+    """Called when there are more tokens."""
     _wanted: int | None = None
     """Tokens that are waited for; None for all of them."""
     _reached: anyio.Event = field(default_factory=anyio.Event)
@@ -50,8 +57,13 @@ class StreamedThinking:
 
     async def draw(self) -> None:
         """Let the tokens come."""
-        await self.model.stream(self.trace, self._tell)
+        await self.model.stream(self.trace, self._more)
         self._over = True
+        self._tell()
+
+    def _more(self) -> None:
+        if self.grown is not None:
+            self.grown()
         self._tell()
 
     def _tell(self) -> None:
@@ -65,9 +77,11 @@ Thinking = ResumedThinking | StreamedThinking
 
 
 @asynccontextmanager
-async def streaming(model: ServedModel, trace: Trace) -> AsyncIterator[StreamedThinking]:
+async def streaming(
+    model: ServedModel, trace: Trace, grown: Callable[[], None] | None = None
+) -> AsyncIterator[StreamedThinking]:
     """Begin a stream; what is still to come when this is left is given up."""
-    stream = StreamedThinking(model, trace)
+    stream = StreamedThinking(model, trace, grown)
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(stream.draw)

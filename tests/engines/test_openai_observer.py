@@ -1,0 +1,183 @@
+"""A request watched on its way: what may be shown, when, and what a failed probe changes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from stopadvisor.engines.http.client import Client, StreamTimeouts, Unreachable
+from stopadvisor.engines.openai.early_exit import PolicyService
+from stopadvisor.engines.openai.load import open_client
+from stopadvisor.engines.openai.online import bind
+from stopadvisor.errors import EngineError
+from stopadvisor.policy.frozen import Policy
+from stopadvisor.policy.requests import Reply, ThinkingMode, make_requests, policy_plan
+from stopadvisor.policy.session import Stop
+from tests.engines.fake_server import FakeServer, Story, end_id, fake_server, ids_of, words
+from tests.engines.test_openai_online import LENGTH, THINKING, engine_at, policy_of
+
+NEVER: dict[str, Any] = {"decision_threshold": 9.0, "threshold": 9.0}
+ANSWER = ids_of(Story().visible)
+
+
+@dataclass
+class Watcher:
+    """Writes down what it is told."""
+
+    thinking: list[int] = field(default_factory=list)
+    said: list[int] = field(default_factory=list)
+    pieces: int = 0
+    failures: list[EngineError] = field(default_factory=list)
+    probes: int = 0
+    stopped: list[int] = field(default_factory=list)
+
+    def reasoning(self, ids: Sequence[int]) -> None:
+        assert not self.said, "thinking comes before the answer"
+        self.thinking += ids
+        self.pieces += 1
+
+    def content(self, ids: Sequence[int]) -> None:
+        self.said += ids
+
+    def probed(self, seconds: float, failed: EngineError | None) -> None:
+        assert seconds >= 0
+        self.probes += failed is None
+        self.failures += [] if failed is None else [failed]
+
+    def stops(self, stop: Stop) -> None:
+        self.stopped.append(stop.position)
+
+
+def policy_at(server: FakeServer, **changes: Any) -> Policy:
+    with engine_at(server) as engine:
+        return policy_of(engine, **changes)
+
+
+def watched(
+    server: FakeServer,
+    policy: Policy,
+    serving: ThinkingMode,
+    *,
+    watcher: Watcher | None = None,
+    client: dict[str, Any] | None = None,
+    **service: Any,
+) -> tuple[Reply, Watcher]:
+    """Answer one question under a watcher's eyes."""
+    watcher = watcher or Watcher()
+
+    async def work() -> Reply:
+        options = {"retry_timeout": 0.0, **(client or {})}
+        served = await open_client(Client([server.url], "tiny-reasoner", **options))
+        try:
+            plan = policy_plan(policy, at_server=True)
+            bound = replace(await bind(policy, served, plan, serving=serving), **service)
+            server.asked.clear()
+            return await answered(bound)
+        finally:
+            await served.aclose()
+
+    async def answered(bound: PolicyService) -> Reply:
+        (request,) = make_requests(["3+4"], policy)
+        return await bound.answer(request, observer=watcher)
+
+    return asyncio.run(work()), watcher
+
+
+def unwatched(server: FakeServer, policy: Policy, serving: ThinkingMode) -> Reply:
+    with engine_at(server) as engine:
+        asked = make_requests(["3+4"], policy)
+        plan = policy_plan(policy, at_server=True)
+        ((_, reply),) = engine.serve(asked, plan, policy, on_stop=policy.on_stop, serving=serving)
+    return reply
+
+
+@pytest.mark.parametrize("serving", ["resume", "overlap"])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, NEVER, {"on_stop": "answer"}, {"max_think": 10, "budgets": [0, 8], **NEVER}],
+    ids=["stops", "never", "visible", "cut"],
+)
+def test_what_is_shown_is_what_is_replied(changes: dict[str, Any], serving: ThinkingMode) -> None:
+    with fake_server(pace=0.001) as server:
+        policy = policy_at(server, **changes)
+        reply, seen = watched(server, policy, serving)
+        plain = unwatched(server, policy, serving)
+    alike = {"seconds": 0.0, "think_tokens": 0}
+    assert replace(reply, **alike) == replace(plain, **alike)
+    length = LENGTH if reply.budget is None else reply.budget
+    assert seen.thinking == THINKING[: min(length, policy.terms.max_think or 0)]
+    assert words().decode(seen.thinking) == reply.thinking
+    assert seen.said == (ANSWER if reply.finish == "stop" else [])
+    assert seen.stopped == ([] if reply.budget is None else [reply.budget])
+    assert seen.probes == reply.n_probes
+    if reply.finish == "stop":
+        assert seen.pieces > 5, "in pieces, as it came"
+
+
+@pytest.mark.parametrize("serving", ["resume", "overlap"])
+def test_a_shadow_judges_and_never_stops(serving: ThinkingMode) -> None:
+    with fake_server() as server:
+        policy = policy_at(server)
+        reply, seen = watched(server, policy, serving, shadow=True)
+    assert (reply.finish, reply.text, reply.budget) == ("stop", Story().visible, None)
+    assert (seen.thinking, seen.said) == (THINKING, ANSWER)
+    assert seen.stopped == [4]
+
+
+class BadProbes(FakeServer):
+    """Fails where an answer is forced: those requests are not streamed."""
+
+    fault = "500"
+
+    def _complete(self, to: Any, body: dict[str, Any], fault: str | None) -> None:
+        asks = "messages" not in body and not body.get("stream") and 4 < body["max_tokens"] <= 16
+        super()._complete(to, body, self.fault if asks else fault)
+
+
+@pytest.mark.parametrize("fault", ["500", "truncated", "hang"])
+def test_a_probe_that_fails_means_think_on(fault: str) -> None:
+    server = BadProbes()
+    server.fault = fault
+    server.start()
+    try:
+        policy = policy_at(server)
+        reply, seen = watched(server, policy, "overlap", probe_timeout=0.3)
+        assert (reply.finish, reply.text, reply.n_probes) == ("stop", Story().visible, 0)
+        assert (seen.thinking, seen.said, len(seen.failures)) == (THINKING, ANSWER, 1)
+        if fault == "500":
+            with pytest.raises(Unreachable):
+                watched(server, policy, "overlap")
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("silent", ["between", "first"])
+def test_a_server_that_falls_silent_is_not_waited_for(silent: str) -> None:
+    """A stream that breaks off is resumed once more; a server that says nothing then is down."""
+    with fake_server(pace=0.01) as server:
+        policy = policy_at(server, **NEVER)
+
+        class Slow(Watcher):
+            """Has the server fall silent, within a stream or before the next begins."""
+
+            def reasoning(self, ids: Sequence[int]) -> None:
+                super().reasoning(ids)
+                server.delay = 1.0
+                server.pace = 1.0 if silent == "between" else 0.0
+
+        limits = {"stream_timeouts": StreamTimeouts(first=0.2, between=0.2)}
+        began = time.monotonic()
+        with pytest.raises(Unreachable):
+            watched(server, policy, "resume", watcher=Slow(), client=limits, probe_timeout=0.1)
+        assert time.monotonic() - began < 2
+
+
+def test_the_ending_token_is_not_shown() -> None:
+    with fake_server() as server:
+        _, seen = watched(server, policy_at(server, **NEVER), "overlap")
+    assert end_id() not in seen.said
