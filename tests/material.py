@@ -57,10 +57,12 @@ def make_run(
     *,
     plan: ProbePlan = PLAN,
     fractions: tuple[float, float, float] = (0.4, 0.4, 0.2),
+    gold: bool = True,
 ) -> Path:
     """Probe `n` sums into a run; called again with more, the run goes on."""
     path.mkdir(parents=True, exist_ok=True)
-    workload = read_workload(write_sums(path.parent / f"{path.name}-sums.jsonl", n))
+    file = write_sums(path.parent / f"{path.name}-sums.jsonl", n, gold=gold)
+    workload = read_workload(file)
     engine = ScriptedEngine()
     manifest = build_manifest(
         engine.identity(), plan, workload, fractions=fractions, grading=GRADING

@@ -51,10 +51,11 @@ WAIT = 5
 _PIECE = re.compile(r"\nWait|.", re.DOTALL)
 
 
-def write_sums(path: Path, n: int, *, start: int = 0) -> Path:
+def write_sums(path: Path, n: int, *, start: int = 0, gold: bool = True) -> Path:
     """Write a workload of `n` sums that `ScriptedEngine` can answer."""
     rows = [
-        {"id": f"q{i}", "question": f"What is {i} + {7 * i % 90}?", "gold": str(i + 7 * i % 90)}
+        {"id": f"q{i}", "question": f"What is {i} + {7 * i % 90}?"}
+        | ({"gold": str(i + 7 * i % 90)} if gold else {})
         for i in range(start, start + n)
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

@@ -73,8 +73,8 @@ class AssessOptions:
 @click.command(
     "assess",
     cls=Command,
-    reads="WORKLOAD: JSONL with `question` and `gold`, a question a line. Or a run "
-    "directory, or a published raw.npz archive.",
+    reads="WORKLOAD: JSONL with `question`, a question a line; `gold` where there is any. "
+    "Or a run directory, or a published raw.npz archive.",
     writes="assessment.json, and report.html where the extra `report` is installed, into "
     "the run directory: --out, else one under runs/ named for workload, model and "
     "settings.",

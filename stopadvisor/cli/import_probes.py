@@ -83,7 +83,8 @@ def command(**params: Any) -> int:
     A line of the file is a trace: id, trace_tokens, finish, natural_answer, natural_correct,
     natural_answer_tokens and checkpoints. Each checkpoint has its own budget (thinking tokens
     before it), answer, correct and probe_tokens, and where known mean_logprob, mean_entropy and
-    markers. Where a line has gold, labels may be left out.
+    markers. Where a line has gold, labels may be left out. A line may have neither: then its
+    replies count by whether they agree with what its full thinking answers.
     """
     output = take(OutputOptions, params)
     return run(ImportOptions(output=output, **params), sys.stdout, sys.stderr)

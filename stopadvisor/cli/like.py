@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy.frozen import load_policy
+from stopadvisor.policy.frozen import MIXED_TASKS, load_policy
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.probes.positions import at_trigger
 
@@ -75,7 +75,9 @@ def like_policy(ctx: click.Context, params: Mapping[str, Any], path: Path) -> di
                 f"--like brings --{name.replace('_', '-')} {_as_option(value)}, got "
                 f"{_as_option(params[name])}"
             )
-    return {**params, **wanted, **of_trigger}
+    own = policy.terms.task
+    of_task = {} if own == MIXED_TASKS else {"assumed_task": own}
+    return {**params, **wanted, **of_trigger, **of_task}
 
 
 def _as_option(value: Any) -> str:

@@ -29,7 +29,7 @@ __all__ = ["command", "run"]
 @click.command(
     "preflight",
     cls=Command,
-    reads="WORKLOAD: JSONL with `question` and `gold`, a question a line.",
+    reads="WORKLOAD: JSONL with `question`, a question a line; `gold` where there is any.",
     examples=[
         "stopadvisor preflight samples/arithmetic.jsonl --model samples/tiny-reasoner",
         "stopadvisor preflight my.jsonl --model Qwen/Qwen3-8B --compare-cues",

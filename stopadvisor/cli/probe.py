@@ -30,7 +30,7 @@ __all__ = ["command", "run"]
 @click.command(
     "probe",
     cls=Command,
-    reads="WORKLOAD: JSONL with `question` and `gold`, a question a line.",
+    reads="WORKLOAD: JSONL with `question`, a question a line; `gold` where there is any.",
     writes="A run directory (--out, else one under runs/): manifest.json, which says how "
     "it was probed, probes.jsonl, a question a line as each batch ends, and "
     "preflight.json.",

@@ -34,7 +34,7 @@ from stopadvisor.cli.options import (
 from stopadvisor.collection.settings import ProbeSettings
 from stopadvisor.constants import CUES
 from stopadvisor.probes.plan import Schedule
-from stopadvisor.workload.questions import parse_split
+from stopadvisor.workload.questions import TASKS, parse_split
 
 __all__ = ["ProbeOptions", "probe_options"]
 
@@ -80,11 +80,12 @@ def _check_probing(params: Mapping[str, Any]) -> None:
     """
     if params["greedy"] and params["temperature"] is not None:
         raise click.UsageError("--greedy and --temperature exclude each other")
-    if params["greedy"] and params["samples"] > 1:
-        raise click.UsageError(
-            f"--greedy draws one and the same trace each time, got --samples "
-            f"{params['samples']}: use --temperature"
-        )
+    for name, least in (("samples", 1), ("repeat", 0)):
+        if params["greedy"] and (params[name] or 0) > least:
+            raise click.UsageError(
+                f"--greedy draws one and the same trace each time, got --{name} {params[name]}: "
+                "use --temperature"
+            )
     budgets, max_think = params["budgets"], params["max_think"]
     if budgets and max_think and budgets[-1] > max_think:
         raise click.UsageError(
@@ -257,6 +258,18 @@ _PROBE = (
         type=COUNT,
         default=ProbeSettings.samples,
         help="Traces per question; only the first counts in the certificate.",
+    ),
+    _probing(
+        "--repeat",
+        type=click.IntRange(min=0),
+        show_default="50 without any gold, else 0",
+        help="Fit questions that think twice, to see how often full thinking differs from itself.",
+    ),
+    _probing(
+        "--task",
+        type=click.Choice(TASKS),
+        show_default="as gold says; math without any",
+        help="Kind of answer of the questions that name none.",
     ),
     _probing(
         "--seed", type=click.IntRange(min=0), default=0, help="Seed of the traces and the split."

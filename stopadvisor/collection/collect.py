@@ -181,6 +181,7 @@ def collect(
     template: str | None = None,
     limit: int | None = None,
     samples: int = 1,
+    repeated: Sequence[Question] = (),
     shrink: bool = True,
     progress: Progress | None = None,
 ) -> Collected:
@@ -199,6 +200,8 @@ def collect(
         Probe the first so many questions; None for all.
     samples
         Traces per question.
+    repeated
+        Questions that are to have two traces where `samples` is one.
     shrink
         Halve the batch when the engine runs out of memory, instead of giving up.
 
@@ -217,7 +220,8 @@ def collect(
     if note := run.repair():
         progress.remark(note)
     done = _finished(run, workload, progress)
-    wanted = {(q.id, sample) for sample in range(samples) for q in questions}
+    asked = _asked(questions, samples, repeated)
+    wanted = {(q.id, sample) for sample, those in enumerate(asked) for q in those}
     already = len(wanted & done)
     if done and already < len(wanted) and run.manifest["grading"] != GRADING:
         raise ProbeError(
@@ -230,17 +234,29 @@ def collect(
     progress.begin("probing", len(wanted), already)
     job = _Job(run, plan, grader, template, progress)
     if not engine.capabilities.batched:
-        asked = [(q, sample) for sample in range(samples) for q in questions]
-        job.each(engine, [(q, sample) for q, sample in asked if (q.id, sample) not in done])
+        each = [(q, sample) for sample, those in enumerate(asked) for q in those]
+        job.each(engine, [(q, sample) for q, sample in each if (q.id, sample) not in done])
     else:
-        for sample in range(samples):
-            batch_size = job.batches(engine, questions, sample, done, batch_size, shrink=shrink)
+        for sample, those in enumerate(asked):
+            batch_size = job.batches(engine, those, sample, done, batch_size, shrink=shrink)
     return Collected(
         n_traces=len(wanted),
         n_new=len(wanted) - already,
         seconds=time.monotonic() - started,
         batch_size=batch_size,
     )
+
+
+def _asked(
+    questions: Sequence[Question], samples: int, repeated: Sequence[Question]
+) -> list[list[Question]]:
+    """The questions of each sample, in the workload's order."""
+    found = [list(questions)] * samples
+    if samples == 1 and repeated:
+        twice = {q.key for q in repeated}
+        first = {q.key: q.id for q in reversed(questions)}  # of equal questions one is enough
+        found.append([q for q in questions if q.key in twice and first[q.key] == q.id])
+    return found
 
 
 @dataclass(frozen=True)

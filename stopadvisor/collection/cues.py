@@ -109,9 +109,9 @@ class CueRow:
     cue: str
     status: Status
     """Of the agreement: pass, warn or fail."""
-    forced_accuracy: float
-    """Share of forced answers at the end of thinking that are right."""
-    ci95: tuple[float, float]
+    forced_accuracy: float | None
+    """Share of forced answers at the end of thinking that are right; None without any gold."""
+    ci95: tuple[float, float] | None
     """Its exact (Clopper-Pearson) interval."""
     agreement: float | None
     """Share of finished traces whose forced and natural answers agree; None without any."""
@@ -126,8 +126,8 @@ class CueComparison:
     """Several cues on the same fit questions."""
 
     n_questions: int
-    natural_accuracy: float
-    """Share of visible answers after full thinking that are right."""
+    natural_accuracy: float | None
+    """Share of visible answers after full thinking that are right; None without any gold."""
     rows: tuple[CueRow, ...]
 
 
@@ -175,15 +175,17 @@ def compare_cues(
     progress.begin("comparing cues", len(cues) * len(prompts))
     rows: list[CueRow] = []
     first: list[str] = []
-    natural = 0.0
+    natural: float | None = None
     for name, cue in cues.items():
         asked = replace(plan.at_budgets(plan.max_think), cue=cue)
         traces = ask_all(engine, prompts, asked, batch_size=batch_size, progress=progress)
         records = grade_traces(questions, traces, grader, entropy=plan.entropy)
         thinking = [trace.thinking for trace in traces]
         first = first or thinking
-        natural = sum(r.natural_correct for r in records) / len(records)
-        right = sum(r.checkpoints[-1].correct for r in records)
+        graded = [r for r in records if r.is_graded]
+        right = sum(bool(r.checkpoints[-1].correct) for r in graded)
+        if graded:
+            natural = sum(bool(r.natural_correct) for r in graded) / len(graded)
         final = [trace.probes[-1] for trace in traces]
         agreed = agreement(questions, traces, final, grader)
         rows.append(
@@ -191,8 +193,8 @@ def compare_cues(
                 name=name,
                 cue=cue,
                 status=agreed.status,
-                forced_accuracy=right / len(records),
-                ci95=exact_interval(right, len(records)),
+                forced_accuracy=right / len(graded) if graded else None,
+                ci95=exact_interval(right, len(graded)) if graded else None,
                 agreement=agreed.share,
                 mean_probe_tokens=sum(p.probe_tokens for p in final) / len(final),
                 mean_think_tokens=sum(t.trace_tokens for t in traces) / len(traces),

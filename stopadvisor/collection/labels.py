@@ -1,13 +1,14 @@
-"""From raw traces to labelled records, and the same again without the model.
+"""From raw traces to records, graded where there is gold, and the same again without the model.
 
-Labels come from the raw texts alone, by versioned rules, so that a run can be graded again when the
-rules or the gold change.  This module knows no engine, no batches, and not how two answers are
-compared.
+Grades come from the raw texts alone, by versioned rules, so that a run can be graded again when the
+rules or the gold change.  A question without gold gets none.  This module knows no engine, no
+batches, and not how two answers are compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -41,11 +42,9 @@ def grade_traces(
     entropy: str,
     sample: int = 0,
 ) -> list[ProbeRecord]:
-    """Turn raw traces into the records of ``probes.jsonl``, answers graded against gold."""
+    """Turn raw traces into the records of ``probes.jsonl``, graded where there is gold."""
     records = []
     for question, trace in zip(questions, traces, strict=True):
-        if question.gold is None:
-            raise WorkloadError(f"question {question.id!r}: field 'gold' is required, got None")
         records.append(
             ProbeRecord(
                 id=question.id,
@@ -60,14 +59,14 @@ def grade_traces(
                 trace_tokens=trace.trace_tokens,
                 finish=trace.finish,
                 natural_answer=trace.natural_text,
-                natural_correct=False,
+                natural_correct=None,
                 natural_answer_tokens=trace.natural_tokens,
                 checkpoints=tuple(
                     Checkpoint(
                         budget=p.budget,
                         answer=p.text,
                         normalized="",
-                        correct=False,
+                        correct=None,
                         mean_logprob=p.mean_logprob,
                         mean_entropy=p.mean_entropy,
                         entropy_source=entropy,
@@ -90,14 +89,17 @@ def _label(records: Sequence[ProbeRecord], grader: Grades) -> list[ProbeRecord]:
     """Fill in `normalized` and `correct` from the raw texts; the same for new and old records."""
     items: list[tuple[str, str, str | None]] = []
     for record in records:
+        if record.gold is None:
+            continue
         visible = (c.visible_answer for c in record.checkpoints)
         written = [record.natural_answer, *(text for text in visible if text is not None)]
         answers = [None if w is None else extract_natural(record.task, w) for w in written]
         answers += [c.answer for c in record.checkpoints]
         items += [(record.task, record.gold, answer) for answer in answers]
-    verdicts = iter(grader.grade_many(items))
+    found = iter(grader.grade_many(items))
     labelled = []
     for record in records:
+        verdicts: Iterator[bool | None] = itertools.repeat(None) if record.gold is None else found
         natural = next(verdicts)
         right = [None if c.visible_answer is None else next(verdicts) for c in record.checkpoints]
         checkpoints = tuple(
@@ -133,7 +135,7 @@ def regrade(run: RunDirectory, grader: Grades, workload: Workload | None = None)
     """
     run.repair()
     old = run.records()
-    ungraded = next((record.id for record in old if not record.gold), None)
+    ungraded = next((record.id for record in old if record.is_graded and not record.gold), None)
     if ungraded is not None:
         raise ProbeError(
             f"{run.path}: question {ungraded!r} was imported with its labels and has no gold: its "

@@ -71,8 +71,8 @@ class PreflightReport:
     agreement: float | None
     """Share of finished traces whose forced and natural answers agree; None without any."""
     examples: tuple[CueExample, ...]
-    accuracy: float
-    """Share of right answers at the end of thinking."""
+    accuracy: float | None
+    """Share of right answers at the end of thinking, of questions with gold; None without any."""
     wrong: tuple[WrongExample, ...]
     """Some that are not."""
     n_questions: int
@@ -162,7 +162,8 @@ def run_preflight(
     forced = [probe for trace in traces for probe in trace.probes]
     words = found or count_words(engine, traces, named)
     agreed = agreement(questions, traces, final, grader)
-    accuracy, wrong = _graded(questions, traces, final, grader)
+    verdicts, wrong = _graded(questions, traces, final, grader)
+    accuracy = sum(verdicts) / len(verdicts) if verdicts else None
     return PreflightReport(
         checks=(
             _markers(traces, plan),
@@ -174,7 +175,7 @@ def run_preflight(
             _answer_cap(forced, plan),
             _escape(questions, traces, full),
             _agreement(agreed),
-            _accuracy(accuracy, wrong, len(questions)),
+            *([] if accuracy is None else [_accuracy(accuracy, wrong, len(verdicts))]),
             _marker_words(words, traces, plan),
             _numbers(traces, plan, engine.capabilities.vocabulary),
             *engine.engine_checks(prompts[0], plan),
@@ -366,25 +367,29 @@ def _graded(
     traces: Sequence[RawTrace],
     final: Sequence[RawProbe],
     grader: Grades,
-) -> tuple[float, tuple[WrongExample, ...]]:
-    """Accuracy at the end of thinking, and what was wrong.
+) -> tuple[list[bool], tuple[WrongExample, ...]]:
+    """Grade the answers at the end of thinking where there is gold; also what was wrong.
 
     The natural answer counts; of a trace that was cut, the forced one there.
     """
+    asked: list[Question] = []
     items: list[tuple[str, str, str | None]] = []
     for question, trace, probe in zip(questions, traces, final, strict=True):
+        if question.gold is None:
+            continue
         if trace.finish == "stop" and trace.natural_text is not None:
             answer = extract_natural(question.task, trace.natural_text)
         else:
             answer = extract_forced(question.task, probe.text)
-        items.append((question.task, question.gold or "", answer))
+        asked.append(question)
+        items.append((question.task, question.gold, answer))
     verdicts = grader.grade_many(items)
     wrong = tuple(
         WrongExample(q.id, str(q.messages[-1]["content"])[:SHOWN], gold, answer)
-        for q, (_, gold, answer), right in zip(questions, items, verdicts, strict=True)
+        for q, (_, gold, answer), right in zip(asked, items, verdicts, strict=True)
         if not right
     )
-    return 1 - len(wrong) / len(questions), wrong
+    return verdicts, wrong
 
 
 def _accuracy(accuracy: float, wrong: Sequence[WrongExample], n: int) -> Check:

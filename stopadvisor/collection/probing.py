@@ -26,7 +26,12 @@ from stopadvisor.collection.pilot import cue_ids, thinking_cap
 from stopadvisor.collection.preflight import PreflightReport, run_preflight
 from stopadvisor.collection.progress import Progress, report_remarks
 from stopadvisor.collection.schedule import SettledSchedule, check_markers, settle
-from stopadvisor.collection.settings import ProbeSettings, check_split, fit_questions
+from stopadvisor.collection.settings import (
+    ProbeSettings,
+    check_split,
+    fit_questions,
+    repeated_questions,
+)
 from stopadvisor.constants import CUES, PAPER_BUDGETS, SMALL_WORKLOAD, TRUNCATED_WARN
 from stopadvisor.engines.openai.regime import RegimeMeasure, read_regime, write_regime
 from stopadvisor.errors import EngineError, ModelError, ProbeError, WorkloadError
@@ -39,7 +44,6 @@ from stopadvisor.workload.questions import (
     Question,
     Workload,
     default_split,
-    read_workload,
 )
 
 __all__ = ["OpenEngine", "ProbeSummary", "RegimeEngine", "probe", "try_engine"]
@@ -109,9 +113,9 @@ def probe(
     PreflightError
         The engine does not do what probing needs.
     """
-    workload = read_workload(settings.workload)
-    for task, count in workload.guessed_tasks.items():
-        progress.remark(f"task {task!r} guessed from gold for {count} questions")
+    workload = settings.read()
+    for remark in _remarks_on_gold(workload):
+        progress.remark(remark)
     check_split(workload, settings, workload.questions[: settings.limit if whole else None])
     count = len(workload.questions[: settings.limit])
     if count < SMALL_WORKLOAD and settings.shares(workload)[2] > 0:
@@ -121,6 +125,27 @@ def probe(
     check_writable(settings.out or Path("runs"))
     with open_engine() as engine:
         return _probe_with(engine, settings.for_engine(engine), workload, progress)
+
+
+def _remarks_on_gold(workload: Workload) -> list[str]:
+    """What was guessed from gold, and what follows where there is none."""
+    found = [
+        f"task {task!r} guessed from gold for {count} questions"
+        for task, count in workload.guessed_tasks.items()
+    ]
+    n, labelled = len(workload.questions), workload.n_labelled
+    if workload.assumed_task is not None:
+        found.append(
+            f"task {workload.assumed_task!r} taken for questions without task and gold; --task "
+            "names another"
+        )
+    if labelled < n:
+        count = f"{n - labelled} of {n} questions have" if labelled else "the questions have"
+        found.append(
+            f"{count} no gold: a part of the split that holds such counts a reply as right where "
+            "it agrees with what full thinking answers"
+        )
+    return found
 
 
 def try_engine(
@@ -137,7 +162,7 @@ def try_engine(
     EngineError
         The engine failed, or did not answer every prompt.
     """
-    workload = read_workload(settings.workload)
+    workload = settings.read()
     fit = fit_questions(workload, settings)
     if not fit:
         raise WorkloadError(
@@ -256,6 +281,7 @@ class _Probing:
                 template=self.settings.prompt_template,
                 limit=self.settings.limit,
                 samples=self.settings.samples,
+                repeated=self._repeated(),
                 shrink=self.settings.batch_size is None,
                 progress=self.progress,
             )
@@ -286,6 +312,17 @@ class _Probing:
             truncated_share=truncated,
             split=dict(zip(PARTS, counts, strict=True)),
         )
+
+    def _repeated(self) -> list[Question]:
+        """Questions that think twice."""
+        draws = self.engine.temperature(self.settings.plan()) > 0
+        found = repeated_questions(self.workload, self.settings, draws=draws)
+        if found and self.settings.samples == 1 and self.settings.repeat is None:
+            self.progress.remark(
+                f"{len(found)} fit questions think twice, to see how often full thinking gives "
+                "another answer; --repeat says how many"
+            )
+        return found
 
     def _begin(
         self,
@@ -405,8 +442,10 @@ def _settle_cap(
 
 def _check_samples(engine: Engine, settings: ProbeSettings) -> None:
     """Refuse to draw the same trace several times."""
-    if settings.samples > 1 and engine.temperature(settings.plan()) == 0:
+    asked = f"--samples {settings.samples}" if settings.samples > 1 else ""
+    asked = asked or (f"--repeat {settings.repeat}" if settings.repeat else "")
+    if asked and engine.temperature(settings.plan()) == 0:
         raise ModelError(
             "the model's own settings always take the likeliest token, so that all traces of a "
-            f"question would be equal, got --samples {settings.samples}: give --temperature"
+            f"question would be equal, got {asked}: give --temperature"
         )

@@ -17,15 +17,20 @@ from stopadvisor.constants import CUES, PROBE_CAP
 from stopadvisor.errors import WorkloadError
 from stopadvisor.probes.plan import Engine, OnStop, ProbePlan, Schedule
 from stopadvisor.workload.questions import (
+    ASSUMED_TASK,
     PARTS,
     SMALLEST_PARTS,
     Question,
     Workload,
     assign_parts,
     default_split,
+    read_workload,
 )
 
-__all__ = ["ProbeSettings", "check_split", "fit_questions"]
+__all__ = ["REPEATED", "ProbeSettings", "check_split", "fit_questions", "repeated_questions"]
+
+REPEATED = 50
+"""Fit questions of a workload without gold that think a second time where nobody says how many."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,8 @@ class ProbeSettings:
     temperature: float | None = None
     samples: int = 1
     """Traces per question; those of a question share its part of the split."""
+    repeat: int | None = None
+    """Fit questions that think a second time; None: `REPEATED` of a workload without gold."""
     seed: int = 0
     batch_size: int | None = None
     """None: the engine's own, halved when memory runs out."""
@@ -70,6 +77,10 @@ class ProbeSettings:
     """Shares of fit, calibration and test; None: `default_split` of the workload."""
     preflight: bool = True
     regrade: bool = False
+    task: str | None = None
+    """Of questions that name none; None: as their gold says."""
+    assumed_task: str = ASSUMED_TASK
+    """Of those that have no gold either; a policy's own where it says how to probe."""
 
     def for_engine(self, engine: Engine) -> ProbeSettings:
         """The same, with what is left to the engine as this engine has it.
@@ -83,6 +94,10 @@ class ProbeSettings:
         words = self.markers or ()
         found = sorted({ids for word in words for ids in sentence_ids(engine, word)})
         return replace(self, entropy=entropy, marker_ids=tuple(found) or self.marker_ids)
+
+    def read(self) -> Workload:
+        """The workload, its tasks filled in; raises as `read_workload`."""
+        return read_workload(self.workload, default_task=self.task, assumed=self.assumed_task)
 
     @property
     def auto_every(self) -> bool:
@@ -128,6 +143,25 @@ def fit_questions(workload: Workload, settings: ProbeSettings) -> list[Question]
     keys = [q.group_key for q in workload.questions]
     parts = assign_parts(keys, seed=settings.seed, fractions=settings.shares(workload))
     return [q for q, part in zip(workload.questions, parts, strict=True) if PARTS[part] == "fit"]
+
+
+def repeated_questions(
+    workload: Workload, settings: ProbeSettings, *, draws: bool
+) -> list[Question]:
+    """Fit questions that think twice, so that it shows how often full thinking differs from itself.
+
+    By the hash of their content, so that a sorted file gives no biased sample.
+
+    Parameters
+    ----------
+    draws : bool
+        Whether a second trace may differ from the first; none is drawn by default where it cannot.
+    """
+    wanted = settings.repeat
+    if wanted is None:
+        wanted = REPEATED if draws and not workload.n_labelled else 0
+    fit = {question.key: question for question in fit_questions(workload, settings)}
+    return [fit[key] for key in sorted(fit)[:wanted]]
 
 
 def check_split(workload: Workload, settings: ProbeSettings, questions: Sequence[Question]) -> None:

@@ -1,4 +1,7 @@
-"""Graded probes: one record a question, a line of ``probes.jsonl``, and the table of all of them.
+"""Probes as records, a line of ``probes.jsonl`` each, and the graded table of all of them.
+
+What has gold was graded by it when it was recorded.  The answers of a question without gold are
+graded here, by whether they agree with what its full thinking answers.
 
 This module opens no file: `runs` stores the records.
 """
@@ -14,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stopadvisor.answers.normal_form import extract_natural, normalize
+from stopadvisor.arrays import BoolArray
 from stopadvisor.errors import ProbeError
 from stopadvisor.probes.outcomes import OpenQuestions, Outcomes
 from stopadvisor.probes.plan import OnStop
-from stopadvisor.probes.table import NO_PROBE, ProbeTable, Reference, answer_codes
+from stopadvisor.probes.table import NO_PROBE, ProbeTable, Reference, agreeing, answer_codes
 
 __all__ = ["Checkpoint", "ProbeRecord", "graded_table"]
 
@@ -29,7 +33,8 @@ class Checkpoint:
     budget: int
     answer: str
     normalized: str
-    correct: bool
+    correct: bool | None
+    """None where the question has no gold."""
     mean_logprob: float | None
     """None where it was not recorded, as the entropy."""
     mean_entropy: float | None
@@ -58,17 +63,23 @@ class ProbeRecord:
     sample: int
     task: str
     category: str | None
-    gold: str
+    gold: str | None
+    """None where there is none, as in the grades; empty where grades were recorded without it."""
     prompt_tokens: int
     suffix_tokens: int
     trace_tokens: int
     finish: str
     natural_answer: str | None
-    natural_correct: bool
+    natural_correct: bool | None
     natural_answer_tokens: int
     checkpoints: tuple[Checkpoint, ...]
     marker_positions: tuple[int, ...] | None = None
     """Thinking tokens before each marker, probed or not; None where nobody looked for any."""
+
+    @property
+    def is_graded(self) -> bool:
+        """Whether it is known which of its answers are right."""
+        return self.natural_correct is not None
 
     def to_json(self) -> str:
         """One line of JSON, keys in the order of the fields."""
@@ -106,8 +117,21 @@ def graded_table(
     records: Sequence[ProbeRecord],
     reference: Reference = "natural",
     on_stop: OnStop = "probe",
+    parts: Sequence[int] | None = None,
 ) -> OpenQuestions:
-    """Build the table of graded records, each with positions of its own.
+    """Build the table of records, each with positions of its own.
+
+    Parameters
+    ----------
+    parts : sequence of int, length n_questions, optional
+        Part of the split of each record.  A part is graded by gold where all of its records are,
+        and by agreement otherwise; by default all are one part.
+
+    Notes
+    -----
+    By agreement a reply is right where it is equal in normal form to the answer of the trace's own
+    full thinking, and full thinking is right by definition.  An empty answer equals none, so that
+    nothing agrees with a trace that was cut off or came to no answer.
 
     Raises
     ------
@@ -152,17 +176,26 @@ def graded_table(
     natural_code = written_codes[: len(records)]
     visible_tokens = visible_correct = visible_code = None
     trace = vector("trace_tokens", np.int64)
+    truncated = np.array([r.finish == "length" for r in records], dtype=np.bool_)
+    by_gold = _by_gold(records, parts)
     natural_correct = vector("natural_correct", np.bool_)
+    correct = matrix("correct", np.bool_)
+    if by_gold is not None:
+        full = np.where(truncated, -1, natural_code) if reference == "natural" else None
+        correct = np.where(by_gold[:, None], correct, agreeing(codes, full))
+        natural_correct = natural_correct | ~by_gold
     natural_tokens = vector("natural_answer_tokens", np.float64)
     positions = matrix("budget", np.int64, NO_PROBE)
     if on_stop == "answer":
         over = ~probed | (positions >= trace[:, None])
         right = matrix("visible_correct", np.bool_)
         tokens = matrix("visible_tokens", np.float64)  # None becomes NaN
-        visible_correct = np.where(over, natural_correct[:, None], right)
-        visible_tokens = np.where(over, natural_tokens[:, None], tokens)
         visible_code = np.full(probed.shape, -1, dtype=np.int64)
         visible_code[probed] = written_codes[len(records) :]
+        if by_gold is not None:
+            right = np.where(by_gold[:, None], right, agreeing(visible_code, full))
+        visible_correct = np.where(over, natural_correct[:, None], right)
+        visible_tokens = np.where(over, natural_tokens[:, None], tokens)
         visible_code = np.where(over, natural_code[:, None], visible_code)
     table = ProbeTable(
         ids=tuple(r.id for r in records),
@@ -180,14 +213,14 @@ def graded_table(
         trace_tokens=trace,
         prompt_tokens=vector("prompt_tokens", np.int64),
         natural_tokens=natural_tokens,
-        truncated=np.array([r.finish == "length" for r in records], dtype=np.bool_),
+        truncated=truncated,
         suffix_tokens=max(r.suffix_tokens for r in records),
         entropy_source=source,
         reference=reference,
         visible_tokens=visible_tokens,
         marker_positions=_marker_positions(records),
+        by_gold=by_gold,
     )
-    correct = matrix("correct", np.bool_)
     outcomes = Outcomes(correct, natural_correct, visible_correct, natural_code, visible_code)
     return OpenQuestions.of(table, outcomes)
 
@@ -202,6 +235,15 @@ def _marker_positions(records: Sequence[ProbeRecord]) -> NDArray[np.int64] | Non
     for padded_row, row in zip(padded, rows, strict=True):
         padded_row[: len(row)] = row
     return padded
+
+
+def _by_gold(records: Sequence[ProbeRecord], parts: Sequence[int] | None) -> BoolArray | None:
+    """Which records count by their gold, (n_questions,); None for all."""
+    graded = np.array([r.is_graded for r in records], dtype=np.bool_)
+    if graded.all():
+        return None
+    part = np.zeros(len(records), dtype=np.int64) if parts is None else np.asarray(parts)
+    return ~np.isin(part, part[~graded])
 
 
 def _in_normal_form(task: str, written: str | None) -> str | None:

@@ -22,8 +22,10 @@ from stopadvisor.probes.plan import OnStop
 __all__ = [
     "EMPTY_ANSWER",
     "NO_PROBE",
+    "GradedBy",
     "ProbeTable",
     "Reference",
+    "agreeing",
     "answer_codes",
     "on_grid",
     "row_numbers",
@@ -31,6 +33,9 @@ __all__ = [
 
 Reference = Literal["natural", "last-checkpoint"]
 """What full-thinking correct means: the natural answer's grade, or the last forced answer's."""
+
+GradedBy = Literal["gold", "agreement"]
+"""What says that an answer is right: the workload, or that full thinking gives the same."""
 
 NO_PROBE = -1
 """Stands in `ProbeTable.positions` where a question has no further probe."""
@@ -105,6 +110,8 @@ class ProbeTable:
 
     Every marker that was found, probed there or not; None where nobody looked for any.
     """
+    by_gold: BoolArray | None = None  # (n_questions,)
+    """Which questions are graded by gold; None for all.  The others are graded by agreement."""
 
     def __post_init__(self) -> None:
         n, m = self.answer_codes.shape
@@ -114,6 +121,8 @@ class ProbeTable:
             shapes["visible_tokens"] = (n, m)
         if self.marker_positions is not None:
             shapes["marker_positions"] = (n, np.shape(self.marker_positions)[-1])
+        if self.by_gold is not None:
+            shapes["by_gold"] = (n,)
         for name, shape in shapes.items():
             found = np.shape(getattr(self, name))
             if found != shape:
@@ -234,6 +243,11 @@ class ProbeTable:
         return "probe" if self.visible_tokens is None else "answer"
 
     @property
+    def graded_by(self) -> GradedBy:
+        """What says that an answer of these questions is right; gold only if it does for all."""
+        return "gold" if self.by_gold is None or bool(self.by_gold.all()) else "agreement"
+
+    @property
     def group_ids(self) -> tuple[str, ...]:
         """What a policy stores of each row's group: its hash, or the question's key without one."""
         return tuple(
@@ -252,7 +266,19 @@ class ProbeTable:
         return np.minimum(self.trace_tokens[:, None], np.maximum(self._rows, 0))
 
     def with_reference(self, reference: Reference) -> Self:
-        """The same probes under another full reference; the last checkpoint's answer is forced."""
+        """The same probes under another full reference; the last checkpoint's answer is forced.
+
+        Raises
+        ------
+        ProbeError
+            Another reference than that with which the answers agree or not.
+        """
+        if reference != self.reference and self.graded_by == "agreement":
+            raise ProbeError(
+                f"the {reference} reference, which the paper's protocol takes, needs gold for "
+                "every question: these answers are graded by whether they agree with the "
+                f"{self.reference} one"
+            )
         table = self if reference == "natural" else self.with_on_stop("probe")
         return replace(table, reference=reference)
 
@@ -313,6 +339,24 @@ class ProbeTable:
         else:
             changes["positions"] = on_grid(budgets, self.n_questions)
         return replace(self, **changes)
+
+
+def agreeing(codes: IntArray, full: IntArray | None = None) -> BoolArray:
+    """Whether each forced answer is that of full thinking, (n_questions, n_checkpoints).
+
+    Parameters
+    ----------
+    codes : ndarray of int, shape (n_questions, n_checkpoints)
+        Forced answers, as in `ProbeTable.answer_codes`; an empty one equals none.
+    full : ndarray of int, shape (n_questions,), optional
+        Answer of full thinking, negative where there is none.  By default the last forced answer,
+        which agrees with itself whatever it is.
+    """
+    if full is not None:
+        return (codes == full[:, None]) & (full >= 0)[:, None]
+    found = agreeing(codes, codes[:, -1])
+    found[:, -1] = True
+    return found
 
 
 def row_numbers(rows: NDArray[Any]) -> NDArray[Any]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from stopadvisor.constants import PROBE_CAP
 from stopadvisor.errors import ProbeError
 from stopadvisor.probes.outcomes import OpenQuestions, make_table
-from stopadvisor.probes.table import answer_codes
+from stopadvisor.probes.table import agreeing, answer_codes
 from stopadvisor.workload.questions import name_key
 
 __all__ = ["SIMULATED", "is_simulated", "names_questions", "read_archive"]
@@ -31,14 +31,15 @@ _IDS = "ids"
 """Name of the array, (N,), that tells one question from another across archives."""
 _ROW = "row-"
 """Begins the key of a question that has a row number for a name."""
-_ARCHIVE_ARRAYS = ("budgets", "correct", "think_lens", "conf_lp", "conf_ent", "mkr", "ans")
+_ARCHIVE_ARRAYS = ("budgets", "think_lens", "conf_lp", "conf_ent", "mkr", "ans")
 
 
 def read_archive(path: Path) -> OpenQuestions:
     """Read a ``raw.npz`` in the layout of the paper's own scripts.
 
-    Such archives hold no natural answers, so the full reference is the last checkpoint; they log
-    no probe lengths, so each probe counts ``ans_tokens`` of the ``meta.json`` beside it, or the
+    Such archives hold no natural answers, so the full reference is the last checkpoint, and where
+    `correct` is missing too, answers count by whether they agree with that one.  They log no probe
+    lengths, so each probe counts ``ans_tokens`` of the ``meta.json`` beside it, or the
     paper's cap.
 
     Raises
@@ -58,9 +59,11 @@ def read_archive(path: Path) -> OpenQuestions:
     for name in _ARCHIVE_ARRAYS:
         if name not in arrays:
             raise ProbeError(f"{path}: array {name!r} is missing, found {sorted(arrays)}")
-    correct = arrays["correct"]
+    labelled = "correct" in arrays
+    correct = arrays["correct"] if labelled else arrays["ans"]
     if correct.ndim != 2 or not correct.size:
-        raise ProbeError(f"{path}: array 'correct' must have shape (N, m), got {correct.shape}")
+        name = "correct" if labelled else "ans"
+        raise ProbeError(f"{path}: array {name!r} must have shape (N, m), got {correct.shape}")
     n, m = correct.shape
     shapes: dict[str, tuple[int, ...]] = {"budgets": (m,), "think_lens": (n,)}
     shapes |= dict.fromkeys(("conf_lp", "conf_ent", "mkr", "ans"), (n, m))
@@ -69,16 +72,20 @@ def read_archive(path: Path) -> OpenQuestions:
             raise ProbeError(
                 f"{path}: array {name!r} must have shape {shape}, got {arrays[name].shape}"
             )
-    for name in ("budgets", "correct", "think_lens", "conf_lp", "conf_ent", "mkr"):
+    numbers = ("budgets", "correct", "think_lens", "conf_lp", "conf_ent", "mkr")
+    for name in (name for name in numbers if name in arrays):
         try:
             finite = bool(np.isfinite(arrays[name].astype(np.float64)).all())
         except (TypeError, ValueError):
             finite = False
         if not finite:
             raise ProbeError(f"{path}: array {name!r} must hold finite numbers only")
+    codes = answer_codes(arrays["ans"])[0]
+    if not labelled:
+        correct = agreeing(codes)
     if not np.isin(correct, (0, 1)).all():
         raise ProbeError(f"{path}: array 'correct' must hold 0 and 1 only")
-    if len(np.unique(correct)) < 2:
+    if labelled and len(np.unique(correct)) < 2:
         raise ProbeError(
             f"{path}: array 'correct' holds one class of labels only ({int(correct.flat[0])}); "
             "both right and wrong answers are required"
@@ -88,7 +95,7 @@ def read_archive(path: Path) -> OpenQuestions:
     table = make_table(
         budgets,
         correct=correct.astype(np.bool_),
-        codes=answer_codes(arrays["ans"])[0],
+        codes=codes,
         logprob=arrays["conf_lp"].astype(np.float64),
         entropy=arrays["conf_ent"].astype(np.float64),
         # The scripts stored the density; the table holds the count, as a probe does.
@@ -101,6 +108,8 @@ def read_archive(path: Path) -> OpenQuestions:
         suffix_tokens=0,
         prefix=_ROW,
     )
+    if not labelled:
+        table = replace(table, by_gold=np.zeros(n, dtype=np.bool_))
     ids = _ids(path, arrays, n)
     if ids is None:
         return table

@@ -241,15 +241,20 @@ class RunDirectory:
         """All finished questions as arrays, in the order of the file; `Source.part` opens some."""
         try:
             on_stop = self.plan.on_stop if reference == "natural" else "probe"
-            return graded_table(self.records(), reference, on_stop).sealed()
+            records = self.records()
+            parts = self._parts([record.group or record.key for record in records])
+            return graded_table(records, reference, on_stop, parts.tolist()).sealed()
         except ProbeError as error:
             raise ProbeError(f"{self.path}: {error}") from error
 
     def parts(self, table: ProbeTable) -> NDArray[np.int8]:
         """Give the part of each row: 0 fit, 1 calibration, 2 test; drawn when the run began."""
+        return self._parts(table.groups)
+
+    def _parts(self, groups: Sequence[str]) -> NDArray[np.int8]:
         split = self.manifest["split"]
         first, second, third = split["fractions"]
-        return assign_parts(table.groups, seed=split["seed"], fractions=(first, second, third))
+        return assign_parts(groups, seed=split["seed"], fractions=(first, second, third))
 
 
 def _refuse_constant(name: str) -> None:

@@ -1,7 +1,8 @@
 """Lines of forced answers that were recorded elsewhere, as checked and labelled records.
 
 Every question keeps the positions at which it was asked; answers are labelled by gold where the
-lines bring no labels.  Knows no run directory and no model.
+lines bring no labels, and stay ungraded where a line has neither.  Knows no run directory and no
+model.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from stopadvisor.answers.normal_form import (
 from stopadvisor.errors import WorkloadError
 from stopadvisor.probes.records import Checkpoint, ProbeRecord
 from stopadvisor.workload.lines import messages_field, read_rows, refuse, text_field
-from stopadvisor.workload.questions import content_key, name_key
+from stopadvisor.workload.questions import ASSUMED_TASK, content_key, name_key
 
 __all__ = ["SUFFIX_TOKENS", "Answers", "Recording", "read_recording"]
 
@@ -64,6 +65,11 @@ class Recording:
     """Some labels were recorded, and by what rules is not known."""
 
     @property
+    def n_ungraded(self) -> int:
+        """Lines with neither labels nor gold."""
+        return sum(not record.is_graded for record in self.records)
+
+    @property
     def longest(self) -> int:
         """Thinking tokens of the longest trace."""
         return max(record.trace_tokens for record in self.records)
@@ -89,10 +95,11 @@ def read_recording(
     cut), `natural_answer` (null for none), `natural_correct`, `natural_answer_tokens`, and
     `checkpoints`, each with `budget` (thinking tokens before it), `answer`, `correct`,
     `probe_tokens` and, where known, `mean_logprob`, `mean_entropy` (nats) and `markers`.  A label
-    may be left out where the line has `gold`.  Optional: `task`, `category`, `group`, `sample`,
-    `prompt_tokens`, `marker_positions`, and `key`, `question` or `messages`, which name the
-    question's content; the id names it where they are missing.  Other fields are not looked at, so
-    the lines of a ``probes.jsonl`` can be read as well; their `entropy_source` is kept.
+    may be left out where the line has `gold`, and all of them where it has none.  Optional: `task`,
+    `category`, `group`, `sample`, `prompt_tokens`, `marker_positions`, and `key`, `question` or
+    `messages`, which name the question's content; the id names it where they are missing.  Other
+    fields are not looked at, so the lines of a ``probes.jsonl`` can be read as well; their
+    `entropy_source` is kept.
 
     Parameters
     ----------
@@ -201,22 +208,25 @@ class _Draft:
         if name is None:
             refuse(where, "id", "a name for the question", None)
         gold = text_field(row, "gold", where, decimals=True)
-        task = _task(row, gold, where)
+        natural, natural_correct = line.answer("natural_answer"), line.label("natural_correct")
+        has_labels = natural_correct is not None or _labels_a_probe(row)
+        task = _task(row, gold, where, "exact" if has_labels else ASSUMED_TASK)
         trace = line.whole("trace_tokens")
         if cap is not None and trace > cap:
             line.refuse("trace_tokens", f"at most the cap on thinking (--cap {cap})", trace)
         if row.get("finish") not in _FINISH:
             line.refuse("finish", "'stop' or 'length'", row.get("finish"))
         markers = _marker_positions(line, trace)
-        natural, natural_correct = line.answer("natural_answer"), line.label("natural_correct")
-        checkpoints, unlabelled = _checkpoints(line, task, gold, trace, markers, source)
-        probes = row["checkpoints"]
-        has_labels = natural_correct is not None or any(
-            p.get("correct") is not None for p in probes
+        graded = has_labels or gold is not None
+        checkpoints, unlabelled = _checkpoints(
+            line, task, gold, trace, markers, source, graded=graded
         )
         if natural_correct is None and natural is not None:
             unlabelled = (_NATURAL, *unlabelled)
-            _need_gold(line, "natural_correct", gold)
+            _need_gold(line, "natural_correct", gold, graded=graded)
+        if not graded:
+            checkpoints = tuple(replace(c, correct=None) for c in checkpoints)
+            unlabelled = ()
         record = ProbeRecord(
             id=name,
             key=_key(row, name, where),
@@ -224,13 +234,13 @@ class _Draft:
             sample=line.whole("sample", 0),
             task=task,
             category=text_field(row, "category", where),
-            gold=gold or "",
+            gold=gold or ("" if graded else None),
             prompt_tokens=line.whole("prompt_tokens", 0),
             suffix_tokens=suffix_tokens,
             trace_tokens=trace,
             finish=row["finish"],
             natural_answer=natural,
-            natural_correct=bool(natural_correct),
+            natural_correct=bool(natural_correct) if graded else None,
             natural_answer_tokens=line.whole("natural_answer_tokens"),
             checkpoints=checkpoints,
             marker_positions=markers,
@@ -247,8 +257,14 @@ def _key(row: dict[str, Any], name: str, where: str) -> str:
     return content_key(messages_field(row, where)[0])
 
 
-def _task(row: dict[str, Any], gold: str | None, where: str) -> str:
-    task = text_field(row, "task", where) or ("exact" if gold is None else guess_task(gold))
+def _labels_a_probe(row: Mapping[str, Any]) -> bool:
+    probes = row.get("checkpoints")
+    rows = probes if isinstance(probes, list) else []  # refused with its place, when it is read
+    return any(isinstance(p, Mapping) and p.get("correct") is not None for p in rows)
+
+
+def _task(row: dict[str, Any], gold: str | None, where: str, default: str) -> str:
+    task = text_field(row, "task", where) or (default if gold is None else guess_task(gold))
     if task not in TASKS:
         refuse(where, "task", f"one of {', '.join(TASKS)}", task)
     if gold is not None:
@@ -259,12 +275,13 @@ def _task(row: dict[str, Any], gold: str | None, where: str) -> str:
     return task
 
 
-def _need_gold(line: _Line, name: str, gold: str | None) -> None:
-    if gold is None:
+def _need_gold(line: _Line, name: str, gold: str | None, *, graded: bool) -> None:
+    """Refuse a line with labels that leaves this one out, and has no gold to grade by."""
+    if gold is None and graded:
         line.refuse(
             name,
             "true or false, or 'gold' in the line to grade by",
-            "neither; probes without any gold cannot be read yet",
+            "neither, beside other labels of the line",
             shown=True,
         )
 
@@ -289,6 +306,8 @@ def _checkpoints(
     trace: int,
     markers: Sequence[int] | None,
     source: str,
+    *,
+    graded: bool,
 ) -> tuple[tuple[Checkpoint, ...], tuple[int, ...]]:
     """The forced answers of a line, and the numbers of those that have no label yet."""
     rows = line.fields.get("checkpoints")
@@ -308,7 +327,7 @@ def _checkpoints(
         normalized = normalize(task, answer)
         correct = probe.label("correct")
         if correct is None and normalized:
-            _need_gold(probe, "correct", gold)
+            _need_gold(probe, "correct", gold, graded=graded)
             unlabelled.append(number)
         logprob = probe.number("mean_logprob", "a number <= 0", -math.inf, _ROUNDING)
         seen = bisect.bisect_left(markers or (), budget)
@@ -376,6 +395,7 @@ def _label(drafts: Sequence[_Draft], grader: Answers) -> tuple[tuple[ProbeRecord
                 answer = extract_natural(record.task, record.natural_answer)
             else:
                 answer = record.checkpoints[number].answer
+            assert record.gold is not None
             items.append((record.task, record.gold, answer))
     verdicts = iter(grader.grade_many(items))
     labelled = []

@@ -44,11 +44,12 @@ _FINGERPRINT = (
     *("answer_codes", "mean_logprob", "mean_entropy", "markers", "probe_tokens", "trace_tokens"),
     *("prompt_tokens", "natural_correct", "natural_tokens", "truncated", "suffix_tokens"),
     *("entropy_source", "reference", "visible_correct", "visible_tokens", "marker_positions"),
+    "by_gold",
 )
 _ANSWERS = ("natural_code", "visible_code")
 """Of which answers is what; only where a loss compares them, as no look at grades did."""
 _LABELS = ("keys", "samples", "positions", "correct", "natural_correct", "visible_correct")
-_WHERE_COLLECTED = ("visible_correct", "visible_tokens", "marker_positions")
+_WHERE_COLLECTED = ("visible_correct", "visible_tokens", "marker_positions", "by_gold")
 """Ledgers name data that were collected without these fields."""
 
 Part = Literal["fit", "calibration", "test"]

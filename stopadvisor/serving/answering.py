@@ -156,7 +156,7 @@ def answer_workload(
     policy_plan(policy, answer_cap=settings.answer_cap)  # refused before a model is loaded
     task = policy.terms.task
     workload = read_workload(
-        settings.workload, require_gold=False, default_task=None if task == MIXED_TASKS else task
+        settings.workload, default_task=None if task == MIXED_TASKS else task, assumed=None
     )
     make_requests(workload.questions, policy)
     recorded = RunDirectory.load(settings.against) if settings.against else None

@@ -140,7 +140,7 @@ def _questions(settings: ProfileSettings) -> Sequence[Question]:
             messages = ({"role": "user", "content": text},)
             found.append(Question(f"sum-{i}", content_key(messages), messages, None, "numeric"))
     else:
-        workload = read_workload(settings.workload, require_gold=False, default_task="exact")
+        workload = read_workload(settings.workload, default_task="exact")
         found = list(workload.questions[: settings.questions])
     if len(found) < max(settings.batches):
         raise WorkloadError(

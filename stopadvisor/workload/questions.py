@@ -1,4 +1,4 @@
-"""Labelled questions: read and check the file, fill in the prompt, split by question.
+"""Questions, labelled or not: read and check the file, fill in the prompt, split by question.
 
 A workload is a JSONL file, one question a line; a line that is not as it should be is an error that
 names file, line and field, and nothing is skipped in silence.  A question's identity is the hash of
@@ -25,6 +25,7 @@ from stopadvisor.errors import WorkloadError
 from stopadvisor.workload.lines import messages_field, read_rows, refuse, text_field
 
 __all__ = [
+    "ASSUMED_TASK",
     "PARTS",
     "SMALLEST_PARTS",
     "TASKS",
@@ -40,6 +41,8 @@ __all__ = [
 ]
 
 PARTS = ("fit", "calibration", "test")
+ASSUMED_TASK = "math"
+"""Where nothing says the kind of answer: the form that tells numbers from formulas and words."""
 SMALLEST_PARTS = {"fit": 20, "calibration": 10, "test": 10}
 """Fewest different questions that each part can do its work with."""
 
@@ -55,7 +58,7 @@ class Question:
     messages: tuple[Mapping[str, str], ...]
     """Chat messages before the prompt template; a `question` is one user message."""
     gold: str | None
-    """Right answer; None in workloads read without labels."""
+    """Right answer; None where nobody has said which it is."""
     task: str
     """Kind of answer, one of `TASKS`."""
     category: str | None = None
@@ -83,6 +86,13 @@ class Workload:
     """SHA-256 (hex) of the file's bytes."""
     guessed_tasks: Mapping[str, int]
     """How many questions named no task, by the task that was guessed from their gold."""
+    assumed_task: str | None = None
+    """Task of the questions that have neither task nor gold; None where there is none of those."""
+
+    @property
+    def n_labelled(self) -> int:
+        """Questions with gold."""
+        return sum(question.gold is not None for question in self.questions)
 
     @property
     def name(self) -> str:
@@ -94,22 +104,23 @@ class Workload:
 
 
 def read_workload(
-    path: str | Path, *, require_gold: bool = True, default_task: str | None = None
+    path: str | Path, *, default_task: str | None = None, assumed: str | None = ASSUMED_TASK
 ) -> Workload:
     """Read and check a workload.
 
     Fields of a line: `question` (text) or `messages` (chat messages, the last from the user), one
-    of them; `gold` or `answer` (text or number; where both are given `gold` is taken); optional
+    of them; optional `gold` or `answer` (text or number; where both are given `gold` is taken),
     `id`, `task`, `category`, `group`.  ``null`` is the same as leaving a field out, and others are
     not looked at.  Without `id` it is the first 12 digits of the key, further ones of the same
     content ending in ``-2``, ``-3`` in the order of the file.
 
     Parameters
     ----------
-    require_gold : bool
-        Whether a line without gold is an error.
     default_task : {"math", "numeric", "choice", "exact"}, optional
         Task of the lines that name none, instead of the guess from their gold.
+    assumed : str, optional
+        Task of the lines that have neither task nor gold, where the file's others do not share one;
+        None to refuse such lines.
 
     Raises
     ------
@@ -121,18 +132,22 @@ def read_workload(
     path = Path(path)
     data, rows = read_rows(path)
     ids = _given_ids(rows)
+    tasks = _tasks(rows, default_task, assumed)
     first: dict[str, tuple[str, Question]] = {}
     derived: Counter[str] = Counter()
     guessed: Counter[str] = Counter()
     questions = []
-    for where, row in rows:
+    assumed = None
+    for (where, row), task in zip(rows, tasks, strict=True):
         messages, templated = messages_field(row, where)
         key = content_key(messages)
         name = text_field(row, "id", where) or _free_id(key[:12], ids, derived)
-        gold = _gold(row, where, required=require_gold)
-        task = _task(row, gold, default_task, where)
+        gold = _gold(row, where)
         if row.get("task") is None and default_task is None:
-            guessed[task] += 1
+            if gold is None:
+                assumed = task
+            else:
+                guessed[task] += 1
         if gold is not None:
             try:
                 check_gold(task, gold)
@@ -150,7 +165,8 @@ def read_workload(
         )
         _check_same(question, where, *first.setdefault(key, (where, question)))
         questions.append(question)
-    return Workload(path, tuple(questions), hashlib.sha256(data).hexdigest(), dict(guessed))
+    digest = hashlib.sha256(data).hexdigest()
+    return Workload(path, tuple(questions), digest, dict(guessed), assumed)
 
 
 def content_key(messages: Sequence[Mapping[str, str]]) -> str:
@@ -193,20 +209,31 @@ def _gold_field(row: Mapping[str, Any]) -> str:
     return "answer" if row.get("gold") is None and row.get("answer") is not None else "gold"
 
 
-def _gold(row: dict[str, Any], where: str, *, required: bool) -> str | None:
+def _gold(row: dict[str, Any], where: str) -> str | None:
     gold = text_field(row, _gold_field(row), where, decimals=True)
-    if gold is None and required:
-        refuse(where, "gold", "the right answer in 'gold' or 'answer'", "neither", shown=True)
     return gold.strip() if gold is not None else None
 
 
-def _task(row: dict[str, Any], gold: str | None, default: str | None, where: str) -> str:
-    task = row.get("task")
-    if task is None:
-        task = default or (guess_task(gold) if gold is not None else None)
-    if task is None:
+def _tasks(
+    rows: Sequence[tuple[str, dict[str, Any]]], default: str | None, assumed: str | None
+) -> list[str]:
+    """The task of each line; see `read_workload`."""
+    found = [_task(row, default, where) for where, row in rows]
+    known = {task for task in found if task is not None}
+    if assumed is None and None in found:
+        where, _ = rows[found.index(None)]
         expected = f"one of {', '.join(TASKS)}, where there is no gold to guess it from"
         refuse(where, "task", expected, None)
+    rest = known.pop() if len(known) == 1 else assumed or ASSUMED_TASK
+    return [task or rest for task in found]
+
+
+def _task(row: dict[str, Any], default: str | None, where: str) -> str | None:
+    """The task that a line names, or that follows from its gold; None where neither is there."""
+    task = row.get("task")
+    if task is None:
+        gold = _gold(row, where)
+        return default or (guess_task(gold) if gold is not None else None)
     if task not in TASKS:
         refuse(where, "task", f"one of {', '.join(TASKS)}", task)
     return str(task)

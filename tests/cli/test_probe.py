@@ -254,6 +254,42 @@ def test_regrade_takes_the_workloads_gold(bench: Bench) -> None:
     assert RunDirectory.load(run).records()[0].gold == "999"
 
 
+# --- Without gold ---------------------------------------------------------------------------------
+
+
+def test_a_workload_without_gold_is_probed_and_said_to_be_one(bench: Bench) -> None:
+    write_sums(bench.file, 100, gold=False)
+    code, _, err = bench.call("--repeat", "5", "--out", str(bench.out))
+    assert code == 0, err
+    assert "task 'math' taken for questions without task and gold; --task names another" in err
+    assert "the questions have no gold: a part of the split that holds such counts a reply" in err
+    run = RunDirectory.load(bench.out)
+    records = run.records()
+    fit = run.table().keys
+    twice = [r.key for r in records if r.sample == 1]
+    assert len(twice) == 5
+    in_fit = dict(zip(fit, run.parts(run.table()).tolist(), strict=True))
+    assert {in_fit[key] for key in twice} == {PARTS.index("fit")}
+    assert sorted(twice) == sorted(k for k in set(fit) if in_fit[k] == 0)[:5]
+    assert json.loads((bench.out / "preflight.json").read_text())["accuracy"] is None
+
+
+def test_without_gold_fifty_fit_questions_think_twice_unless_told_otherwise(bench: Bench) -> None:
+    write_sums(bench.file, 150, gold=False)
+    code, _, err = bench.call("--out", str(bench.out))
+    assert code == 0, err
+    assert "50 fit questions think twice" in err
+    assert bench.probe("--repeat", "0", "--out", "other")["traces"] == 150
+    assert bench.probe("--greedy", "--out", "greedy")["traces"] == 150
+    assert bench.probe("--task", "exact", "--repeat", "0", "--out", "exact")["traces"] == 150
+    assert {r.task for r in RunDirectory.load(Path("exact")).records()} == {"exact"}
+
+
+def test_one_line_without_gold_is_said(bench: Bench) -> None:
+    bench.file.write_text(bench.file.read_text().replace(', "gold": "0"', "", 1))
+    assert "1 of 100 questions have no gold" in bench.call()[2]
+
+
 def test_an_engines_remarks_are_said_once(bench: Bench) -> None:
     bench.engine.remarks = ["the context is small"]
     _, _, err = bench.call()
@@ -437,6 +473,7 @@ def test_cues_have_names(bench: Bench) -> None:
         (["--max-think", "0"], "expected `auto` or a whole number >= 1, got '0'"),
         (["--greedy", "--samples", "3"], "--greedy draws one and the same trace each time"),
         (["--samples", "0"], "'--samples'"),
+        (["--greedy", "--repeat", "3"], "--greedy draws one and the same trace each time"),
         (["--entropy", "top-k"], "expected `auto`, `full`, `none` or `top-k:K`"),
         (["--split", "50/50"], "50/50"),
         (["--prompt-template", "no.txt"], "expected a text with {question} or a readable file"),

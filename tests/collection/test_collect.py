@@ -453,6 +453,46 @@ def test_an_explicit_batch_size_is_kept(bench: Bench) -> None:
         bench.collect(ScriptedEngine(memory=2), batch_size=4, shrink=False)
 
 
+# --- Without gold -------------------------------------------------------------------------------
+
+
+def test_questions_without_gold_are_recorded_without_grades(bench: Bench) -> None:
+    lines = bench.file.read_text().splitlines(keepends=True)
+    write_sums(bench.file, 30, gold=False)
+    bare = bench.file.read_text().splitlines(keepends=True)
+    bench.file.write_text("".join(lines[:3] + bare[3:]))
+    bench.collect()
+    records = bench.run.records()
+    assert [r.is_graded for r in records] == [True] * 3 + [False] * 27
+    for r in records[3:]:
+        assert (r.gold, r.natural_correct, {c.correct for c in r.checkpoints}) == (
+            None,
+            None,
+            {None},
+        )
+    table = bench.run.table().unseal()
+    assert table.graded_by == "agreement"
+    assert table.full_correct.all()
+    # Gold that comes later grades what was recorded.
+    bench.file.write_text("".join(lines))
+    assert bench.collect().n_new == 0
+    assert any("gold of 27 probed questions has changed" in s for s in bench.progress.lines)
+    with Grader() as grader:
+        assert regrade(bench.run, grader, bench.workload) == 27
+    graded = Bench(bench.path.parent / "graded")
+    graded.collect()
+    assert graded.probes == bench.probes
+
+
+def test_repeated_questions_alone_get_a_second_trace(bench: Bench) -> None:
+    chosen = bench.workload.questions[3:6]
+    assert bench.collect(repeated=chosen).n_traces == 33
+    second = [r for r in bench.run.records() if r.sample == 1]
+    assert [r.id for r in second] == ["q3", "q4", "q5"]
+    assert bench.collect(repeated=chosen, samples=2).n_new == 27
+    assert bench.collect(repeated=chosen).n_new == 0
+
+
 # --- Grading again --------------------------------------------------------------------------------
 
 

@@ -47,6 +47,18 @@ def test_a_sound_engine_passes_every_check(questions: tuple[Question, ...]) -> N
     report.raise_on_failure()
 
 
+def test_without_gold_agreement_is_all_there_is(questions: tuple[Question, ...]) -> None:
+    bare = tuple(replace(q, gold=None) for q in questions)
+    report, status = check(ScriptedEngine(), bare)
+    assert (report.accuracy, report.wrong, report.agreement) == (None, (), 1.0)
+    assert "accuracy" not in status
+    assert report.status == "pass"
+    report, _ = check(ScriptedEngine(), (*bare[:8], *questions[8:]))
+    assert report.accuracy is not None
+    (said,) = (c.detail for c in report.checks if c.name == "accuracy")
+    assert "of 8 answers" in said
+
+
 @pytest.mark.parametrize(
     ("fault", "name", "status", "detail"),
     [

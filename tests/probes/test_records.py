@@ -171,6 +171,63 @@ def test_a_natural_answer_that_no_probe_gave_has_a_number_of_its_own() -> None:
     assert table.outcomes.natural_code[2] == -1
 
 
+def ungraded(name: str = "q1", **changes: Any) -> ProbeRecord:
+    rows = changes.pop("checkpoints", record().checkpoints)
+    rows = tuple(replace(c, correct=None) for c in rows)
+    return record(name, gold=None, natural_correct=None, checkpoints=rows, **changes)
+
+
+def test_without_gold_a_reply_is_right_where_it_is_that_of_full_thinking() -> None:
+    other = checkpoint(0, normalized="41"), checkpoint(64, normalized=""), checkpoint(128)
+    rows = [
+        ungraded("q1"),
+        ungraded("q2", checkpoints=other, natural_answer="It is\nFinal answer: 41"),
+        ungraded("cut", finish="length", natural_answer=None),
+        ungraded("cut after an answer", finish="length"),
+        ungraded("silent", natural_answer="Well."),
+        ungraded("empty", checkpoints=(checkpoint(0, normalized=""),), natural_answer=""),
+    ]
+    table = graded_table(rows)
+    assert table.graded_by == "agreement"
+    assert table.full_correct.all()
+    assert table.correct.tolist() == [[True] * 3, [True, False, False], *[[False] * 3] * 4]
+    # Never stopped, they are what they are.
+    assert table.correct_online[2:, 2].all()
+    with pytest.raises(ProbeError, match=r"last-checkpoint reference, .* needs gold for every"):
+        table.with_reference("last-checkpoint")
+
+
+def test_without_gold_a_visible_reply_is_compared_with_the_natural_one() -> None:
+    def visible(budget: int, text: str) -> Checkpoint:
+        wrong = {"normalized": "41", "visible_correct": None, "visible_tokens": 9}
+        return checkpoint(budget, visible_answer=text, **wrong)
+
+    rows = (
+        visible(0, "Final answer: 42.0"),
+        visible(64, "Final answer: 41"),
+        checkpoint(128, ended=True),
+    )
+    first, second = ungraded(checkpoints=rows), ungraded("q2", checkpoints=rows, finish="length")
+    table = graded_table([first, second], on_stop="answer")
+    assert table.stop_correct.tolist() == [[True, False, True], [False, False, True]]
+    read = ProbeRecord.from_dict(json.loads(first.to_json()), "here")
+    assert (read, read.is_graded) == (first, False)
+
+
+def test_a_part_counts_by_gold_where_all_of_it_has_gold() -> None:
+    wrong = record("gold, wrong", natural_correct=False)
+    rows = [wrong, ungraded("none"), record("here"), record("there", natural_correct=False)]
+    table = graded_table(rows, parts=[0, 1, 1, 2])
+    assert table.by_gold is not None
+    assert table.by_gold.tolist() == [True, False, False, True]
+    assert table.full_correct.tolist() == [False, True, True, False]
+    assert [table.take(np.array([k])).graded_by for k in range(4)] == [
+        "gold", "agreement", "agreement", "gold",
+    ]  # fmt: skip
+    assert graded_table(rows).graded_by == "agreement"
+    assert graded_table([record("here")]).by_gold is None
+
+
 def test_an_empty_answer_is_told_from_others() -> None:
     rows = (checkpoint(0, answer="", normalized=""), checkpoint(64), checkpoint(128))
     (codes,) = graded_table([record(checkpoints=rows)]).answer_codes.tolist()
@@ -281,6 +338,16 @@ def test_an_archive_becomes_a_table(tmp_path: Path) -> None:
     assert table.answer_codes[0, 1] == table.answer_codes[0, 2] != table.answer_codes[0, 0]
     with pytest.raises(ProbeError, match="needs natural answers"):
         table.with_reference("natural")
+
+
+def test_an_archive_without_labels_counts_by_its_last_checkpoint(tmp_path: Path) -> None:
+    answers = np.array([["1", "2", "2"]] * 5 + [["", "1", ""]])
+    table = read_archive(write(tmp_path, correct=None, ans=answers))
+    assert (table.graded_by, table.reference) == ("agreement", "last-checkpoint")
+    assert table.correct.tolist() == [*[[False, True, True]] * 5, [False, False, True]]
+    assert table.full_correct.all()
+    with pytest.raises(ProbeError, match=r"array 'ans' must have shape \(N, m\)"):
+        read_archive(write(tmp_path, correct=None, ans=np.array([*"abcdef"])))
 
 
 def test_an_archive_may_name_its_questions(tmp_path: Path) -> None:

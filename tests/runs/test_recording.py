@@ -205,10 +205,22 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no gold": (
         {"checkpoints": [probe(1, correct=None)]},
-        r"'checkpoints\[0\].correct': expected .* 'gold' .* got neither; probes without any gold",
+        r"'checkpoints\[0\].correct': expected .* 'gold' .* got neither, beside other labels",
     ),
     "natural without gold": ({"natural_correct": None}, r"'natural_correct': expected .* 'gold'"),
 }
+
+
+def test_a_line_may_have_neither_labels_nor_gold(tmp_path: Path) -> None:
+    bare = line("a", natural_correct=None, task=None, checkpoints=[
+        probe(10, "7.0", correct=None), probe(64, "", correct=None)
+    ])  # fmt: skip
+    found = read(tmp_path, bare, line("b", natural_correct=None, task=None, gold="7"))
+    assert [record.is_graded for record in found.records] == [False, True]
+    assert (found.n_ungraded, found.n_graded, found.has_labels) == (1, 1, True)
+    assert (found.records[0].task, found.records[0].gold) == ("math", None)
+    table = imported(tmp_path, bare).table().unseal()
+    assert (table.graded_by, table.correct.tolist()) == ("agreement", [[True, False]])
 
 
 @pytest.mark.parametrize(("changes", "message"), REFUSED.values(), ids=list(REFUSED))

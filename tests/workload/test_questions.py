@@ -117,7 +117,6 @@ def test_gold_numbers_keep_their_digits(tmp_path: Path, literal: str, text: str)
         (q(" \n"), "field 'question': expected text that is not empty"),
         (q(["a"]), "field 'question': expected text that is not empty, got [\"a\"]"),  # type: ignore[arg-type]
         ('{"question": "\\ud800", "gold": 1}', "field 'question': expected Unicode text"),
-        ({"question": "a"}, "field 'gold': expected the right answer in 'gold' or 'answer'"),
         (q(gold=[2]), "field 'gold': expected text that is not empty, or a number, got [2]"),
         (q(gold={"a": 1}), "field 'gold': expected text that is not empty, or a number"),
         (q(gold=True), "field 'gold': expected text that is not empty, or a number, got true"),
@@ -287,15 +286,36 @@ def test_default_task_replaces_the_guess(tmp_path: Path) -> None:
     assert workload.guessed_tasks == {}
 
 
-def test_without_gold(tmp_path: Path) -> None:
-    path = write(tmp_path, {"question": "a", "task": "exact"}, {"question": "b"})
-    questions = read_workload(path, require_gold=False, default_task="choice").questions
-    assert [(question.gold, question.task) for question in questions] == [
-        (None, "exact"),
-        (None, "choice"),
-    ]
+@pytest.mark.parametrize(
+    ("row", "asked", "task"),
+    [
+        ({"task": "exact"}, {}, "exact"),  # that of the others
+        ({"gold": "B"}, {}, "choice"),  # guessed from their gold
+        ({"gold": "B"}, {"assumed": "exact"}, "choice"),
+        ({}, {}, "math"),
+        ({}, {"assumed": "exact"}, "exact"),
+        ({"task": "exact"}, {"default_task": "numeric"}, "numeric"),
+    ],
+)
+def test_a_line_without_gold_and_task_takes_the_files_or_the_assumed_one(
+    tmp_path: Path, row: dict[str, Any], asked: dict[str, Any], task: str
+) -> None:
+    path = write(tmp_path, {"question": "a", **row}, {"question": "b"})
+    workload = read_workload(path, **asked)
+    assert (workload.questions[1].gold, workload.questions[1].task) == (None, task)
+    assert workload.assumed_task == (None if "default_task" in asked else task)
+    assert workload.n_labelled == ("gold" in row)
+
+
+def test_others_of_two_tasks_name_none(tmp_path: Path) -> None:
+    path = write(tmp_path, q(gold="2"), q("b", gold="B"), {"question": "c"})
+    assert read_workload(path).questions[2].task == "math"
+
+
+def test_a_line_without_gold_and_task_may_be_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, q(), {"question": "b"})
     with pytest.raises(WorkloadError, match=r":2: field 'task': .*no gold to guess it from"):
-        read_workload(path, require_gold=False)
+        read_workload(path, assumed=None)
 
 
 @pytest.mark.slow

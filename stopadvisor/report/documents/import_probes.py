@@ -21,6 +21,7 @@ class ImportDocument(Document):
     n_truncated: Annotated[int, "Traces whose thinking was cut."]
     n_probes: Annotated[int, "Forced answers."]
     n_graded: Annotated[int, "Labels that were not recorded, and come from gold."]
+    n_ungraded: Annotated[int, "Traces with neither labels nor gold."]
     budgets: Annotated[
         list[int] | None,
         "Thinking tokens at each checkpoint; null where questions have positions of their own.",

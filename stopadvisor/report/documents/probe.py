@@ -58,8 +58,10 @@ class _CueFields(TypedDict):
     name: Annotated[str, "Of the cue."]
     cue: Annotated[str, "Its text."]
     status: Annotated[str, "`pass`, `warn` or `fail`."]
-    forced_accuracy: Annotated[float, "Accuracy of forced answers at the end of thinking."]
-    ci95: Annotated[list[float], "Its exact interval."]
+    forced_accuracy: Annotated[
+        float | None, "Accuracy of forced answers at the end of thinking; null without any gold."
+    ]
+    ci95: Annotated[list[float] | None, "Its exact interval."]
     agreement: Annotated[float | None, "Share of them that are the natural answers."]
     mean_probe_tokens: Annotated[float, "Tokens of a forced answer."]
     mean_think_tokens: Annotated[float, "Tokens of thinking."]
@@ -91,7 +93,9 @@ class _ProbeCostFields(TypedDict):
 
 class _CueTable(TypedDict):
     n_questions: Annotated[int, "Fit questions asked."]
-    natural_accuracy: Annotated[float, "Accuracy of the natural answers."]
+    natural_accuracy: Annotated[
+        float | None, "Accuracy of the natural answers; null without any gold."
+    ]
     rows: Annotated[list[_CueFields], "One for each cue."]
 
 
@@ -104,7 +108,11 @@ class PreflightDocument(Document):
         float | None, "Share of forced answers at the end of thinking that are the natural ones."
     ]
     examples: Annotated[list[_CueExampleFields], "Some that are not."]
-    accuracy: Annotated[float, "Share of right answers at the end of thinking."]
+    accuracy: Annotated[
+        float | None,
+        "Share of right answers at the end of thinking, of the questions with gold; null without "
+        "any.",
+    ]
     wrong: Annotated[list[_WrongFields], "Some that are not."]
     n_questions: Annotated[int, "Fit questions asked."]
     marker_words: Annotated[_MarkerWordTable, "How sentences begin where the model turns back."]

@@ -156,7 +156,7 @@ def _texts(source: Source) -> Texts | None:
         return None
     records = {r.id: r for r in RunDirectory.load(source.folder).records() if r.sample == 0}
     try:
-        workload = read_workload(source.manifest["workload"]["path"], require_gold=False)
+        workload = read_workload(source.manifest["workload"]["path"])
     except WorkloadError:
         return Texts(records, {})
     texts = {q.key: "\n\n".join(m["content"] for m in q.messages) for q in workload.questions}

@@ -66,11 +66,20 @@ def show_import(document: ImportDocument, out: TextIO) -> None:
             ("read from", document["source"]),
             ("probed at", places),
             ("traces", f"{traces}, {cut} of them cut; at most {document['max_think']} tokens"),
-            ("graded", plural(document["n_graded"], "label") + " by gold, the others as recorded"),
+            ("graded", _graded(document)),
             ("model", document["model"] or "none: a policy is bound to no model"),
         ]
     )
     screen.command(f"stopadvisor assess {shell_quote(document['run'])}")
+
+
+def _graded(document: ImportDocument) -> str:
+    """What says which answers are right."""
+    ungraded, traces = document["n_ungraded"], document["n_traces"]
+    if ungraded == traces:
+        return "none: a reply will count by whether it agrees with full thinking"
+    said = plural(document["n_graded"], "label") + " by gold, the others as recorded"
+    return f"{said}; {plural(ungraded, 'trace')} with neither" if ungraded else said
 
 
 def show_report_file(document: ReportDocument, out: TextIO) -> None:
