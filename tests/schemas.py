@@ -29,6 +29,7 @@ from stopadvisor.report.documents.diff import DiffDocument
 from stopadvisor.report.documents.fields import alternatives, fields_of
 from stopadvisor.report.documents.import_probes import ImportDocument
 from stopadvisor.report.documents.inspect import InspectDocument
+from stopadvisor.report.documents.monitor import MonitorDocument
 from stopadvisor.report.documents.plan import PlanDocument
 from stopadvisor.report.documents.probe import PreflightDocument, ProbeDocument
 from stopadvisor.report.documents.profile_serving import ProfileServingDocument
@@ -71,6 +72,7 @@ DOCUMENTS: dict[str, type] = {
     "verify": VerifyDocument,
     "run": RunDocument,
     "profile-serving": ProfileServingDocument,
+    "monitor": MonitorDocument,
     "plan": PlanDocument,
     "simulate": SimulateDocument,
     "workload": WorkloadDocument,

@@ -76,6 +76,9 @@ COMMANDS = {
     "run": CommandEntry(
         "stopadvisor.cli.run", "Answer questions, stopping early as a frozen policy says."
     ),
+    "monitor": CommandEntry(
+        "stopadvisor.cli.monitor", "Say from audits whether the traffic keeps the promise."
+    ),
     "profile-serving": CommandEntry(
         "stopadvisor.cli.profile_serving", "Measure what probing and tokens cost in seconds here."
     ),

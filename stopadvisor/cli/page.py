@@ -22,6 +22,7 @@ EXIT_CODES = {
     3: "nothing was certified; the policy that was written never stops",
     4: "fresh probes contradict the certificate",
     5: "preflight failed: measuring would mislead",
+    6: "audits of the traffic speak against the promise",
     130: "interrupted; what was finished is kept, and the same command continues there",
 }
 

@@ -1,3 +1,11 @@
 """Statistics: arrays in, numbers out; no files and no questions."""
 
-__all__ = ["bootstrap", "bounds", "group_betting", "intervals", "reliability"]
+__all__ = [
+    "bootstrap",
+    "bounds",
+    "exchangeability",
+    "group_betting",
+    "intervals",
+    "reliability",
+    "sequential",
+]

@@ -3,6 +3,7 @@
 __all__ = [
     "captions",
     "charts",
+    "course",
     "page",
     "summary",
     "theme",

@@ -1,0 +1,388 @@
+"""The records of audits: an append-only log without any text, and how logs are read again.
+
+A folder holds one series of files for each policy and replica, `audit-DIGEST-REPLICA-NUMBER.jsonl`.
+The first line of a file is its header: the settings, and where the series stood when the file was
+begun, so that a deleted file takes no evidence along.  Then one line for each covered request, for
+each result of an audit, and for what people say: gold, and a reset after an alarm.
+
+A line is one write: whatever is killed, a line is there or it is not.  Only a power failure can
+tear the last one, which is moved to the next line and reported.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from stopadvisor.errors import OutputError, PolicyError
+from stopadvisor.runs.storage import no_follow
+from stopadvisor.serving.monitoring import Course, WatchSettings
+
+__all__ = ["AuditLog", "Series", "find_series", "merged", "replay", "reset"]
+
+_SCHEMA = 1
+_NAME = re.compile(r"audit-([0-9a-f]{8})-([A-Za-z0-9_.]{1,64})-([0-9]{6})\.jsonl")
+_DAY = 86_400.0
+_KINDS: dict[str, dict[str, tuple[type, ...]]] = {
+    "request": {"id": (str,), "stop": (int, type(None))},
+    "result": {"id": (str,), "differs": (bool,)},
+    "shed": {"id": (str,)},
+    "gold": {"id": (str,), "served": (bool,), "full": (bool,)},
+    "reset": {"by": (str,)},
+}
+
+
+@dataclass(frozen=True)
+class Series:
+    """The files of one replica, oldest first."""
+
+    replica: str
+    files: tuple[Path, ...]
+
+
+class AuditLog:
+    """What one replica writes.
+
+    Parameters
+    ----------
+    folder : Path
+        Made where it is missing.
+    replica : str
+        Letters, digits, dot and underscore; no two processes share one.
+    settings : WatchSettings
+    reference : mapping of str to sequence of float, optional
+        See `Course`.
+    max_bytes : int
+        Size at which a new file is begun.
+    keep_days : float
+        Files that were written last before that many days are deleted when a new one is begun.
+    clock : callable
+        Seconds since 1970.
+
+    Raises
+    ------
+    OutputError
+        The folder cannot be written, or the replica's name is no name.
+    PolicyError
+        What the replica wrote before is damaged, or was written under other settings.
+
+    Notes
+    -----
+    Opening a log again goes on where it ended: an alarm stays one until it is reset.  Audits that
+    were on their way when the process ended are given up.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        replica: str,
+        settings: WatchSettings,
+        reference: Mapping[str, Sequence[float]] | None = None,
+        *,
+        max_bytes: int = 64_000_000,
+        keep_days: float = 90.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._folder, self._replica, self._clock = folder, replica, clock
+        self._settings, self._max_bytes, self._keep_days = settings, max_bytes, keep_days
+        if not _NAME.fullmatch(self._name(0)):
+            raise OutputError(
+                f"an audit log's replica is named by letters, digits, '.' and '_', got {replica!r}"
+            )
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"cannot make {folder}: {error.strerror}") from error
+        before = [s for s in find_series([folder], settings.digest) if s.replica == replica]
+        self.course = Course(settings, reference)
+        self._number, self._size = 0, 0
+        if before:
+            last = before[0].files[-1]
+            self._number = _number(last)
+            self.course, given_up = _reopened(last, settings, reference)
+            self._path, self._size = last, last.stat().st_size
+            self._end_torn_line()
+            for key in given_up:
+                self.write("shed", id=key)
+        else:
+            self._begin()
+
+    def write(self, kind: str, **fields: Any) -> None:
+        """Write a record, and let it count.
+
+        Raises
+        ------
+        OutputError
+            It cannot be written; then it does not count either.
+        """
+        record = {"kind": kind, "t": round(self._clock(), 3), **fields}
+        self._append(record)
+        self.course.apply(record)
+        if self._size >= self._max_bytes:
+            self._number += 1
+            self._begin()
+            self._forget_old()
+
+    def _name(self, number: int) -> str:
+        return f"audit-{self._settings.digest[:8]}-{self._replica}-{number:06d}.jsonl"
+
+    def _begin(self) -> None:
+        self._path, self._size = self._folder / self._name(self._number), 0
+        self._append(
+            {
+                "kind": "header",
+                "t": round(self._clock(), 3),
+                "schema": _SCHEMA,
+                "replica": self._replica,
+                "settings": asdict(self._settings),
+                "keep_days": self._keep_days,
+                "state": self.course.state() if self._number else None,
+            }
+        )
+
+    def _append(self, record: Mapping[str, Any]) -> None:
+        self._take_in_resets()
+        self._size += _append(self._path, record)
+
+    def _take_in_resets(self) -> None:
+        """Apply what `monitor --reset` wrote behind our last line."""
+        if not self._path.exists() or self._path.stat().st_size <= self._size:
+            return
+        with open(self._path, "rb", opener=no_follow) as file:
+            file.seek(self._size)
+            added = file.read()
+        for line in added.splitlines():
+            self.course.apply(json.loads(line))
+        self._size += len(added)
+
+    def _end_torn_line(self) -> None:
+        with open(self._path, "rb+", opener=no_follow) as file:
+            if self._size:
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":
+                    file.write(b"\n")
+                    self._size += 1
+
+    def _forget_old(self) -> None:
+        oldest = self._clock() - self._keep_days * _DAY
+        for path in self._folder.iterdir():
+            found = _NAME.fullmatch(path.name)
+            mine = found and found[1] == self._settings.digest[:8] and found[2] == self._replica
+            if mine and path != self._path and path.stat().st_mtime < oldest:
+                path.unlink()
+
+
+def find_series(paths: Iterable[Path], digest: str) -> tuple[Series, ...]:
+    """The logs of a policy among files and folders.
+
+    Raises
+    ------
+    PolicyError
+        There is none, but logs of another policy are; or a file has another name than logs have.
+    """
+    found: dict[str, list[Path]] = {}
+    others: list[Path] = []
+    for path in paths:
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        for file in files:
+            name = _NAME.fullmatch(file.name)
+            if name is None:
+                if file == path:
+                    raise PolicyError(f"{path}: not named like an audit log, audit-*.jsonl")
+            elif name[1] == digest[:8]:
+                found.setdefault(name[2], []).append(file)
+            else:
+                others.append(file)
+    if others and not found:
+        raise PolicyError(f"{others[0]}: a log of another policy; this one is {digest[:8]}")
+    return tuple(
+        Series(replica, tuple(sorted(files, key=_number)))
+        for replica, files in sorted(found.items())
+    )
+
+
+def replay(
+    series: Sequence[Series],
+    reference: Mapping[str, Sequence[float]] | None = None,
+    *,
+    gold: Iterable[Mapping[str, Any]] = (),
+) -> tuple[Course, tuple[str, ...]]:
+    """Read logs again, several replicas merged by time.
+
+    Parameters
+    ----------
+    series : sequence of Series
+        At least one.
+    reference : mapping, optional
+        See `Course`.
+    gold : iterable of mapping
+        Records of kind `gold` that came later, without time: applied last.
+
+    Returns
+    -------
+    course : Course
+    remarks : tuple of str
+        Torn lines, and what is no longer there.
+
+    Raises
+    ------
+    PolicyError
+        A log is damaged, or was written under other settings than the first.
+
+    Notes
+    -----
+    Within a replica records keep their order, whatever its clock does; a difference of clocks
+    between replicas moves requests by as much and breaks no promise, because no outcome decides on
+    a request's time.
+    """
+    remarks: list[str] = []
+    headers = [_header(one.files[0]) for one in series]
+    settings = WatchSettings(**headers[0]["settings"])
+    for one, header in zip(series, headers, strict=True):
+        if WatchSettings(**header["settings"]) != settings:
+            raise PolicyError(
+                f"{one.files[0]}: written under other settings than {series[0].files[0]}: "
+                "one test has one alpha, delta and audit share; give the logs one by one"
+            )
+    states = [header["state"] for header in headers if header["state"] is not None]
+    if states:
+        remarks.append(f"{len(states)} of {len(series)} logs begin later than their replica did")
+    course = Course.join(settings, states, reference)
+    for replica, record in merged(series, remarks):
+        course.apply(record, replica if len(series) > 1 else "")
+    replicas = [one.replica if len(series) > 1 else "" for one in series]
+    for later in gold:
+        for replica in replicas:
+            course.apply(later, replica)
+    return course, tuple(remarks)
+
+
+def reset(series: Sequence[Series], by: str) -> None:
+    """Write into each log that somebody looked into its alarm.
+
+    A server that is running reads it when it starts again.
+
+    Raises
+    ------
+    PolicyError
+        The name is empty, or not printable.
+    OutputError
+        A log cannot be written.
+    """
+    if not by.strip() or not by.isprintable():
+        raise PolicyError("an alarm is reset by a name, in printable letters")
+    for one in series:
+        _append(one.files[-1], {"kind": "reset", "t": round(time.time(), 3), "by": by})
+
+
+def merged(
+    series: Sequence[Series], remarks: list[str] | None = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Records of several replicas in the order of their times.
+
+    Yields
+    ------
+    replica : str
+    record : dict
+    """
+
+    def timed(number: int, one: Series) -> Iterator[tuple[float, int, dict[str, Any]]]:
+        latest = 0.0
+        for path in one.files:
+            for record in _records(path, [] if remarks is None else remarks):
+                latest = max(latest, float(record["t"]))
+                yield latest, number, record
+
+    streams = [timed(number, one) for number, one in enumerate(series)]
+    for _, number, record in heapq.merge(*streams, key=lambda item: item[:2]):
+        yield series[number].replica, record
+
+
+def _append(path: Path, record: Mapping[str, Any]) -> int:
+    """Add a line in one write; returns its bytes."""
+    data = json.dumps(record, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    try:
+        with open(path, "ab", buffering=0, opener=no_follow) as file:
+            file.write(data)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror}") from error
+    return len(data)
+
+
+def _number(path: Path) -> int:
+    found = _NAME.fullmatch(path.name)
+    assert found is not None  # only such paths come here
+    return int(found[3])
+
+
+def _reopened(
+    path: Path, settings: WatchSettings, reference: Mapping[str, Sequence[float]] | None
+) -> tuple[Course, list[str]]:
+    """Where a file's replica stands, and which of its audits have no result."""
+    header = _header(path)
+    if WatchSettings(**header["settings"]) != settings:
+        raise PolicyError(
+            f"{path}: written under other settings; give the same --audit and alarms as before, or "
+            "another folder"
+        )
+    state = header["state"]
+    course = Course(settings, reference) if state is None else Course.restore(settings, state)
+    for record in _records(path, []):
+        course.apply(record)
+    return course, [str(key).partition("/")[2] for key in course.processes["differs"].open_keys()]
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    try:
+        with open(path, "rb", opener=no_follow) as file:
+            yield from enumerate(file, start=1)
+    except OSError as error:
+        raise PolicyError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _header(path: Path) -> dict[str, Any]:
+    for _, line in _lines(path):
+        try:
+            header = json.loads(line)
+            WatchSettings(**header["settings"])
+        except (ValueError, TypeError, KeyError):
+            break
+        if header.get("kind") == "header" and header.get("schema") == _SCHEMA and "state" in header:
+            return dict(header)
+        break
+    raise PolicyError(f"{path}, line 1: expected the header of an audit log")
+
+
+def _records(path: Path, remarks: list[str]) -> Iterator[dict[str, Any]]:
+    """What follows the header; a torn line is left out and said."""
+    for number, line in _lines(path):
+        if number == 1 or not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError:
+            remarks.append(f"{path}, line {number}: torn, left out")
+            continue
+        _check(record, path, number)
+        yield record
+
+
+def _check(record: Any, path: Path, number: int) -> None:
+    here = f"{path}, line {number}"
+    if not isinstance(record, dict) or not isinstance(record.get("t"), (int, float)):
+        raise PolicyError(f"{here}: expected a record with a time 't'")
+    fields = _KINDS.get(str(record.get("kind")))
+    if fields is None:
+        raise PolicyError(f"{here}: field 'kind': expected one of {', '.join(_KINDS)}")
+    for name, types in fields.items():
+        if name not in record or type(record[name]) not in types:
+            raise PolicyError(
+                f"{here}: field {name!r}: expected {types[0].__name__}, got {record.get(name)!r}"
+            )

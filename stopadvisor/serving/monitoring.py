@@ -1,0 +1,409 @@
+"""Is a certified promise still kept by the traffic?  What audits say, record by record.
+
+One `Course` takes the records of an audit log, whether a server has just written them or
+`stopadvisor monitor` reads them again: the same records give the same figures to the last digit.
+Knows no files, no clock and no text of any request.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from stopadvisor.errors import PolicyError
+from stopadvisor.policy.frozen import Policy
+from stopadvisor.stats.exchangeability import ExchangeabilityTest
+from stopadvisor.stats.sequential import (
+    AuditProcess,
+    AuditTest,
+    betting_upper_limit,
+    mixture_upper_limit,
+)
+
+__all__ = [
+    "DRIFT_DELTA",
+    "WATCHED",
+    "Alarm",
+    "Course",
+    "Point",
+    "WatchSettings",
+    "drift_reference",
+    "watch_settings",
+]
+
+DRIFT_DELTA = 0.01
+"""Most probability that drift of the traffic is ever said falsely, over all features together."""
+
+WATCHED: tuple[str, ...] = ("stop", "prompt_tokens", "first_logprob")
+"""Features of a request that are compared with those of calibration, as records name them."""
+
+_MOST_POINTS = 1_024
+"""Of the course that is kept for a picture; beyond it every second one goes."""
+
+
+@dataclass(frozen=True)
+class WatchSettings:
+    """What is watched; settled before the first request, and written into each log."""
+
+    digest: str
+    """Of the policy."""
+    loss: str
+    """Of the certificate: `lost`, `differs` or `drop`."""
+    alpha: float
+    """What the certificate promises of this loss."""
+    differs_limit: float
+    """Share of replies that may differ before it is a warning: alpha itself where the loss is
+    `differs`, else what was calibrated of this rule."""
+    delta: float
+    share: float
+    """Of requests that are audited."""
+    change: float
+
+    @property
+    def needs_gold(self) -> bool:
+        """Whether differing replies are an early warning, and only gold can break the promise."""
+        return self.loss != "differs"
+
+    def tests(self) -> dict[str, AuditTest]:
+        """By what they watch: `differs`, and the loss of the certificate where it needs gold."""
+        found = {"differs": AuditTest(self.differs_limit, self.delta, self.share, self.change)}
+        if self.needs_gold:
+            gains = self.loss == "drop"
+            found[self.loss] = AuditTest(self.alpha, self.delta, self.share, self.change, gains)
+        return found
+
+
+def watch_settings(
+    policy: Policy,
+    *,
+    share: float,
+    delta: float | None = None,
+    change: float = 1e6,
+    differs_limit: float | None = None,
+) -> WatchSettings:
+    """What to watch for a policy.
+
+    Parameters
+    ----------
+    share : float
+        Of requests that are audited.
+    delta : float, optional
+        Most probability of ever raising a false alarm; the certificate's where none is given.
+    differs_limit : float, optional
+        For a certificate that needs gold: the share of replies that may differ.  The policy's own
+        calibrated limit where none is given.
+
+    Raises
+    ------
+    PolicyError
+        The policy promises nothing, or does not say how many replies may differ.
+    CalibrationError
+        A number is out of range.
+    """
+    certificate = policy.content["certificate"]
+    if certificate is None:
+        raise PolicyError("the policy never stops and promises nothing: there is nothing to watch")
+    loss = str(certificate.get("loss", "lost"))
+    alpha = float(certificate["alpha"])
+    if loss == "differs":
+        differs_limit = alpha
+    elif differs_limit is None:
+        limit = certificate.get("differs_upper")
+        if limit is None:
+            raise PolicyError(
+                f"the policy promises {loss!r} and does not say how many replies may differ from "
+                "full thinking: calibrate it again, or give --differs-limit"
+            )
+        differs_limit = float(limit)
+    settings = WatchSettings(
+        policy.digest,
+        loss,
+        alpha,
+        differs_limit,
+        float(certificate["delta"]) if delta is None else delta,
+        share,
+        change,
+    )
+    settings.tests()  # refuses numbers out of range
+    return settings
+
+
+def drift_reference(policy: Policy) -> Mapping[str, Sequence[float]]:
+    """What calibration questions were like, by names of `WATCHED`; empty where it is not held."""
+    found = (policy.content["expected"] or {}).get("served", {})
+    return {name: found[name] for name in WATCHED if found.get(name)}
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """What was found, and when."""
+
+    watch: str
+    """`differs`, or the loss of the certificate."""
+    kind: str
+    """`e-value` or `change`; see `AuditProcess`."""
+    request: int
+    """Requests counted by then."""
+    time: float
+    """Of the record, in seconds since 1970."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One place of the course."""
+
+    request: int
+    time: float
+    e_value: float
+    detector: float
+    stop_share: float
+    upper: float | None
+    """`Course.upper_limit`; only the points that are kept to the end have it."""
+
+
+class Course:
+    """Everything that the records said so far.
+
+    Parameters
+    ----------
+    settings : WatchSettings
+    reference : mapping of str to sequence of float
+        By names of `WATCHED`: values on calibration questions.  What is missing is not watched.
+    """
+
+    def __init__(
+        self, settings: WatchSettings, reference: Mapping[str, Sequence[float]] | None = None
+    ) -> None:
+        self.settings = settings
+        self.processes = {name: AuditProcess(test) for name, test in settings.tests().items()}
+        self.drift = {
+            name: ExchangeabilityTest(values)
+            for name, values in (reference or {}).items()
+            if name in WATCHED and len(values)
+        }
+        self.drifted: dict[str, int] = {}
+        """By feature: the request at which its change was first seen."""
+        self.alarm: Alarm | None = None
+        self.counts: Counter[str] = Counter()
+        self._points: list[tuple[float, float, float, Counter[str], Counter[float]]] = []
+        self._differing: Counter[float] = Counter()  # by audit share, unresolved ones included
+        self._stride = 1
+        self._time = 0.0
+
+    # --- Records ----------------------------------------------------------------------------------
+
+    def apply(self, record: Mapping[str, Any], source: str = "") -> None:
+        """Take in one record of a log.
+
+        Parameters
+        ----------
+        record : mapping
+            As `audit_log` describes; of a kind that is unknown here nothing is made.
+        source : str
+            The log it stands in: request ids of several replicas are kept apart.
+        """
+        kind, key = record["kind"], f"{source}/{record.get('id', '')}"
+        if kind == "request":
+            self._request(record, key)
+        elif kind == "result":
+            self._result(key, bool(record["differs"]), int(record.get("tokens", 0)))
+        elif kind == "shed":
+            self.counts["shed"] += 1
+            for process in self.processes.values():
+                process.give_up(key)
+        elif kind == "gold":
+            self._gold(key, served=record["served"], full=record["full"])
+        elif kind == "reset":
+            self._reset()
+        if kind in ("request", "result", "gold"):
+            self._time = max(self._time, float(record.get("t", 0.0)))
+            self._look(marked="share" in record or kind != "request")
+
+    def _request(self, record: Mapping[str, Any], key: str) -> None:
+        share, stopped = record.get("share"), record["stop"] is not None
+        self.counts["requests"] += 1
+        self.counts["stopped"] += stopped
+        self.counts["tokens"] += record.get("tokens", 0)
+        if share is None:
+            for process in self.processes.values():
+                process.count()
+        else:
+            self.counts["audits"] += 1
+            self.counts["audited_stops"] += stopped
+            for process in self.processes.values():
+                # What never stopped is full thinking itself.
+                process.audit(key, share) if stopped else process.count()
+            if stopped:
+                self._differing[share] += 1
+        for name, test in self.drift.items():
+            value = record.get(name)
+            if name == "stop":
+                value = -1.0 if value is None else value
+            if value is None:
+                continue
+            test.update(float(value), _tie(key, name))
+            if test.capital >= len(self.drift) / DRIFT_DELTA:
+                self.drifted.setdefault(name, self.counts["requests"])
+
+    def _result(self, key: str, differs: bool, tokens: int) -> None:
+        process = self.processes["differs"]
+        share = process.share_of(key)
+        if share is None:  # its request stands in a log that is gone, or before a reset
+            return
+        process.resolve(key, int(differs))
+        self.counts["resolved"] += 1
+        self.counts["audit_tokens"] += tokens
+        self.counts["differing"] += differs
+        if not differs:
+            self._differing[share] -= 1
+            for name, other in self.processes.items():
+                if name != "differs":  # equal replies are right or wrong together
+                    other.give_up(key)
+
+    def _gold(self, key: str, *, served: bool, full: bool) -> None:
+        process = self.processes[self.settings.loss]
+        if not self.settings.needs_gold or process.share_of(key) is None:
+            return
+        loss = int(full) - int(served)
+        if self.settings.loss == "lost":
+            loss = max(loss, 0)
+        process.resolve(key, loss)
+        self.counts["gold"] += 1
+        self.counts["gold_losses"] += loss
+
+    def _reset(self) -> None:
+        """Somebody looked into the alarm: a new test begins, with a delta of its own."""
+        fresh = Course(self.settings)
+        self.processes, self._differing = fresh.processes, fresh._differing
+        self.alarm, self.counts = None, Counter({"resets": self.counts["resets"] + 1})
+
+    def _look(self, *, marked: bool) -> None:
+        if self.alarm is None:
+            for name, process in self.processes.items():
+                if process.alarm is not None:
+                    request = self.counts["requests"]
+                    self.alarm = Alarm(name, process.alarm, request, self._time)
+                    marked = True
+                    break
+        self.counts["marks"] += marked
+        if not marked or self.counts["marks"] % self._stride:
+            return
+        watched = self.processes["differs"]
+        self._points.append(
+            (
+                self._time,
+                watched.e_value,
+                watched.detector,
+                self.counts.copy(),
+                self._differing.copy(),
+            )
+        )
+        if len(self._points) >= _MOST_POINTS:
+            self._points, self._stride = self._points[1::2], 2 * self._stride
+
+    # --- What it comes to -------------------------------------------------------------------------
+
+    def upper_limit(self) -> float | None:
+        """Upper limit of the share of differing replies, for a risk that does not change.
+
+        Returns
+        -------
+        float or None
+            None before the first audit of a stop.  Audits without a result count as differing.
+            Where all were audited alike it is `mixture_upper_limit` times the share that stopped.
+        """
+        return self._upper(self.counts, self._differing)
+
+    def points(self) -> tuple[Point, ...]:
+        """The course, thinned out evenly; at most about a thousand places."""
+        return tuple(
+            Point(
+                counts["requests"],
+                time,
+                e_value,
+                detector,
+                counts["stopped"] / counts["requests"],
+                self._upper(counts, differing),
+            )
+            for time, e_value, detector, counts, differing in self._points
+        )
+
+    def _upper(self, counts: Counter[str], differing: Counter[float]) -> float | None:
+        audits, requests = counts["audited_stops"], counts["requests"]
+        if not audits:
+            return None
+        delta, share = self.settings.delta, self.settings.share
+        if set(differing) <= {share}:
+            limit = mixture_upper_limit(audits, differing[share], delta=delta)
+            return limit * counts["stopped"] / requests
+        found = {one: number for one, number in differing.items() if number}
+        return betting_upper_limit(requests, found, delta=delta, least_share=share)
+
+    # --- Going on after a restart -----------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs to go on, as JSON values."""
+        return {
+            "processes": {name: one.state() for name, one in self.processes.items()},
+            "drift": {name: one.state() for name, one in self.drift.items()},
+            "drifted": dict(self.drifted),
+            "alarm": None if self.alarm is None else asdict(self.alarm),
+            "counts": dict(self.counts),
+            "differing": [[share, number] for share, number in self._differing.items()],
+        }
+
+    @classmethod
+    def restore(cls, settings: WatchSettings, state: Mapping[str, Any]) -> Course:
+        """The course that a state was taken of; its points begin anew."""
+        course = cls(settings)
+        course.processes = {
+            name: AuditProcess.restore(test, state["processes"][name])
+            for name, test in settings.tests().items()
+        }
+        course.drift = {
+            name: ExchangeabilityTest.restore(one) for name, one in state["drift"].items()
+        }
+        course.drifted = {**state["drifted"]}
+        course.alarm = None if state["alarm"] is None else Alarm(**state["alarm"])
+        course.counts = Counter(state["counts"])
+        course._differing = Counter(dict(state["differing"]))
+        return course
+
+    @classmethod
+    def join(
+        cls,
+        settings: WatchSettings,
+        states: Sequence[Mapping[str, Any]],
+        reference: Mapping[str, Sequence[float]] | None,
+    ) -> Course:
+        """Several replicas up to where their logs begin, as one course.
+
+        Notes
+        -----
+        Products of independent bets multiply.  Sums of the change detector add up: each grows on
+        average by no more than one a request, and so does their sum.  What was still open is given
+        up, and drift is watched anew.
+        """
+        if len(states) == 1:
+            return cls.restore(settings, states[0])
+        course = cls(settings, reference)
+        for one in (cls.restore(settings, state) for state in states):
+            for name, process in course.processes.items():
+                other = one.processes[name]
+                process.requests += other.requests
+                process.logs = [a + b for a, b in zip(process.logs, other.logs, strict=True)]
+                process.sums = [a + b for a, b in zip(process.sums, other.sums, strict=True)]
+            course.counts += one.counts
+            course._differing += one._differing
+            if one.alarm and (course.alarm is None or one.alarm.time < course.alarm.time):
+                course.alarm = one.alarm
+        return course
+
+
+def _tie(key: str, name: str) -> float:
+    """A number in [0, 1) that is the same whenever the record is read."""
+    digest = hashlib.blake2b(f"{name}/{key}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64

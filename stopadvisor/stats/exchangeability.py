@@ -1,0 +1,108 @@
+"""Has the traffic changed?  An ever-valid test that new values come from where old ones came from.
+
+A conformal test martingale: as long as reference values and new ones are exchangeable, the ranks
+of new values among all values so far are independent and uniform, and whoever bets against that
+cannot expect to win.  It knows no risk: a change that it finds may do no harm, and one that harms
+may leave the ranks alone.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+__all__ = ["ExchangeabilityTest", "coarse"]
+
+_JUMP = 0.01
+"""Share of the capital that changes its bet at each value: a bet may begin late."""
+
+_SLOPES = (-1.0, 0.0, 1.0)
+"""Bets that ranks are small, uniform, large."""
+
+_MOST = 1e12
+"""Capital beyond which more says nothing; what is above is given away."""
+
+
+def coarse(value: float) -> float:
+    """A value on a fixed scale of about 9 % a step, so that few distinct ones are counted.
+
+    The scale is fixed beforehand and not fitted to any values: ranks stay exchangeable.
+    """
+    if value == 0:
+        return 0.0
+    return math.copysign(round(8 * math.log2(1 + abs(value))) + 1, value)
+
+
+class ExchangeabilityTest:
+    """One feature of the traffic, value by value.
+
+    Parameters
+    ----------
+    reference : iterable of float
+        Values of the calibration questions.
+
+    Notes
+    -----
+    The smoothed rank ``p = (#larger + tie * #equal) / #all`` of each value, itself included, is
+    uniform and independent of earlier ones where all values are exchangeable (Vovk, Gammerman,
+    Shafer, Algorithmic Learning in a Random World).  `capital` is the Simple Jumper's: a mixture of
+    the bets ``1 + slope * (p - 1/2)``, a share of which changes sides at each step.  The
+    probability that it ever reaches 1 / delta is at most delta.
+    """
+
+    def __init__(self, reference: Iterable[float]) -> None:
+        self._values: list[float] = []
+        self._counts: list[int] = []
+        self._number = 0
+        self._bets = [1 / len(_SLOPES)] * len(_SLOPES)
+        for value in reference:
+            self._insert(coarse(value))
+
+    @property
+    def capital(self) -> float:
+        """Evidence of a change; 1 at the start."""
+        return sum(self._bets)
+
+    def update(self, value: float, tie: float) -> None:
+        """See a new value.
+
+        Parameters
+        ----------
+        value : float
+        tie : float
+            Uniform on [0, 1), drawn for this value alone and without looking at it.
+        """
+        place = self._insert(coarse(value))
+        larger = sum(self._counts[place + 1 :])
+        p = (larger + tie * self._counts[place]) / self._number
+        capital = self.capital
+        if capital > _MOST:
+            self._bets = [bet * _MOST / capital for bet in self._bets]
+        shared = _JUMP * sum(self._bets) / len(_SLOPES)
+        self._bets = [
+            ((1 - _JUMP) * bet + shared) * (1 + slope * (p - 0.5))
+            for bet, slope in zip(self._bets, _SLOPES, strict=True)
+        ]
+
+    def _insert(self, value: float) -> int:
+        place = bisect_left(self._values, value)
+        if place == len(self._values) or self._values[place] != value:
+            self._values.insert(place, value)
+            self._counts.insert(place, 0)
+        self._counts[place] += 1
+        self._number += 1
+        return place
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs to go on, as JSON values."""
+        return {"values": self._values, "counts": self._counts, "bets": self._bets}
+
+    @classmethod
+    def restore(cls, state: Mapping[str, Any]) -> ExchangeabilityTest:
+        """The test that a state was taken of."""
+        test = cls(())
+        test._values, test._counts = [*state["values"]], [*state["counts"]]
+        test._number, test._bets = sum(test._counts), [*state["bets"]]
+        return test

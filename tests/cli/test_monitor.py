@@ -1,0 +1,143 @@
+"""`stopadvisor monitor`: the verdict of logs on screen, as JSON and on a page, and the way on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
+from stopadvisor.report.html.page import missing_packages
+from stopadvisor.serving.audit_log import AuditLog
+from stopadvisor.serving.monitoring import drift_reference, watch_settings
+from tests.goldens import Goldens
+from tests.material import Call, caller
+from tests.policy_content import example_content
+from tests.schemas import check_valid
+
+FILES = Path(__file__).parent.parent / "testdata" / "screens"
+LOGS = Path("audits")
+POLICY = Path("policy.joblib")
+
+
+class Clock:
+    """One minute a request."""
+
+    now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        self.now += 60
+        return self.now
+
+
+def write_policy(**fields: object) -> Policy:
+    content = example_content()
+    content["certificate"] = {**content["certificate"], "differs_upper": 0.05, **fields}
+    served = {"stop": [43.0, 86.0, -1.0] * 40, "prompt_tokens": [20.0, 31.0] * 60}
+    content["expected"] = {**(content["expected"] or {}), "served": served}
+    save_policy(build_policy(content), POLICY)
+    return load_policy(POLICY)
+
+
+def write_log(policy: Policy, *, lost_from: int, requests: int, replica: str = "a") -> AuditLog:
+    """A log in which every 20th request is audited, and every stop differs from one on."""
+    settings = watch_settings(policy, share=0.05, change=1e5)
+    log = AuditLog(LOGS, replica, settings, drift_reference(policy), clock=Clock())
+    for k in range(requests):
+        audit = {"share": 0.05} if k % 20 == 7 else {}
+        stop = (43, 86, None)[k % 3]
+        log.write(
+            "request", id=f"r{k}", stop=stop, tokens=60, prompt_tokens=(20, 31)[k % 2], **audit
+        )
+        if audit and stop is not None:
+            log.write("result", id=f"r{k}", differs=k >= lost_from, tokens=25)
+    return log
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Call:
+    monkeypatch.chdir(tmp_path)
+    return caller(capsys, "monitor")
+
+
+def test_a_quiet_course(call: Call, goldens: Goldens) -> None:
+    policy = write_policy(loss="differs")
+    write_log(policy, lost_from=10**9, requests=600)
+    code, out, err = call(POLICY, LOGS)
+    assert (code, err) == (0, "")
+    goldens.check(FILES / "monitor-quiet.txt", out)
+
+
+def test_an_alarm_its_page_and_its_reset(call: Call, goldens: Goldens) -> None:
+    policy = write_policy()
+    log = write_log(policy, lost_from=600, requests=1_500)
+    assert log.course.alarm is not None
+    code, out, _ = call(POLICY, LOGS)
+    assert code == 6
+    goldens.check(FILES / "monitor-alarm.txt", out)
+    code, out, _ = call(POLICY, LOGS, "--json")
+    document = json.loads(out)
+    check_valid("monitor", document)
+    assert code == 6
+    assert document["alarm"]["request"] == log.course.alarm.request
+    assert 600 < document["alarm"]["request"] < 1_100
+    assert [w["is_promise"] for w in document["watched"]] == [False, True]
+    assert document["audit_tokens"] == 25 * document["resolved"]
+    assert document["course"][-1]["upper"] == document["upper"]
+    assert call(POLICY, LOGS, "--reset", "A. Smith")[0] == 0
+    assert json.loads(call(POLICY, LOGS, "--json")[1])["resets"] == 1
+
+
+@pytest.mark.skipif(bool(missing_packages()), reason="the page needs the extra report")
+def test_the_page_draws_the_course(call: Call) -> None:
+    write_log(write_policy(), lost_from=600, requests=1_500)
+    assert call(POLICY, LOGS, "--report", "course.html", "--quiet")[0] == 6
+    page = Path("course.html").read_text(encoding="utf-8")
+    assert page.count("<svg") == 2
+    assert "It was raised at request" in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_gold_breaks_the_promise_itself(call: Call) -> None:
+    policy = write_policy(differs_upper=0.9)
+    log = write_log(policy, lost_from=0, requests=1_500)
+    assert log.course.alarm is None
+    lines = [
+        {"id": f"r{k}", "served_correct": False, "full_correct": True} for k in range(7, 1_500, 20)
+    ]
+    Path("gold.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    code, out, _ = call(POLICY, LOGS, "--gold", "gold.jsonl", "--json")
+    document = json.loads(out)
+    assert code == 6
+    assert document["alarm"]["watch"] == "lost"
+    assert document["gold"] == document["gold_losses"] == document["resolved"]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"id": "a"}', "gold.jsonl, line 2: expected an object with 'id', 'served_correct'"),
+        ("nonsense", "gold.jsonl, line 2: expected an object"),
+        ('{"id": 1, "served_correct": true, "full_correct": true}', "line 2: expected a string"),
+        ('{"id": "r7", "served_correct": true, "full_correct": true}', "'r7' is named twice"),
+    ],
+)
+def test_gold_that_cannot_be_used(call: Call, line: str, words: str) -> None:
+    write_log(write_policy(), lost_from=0, requests=10)
+    good = '{"id": "r7", "served_correct": true, "full_correct": true}'
+    Path("gold.jsonl").write_text(f"{good}\n{line}\n")
+    code, out, err = call(POLICY, LOGS, "--gold", "gold.jsonl")
+    assert (code, out) == (2, "")
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_without_a_log_of_the_policy(call: Call) -> None:
+    write_policy()
+    LOGS.mkdir()
+    code, _, err = call(POLICY, LOGS)
+    assert code == 2
+    assert "no audit log of this policy in audits" in err

@@ -1,0 +1,202 @@
+"""Audit logs: they survive what kills a process, and reading them again gives the same figures."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stopadvisor.errors import OutputError, PolicyError
+from stopadvisor.serving.audit_log import AuditLog, find_series, replay, reset
+from stopadvisor.serving.monitoring import Course, WatchSettings
+
+SETTINGS = WatchSettings("ab" * 32, "differs", 0.05, 0.05, 0.05, 0.1, 1e6)
+
+
+class Clock:
+    """A clock that tests set."""
+
+    def __init__(self, now: float = 1000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def fill(log: AuditLog, first: int, last: int, clock: Clock, *, step: float = 1.0) -> None:
+    """Write requests, of which every third is audited and every seventh of those differs."""
+    for k in range(first, last):
+        clock.now += step
+        audited = {} if k % 3 else {"share": 0.1}
+        log.write("request", id=str(k), stop=43, tokens=50, prompt_tokens=k % 60, **audited)
+        if not k % 3:
+            log.write("result", id=str(k), differs=k % 21 == 0, tokens=10)
+
+
+def figures(course: Course) -> list[float]:
+    return [
+        *(value for one in course.processes.values() for value in (one.e_value, one.detector)),
+        *(one.capital for one in course.drift.values()),
+        *course.counts.values(),
+    ]
+
+
+def read(folder: Path, reference: dict[str, list[float]] | None = None) -> Course:
+    return replay(find_series([folder], SETTINGS.digest), reference)[0]
+
+
+def test_a_replay_gives_the_live_figures_to_the_last_digit(tmp_path: Path) -> None:
+    reference = {"prompt_tokens": [float(k) for k in range(60)]}
+    clock = Clock()
+    log = AuditLog(tmp_path, "a", SETTINGS, reference, max_bytes=4_000, clock=clock)
+    fill(log, 0, 200, clock)
+    assert len(find_series([tmp_path], SETTINGS.digest)[0].files) > 3
+    again = read(tmp_path, reference)
+    assert figures(again) == figures(log.course)
+    assert again.alarm == log.course.alarm
+    assert again.points() == log.course.points()
+
+
+def test_what_was_deleted_stays_counted(tmp_path: Path) -> None:
+    clock = Clock()
+    log = AuditLog(tmp_path, "a", SETTINGS, max_bytes=4_000, keep_days=1.0, clock=clock)
+    fill(log, 0, 100, clock)
+    for path in tmp_path.iterdir():
+        os.utime(path, (clock.now, clock.now))
+    clock.now += 2 * 86_400
+    fill(log, 100, 200, clock)
+    (series,) = find_series([tmp_path], SETTINGS.digest)
+    assert json.loads(series.files[0].read_text().splitlines()[0])["state"]["requests" and "counts"]
+    course, remarks = replay([series])
+    assert figures(course) == figures(log.course)
+    assert remarks == ("1 of 1 logs begin later than their replica did",)
+
+
+def test_a_restart_goes_on_and_gives_up_what_was_on_its_way(tmp_path: Path) -> None:
+    clock = Clock()
+    log = AuditLog(tmp_path, "a", SETTINGS, clock=clock)
+    fill(log, 0, 30, clock)
+    log.write("request", id="open", stop=43, share=0.1)
+    other = AuditLog(tmp_path, "a", SETTINGS, clock=clock)
+    assert other.course.processes["differs"].open_keys() == ()
+    assert other.course.counts["shed"] == 1
+    assert other.course.processes["differs"].e_value == log.course.processes["differs"].e_value
+    fill(other, 30, 60, clock)
+    assert figures(read(tmp_path)) == figures(other.course)
+
+
+def test_an_alarm_outlives_a_restart_until_it_is_reset_by_name(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path, "a", SETTINGS)
+    for k in range(40):
+        log.write("request", id=str(k), stop=43, share=0.1)
+        log.write("result", id=str(k), differs=True)
+    assert log.course.alarm is not None
+    again = AuditLog(tmp_path, "a", SETTINGS)
+    assert again.course.alarm == log.course.alarm
+    reset(find_series([tmp_path], SETTINGS.digest), "A. Smith")
+    again.write("request", id="next", stop=None)  # a running server sees it at its next request
+    assert again.course.alarm is None
+    assert AuditLog(tmp_path, "a", SETTINGS).course.alarm is None
+    with pytest.raises(PolicyError, match="by a name"):
+        reset(find_series([tmp_path], SETTINGS.digest), " ")
+
+
+def test_replicas_are_merged_by_time_and_clocks_may_differ(tmp_path: Path) -> None:
+    one, two = Clock(1000.0), Clock(1001.0)
+    logs = [
+        AuditLog(tmp_path, name, SETTINGS, clock=clock) for name, clock in (("a", one), ("b", two))
+    ]
+    for k in range(0, 120, 2):
+        fill(logs[0], k, k + 1, one)
+        fill(logs[1], k + 1, k + 2, two, step=-0.3 if k % 10 == 0 else 1.2)
+    course = read(tmp_path)
+    assert course.counts["requests"] == 120
+    assert course.counts["resolved"] == sum(log.course.counts["resolved"] for log in logs)
+    expected = sum(log.course.processes["differs"].logs[0] for log in logs)
+    assert course.processes["differs"].logs[0] == pytest.approx(expected, rel=1e-9)
+    joined = Course.join(SETTINGS, [log.course.state() for log in logs], None)
+    assert joined.processes["differs"].logs[0] == pytest.approx(expected, rel=1e-9)
+    assert joined.counts["requests"] == 120
+
+
+def test_kill_9_loses_no_line(tmp_path: Path) -> None:
+    program = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from stopadvisor.serving.audit_log import AuditLog\n"
+        "from tests.serving.test_audit_log import SETTINGS\n"
+        "log = AuditLog(Path(sys.argv[1]), 'a', SETTINGS)\n"
+        "for k in range(50):\n"
+        "    log.write('request', id=str(k), stop=43)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+    assert done.returncode == -9
+    assert AuditLog(tmp_path, "a", SETTINGS).course.counts["requests"] == 50
+
+
+def test_a_torn_line_is_said_and_ended(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path, "a", SETTINGS)
+    log.write("request", id="0", stop=43)
+    (path,) = tmp_path.iterdir()
+    with path.open("a") as file:
+        file.write('{"kind":"requ')
+    again = AuditLog(tmp_path, "a", SETTINGS)
+    again.write("request", id="1", stop=43)
+    course, remarks = replay(find_series([tmp_path], SETTINGS.digest))
+    assert course.counts["requests"] == 2
+    assert remarks == (f"{path}, line 3: torn, left out",)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("[]", "line 2: expected a record with a time 't'"),
+        ('{"kind":"request","t":"x"}', "line 2: expected a record with a time 't'"),
+        ('{"kind":"other","t":1}', "line 2: field 'kind': expected one of request, result"),
+        ('{"kind":"request","t":1,"id":"a"}', "line 2: field 'stop': expected int, got None"),
+        ('{"kind":"result","t":1,"id":"a","differs":1}', "field 'differs': expected bool, got 1"),
+        ('{"kind":"request","t":1,"id":"a","stop":1,"share":7}', "share must lie in"),
+    ],
+)
+def test_damaged_records(tmp_path: Path, line: str, words: str) -> None:
+    AuditLog(tmp_path, "a", SETTINGS)
+    (path,) = tmp_path.iterdir()
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(Exception, match=words):
+        read(tmp_path)
+
+
+def test_other_files_and_settings(tmp_path: Path) -> None:
+    AuditLog(tmp_path, "a", SETTINGS)
+    (path,) = tmp_path.iterdir()
+    assert find_series([path], SETTINGS.digest)[0].files == (path,)
+    with pytest.raises(PolicyError, match=r"a log of another policy; this one is cdcdcdcd"):
+        find_series([tmp_path], "cd" * 32)
+    with pytest.raises(PolicyError, match="not named like an audit log"):
+        find_series([tmp_path / "notes.jsonl"], SETTINGS.digest)
+    changed = WatchSettings("ab" * 32, "differs", 0.05, 0.05, 0.05, 0.2, 1e6)
+    with pytest.raises(PolicyError, match="written under other settings"):
+        AuditLog(tmp_path, "a", changed)
+    AuditLog(tmp_path, "b", changed)
+    with pytest.raises(PolicyError, match="one test has one alpha"):
+        read(tmp_path)
+    path.write_text("{}\n")
+    with pytest.raises(PolicyError, match="line 1: expected the header"):
+        read(tmp_path)
+    with pytest.raises(OutputError, match="named by letters"):
+        AuditLog(tmp_path, "a/b", SETTINGS)
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path, "a", SETTINGS)
+    (path,) = tmp_path.iterdir()
+    victim = tmp_path / "victim"
+    path.rename(victim)
+    path.symlink_to(victim)
+    with pytest.raises(OutputError, match="cannot write"):
+        log.write("request", id="0", stop=43)

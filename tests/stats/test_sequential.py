@@ -1,0 +1,187 @@
+"""Ever-valid tests of audits: what they promise, held by simulation, and their arithmetic."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from stopadvisor.errors import CalibrationError
+from stopadvisor.stats.sequential import (
+    AuditProcess,
+    AuditTest,
+    betting_upper_limit,
+    mixture_upper_limit,
+    requests_to_alarm,
+)
+from tests.long.streams import alarm_times, naive_alarm
+
+TEST = AuditTest(alpha=0.05, delta=0.05, least_share=0.05, change=1e5)
+
+
+def plain(test: AuditTest, losses: Sequence[tuple[float, int] | None]) -> tuple[float, float]:
+    """E-value and detector as the formulas say, factor by factor."""
+    products = np.ones(len(test.stakes))
+    sums = np.zeros(len(test.stakes))
+    for found in losses:
+        weighted = 0.0 if found is None else found[1] / found[0]
+        factors = 1 + np.array(test.stakes) * (weighted - test.alpha)
+        products *= factors
+        sums = (sums + 1) * factors
+    return float(products.mean()), float(sums.mean())
+
+
+@pytest.mark.parametrize("gains", [False, True])
+def test_results_in_any_order_give_the_formulas(gains: bool) -> None:
+    test = AuditTest(0.05, 0.05, 0.1, gains=gains)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        losses: list[tuple[float, int] | None] = []
+        process, waiting = AuditProcess(test), []
+        for k in range(60):
+            if rng.random() < 0.5:
+                losses.append(None)
+                process.count()
+                continue
+            share = float(rng.choice([0.1, 0.3]))
+            loss = int(rng.choice([-1, 0, 1] if gains else [0, 1]))
+            losses.append((share, loss))
+            process.audit(k, share)
+            waiting.append((k, loss))
+            if rng.random() < 0.5:  # one of those that wait, not always the last
+                process.resolve(*waiting.pop(int(rng.integers(len(waiting)))))
+        for k, loss in waiting:
+            process.resolve(k, loss)
+        expected = plain(test, losses)
+        assert (process.e_value, process.detector) == pytest.approx(expected, rel=1e-9)
+        assert process.requests == len(losses)
+
+
+def test_many_quiet_requests_count_as_one_by_one() -> None:
+    one, many = AuditProcess(TEST), AuditProcess(TEST)
+    for _ in range(500):
+        one.count()
+    many.count(500)
+    assert (many.e_value, many.detector) == pytest.approx((one.e_value, one.detector), rel=1e-9)
+
+
+def test_an_audit_without_result_counts_nothing() -> None:
+    waiting, quiet = AuditProcess(TEST), AuditProcess(TEST)
+    waiting.audit("a", 0.05)
+    quiet.count()
+    assert waiting.e_value == quiet.e_value
+    waiting.give_up("a")
+    assert waiting.open_keys() == ()
+    with pytest.raises(CalibrationError, match="no audit 'a' is open"):
+        waiting.resolve("a", 1)
+
+
+def test_a_state_goes_on_to_the_last_digit() -> None:
+    process = AuditProcess(TEST)
+    for k in range(5):
+        process.audit(str(k), 0.05)
+    process.resolve("1", 1)
+    other = AuditProcess.restore(TEST, json.loads(json.dumps(process.state())))
+    for one in (process, other):
+        one.count(7)
+        one.resolve("0", 1)
+        one.resolve("4", 1)
+    assert (other.e_value, other.detector) == (process.e_value, process.detector)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"alpha": 0.0}, r"alpha must lie in \(0, 1\), got 0.0"),
+        ({"alpha": 1.0}, r"alpha must lie in \(0, 1\), got 1.0"),
+        ({"delta": 1.5}, r"delta must lie in \(0, 1\), got 1.5"),
+        ({"least_share": 0.0}, r"audit share must lie in \(0, 1\], got 0.0"),
+        ({"change": 1.0}, "change must be above 1"),
+        ({"change": math.inf}, "change must be above 1"),
+    ],
+)
+def test_settings_out_of_range(fields: dict[str, float], words: str) -> None:
+    with pytest.raises(CalibrationError, match=words):
+        AuditTest(**{"alpha": 0.05, **fields})  # type: ignore[arg-type]
+
+
+def test_audits_out_of_range() -> None:
+    process = AuditProcess(TEST)
+    with pytest.raises(CalibrationError, match=r"share must lie in \[0.05, 1\]"):
+        process.audit("a", 0.01)
+    process.audit("a", 0.05)
+    with pytest.raises(CalibrationError, match="open already"):
+        process.audit("a", 0.05)
+    with pytest.raises(CalibrationError, match="a loss of -1"):
+        process.resolve("a", -1)
+
+
+@pytest.mark.parametrize(("alpha", "share"), [(0.4, 1.0), (0.9, 1.0), (0.05, 0.01), (0.3, 0.2)])
+def test_no_bet_can_go_bankrupt(alpha: float, share: float) -> None:
+    for gains in (False, True):
+        test = AuditTest(alpha, 0.05, share, gains=gains)
+        lowest = (-1 / share if gains else 0.0) - alpha
+        assert all(1 + stake * lowest > 0 for stake in test.stakes)
+
+
+def test_false_alarms_are_rare_for_ever_and_a_naive_test_is_caught() -> None:
+    streams, requests = 150, 8_000
+    found = alarm_times(TEST, [0.05] * streams, requests=requests, share=0.05, seed=1)
+    most = stats.binom.ppf(0.999, streams, TEST.delta)
+    assert sum(one.e_value is not None for one in found) <= most
+    naive = naive_alarm(TEST, streams=streams, requests=requests, share=0.05, seed=1)
+    assert naive > most
+
+
+def test_a_broken_promise_is_found_in_time() -> None:
+    """Medians of the page that asks for them: 3,030 requests at twice alpha, 935 at three times."""
+    for times, asked in ((2, 3_030), (3, 935)):
+        risk = times * TEST.alpha
+        found = alarm_times(TEST, [risk] * 60, requests=12_000, share=0.05, seed=times)
+        median = np.median([one.e_value or math.inf for one in found])
+        assert median <= 1.35 * asked  # 60 streams; `tests.long` has enough of them for 1.2
+        assert requests_to_alarm(TEST, risk, 0.05) <= 1.2 * asked
+    assert requests_to_alarm(TEST, 0.01, 0.05) == math.inf
+
+
+def test_upper_limits_hold_at_all_times() -> None:
+    rng = np.random.default_rng(3)
+    risk, share, stops, streams = 0.03, 0.1, 0.6, 100
+    missed = {"betting": 0, "mixture": 0}
+    for _ in range(streams):
+        stopped = rng.random(6_000) < stops
+        audited = rng.random(6_000) < share
+        lost = stopped & (rng.random(6_000) < risk / stops)
+        below = {"betting": False, "mixture": False}
+        for n in range(500, 6_001, 500):
+            differing = int((audited & lost)[:n].sum())
+            audits = int((audited & stopped)[:n].sum())
+            betting = betting_upper_limit(n, {share: differing}, delta=0.05, least_share=share)
+            mixture = mixture_upper_limit(audits, differing, delta=0.05)
+            below["betting"] |= betting < risk
+            below["mixture"] |= mixture < risk / stops
+        for name, one in below.items():
+            missed[name] += one
+    assert max(missed.values()) <= stats.binom.ppf(0.999, streams, 0.05)
+
+
+def test_upper_limits_of_the_page() -> None:
+    """At 2 % differing and 60 % stopped, after 300, 1,000 and 3,000 audits of stops."""
+    for audits, asked in ((300, 0.033), (1_000, 0.023), (3_000, 0.018)):
+        found = 0.6 * mixture_upper_limit(audits, audits // 50, delta=0.05)
+        assert found == pytest.approx(asked, abs=5e-4)
+
+
+def test_upper_limits_at_their_ends() -> None:
+    assert mixture_upper_limit(0, 0, delta=0.05) == 1.0
+    assert betting_upper_limit(0, {}, delta=0.05, least_share=0.05) == 1.0
+    assert 0 < mixture_upper_limit(2_000, 0, delta=0.05) < 0.01
+    assert 0 < betting_upper_limit(100_000, {}, delta=0.05, least_share=0.05) < 0.002
+    with pytest.raises(CalibrationError, match="3 of 2 audits differ"):
+        mixture_upper_limit(2, 3, delta=0.05)
+    with pytest.raises(CalibrationError, match="3 of 2 requests differ"):
+        betting_upper_limit(2, {0.1: 3}, delta=0.05, least_share=0.05)
