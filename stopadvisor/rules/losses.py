@@ -73,7 +73,7 @@ class Loss:
             The loss takes gold and the questions have none, or the probes hold no answers to
             compare.
         """
-        if self.needs_gold and getattr(view, "graded_by", "gold") != "gold":
+        if self.needs_gold and view.graded_by != "gold":
             raise CalibrationError(
                 f"loss {self.name!r} takes gold answers, and these questions have none: label "
                 "them, or certify --loss differs"

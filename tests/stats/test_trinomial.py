@@ -1,0 +1,151 @@
+"""The exact test of a drop: its probabilities, its size between grid points, its power."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from scipy import stats
+
+from stopadvisor.arrays import IntArray
+from stopadvisor.errors import CalibrationError
+from stopadvisor.stats import trinomial
+from stopadvisor.stats.bounds import p_values
+from stopadvisor.stats.group_betting import group_passes
+from stopadvisor.stats.trinomial import (
+    drop_limit,
+    drop_passes,
+    drop_power,
+    drop_size,
+    most_lost,
+)
+
+
+def rejects(most: IntArray, lost: IntArray, gained: IntArray) -> IntArray:
+    return lost <= most[gained]
+
+
+def outcomes(n: int) -> tuple[IntArray, IntArray]:
+    """Every pair of lost and gained among n."""
+    lost, gained = (a.ravel() for a in np.meshgrid(np.arange(n + 1), np.arange(n + 1)))
+    inside = lost + gained <= n
+    return lost[inside], gained[inside]
+
+
+def chance(most: IntArray, n: int, lost: float, gained: float) -> float:
+    """Of a rejection, summed over all outcomes by another library."""
+    found = [counts for counts in zip(*outcomes(n), strict=True) if counts[0] <= most[counts[1]]]
+    rows = np.array([(a, b, n - a - b) for a, b in found]).reshape(-1, 3)
+    if not rows.size:
+        return 0.0
+    shares = [lost, gained, max(0.0, 1 - lost - gained)]
+    return float(stats.multinomial.pmf(rows, n, np.array(shares) / sum(shares)).sum())
+
+
+SHARES = st.floats(0, 1).flatmap(lambda a: st.tuples(st.just(a), st.floats(0, 1 - a)))
+LIMITS = st.sampled_from([-0.3, -0.05, 0.02, 0.1, 0.3])
+
+
+@given(st.integers(1, 14), LIMITS, SHARES)
+@settings(max_examples=60)
+def test_power_is_the_sum_over_all_outcomes(
+    n: int, alpha: float, shares: tuple[float, float]
+) -> None:
+    expected = chance(most_lost(n, alpha, 0.2), n, *shares)
+    assert drop_power(n, alpha, 0.2, *shares) == pytest.approx(expected, abs=1e-9)
+
+
+@given(st.integers(1, 60), LIMITS, st.sampled_from([0.01, 0.05, 0.2]), SHARES)
+@settings(max_examples=100)
+def test_no_mean_of_alpha_or_more_is_rejected_more_often_than_delta(
+    n: int, alpha: float, delta: float, shares: tuple[float, float]
+) -> None:
+    lost, gained = shares
+    if lost - gained < alpha:  # moved to a mean of alpha
+        lost = min(gained + alpha, 1.0)
+        gained = min(lost - alpha, 1 - lost)
+    if lost - gained >= alpha - 1e-12 and min(lost, gained) >= 0:
+        assert drop_power(n, alpha, delta, lost, gained) <= delta
+
+
+@pytest.mark.parametrize(("n", "alpha"), [(12, 0.1), (75, 0.05), (240, 0.02), (240, -0.02)])
+def test_the_size_is_bounded_between_grid_points_and_hardly_above(n: int, alpha: float) -> None:
+    most = trinomial._test(n, alpha, 0.05)
+    top = (1 - abs(alpha)) / 2
+    fine = np.concatenate([np.geomspace(1e-9, top, 2000), np.linspace(0, top, 2000)])
+    found = trinomial._chance(most, fine + max(alpha, 0.0), fine + max(-alpha, 0.0))
+    assert found.max() <= drop_size(most, alpha) <= min(0.05, found.max() + 6e-4)
+
+
+@given(st.integers(1, 80), LIMITS, st.floats(-4, 1))
+@settings(max_examples=60)
+def test_with_less_lost_or_more_gained_the_test_still_rejects(
+    n: int, alpha: float, critical: float
+) -> None:
+    region = trinomial._region(n, alpha, critical)
+    assert set(np.diff(region).tolist()) <= {0, 1}
+    assert (region <= np.arange(n + 1)).all()
+    found = most_lost(n, alpha, 0.05)
+    room = n - np.arange(n + 1)  # what is gained cannot be lost
+    assert (found[1:] >= np.minimum(found[:-1], room[1:])).all()
+
+
+def test_without_gains_it_is_nearly_the_exact_binomial_and_never_more() -> None:
+    binomial = p_values(np.arange(20), 200, 0.05)
+    assert most_lost(200, 0.05, 0.05)[0] in ((binomial <= 0.05).sum() - 1, (binomial <= 0.05).sum())
+
+
+def test_its_power_adapts_to_how_few_replies_change() -> None:
+    """At 1 % lost and 1 % gained: what a test that knows only the range 2 can never show."""
+    n, alpha, delta, draws = 240, 0.02, 0.05, 4000
+    rng = np.random.default_rng(15)
+    lost, gained, _ = rng.multinomial(n, [0.01, 0.01, 0.98], draws).T
+    exact = rejects(most_lost(n, alpha, delta), lost, gained).mean()
+    assert exact == pytest.approx(drop_power(n, alpha, delta, 0.01, 0.01), abs=0.02)
+    assert exact > 0.52
+    values = np.zeros((n, 400), dtype=np.int64)  # one question a group: betting on means
+    for column in range(values.shape[1]):
+        values[: lost[column], column] = 1
+        values[lost[column] : lost[column] + gained[column], column] = -1
+    ones = np.ones(n, dtype=np.int64)
+    betting = group_passes(values, ones, alpha=alpha, delta=delta, most=1).mean()
+    assert betting < exact - 0.05
+    # Hoeffding–Bentkus takes means of values in 0 … 1.
+    halved = np.ceil((n + lost - gained) / 2).astype(np.int64)
+    assert (p_values(halved, n, (1 + alpha) / 2, "bentkus") > delta).all()
+
+
+@given(st.integers(2, 150), st.data())
+@settings(max_examples=40)
+def test_the_limit_is_where_the_test_begins_to_pass(n: int, data: st.DataObject) -> None:
+    lost = data.draw(st.integers(0, n // 2))
+    gained = data.draw(st.integers(0, n // 2))
+    limit = drop_limit(lost, gained, n, 0.05)
+    assert (lost - gained) / n < limit <= 1
+    if 0 < limit < 0.99:
+        assert drop_passes(lost, gained, n, limit, 0.05)
+        assert not drop_passes(lost, gained, n, limit - 3e-4, 0.05)
+
+
+def test_a_quick_no_is_a_no() -> None:
+    for gained in (0, 3, 17):
+        quick = [drop_passes(k, gained, 120, 0.05, 0.05, quick=True) for k in range(40)]
+        exact = [drop_passes(k, gained, 120, 0.05, 0.05) for k in range(40)]
+        assert all(q or not e for q, e in zip(quick, exact, strict=True))
+        assert sum(quick) - sum(exact) <= 1
+        assert sum(exact) - 1 == most_lost(120, 0.05, 0.05)[gained]
+
+
+@pytest.mark.parametrize(
+    ("n", "alpha", "delta", "said"),
+    [
+        (0, 0.1, 0.05, "takes 1 to 20000 questions, got 0"),
+        (20_001, 0.1, 0.05, "takes 1 to 20000 questions, got 20001"),
+        (10, 1.0, 0.05, r"alpha must be in \(-1, 1\) and not 0, got 1.0"),
+        (10, 0.1, 1.5, r"delta must be in \(0, 1\), got 1.5"),
+    ],
+)
+def test_values_out_of_range_are_refused(n: int, alpha: float, delta: float, said: str) -> None:
+    with pytest.raises(CalibrationError, match=said):
+        most_lost(n, alpha, delta)
