@@ -105,6 +105,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "report": ("jinja2", "matplotlib"),
     "openai": ("anyio", "httpx2", "tenacity"),
     "serve": ("aiohttp", "httptools", "prometheus-client", "starlette", "uvicorn"),
+    "vllm": ("vllm",),
     "datasets": ("datasets",),
     "sign": ("cryptography",),
 }

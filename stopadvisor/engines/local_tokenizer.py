@@ -19,7 +19,7 @@ from stopadvisor.engines.errors import first_line
 from stopadvisor.engines.model_files import require_hub
 from stopadvisor.errors import ModelError
 
-__all__ = ["LoadedTokenizer", "load_tokenizer", "quiet", "stop_ids"]
+__all__ = ["LoadedTokenizer", "generation_settings", "load_tokenizer", "quiet", "stop_ids"]
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,11 @@ def load_tokenizer(model: str) -> LoadedTokenizer:
             raise ModelError(
                 f"cannot load the tokenizer of model {model!r}: {first_line(error)}"
             ) from error
-        return LoadedTokenizer(tokenizer, _generation(model))
+        return LoadedTokenizer(tokenizer, generation_settings(model))
 
 
-def _generation(model: str) -> Any:
-    """Read the generation settings; a model without them has those of its configuration."""
+def generation_settings(model: str) -> Any:
+    """Read a model's generation settings; a model without them has those of its configuration."""
     with suppress(OSError):
         return GenerationConfig.from_pretrained(model)
     with suppress(OSError, ValueError):  # as transformers itself does for such a model

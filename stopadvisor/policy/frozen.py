@@ -154,6 +154,11 @@ class Policy:
         """Whether the rule reads log-probability or entropy, and not answers alone."""
         return self._reads_logprobs
 
+    @property
+    def rule(self) -> StopRule:
+        """The rule as it is stepped; its `needs_…` say which figures it reads."""
+        return self._rule
+
     def start(self, task: str | None = None) -> Stepper:
         """Give a stepper for one question.
 

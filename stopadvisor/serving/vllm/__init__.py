@@ -1,0 +1,6 @@
+"""The policy inside vLLM's own process, as an endpoint plugin.
+
+Nothing here imports vLLM before vLLM loads the plugin.
+"""
+
+__all__ = ["answering", "binding", "engine", "plugin", "settings"]

@@ -1,0 +1,230 @@
+"""Holds policies against the engine that is about to serve them: before the first request.
+
+What differs and matters is refused in one line; what a passing ``verify`` has to show is a remark.
+Knows the engine's settings as plain values, tokenizers and policies; nothing of vLLM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stopadvisor.engines.answer_end import AnswerStops
+from stopadvisor.engines.chat import Chat
+from stopadvisor.engines.local_tokenizer import LoadedTokenizer
+from stopadvisor.engines.model_files import content_revision
+from stopadvisor.engines.sampling import Sampling, entropy_top_k, identity_settings
+from stopadvisor.errors import ModelError, PolicyError
+from stopadvisor.policy.frozen import Policy
+from stopadvisor.policy.requests import policy_plan
+from stopadvisor.serving.coverage import Coverage
+from stopadvisor.serving.vllm.engine import EngineModel
+
+__all__ = ["BoundPolicy", "EngineAccess", "EngineFacts", "bind"]
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """What the engine was started with."""
+
+    model: str
+    """Folder, or name on the Hub."""
+    tokenizer: str
+    """The same of its tokenizer."""
+    names: tuple[str, ...]
+    """By which requests may call it."""
+    version: str
+    context: int
+    """Most tokens of a sequence."""
+    dtype: str
+    quantization: str | None
+    max_logprobs: int
+    """Most log-probabilities of a token; -1 for all."""
+    chat_template: str | None
+    """In place of the model's own."""
+    chat_template_kwargs: dict[str, Any] | None
+    """Default arguments of the chat template."""
+    sampling: dict[str, Any]
+    """Settings that were put in place of the model's own."""
+    prefix_caching: bool
+    by_priority: bool
+    replicas: int
+    """Data-parallel copies, each with a cache of its own."""
+
+
+@dataclass(frozen=True)
+class EngineAccess:
+    """How the engine is asked; see `EngineModel`."""
+
+    client: Any
+    make_prompt: Any
+    make_parameters: Any
+
+
+@dataclass(frozen=True)
+class BoundPolicy:
+    """A policy that may serve, and what that takes."""
+
+    policy: Policy
+    model: EngineModel
+    coverage: Coverage
+    context: int
+    remarks: tuple[str, ...]
+
+
+def bind(
+    policies: Sequence[tuple[Path, Policy]],
+    facts: EngineFacts,
+    loaded: LoadedTokenizer,
+    access: EngineAccess,
+    *,
+    any_text: bool = False,
+) -> BoundPolicy:
+    """Return the policy that is for this engine.
+
+    Parameters
+    ----------
+    policies : sequence of (path, Policy)
+        Of which one must be for the engine's model.
+    loaded : LoadedTokenizer
+        The model's own tokenizer and generation settings.
+
+    Raises
+    ------
+    PolicyError, ModelError
+        None is for it, with the reason where there is but one; or several are.
+    """
+    _check_engine(facts)
+    fitting: list[tuple[Path, BoundPolicy]] = []
+    refused: list[str] = []
+    for path, policy in policies:
+        try:
+            found = _bind(policy, facts, loaded, access, any_text=any_text)
+            fitting.append((path, found))
+        except (PolicyError, ModelError) as error:
+            refused.append(f"{path}: {error}")
+    if len(fitting) > 1:
+        names = ", ".join(path.name for path, _ in fitting)
+        raise PolicyError(f"expected one policy for model {facts.model!r}, got {names}")
+    if not fitting:
+        raise PolicyError("; ".join(refused))
+    return fitting[0][1]
+
+
+def _check_engine(facts: EngineFacts) -> None:
+    """Refuse an engine under which no policy can be followed."""
+    if facts.replicas > 1:
+        raise ModelError(
+            "a probe must meet the cache of its thinking: expected --data-parallel-size 1, got "
+            f"{facts.replicas}; start several servers behind a balancer instead"
+        )
+
+
+def _bind(
+    policy: Policy,
+    facts: EngineFacts,
+    loaded: LoadedTokenizer,
+    access: EngineAccess,
+    *,
+    any_text: bool,
+) -> BoundPolicy:
+    terms, plan = policy.terms, policy_plan(policy, at_server=True)
+    chat = Chat.of(loaded.tokenizer, template_kwargs=terms.chat_template_kwargs)
+    logprobs, entropy = _probe_logprobs(policy, facts)
+    identity = _identity(facts, loaded, chat)
+    remarks = policy.check_source(identity, entropy)
+    own = terms.engine
+    if own is not None and own.dtype is not None:
+        for name in ("dtype", "quantization"):
+            calibrated, found = getattr(own, name), getattr(facts, name)
+            if calibrated != found:
+                raise PolicyError(
+                    f"the policy was calibrated with {name} {calibrated!r}, got {found!r}"
+                )
+    if facts.chat_template not in (None, loaded.tokenizer.chat_template):
+        raise PolicyError(
+            "the policy was calibrated with the model's own chat template, got another by "
+            "--chat-template"
+        )
+    arguments = dict(terms.chat_template_kwargs)
+    if facts.chat_template_kwargs not in (None, arguments):
+        raise PolicyError(
+            f"the policy was calibrated with chat_template_kwargs {arguments!r}, got "
+            f"{facts.chat_template_kwargs!r} by --default-chat-template-kwargs"
+        )
+    sampling = Sampling.of(loaded.generation, plan)
+    for name, found in facts.sampling.items():
+        if found != getattr(sampling, name, found):
+            raise PolicyError(
+                f"the policy was calibrated with {name} {getattr(sampling, name)!r}, got {found!r} "
+                "by --override-generation-config"
+            )
+    coverage = Coverage.of(
+        policy,
+        plan,
+        names=facts.names,
+        sampling=sampling,
+        closer_tokens=len(chat.closer.ids),
+        any_text=any_text,
+    )
+    if coverage.most_tokens >= facts.context:
+        raise PolicyError(
+            f"thinking and answer of the policy take {coverage.most_tokens} tokens, got a context "
+            f"of {facts.context} (--max-model-len)"
+        )
+    if not facts.prefix_caching:
+        remarks.append("prefix caching is off: each probe reads its whole prompt again")
+    if not facts.by_priority:
+        remarks.append(
+            "requests are not scheduled by priority (--scheduling-policy priority): where they "
+            "queue, probes queue behind them, and traces think on in vain"
+        )
+    stops = AnswerStops.of(chat, loaded.stop_ids, len(loaded.tokenizer))
+    model = EngineModel.of(
+        client=access.client,
+        make_prompt=access.make_prompt,
+        make_parameters=access.make_parameters,
+        chat=chat,
+        stop_ids=loaded.stop_ids,
+        stops=stops,
+        plan=plan,
+        sampling=sampling,
+        logprobs=logprobs,
+        by_priority=facts.by_priority,
+    )
+    return BoundPolicy(policy, model, coverage, facts.context, tuple(remarks))
+
+
+def _probe_logprobs(policy: Policy, facts: EngineFacts) -> tuple[int | None, str]:
+    """Return how many log-probabilities a probe asks for, and the entropy source that this is."""
+    own, rule = policy.terms.entropy_source, policy.rule
+    if not policy.reads_logprobs:
+        return None, "none"
+    if not rule.needs_entropy:
+        return 0, own  # a token's own log-probability is the same in every source
+    k = None if own == "none" else entropy_top_k(own)
+    if facts.max_logprobs < 0:
+        return (-1 if k is None else k), own
+    if k is not None and k <= facts.max_logprobs:
+        return k, own
+    return facts.max_logprobs, f"top-k:{facts.max_logprobs}"
+
+
+def _identity(facts: EngineFacts, loaded: LoadedTokenizer, chat: Chat) -> dict[str, Any]:
+    """What decides the outcome, as `Engine.identity` gives it."""
+    root = Path(facts.model)
+    local = (root / "config.json").is_file()
+    return {
+        "engine": "vllm",
+        "engine_version": facts.version,
+        "model": root.resolve().name if local else facts.model,
+        "model_revision": content_revision(root) if local else None,
+        "dtype": facts.dtype,
+        "attention": None,
+        "device": None,
+        "quantization": facts.quantization,
+        "generation_config": identity_settings(loaded.generation),
+        **chat.identity(loaded.stop_ids),
+    }

@@ -1,0 +1,180 @@
+"""The model as vLLM's engine runs it: thinking, forced answers and visible ones as engine requests.
+
+A probe is a request whose prefix the thinking has left in the KV cache; full blocks of it are not
+computed again.  Closing a request that is not finished aborts it; one that is finished is read to
+its end, as an abort would be sent all the same.  Knows the engine's `generate` and what
+it yields, and imports nothing of vLLM: prompts and parameters are made by what it is handed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
+from stopadvisor.engines.chat import Chat
+from stopadvisor.engines.http.completion import Completion
+from stopadvisor.engines.openai.requests import RequestUsage
+from stopadvisor.engines.openai.trace import Trace, TraceEnd, mean_statistics, token_statistics
+from stopadvisor.engines.sampling import Sampling
+from stopadvisor.errors import EngineError
+from stopadvisor.probes.plan import ProbePlan, Prompt
+
+__all__ = ["EngineClient", "EngineModel"]
+
+_SOON = -1
+"""Priority of a probe: while one waits, its trace thinks on in vain."""
+
+
+class EngineClient(Protocol):
+    """What is asked of vLLM's engine; its ``EngineClient`` has more."""
+
+    def generate(
+        self, prompt: Any, sampling_params: Any, request_id: str, *, priority: int = 0
+    ) -> AsyncGenerator[Any, None]:
+        """Yield outputs as they come; closing or cancelling it aborts the request."""
+        ...
+
+
+@dataclass(frozen=True)
+class EngineModel:
+    """A model in the engine, asked as a plan says; a `chat_answer.ChatModel`."""
+
+    client: EngineClient
+    make_prompt: Callable[[list[int]], Any]
+    """Makes the engine's input of token ids."""
+    make_parameters: Callable[..., Any]
+    """Makes vLLM's ``SamplingParams``, for ids that come as they are decoded."""
+    chat: Chat
+    stop_ids: tuple[int, ...]
+    stops: AnswerStops = field(repr=False)
+    plan: ProbePlan
+    drawn: Mapping[str, Any]
+    """Parameters under which thinking and visible answers are drawn."""
+    logprobs: int | None
+    """Of how many likeliest tokens a probe asks for log-probabilities: 0 for its own alone, -1 for
+    all, None where the rule reads none."""
+    by_priority: bool
+    """The engine's scheduler goes by priority."""
+    name: str = ""
+    """Of the request; its engine requests are named after it."""
+
+    @classmethod
+    def of(cls, *, sampling: Sampling, **fields: Any) -> EngineModel:
+        """Draw as the model's settings say under the plan; other fields as they stand."""
+        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+        return cls(drawn={name: getattr(sampling, name) for name in names}, **fields)
+
+    def for_request(self, name: str, seed: int | None) -> EngineModel:
+        """Return the model for one request, which may bring a seed of its own."""
+        drawn = self.drawn if seed is None else {**self.drawn, "seed": seed}
+        return replace(self, name=name, drawn=drawn)
+
+    def begin(self, prompt_ids: Sequence[int], prompt: Prompt) -> Trace:
+        """Return a trace of which nothing is drawn yet."""
+        plan = self.plan
+        end = TraceEnd(self.chat.closer.ids, self.stop_ids, plan.max_think, plan.answer_cap)
+        return Trace(prompt_ids, prompt, plan, None, end)
+
+    async def stream(self, trace: Trace, grown: Callable[[], None]) -> None:
+        """Draw to the trace's end in one request."""
+        parameters = {**self.drawn, "max_tokens": trace.end.most}
+        async with aclosing(self._ask("think", trace.prompt_ids, parameters)) as outputs:
+            async for output in outputs:
+                if not trace.requests:
+                    cached = output.num_cached_tokens
+                    trace.requests.append(RequestUsage("trace", 0, len(trace.prompt_ids), cached))
+                trace.take(output.outputs[0].token_ids)
+                grown()
+                if trace.end.over and not output.finished:
+                    return
+        trace.end.give_up(trace.ids)
+        grown()
+
+    async def force(self, trace: Trace, position: int) -> ForcedAnswer:
+        """Force an answer behind so many thinking tokens, greedily.
+
+        One request, also where a newline stands before the answer; one that ends the answer ends
+        the request a token late.
+
+        Raises
+        ------
+        EngineError
+            The engine decodes nothing, or leaves log-probabilities out.
+        """
+        plan = self.plan
+        suffix = self.chat.suffix_ids(plan.cue)
+        parameters: dict[str, Any] = {"temperature": 0.0, "max_tokens": plan.cap}
+        if self.logprobs is not None:
+            parameters["logprobs"] = self.logprobs
+        ids: list[int] = []
+        rows: list[Mapping[int, Any]] = []
+        ended = has_content = False
+        prefix = [*trace.prompt_ids, *trace.ids[:position], *suffix]
+        asked = self._ask(f"probe-{position}", prefix, parameters, priority=_SOON)
+        async with aclosing(asked) as outputs:
+            async for output in outputs:
+                new = output.outputs[0]
+                rows += new.logprobs or ()
+                ended, has_content = self.stops.take(new.token_ids, ids, has_content, plan.cap)
+                if ended and not output.finished:
+                    break
+        if not ids:
+            raise EngineError("the engine decoded no token of a forced answer")
+        counted = max(1, len(ids) - ended)
+        mean = mean_statistics(_figures(ids[:counted], rows, self.logprobs))
+        return ForcedAnswer(
+            ids=tuple(ids),
+            text=self.stops.text(ids, ended),
+            mean_logprob=min(mean[0], 0.0),
+            mean_entropy=max(mean[1], 0.0),
+            tail_mass=None if not self.logprobs else min(max(mean[2], 0.0), 1.0),
+        )
+
+    async def write(self, trace: Trace, at: int) -> list[int]:
+        """Close the thinking behind `at` tokens and let the model write its visible answer."""
+        cap = self.plan.answer_cap
+        prefix = [*trace.prompt_ids, *trace.ids[:at], *self.chat.closer.ids]
+        ids: list[int] = []
+        async with aclosing(
+            self._ask("answer", prefix, {**self.drawn, "max_tokens": cap})
+        ) as outputs:
+            async for output in outputs:
+                ids += output.outputs[0].token_ids
+        return ids
+
+    def _ask(
+        self, kind: str, ids: Sequence[int], parameters: Mapping[str, Any], *, priority: int = 0
+    ) -> AsyncGenerator[Any, None]:
+        return self.client.generate(
+            self.make_prompt(list(ids)),
+            self.make_parameters(stop_token_ids=list(self.stop_ids), **parameters),
+            f"{self.name}-{kind}",
+            priority=priority if self.by_priority else 0,
+        )
+
+
+def _figures(
+    ids: Sequence[int], rows: Sequence[Mapping[int, Any]], k: int | None
+) -> list[tuple[float, float, float]]:
+    """Return log-probability, entropy and tail mass of each token; zeros where none were asked for.
+
+    Raises
+    ------
+    EngineError
+        The engine left some out.
+    """
+    if k is None:
+        return [(0.0, 0.0, 0.0)] * len(ids)
+    try:
+        own = tuple(float(row[token].logprob) for token, row in zip(ids, rows, strict=False))
+        top = tuple(
+            tuple(sorted((float(found.logprob) for found in row.values()), reverse=True))
+            for row in rows
+        )
+    except KeyError as error:
+        raise EngineError("the engine gives no log-probability of a token it decoded") from error
+    whole = Completion(None, "", own, top, "stop", 0, 0, None, 0.0)
+    return token_statistics(whole, len(ids), len(top[0]) if k < 0 and top else k)

@@ -1,0 +1,165 @@
+"""The endpoint plugin: vLLM calls it while it builds its server, and then sends it chat requests.
+
+`POST /v1/chat/completions` goes through here; what the policy does not cover goes to the handler
+that vLLM had put there, as it came.  vLLM goes on without a plugin that fails to load, so whatever
+is wrong ends the process in one line.  The one module that imports vLLM, when vLLM calls it.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from stopadvisor.errors import ModelError, StopAdvisorError
+from stopadvisor.printable import printable
+from stopadvisor.serving.vllm.settings import NAME, PluginSettings, check_vllm, load_policies
+
+if TYPE_CHECKING:
+    from stopadvisor.serving.vllm.binding import EngineAccess, EngineFacts
+
+__all__ = ["StopAdvisorPlugin"]
+
+_PATH = "/v1/chat/completions"
+_log = logging.getLogger("vllm.stopadvisor")  # below vLLM's own, so that it is shown with it
+
+
+class StopAdvisorPlugin:
+    """What vLLM's `EndpointPlugin` asks for."""
+
+    name = NAME
+    required_tasks = ("generate",)
+
+    def attach_router(self, app: Any) -> None:
+        """Take the place of the chat's handler, which stays for what is passed on."""
+        with _one_line():
+            self._version = check_vllm()
+            self._settings = PluginSettings.of_environment()
+            self._policies = load_policies(self._settings)
+            route = _chat_route(app)
+        app.add_api_route(
+            _PATH,
+            _handler(route.endpoint),
+            methods=["POST"],
+            dependencies=route.dependencies,
+            responses=route.responses,
+        )
+
+    async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
+        """Hold the policies against the engine; from here on requests are answered."""
+        with _one_line():
+            from stopadvisor.engines.local_tokenizer import (
+                LoadedTokenizer,
+                generation_settings,
+                load_tokenizer,
+                quiet,
+            )
+            from stopadvisor.serving.metrics import Metrics
+            from stopadvisor.serving.vllm.answering import PolicyRoute
+            from stopadvisor.serving.vllm.binding import bind
+
+            facts = _facts(engine_client, args, self._version)
+            loaded = load_tokenizer(facts.tokenizer)
+            if facts.tokenizer != facts.model:
+                with quiet():
+                    generation = generation_settings(facts.model)
+                loaded = LoadedTokenizer(loaded.tokenizer, generation)
+            bound = bind(
+                self._policies,
+                facts,
+                loaded,
+                _access(engine_client),
+                any_text=self._settings.any_text,
+            )
+        for remark in bound.remarks:
+            _log.warning("%s", printable(remark))
+        how = "in its shadow" if self._settings.shadow else "under it"
+        _log.info("policy %s: requests that it covers are answered %s", bound.policy.digest, how)
+        metrics = Metrics()
+        metrics.policy.labels(facts.names[0], bound.policy.digest[:8]).set(1)
+        state.stopadvisor = PolicyRoute(
+            bound,
+            metrics,
+            shadow=self._settings.shadow,
+            shows_cached=bool(args.enable_prompt_tokens_details),
+        )
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
+    """End the process with a line and the documented code, where the policy cannot serve."""
+    try:
+        yield
+    except StopAdvisorError as error:
+        print(f"stopadvisor: {printable(str(error))}", file=sys.stderr, flush=True)  # noqa: T201
+        raise SystemExit(error.exit_code) from error
+
+
+def _chat_route(app: Any) -> Any:
+    """Find the route that is there.
+
+    Raises
+    ------
+    ModelError
+        There is none: this vLLM is built otherwise, or serves no chats.
+    """
+    for route in app.routes:
+        methods = getattr(route, "methods", None) or ()
+        if getattr(route, "path", None) == _PATH and "POST" in methods:
+            return route
+    raise ModelError(f"expected vLLM's own route POST {_PATH}, got none")
+
+
+def _handler(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Make the handler; a request is read and checked by vLLM as for its own."""
+
+    @functools.wraps(original)
+    async def create_chat_completion(request: Any, raw_request: Any) -> Any:
+        route = raw_request.app.state.stopadvisor
+        return await route.answer(raw_request, partial(original, request, raw_request))
+
+    return create_chat_completion
+
+
+def _facts(engine_client: Any, args: Namespace, version: str) -> EngineFacts:
+    """Read what the engine was started with."""
+    from vllm.entrypoints.launchers.cli_args import resolve_default_chat_template_kwargs
+    from vllm.renderers.chat_utils import load_chat_template
+
+    from stopadvisor.serving.vllm.binding import EngineFacts
+
+    config = engine_client.vllm_config
+    model = config.model_config
+    return EngineFacts(
+        model=model.model,
+        tokenizer=model.tokenizer,
+        names=tuple(args.served_model_name or [args.model]),
+        version=version,
+        context=model.max_model_len,
+        dtype=str(model.dtype).removeprefix("torch."),
+        quantization=model.quantization,
+        max_logprobs=model.max_logprobs,
+        chat_template=load_chat_template(args.chat_template),
+        chat_template_kwargs=resolve_default_chat_template_kwargs(args) or None,
+        sampling=dict(model.override_generation_config or {}),
+        prefix_caching=bool(config.cache_config.enable_prefix_caching),
+        by_priority=config.scheduler_config.policy == "priority",
+        replicas=config.parallel_config.data_parallel_size,
+    )
+
+
+def _access(engine_client: Any) -> EngineAccess:
+    from vllm.inputs import tokens_input
+    from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+    from stopadvisor.serving.vllm.binding import EngineAccess
+
+    make = partial(
+        SamplingParams, detokenize=False, output_kind=RequestOutputKind.DELTA, skip_clone=True
+    )
+    return EngineAccess(engine_client, tokens_input, make)

@@ -1,0 +1,116 @@
+"""What the plugin is told, in the environment, and which vLLM it was tried with.
+
+`stopadvisor serve` sets the variables; whoever starts vLLM by itself does.  Knows no engine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from stopadvisor.errors import ModelError, PolicyError
+from stopadvisor.policy.frozen import Policy, load_policy
+
+__all__ = ["NAME", "TRIED", "PluginSettings", "check_vllm", "load_policies"]
+
+NAME = "stopadvisor"
+"""Of the plugin, in ``VLLM_PLUGINS``."""
+TRIED = ("0.32",)
+"""Series of vLLM that the plugin was tried with; its interface promises nothing about others."""
+_ENDINGS = (".joblib", ".json")
+_POLICY, _SHADOW = "STOPADVISOR_POLICY", "STOPADVISOR_SHADOW"
+_KEYS, _ANY_TEXT = "STOPADVISOR_REQUIRE_SIGNATURE", "STOPADVISOR_ANY_TEXT"
+
+
+@dataclass(frozen=True)
+class PluginSettings:
+    """Which policies, and how they are followed."""
+
+    policy: Path
+    """A policy's file, or a folder with one for each model."""
+    shadow: bool = False
+    """Judge, never stop, and count what would have been stopped."""
+    require_signature: tuple[Path, ...] = ()
+    """Public keys, of which one must have signed each policy."""
+    any_text: bool = False
+    """Cover requests without the policy's prompt template around the question."""
+
+    @classmethod
+    def of_environment(cls, found: Mapping[str, str] = os.environ) -> PluginSettings:
+        """Read the variables.
+
+        Raises
+        ------
+        PolicyError
+            No policy is named, or a switch is neither 0 nor 1.
+        """
+        if not found.get(_POLICY):
+            raise PolicyError(f"{_POLICY}: expected a policy's file or a folder, got none")
+        keys = found.get(_KEYS, "")
+        return cls(
+            policy=Path(found[_POLICY]),
+            shadow=_switch(found, _SHADOW),
+            require_signature=tuple(Path(key) for key in keys.split(os.pathsep) if key),
+            any_text=_switch(found, _ANY_TEXT),
+        )
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables, ``VLLM_PLUGINS`` apart."""
+        return {
+            _POLICY: str(self.policy.absolute()),
+            _SHADOW: str(int(self.shadow)),
+            _KEYS: os.pathsep.join(str(key.absolute()) for key in self.require_signature),
+            _ANY_TEXT: str(int(self.any_text)),
+        }
+
+
+def _switch(found: Mapping[str, str], name: str) -> bool:
+    value = found.get(name) or "0"
+    if value not in ("0", "1"):
+        raise PolicyError(f"{name}: expected 0 or 1, got {value!r}")
+    return value == "1"
+
+
+def load_policies(settings: PluginSettings) -> list[tuple[Path, Policy]]:
+    """Load the policies that are named, trusting nothing in them.
+
+    Raises
+    ------
+    PolicyError
+        There is none, or one is refused.
+    """
+    named, files = settings.policy, [settings.policy]
+    if named.is_dir():
+        files = sorted(file for file in named.iterdir() if file.suffix in _ENDINGS)
+        if not files:
+            raise PolicyError(f"{named}: expected a policy (.joblib or .json) in it, got none")
+    keys = settings.require_signature or None
+    return [(file, load_policy(file, require_signature=keys)) for file in files]
+
+
+def check_vllm(found: str | None = None) -> str:
+    """Return vLLM's version, if the plugin was tried with it.
+
+    Raises
+    ------
+    ModelError
+        It was not, or there is no vLLM.
+    """
+    tried = ", ".join(f"{series}.*" for series in TRIED)
+    if found is None:
+        try:
+            found = version("vllm")
+        except PackageNotFoundError as error:
+            raise ModelError(
+                f"there is no vLLM in this environment (tried with {tried}): "
+                "pip install 'stopadvisor[vllm]'"
+            ) from error
+    if not found.startswith(tuple(f"{series}." for series in TRIED)):
+        raise ModelError(
+            f"the plugin was tried with vLLM {tried}, got {found}: its interface may be another "
+            f"there; pip install 'vllm=={TRIED[-1]}.*'"
+        )
+    return found

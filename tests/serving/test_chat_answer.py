@@ -1,0 +1,229 @@
+"""One chat request under a policy: stops, what is shown, what is counted; on a told story."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from stopadvisor.policy.triggers import trigger_content
+from stopadvisor.probes.plan import Prompt
+from stopadvisor.probes.trigger import GridTrigger
+from stopadvisor.serving.chat_answer import Answered, answer_chat
+from tests.engines.fake_server import Story, ids_of, words
+from tests.policy_content import family_content, full_budget_content
+from tests.serving.vllm.fake_engine import QUESTION, FakeEngine, bound_at, policy_of
+
+THINKING = ids_of(Story().thinking)
+LENGTH = len(THINKING)
+CLOSER = len(words().closer.ids)
+VISIBLE = CLOSER + len(ids_of(Story().visible)) + 1
+NEVER: dict[str, Any] = {"decision_threshold": 9.0, "threshold": 9.0}
+
+
+@dataclass
+class Shown:
+    """A reader that keeps what it is shown."""
+
+    parts: list[tuple[str, str]] = field(default_factory=list)
+
+    async def reasoning(self, text: str) -> None:
+        self.parts.append(("reasoning", text))
+
+    async def content(self, text: str) -> None:
+        self.parts.append(("content", text))
+
+    def text(self, kind: str) -> str:
+        return "".join(text for found, text in self.parts if found == kind)
+
+
+def answered(
+    engine: FakeEngine,
+    *,
+    shadow: bool = False,
+    reader: Shown | None = None,
+    within: float | None = None,
+    **changes: Any,
+) -> Answered:
+    policy = policy_of(changes.pop("content", None), **changes)
+
+    async def ask() -> Answered:
+        model = bound_at(engine, policy).model.for_request("chatcmpl-1", None)
+        trace = model.begin(model.chat.prompt_ids(QUESTION), Prompt("key", tuple(QUESTION)))
+        async with asyncio.timeout(within):
+            return await answer_chat(
+                model, trace, policy, task="numeric", shadow=shadow, reader=reader
+            )
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_stop_serves_the_forced_answer(streamed: bool) -> None:
+    engine, reader = FakeEngine(), Shown() if streamed else None
+    found = answered(engine, reader=reader)
+    assert found.stop is not None
+    assert (found.stop.position, found.stop.index, found.finish) == (4, 1, "stop")
+    assert found.content == "Final answer: 5"
+    assert found.reasoning == words().decode(THINKING[:4])
+    counts = found.counts
+    assert (counts.thinking, counts.probes, counts.budget) == (4, 2, 4)
+    # What the probe's tokens took, the closer that shows that the trace went on, and the abort.
+    assert CLOSER <= counts.discarded <= counts.probe_tokens // 2 + 2
+    assert len(found.trace.ids) == 4 + counts.discarded
+    assert len(found.probe_seconds) == 2
+    if reader is not None:
+        assert reader.text("reasoning") == found.reasoning
+        assert reader.parts[-1] == ("content", "Final answer: 5")
+    assert not engine.running
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_trace_that_ends_by_itself(streamed: bool) -> None:
+    engine, reader = FakeEngine(), Shown() if streamed else None
+    found = answered(engine, reader=reader, **NEVER)
+    assert found.stop is None
+    assert (found.content, found.finish) == (Story().visible, "stop")
+    assert found.reasoning == Story().thinking
+    counts = found.counts
+    assert (counts.thinking, counts.visible, counts.discarded) == (LENGTH, VISIBLE, 0)
+    assert counts.budget is None
+    assert counts.cached == 16
+    assert not any("think" in name for name in engine.aborted)
+    if reader is not None:
+        assert reader.text("reasoning") == Story().thinking
+        assert reader.text("content") == Story().visible
+        assert len(reader.parts) > 10, "text is shown as it comes"
+
+
+def test_nothing_behind_a_checkpoint_is_shown_before_its_probe_is_judged() -> None:
+    """A probe that takes long: the thinking goes on, and none of it is shown."""
+    engine, reader = FakeEngine(hangs=("probe",)), Shown()
+    with pytest.raises(TimeoutError):
+        answered(engine, reader=reader, within=0.3, budgets=[4, 12])
+    assert reader.text("reasoning") == words().decode(THINKING[:4])
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_shadow_judges_and_stops_nothing(streamed: bool) -> None:
+    engine, reader = FakeEngine(), Shown() if streamed else None
+    found = answered(engine, shadow=True, reader=reader)
+    assert found.stop is None
+    assert found.shadow is not None
+    assert (found.shadow.position, found.shadow.index) == (4, 1)
+    assert (found.content, found.reasoning) == (Story().visible, Story().thinking)
+    assert found.counts.probes == 2, "behind the stop nothing is asked any more"
+
+
+def fixed(position: int) -> dict[str, Any]:
+    content = family_content("fixed-budget")
+    trigger = trigger_content(GridTrigger((position,), stop_at=position), family="fixed-budget")
+    return content | {**trigger, "decision_threshold": float(position), "threshold": position}
+
+
+@pytest.mark.parametrize("shadow", [False, True])
+@pytest.mark.parametrize("on_stop", ["probe", "answer"])
+def test_a_fixed_budget(on_stop: str, shadow: bool) -> None:
+    engine = FakeEngine()
+    found = answered(engine, shadow=shadow, content=fixed(12), budgets=[], on_stop=on_stop)
+    stop = found.shadow if shadow else found.stop
+    assert stop is not None
+    assert (stop.position, stop.reply) == (12, on_stop)
+    if shadow:
+        assert (found.content, found.reasoning) == (Story().visible, Story().thinking)
+    else:
+        expected = "Final answer: 7" if on_stop == "probe" else Story().visible
+        assert (found.content, found.finish) == (expected, "stop")
+        assert found.counts.visible == (0 if on_stop == "probe" else VISIBLE)
+
+
+def test_full_budget_asks_once() -> None:
+    engine = FakeEngine()
+    found = answered(engine, content=full_budget_content(), budgets=[])
+    assert [kind for kind, *_ in engine.asked] == ["think"]
+    assert found.content == Story().visible
+
+
+def test_a_cut_trace_has_no_answer() -> None:
+    found = answered(FakeEngine(), max_think=10, **NEVER, budgets=[0, 8])
+    assert (found.content, found.finish, found.counts.thinking) == (None, "length", 10)
+    assert found.counts.discarded == len(found.trace.ids) - 10
+
+
+def test_an_answer_is_cut_where_the_policy_says() -> None:
+    probe = policy_of().content["probe"] | {"answer_cap": 2}
+    found = answered(FakeEngine(), probe=probe, **NEVER)
+    assert (found.finish, found.counts.visible) == ("length", CLOSER + 2)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_probe_that_fails_means_to_think_on(streamed: bool) -> None:
+    engine = FakeEngine(fails=("probe",))
+    found = answered(engine, reader=Shown() if streamed else None)
+    assert (found.content, found.reasoning) == (Story().visible, Story().thinking)
+    assert (found.failed_probes, found.counts.probes) == (1, 0)
+    assert [kind for kind, *_ in engine.asked] == ["think", "probe"]
+
+
+def test_missing_log_probabilities_are_a_probe_that_fails() -> None:
+    engine = FakeEngine(without_logprobs=True)
+    found = answered(engine, content=family_content("confidence"))
+    assert (found.failed_probes, found.content) == (1, Story().visible)
+
+
+def test_thinking_that_fails_is_an_error() -> None:
+    engine = FakeEngine(fails=("think",))
+    with pytest.raises(RuntimeError, match="does not like it"):
+        answered(engine)
+    assert not engine.running
+
+
+@pytest.mark.parametrize("kind", ["think", "probe", "answer"])
+def test_whoever_gives_up_a_request_gives_up_all_of_it(kind: str) -> None:
+    engine = FakeEngine(hangs=(kind,), pace=0.001)
+    policy = policy_of(on_stop="answer" if kind == "answer" else "probe")
+
+    async def ask() -> float:
+        model = bound_at(engine, policy).model.for_request("chatcmpl-1", None)
+        trace = model.begin(model.chat.prompt_ids(QUESTION), Prompt("key", tuple(QUESTION)))
+        task = asyncio.create_task(answer_chat(model, trace, policy, task="numeric"))
+        await asyncio.sleep(0.3)
+        assert any(kind in name for name in engine.running)
+        began = time.perf_counter()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return time.perf_counter() - began
+
+    assert asyncio.run(ask()) < 0.1
+    assert not engine.running
+    assert any(kind in name for name in engine.aborted)
+
+
+def test_probes_are_cheap() -> None:
+    """No log-probabilities where the rule reads none; else as many as it reads, and one request."""
+    engine = FakeEngine()
+    answered(engine)
+    for kind, _, parameters, priority in engine.asked:
+        assert not hasattr(parameters, "logprobs")
+        assert priority == (-1 if kind == "probe" else 0)
+    for family, expected in (("confidence", 0), ("entropy", 20)):
+        engine = FakeEngine(story=Story(forced=lambda tokens: "\n\n 7\n"))
+        found = answered(engine, content=family_content(family))
+        probes = [parameters for kind, _, parameters, _ in engine.asked if kind == "probe"]
+        assert [parameters.logprobs for parameters in probes] == [expected] * len(probes)
+        assert len(probes) == found.counts.probes
+        assert found.failed_probes == 0
+
+
+def test_what_is_asked_is_prompt_thinking_closer_and_cue() -> None:
+    engine = FakeEngine()
+    answered(engine)
+    prompt = words().prompt_ids(QUESTION)
+    suffix = words().suffix_ids(policy_of().content["probe"]["cue"]["text"])
+    asked = {kind: ids for kind, ids, *_ in engine.asked}
+    assert asked["think"] == prompt
+    assert asked["probe"] == [*prompt, *THINKING[:4], *suffix]

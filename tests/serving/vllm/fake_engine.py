@@ -1,0 +1,147 @@
+"""An engine that tells a fixed story, a token at a time, as vLLM's own client yields it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from stopadvisor.constants import CUES
+from stopadvisor.engines.local_tokenizer import LoadedTokenizer, load_tokenizer
+from stopadvisor.engines.model_files import content_revision
+from stopadvisor.policy.frozen import Policy, build_policy
+from stopadvisor.serving.vllm.binding import BoundPolicy, EngineAccess, EngineFacts, bind
+from tests.engines.fake_server import TINY, Story, words
+from tests.policy_content import family_content
+
+QUESTION = [{"role": "user", "content": "3+4"}]
+FACTS = EngineFacts(
+    model=str(TINY),
+    tokenizer=str(TINY),
+    names=("tiny-reasoner",),
+    version="0.32.0",
+    context=1024,
+    dtype="float32",
+    quantization=None,
+    max_logprobs=20,
+    chat_template=None,
+    chat_template_kwargs=None,
+    sampling={},
+    prefix_caching=True,
+    by_priority=True,
+    replicas=1,
+)
+
+
+@cache
+def loaded() -> LoadedTokenizer:
+    """The tiny reasoner's."""
+    return load_tokenizer(str(TINY))
+
+
+def policy_of(content: dict[str, Any] | None = None, **changes: Any) -> Policy:
+    """Stops when an answer comes the second time: at 4, where it is 5 again."""
+    own = content or family_content("run-stability", 2.0)
+    identity = words().identity([2])
+    bound = {
+        "model": {
+            "name": "tiny-reasoner",
+            "revision": content_revision(TINY),
+            "tokenizer_sha256": identity["tokenizer_sha256"],
+            "template_sha256": identity["template_sha256"],
+        },
+        "budgets": [0, 4, 12, 16, 200],
+        "probe": {
+            "closer": identity["think_close"],
+            "cue": {"text": CUES["terse"], "ids": None},
+            "cap": 16,
+            "stop_ids": [2],
+            "answer_cap": 64,
+        },
+        "sampling": {"greedy": True, "temperature": None, "seed": 5},
+        "prompt_template": "{question}",
+        "chat_template_kwargs": {},
+        "entropy_source": "top-k:20",
+        "max_think": 400,
+    }
+    return Policy(build_policy(own | bound | changes))
+
+
+@dataclass
+class FakeEngine:
+    """One engine; its fields may be changed while it runs."""
+
+    story: Story = field(default_factory=Story)
+    pace: float = 0.0
+    """Seconds a token."""
+    fails: tuple[str, ...] = ()
+    """Kinds of requests that fail when they are sent: think, probe, answer."""
+    hangs: tuple[str, ...] = ()
+    """Kinds that never yield."""
+    without_logprobs: bool = False
+    running: dict[str, Any] = field(default_factory=dict)
+    """Requests under way, with their parameters."""
+    asked: list[tuple[str, list[int], Any, int]] = field(default_factory=list)
+    """Kind, ids, parameters and priority of every request."""
+    aborted: list[str] = field(default_factory=list)
+    decoded: dict[str, int] = field(default_factory=dict)
+    """Tokens by request."""
+
+    def generate(
+        self, prompt: Any, sampling_params: Any, request_id: str, *, priority: int = 0
+    ) -> AsyncGenerator[Any, None]:
+        kind = request_id.split("-")[2]
+        self.asked.append((kind, prompt["ids"], sampling_params, priority))
+        return self._yield(kind, prompt["ids"], sampling_params, request_id)
+
+    async def _yield(
+        self, kind: str, ids: list[int], parameters: Any, name: str
+    ) -> AsyncGenerator[Any, None]:
+        assert name not in self.running
+        self.running[name] = parameters
+        try:
+            await asyncio.sleep(self.pace)
+            if kind in self.fails:
+                raise RuntimeError("the engine does not like it")
+            while kind in self.hangs:
+                await asyncio.sleep(3600)
+            said = self.story.after(ids[len(words().prompt_ids(QUESTION)) :])
+            said = said[: parameters.max_tokens]
+            for number, token in enumerate(said, 1):
+                await asyncio.sleep(self.pace)
+                self.decoded[name] = number
+                finished = number == len(said) or token in parameters.stop_token_ids
+                yield SimpleNamespace(
+                    outputs=[self._output(token, getattr(parameters, "logprobs", None))],
+                    num_cached_tokens=16,
+                    finished=finished,
+                )
+                if finished:
+                    return
+        except (asyncio.CancelledError, GeneratorExit):
+            self.aborted.append(name)
+            raise
+        finally:
+            del self.running[name]
+
+    def _output(self, token: int, k: int | None) -> Any:
+        rows = None
+        if k is not None and not self.without_logprobs:
+            others = {10_000 + i: SimpleNamespace(logprob=-5.0 - i) for i in range(1, k)}
+            rows = [{token: SimpleNamespace(logprob=-0.25)} | others]
+        return SimpleNamespace(token_ids=[token], logprobs=rows)
+
+
+def bound_at(
+    engine: FakeEngine, policy: Policy | None = None, any_text: bool = False, **changes: Any
+) -> BoundPolicy:
+    """A policy at this engine."""
+    access = EngineAccess(
+        engine, lambda ids: {"ids": ids}, lambda **kwargs: SimpleNamespace(**kwargs)
+    )
+    found = [(Path("policy.joblib"), policy or policy_of())]
+    return bind(found, replace(FACTS, **changes), loaded(), access, any_text=any_text)
