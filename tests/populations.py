@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from stopadvisor.assessment.choice import Settings
+from stopadvisor.assessment.sequences import FitData
 from stopadvisor.probes.outcomes import OpenQuestions, make_table
 from stopadvisor.probes.simulation import PRESETS, Population
 from stopadvisor.probes.table import NO_PROBE
@@ -19,6 +21,7 @@ __all__ = [
     "FREE_FORM",
     "POPULATIONS",
     "KnownPopulation",
+    "fit_data",
     "make_table",
     "regraded",
     "renamed",
@@ -119,6 +122,20 @@ POPULATIONS = (
 def regraded(table: OpenQuestions, **changes: Any) -> OpenQuestions:
     """The same questions with other outcomes; fields as in `Outcomes`."""
     return OpenQuestions.of(table, replace(table.outcomes, **changes))
+
+
+def fit_data(
+    table: OpenQuestions, settings: Settings | None = None, *, most_blocks: int = 1000
+) -> FitData:
+    """The questions as fit questions, priced as the settings say."""
+    how = settings or Settings(alpha=0.15)
+    return FitData.build(
+        table.as_fit(),
+        serving=how.serving,
+        weights=how.weights,
+        cache_block=how.cache_block,
+        most_blocks=most_blocks,
+    )
 
 
 def with_own_positions(table: OpenQuestions, rng: np.random.Generator) -> OpenQuestions:

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from stopadvisor.assessment.candidates import boosted_candidates, candidates
 from stopadvisor.assessment.choice import (
     SIMPLER_WITHIN,
     Choice,
     Settings,
+    certification_probability,
     choose,
     fewest_labels,
     first_useful_risk,
@@ -27,8 +29,8 @@ from stopadvisor.probes.outcomes import FitQuestions, OpenQuestions
 from stopadvisor.rules.costs import REGIMES, full_counts, stopped_counts
 from stopadvisor.rules.families import FAMILIES, FIXED_BUDGET
 from stopadvisor.rules.schedules import GridSchedule
-from stopadvisor.stats.bounds import Bound, max_losses, p_values, power, unspent
-from tests.populations import POPULATIONS, regraded, renamed
+from stopadvisor.stats.bounds import Bound, Multiplicity, max_losses, p_values, power, unspent
+from tests.populations import POPULATIONS, fit_data, regraded, renamed
 
 FREE_FORM = POPULATIONS[3]
 LIGHT = Settings(alpha=0.15, families=("learned", "confidence", "entropy"))
@@ -47,16 +49,6 @@ def table() -> OpenQuestions:
 @pytest.fixture(scope="module")
 def light(table: OpenQuestions) -> Choice:
     return choose(table.as_fit(), 120, LIGHT)
-
-
-def fit_data(table: OpenQuestions, settings: Settings) -> FitData:
-    return FitData.build(
-        table.as_fit(),
-        serving=settings.serving,
-        weights=settings.weights,
-        cache_block=settings.cache_block,
-        most_blocks=1000,
-    )
 
 
 # --- What a choice sees ---------------------------------------------------------------------------
@@ -256,6 +248,32 @@ def test_the_chance_is_the_binomial_at_the_first_useful_threshold(light: Choice)
     risks = [first_useful_risk(light.fit, sequence) for sequence in light.sequences]
     chances = [power(120, 0.15, 0.05, risk) for risk in risks if risk is not None]
     assert light.probability == max(chances)
+
+
+@pytest.mark.parametrize("conditional", [False, True])
+@pytest.mark.parametrize("multiplicity", ["fixed-sequence", "finite-grid"])
+def test_the_chance_counts_what_the_bound_counts(
+    light: Choice, multiplicity: Multiplicity, conditional: bool
+) -> None:
+    """Of a conditional claim the questions that full thinking gets right, at their own risk."""
+    sequence = light.sequences[0]
+    sequence = replace(sequence, losses=sequence.losses + 9)
+    how = replace(LIGHT, multiplicity=multiplicity, conditional=conditional)
+    right = light.full_accuracy if conditional else 1.0
+    risk = first_useful_risk(light.fit, sequence)
+    assert risk
+    n = round(400 * right)
+    share = sequence.thresholds.size if multiplicity == "finite-grid" else 1
+    allowed = max_losses(n, 0.15, 0.05 / share)
+    expected = float(stats.binom.cdf(allowed, n, risk / right))
+    assert 0 < expected < 1
+    found = certification_probability(light.fit, sequence, 400, how)
+    assert found == pytest.approx(expected, rel=1e-9)
+    # Losing every question is no chance, however the shares come out.
+    lost = replace(sequence, losses=np.full_like(sequence.losses, light.n_fit))
+    assert certification_probability(light.fit, lost, 400, how) == 0.0
+    dear = replace(sequence, costs=np.full_like(sequence.costs, light.fit.full_cost.sum()))
+    assert certification_probability(light.fit, dear, 400, how) == 0.0
 
 
 @pytest.mark.parametrize("conditional", [False, True])

@@ -12,10 +12,9 @@ from stopadvisor.assessment.imitation import Imitation, SequenceTest
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence, score, sequence_of
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.probes.outcomes import OpenQuestions
-from stopadvisor.rules.costs import PAPER_WEIGHTS
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.stats.bounds import max_losses
-from tests.populations import POPULATIONS, renamed
+from tests.populations import POPULATIONS, fit_data, renamed
 
 MIXED = POPULATIONS[0]
 TEST = SequenceTest(0.15, 0.05, "exact", "fixed-sequence", False)
@@ -23,16 +22,6 @@ TEST = SequenceTest(0.15, 0.05, "exact", "fixed-sequence", False)
 
 def draw(n: int, seed: int) -> OpenQuestions:
     return MIXED.draw(n, np.random.default_rng(seed))
-
-
-def data(table: OpenQuestions, most_blocks: int = 1000) -> FitData:
-    return FitData.build(
-        table.as_fit(),
-        serving="kv-fork",
-        weights=PAPER_WEIGHTS,
-        cache_block=16,
-        most_blocks=most_blocks,
-    )
 
 
 def confidence(fit: FitData) -> ThresholdSequence:
@@ -81,7 +70,7 @@ def expected(
     ids=["fixed-sequence", "finite-grid", "conditional", "too few"],
 )
 def test_each_imitated_calibration_walks_along_the_sequence(test: SequenceTest) -> None:
-    fit = data(draw(40, 1))
+    fit = fit_data(draw(40, 1))
     sequence = confidence(fit)
     imitation = Imitation.draw(fit, 60, test, n_draws=15)
     assert imitation.draws.shape == (15, 40)
@@ -98,7 +87,7 @@ def test_each_imitated_calibration_walks_along_the_sequence(test: SequenceTest) 
 
 
 def test_every_sequence_meets_the_same_calibrations() -> None:
-    fit = data(draw(40, 1))
+    fit = fit_data(draw(40, 1))
     one, other = (Imitation.draw(fit, 60, TEST) for _ in range(2))
     assert np.array_equal(one.draws, other.draws)
 
@@ -106,7 +95,7 @@ def test_every_sequence_meets_the_same_calibrations() -> None:
 def test_traces_of_one_question_are_drawn_one_at_a_time() -> None:
     table = draw(40, 2)
     table = replace(table, groups=tuple(f"g{i // 4}" for i in range(40)))
-    fit = data(table)
+    fit = fit_data(table)
     imitation = Imitation.draw(fit, 30, TEST)
     assert imitation.draws.shape[1] == 10
     assert imitation.draws.sum(axis=1) * 4 == pytest.approx(30)

@@ -33,7 +33,7 @@ from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule, Schedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import fit_logistic
 from stopadvisor.stats.bounds import StopCurve
-from tests.populations import POPULATIONS, regraded, with_own_positions
+from tests.populations import POPULATIONS, fit_data, regraded, with_own_positions
 from tests.replay import stops
 
 FREE_FORM = POPULATIONS[3]
@@ -50,16 +50,6 @@ def at(*columns: int, stop_at: int | None = None) -> GridSchedule:
 
 def draw(n: int, seed: int) -> OpenQuestions:
     return FREE_FORM.draw(n, np.random.default_rng(seed))
-
-
-def data(table: OpenQuestions, most_blocks: int = 1000) -> FitData:
-    return FitData.build(
-        table.as_fit(),
-        serving="kv-fork",
-        weights=PAPER_WEIGHTS,
-        cache_block=16,
-        most_blocks=most_blocks,
-    )
 
 
 def sequence(fit: FitData, family: str, schedule: Schedule = EVERY) -> ThresholdSequence:
@@ -81,7 +71,7 @@ def test_groups_share_fold_and_block() -> None:
     table = draw(40, 1)
     table = replace(table, groups=tuple(f"g{i // 3}" for i in range(40)))
     assert group_numbers(table).tolist() == [i // 3 for i in range(40)]
-    fit = data(table)
+    fit = fit_data(table)
     for values in (fit.folds, fit.blocks):
         by_group: dict[str, set[int]] = {}
         for group, value in zip(table.groups, values.tolist(), strict=True):
@@ -89,16 +79,16 @@ def test_groups_share_fold_and_block() -> None:
         assert all(len(v) == 1 for v in by_group.values())
     assert fit.n_blocks == 14
     assert fit.block_sizes.tolist() == [3] * 13 + [1]
-    assert data(table, most_blocks=5).n_blocks == 5
+    assert fit_data(table, most_blocks=5).n_blocks == 5
 
 
 def test_fewer_groups_than_folds_are_refused() -> None:
     with pytest.raises(CalibrationError, match="at least 5 different fit questions, got 4"):
-        data(draw(4, 0))
+        fit_data(draw(4, 0))
 
 
 def test_a_view_is_made_once() -> None:
-    fit = data(draw(10, 0))
+    fit = fit_data(draw(10, 0))
     assert fit.view(at(1, 4)) is fit.view(at(1, 4))
     assert fit.view(at(1, 4)).budgets.tolist() == [BUDGETS[1], BUDGETS[4]]
 
@@ -133,7 +123,7 @@ def test_losses_and_costs_are_sums_over_out_of_fold_stops(
     family: str, schedule: GridSchedule
 ) -> None:
     table = draw(220, 2)
-    fit = data(table)
+    fit = fit_data(table)
     check_sums(table, sequence(fit, family, schedule))
     assert np.array_equal(fit.full_cost, full_counts(table).weighed(PAPER_WEIGHTS))
 
@@ -141,7 +131,7 @@ def test_losses_and_costs_are_sums_over_out_of_fold_stops(
 @pytest.mark.parametrize("family", ["deer", "agreement-scaled", "learned"])
 def test_losses_and_costs_at_markers(family: str) -> None:
     table = with_markers(draw(150, 3), 4)
-    found = sequence(data(table), family, MarkerSchedule(20, 4))
+    found = sequence(fit_data(table), family, MarkerSchedule(20, 4))
     assert not found.view.is_grid
     check_sums(table, found)
 
@@ -150,7 +140,7 @@ def test_losses_and_costs_at_markers(family: str) -> None:
 def test_learned_scores_on_fit_are_out_of_fold(family: str) -> None:
     # Flipping the labels of one fold moves nothing where that fold alone is scored.
     table = draw(220, 3)
-    fit = data(table)
+    fit = fit_data(table)
     held = fit.folds == 2
     correct = np.where(held[:, None], ~table.correct, table.correct)
     other = replace(fit, table=regraded(table, correct=correct).as_fit())
@@ -165,7 +155,7 @@ def test_one_learned_family_learns_where_nothing_is_lost() -> None:
     table = draw(150, 4)
     kept = regraded(table, correct=table.correct | ~table.full_correct[:, None])
     right, keeps, same = (
-        score(data(questions), family, EVERY)
+        score(fit_data(questions), family, EVERY)
         for questions, family in (
             (table, "learned"),
             (table, "learned-keeps"),
@@ -192,22 +182,22 @@ def test_a_model_reads_what_is_known() -> None:
             (table, ("answer_log_odds", "answer_entropy")),
             (silent, ()),
         ):
-            rule = score_learned(data(questions), "learned", EVERY, features)
+            rule = score_learned(fit_data(questions), "learned", EVERY, features)
             assert rule is not None
             assert rule.scorer.model is not None
             read = more[: 1 if features is SHORT_FEATURES else 2]
             assert rule.scorer.model.features == (*features.names, *read)
     for family in ("confidence", "entropy", "confidence-leap", "deer"):
-        assert score(data(silent), family, EVERY) is None
+        assert score(fit_data(silent), family, EVERY) is None
     for family in (*AGREEMENT_FAMILIES, "run-stability", FIXED_BUDGET):
-        assert score(data(silent), family, EVERY) is not None
+        assert score(fit_data(silent), family, EVERY) is not None
 
 
 def test_only_probes_that_decide_have_to_be_known() -> None:
     table = draw(60, 6)
     unknown = table.mean_logprob.copy()
     unknown[:, 7] = np.nan
-    holes = data(replace(table, mean_logprob=unknown))
+    holes = fit_data(replace(table, mean_logprob=unknown))
     assert score(holes, "confidence", EVERY) is None
     assert score(holes, "confidence", at(1, 7, stop_at=BUDGETS[7])) is not None  # a last resort
     assert score(holes, "confidence", at(1, 6)) is not None
@@ -216,7 +206,7 @@ def test_only_probes_that_decide_have_to_be_known() -> None:
 def test_every_question_counts_the_same_however_often_it_is_probed() -> None:
     # Ten probes of a question that lasts weigh as much as the one of a question that does not.
     table = draw(120, 7)
-    fit = data(table)
+    fit = fit_data(table)
     seen: list[Any] = []
 
     def spy(x: Any, y: Any, names: Any, **options: Any) -> Any:
@@ -237,7 +227,7 @@ def test_every_question_counts_the_same_however_often_it_is_probed() -> None:
 @pytest.mark.parametrize("schedule", [at(1, 3, 5, 7, 9), at(1, 3, 6, stop_at=BUDGETS[6])])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_stepper_stops_where_the_curve_does(family: str, schedule: GridSchedule) -> None:
-    found = sequence(data(draw(220, 5)), family, schedule)
+    found = sequence(fit_data(draw(220, 5)), family, schedule)
     fresh = draw(60, 6)
     curve = found.scorer.curve(found.scorer.view(fresh), found.thresholds)
     for index in (0, found.thresholds.size // 2, found.thresholds.size - 1):
@@ -247,7 +237,7 @@ def test_the_stepper_stops_where_the_curve_does(family: str, schedule: GridSched
 
 @pytest.mark.parametrize("family", ["deer", "agreement-scaled", "learned"])
 def test_the_stepper_stops_where_the_curve_does_at_markers(family: str) -> None:
-    found = sequence(data(with_markers(draw(150, 8), 9)), family, MarkerSchedule(20, 4))
+    found = sequence(fit_data(with_markers(draw(150, 8), 9)), family, MarkerSchedule(20, 4))
     fresh = with_markers(draw(60, 10), 11)
     curve = found.scorer.curve(found.scorer.view(fresh), found.thresholds)
     for index in (0, found.thresholds.size // 2, found.thresholds.size - 1):
@@ -256,19 +246,19 @@ def test_the_stepper_stops_where_the_curve_does_at_markers(family: str) -> None:
 
 
 def test_boosting_waits_for_enough_questions() -> None:
-    assert score(data(draw(199, 7)), "learned-boosted", EVERY) is None
-    found = sequence(data(draw(200, 7)), "learned-boosted")
+    assert score(fit_data(draw(199, 7)), "learned-boosted", EVERY) is None
+    found = sequence(fit_data(draw(200, 7)), "learned-boosted")
     assert isinstance(found.scorer.model, BoostedModel)
 
 
 def test_what_cannot_be_learned_is_no_candidate() -> None:
     table = draw(60, 8)
     right = regraded(table, correct=np.ones_like(table.correct))
-    assert score(data(right), "learned", EVERY) is None
+    assert score(fit_data(right), "learned", EVERY) is None
     over = replace(table, trace_tokens=np.zeros_like(table.trace_tokens))
-    assert score(data(over), "confidence", EVERY) is None
+    assert score(fit_data(over), "confidence", EVERY) is None
     with pytest.raises(CalibrationError, match="got 'puma'"):
-        score(data(table), "puma", EVERY)
+        score(fit_data(table), "puma", EVERY)
 
 
 # --- Thresholds -----------------------------------------------------------------------------------
@@ -276,7 +266,7 @@ def test_what_cannot_be_learned_is_no_candidate() -> None:
 
 def test_thresholds_lie_halfway_below_scores_at_which_somebody_stops_earlier() -> None:
     table = draw(12, 4)
-    found = sequence(data(table), "confidence").thresholds
+    found = sequence(fit_data(table), "confidence").thresholds
     scores = table.mean_logprob
     best: set[float] = set()
     for i in range(12):
@@ -290,7 +280,7 @@ def test_thresholds_lie_halfway_below_scores_at_which_somebody_stops_earlier() -
     expected = [(v + b) / 2 for v, b in zip(values, below, strict=True)]
     assert found.tolist() == pytest.approx([values[-1] + 1, *reversed(expected)])
     # At the first nobody stops; each of the others stops somebody earlier than the one before.
-    curve = sequence(data(table), "confidence").curve
+    curve = sequence(fit_data(table), "confidence").curve
     stopped = [curve.stops(k) for k in range(found.size)]
     assert (stopped[0] == table.n_checkpoints).all()
     for careful, next_one in pairwise(stopped):
@@ -300,7 +290,7 @@ def test_thresholds_lie_halfway_below_scores_at_which_somebody_stops_earlier() -
 
 def test_many_thresholds_are_thinned_evenly() -> None:
     table = draw(400, 4)
-    found = sequence(data(table), "confidence").thresholds
+    found = sequence(fit_data(table), "confidence").thresholds
     assert found.size == MOST_THRESHOLDS
     live = table.mean_logprob[table.live]
     above = [int((live >= t).sum()) for t in found.tolist()]
@@ -311,14 +301,14 @@ def test_many_thresholds_are_thinned_evenly() -> None:
 
 @pytest.mark.parametrize("family", AGREEMENT_FAMILIES)
 def test_an_answer_that_has_not_stood_is_no_threshold(family: str) -> None:
-    found = sequence(data(draw(60, 4)), family)
+    found = sequence(fit_data(draw(60, 4)), family)
     assert (found.thresholds > 0).all()
     rule = found.rule
     assert (rule.scores[rule.view.live] == 0).any()
 
 
 def test_thresholds_of_a_fixed_budget_are_its_positions() -> None:
-    found = sequence(data(draw(60, 4)), FIXED_BUDGET)
+    found = sequence(fit_data(draw(60, 4)), FIXED_BUDGET)
     assert found.thresholds.tolist() == [float(b) for b in reversed(BUDGETS)]
     for index, budget in enumerate(reversed(BUDGETS)):
         at_once = found.curve.stops(index)
@@ -332,18 +322,20 @@ def test_ended_rows_change_nothing() -> None:
     live = ~table.ended
     noisy = np.where(live, table.mean_logprob, -1e-6 * np.arange(10))
     assert not live.all()
-    one = sequence(data(table), "confidence")
-    other = sequence(data(replace(table, mean_logprob=noisy)), "confidence")
+    one = sequence(fit_data(table), "confidence")
+    other = sequence(fit_data(replace(table, mean_logprob=noisy)), "confidence")
     assert np.array_equal(one.thresholds, other.thresholds)
     assert np.array_equal(one.losses, other.losses)
-    learned = sequence(data(table), "learned")
-    again = sequence(data(regraded(table, correct=np.where(live, table.correct, True))), "learned")
+    learned = sequence(fit_data(table), "learned")
+    again = sequence(
+        fit_data(regraded(table, correct=np.where(live, table.correct, True))), "learned"
+    )
     assert learned.scorer == again.scorer
 
 
 def test_nobody_has_to_stop_for_there_to_be_a_threshold() -> None:
     table = replace(draw(20, 4), answer_codes=np.tile(np.arange(10), (20, 1)))
-    found = sequence(data(table), "agreement")  # no answer ever stands
+    found = sequence(fit_data(table), "agreement")  # no answer ever stands
     assert found.thresholds.tolist() == [1.0]
     assert (found.curve.stops(0) == 10).all()
 
@@ -386,11 +378,11 @@ def _bare(losses: list[int]) -> ThresholdSequence:
 def test_each_resample_chooses_its_own_threshold(seed: int) -> None:
     rng = np.random.default_rng(seed)
     table = draw(30, seed)
-    fit = data(table)
+    fit = fit_data(table)
     found = sequence(fit, "confidence")
     counts = rng.multinomial(30, np.full(30, 1 / 30), size=6).astype(np.float64)
     full = counts.astype(float) @ fit.full_cost
-    limits = rng.uniform(-1, 8, 6)
+    limits = np.array([0.0, 1.0, *rng.uniform(-1, 8, 4)])
     index = found.resampled(counts, limits)
     got = found.costs_at(counts, index, full)
     costs = stopped_counts(table, "kv-fork").weighed(PAPER_WEIGHTS)

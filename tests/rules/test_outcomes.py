@@ -9,7 +9,9 @@ import pytest
 
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.simulation import PRESETS
-from stopadvisor.rules.outcomes import BlindStopping, blind_stopping
+from stopadvisor.probes.table import Reference
+from stopadvisor.rules.costs import PAPER_WEIGHTS, full_counts, stopped_counts
+from stopadvisor.rules.outcomes import BlindStopping, blind_stopping, measure
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.rules.scorer import Scorer
 
@@ -59,6 +61,32 @@ def test_a_rule_with_a_signal_is_told_from_chance() -> None:
     found = blind_stopping(SCORER, table, stops, rng=np.random.default_rng(0))
     assert found.losses < found.blind_losses
     assert found.informed
+
+
+@pytest.mark.parametrize("reference", ["natural", "last-checkpoint"])
+def test_savings_are_measured_from_where_full_thinking_ends(reference: Reference) -> None:
+    """Of a published archive at the last checkpoint, and no trace is shorter for a longer tail."""
+    table = UNSOLVED.draw(40, np.random.default_rng(6)).with_reference(reference)
+    view = SCORER.view(table)
+    rows, stops = np.arange(40), np.arange(40) % (len(COLUMNS) + 1)
+    costs = stopped_counts(view, "kv-fork").weighed(PAPER_WEIGHTS)
+    full = full_counts(view).weighed(PAPER_WEIGHTS)
+    found = measure(SCORER, view, stops, costs, full)
+    thought = whole = 0
+    for row, stop in zip(rows, stops, strict=True):
+        end = int(view.trace_tokens[row])
+        if reference == "last-checkpoint":
+            end = min(end, int(view.budgets[-1]))
+        whole += end
+        thought += end if stop == len(COLUMNS) else int(view.think_tokens[row, stop])
+    assert (view.trace_tokens > view.budgets[-1]).any()
+    assert found.think_saving_pct == pytest.approx(100 * (1 - thought / whole))
+    assert found.total_saving_pct == pytest.approx(
+        100 * (1 - costs[rows, stops].sum() / full.sum())
+    )
+    assert found.losses == SCORER.losses(view)[rows, stops].sum()
+    never = np.full(40, len(COLUMNS))
+    assert measure(SCORER, view, never, costs, full).think_saving_pct == 0.0
 
 
 def test_never_stopping_knows_nothing() -> None:

@@ -1,0 +1,74 @@
+"""What resamples say: the lower limit where no loss is allowed, and where nothing is feasible."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stopadvisor.assessment.evidence import compare, saving_lower
+from stopadvisor.assessment.sequences import FitData, ThresholdSequence, score, sequence_of
+from stopadvisor.rules.schedules import GridSchedule
+from stopadvisor.stats.bootstrap import resample_counts
+from tests.populations import POPULATIONS, fit_data
+
+CLEAR = replace(POPULATIONS[0], signal=5.0)
+"""Confidence tells right from wrong so well that even without a loss much is saved."""
+N = 120
+RESAMPLES = 100
+
+
+@pytest.fixture(scope="module")
+def fit() -> FitData:
+    return fit_data(CLEAR.draw(N, np.random.default_rng(1)))
+
+
+@pytest.fixture(scope="module")
+def sequence(fit: FitData) -> ThresholdSequence:
+    rule = score(fit, "confidence", GridSchedule(CLEAR.budgets))
+    assert rule is not None
+    return sequence_of(fit, rule)
+
+
+def lower_by_hand(fit: FitData, sequence: ThresholdSequence, limit: float) -> float:
+    """One resample after the other: threshold chosen on those drawn, saving of the others."""
+    lost, savings = sequence.scorer.losses(sequence.view), []
+    costs = fit.costs(sequence.scorer, sequence.view)
+    rows = np.arange(N)
+    stops = [sequence.curve.stops(k) for k in range(sequence.thresholds.size)]
+    for drawn in resample_counts(N, RESAMPLES, rng=np.random.default_rng(N)):
+        chosen = fit.full_cost
+        for at in stops:
+            if drawn @ lost[rows, at] > limit * drawn.sum() / N + 1e-6:
+                break
+            reached = costs[rows, at]
+            chosen = reached if drawn @ reached < drawn @ fit.full_cost else fit.full_cost
+        outside = drawn == 0
+        savings.append(100 * (1 - chosen[outside].sum() / fit.full_cost[outside].sum()))
+    return float(np.quantile(savings, 0.05))
+
+
+@pytest.mark.parametrize("limit", [0.0, 1.0, 6.5])
+def test_the_lower_limit_is_that_of_the_recipe(
+    fit: FitData, sequence: ThresholdSequence, limit: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no loss is allowed too: every resample still has the thresholds that lose none."""
+    monkeypatch.setattr("stopadvisor.assessment.evidence._RESAMPLES", RESAMPLES)
+    found = saving_lower(fit, [sequence], limit)
+    assert found == pytest.approx(lower_by_hand(fit, sequence, limit), abs=1e-3)
+    assert found > 0
+
+
+def test_where_nothing_can_be_certified_nothing_is_saved(
+    fit: FitData, sequence: ThresholdSequence
+) -> None:
+    assert saving_lower(fit, [sequence], -1.0) == 0.0
+    assert saving_lower(fit, [], 3.0) == 0.0
+    assert compare(fit, [sequence], [], 3.0) == ("inconclusive", None)
+    verdict, spread = compare(fit, [sequence], [sequence], -1.0)
+    assert spread is not None
+    assert (verdict, spread.low, spread.high) == ("inconclusive", 0.0, 0.0)
+    verdict, spread = compare(fit, [sequence], [sequence], 0.0)
+    assert spread is not None
+    assert (verdict, spread.low, spread.high) == ("comparable", 0.0, 0.0)

@@ -1,0 +1,220 @@
+"""Refusals: their numbers, recomputed by hand, which reason leads, and when there is none."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stopadvisor.assessment.choice import Choice, Settings, choose, nothing_chosen
+from stopadvisor.assessment.recommendation import Recommendation
+from stopadvisor.assessment.sequences import ThresholdSequence
+from stopadvisor.certification.calibration import calibrate
+from stopadvisor.certification.refusals import (
+    advised_against,
+    refused_beforehand,
+    without_figures,
+)
+from stopadvisor.probes.outcomes import OpenQuestions
+from stopadvisor.stats.bounds import NotCertified, labels_needed
+from tests.populations import POPULATIONS, regraded, renamed
+
+MIXED = POPULATIONS[0]
+SETTINGS = Settings(alpha=0.15, families=("confidence", "entropy", "learned"))
+FEWEST = math.ceil(math.log(0.05) / math.log(0.85))
+"""Questions without a loss that exclude a risk of 15 % at 5 %: 19."""
+
+
+def draw(n: int, seed: int, prefix: str = "c") -> OpenQuestions:
+    return renamed(MIXED.draw(n, np.random.default_rng(seed)), prefix)
+
+
+@pytest.fixture(scope="module")
+def choice() -> Choice:
+    return choose(draw(160, 0, "f").as_fit(), 160, SETTINGS)
+
+
+def losing(choice: Choice, *losses: int) -> Choice:
+    """So many fit questions lost at the first threshold that saves, by one sequence after the
+    other."""
+    found = []
+    for lost, sequence in zip(losses, choice.sequences, strict=True):
+        found.append(replace(sequence, losses=np.full_like(sequence.losses, lost)))
+        assert (sequence.costs < choice.fit.full_cost.sum()).any()
+    return replace(choice, sequences=tuple(found))
+
+
+def cut(sequence: ThresholdSequence, thresholds: slice) -> ThresholdSequence:
+    return replace(
+        sequence,
+        thresholds=sequence.thresholds[thresholds],
+        losses=sequence.losses[thresholds],
+        costs=sequence.costs[thresholds],
+    )
+
+
+def bold(choice: Choice) -> Choice:
+    """With the last threshold of each sequence alone, which stops the most."""
+    return replace(choice, sequences=tuple(cut(s, slice(-1, None)) for s in choice.sequences))
+
+
+def one_in_eight_lost(table: OpenQuestions) -> OpenQuestions:
+    """Wherever it is stopped; the others are right everywhere."""
+    right = np.ones(table.n_questions, dtype=bool)
+    correct = np.broadcast_to(np.arange(table.n_questions)[:, None] % 8 > 0, table.correct.shape)
+    longer = replace(table, trace_tokens=np.full(table.n_questions, 4000))
+    return regraded(longer, correct=correct, natural_correct=right)
+
+
+def dear(choice: Choice, sequence: ThresholdSequence) -> ThresholdSequence:
+    return replace(sequence, costs=np.full_like(sequence.costs, choice.fit.full_cost.sum()))
+
+
+# --- Before a look --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("conditional", [False, True])
+def test_the_fewest_that_could_do_are_named(choice: Choice, conditional: bool) -> None:
+    """Of all questions, where the bound counts only those that full thinking gets right."""
+    asked = replace(choice, settings=replace(SETTINGS, conditional=conditional))
+    found = refused_beforehand(asked, draw(FEWEST - 1, 1))
+    assert found is not None
+    needed = math.ceil(FEWEST / choice.full_accuracy) if conditional else FEWEST
+    assert (found.labels_needed, found.assumed_risk) == (needed, 0.0)
+    assert found.reason == (
+        "18 calibration questions cannot exclude a risk above 0.15 at confidence 0.95 by the exact "
+        "test, not even with no loss: none was opened, and no look spent"
+    )
+    assert refused_beforehand(asked, draw(FEWEST, 1)) is None
+
+
+def test_the_sequence_that_takes_the_fewest_leads(choice: Choice) -> None:
+    """A grid shares delta among its thresholds: the shorter one takes fewer questions."""
+    long, short = choice.sequences[0], cut(choice.sequences[0], slice(3))
+    settings = replace(SETTINGS, multiplicity="finite-grid")
+    needed = math.ceil(math.log(0.05 / 3) / math.log(0.85))
+    for sequences in ((long, short), (short, long)):
+        asked = replace(choice, settings=settings, sequences=sequences)
+        found = refused_beforehand(asked, draw(needed - 1, 1))
+        assert found is not None
+        assert found.labels_needed == needed == 26
+        assert f"at confidence {1 - 0.05 / 3:g} " in found.reason
+        assert refused_beforehand(asked, draw(needed, 1)) is None
+
+
+def test_what_saves_nothing_comes_before_what_is_too_few(choice: Choice) -> None:
+    first, *others = choice.sequences
+    asked = replace(choice, sequences=tuple(dear(choice, each) for each in choice.sequences))
+    found = refused_beforehand(asked, draw(4, 1))
+    assert found is not None
+    assert found.reason.startswith("no rule saves anything on fit questions: ")
+    assert found.labels_needed is None
+    one = replace(choice, sequences=(dear(choice, first), *others))
+    assert refused_beforehand(one, draw(100, 1)) is None, "the other one may be certified"
+
+
+def test_where_there_is_no_rule_its_reason_is_all(choice: Choice) -> None:
+    none = nothing_chosen(draw(160, 0, "f").as_fit(), 160, SETTINGS, "all answers are wrong")
+    found = refused_beforehand(none, draw(4, 1))
+    assert found == NotCertified(
+        "all answers are wrong; no calibration question was opened", None, None
+    )
+
+
+# --- Advice against it ----------------------------------------------------------------------------
+
+
+def advice(*reasons: str, policy: Any = "full-budget") -> Recommendation:
+    return Recommendation(policy, None, None, None, "kv-fork", reasons)
+
+
+@pytest.mark.parametrize("conditional", [False, True])
+@pytest.mark.parametrize(
+    ("reasons", "advised", "why", "helps"),
+    [
+        (
+            ("Profile: x.", "Certificate: it is a gamble."),
+            True,
+            "Certificate: it is a gamble",
+            True,
+        ),
+        (("Profile: x.", "Serving: probes are dear."), True, "Serving: probes are dear", False),
+        (("Profile: x.", "Evidence: no threshold."), False, "no threshold", True),
+        (("Profile: x.", "Evidence: it gives up."), True, "it gives up", False),
+    ],
+    ids=["chance", "serving", "none expected", "no better than chance"],
+)
+def test_advice_of_full_thinking_says_whether_labels_help(
+    choice: Choice,
+    reasons: tuple[str, ...],
+    advised: bool,
+    why: str,
+    helps: bool,
+    conditional: bool,
+) -> None:
+    """They raise a chance; they make no probe cheaper, and no rule wiser."""
+    losses = (8,) + (12,) * (len(choice.sequences) - 1)
+    asked = losing(choice, *losses)
+    asked = replace(asked, settings=replace(SETTINGS, conditional=conditional))
+    asked = asked if advised else replace(asked, advised=None)
+    found = advised_against(asked, advice(*reasons, "Labels: more of them."))
+    assert found is not None
+    assert found.reason.startswith(f"the advice is full thinking ({why}), and calibrate follows it")
+    right = choice.full_accuracy if conditional else 1.0
+    risk = 8 / choice.n_fit / right  # of the best
+    needed = labels_needed(0.15, 0.05, expected_risk=risk)
+    assert needed is not None
+    if helps:
+        assert found.assumed_risk == pytest.approx(risk)
+        assert found.labels_needed == math.ceil(needed / right)
+    else:
+        assert (found.labels_needed, found.assumed_risk) == (None, None)
+
+
+def test_advice_of_a_rule_is_no_refusal(choice: Choice) -> None:
+    assert advised_against(choice, advice("Evidence: x.", policy="scalar")) is None
+
+
+# --- After a look ---------------------------------------------------------------------------------
+
+
+def test_a_failed_look_names_what_fit_questions_knew(choice: Choice) -> None:
+    worse = one_in_eight_lost(draw(60, 3))
+    found = calibrate(bold(choice), worse.as_calibration())
+    assert found.refusal is not None
+    hidden = without_figures(found, SETTINGS, losing(choice, *(8,) * len(choice.sequences)))
+    needed = labels_needed(0.15, 0.05, expected_risk=8 / choice.n_fit)
+    assert hidden.refusal is not None
+    assert (hidden.refusal.labels_needed, hidden.refusal.assumed_risk) == (
+        needed,
+        8 / choice.n_fit,
+    )
+    assert "A failed look shows no figure" in hidden.refusal.reason
+    assert [result for _, result in hidden.tested] == [NotCertified("it failed", None)] * len(
+        found.tested
+    )
+    assert hidden.n_counted == 60
+    elsewhere = without_figures(found, SETTINGS).refusal  # nothing is known of its risk
+    assert elsewhere is not None
+    assert (elsewhere.labels_needed, elsewhere.assumed_risk) == (FEWEST, 0.0)
+
+
+def test_of_two_refusals_the_advised_one_s_reason_and_the_fewest_labels_are_given(
+    choice: Choice,
+) -> None:
+    """A second sequence has less of delta, and takes more: what either would take is enough."""
+    asked = bold(losing(choice, 4, 12))
+    for sequences in (asked.sequences, asked.sequences[::-1]):
+        found = calibrate(
+            replace(asked, sequences=sequences), one_in_eight_lost(draw(160, 4)).as_calibration()
+        )
+        refused = [result for _, result in found.tested if isinstance(result, NotCertified)]
+        assert len(refused) == 2
+        known = [result.labels_needed for result in refused if result.labels_needed is not None]
+        assert len(set(known)) == 2
+        assert found.refusal is not None
+        assert found.refusal.reason == refused[0].reason != refused[1].reason
+        assert found.refusal.labels_needed == min(known)

@@ -1,0 +1,333 @@
+"""Mutants of the critical modules: each is one small mistake, and a test must fail on it.
+
+``python -m tests.mutants [--count N] [--seed S] [--module NAME]`` draws mistakes at random, runs
+on each the tests of its module, and exits with 1 where fewer than 95 % are caught.  A mistake: a
+comparison or an and/or turned round, a `not` too many, one operator for another, a number that is
+one off.  The tests of a module stand in `TESTS`, mutants that change nothing in `EQUIVALENT`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib.abc
+import importlib.machinery
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+__all__ = ["EQUIVALENT", "LEAST_CAUGHT", "TESTS", "Mutant", "mutants_of", "sample", "survives"]
+
+ROOT = Path(__file__).resolve().parent.parent
+LEAST_CAUGHT = 0.95
+_LONGEST_S = 240.0
+"""Seconds after which a mutant counts as caught: it does not end."""
+
+TESTS: dict[str, str] = {
+    "stats/bootstrap": "stats/test_bootstrap stats/test_intervals paper/test_gain_bootstrap",
+    "stats/bounds": "stats/test_bounds certification/test_calibration",
+    "stats/group_betting": "stats/test_group_betting certification/test_groups",
+    "stats/group_test": "stats/test_group_betting certification/test_groups",
+    "stats/intervals": "stats/test_intervals certification/test_verification",
+    "stats/reliability": "stats/test_reliability",
+    "policy/claims": "policy/test_claims",
+    "policy/file": "policy/test_load_limits policy/test_frozen policy/test_hostile",
+    "policy/frozen": "policy/test_frozen policy/test_hostile policy/test_signature",
+    "policy/golden": "policy/test_golden policy/test_frozen policy/test_hostile",
+    "policy/opcodes": "policy/test_hostile policy/test_load_limits",
+    "policy/replay_cost": "policy/test_load_limits policy/test_hostile",
+    "policy/session": "policy/test_session rules/test_on_stop",
+    "policy/stepper": "policy/test_stepper policy/test_frozen",
+    "policy/triggers": "policy/test_schema policy/test_stepper policy/test_frozen",
+    "policy/values": "policy/test_frozen policy/test_hostile policy/test_load_limits",
+    "runs/chain": "runs/test_ledger",
+    "runs/ledger": "runs/test_ledger certification/test_looks cli/test_calibrate",
+    "certification/calibration": "certification/test_calibration certification/test_groups",
+    "certification/expectation": "certification/test_expectation",
+    "certification/looks": "certification/test_looks certification/test_groups cli/test_calibrate",
+    "certification/refusals": "certification/test_refusals certification/test_groups",
+    "certification/verdicts": "certification/test_verification certification/test_groups",
+    "certification/verification": "certification/test_verification cli/test_verify",
+}
+"""The critical modules, each with the files of its tests: its own first."""
+
+EQUIVALENT: dict[str, str] = {}
+"""Mutants that nothing can tell from the original, by their description, with the reason."""
+
+_OTHERS: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.Mult,
+    ast.USub: ast.UAdd,
+}
+"""What stands for an operator or a comparison by mistake."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One mistake in one module."""
+
+    module: str
+    number: int
+    """Among the mistakes of its module."""
+    line: int
+    description: str
+    """The function, and what is changed in it: the key in `EQUIVALENT`."""
+
+    def tree(self) -> ast.Module:
+        """The module with its mistake."""
+        tree = _parsed(self.module)
+        _Mistake.all_of(tree)[self.number].make()
+        return tree
+
+
+def _parsed(module: str) -> ast.Module:
+    return ast.parse((ROOT / "stopadvisor" / f"{module}.py").read_text())
+
+
+@dataclass(frozen=True)
+class _Mistake:
+    """A value to put into a field of a node, or into a place of a field that is a list."""
+
+    node: ast.AST
+    field: str
+    place: int | None
+    value: object
+    shown: ast.AST
+    """The expression or statement that shows it."""
+    function: str
+
+    def make(self) -> None:
+        if self.place is None:
+            setattr(self.node, self.field, self.value)
+        else:
+            getattr(self.node, self.field)[self.place] = self.value
+
+    def describe(self) -> str:
+        """Make it for a moment, and say what it changes."""
+        old = getattr(self.node, self.field)
+        before = ast.unparse(self.shown)
+        self.make() if self.place is None else setattr(
+            self.node, self.field, [*old[: self.place], self.value, *old[self.place + 1 :]]
+        )
+        after = ast.unparse(self.shown)
+        setattr(self.node, self.field, old)
+        return f"{self.function}: {before} -> {after}"
+
+    @classmethod
+    def all_of(cls, tree: ast.Module) -> list[_Mistake]:
+        """Every mistake that can be made in a tree, in the order of its lines."""
+        found: list[_Mistake] = []
+
+        def visit(node: ast.AST, parent: ast.AST, function: str) -> None:
+            if isinstance(node, (ast.JoinedStr, ast.Raise)):
+                return  # words
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                function = f"{function}.{node.name}".lstrip(".")
+            for field, place, value in _wrong(node):
+                shown = parent if isinstance(node, (ast.Constant, ast.UnaryOp)) else node
+                found.append(cls(node, field, place, value, shown, function))
+            for name, child in ast.iter_fields(node):
+                if name not in ("annotation", "returns", "decorator_list"):
+                    for item in child if isinstance(child, list) else [child]:
+                        if isinstance(item, ast.AST):
+                            visit(item, node, function)
+
+        visit(tree, tree, "")
+        return found
+
+
+def _wrong(node: ast.AST) -> Iterator[tuple[str, int | None, object]]:
+    """Fields of a node with what may stand there by mistake."""
+    match node:
+        case ast.Compare(ops=ops):
+            for place, op in enumerate(ops):
+                yield "ops", place, _OTHERS[type(op)]()
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            yield "operand", None, ast.UnaryOp(ast.Not(), operand)
+        case ast.BinOp(op=op, left=left, right=right) if type(op) in _OTHERS:
+            if not any(_is_text(side) for side in (left, right)):
+                yield "op", None, _OTHERS[type(op)]()
+        case ast.BoolOp(op=op) | ast.UnaryOp(op=op) if type(op) in _OTHERS:
+            yield "op", None, _OTHERS[type(op)]()
+        case ast.Constant(value=bool(value)):
+            yield "value", None, not value
+        case ast.Constant(value=int(value)):
+            yield "value", None, value + 1
+        case ast.Constant(value=float(value)):
+            yield "value", None, value * 1.1 if value else 0.1
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, (ast.JoinedStr, ast.List, ast.Tuple)) or (
+        isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+
+
+def mutants_of(module: str) -> list[Mutant]:
+    """Every mutant of a module, by its name in `TESTS`."""
+    tree = _parsed(module)
+    seen: Counter[str] = Counter()
+    found = []
+    for number, mistake in enumerate(_Mistake.all_of(tree)):
+        text = f"{module} {mistake.describe()}"
+        seen[text] += 1
+        if seen[text] > 1:
+            text += f" ({seen[text]})"
+        found.append(Mutant(module, number, getattr(mistake.node, "lineno", 0), text))
+    return found
+
+
+def sample(count: int, seed: int, modules: Sequence[str] = tuple(TESTS)) -> list[Mutant]:
+    """Draw that many mutants that change something, each of all modules' as likely."""
+    every = [mutant for module in modules for mutant in mutants_of(module)]
+    known = [mutant for mutant in every if mutant.description not in EQUIVALENT]
+    return random.Random(seed).sample(known, min(count, len(known)))
+
+
+# --- Running the tests on one ---------------------------------------------------------------------
+
+
+class _Loader(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Gives a mutant where its module is imported."""
+
+    def __init__(self, name: str, tree: ast.Module, file: Path) -> None:
+        self._name, self._tree, self._file = name, tree, file
+
+    def find_spec(
+        self, fullname: str, path: object, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        spec = importlib.machinery.ModuleSpec(fullname, self, origin=str(self._file))
+        spec.has_location = True
+        return spec
+
+    def exec_module(self, module: ModuleType) -> None:
+        exec(compile(self._tree, str(self._file), "exec"), module.__dict__)
+
+
+class _NoShrinking:
+    """A plugin: an example that fails is enough, nobody reads the smallest one."""
+
+    def pytest_collection(self) -> None:
+        from hypothesis import Phase, settings
+
+        phases = (Phase.explicit, Phase.generate)
+        settings.register_profile("mutants", settings.get_profile("repeatable"), phases=phases)
+        settings.load_profile("mutants")
+
+
+def survives(mutant: Mutant | None, module: str, log: Path) -> bool:
+    """Run a module's tests on a mutant, or on the module as it is; whether all of them passed."""
+    child = os.fork()
+    if child == 0:
+        os.setsid()  # what it starts ends with it
+        code = 70
+        try:
+            code = _tested(mutant, module, log)
+        finally:
+            os._exit(code)
+    ends = time.monotonic() + _LONGEST_S
+    while time.monotonic() < ends:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status) == 0
+        time.sleep(0.05)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return False
+
+
+def _tested(mutant: Mutant | None, module: str, log: Path) -> int:
+    import pytest
+
+    with log.open("wb") as stream:
+        os.dup2(stream.fileno(), 1)
+        os.dup2(stream.fileno(), 2)
+    if mutant is not None:
+        file = ROOT / "stopadvisor" / f"{module}.py"
+        name = f"stopadvisor.{module.replace('/', '.')}"
+        tree = ast.fix_missing_locations(mutant.tree())
+        sys.meta_path.insert(0, _Loader(name, tree, file))
+    files = [f"tests/{name}.py" for name in TESTS[module].split()]
+    words = ["-x", "-q", "-n", "0", "--no-header", "-p", "no:cacheprovider", "--tb", "line"]
+    return int(pytest.main([*words, *files], plugins=[_NoShrinking()]))
+
+
+def _warm() -> None:
+    """Import what tests need and no mutant is in: every child has it already."""
+    import hypothesis.strategies
+    import joblib
+    import numpy
+    import pytest
+    import scipy.stats
+    import sklearn.ensemble
+    import sklearn.linear_model
+    import sklearn.pipeline
+
+    assert all((hypothesis, joblib, numpy, pytest, scipy, sklearn))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
+    parser.add_argument("--count", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--module", action="append", choices=TESTS, help="of these alone")
+    parser.add_argument("--only", action="append", metavar="MODULE:NUMBER", help="these alone")
+    parser.add_argument("--skip", type=int, default=0, help="first ones of the sample left out")
+    options = parser.parse_args()
+    os.chdir(ROOT)
+    _warm()
+    modules = options.module or tuple(TESTS)
+    drawn = sample(options.count, options.seed, modules)[options.skip :]
+    if options.only:
+        wanted = [place.rpartition(":") for place in options.only]
+        drawn = [mutants_of(module)[int(number)] for module, _, number in wanted]
+    alive = 0
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log.txt"
+        for module in sorted({mutant.module for mutant in drawn}):
+            if not survives(None, module, log):
+                print(f"{module}: its tests fail without a mutant\n{log.read_text()}")
+                return 2
+        for count, mutant in enumerate(drawn, start=1):
+            began = time.monotonic()
+            lives = survives(mutant, mutant.module, log)
+            alive += lives
+            print(
+                f"{'ALIVE' if lives else 'ok   '} {mutant.module}:{mutant.number} line "
+                f"{mutant.line}, {time.monotonic() - began:.0f} s, {count - alive} of {count}: "
+                f"{mutant.description}",
+                flush=True,
+            )
+    caught = len(drawn) - alive
+    print(f"{caught} of {len(drawn)} caught, {caught / len(drawn):.1%}")
+    return 0 if caught >= LEAST_CAUGHT * len(drawn) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
