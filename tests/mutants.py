@@ -251,7 +251,7 @@ def survives(mutant: Mutant | None, module: str, log: Path) -> bool:
         code = 70
         try:
             code = _tested(mutant, module, log)
-        except BaseException:
+        except BaseException:  # noqa: BLE001  the child ends here, whatever it was
             log.write_text(traceback.format_exc())
         finally:
             sys.stdout.flush()
