@@ -12,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, asdict
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +31,12 @@ from stopadvisor.policy.frozen import (
     save_policy,
 )
 from stopadvisor.policy.schema import FIELDS
-from stopadvisor.policy.triggers import listed_positions, trigger_content
-from stopadvisor.policy.values import canonical_digest, to_plain
+from stopadvisor.policy.triggers import trigger_content
+from stopadvisor.policy.values import MAX_DEPTH, canonical_digest, check_plain, to_plain
 from stopadvisor.probes.trigger import MarkerTrigger, StrideTrigger, Trigger
 from stopadvisor.rules.families import display_threshold
 from stopadvisor.rules.features import FEATURES, TEXT_FEATURES
 from tests.policy_content import (
-    TRIGGERS,
-    anywhere_content,
     example_content,
     example_contents,
     family_content,
@@ -133,6 +130,41 @@ def test_numpy_values_and_tuples_become_plain() -> None:
 def test_other_objects_are_no_content(value: Any) -> None:
     with pytest.raises(PolicyError, match=r"holds str, int|levels deep"):
         build_policy(example_content(profile={"x": value}))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("coef", (), "field 'coef': expected plain values, got tuple"),
+        ("profile", {"x": (1,)}, "field 'profile': expected plain values, got tuple"),
+        ("split", {"seed": np.int64(1)}, "field 'split': expected plain values, got int64"),
+        ("profile", {"x": np.float64(1)}, "field 'profile': expected plain values, got float64"),
+    ],
+)
+def test_in_memory_only_plain_types_are_a_policy(field: str, value: Any, message: str) -> None:
+    """A tuple has the digest of its list, and equal content: the check alone tells them apart."""
+    content = build_policy(example_content()) | {field: value}
+    if field == "coef":
+        content["coef"] = tuple(example_content()["coef"])
+        assert canonical_digest(content) == content["digest"]
+    with pytest.raises(PolicyError) as refused:
+        Policy(content)
+    assert str(refused.value) == message
+
+
+def test_lists_may_be_so_deep_and_no_deeper() -> None:
+    def nested(depth: int) -> Any:
+        value: Any = 1
+        for k in range(depth):
+            value = [value] if k % 2 else {"a": value}
+        return value
+
+    check_plain(nested(MAX_DEPTH))
+    with pytest.raises(PolicyError, match=f"at most {MAX_DEPTH} levels deep"):
+        check_plain(nested(MAX_DEPTH + 1))
+    assert to_plain(nested(MAX_DEPTH)) == nested(MAX_DEPTH)
+    with pytest.raises(PolicyError, match=f"at most {MAX_DEPTH} levels deep"):
+        to_plain(nested(MAX_DEPTH + 1))
 
 
 # --- Random policies ------------------------------------------------------------------------------
@@ -234,84 +266,6 @@ def test_random_policies_survive_their_files(
         save_policy(built, path, format=format)
         assert json.dumps(load_policy(path).content) == json.dumps(built)
     assert joblib.load(folder / "policy.joblib") == built
-
-
-# --- Golden decisions -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "fixed-budget"])
-def test_golden_decisions_show_both_outcomes_and_the_edge(family: str) -> None:
-    content = build_policy(family_content(family))
-    decisions = [step for entry in content["golden"] for step in entry["decisions"]]
-    threshold = content["decision_threshold"]
-    assert {step["stop"] for step in decisions} == {True, False}
-    assert any("" in (step["answer"] for step in entry["steps"]) for entry in content["golden"])
-    for step in decisions:
-        assert step["stop"] == (step["score"] >= threshold)
-    if family in ("learned", "confidence", "entropy"):
-        assert any(step["score"] == threshold for step in decisions)
-        assert any(-1e-12 < step["score"] - threshold < 0 for step in decisions if not step["stop"])
-    if family == "confidence-leap":  # through exp: C libraries differ in the last bit
-        distance = min(abs(step["score"] - threshold) for step in decisions)
-        assert 1e-11 < distance < 1e-6
-
-
-@pytest.mark.parametrize("family", ["learned", "agreement"])
-@pytest.mark.parametrize("name", TRIGGERS)
-def test_golden_decisions_stand_where_the_trigger_probes(name: str, family: str) -> None:
-    content = build_policy(anywhere_content(name, family))
-    trigger, threshold = TRIGGERS[name], content["decision_threshold"]
-    outcomes = set()
-    at_the_end = False
-    for entry in content["golden"]:
-        positions = [step["think_tokens"] for step in entry["steps"]]
-        if isinstance(trigger, MarkerTrigger):
-            gaps = [b - a for a, b in pairwise([0, *positions])]
-            last = positions[-1] == trigger.stop_at
-            assert min(gaps[:-1] if last else gaps, default=trigger.min_gap) >= trigger.min_gap
-            assert trigger.every is None or max(gaps) <= trigger.every or len(gaps) > 6
-            assert len(positions) - last <= trigger.max_probes
-        else:
-            listed = listed_positions(trigger)
-            assert listed is not None
-            assert positions == list(listed[: len(positions)])
-        for step, decision in zip(entry["steps"], entry["decisions"], strict=True):
-            by_score = decision["score"] >= threshold
-            outcomes.add(by_score)
-            assert decision["stop"] == (by_score or step["think_tokens"] == trigger.stop_at)
-            at_the_end |= decision["stop"] and not by_score
-    assert outcomes == {True, False}
-    assert at_the_end == (trigger.stop_at is not None)
-
-
-def test_golden_decisions_at_a_far_last_position_are_whole() -> None:
-    content = build_policy(
-        family_content("agreement", 1e9) | trigger_content(StrideTrigger(16, 1, None, 4096))
-    )
-    (whole,) = (entry for entry in content["golden"] if entry["decisions"][-1]["stop"])
-    assert len(whole["steps"]) == 256
-    assert whole["steps"][-1]["think_tokens"] == 4096
-
-
-def test_a_fixed_budget_shows_its_stop_alone() -> None:
-    content = build_policy(family_content("fixed-budget"))
-    assert content["budgets"] == []
-    for entry in content["golden"]:
-        assert [step["think_tokens"] for step in entry["steps"]] == [96]
-        assert entry["decisions"] == [{"stop": True, "score": 96.0}]
-
-
-def test_golden_decisions_of_mixed_tasks_cover_all_of_them() -> None:
-    content = build_policy(example_content(task="mixed"))
-    assert {entry["task"] for entry in content["golden"]} == {"math", "numeric", "choice", "exact"}
-
-
-def test_many_checkpoints_keep_golden_small(tmp_path: Path) -> None:
-    content = build_policy(
-        family_content("run-stability", 900.0) | {"budgets": list(range(0, 10_240, 10))}
-    )
-    assert sum(len(entry["steps"]) for entry in content["golden"]) <= 17 * 32
-    save_policy(content, tmp_path / "policy.joblib")
 
 
 # --- The class, and writing -----------------------------------------------------------------------

@@ -1,18 +1,22 @@
-"""Golden decisions when they are replayed: an answer, a stop, or a score that is another one."""
+"""Golden decisions: what a policy shows of its rule, and that nothing else replays."""
 
 from __future__ import annotations
 
 import copy
 import math
 from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy.frozen import FAMILIES, Policy, build_policy
+from stopadvisor.policy.frozen import FAMILIES, Policy, build_policy, save_policy
+from stopadvisor.policy.triggers import listed_positions, trigger_content
 from stopadvisor.policy.values import canonical_digest
-from tests.policy_content import anywhere_content, family_content
+from stopadvisor.probes.trigger import MarkerTrigger, StrideTrigger
+from tests.policy_content import TRIGGERS, anywhere_content, example_content, family_content
 
 BUILT = {family: build_policy(family_content(family)) for family in FAMILIES}
 BUILT["learned, through logarithms"] = build_policy(anywhere_content("marker", "learned"))
@@ -96,3 +100,81 @@ def test_an_answer_that_normalises_to_something_else_does_not_load(family: str) 
     for step in content["golden"][0]["steps"]:  # the same decisions, however it is written
         step.update(answer=" 8", normalized="8")
     assert signed(content)
+
+
+# --- What they show -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "fixed-budget"])
+def test_golden_decisions_show_both_outcomes_and_the_edge(family: str) -> None:
+    content = build_policy(family_content(family))
+    decisions = [step for entry in content["golden"] for step in entry["decisions"]]
+    threshold = content["decision_threshold"]
+    assert {step["stop"] for step in decisions} == {True, False}
+    assert any("" in (step["answer"] for step in entry["steps"]) for entry in content["golden"])
+    for step in decisions:
+        assert step["stop"] == (step["score"] >= threshold)
+    if family in ("learned", "confidence", "entropy"):
+        assert any(step["score"] == threshold for step in decisions)
+        assert any(-1e-12 < step["score"] - threshold < 0 for step in decisions if not step["stop"])
+    if family == "confidence-leap":  # through exp: C libraries differ in the last bit
+        distance = min(abs(step["score"] - threshold) for step in decisions)
+        assert 1e-11 < distance < 1e-6
+
+
+@pytest.mark.parametrize("family", ["learned", "agreement"])
+@pytest.mark.parametrize("name", TRIGGERS)
+def test_golden_decisions_stand_where_the_trigger_probes(name: str, family: str) -> None:
+    content = build_policy(anywhere_content(name, family))
+    trigger, threshold = TRIGGERS[name], content["decision_threshold"]
+    outcomes = set()
+    at_the_end = False
+    for entry in content["golden"]:
+        positions = [step["think_tokens"] for step in entry["steps"]]
+        if isinstance(trigger, MarkerTrigger):
+            gaps = [b - a for a, b in pairwise([0, *positions])]
+            last = positions[-1] == trigger.stop_at
+            assert min(gaps[:-1] if last else gaps, default=trigger.min_gap) >= trigger.min_gap
+            assert trigger.every is None or max(gaps) <= trigger.every or len(gaps) > 6
+            assert len(positions) - last <= trigger.max_probes
+        else:
+            listed = listed_positions(trigger)
+            assert listed is not None
+            assert positions == list(listed[: len(positions)])
+        for step, decision in zip(entry["steps"], entry["decisions"], strict=True):
+            by_score = decision["score"] >= threshold
+            outcomes.add(by_score)
+            assert decision["stop"] == (by_score or step["think_tokens"] == trigger.stop_at)
+            at_the_end |= decision["stop"] and not by_score
+    assert outcomes == {True, False}
+    assert at_the_end == (trigger.stop_at is not None)
+
+
+def test_golden_decisions_at_a_far_last_position_are_whole() -> None:
+    content = build_policy(
+        family_content("agreement", 1e9) | trigger_content(StrideTrigger(16, 1, None, 4096))
+    )
+    (whole,) = (entry for entry in content["golden"] if entry["decisions"][-1]["stop"])
+    assert len(whole["steps"]) == 256
+    assert whole["steps"][-1]["think_tokens"] == 4096
+
+
+def test_a_fixed_budget_shows_its_stop_alone() -> None:
+    content = build_policy(family_content("fixed-budget"))
+    assert content["budgets"] == []
+    for entry in content["golden"]:
+        assert [step["think_tokens"] for step in entry["steps"]] == [96]
+        assert entry["decisions"] == [{"stop": True, "score": 96.0}]
+
+
+def test_golden_decisions_of_mixed_tasks_cover_all_of_them() -> None:
+    content = build_policy(example_content(task="mixed"))
+    assert {entry["task"] for entry in content["golden"]} == {"math", "numeric", "choice", "exact"}
+
+
+def test_many_checkpoints_keep_golden_small(tmp_path: Path) -> None:
+    content = build_policy(
+        family_content("run-stability", 900.0) | {"budgets": list(range(0, 10_240, 10))}
+    )
+    assert sum(len(entry["steps"]) for entry in content["golden"]) <= 17 * 32
+    save_policy(content, tmp_path / "policy.joblib")
