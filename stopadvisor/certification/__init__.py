@@ -10,5 +10,4 @@ __all__ = [
     "looks",
     "transfer",
     "verification",
-    "watching",
 ]

@@ -9,6 +9,7 @@ __all__ = [
     "chat_reply",
     "coverage",
     "engine",
+    "gateway",
     "metrics",
     "monitoring",
     "profiling",

@@ -42,6 +42,8 @@ class RequestRecord:
     """Why it was not covered; one of a fixed set of words."""
     status: int = 0
     """0: the client left, or the connection broke, before there was one."""
+    error: str = ""
+    """What went wrong, as the name of a class; ``client-gone`` where the client left."""
     digest: str = ""
     """Eight digits of the policy's."""
     upstream: int | None = None

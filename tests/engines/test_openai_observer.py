@@ -20,6 +20,7 @@ from stopadvisor.policy.requests import Reply, ThinkingMode, make_requests, poli
 from stopadvisor.policy.session import Stop
 from tests.engines.fake_server import FakeServer, Story, end_id, fake_server, ids_of, words
 from tests.engines.test_openai_online import LENGTH, THINKING, engine_at, policy_of
+from tests.engines.test_openai_overlap import same_but_overshoot
 
 NEVER: dict[str, Any] = {"decision_threshold": 9.0, "threshold": 9.0}
 ANSWER = ids_of(Story().visible)
@@ -29,6 +30,7 @@ ANSWER = ids_of(Story().visible)
 class Watcher:
     """Writes down what it is told."""
 
+    shows: bool = True
     thinking: list[int] = field(default_factory=list)
     said: list[int] = field(default_factory=list)
     pieces: int = 0
@@ -107,8 +109,7 @@ def test_what_is_shown_is_what_is_replied(changes: dict[str, Any], serving: Thin
         policy = policy_at(server, **changes)
         reply, seen = watched(server, policy, serving)
         plain = unwatched(server, policy, serving)
-    alike = {"seconds": 0.0, "think_tokens": 0}
-    assert replace(reply, **alike) == replace(plain, **alike)
+    assert same_but_overshoot(reply, plain)
     length = LENGTH if reply.budget is None else reply.budget
     assert seen.thinking == THINKING[: min(length, policy.terms.max_think or 0)]
     assert words().decode(seen.thinking) == reply.thinking
@@ -124,9 +125,11 @@ def test_a_shadow_judges_and_never_stops(serving: ThinkingMode) -> None:
     with fake_server() as server:
         policy = policy_at(server)
         reply, seen = watched(server, policy, serving, shadow=True)
+        other, told = watched(server, policy, serving, shadow=True, watcher=Watcher(shows=False))
     assert (reply.finish, reply.text, reply.budget) == ("stop", Story().visible, None)
     assert (seen.thinking, seen.said) == (THINKING, ANSWER)
-    assert seen.stopped == [4]
+    assert (told.thinking, told.said, other.text) == ([], [], reply.text)
+    assert seen.stopped == told.stopped == [4]
 
 
 class BadProbes(FakeServer):

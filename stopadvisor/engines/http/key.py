@@ -8,13 +8,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Generator
+from contextvars import ContextVar
 from typing import Any
 
 import httpx2
 
 from stopadvisor.errors import ModelError
 
-__all__ = ["Key"]
+__all__ = ["FORWARDED", "ForwardedKey", "Key"]
+
+FORWARDED: ContextVar[str] = ContextVar("authorization", default="")
+"""Header ``Authorization`` of the request that is being answered; empty where it has none."""
 
 _SHORTEST_SECRET = 8
 """Characters.  Shorter keys, such as the EMPTY that some servers want, are no secret, and stand in
@@ -57,7 +61,7 @@ class Key(httpx2.Auth):
 
     def hide(self, text: str) -> str:
         """Take the key out of a text, such as a server's complaint about it."""
-        return text.replace(self.__value, f"[{self.name}]")
+        return text.replace(self._value, f"[{self.name}]")
 
     def hide_in_text(self, text: str) -> str:
         """Take the key out of what a model says, which a server may have made up.
@@ -69,7 +73,7 @@ class Key(httpx2.Auth):
     def hide_in_data(self, data: Any) -> Any:
         """Take the key out of all texts of JSON data, names of fields included."""
         # The search runs in C; the walk is left for servers that do repeat the key.
-        if not self._secret or json.dumps(self.__value)[1:-1] not in json.dumps(data):
+        if not self._secret or json.dumps(self._value)[1:-1] not in json.dumps(data):
             return data
         if isinstance(data, str):
             return self.hide(data)
@@ -81,11 +85,38 @@ class Key(httpx2.Auth):
 
     @property
     def _secret(self) -> bool:
-        return len(self.__value) >= _SHORTEST_SECRET
+        return len(self._value) >= _SHORTEST_SECRET
+
+    @property
+    def _value(self) -> str:
+        return self.__value
 
     def auth_flow(
         self, request: httpx2.Request
     ) -> Generator[httpx2.Request, httpx2.Response, None]:
         """Sign a request; called by the HTTP library."""
         request.headers["Authorization"] = f"Bearer {self.__value}"
+        yield request
+
+
+class ForwardedKey(Key):
+    """The key that came with the request that is being answered, as `FORWARDED` holds it."""
+
+    def __init__(self) -> None:
+        self.name = "Authorization"
+
+    @property
+    def _value(self) -> str:
+        return FORWARDED.get().rpartition(" ")[2]
+
+    def hide(self, text: str) -> str:
+        """Take the key out of a text; without one there is nothing to take out."""
+        return super().hide(text) if self._value else text
+
+    def auth_flow(
+        self, request: httpx2.Request
+    ) -> Generator[httpx2.Request, httpx2.Response, None]:
+        """Sign a request as the client's own was signed."""
+        if FORWARDED.get():
+            request.headers["Authorization"] = FORWARDED.get()
         yield request

@@ -21,6 +21,7 @@ from stopadvisor.engines.answer_end import ForcedAnswer
 from stopadvisor.engines.openai.chat_backend import OtherTraceError
 from stopadvisor.engines.openai.endpoint import check_streams
 from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
+from stopadvisor.engines.openai.requests import Prefix
 from stopadvisor.engines.openai.thinking import ResumedThinking, Thinking, streaming
 from stopadvisor.engines.openai.trace import Trace
 from stopadvisor.engines.sampling import entropy_top_k
@@ -85,6 +86,11 @@ _ATTEMPTS = 4
 class Observer(Protocol):
     """Is told of one request while it is answered, within the event loop; returns at once."""
 
+    @property
+    def shows(self) -> bool:
+        """Whether thinking and content are wanted as they come."""
+        ...
+
     def reasoning(self, ids: Sequence[int]) -> None:
         """Thinking tokens may be shown."""
         ...
@@ -127,14 +133,20 @@ class PolicyService:
         self.model.check_cap(self.plan)
 
     async def answer(
-        self, request: Request, *, replica: int | None = None, observer: Observer | None = None
+        self,
+        request: Request,
+        *,
+        prompt_ids: Prefix | None = None,
+        replica: int | None = None,
+        observer: Observer | None = None,
     ) -> Reply:
         """Answer one request, by default at the server whose turn it is.
 
-        For an `observer` all thinking is streamed.  What it was shown is never taken back: a chat's
+        `prompt_ids` are those of `ServedModel.open`, where they are known already.  For an observer
+        that `shows` all thinking is streamed.  What it was shown is never taken back: a chat's
         stream that breaks off then is an error, as it cannot be asked for anew.
         """
-        prompt_ids = self.model.open(request.prompt.messages)
+        prompt_ids = prompt_ids or self.model.open(request.prompt.messages)
         if self.model.thinking_room(prompt_ids, self.plan) < self.plan.max_think:
             self._remark(
                 "some prompts leave less of the server's context than the policy's cap of "
@@ -160,7 +172,7 @@ class PolicyService:
             closer_tokens=len(self.model.chat.closer.ids),
             on_stop=self.on_stop,
             task=request.task,
-            streams=observer is not None and not self.shadow,
+            streams=observer is not None and observer.shows and not self.shadow,
             at_once=_AT_ONCE if self.mode == "resume" else 1,
         )
 
@@ -176,7 +188,7 @@ class PolicyService:
         return await row.stopped(*stopped)
 
     def _thinking(self, row: _RequestRow) -> AbstractAsyncContextManager[Thinking]:
-        grown = None if row.observer is None else row.grown
+        grown = row.grown if row.observer is not None and row.observer.shows else None
         # Without a rule nothing runs beside the thinking.
         if self.mode == "overlap" and self.rule is not None and self.rule.trigger.probes:
             return streaming(self.model, row.trace, grown)
@@ -251,7 +263,7 @@ class _RequestRow:
 
     def grown(self) -> None:
         """Show what may be shown by now; called whenever tokens come, also while a probe runs."""
-        if self.observer is None:
+        if self.observer is None or not self.observer.shows:
             return
         session = self.shown or self.session
         self._tell(session)

@@ -1,0 +1,13 @@
+"""The policy before any OpenAI-compatible server: a proxy that stops what the policy covers."""
+
+__all__ = [
+    "admission",
+    "app",
+    "exchange",
+    "forward",
+    "log",
+    "policies",
+    "pool",
+    "server",
+    "settings",
+]

@@ -1,0 +1,377 @@
+"""The gateway's application: which way a request goes, and what becomes of it.
+
+A covered request is answered under its policy; everything else is sent on as it came.  Whoever
+hangs up is worked for no longer, wherever the work stands.  Knows HTTP by ASGI; no sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import unquote
+
+import aiohttp
+
+from stopadvisor.engines.http.client import Refused
+from stopadvisor.engines.http.key import FORWARDED
+from stopadvisor.engines.openai.early_exit import PolicyService
+from stopadvisor.engines.openai.requests import Prefix
+from stopadvisor.errors import EngineError, ModelError, StopAdvisorError
+from stopadvisor.policy.requests import Request
+from stopadvisor.serving.chat_reply import HEADER, KEEP_ALIVE, ChatReply, header_value
+from stopadvisor.serving.coverage import TASK_HEADER, CoveredRequest
+from stopadvisor.serving.gateway.admission import Admission, QueueFull
+from stopadvisor.serving.gateway.exchange import Exchange
+from stopadvisor.serving.gateway.forward import Forwarder, Incoming, Message, Send, Sent, error_body
+from stopadvisor.serving.gateway.log import Log
+from stopadvisor.serving.gateway.policies import PolicySet, ServedPolicy
+from stopadvisor.serving.gateway.pool import NoUpstream, Pool, Upstream
+from stopadvisor.serving.gateway.settings import GatewaySettings
+from stopadvisor.serving.metrics import Metrics, RequestRecord
+
+__all__ = ["Gateway"]
+
+_MOST_BYTES = 64 * 2**20
+"""Of a request; pictures come within them."""
+_OPEN = 5.0
+"""Seconds for which an upstream is waited for while it is checked."""
+
+Receive = Callable[[], Awaitable[Message]]
+
+
+class _Gone(Exception):
+    """The client has left."""
+
+
+class _TooLarge(Exception):
+    """The request has more bytes than are taken."""
+
+
+@dataclass
+class _Way:
+    """How a request is served."""
+
+    record: RequestRecord
+    served: ServedPolicy | None = None
+    covered: CoveredRequest | None = None
+
+    @property
+    def header(self) -> tuple[bytes, bytes]:
+        """What tells the client of it."""
+        digest = None if self.served is None else self.served.policy.digest
+        value = header_value(self.record.route, self.record.reason, digest)
+        return HEADER.lower().encode(), value.encode()
+
+
+@dataclass(eq=False)
+class Gateway:
+    """Policies before upstreams; an ASGI application for what lies under ``/v1``."""
+
+    settings: GatewaySettings
+    metrics: Metrics
+    log: Log
+    policies: PolicySet
+    key: str | None = None
+    """The upstreams' own; None forwards each client's."""
+    draining: bool = False
+    _retired: list[PolicySet] = field(default_factory=list)
+    _swapping: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        self.pool = Pool(
+            settings.upstreams,
+            check=self._check,
+            glance=self._glance,
+            every=settings.check_every,
+            metrics=self.metrics,
+            log=self.log,
+        )
+        self._forwarder = Forwarder(self.pool, settings.timeouts, self.key)
+        self._admission = Admission(settings.concurrency, settings.queue, self.metrics)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests can be answered."""
+        return self.pool.is_ready and not self.draining
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._forwarder.aclose()
+        self.policies.retire()
+        for policies in (*self._retired, self.policies):
+            await policies.sweep()
+
+    async def reload(self) -> list[dict[str, str]]:
+        """Read the policies again and use them for new requests, if all is well with them.
+
+        Raises
+        ------
+        StopAdvisorError
+            A policy is refused, or does not fit an upstream; the old ones stay in use.
+        """
+        async with self._swapping:
+            found = await asyncio.to_thread(PolicySet.load, self.settings)
+            checked = [upstream for upstream in self.pool.all if upstream.is_up]
+            if not checked:
+                raise EngineError("no upstream is in use that policies could be checked with")
+            try:
+                for upstream in checked:
+                    await found.open_at(upstream, patience=_OPEN)
+            except BaseException:
+                found.retire()
+                await found.sweep()
+                raise
+            old, self.policies = self.policies, found
+            old.retire()
+            self._retired = [p for p in (*self._retired, old) if not await p.sweep()]
+            for upstream in self.pool.all:
+                if upstream.is_up and upstream not in checked:
+                    self.pool.check_again(upstream)
+            self.show_policies()
+            self.log.write("reload", policies=self.names())
+            return self.names()
+
+    def names(self) -> list[dict[str, str]]:
+        """Models and digests of the policies in use."""
+        return [{"model": p.name, "digest": p.policy.digest[:8]} for p in self.policies.all]
+
+    def show_policies(self) -> None:
+        """Export which policies are in use."""
+        self.metrics.policy.clear()
+        for served in self.policies.all:
+            self.metrics.policy.labels(served.name, served.policy.digest[:8]).set(1)
+
+    async def _check(self, upstream: Upstream) -> None:
+        await self.policies.open_at(upstream, patience=_OPEN)
+        self.show_policies()
+
+    async def _glance(self, upstream: Upstream) -> bool:
+        self._retired = [p for p in self._retired if not await p.sweep()]
+        await self.policies.sweep()
+        try:
+            listed = await self._forwarder.get(upstream.url + "/models")
+        except (aiohttp.ClientResponseError, ValueError):
+            return True  # some keep their list to themselves
+        except (aiohttp.ClientError, OSError) as error:
+            raise EngineError(type(error).__name__) from error
+        return self.policies.same_at(upstream, listed)
+
+    # --- One request ---
+
+    async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        began = time.perf_counter()
+        record = RequestRecord(uuid.uuid4().hex)
+        sender = _Sender(send, record, began)
+        try:
+            request = await _read(scope, receive)
+            await _unless_gone(receive, self._serve(request, _Way(record), sender, began))
+        except _Gone:
+            record.error = "client-gone"
+        except _TooLarge:
+            await sender.error(413, f"expected at most {_MOST_BYTES} bytes", "invalid_request")
+        except Sent as error:
+            record.error = type(error.__cause__ or error).__name__
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others are served on
+            record.error = type(error).__name__
+            await sender.error(500, "internal error", "server_error")
+        finally:
+            record.e2e_seconds = time.perf_counter() - began
+            self.metrics.count(record)
+            self.log.request(record)
+
+    async def _serve(self, request: Incoming, way: _Way, sender: _Sender, began: float) -> None:
+        record = way.record
+        record.reason = "path"
+        if ".." in unquote(request.path).split("/"):  # would lead out of the upstream's own /v1
+            await sender.error(404, "no such path", "invalid_request", way.header)
+            return
+        if request.method != "POST":
+            await self._forward(request, way, sender)
+            return
+        request, way = self._find_way(request, way)
+        try:
+            async with self._admission.place(record):
+                record.own_seconds = time.perf_counter() - began - record.queue_seconds
+                FORWARDED.set(request.header(b"authorization"))
+                if way.covered is None or not await self._under_policy(way, sender):
+                    await self._forward(request, way, sender)
+        except QueueFull as full:
+            after = (b"retry-after", b"%d" % full.retry_after)
+            await sender.error(429, "the queue is full", "rate_limit_exceeded", after, way.header)
+
+    def _find_way(self, request: Incoming, way: _Way) -> tuple[Incoming, _Way]:
+        """Decide whether a policy covers a request."""
+        record = way.record
+        try:
+            body = json.loads(request.body)
+        except (ValueError, RecursionError):
+            body = None
+        if not isinstance(body, dict):
+            record.reason = "body"
+            return request, way
+        request = replace(request, streams=body.get("stream") is True)
+        if request.path.partition("?")[0] != "/chat/completions":
+            return request, way
+        way.served = served = self.policies.of(body.get("model"))
+        if served is None or served.coverage is None:
+            record.reason = "model"
+            return request, way
+        record.digest = served.policy.digest[:8]
+        if served.policy.kind == "full-budget":
+            record.route, record.reason = "policy", "full-budget"
+            return request, way
+        task = request.header(TASK_HEADER.lower().encode()) or None
+        found = served.coverage.check(body, task=task)
+        if isinstance(found, CoveredRequest):
+            way.covered, record.reason = found, "covered"
+            record.route = "shadow" if self.settings.shadow else "policy"
+        else:
+            record.reason = found.reason
+        return request, way
+
+    async def _forward(self, request: Incoming, way: _Way, sender: _Sender) -> None:
+        _, upstream = await self._forwarder.forward(request, (way.header,), sender)
+        way.record.upstream = None if upstream is None else upstream.number
+
+    async def _under_policy(self, way: _Way, sender: _Sender) -> bool:
+        """Answer a covered request; False where nothing was sent and it is to be sent on."""
+        served, covered, record = way.served, way.covered, way.record
+        assert served is not None
+        assert covered is not None
+        chance = secrets.randbits(31) if covered.seed is None else covered.seed
+        prompt = replace(covered.request.prompt, sample=chance)
+        request = replace(covered.request, prompt=prompt)
+        tried: list[Upstream] = []
+        reason = "failed"
+        while True:
+            try:
+                upstream = self.pool.pick(tried)
+            except NoUpstream:
+                break
+            tried.append(upstream)
+            bound = served.at.get(upstream.number)
+            if bound is None:  # checked just now, against policies that were replaced
+                continue
+            with self.pool.at(upstream), bound.used() as service:
+                prompt_ids = _prompt(service, request)
+                if prompt_ids is None:
+                    reason = "room"
+                    break
+                exchange = Exchange(
+                    service=service,
+                    covered=covered,
+                    request=request,
+                    prompt_ids=prompt_ids,
+                    send=sender,
+                    header=way.header,
+                    timeouts=self.settings.timeouts,
+                    record=record,
+                    metrics=self.metrics,
+                    chat_reply=ChatReply(served.name),
+                )
+                record.upstream = upstream.number
+                try:
+                    await exchange.run()
+                except Refused:
+                    break  # said by the server itself, when the request is sent on
+                except (StopAdvisorError, TimeoutError):
+                    if sender.begun:
+                        raise
+                    self.pool.failed(upstream)
+                else:
+                    self.pool.worked(upstream)
+                    return True
+        record.route, record.reason, record.budget = "passthrough", reason, None
+        return False
+
+
+@dataclass
+class _Sender:
+    """Sends what a request is answered with, and notes in its record what and when."""
+
+    to: Send
+    record: RequestRecord
+    began: float
+    begun: bool = False
+
+    async def __call__(self, message: Message) -> None:
+        """Send one message of ASGI."""
+        if message["type"] == "http.response.start":
+            self.begun, self.record.status = True, message["status"]
+        elif self.record.ttft_seconds is None and message["body"] not in (b"", KEEP_ALIVE):
+            self.record.ttft_seconds = time.perf_counter() - self.began
+        await self.to(message)
+
+    async def error(self, status: int, text: str, kind: str, *headers: tuple[bytes, bytes]) -> None:
+        """Answer with an error, if nothing was answered yet."""
+        if self.begun:
+            return
+        body = error_body(text, kind)
+        own = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        start = {"status": status, "headers": [*own, *headers]}
+        await self({"type": "http.response.start", **start})
+        await self({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _prompt(service: PolicyService, request: Request) -> Prefix | None:
+    """Return the rendered prompt; None where it leaves less room than the policy's cap."""
+    model, plan = service.model, service.plan
+    prompt_ids = model.open(request.prompt.messages)
+    try:
+        room = model.thinking_room(prompt_ids, plan)
+    except ModelError:
+        return None
+    return prompt_ids if room >= plan.max_think else None
+
+
+async def _read(scope: Any, receive: Receive) -> Incoming:
+    """Take in a whole request.
+
+    Raises `_Gone` where it breaks off and `_TooLarge`.
+    """
+    body = bytearray()
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _Gone
+        body += message.get("body", b"")
+        if len(body) > _MOST_BYTES:
+            raise _TooLarge
+        more = message.get("more_body", False)
+    raw = scope.get("raw_path") or scope["path"].encode()
+    path = raw.decode("latin-1").partition("?")[0].removeprefix("/v1")
+    query = scope.get("query_string", b"").decode("latin-1")
+    path += f"?{query}" if query else ""
+    return Incoming(scope["method"], path, tuple(scope["headers"]), bytes(body))
+
+
+async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Do the work as long as the client is there; raise `_Gone` where it leaves."""
+    task = asyncio.create_task(work)
+    gone = asyncio.create_task(_until_gone(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise _Gone
+        task.result()
+    finally:
+        task.cancel()
+        gone.cancel()
+        await asyncio.wait({task, gone})
+        for each in (task, gone):
+            if not each.cancelled():
+                each.exception()  # looked at: nobody else will
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

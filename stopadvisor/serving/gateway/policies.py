@@ -1,0 +1,224 @@
+"""The gateway's policies, and each of them at each upstream.
+
+A set of policies is loaded as a whole and replaced as a whole; requests under way end with the set
+they began with.  Knows files and upstreams; no request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from stopadvisor.engines.http.client import Client, StreamTimeouts
+from stopadvisor.engines.http.key import ForwardedKey, Key
+from stopadvisor.engines.openai.early_exit import PolicyService
+from stopadvisor.engines.openai.load import open_client
+from stopadvisor.engines.openai.online import bind
+from stopadvisor.errors import PolicyError
+from stopadvisor.policy.frozen import Policy, load_policy
+from stopadvisor.policy.requests import policy_plan
+from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.serving.coverage import Coverage
+from stopadvisor.serving.gateway.pool import Upstream
+from stopadvisor.serving.gateway.settings import GatewaySettings
+
+__all__ = ["Bound", "PolicySet", "ServedPolicy", "entries"]
+
+_ENDINGS = (".joblib", ".json")
+
+
+@dataclass(eq=False)
+class Bound:
+    """A policy at one upstream, closed when it was replaced and its last request is over."""
+
+    service: PolicyService
+    _users: int = 0
+    _retired: bool = False
+
+    @contextmanager
+    def used(self) -> Iterator[PolicyService]:
+        """Hold it open for a request."""
+        self._users += 1
+        try:
+            yield self.service
+        finally:
+            self._users -= 1
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing uses it, and nothing will."""
+        return self._retired and not self._users
+
+    def retire(self) -> None:
+        """Take no further requests."""
+        self._retired = True
+
+
+@dataclass(eq=False)
+class ServedPolicy:
+    """One policy, and what it is bound to."""
+
+    policy: Policy
+    plan: ProbePlan
+    asked_for: str
+    """The model's name, as it is looked for at an upstream."""
+    name: str = ""
+    """The model's name at the upstreams, once one was opened."""
+    coverage: Coverage | None = None
+    at: dict[int, Bound] = field(default_factory=dict)
+    """By the upstream's number."""
+
+
+class PolicySet:
+    """The policies of one load, one for each served model."""
+
+    def __init__(self, policies: tuple[ServedPolicy, ...], settings: GatewaySettings) -> None:
+        self.all = policies
+        self._settings = settings
+        self._retired: list[Bound] = []
+        self._entries: dict[str, Any] = {}
+
+    @classmethod
+    def load(cls, settings: GatewaySettings) -> PolicySet:
+        """Read the file, or all policies of the folder.
+
+        Raises
+        ------
+        PolicyError
+            A policy is refused, or two are for the same model.
+        """
+        files = [settings.policies]
+        if settings.policies.is_dir():
+            files = sorted(f for f in settings.policies.iterdir() if f.suffix in _ENDINGS)
+        if not files:
+            raise PolicyError(f"{settings.policies}: expected .joblib or .json policies, got none")
+        if settings.model is not None and len(files) > 1:
+            raise PolicyError(f"--model is for one policy, got {len(files)}")
+        policies: dict[str, tuple[Path, ServedPolicy]] = {}
+        for file in files:
+            policy = load_policy(file, require_signature=settings.require_signature or None)
+            plan = policy_plan(policy, at_server=True)
+            assert policy.terms.model is not None  # or there is no plan
+            name = settings.model or policy.terms.model.name
+            if name in policies:
+                raise PolicyError(
+                    f"{file}: expected one policy for each model, got a second one for {name!r} "
+                    f"beside {policies[name][0].name}"
+                )
+            policies[name] = file, ServedPolicy(policy, plan, name)
+        return cls(tuple(served for _, served in policies.values()), settings)
+
+    def of(self, model: Any) -> ServedPolicy | None:
+        """Return the policy for a model, by its name at the upstreams."""
+        return next((p for p in self.all if p.name == model and isinstance(model, str)), None)
+
+    async def open_at(self, upstream: Upstream, *, patience: float) -> None:
+        """Open all models at an upstream and hold the policies against them.
+
+        Raises
+        ------
+        PolicyError, ModelError
+            A model is not there, or not the one that the policy is for.
+        Unreachable
+            The upstream is down for longer than `patience`.
+        """
+        opened: dict[ServedPolicy, Bound] = {}
+        try:
+            for served in self.all:
+                opened[served] = await self._open(served, upstream, patience)
+            first = next(iter(opened.values())).service.model.client
+            listed = await first.ask("GET", "/models", opening=True)
+        except BaseException:
+            for bound in opened.values():
+                await bound.service.model.aclose()
+            raise
+        for served, bound in opened.items():
+            model = bound.service.model
+            if served.name and model.client.model != served.name:
+                await model.aclose()
+                raise PolicyError(
+                    f"all --upstream must be equal servers: the model is {model.client.model!r} "
+                    f"at {upstream.url}, {served.name!r} elsewhere"
+                )
+            served.name = model.client.model
+            served.coverage = Coverage.of(
+                served.policy,
+                served.plan,
+                names={served.name},
+                sampling=model.sampling(served.plan),
+                closer_tokens=len(model.chat.closer.ids),
+            )
+            before = served.at.get(upstream.number)
+            served.at[upstream.number] = bound
+            if before is not None:
+                self._retire(before)
+        self._entries[upstream.url] = entries(listed, self.names)
+        await self.sweep()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The models, as the upstreams call them."""
+        return frozenset(served.name for served in self.all)
+
+    def same_at(self, upstream: Upstream, listed: Any) -> bool:
+        """Whether an upstream lists the models as it did when they were opened."""
+        return bool(self._entries.get(upstream.url) == entries(listed, self.names))
+
+    def retire(self) -> None:
+        """Take no further requests; `sweep` closes what is idle."""
+        for served in self.all:
+            for bound in served.at.values():
+                self._retire(bound)
+            served.at.clear()
+
+    def _retire(self, bound: Bound) -> None:
+        bound.retire()
+        self._retired.append(bound)
+
+    async def sweep(self) -> bool:
+        """Close what was retired and is idle; return whether nothing is left to close."""
+        idle = [bound for bound in self._retired if bound.is_idle]
+        self._retired = [bound for bound in self._retired if not bound.is_idle]
+        for bound in idle:
+            await bound.service.model.aclose()
+        return not self._retired
+
+    async def _open(self, served: ServedPolicy, upstream: Upstream, patience: float) -> Bound:
+        settings, limits = self._settings, self._settings.timeouts
+        named = settings.upstream_key_env
+        own = None if named is None else Key.of_environment(named, required=True)
+        client = Client(
+            [upstream.url],
+            served.asked_for,
+            key=own or ForwardedKey(),
+            request_timeout=limits.total,
+            retry_timeout=patience,
+            connect_timeout=limits.connect,
+            stream_timeouts=StreamTimeouts(limits.first, limits.between),
+        )
+        model = await open_client(
+            client,
+            tokenizer=settings.tokenizer,
+            chat_template_kwargs=served.policy.terms.chat_template_kwargs,
+        )
+        try:
+            service = await bind(served.policy, model, served.plan, serving=settings.serving)
+        except BaseException:
+            await model.aclose()
+            raise
+        # Waiting was for the opening: a request that fails is sent to another upstream.
+        client.retry_timeout = 0.0
+        return Bound(replace(service, shadow=settings.shadow, probe_timeout=limits.probe))
+
+
+def entries(listed: Any, names: frozenset[str]) -> dict[str, Any]:
+    """Return what an answer of ``/models`` says of some models that stays as long as they do."""
+    found = listed.get("data") if isinstance(listed, Mapping) else None
+    return {
+        entry["id"]: (entry.get("root"), entry.get("max_model_len"))
+        for entry in (found if isinstance(found, list) else ())
+        if isinstance(entry, Mapping) and entry.get("id") in names
+    }

@@ -1,0 +1,188 @@
+"""The gateway's upstreams: which are in use, which is asked next, and when one may come back.
+
+A server that fails is taken out at once or after a few failures, and comes back when a check has
+found it to be what it was: no request of a client tries it out.  Knows no request and no policy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from stopadvisor.engines.http.client import Unreachable
+from stopadvisor.errors import EngineError, StopAdvisorError
+from stopadvisor.serving.gateway.log import Log
+from stopadvisor.serving.metrics import Metrics
+
+__all__ = ["NoUpstream", "Pool", "Upstream"]
+
+_FAILURES = 3
+"""In a row, after which a server that still accepts connections is taken out."""
+_FIRST_PAUSE = 0.5
+_LONGEST_PAUSE = 30.0
+"""Seconds between two checks of a server that is out; doubled from the first on."""
+
+
+class NoUpstream(Exception):
+    """No server is in use that was not tried already."""
+
+
+@dataclass(eq=False)
+class Upstream:
+    """One server."""
+
+    number: int
+    url: str
+    """Base URL, without a slash at its end."""
+    in_flight: int = 0
+    failures: int = 0
+    """In a row."""
+    is_up: bool = False
+    refused: StopAdvisorError | None = None
+    """Why the last check failed."""
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Wakes who keeps it, when it was taken out."""
+
+
+class Pool:
+    """All upstreams.
+
+    Parameters
+    ----------
+    check : callable
+        Opens one anew and holds it against the policies; raises what the matter is.
+    glance : callable
+        Whether one still serves what it did when it was opened; raises where it cannot be asked.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        *,
+        check: Callable[[Upstream], Awaitable[None]],
+        glance: Callable[[Upstream], Awaitable[bool]],
+        every: float,
+        metrics: Metrics,
+        log: Log,
+    ) -> None:
+        self.all = tuple(Upstream(number, url) for number, url in enumerate(urls))
+        self._check, self._glance, self._every = check, glance, every
+        self._metrics, self._log = metrics, log
+        self._checked = asyncio.Event()
+        for upstream in self.all:
+            self._show(upstream)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether one is in use."""
+        return any(upstream.is_up for upstream in self.all)
+
+    def pick(self, tried: Collection[Upstream] = ()) -> Upstream:
+        """Return the server with the fewest requests on their way.
+
+        Raises
+        ------
+        NoUpstream
+            None is in use but those that were tried.
+        """
+        left = [u for u in self.all if u.is_up and u not in tried]
+        if not left:
+            raise NoUpstream
+        return min(left, key=lambda upstream: upstream.in_flight)
+
+    @contextmanager
+    def at(self, upstream: Upstream) -> Iterator[None]:
+        """Count a request at a server while it lasts."""
+        gauge = self._metrics.upstream_in_flight.labels(str(upstream.number))
+        upstream.in_flight += 1
+        gauge.set(upstream.in_flight)
+        try:
+            yield
+        finally:
+            upstream.in_flight -= 1
+            gauge.set(upstream.in_flight)
+
+    def worked(self, upstream: Upstream) -> None:
+        """Take note that it answered."""
+        upstream.failures = 0
+
+    def failed(self, upstream: Upstream, *, gone: bool = False) -> None:
+        """Take note of a failure before a first byte; with `gone` it takes no connections."""
+        upstream.failures += 1
+        if upstream.is_up and (gone or upstream.failures >= _FAILURES):
+            self._take_out(upstream, "unreachable" if gone else "failing")
+
+    def check_again(self, upstream: Upstream) -> None:
+        """Take a server out until it was checked again."""
+        self._take_out(upstream, "unchecked")
+
+    async def keep(self, upstream: Upstream) -> None:
+        """Check a server until it does, look after it, and begin again when it is out; for ever."""
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                await self._check(upstream)
+            except StopAdvisorError as error:
+                upstream.refused = error
+                self._log.write("upstream-check", upstream=upstream.number, message=str(error))
+                self._checked.set()
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                continue
+            pause = _FIRST_PAUSE
+            self._take_in(upstream)
+            while upstream.is_up:
+                await self._look(upstream)
+
+    async def _look(self, upstream: Upstream) -> None:
+        """Wait until a server was taken out, or take it out where it is not what it was."""
+        try:
+            async with asyncio.timeout(self._every):
+                await upstream.changed.wait()
+                return
+        except TimeoutError:
+            pass
+        try:
+            if not await self._glance(upstream):
+                self._take_out(upstream, "changed")
+        except EngineError:
+            self.failed(upstream, gone=True)
+
+    async def first(self, patience: float) -> None:
+        """Wait until a server is in use.
+
+        Raises
+        ------
+        StopAdvisorError
+            The first to be checked cannot be used; what is down or busy is waited for.
+        """
+        try:
+            async with asyncio.timeout(patience):
+                while not self.is_ready:
+                    self._checked.clear()
+                    for upstream in self.all:
+                        if upstream.refused and not isinstance(upstream.refused, Unreachable):
+                            raise upstream.refused
+                    await self._checked.wait()
+        except TimeoutError:
+            why = next((u.refused for u in self.all if u.refused), None)
+            urls = ", ".join(upstream.url for upstream in self.all)
+            raise why or EngineError(f"no answer for {patience:g} s from {urls}") from None
+
+    def _take_in(self, upstream: Upstream) -> None:
+        upstream.is_up, upstream.failures, upstream.refused = True, 0, None
+        upstream.changed.clear()
+        self._checked.set()
+        self._show(upstream)
+        self._log.write("upstream-up", upstream=upstream.number)
+
+    def _take_out(self, upstream: Upstream, why: str) -> None:
+        upstream.is_up = False
+        upstream.changed.set()
+        self._show(upstream)
+        self._log.write("upstream-down", upstream=upstream.number, reason=why)
+
+    def _show(self, upstream: Upstream) -> None:
+        self._metrics.upstream_up.labels(str(upstream.number)).set(upstream.is_up)

@@ -1,0 +1,218 @@
+"""The gateway as a process: its two ports, its signals, and how it ends.
+
+The open port has what clients ask for, and whether it is well; the admin port reloads policies.
+Knows uvicorn and the operating system; nothing of requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import logging
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+import uvicorn
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route, Router
+
+from stopadvisor.engines.http.key import Key
+from stopadvisor.engines.http.servers import Servers
+from stopadvisor.errors import ModelError, StopAdvisorError
+from stopadvisor.serving.gateway.app import Gateway
+from stopadvisor.serving.gateway.log import Log
+from stopadvisor.serving.gateway.policies import PolicySet
+from stopadvisor.serving.gateway.settings import GatewaySettings
+from stopadvisor.serving.metrics import Metrics
+
+__all__ = ["GatewayServer", "admin_routes", "listen", "open_routes", "serve"]
+
+
+def serve(settings: GatewaySettings, err: TextIO) -> int:
+    """Serve until a signal ends it; return the exit code.
+
+    Raises
+    ------
+    PolicyError
+        A policy is refused, or is for another model than the upstreams'.
+    ModelError
+        An upstream cannot be used, a key or token is missing, or a port cannot be listened on.
+    Unreachable
+        No upstream answers for as long as is waited for.
+    """
+    token = _token(settings)
+    key = None
+    if settings.upstream_key_env is not None:
+        Key.of_environment(settings.upstream_key_env, required=True)
+        key = os.environ[settings.upstream_key_env].strip()
+    policies = PolicySet.load(settings)
+    urls = Servers(settings.upstreams).urls
+    settings = GatewaySettings(**{**vars(settings), "upstreams": urls})
+    # What it would log are errors of ours with their stacks, and access lines.
+    logging.getLogger("uvicorn").addHandler(logging.NullHandler())
+    logging.getLogger("uvicorn").propagate = False
+    asyncio.run(_run(settings, policies, key, token, Log(err)))
+    return 0
+
+
+async def _run(
+    settings: GatewaySettings, policies: PolicySet, key: str | None, token: str | None, log: Log
+) -> None:
+    gateway = Gateway(settings, Metrics(), log, policies, key)
+    listening = [
+        listen(settings.host, settings.port),
+        listen(settings.admin_host, settings.admin_port),
+    ]
+    servers = [
+        GatewayServer.of(open_routes(gateway), settings),
+        GatewayServer.of(admin_routes(gateway, token), settings),
+    ]
+    keeping = [asyncio.create_task(gateway.pool.keep(u)) for u in gateway.pool.all]
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        gateway.draining = True
+        log.write("draining", grace=settings.grace)
+        for server in servers:
+            server.should_exit = True
+
+    def reload() -> None:
+        again = loop.create_task(_reload(gateway))
+        again.add_done_callback(lambda _: None)
+
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(signal.SIGHUP, reload)
+        await gateway.pool.first(settings.patience)
+        log.write("ready", port=listening[0].getsockname()[1], policies=gateway.names())
+        work = [s.serve(sockets=[at]) for s, at in zip(servers, listening, strict=True)]
+        await asyncio.gather(*work)
+        log.write("stopped")
+    finally:
+        for task in keeping:
+            task.cancel()
+        await asyncio.gather(*keeping, return_exceptions=True)
+        await gateway.aclose()
+        for sock in listening:
+            sock.close()
+
+
+class GatewayServer(uvicorn.Server):
+    """One port of several: signals are for the process."""
+
+    @classmethod
+    def of(cls, routes: Router, settings: GatewaySettings) -> GatewayServer:
+        """Make the server of some routes."""
+        return cls(
+            uvicorn.Config(
+                routes,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                timeout_graceful_shutdown=max(1, round(settings.grace)),
+            )
+        )
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave them to the gateway."""
+        yield
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; refuses an address that is taken or not this machine's."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        sock = socket.socket(family)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen(2048)
+    except OSError as error:
+        raise ModelError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    return sock
+
+
+def _token(settings: GatewaySettings) -> str | None:
+    """Return the admin port's token; one that others can reach must have one."""
+    name = settings.admin_token_env
+    if name is not None:
+        value = os.environ.get(name, "").strip()
+        if not value:
+            raise ModelError(f"--admin-token-env names {name}, which is not set")
+        return value
+    if not _is_loopback(settings.admin_host):
+        raise ModelError(
+            f"--admin-host must be a loopback address without --admin-token-env, got "
+            f"{settings.admin_host!r}"
+        )
+    return None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+# --- Routes ---------------------------------------------------------------------------------------
+
+
+def open_routes(gateway: Gateway) -> Router:
+    """Return what clients, balancers and Prometheus may ask."""
+
+    async def healthz(_: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def readyz(_: Request) -> Response:
+        if gateway.is_ready:
+            return PlainTextResponse("ready\n")
+        why = "draining" if gateway.draining else "no upstream is in use"
+        return PlainTextResponse(f"{why}\n", status_code=503)
+
+    async def metrics(_: Request) -> Response:
+        text, content_type = gateway.metrics.text()
+        return Response(text, headers={"Content-Type": content_type})
+
+    return Router(
+        [
+            Route("/healthz", healthz),
+            Route("/readyz", readyz),
+            Route("/metrics", metrics),
+            Mount("/v1", app=gateway),
+        ]
+    )
+
+
+def admin_routes(gateway: Gateway, token: str | None) -> Router:
+    """Return what whoever runs the gateway may ask."""
+
+    async def reload(request: Request) -> Response:
+        given = request.headers.get("Authorization", "").encode()
+        if token is not None and not hmac.compare_digest(given, f"Bearer {token}".encode()):
+            return JSONResponse({"error": "expected the admin token"}, status_code=401)
+        error = await _reload(gateway)
+        if error is not None:
+            return JSONResponse({"error": str(error)}, status_code=409)
+        return JSONResponse({"policies": gateway.names()})
+
+    return Router([Route("/reload", reload, methods=["POST"])])
+
+
+async def _reload(gateway: Gateway) -> StopAdvisorError | None:
+    """Reload, and return why that was refused."""
+    try:
+        await gateway.reload()
+    except StopAdvisorError as error:
+        gateway.log.write("reload-refused", message=str(error))
+        return error
+    return None

@@ -1,0 +1,62 @@
+"""What a gateway is told when it starts.  Knows no server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stopadvisor.policy.requests import ThinkingMode
+
+__all__ = ["GatewaySettings", "Timeouts"]
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Seconds that an upstream may take."""
+
+    connect: float = 2.0
+    first: float = 120.0
+    """Until a stream's first piece."""
+    between: float = 60.0
+    """Between two pieces of a stream; also, for which a client may read none."""
+    total: float = 600.0
+    """Until the last byte, the queue left out."""
+    probe: float = 10.0
+    """For a forced answer; after that the model thinks on."""
+
+
+@dataclass(frozen=True)
+class GatewaySettings:
+    """Which policies, before which servers, and how much at once."""
+
+    policies: Path
+    """A policy's file, or a folder of them, one for each served model."""
+    upstreams: tuple[str, ...]
+    """Base URLs of equal servers, such as ``http://host:8000/v1``."""
+    host: str = "127.0.0.1"
+    port: int = 8080
+    admin_host: str = "127.0.0.1"
+    admin_port: int = 8081
+    admin_token_env: str | None = None
+    """Environment variable with the token that the admin port asks for."""
+    upstream_key_env: str | None = None
+    """Environment variable with the upstreams' key; None forwards each client's own."""
+    model: str | None = None
+    """The served model's name where it is not the policy's; for one policy alone."""
+    tokenizer: str | None = None
+    serving: ThinkingMode | None = None
+    """By default overlap where the policy was chosen for it."""
+    shadow: bool = False
+    """Judge, count, and never stop."""
+    require_signature: tuple[Path, ...] = ()
+    concurrency: int = 512
+    """Requests answered at once."""
+    queue: int = 1024
+    """Requests that may wait; the next is answered with 429."""
+    grace: float = 30.0
+    """Seconds for which requests may end after SIGTERM."""
+    patience: float = 300.0
+    """Seconds for which an upstream is waited for at the start."""
+    check_every: float = 10.0
+    """Seconds after which it is looked whether an upstream still serves what it did."""
+    timeouts: Timeouts = field(default_factory=Timeouts)

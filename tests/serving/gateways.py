@@ -1,0 +1,303 @@
+"""Gateways in this process, before servers that tell a story, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import io
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from stopadvisor.policy.frozen import Policy, save_policy
+from stopadvisor.policy.requests import policy_plan
+from stopadvisor.serving.gateway.app import Gateway
+from stopadvisor.serving.gateway.log import Log
+from stopadvisor.serving.gateway.policies import PolicySet
+from stopadvisor.serving.gateway.server import GatewayServer, admin_routes, listen, open_routes
+from stopadvisor.serving.gateway.settings import GatewaySettings, Timeouts
+from stopadvisor.serving.metrics import Metrics
+from tests.engines.fake_server import FakeServer
+from tests.engines.test_openai_online import engine_at, policy_of
+from tests.policy_content import full_budget_content
+
+QUESTION = "3+4"
+NEVER: dict[str, Any] = {"decision_threshold": 9.0, "threshold": 9.0}
+FULL_BUDGET = {
+    name: full_budget_content()[name]
+    for name in (
+        *("kind", "family", "features", "mean", "scale", "coef", "intercept", "threshold"),
+        *("decision_threshold", "trigger", "budgets", "certificate"),
+    )
+}
+"""Changes of a policy that make it one of full thinking."""
+
+
+Odd = Callable[[BaseHTTPRequestHandler, bytes], None]
+"""Answers a request by hand."""
+
+
+@dataclass
+class OddServer(FakeServer):
+    """A server with odd ways of its own: on some paths, or in the middle of some answers."""
+
+    odd: dict[str, Odd] = field(default_factory=dict)
+    """By path."""
+    holds: str = ""
+    """Kind of request that it does not finish: ``thinking`` and ``chat`` after their third token,
+    a ``probe``, and each as ``silent-``, before their first byte."""
+    held: list[float] = field(default_factory=list)
+    """When a request was held."""
+    left: list[float] = field(default_factory=list)
+    """When the client closed the connection of one that was held."""
+    connections: list[socket.socket] = field(default_factory=list)
+
+    def kill(self) -> None:
+        """Break off everything at once, as a process that is killed does."""
+        self.stop()
+        for connection in self.connections:
+            with suppress(OSError):  # closed already
+                connection.shutdown(socket.SHUT_RDWR)
+        self.connections.clear()
+
+    def get(self, to: BaseHTTPRequestHandler) -> None:
+        self.connections.append(to.connection)
+        odd = self.odd.get(to.path.partition("?")[0])
+        if odd is None:
+            super().get(to)
+        else:
+            odd(to, b"")
+
+    def post(self, to: BaseHTTPRequestHandler) -> None:
+        self.connections.append(to.connection)
+        odd = self.odd.get(to.path.partition("?")[0])
+        if odd is None:
+            super().post(to)
+        else:
+            odd(to, to.rfile.read(int(to.headers["Content-Length"])))
+
+    def _complete(self, to: Any, body: dict[str, Any], fault: str | None) -> None:
+        kind = "chat" if "messages" in body else "probe" if "stop" in body else "thinking"
+        if self.holds not in (kind, f"silent-{kind}"):
+            super()._complete(to, body, fault)
+        elif self.holds == kind and kind != "probe":
+            super()._complete(to, body, "cut-short")
+            self.hold(to)
+        else:
+            self.hold(to)
+
+    def hold(self, to: BaseHTTPRequestHandler) -> None:
+        """Wait for the client to go."""
+        self.held.append(time.monotonic())
+        to.connection.settimeout(20)
+        while to.connection.recv(1):
+            pass
+        self.left.append(time.monotonic())
+        to.close_connection = True
+
+
+def save_policy_of(server: FakeServer, path: Path, **changes: Any) -> Policy:
+    """Write a policy for a server's model: it stops at 4 thinking tokens."""
+    with engine_at(server) as engine:
+        policy = policy_of(engine, prompt_template=None, **changes)
+    save_policy(policy.content, path)
+    return policy
+
+
+def chat_body(text: str = QUESTION, **fields: Any) -> dict[str, Any]:
+    """A chat request as the policy covers it."""
+    messages = [{"role": "user", "content": text}]
+    return {"model": "tiny-reasoner", "messages": messages, **fields}
+
+
+@dataclass
+class Answer:
+    """What a request was answered with."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def way(self) -> str:
+        """How it was served, and why."""
+        return self.headers["x-stopadvisor"].rpartition(";")[0]
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """A stream's chunks."""
+        lines = [line.removeprefix(b"data: ") for line in self.body.split(b"\n\n")]
+        assert lines[-2:] == [b"[DONE]", b""]
+        return [json.loads(line) for line in lines[:-2] if not line.startswith(b":")]
+
+    def text(self, name: str) -> str:
+        """A field of all deltas, put together."""
+        return "".join(
+            event["choices"][0]["delta"].get(name) or ""
+            for event in self.events
+            if event["choices"]
+        )
+
+
+@dataclass
+class RunningGateway:
+    """A gateway in a thread of its own."""
+
+    gateway: Gateway
+    port: int
+    admin_port: int
+    loop: asyncio.AbstractEventLoop
+    logged: io.StringIO = field(repr=False)
+
+    def ask(
+        self,
+        body: Any = None,
+        path: str = "/v1/chat/completions",
+        *,
+        method: str = "POST",
+        port: int | None = None,
+        **headers: str,
+    ) -> Answer:
+        """Send one request."""
+        connection = http.client.HTTPConnection("127.0.0.1", port or self.port, timeout=20)
+        try:
+            data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path, data, {"Content-Type": "application/json", **named})
+            found = connection.getresponse()
+            given = {name.lower(): value for name, value in found.getheaders()}
+            return Answer(found.status, given, found.read())
+        finally:
+            connection.close()
+
+    def get(self, path: str) -> Answer:
+        """Ask for a page."""
+        return self.ask(path=path, method="GET")
+
+    def reload(self, **headers: str) -> Answer:
+        """Ask the admin port to read the policies again."""
+        return self.ask(path="/reload", port=self.admin_port, **headers)
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """Requests that were logged."""
+        return [line for line in self.lines if line["event"] == "request"]
+
+    @property
+    def lines(self) -> list[dict[str, Any]]:
+        """All that was logged."""
+        return [json.loads(line) for line in self.logged.getvalue().splitlines()]
+
+    def record(self, number: int = 1) -> dict[str, Any]:
+        """The last request that was logged, once there are so many."""
+        until(lambda: len(self.records) >= number)
+        return self.records[-1]
+
+    def tasks(self) -> int:
+        """Tasks that its loop holds."""
+
+        async def count() -> int:
+            return len(asyncio.all_tasks()) - 1
+
+        return asyncio.run_coroutine_threadsafe(count(), self.loop).result(5)
+
+
+def until(holds: Callable[[], bool], seconds: float = 5.0) -> float:
+    """Wait for something that comes soon; return how long it took."""
+    began = time.monotonic()
+    while not holds():
+        assert time.monotonic() - began < seconds, "it did not come"
+        time.sleep(0.002)
+    return time.monotonic() - began
+
+
+@contextmanager
+def running(
+    policies: Path, *servers: FakeServer | str, token: str | None = None, **changes: Any
+) -> Iterator[RunningGateway]:
+    """Run a gateway until the block is left."""
+    urls = tuple(server if isinstance(server, str) else server.url for server in servers)
+    timeouts = Timeouts(first=5.0, between=5.0, total=20.0, probe=2.0)
+    timeouts = replace(timeouts, **changes.pop("timeouts", {}))
+    key = changes.pop("key", None)
+    settings = GatewaySettings(policies, urls, timeouts=timeouts, check_every=0.1, grace=2.0)
+    settings = replace(settings, patience=10.0)
+    settings = replace(settings, **changes)
+    logged = io.StringIO()
+    begun: list[RunningGateway] = []
+    failed: list[BaseException] = []
+    stop = asyncio.Event()
+
+    async def work() -> None:
+        metrics = Metrics(CollectorRegistry())
+        gateway = Gateway(settings, metrics, Log(logged), PolicySet.load(settings), key)
+        sockets = [listen("127.0.0.1", 0), listen("127.0.0.1", 0)]
+        servers = [
+            GatewayServer.of(open_routes(gateway), settings),
+            GatewayServer.of(admin_routes(gateway, token), settings),
+        ]
+        keeping = [asyncio.create_task(gateway.pool.keep(u)) for u in gateway.pool.all]
+        try:
+            await gateway.pool.first(settings.patience)
+            serving = [
+                asyncio.create_task(server.serve(sockets=[at]))
+                for server, at in zip(servers, sockets, strict=True)
+            ]
+            while not all(server.started for server in servers):
+                await asyncio.sleep(0.005)
+            ports = [at.getsockname()[1] for at in sockets]
+            loop = asyncio.get_running_loop()
+            begun.append(RunningGateway(gateway, ports[0], ports[1], loop, logged))
+            ready.set()
+            await stop.wait()
+            for server in servers:
+                server.should_exit = True
+            await asyncio.gather(*serving)
+        finally:
+            for task in keeping:
+                task.cancel()
+            await asyncio.gather(*keeping, return_exceptions=True)
+            await gateway.aclose()
+            for at in sockets:
+                at.close()
+
+    def run() -> None:
+        try:
+            asyncio.run(work())
+        except BaseException as error:  # noqa: BLE001 - raised again in the test's thread
+            failed.append(error)
+        finally:
+            ready.set()
+
+    ready = threading.Event()
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    ready.wait(30)
+    if failed:
+        raise failed[0]
+    try:
+        yield begun[0]
+    finally:
+        begun[0].loop.call_soon_threadsafe(stop.set)
+        thread.join(20)
+        assert not thread.is_alive(), "the gateway does not end"
+        if failed:
+            raise failed[0]
+
+
+def plan_cue(policy: Policy) -> str:
+    """What stands before a forced answer."""
+    return policy_plan(policy, at_server=True).cue

@@ -1,0 +1,327 @@
+"""The gateway: what is covered is stopped, and the rest goes through as it came."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stopadvisor.errors import EngineError, ModelError, PolicyError
+from stopadvisor.serving.gateway import exchange
+from tests.engines.fake_server import FakeServer, Story, fake_server, words
+from tests.engines.test_openai_online import BUDGETS, LENGTH, THINKING
+from tests.serving.gateways import (
+    FULL_BUDGET,
+    NEVER,
+    Answer,
+    OddServer,
+    RunningGateway,
+    chat_body,
+    running,
+    save_policy_of,
+    until,
+)
+
+USAGE: dict[str, Any] = {"stream_options": {"include_usage": True}}
+SECRET = "sk-canary-7f3a9c51e2"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[OddServer]:
+    server = OddServer(chat="reasoning_content")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def folder(server: OddServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Policies of all kinds, each in a file of its own name."""
+    folder = tmp_path_factory.mktemp("policies")
+    save_policy_of(server, folder / "stops.json")
+    save_policy_of(server, folder / "never.json", **NEVER)
+    save_policy_of(server, folder / "visible.json", on_stop="answer")
+    save_policy_of(server, folder / "cut.json", max_think=10, budgets=[0, 8], **NEVER)
+    save_policy_of(server, folder / "full.json", **FULL_BUDGET)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def gateway(server: OddServer, folder: Path) -> Iterator[RunningGateway]:
+    with running(folder / "stops.json", server) as gateway:
+        yield gateway
+
+
+def direct(server: FakeServer, gateway: RunningGateway, body: Any, path: str) -> Answer:
+    return gateway.ask(body, path, port=server.port)
+
+
+# --- Under the policy -----------------------------------------------------------------------------
+
+
+def test_a_covered_request_is_stopped(gateway: RunningGateway) -> None:
+    whole = gateway.ask(chat_body())
+    assert (whole.status, whole.way) == (200, "policy; reason=covered")
+    (choice,) = whole.json["choices"]
+    assert choice["message"]["reasoning"] == words().decode(THINKING[:4])
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("Final answer: 5", "stop")
+    usage = whole.json["usage"]
+    assert usage["completion_tokens_details"]["reasoning_tokens"] == 4
+    assert (usage["stopadvisor"]["budget"], usage["stopadvisor"]["probes"]) == (4, 2)
+
+    streamed = gateway.ask(chat_body(stream=True, **USAGE))
+    assert (streamed.status, streamed.way) == (200, "policy; reason=covered")
+    assert streamed.text("reasoning") == streamed.text("reasoning_content")
+    for name in ("reasoning", "content"):
+        assert streamed.text(name) == choice["message"][name]
+    *_, end, counts = streamed.events
+    assert end["choices"][0]["finish_reason"] == "stop"
+    assert counts["usage"] == usage
+    assert len({event["id"] for event in streamed.events}) == 1
+
+    record = gateway.record(2)
+    assert (record["route"], record["reason"], record["budget"]) == ("policy", "covered", 4)
+    assert record["gen_ai.usage.reasoning.output_tokens"] == 4
+    assert 0 < record["ttft_seconds"] <= record["e2e_seconds"]
+
+
+@pytest.mark.parametrize("serving", ["resume", "overlap"])
+@pytest.mark.parametrize(
+    ("policy", "thinking", "content", "finish", "probes"),
+    [
+        ("never", LENGTH, Story().visible, "stop", sum(b < LENGTH for b in BUDGETS)),
+        ("visible", 4, Story().visible, "stop", 2),
+        ("cut", 10, None, "length", 2),
+    ],
+)
+def test_replies_of_every_kind(
+    server: OddServer,
+    folder: Path,
+    policy: str,
+    thinking: int,
+    content: str | None,
+    finish: str,
+    probes: int,
+    serving: str,
+) -> None:
+    with running(folder / f"{policy}.json", server, serving=serving) as gateway:
+        whole = gateway.ask(chat_body()).json
+        streamed = gateway.ask(chat_body(stream=True, **USAGE))
+    message = whole["choices"][0]["message"]
+    assert message["reasoning"] == words().decode(THINKING[:thinking])
+    assert (message["content"], whole["choices"][0]["finish_reason"]) == (content, finish)
+    assert streamed.text("reasoning") == message["reasoning"]
+    assert streamed.text("content") == (content or "")
+    assert streamed.events[-2]["choices"][0]["finish_reason"] == finish
+    for usage in (whole["usage"], streamed.events[-1]["usage"]):
+        assert usage["completion_tokens_details"]["reasoning_tokens"] == thinking
+        assert usage["stopadvisor"]["probes"] == probes
+
+
+def test_a_shadow_counts_and_never_stops(server: OddServer, folder: Path) -> None:
+    with running(folder / "stops.json", server, shadow=True) as gateway:
+        answer = gateway.ask(chat_body())
+        streamed = gateway.ask(chat_body(stream=True))
+        exported = gateway.get("/metrics").body.decode()
+        assert gateway.record(2)["budget"] == 4
+    assert (answer.way, streamed.way) == ("shadow; reason=covered",) * 2
+    assert answer.json["choices"][0]["message"]["content"] == Story().visible
+    assert streamed.text("reasoning") == Story().thinking
+    assert answer.json["usage"]["stopadvisor"]["budget"] is None
+    assert 'stopadvisor_stops_total{budget="4",route="shadow"} 2.0' in exported
+
+
+def test_a_full_budget_costs_nothing(server: OddServer, folder: Path) -> None:
+    with running(folder / "full.json", server) as gateway:
+        answer = gateway.ask(chat_body())
+        assert answer.way == "policy; reason=full-budget"
+        expected = direct(server, gateway, chat_body(), "/v1/chat/completions")
+    assert answer.body == expected.body
+
+
+def test_a_probe_that_fails_means_think_on(server: OddServer, folder: Path) -> None:
+    with running(folder / "stops.json", server, timeouts={"probe": 0.1}) as gateway:
+        server.holds = "probe"
+        try:
+            answer = gateway.ask(chat_body())
+        finally:
+            server.holds = ""
+        assert answer.way == "policy; reason=covered"
+        assert answer.json["choices"][0]["message"]["content"] == Story().visible
+        assert gateway.record()["failed_probes"] == 1
+
+
+def test_comments_keep_a_stream_open(
+    server: OddServer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "KEEP_ALIVE_SECONDS", 0.05)
+    with running(folder / "stops.json", server) as gateway:
+        server.delay = 0.2
+        try:
+            answer = gateway.ask(chat_body(stream=True))
+        finally:
+            server.delay = 0.0
+    assert answer.body.startswith(b": keep-alive\n\n")
+    assert answer.text("content") == "Final answer: 5"
+
+
+# --- Past it --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"n": 2}, "n"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"model": "other"}, "model"),
+        ({"temperature": 0.7}, "sampling"),
+        ({"max_tokens": 5}, "max-tokens"),
+        ({"messages": [{"role": "user", "content": "3+4 " * 400}]}, "room"),
+        ({"stream": True, "logprobs": True}, "logprobs"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_not_covered_goes_through_as_it_came(
+    server: OddServer, gateway: RunningGateway, fields: dict[str, Any], reason: str
+) -> None:
+    body = chat_body(**fields)
+    server.asked.clear()
+    answer = gateway.ask(body)
+    assert answer.way == f"passthrough; reason={reason}"
+    assert server.asked == [body]
+    assert answer.body == direct(server, gateway, body, "/v1/chat/completions").body
+
+
+def test_bytes_are_not_touched(server: OddServer, gateway: RunningGateway) -> None:
+    """Compressed, binary, a refusal, a redirection; with the query, and no header of ours."""
+    seen: list[tuple[str, bytes, dict[str, str]]] = []
+    packed = gzip.compress(bytes(range(256)) * 64)
+
+    def answer(to: BaseHTTPRequestHandler, body: bytes) -> None:
+        seen.append((to.path, body, {k.lower(): v for k, v in to.headers.items()}))
+        to.send_response(418)
+        to.send_header("Content-Type", "application/x-odd")
+        to.send_header("Content-Encoding", "gzip")
+        to.send_header("Location", "/elsewhere")
+        to.send_header("Content-Length", str(len(packed)))
+        to.end_headers()
+        to.wfile.write(packed)
+
+    server.odd["/v1/odd"] = answer
+    sent = b"\x00\xffnot JSON"
+    got = gateway.ask(sent, "/v1/odd?a=%2Fb&c", X_Extra="yes", Connection="X-Extra2, close")
+    assert (got.status, got.body, got.way) == (418, packed, "passthrough; reason=body")
+    assert (got.headers["content-encoding"], got.headers["location"]) == ("gzip", "/elsewhere")
+    ((path, body, headers),) = seen
+    assert (path, body, headers["x-extra"]) == ("/v1/odd?a=%2Fb&c", sent, "yes")
+    assert not {"user-agent", "cookie", "accept"} & set(headers), "nothing is added"
+    assert gateway.ask(path="/v1/models", method="GET").json["data"][0]["id"] == "tiny-reasoner"
+    assert gateway.ask(path="/v1/%2e%2e/version", method="GET").status == 404
+    assert gateway.ask(path="/other", method="GET").status == 404
+
+
+# --- Keys and logs --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["forwarded", "of-the-gateway"])
+def test_keys_reach_the_upstream_and_no_log(
+    folder: Path, own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UPSTREAM_KEY", SECRET)
+    options = {"upstream_key_env": "UPSTREAM_KEY", "key": SECRET} if own else {}
+    canary = "canary-text-3f9a"
+    with fake_server(chat="reasoning_content", key=SECRET if own else None) as server:
+        with running(folder / "stops.json", server, **options) as gateway:
+            server.headers.clear()
+            for body in (
+                chat_body(),
+                chat_body(stream=True),
+                chat_body(canary),
+                chat_body(canary, n=2, user=canary),
+                {"model": canary, "messages": canary},
+            ):
+                gateway.ask(body, Authorization="Bearer of-a-client-1234", X_Canary=canary)
+            gateway.ask(path=f"/v1/{canary}?{canary}", method="GET")
+            server.always = "500"
+            gateway.ask(chat_body(canary), Authorization="Bearer of-a-client-1234")
+            expected = f"Bearer {SECRET}" if own else "Bearer of-a-client-1234"
+            sent = [{k.lower(): v for k, v in given.items()} for given in server.headers]
+            assert {given["authorization"] for given in sent} == {expected}
+            assert len(server.headers) > 8
+            gateway.record(7)
+            exported = gateway.get("/metrics").body.decode()
+        logged = gateway.logged.getvalue()
+    for text in (canary, SECRET, "of-a-client", "3+4", "Final answer"):
+        assert text not in logged
+        assert text not in exported
+
+
+# --- The open port and the admin port -------------------------------------------------------------
+
+
+def test_health_and_readiness(server: OddServer, gateway: RunningGateway) -> None:
+    assert gateway.get("/healthz").status == gateway.get("/readyz").status == 200
+    gateway.gateway.draining = True
+    try:
+        assert (gateway.get("/readyz").status, gateway.get("/healthz").status) == (503, 200)
+    finally:
+        gateway.gateway.draining = False
+    text = gateway.get("/metrics").body.decode()
+    assert 'stopadvisor_upstream_up{upstream="0"} 1.0' in text
+    assert "stopadvisor_policy_info{" in text
+
+
+def test_reload_swaps_whole_or_not_at_all(server: OddServer, folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "policy.json"
+    path.write_bytes((folder / "stops.json").read_bytes())
+    with running(path, server, token="open sesame") as gateway:
+        before = gateway.ask(chat_body()).headers["x-stopadvisor"]
+        assert gateway.reload().status == 401
+        assert gateway.reload(Authorization="Bearer open").status == 401
+        path.write_bytes(b"no policy")
+        refused = gateway.reload(Authorization="Bearer open sesame")
+        assert (refused.status, str(path) in refused.json["error"]) == (409, True)
+        assert gateway.ask(chat_body()).headers["x-stopadvisor"] == before
+        path.write_bytes((folder / "never.json").read_bytes())
+        done = gateway.reload(Authorization="Bearer open sesame")
+        assert done.status == 200
+        after = gateway.ask(chat_body())
+        assert after.headers["x-stopadvisor"].endswith(done.json["policies"][0]["digest"])
+        assert after.json["choices"][0]["message"]["content"] == Story().visible
+
+
+# --- The start ------------------------------------------------------------------------------------
+
+
+def test_what_cannot_work_does_not_start(server: OddServer, folder: Path, tmp_path: Path) -> None:
+    def refused(error: type[Exception], match: str, path: Path, **changes: Any) -> None:
+        with (
+            pytest.raises(error, match=match),
+            running(path, changes.pop("url", server), **changes),
+        ):
+            pass
+
+    refused(PolicyError, "expected .joblib or .json policies, got none", tmp_path)
+    refused(PolicyError, "--model is for one policy", folder, model="tiny-reasoner")
+    refused(PolicyError, "expected one policy for each model, got a second", folder)
+    refused(ModelError, "does not serve the model 'other'", folder / "stops.json", model="other")
+    with fake_server(context=700) as small:
+        refused(ModelError, "beyond the server's context", folder / "stops.json", url=small)
+    path, nobody = folder / "stops.json", "http://127.0.0.1:9/v1"
+    refused(EngineError, "no answer for 0.2 s from", path, url=nobody, patience=0.2)
+
+
+def test_logs_are_json_lines_of_numbers_and_fixed_words(gateway: RunningGateway) -> None:
+    gateway.ask(chat_body(n=2))
+    until(lambda: bool(gateway.records))
+    for line in gateway.records:
+        assert json.dumps(line)
+        for name, value in line.items():
+            assert isinstance(value, int | float) or name in (
+                *("time", "event", "id", "route", "reason", "digest", "error"),
+            )

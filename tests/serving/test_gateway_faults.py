@@ -1,0 +1,336 @@
+"""The gateway where something goes wrong: servers, clients and networks, one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from stopadvisor.serving.gateway.admission import Admission, QueueFull
+from stopadvisor.serving.metrics import Metrics, RequestRecord
+from tests.engines.fake_server import Story, fake_server
+from tests.serving.gateways import (
+    NEVER,
+    Answer,
+    OddServer,
+    RunningGateway,
+    chat_body,
+    running,
+    save_policy_of,
+    until,
+)
+
+AT_ONCE = 0.1
+"""Seconds within which work for a client that has left must be given up."""
+
+
+@pytest.fixture
+def server() -> Iterator[OddServer]:
+    server = OddServer(chat="reasoning_content")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def policies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("policies")
+    with fake_server() as server:
+        save_policy_of(server, folder / "stops.json")
+        save_policy_of(server, folder / "never.json", **NEVER)
+    return folder
+
+
+@pytest.fixture
+def gateway(server: OddServer, policies: Path) -> Iterator[RunningGateway]:
+    with running(policies / "never.json", server, serving="overlap") as gateway:
+        yield gateway
+
+
+def send(gateway: RunningGateway, body: dict[str, Any]) -> socket.socket:
+    """Send a request and read nothing."""
+    data = json.dumps(body).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+    client = socket.create_connection(("127.0.0.1", gateway.port))
+    client.sendall(head.encode() + data)
+    return client
+
+
+def received(client: socket.socket) -> bytes:
+    """Read all that comes, to the end of the connection or of the answer."""
+    client.settimeout(10)
+    got = b""
+    while piece := client.recv(2**16):
+        got += piece
+        if got.endswith(b"\r\n0\r\n\r\n"):
+            break
+    client.close()
+    return got
+
+
+# --- The client leaves ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize(
+    ("holds", "fields"),
+    [
+        ("silent-thinking", {}),
+        ("thinking", {}),
+        ("probe", {}),
+        ("silent-chat", {"n": 2}),
+        ("chat", {"n": 2}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_work_for_a_client_that_has_left_is_given_up_at_once(
+    server: OddServer, gateway: RunningGateway, holds: str, fields: dict[str, Any], stream: bool
+) -> None:
+    idle = gateway.tasks()
+    took = []
+    for number in range(3):  # the best of three: a busy machine is late now and then
+        server.holds = holds
+        client = send(gateway, chat_body(stream=stream, **fields))
+        until(lambda n=number: len(server.held) > n)  # type: ignore[misc]
+        time.sleep(0.02)
+        left = time.monotonic()
+        client.close()
+        until(lambda n=number: len(server.left) > n)  # type: ignore[misc]
+        took.append(server.left[-1] - left)
+        server.holds = ""
+        assert gateway.record(number + 1)["error"] == "client-gone"
+    assert min(took) < AT_ONCE
+    assert gateway.ask(chat_body()).status == 200
+    until(lambda: gateway.tasks() == idle)
+    assert sum(upstream.in_flight for upstream in gateway.gateway.pool.all) == 0
+
+
+def test_a_client_that_leaves_the_queue_takes_no_place(server: OddServer, policies: Path) -> None:
+    with running(policies / "stops.json", server, concurrency=1, queue=1) as gateway:
+        server.holds = "silent-chat"
+        first = send(gateway, chat_body(n=2))
+        until(lambda: len(server.held) == 1)
+        second = send(gateway, chat_body(n=2))
+        until(lambda: "requests_waiting 1.0" in gateway.get("/metrics").body.decode())
+        full = gateway.ask(chat_body(n=2))
+        assert (full.status, full.json["error"]["type"]) == (429, "rate_limit_exceeded")
+        assert 1 <= int(full.headers["retry-after"]) <= 60
+        second.close()
+        until(lambda: "requests_waiting 0.0" in gateway.get("/metrics").body.decode())
+        assert len(server.held) == 1, "it never reached the server"
+        first.close()
+        server.holds = ""
+        assert gateway.ask(chat_body()).way == "policy; reason=covered"
+
+
+def test_a_queue_is_first_come_first_served() -> None:
+    async def work() -> list[int]:
+        admission = Admission(1, 3, Metrics(CollectorRegistry()))
+        done: list[int] = []
+
+        async def one(number: int) -> None:
+            async with admission.place(RequestRecord("a")):
+                await asyncio.sleep(0.002)
+                done.append(number)
+
+        tasks = [asyncio.create_task(one(number)) for number in range(4)]
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFull):
+            await one(9)
+        await asyncio.gather(*tasks)
+        return done
+
+    assert asyncio.run(work()) == [0, 1, 2, 3]
+
+
+def test_a_reader_that_falls_asleep_is_left(server: OddServer, policies: Path) -> None:
+    """Neither a stream that goes through nor one under the policy is held open for it."""
+    endless = b"data: " + b"x" * 2**16 + b"\n\n"
+
+    def answer(to: BaseHTTPRequestHandler, body: bytes) -> None:
+        to.send_response(200)
+        to.end_headers()
+        to.close_connection = True
+        try:
+            while True:
+                to.wfile.write(endless)
+        except OSError:
+            server.left.append(time.monotonic())
+
+    server.odd["/v1/chat/completions"] = answer
+    with running(policies / "stops.json", server, timeouts={"between": 0.3}) as gateway:
+        client = send(gateway, chat_body(n=2, stream=True))
+        assert until(lambda: bool(server.left)) >= 0.2
+        assert gateway.record()["error"] == "TimeoutError"
+        client.close()
+        idle = gateway.tasks()
+        assert gateway.ask(chat_body()).status == 200
+        until(lambda: gateway.tasks() <= idle)
+
+
+# --- The server fails -----------------------------------------------------------------------------
+
+
+def test_a_stalled_server_is_not_waited_for(server: OddServer, policies: Path) -> None:
+    limits = {"first": 0.2, "between": 0.2, "total": 0.4, "probe": 0.2}
+    with running(policies / "never.json", server, timeouts=limits, serving="overlap") as gateway:
+        server.holds = "silent-chat"
+        for stream in (False, True):
+            answer = gateway.ask(chat_body(n=2, stream=stream))
+            assert (answer.status, answer.json["error"]["type"]) == (504, "upstream_error")
+        until(lambda: gateway.gateway.is_ready)
+        server.holds = "chat"  # falls silent behind the third token: broken off, as it came
+        got = received(send(gateway, chat_body(n=2, stream=True)))
+        assert got.startswith(b"HTTP/1.1 200")
+        assert not got.endswith(b"0\r\n\r\n"), "nobody can take it for a whole one"
+
+
+@pytest.mark.parametrize("fault", ["cut-short", "cut-line", "abort-short", "error-short"])
+def test_half_an_answer(server: OddServer, gateway: RunningGateway, fault: str) -> None:
+    """Past the policy it is passed on as it came; under it the thinking is resumed."""
+    body = chat_body(n=2, stream=True)
+    server.faults.append(fault)
+    through = gateway.ask(body)
+    server.faults.append(fault)
+    assert through.body == gateway.ask(body, port=server.port).body
+    server.faults.append(fault)
+    answer = gateway.ask(chat_body(stream=True))
+    assert answer.text("reasoning") == Story().thinking
+    assert answer.text("content") == Story().visible
+
+
+def test_a_server_that_is_killed_in_a_stream_ends_it_with_an_error(
+    server: OddServer, gateway: RunningGateway
+) -> None:
+    server.pace = 0.05
+    client = send(gateway, chat_body(stream=True))
+    got = client.recv(2**16)
+    server.kill()
+    got += received(client)
+    assert b'"error"' in got
+    assert got.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+    assert Story().visible.encode() not in got
+    assert gateway.record()["error"] == "Unreachable"
+
+
+def test_a_dead_server_costs_no_request_and_comes_back(policies: Path) -> None:
+    first, second = OddServer(chat="reasoning_content"), OddServer(chat="reasoning_content")
+    first.start()
+    second.start()
+    with running(policies / "stops.json", first, second) as gateway:
+        mine = gateway.gateway.pool.all[0]
+        until(lambda: all(u.is_up for u in gateway.gateway.pool.all))
+        first.kill()
+        ways = [gateway.ask(chat_body(n=1 + i % 2)) for i in range(12)]
+        assert {answer.status for answer in ways} == {200}
+        assert {answer.way.partition(";")[0] for answer in ways} == {"policy", "passthrough"}
+        until(lambda: not mine.is_up)
+        assert 'stopadvisor_upstream_up{upstream="0"} 0.0' in gateway.get("/metrics").body.decode()
+        assert gateway.get("/readyz").status == 200
+        # Another model under the same address is not taken for the one that was there.
+        first.context = 700
+        first.start()
+        time.sleep(1.0)
+        assert not mine.is_up
+        first.context = 1024
+        until(lambda: mine.is_up, 10)
+        second.kill()
+        assert {gateway.ask(chat_body()).way for _ in range(4)} == {"policy; reason=covered"}
+        first.kill()
+        last = [gateway.ask(chat_body()) for _ in range(4)]
+        assert {answer.status for answer in last} <= {502, 503}
+        until(lambda: gateway.get("/readyz").status == 503)
+
+
+def test_a_busy_server_is_left_for_another(policies: Path) -> None:
+    first, second = OddServer(chat="reasoning_content"), OddServer(chat="reasoning_content")
+    first.start()
+    second.start()
+
+    def busy(to: BaseHTTPRequestHandler, body: bytes) -> None:
+        to.send_response(503)
+        to.send_header("Content-Length", "4")
+        to.end_headers()
+        to.wfile.write(b"busy")
+
+    with running(policies / "stops.json", first, second) as gateway:
+        until(lambda: all(u.is_up for u in gateway.gateway.pool.all))
+        first.odd["/v1/chat/completions"] = busy
+        assert [gateway.ask(chat_body(n=2)).status for _ in range(3)] == [200] * 3
+        second.odd["/v1/chat/completions"] = busy
+        answer = gateway.ask(chat_body(n=2))
+        assert (answer.status, answer.body) == (503, b"busy")
+    first.stop()
+    second.stop()
+
+
+def test_requests_go_where_the_fewest_are_and_probes_stay_there(policies: Path) -> None:
+    servers = [OddServer(chat="reasoning_content", pace=0.003) for _ in range(2)]
+    for server in servers:
+        server.start()
+    with running(policies / "never.json", *servers, serving="overlap") as gateway:
+        until(lambda: all(u.is_up for u in gateway.gateway.pool.all))
+        for server in servers:
+            server.asked.clear()
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda n: gateway.ask(chat_body(f"{n}+4")), range(16)))
+    streams = [[b for b in server.asked if b.get("stream")] for server in servers]
+    assert all(len(found) >= 6 for found in streams)
+    for server, found in zip(servers, streams, strict=True):
+        began = {tuple(body["prompt"]) for body in found}
+        probes = [tuple(body["prompt"]) for body in server.asked if not body.get("stream")]
+        length = len(next(iter(began)))
+        assert {probe[:length] for probe in probes} <= began
+        server.stop()
+
+
+# --- Reload and end -------------------------------------------------------------------------------
+
+
+def test_policies_are_replaced_under_load(
+    server: OddServer, policies: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "policy.json"
+    contents = [(policies / f"{name}.json").read_bytes() for name in ("stops", "never")]
+    path.write_bytes(contents[0])
+    answers: list[Answer] = []
+    with running(path, server) as gateway:
+        over = threading.Event()
+
+        def ask() -> None:
+            while not over.is_set():
+                answers.append(gateway.ask(chat_body(stream=len(answers) % 2 == 0)))
+
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for turn in range(1, 5):
+            path.write_bytes(contents[turn % 2])
+            assert gateway.reload().status == 200
+        over.set()
+        for thread in threads:
+            thread.join()
+        until(lambda: not gateway.gateway._retired)
+    assert {(a.status, a.way) for a in answers} == {(200, "policy; reason=covered")}
+    assert len({a.headers["x-stopadvisor"] for a in answers}) == 2
+
+
+def test_requests_under_way_are_ended_before_the_gateway_is(
+    server: OddServer, policies: Path
+) -> None:
+    server.pace = 0.02
+    with running(policies / "never.json", server, serving="overlap") as gateway:
+        client = send(gateway, chat_body(stream=True))
+        got = client.recv(2**16)
+    got += received(client)
+    assert got.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
