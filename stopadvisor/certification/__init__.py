@@ -10,4 +10,5 @@ __all__ = [
     "looks",
     "transfer",
     "verification",
+    "watching",
 ]

@@ -18,6 +18,7 @@ from stopadvisor.arrays import IntArray
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.certification.calibration import Calibration, ExportedRule
 from stopadvisor.certification.expectation import Expectation, expectation
+from stopadvisor.certification.watching import differs_limit, served_features
 from stopadvisor.constants import MARKERS, PROBE_CAP
 from stopadvisor.policy.claims import claim
 from stopadvisor.policy.frozen import MIXED_TASKS, policy_source
@@ -274,6 +275,9 @@ def policy_content(
         "truncated_share": calibration.truncated_share,
         "max_think": None if manifest is None else manifest["plan"]["max_think"],
     }
+    limit = differs_limit(rule, calibration.entered, look.delta)
+    if limit is not None:
+        fields["certificate"]["differs_upper"] = limit
     if choice.settings.loss != LOST.name:  # files without the key mean lost
         fields["certificate"]["loss"] = choice.settings.loss
     if certificate.groups is not None:
@@ -293,6 +297,7 @@ def policy_content(
     fields["expected"] = {
         **_expected(rule, held_out(rule, choice, source), found, choice.settings),
         "saving_by_serving": _by_serving(rule, choice, source, calibration),
+        "served": served_features(rule, calibration.entered),
     }
     return fields
 

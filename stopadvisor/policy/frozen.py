@@ -63,6 +63,7 @@ __all__ = [
     "load_policy",
     "policy_source",
     "save_policy",
+    "shown_expectation",
     "sign_policy",
 ]
 
@@ -183,6 +184,7 @@ class Policy:
             *("certificate", "profile", "expected", "versions", "created", "digest"),
         )
         summary = {name: to_plain(self._content[name]) for name in names}
+        summary["expected"] = shown_expectation(summary["expected"])
         where = trigger_content(self.trigger, family=self.family)["trigger"]
         summary["trigger"] = where if self.trigger.probes else None
         if summary["certificate"] is not None:
@@ -371,6 +373,11 @@ def _holds(file: Path, data: bytes) -> bool:
         return read_bytes(file) == data
     except PolicyError:  # none, or none that a policy could be
         return False
+
+
+def shown_expectation(expected: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What a policy expects, as documents show it: without the lists that a monitor compares."""
+    return expected and {name: value for name, value in expected.items() if name != "served"}
 
 
 def sign_policy(path: str | os.PathLike[str], key: SigningKey, *, digest: str) -> Path:

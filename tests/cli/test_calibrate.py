@@ -46,7 +46,8 @@ FIELDS = [
 CERTIFICATE = [
     "alpha", "delta", "confidence", "bound", "multiplicity", "n", "losses", "upper", "reference",
     "looks", "looks_elsewhere", "planned_looks", "ledger_head", "provenance", "chain_delta",
-    "conditional", "alpha_over_full_accuracy", "truncated_share", "max_think", "claim",
+    "conditional", "alpha_over_full_accuracy", "truncated_share", "max_think",
+    "differs_upper", "claim",
 ]  # fmt: skip
 EXPECTED = [
     "weights", "cache_block", "fit_total_saving_pct", "fit_risk", "calibration_n",

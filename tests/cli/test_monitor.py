@@ -16,7 +16,7 @@ from tests.material import Call, caller
 from tests.policy_content import example_content
 from tests.schemas import check_valid
 
-FILES = Path(__file__).parent.parent / "testdata" / "screens"
+FILES = Path(__file__).parent.parent / "testdata" / "monitor"
 LOGS = Path("audits")
 POLICY = Path("policy.joblib")
 
@@ -68,7 +68,7 @@ def test_a_quiet_course(call: Call, goldens: Goldens) -> None:
     write_log(policy, lost_from=10**9, requests=600)
     code, out, err = call(POLICY, LOGS)
     assert (code, err) == (0, "")
-    goldens.check(FILES / "monitor-quiet.txt", out)
+    goldens.check(FILES / "quiet.txt", out)
 
 
 def test_an_alarm_its_page_and_its_reset(call: Call, goldens: Goldens) -> None:
@@ -77,7 +77,7 @@ def test_an_alarm_its_page_and_its_reset(call: Call, goldens: Goldens) -> None:
     assert log.course.alarm is not None
     code, out, _ = call(POLICY, LOGS)
     assert code == 6
-    goldens.check(FILES / "monitor-alarm.txt", out)
+    goldens.check(FILES / "alarm.txt", out)
     code, out, _ = call(POLICY, LOGS, "--json")
     document = json.loads(out)
     check_valid("monitor", document)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.certification.certify import Certification
 from stopadvisor.certification.certify_transfer import TransferCertification
+from stopadvisor.policy.frozen import shown_expectation
 from stopadvisor.policy.triggers import listed_positions, trigger_of
 from stopadvisor.report.documents.fields import Document, fill
 from stopadvisor.report.documents.parts import CertificateFields, ExpectedFields, ProfileFields
@@ -201,6 +202,7 @@ def _certification(
         promoted=written.promoted,
         schedule=_positions(content),
         where=where_of(content),
+        expected=shown_expectation(content["expected"]),
         on_stop="answer" if content["on_stop"] == "answer" else None,
         refusal=calibration.refusal,
         tested=[

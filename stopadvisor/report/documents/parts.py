@@ -108,6 +108,13 @@ class CertificateFields(TypedDict):
     alpha_over_full_accuracy: Annotated[float, "Alpha divided by the accuracy of full thinking."]
     truncated_share: Annotated[float, "Share of the calibration traces that were cut off."]
     max_think: Annotated[int | None, "Cap on thinking tokens."]
+    differs_upper: NotRequired[
+        Annotated[
+            float,
+            "Upper limit of the share of replies that differ from full thinking's at this "
+            "threshold; what audits are held against, and no claim.",
+        ]
+    ]
     groups: NotRequired[
         Annotated[int, "Only where bets on groups certify questions: groups that were counted."]
     ]
