@@ -11,7 +11,12 @@ from stopadvisor.constants import DEFAULT_CUE, MARKERS, PROMPT_TEMPLATES
 from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
 from stopadvisor.rules.families import FAMILIES, display_threshold
-from stopadvisor.rules.features import FEATURES, POSITION_FEATURES, TEXT_FEATURES
+from stopadvisor.rules.features import (
+    FEATURES,
+    OPEN_FEATURES,
+    POSITION_FEATURES,
+    TEXT_FEATURES,
+)
 
 __all__ = [
     "IDENTITY",
@@ -21,6 +26,7 @@ __all__ = [
     "example_contents",
     "family_content",
     "full_budget_content",
+    "open_cue_content",
 ]
 
 
@@ -209,6 +215,16 @@ def anywhere_content(name: str, family: str = "learned", **changes: Any) -> dict
     return content | changes
 
 
+def open_cue_content(**changes: Any) -> dict[str, Any]:
+    """The example with its cue in the open thinking, and a rule that reads what follows answers."""
+    content = example_content()
+    content["probe"]["open_cue"] = True
+    more = {"features": OPEN_FEATURES[0], "mean": 0.3, "scale": 0.5, "coef": 1.0}
+    for key, value in more.items():
+        content[key] = [*content[key], value]
+    return content | changes
+
+
 def full_budget_content() -> dict[str, Any]:
     """What `calibrate` writes when it certified nothing."""
     return example_content(
@@ -239,4 +255,5 @@ def example_contents() -> dict[str, dict[str, Any]]:
         model=None, engine=None, probe=None, max_think=None, split=None, prompt_template=None
     )
     found["one-checkpoint"] = example_content(budgets=[0])
+    found["open-cue"] = open_cue_content()
     return found

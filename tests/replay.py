@@ -67,6 +67,9 @@ def _walk(view: ProbeTable, rule: StopRule, i: int) -> list[tuple[float, bool]]:
             mean_logprob=float(view.mean_logprob[i, j]),
             mean_entropy=float(view.mean_entropy[i, j]),
             markers=float(view.markers[i, j]),
+            closed_by_itself=(
+                None if view.closed_by_itself is None else bool(view.closed_by_itself[i, j])
+            ),
         )
         found.append((decision.score, decision.stop))
         if decision.stop:

@@ -21,7 +21,16 @@ import numpy as np
 from stopadvisor.constants import CUES
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.engines.chat import Chat
-from stopadvisor.probes.plan import Capabilities, Check, ProbePlan, Prompt, RawProbe, RawTrace
+from stopadvisor.probes.plan import (
+    Capabilities,
+    Check,
+    ProbePlan,
+    Prompt,
+    RawProbe,
+    RawTrace,
+    cue_text,
+    is_open,
+)
 from stopadvisor.probes.positions import trace_positions
 
 __all__ = ["FAULTS", "ScriptedEngine", "write_sums"]
@@ -138,7 +147,8 @@ class ScriptedEngine:
         """No server, so nothing."""
 
     def suffix_ids(self, cue: str) -> list[int]:
-        return [2, *(3 + ord(c) % 7 for c in cue)]
+        closer = [] if is_open(cue) else [2]
+        return [*closer, *(3 + ord(c) % 7 for c in cue_text(cue))]
 
     def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int | None:
         if self.context is None:
@@ -235,6 +245,7 @@ class ScriptedEngine:
             tail_mass=tail,
             visible_text=written,
             visible_tokens=0 if written is None else 7 + budget % 3,
+            closed_by_itself=script.right(share) and logprob > -0.2 if is_open(plan.cue) else None,
         )
 
 

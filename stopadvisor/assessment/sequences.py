@@ -21,7 +21,7 @@ from stopadvisor.rules.boosting import BoostedModel, fit_boosted
 from stopadvisor.rules.costs import Serving as ServingRegime
 from stopadvisor.rules.costs import Weights, full_counts
 from stopadvisor.rules.families import AGREEMENT_FAMILIES, FIXED_BUDGET, LEARNED_FAMILIES
-from stopadvisor.rules.features import feature_array
+from stopadvisor.rules.features import OPEN_FEATURES, feature_array
 from stopadvisor.rules.losses import LOST, Loss
 from stopadvisor.rules.schedules import Schedule
 from stopadvisor.rules.scorer import Scorer
@@ -283,6 +283,8 @@ def score_learned(
             names.append("answer_logprob")
     if features is not SHORT_FEATURES and _known(view, view.mean_entropy, rows):
         names.append("answer_entropy")
+    if view.closed_by_itself is not None:
+        names += OPEN_FEATURES
     labels = view.stop_correct
     if family == "learned-keeps":
         labels = fit.loss.of(view)[:, :-1] <= 0

@@ -30,6 +30,7 @@ from stopadvisor.probes.grouping import (
     question_rows,
 )
 from stopadvisor.probes.markers import RULE
+from stopadvisor.probes.plan import cue_text
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.probes.trajectories import Profile
 from stopadvisor.probes.trigger import GridTrigger, Trigger
@@ -349,6 +350,7 @@ def _marker_ids(source: Source) -> list[list[int]]:
 def _bound_to(source: Source) -> dict[str, Any]:
     """What the policy is bound to; archives and simulations name no model, recordings need not."""
     manifest = source.manifest
+    open_cue = {} if source.table.closed_by_itself is None else {"open_cue": True}
     if manifest is None:
         nothing = dict.fromkeys(("dtype", "quantization", "attention", "device"))
         simulator = {"name": SIMULATED, "version": __version__, **nothing}
@@ -361,6 +363,7 @@ def _bound_to(source: Source) -> dict[str, Any]:
                 "cap": PROBE_CAP,
                 "answer_cap": None,
                 "stop_ids": None,
+                **open_cue,
             },
             "prompt_template": None,
             "chat_template_kwargs": {},
@@ -374,10 +377,11 @@ def _bound_to(source: Source) -> dict[str, Any]:
         "engine": bound["engine"],
         "probe": {
             "closer": engine.get("think_close") or {"text": "", "ids": None},
-            "cue": {"text": plan["cue"], "ids": manifest.get("cue_ids")},
+            "cue": {"text": cue_text(plan["cue"]), "ids": manifest.get("cue_ids")},
             "cap": plan["cap"],
             "answer_cap": plan["answer_cap"],
             "stop_ids": engine.get("stop_ids"),
+            **open_cue,
         },
         "prompt_template": manifest["prompt_template"] or manifest["prompt_templates"],
         "chat_template_kwargs": engine.get("chat_template_kwargs") or {},

@@ -32,8 +32,8 @@ from stopadvisor.cli.options import (
     take,
 )
 from stopadvisor.collection.settings import ProbeSettings
-from stopadvisor.constants import CUES
-from stopadvisor.probes.plan import Schedule
+from stopadvisor.constants import CUES, DEFAULT_CUE
+from stopadvisor.probes.plan import OPEN, Schedule
 from stopadvisor.workload.questions import TASKS, parse_split
 
 __all__ = ["ProbeOptions", "probe_options"]
@@ -151,6 +151,12 @@ def _count(text: str) -> int | None:
     return int(text)
 
 
+def _cue(text: str) -> str:
+    if text == OPEN.removesuffix(":"):
+        return OPEN + DEFAULT_CUE
+    return CUES.get(text, text)
+
+
 def _entropy(text: str) -> str:
     kind, _, k = text.partition(":")
     named = text in ("auto", "full", "none")
@@ -237,9 +243,10 @@ _PROBE = (
     ),
     _probing(
         "--cue",
-        type=Parsed("text", lambda text: CUES.get(text, text)),
+        type=Parsed("text", _cue),
         default="terse",
-        help=f"Words that force the answer: a text, or {', '.join(CUES)}.",
+        help=f"Words that force the answer: a text, or {', '.join(CUES)}; open, or open:TEXT, "
+        "writes them into the thinking without closing it.",
     ),
     _probing(
         "--on-stop",

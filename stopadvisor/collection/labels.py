@@ -76,6 +76,7 @@ def grade_traces(
                         visible_answer=p.visible_text,
                         visible_tokens=None if p.visible_text is None else p.visible_tokens,
                         tail_mass=p.tail_mass,
+                        closed_by_itself=p.closed_by_itself,
                     )
                     for p in trace.probes
                 ),

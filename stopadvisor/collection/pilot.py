@@ -14,7 +14,7 @@ from stopadvisor.collection.collect import ask_all, make_prompts
 from stopadvisor.collection.progress import NullProgress, Progress
 from stopadvisor.constants import PAPER_BUDGETS
 from stopadvisor.errors import ModelError, ProbeError
-from stopadvisor.probes.plan import Engine, ProbePlan, RawTrace
+from stopadvisor.probes.plan import Engine, ProbePlan, RawTrace, is_open
 from stopadvisor.workload.questions import Question
 
 __all__ = [
@@ -74,8 +74,8 @@ def thinking_cap(
 
 
 def cue_ids(engine: Engine, cue: str) -> list[int]:
-    """Tokens of the cue behind the closer."""
-    closer = engine.identity()["think_close"]["ids"]
+    """Tokens of the cue, without a closer before it."""
+    closer = () if is_open(cue) else engine.identity()["think_close"]["ids"]
     return engine.suffix_ids(cue)[len(closer) :]
 
 

@@ -8,15 +8,16 @@ tokenizer's texts, nothing of models.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stopadvisor.engines.chat import Chat
+from stopadvisor.probes.plan import is_open
 
-__all__ = ["AnswerStops", "ForcedAnswer"]
+__all__ = ["AnswerStops", "AnswerTokens", "ForcedAnswer"]
 
 _EOS, _NEWLINE, _CONTENT, _ENDS_LINE, _BRACE = 1, 2, 4, 8, 16
 
@@ -37,6 +38,13 @@ class ForcedAnswer:
     mean_entropy: float
     tail_mass: float | None
     """Mean probability outside the top k; None where no top k was asked for."""
+    closed_by_itself: bool | None = None
+    """The model closed its thinking right after the answer; None unless the cue is open."""
+
+    @property
+    def behind_closer(self) -> tuple[int, ...]:
+        """The tokens that were decoded after a forced close: none where the cue is open."""
+        return self.ids if self.closed_by_itself is None else ()
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,8 @@ class AnswerStops:
     chat: Chat
     flags: NDArray[np.uint8] = field(repr=False)
     """What each token holds, by id."""
+    is_open: bool = False
+    """The answer stands in open thinking: what follows it is looked at too, see `AnswerTokens`."""
 
     @classmethod
     def of(cls, chat: Chat, stop_ids: Sequence[int], vocabulary: int) -> AnswerStops:
@@ -64,40 +74,14 @@ class AnswerStops:
         flags.flags.writeable = False
         return cls(chat, flags)
 
+    def behind(self, cue: str) -> AnswerStops:
+        """The same rule for answers behind this cue."""
+        return replace(self, is_open=is_open(cue))
+
     @property
     def vocabulary(self) -> int:
         """Ids that there are."""
         return len(self.flags)
-
-    def ends(
-        self, tokens: NDArray[np.int64], has_content: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
-        """Judge one new token per branch; `has_content`: there was more than white space before it.
-
-        Returns which branches ended, by EOS or by a newline after content; where a brace closed, so
-        that `boxed` is to be asked; and `has_content` with the new tokens included.
-        """
-        flags = self.flags[tokens]
-        newline = ((flags & _NEWLINE) > 0) & has_content
-        ended = ((flags & (_EOS | _ENDS_LINE)) > 0) | newline
-        return ended, (flags & _BRACE) > 0, has_content | ((flags & _CONTENT) > 0)
-
-    def take(
-        self, new: Sequence[int], ids: list[int], has_content: bool, cap: int
-    ) -> tuple[bool, bool]:
-        """Put new tokens behind one forced answer, until it is over; `ids` grows to `cap` at most.
-
-        Returns whether its last token ended it, and `has_content` with the new tokens included.
-        """
-        ended = False
-        for token in new:
-            ids.append(token)
-            ends, braced, content = self.ends(np.array([token]), np.array([has_content]))
-            has_content = bool(content[0])
-            ended = bool(ends[0]) or (bool(braced[0]) and self.boxed(ids))
-            if ended or len(ids) >= cap:
-                break
-        return ended, has_content
 
     def boxed(self, ids: Sequence[int]) -> bool:
         r"""Whether the answer so far holds a ``\boxed{}`` that is closed."""
@@ -173,6 +157,100 @@ class AnswerStops:
         """Return a visible answer without the token that ended it."""
         ended = bool(len(ids)) and bool(self.flags[ids[-1]] & _EOS)
         return self.chat.decode(ids[:-1] if ended else ids)
+
+
+@dataclass
+class AnswerTokens:
+    """One forced answer, token by token.
+
+    In open thinking an answer that is over is followed a little: white space is passed over, and
+    the next token tells whether the model closes its thinking there.
+    """
+
+    stops: AnswerStops
+    ids: list[int] = field(default_factory=list)
+    """All that was decoded."""
+    over: bool = False
+    """Nothing more is to be decoded; a cap is the caller's to hold."""
+    closed: bool = False
+    """The model has closed its thinking right after the answer."""
+    _end: int | None = None
+    """Tokens up to the one that ended the answer, it included."""
+    _has_content: bool = False
+
+    def take(self, token: int) -> bool:
+        """Put one token behind the others; returns `over`."""
+        self.ids.append(token)
+        if self._end is None:
+            flags = int(self.stops.flags[token])
+            if (
+                flags & (_EOS | _ENDS_LINE)
+                or (flags & _NEWLINE and self._has_content)
+                or (flags & _BRACE and self.stops.boxed(self.ids))
+            ):
+                self._end = len(self.ids)
+            self._has_content |= bool(flags & _CONTENT)
+        self.over = self._is_followed() if self.stops.is_open else self._end is not None
+        return self.over
+
+    def extend(self, tokens: Iterable[int], cap: int) -> None:
+        """Take tokens until it is over, or until there are `cap` of them."""
+        for token in tokens:
+            if self.over or len(self.ids) >= cap:
+                break
+            self.take(token)
+
+    def _is_followed(self) -> bool:
+        """Whether it shows by now if the model closes its thinking after the answer."""
+        closer, size = self.stops.chat.closer.ids, len(self.ids)
+        if tuple(self.ids[-len(closer) :]) == closer:
+            self.closed = True
+            if self._end is None or size - len(closer) < self._end:
+                self._end = None  # the closer is what ended the answer
+            return True
+        if self._end is None:
+            return False
+        if self.stops.flags[self.ids[self._end - 1]] & _EOS:
+            return True
+        # A closer may begin with the token that ended the answer, or behind white space.
+        for start in range(max(0, self._end - len(closer)), size + 1):
+            begun = tuple(self.ids[start:]) == closer[: size - start]
+            if begun and self._is_white(self._end, start):
+                return False
+        return True
+
+    def _is_white(self, start: int, stop: int) -> bool:
+        """Whether these tokens are white space; special ones are not."""
+        return not self.stops.chat.decode(self.ids[start:stop], special=True).strip()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the answer itself has ended, by what it holds."""
+        return self._end is not None
+
+    @property
+    def counted(self) -> int:
+        """Tokens of the answer itself; at least one, which may be what ended it."""
+        if self._end is not None:
+            return max(1, self._end - 1)
+        return max(1, self._answer)
+
+    @property
+    def _answer(self) -> int:
+        """Tokens before a closer that ended the answer."""
+        return len(self.ids) - (len(self.stops.chat.closer.ids) if self.closed else 0)
+
+    def forced(self, logprob: float, entropy: float, tail_mass: float | None) -> ForcedAnswer:
+        """The answer with the means over its `counted` tokens."""
+        stops, end = self.stops, self._end
+        return ForcedAnswer(
+            ids=tuple(self.ids),
+            text=stops.text(self.ids[: self._answer if end is None else end], end is not None),
+            mean_logprob=min(logprob, 0.0),
+            mean_entropy=max(entropy, 0.0),
+            tail_mass=None if tail_mass is None else min(max(tail_mass, 0.0), 1.0),
+            closed_by_itself=self.closed if stops.is_open else None,
+        )
 
 
 def _flags(text: str) -> int:

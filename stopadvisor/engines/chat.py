@@ -16,7 +16,7 @@ from typing import Any
 from stopadvisor.engines.errors import first_line
 from stopadvisor.errors import ModelError
 from stopadvisor.policy.template_arguments import reserved_arguments
-from stopadvisor.probes.plan import Check, Prompt
+from stopadvisor.probes.plan import Check, Prompt, cue_text, is_open
 
 __all__ = ["KNOWN_MARKERS", "Chat", "Marker", "find_markers"]
 
@@ -213,8 +213,9 @@ class Chat:
         return self.encode(text)
 
     def suffix_ids(self, cue: str) -> list[int]:
-        """Return the ids that close the thinking and ask for the answer."""
-        return [*self.closer.ids, *self.encode(cue)]
+        """Return the ids that ask for the answer: the closer, unless the cue is open, then it."""
+        closer = () if is_open(cue) else self.closer.ids
+        return [*closer, *self.encode(cue_text(cue))]
 
     def encode(self, text: str) -> list[int]:
         """Return a text's ids, nothing added."""

@@ -129,20 +129,30 @@ def map_of(check: FieldCheck) -> FieldCheck:
     return FieldCheck(f"a dict, each value {check.expected}", run)
 
 
-def record(required: Mapping[str, FieldCheck], *, more: bool = False) -> FieldCheck:
-    """FieldCheck a dict with these keys; `more` allows others, of any plain value."""
+def record(
+    required: Mapping[str, FieldCheck],
+    *,
+    more: bool = False,
+    optional: Mapping[str, FieldCheck] | None = None,
+) -> FieldCheck:
+    """FieldCheck a dict with these keys, and some of the optional ones.
+
+    `more` allows others, of any plain value.
+    """
+    known = {**required, **(optional or {})}
 
     def run(value: Any, name: str) -> None:
         expect(type(value) is dict, name, "a dict", value)
-        for key, check in required.items():
-            expect(key in value, name, f"a dict with key '{key}'", value)
-            check(value[key], f"{name}.{key}")
+        for key, check in known.items():
+            if key in required or key in value:
+                expect(key in value, name, f"a dict with key '{key}'", value)
+                check(value[key], f"{name}.{key}")
         if not more:
-            unknown = [key for key in value if key not in required]
-            expect(not unknown, name, f"only the keys {', '.join(required)}", unknown)
+            unknown = [key for key in value if key not in known]
+            expect(not unknown, name, f"only the keys {', '.join(known)}", unknown)
 
     parts: list[tuple[str, FieldCheck]] = []
-    for key, check in required.items():
+    for key, check in known.items():
         parts.append((f".{key}", check))
         parts += [(f".{key}{suffix}", part) for suffix, part in check.parts]
     return FieldCheck("a dict, other keys allowed" if more else "a dict", run, tuple(parts))

@@ -188,6 +188,10 @@ def _trajectories(rule: StopRule, budgets: Sequence[int]) -> list[list[GoldenSte
         ]
         for _ in range(_N_RANDOM)
     ]
+    if rule.needs_closed:
+        for k, trajectory in enumerate(found):
+            for j, step in enumerate(trajectory):
+                step["closed_by_itself"] = (j + k) % 2 == 1
     return found
 
 

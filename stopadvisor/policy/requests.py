@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy
-from stopadvisor.probes.plan import OnStop, ProbePlan, Prompt
+from stopadvisor.probes.plan import OnStop, ProbePlan, Prompt, plan_cue
 from stopadvisor.probes.trigger import NO_MARKER_IDS, MarkerTrigger
 from stopadvisor.workload.questions import Question, content_key, render_messages
 
@@ -124,7 +124,7 @@ def policy_plan(
     try:
         return ProbePlan(
             budgets=policy.budgets,
-            cue=terms.probe.cue.text,
+            cue=plan_cue(terms.probe.cue.text, is_open=terms.probe.open_cue),
             cap=terms.probe.cap,
             max_think=terms.max_think,
             answer_cap=answer_cap or own_cap,

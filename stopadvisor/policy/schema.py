@@ -26,6 +26,7 @@ from stopadvisor.policy.checks import (
     where,
     whole,
 )
+from stopadvisor.policy.learned_checks import check_learned
 from stopadvisor.policy.template_arguments import reserved_arguments
 from stopadvisor.policy.triggers import (
     MOST_GRID_POSITIONS,
@@ -45,8 +46,8 @@ from stopadvisor.rules.features import (
     FEATURES,
     GRID_FEATURES,
     LOGPROB_FEATURES,
+    OPEN_FEATURES,
     POSITION_FEATURES,
-    TEXT_FEATURES,
 )
 
 __all__ = [
@@ -68,7 +69,6 @@ MIXED_TASKS = "mixed"
 _SCHEMA_1_FAMILIES = ("learned", "learned-boosted", "learned-text", *SCALAR_FAMILIES)
 
 _MAX_TREES = 500
-_MAX_TREE_DEPTH = 32
 _MAX_GOLDEN = 32
 _MAX_GOLDEN_STEPS = 4096
 
@@ -114,7 +114,7 @@ def _check_template_arguments(value: Any, name: str) -> None:
 
 _PROBE = {
     "closer": _TEXT_AND_IDS.means("Closes the thinking."),
-    "cue": _TEXT_AND_IDS.means("Follows the closer and asks for the answer."),
+    "cue": _TEXT_AND_IDS.means("Follows the closer, or the thinking, and asks for the answer."),
     "cap": whole(1).means("Most tokens of a forced answer."),
     "stop_ids": nullable(_IDS).means("Tokens that end an answer."),
 }
@@ -135,7 +135,7 @@ FIELDS: dict[str, FieldCheck] = {
         "Whether it can stop a request; `full-budget` asks no probe and thinks to the end."
     ),
     "family": one_of(*FAMILIES, None).means("Which score decides; null for `full-budget`."),
-    "features": list_of(one_of(*FEATURES, *POSITION_FEATURES)).means(
+    "features": list_of(one_of(*FEATURES, *POSITION_FEATURES, *OPEN_FEATURES)).means(
         "Features that a learned score reads, in the order in which its terms are added."
     ),
     "mean": list_of(_REAL).means("Of each feature; linear families only."),
@@ -159,7 +159,13 @@ FIELDS: dict[str, FieldCheck] = {
                 "answer_cap": nullable(whole(1)).means(
                     "Most tokens of a visible answer; null where it was not recorded."
                 ),
-            }
+            },
+            optional={
+                "open_cue": _FLAG.means(
+                    "Whether the cue stands in the open thinking, without a closer before it; "
+                    "false where it is missing."
+                )
+            },
         )
     ).means("How an answer is forced; its texts are empty where probes came from an archive."),
     "on_stop": one_of("probe", "answer").means(
@@ -267,7 +273,13 @@ FIELDS: dict[str, FieldCheck] = {
                             "mean_entropy": _REAL.means("Mean over the answer's tokens, in nats."),
                             "markers": _REAL.means("Markers in the prefix."),
                             "think_tokens": whole(0).means("Thinking tokens in the prefix."),
-                        }
+                        },
+                        optional={
+                            "closed_by_itself": _FLAG.means(
+                                "The model closed its thinking right after the answer; where the "
+                                "feature of this name is read."
+                            )
+                        },
                     )
                 ).means("What comes in, checkpoint by checkpoint."),
                 "decisions": list_of(
@@ -384,7 +396,7 @@ def _check_stop(content: Mapping[str, Any]) -> None:
             expect(not content[key], key, f"an empty list for family '{family}'", content[key])
         expect(content["intercept"] is None, "intercept", "null", content["intercept"])
     else:
-        _check_learned(content)
+        check_learned(content)
     if content["entropy_source"] == "none" and reads_logprobs(content):
         raise PolicyError(
             f"field 'entropy_source': family '{family}' reads log-probabilities, got 'none'"
@@ -443,44 +455,6 @@ def _check_order(order: list[float], linear: float) -> None:
     descending = all(a > b for a, b in pairwise(order))
     expect(descending, "order", "strictly descending thresholds", order)
     expect(linear in order, "order", f"to hold decision_threshold {linear!r}", order)
-
-
-def _check_learned(content: Mapping[str, Any]) -> None:
-    family, features = content["family"], content["features"]
-    expect(bool(features), "features", f"at least one for family '{family}'", features)
-    expect(len(set(features)) == len(features), "features", "each at most once", features)
-    if family == "learned-text":
-        for name in features:
-            expect(name in TEXT_FEATURES, "features", f"only {', '.join(TEXT_FEATURES)}", name)
-    expect(content["intercept"] is not None, "intercept", f"a float for '{family}'", None)
-    if family == "learned-boosted":
-        for key in ("mean", "scale", "coef"):
-            expect(not content[key], key, f"an empty list for family '{family}'", content[key])
-        expect(bool(content["trees"]), "trees", "at least one tree", content["trees"])
-        for index, tree in enumerate(content["trees"]):
-            _check_tree(tree, f"trees[{index}]", len(features))
-        return
-    for key in ("mean", "scale", "coef"):
-        what = f"{len(features)} numbers, one per feature"
-        expect(len(content[key]) == len(features), key, what, len(content[key]))
-
-
-def _check_tree(tree: Mapping[str, list[Any]], name: str, n_features: int) -> None:
-    n_nodes = len(tree["feature"])
-    for key, values in tree.items():
-        expect(n_nodes == len(values) >= 1, f"{name}.{key}", f"{n_nodes} nodes", len(values))
-    depth = [0] * n_nodes
-    for node, feature in enumerate(tree["feature"]):
-        if feature < 0:
-            continue
-        expect(feature < n_features, f"{name}.feature", f"below {n_features}", feature)
-        for side in ("left", "right"):
-            child = tree[side][node]
-            # Children after their parent: no walk down the tree can go in circles.
-            what = f"a child of node {node} between {node + 1} and {n_nodes - 1}"
-            expect(node < child < n_nodes, f"{name}.{side}", what, child)
-            depth[child] = max(depth[child], depth[node] + 1)
-    expect(max(depth) <= _MAX_TREE_DEPTH, name, f"depth <= {_MAX_TREE_DEPTH}", max(depth))
 
 
 def _check_golden(content: Mapping[str, Any]) -> None:

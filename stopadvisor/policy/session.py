@@ -102,6 +102,7 @@ class Judge(Protocol):
         mean_entropy: float | None,
         markers: float | None,
         normalized: str | None,
+        closed_by_itself: bool | None,
     ) -> Decision:
         """Decide on the forced answer at the next checkpoint."""
         ...
@@ -286,12 +287,13 @@ class Session:
         mean_entropy: float | None = None,
         markers: float | None = None,
         normalized: str | None = None,
+        closed_by_itself: bool | None = None,
     ) -> Decision:
         """Decide on the forced answer that the last `AskProbe` asked for.
 
         Parameters
         ----------
-        answer, mean_logprob, mean_entropy, markers, normalized
+        answer, mean_logprob, mean_entropy, markers, normalized, closed_by_itself
             As `Stepper.observe` takes them.
 
         Raises
@@ -309,6 +311,7 @@ class Session:
             mean_entropy=mean_entropy,
             markers=markers,
             normalized=normalized,
+            closed_by_itself=closed_by_itself,
         )
         self._asked = None
         self._probes += 1

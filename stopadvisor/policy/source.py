@@ -11,6 +11,7 @@ from typing import Any
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.schema import reads_logprobs
 from stopadvisor.policy.values import short_repr, to_plain
+from stopadvisor.probes.plan import plan_cue
 
 __all__ = ["check_source", "policy_source"]
 
@@ -71,7 +72,9 @@ def check_source(
     if probes and content["probe"] is not None:
         _check_closer(content["probe"]["closer"], identity.get("think_close"))
         if cue is not None:
-            _must_agree("answer cue", content["probe"]["cue"]["text"], cue)
+            own = content["probe"]
+            expected = plan_cue(own["cue"]["text"], is_open=own.get("open_cue", False))
+            _must_agree("answer cue", expected, cue)
         if cap is not None:
             _must_agree("answer cap", content["probe"]["cap"], cap)
         remarks += _check_stop_ids(content["probe"]["stop_ids"], identity.get("stop_ids"))
@@ -82,8 +85,8 @@ def check_source(
     if sampling is not None and content["sampling"]:
         for key in ("greedy", "temperature"):  # another seed is the same decoding
             _must_agree(f"sampling ({key})", content["sampling"].get(key), sampling.get(key))
-    own = (content["probe"] or {}).get("answer_cap")
-    written = own or (content["certificate"] or {}).get("answer_cap")
+    own_cap = (content["probe"] or {}).get("answer_cap")
+    written = own_cap or (content["certificate"] or {}).get("answer_cap")
     if answer_cap is not None and written is not None:
         _must_agree("cap of visible answers (answer_cap)", written, answer_cap)
     if content["model"] is not None:

@@ -22,6 +22,7 @@ from stopadvisor.rules.families import AGREEMENT_FAMILIES
 from stopadvisor.rules.features import (
     FEATURES,
     MOST_LOG_ODDS,
+    OPEN_FEATURES,
     POSITION_FEATURES,
     SUREST_LOGPROB,
 )
@@ -31,7 +32,7 @@ __all__ = ["Decision", "Stepper", "StopRule"]
 _SLACK = 1e-3
 """Nats by which a mean log-probability may pass 0, or an entropy fall below it, by rounding."""
 
-_KNOWN = FEATURES + POSITION_FEATURES
+_KNOWN = FEATURES + POSITION_FEATURES + OPEN_FEATURES
 _OF_ANSWERS = frozenset(
     ("previous_match", "run_length", "vote_share", "log_run", "log_votes", "vote_fraction")
 )
@@ -72,19 +73,19 @@ class StopRule:
     task: str
     intercept: float
     columns: tuple[tuple[int, float, float, float], ...]
-    """(index into FEATURES + POSITION_FEATURES, mean, scale, coefficient), in the order of
-    summation."""
+    """(index into `_KNOWN`, mean, scale, coefficient), in the order of summation."""
     trees: tuple[Node, ...]
     tree_columns: tuple[int, ...]
-    """Index into FEATURES + POSITION_FEATURES of each feature that the trees number."""
+    """Index into `_KNOWN` of each feature that the trees number."""
     features: frozenset[str]
     """All that are read."""
     reads_positions: bool
-    """Whether `POSITION_FEATURES` are among them."""
+    """Whether `POSITION_FEATURES` or those behind them are among them."""
     needs_answer: bool
     needs_logprob: bool
     needs_entropy: bool
     needs_markers: bool
+    needs_closed: bool
 
     @classmethod
     def from_content(cls, content: Mapping[str, Any]) -> StopRule:
@@ -111,7 +112,7 @@ class StopRule:
             trees=tuple(_root(tree) for tree in content.get("trees", ())),
             tree_columns=() if linear else places,
             features=used,
-            reads_positions=not used.isdisjoint(POSITION_FEATURES),
+            reads_positions=not used.isdisjoint(POSITION_FEATURES + OPEN_FEATURES),
             needs_answer=(
                 family in ("run-stability", *AGREEMENT_FAMILIES) or not used.isdisjoint(_OF_ANSWERS)
             ),
@@ -121,6 +122,7 @@ class StopRule:
             ),
             needs_entropy=family == "entropy" or "answer_entropy" in used,
             needs_markers="marker_density" in used,
+            needs_closed=not used.isdisjoint(OPEN_FEATURES),
         )
 
 
@@ -194,6 +196,7 @@ class Stepper:
         mean_entropy: float | None = None,
         markers: float | None = None,
         normalized: str | None = None,
+        closed_by_itself: bool | None = None,
     ) -> Decision:
         """Decide on the forced answer at the next checkpoint.
 
@@ -211,6 +214,9 @@ class Stepper:
             Backtracking markers in the prefix, by the policy's own rule.
         normalized : str, optional
             The normalised answer, where it is known already; `answer` is not looked at then.
+        closed_by_itself : bool
+            The model closed its thinking right after the answer.  May be left out by policies that
+            do not read it, as all whose cue follows the closer.
 
         Raises
         ------
@@ -263,6 +269,13 @@ class Stepper:
                 markers = _real("markers", markers)
             if not 0.0 <= markers < math.inf:
                 raise PolicyError(f"markers must be a count, finite and >= 0, got {markers!r}")
+        if type(closed_by_itself) is not bool:
+            if closed_by_itself is not None:
+                raise PolicyError(
+                    f"closed_by_itself must be true or false, got {short_repr(closed_by_itself)}"
+                )
+            if rule.needs_closed:
+                raise PolicyError(_missing(rule, "closed_by_itself"))
         run = votes = 1
         began = think_tokens
         if rule.needs_answer:
@@ -316,6 +329,7 @@ class Stepper:
                     j + 1,
                     mean_logprob,
                 )
+                values += (1.0 if closed_by_itself else 0.0,)
             score = _learned_score(rule, values)
             if score - score != 0.0:
                 raise PolicyError(f"the score at checkpoint {j} is not finite: {score!r}")

@@ -45,6 +45,8 @@ class ProbeTerms:
     stop_ids: tuple[int, ...] | None
     answer_cap: int | None
     """Most tokens of a visible answer; None where it was not recorded, as before schema 2."""
+    open_cue: bool = False
+    """The cue stands in the open thinking, without a closer before it."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,7 @@ def _probe(found: Mapping[str, Any] | None) -> ProbeTerms | None:
         cap=found["cap"],
         stop_ids=_ids(found["stop_ids"]),
         answer_cap=found.get("answer_cap"),
+        open_cue=found.get("open_cue", False),
     )
 
 

@@ -13,6 +13,7 @@ from stopadvisor.constants import PROBE_CAP
 from stopadvisor.errors import ProbeError
 
 __all__ = [
+    "OPEN",
     "Capabilities",
     "Check",
     "Engine",
@@ -23,6 +24,9 @@ __all__ = [
     "RawTrace",
     "Schedule",
     "Status",
+    "cue_text",
+    "is_open",
+    "plan_cue",
 ]
 
 OnStop = Literal["probe", "answer"]
@@ -31,6 +35,23 @@ Schedule = Literal["grid", "stride", "marker"]
 """Where traces are probed: at the same budgets, every so many tokens, or also before markers."""
 Status = Literal["pass", "warn", "fail"]
 """How a check of preflight came out."""
+OPEN = "open:"
+"""Begins a cue that is written into the open thinking, without a closer before it."""
+
+
+def is_open(cue: str) -> bool:
+    """Whether a cue goes into the open thinking."""
+    return cue.startswith(OPEN)
+
+
+def cue_text(cue: str) -> str:
+    """What a cue writes."""
+    return cue.removeprefix(OPEN)
+
+
+def plan_cue(text: str, *, is_open: bool) -> str:
+    """The cue of a plan that writes this text."""
+    return OPEN + text if is_open else text
 
 
 @dataclass(frozen=True)
@@ -56,7 +77,8 @@ class ProbePlan:
     markers are probed.
     """
     cue: str
-    """Text written after the closed thinking, before the forced answer."""
+    """Text written after the closed thinking, before the forced answer; behind `OPEN`, a text that
+    is written into the open thinking."""
     cap: int = PROBE_CAP
     """Most tokens of a forced answer."""
     max_think: int = 8192
@@ -185,6 +207,8 @@ class RawProbe:
     escaped_tokens: int = 0
     """Tokens in which reasoning goes on, by its markers: of the visible answer where there is one,
     else of the forced answer."""
+    closed_by_itself: bool | None = None
+    """The model closed its thinking right after the forced answer; None unless the cue is open."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +218,7 @@ class RawTrace:
     prompt_tokens: int
     """Prompt tokens including the thinking opener."""
     suffix_tokens: int
-    """Tokens of closer + cue that each probe adds to its prefix."""
+    """Tokens of closer + cue that each probe adds to its prefix; of an open cue, its own."""
     trace_tokens: int
     """Thinking tokens up to the model's own closer, or the cap."""
     finish: Literal["stop", "length"]
@@ -254,7 +278,7 @@ class Engine(Protocol):
         ...
 
     def suffix_ids(self, cue: str) -> list[int]:
-        """Tokens that close the thinking and ask for the answer: the closer, then the cue."""
+        """Tokens that ask for the answer: the closer, unless the cue is open, then the cue."""
         ...
 
     def temperature(self, plan: ProbePlan) -> float:

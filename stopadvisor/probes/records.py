@@ -48,6 +48,8 @@ class Checkpoint:
     visible_tokens: int | None = None
     tail_mass: float | None = None
     """Probability outside the top k, mean over the answer; only with a ``top-k`` entropy."""
+    closed_by_itself: bool | None = None
+    """The model closed its thinking right after the answer; only where the cue is open."""
 
 
 _VISIBLE = ("visible_answer", "visible_correct", "visible_tokens")
@@ -88,8 +90,9 @@ class ProbeRecord:
             if row["visible_tokens"] is None:
                 for name in _VISIBLE:
                     del row[name]
-            if row["tail_mass"] is None:
-                del row["tail_mass"]
+            for name in ("tail_mass", "closed_by_itself"):
+                if row[name] is None:
+                    del row[name]
         if data["marker_positions"] is None:
             del data["marker_positions"]  # runs on a grid alone are written without
         return json.dumps(data, ensure_ascii=False, allow_nan=False)
@@ -174,7 +177,9 @@ def graded_table(
         ]
     codes, written_codes = answer_codes(matrix("normalized", object), written, probed)
     natural_code = written_codes[: len(records)]
-    visible_tokens = visible_correct = visible_code = None
+    visible_tokens = visible_correct = visible_code = closed = None
+    if all(c.closed_by_itself is not None for r in records for c in r.checkpoints):
+        closed = matrix("closed_by_itself", np.bool_)
     trace = vector("trace_tokens", np.int64)
     truncated = np.array([r.finish == "length" for r in records], dtype=np.bool_)
     by_gold = _by_gold(records, parts)
@@ -220,6 +225,7 @@ def graded_table(
         visible_tokens=visible_tokens,
         marker_positions=_marker_positions(records),
         by_gold=by_gold,
+        closed_by_itself=closed,
     )
     outcomes = Outcomes(correct, natural_correct, visible_correct, natural_code, visible_code)
     return OpenQuestions.of(table, outcomes)

@@ -112,13 +112,14 @@ class ProbeTable:
     """
     by_gold: BoolArray | None = None  # (n_questions,)
     """Which questions are graded by gold; None for all.  The others are graded by agreement."""
+    closed_by_itself: BoolArray | None = None  # (n_questions, n_checkpoints)
+    """The model closed its thinking right after the answer; None unless the cue was open."""
 
     def __post_init__(self) -> None:
         n, m = self.answer_codes.shape
         vector = ("samples", "trace_tokens", "prompt_tokens", "truncated")
-        shapes = dict.fromkeys(_MATRICES, (n, m)) | dict.fromkeys(vector, (n,))
-        if self.on_stop == "answer":
-            shapes["visible_tokens"] = (n, m)
+        shapes: dict[str, tuple[int, ...]] = dict.fromkeys(vector, (n,))
+        shapes |= dict.fromkeys(self._matrices, (n, m))
         if self.marker_positions is not None:
             shapes["marker_positions"] = (n, np.shape(self.marker_positions)[-1])
         if self.by_gold is not None:
@@ -170,6 +171,12 @@ class ProbeTable:
         else:
             what = f"positions of question {self.ids[row]!r} must be strictly increasing"
         raise ProbeError(f"{what}, got {rows[row].tolist()!r}")
+
+    @property
+    def _matrices(self) -> tuple[str, ...]:
+        """Names of the arrays with a column for each checkpoint that this table has."""
+        optional = ("visible_tokens", "closed_by_itself")
+        return (*_MATRICES, *(name for name in optional if getattr(self, name) is not None))
 
     @property
     def _rows(self) -> IntArray:
@@ -316,8 +323,9 @@ class ProbeTable:
 
     def select(self, columns: Sequence[int]) -> Self:
         """The same questions at some of their checkpoints."""
-        names = [*_MATRICES, *(("visible_tokens",) if self.on_stop == "answer" else ())]
-        return replace(self, **{name: getattr(self, name)[:, list(columns)] for name in names})
+        return replace(
+            self, **{name: getattr(self, name)[:, list(columns)] for name in self._matrices}
+        )
 
     def at(self, columns: IntArray, budgets: Sequence[int] | None = None) -> Self:
         """The same questions, each at probes of its own.
@@ -329,10 +337,9 @@ class ProbeTable:
         budgets : sequence of int, length n_probes, optional
             Where all stand on one grid; -1 is then for questions that do not think so long.
         """
-        names = [*_MATRICES, *(("visible_tokens",) if self.on_stop == "answer" else ())]
         inside = np.maximum(columns, 0)
         changes: dict[str, Any] = {
-            name: np.take_along_axis(getattr(self, name), inside, axis=1) for name in names
+            name: np.take_along_axis(getattr(self, name), inside, axis=1) for name in self._matrices
         }
         if budgets is None:
             changes["positions"] = np.where(columns < 0, NO_PROBE, changes["positions"])

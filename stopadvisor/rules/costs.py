@@ -162,6 +162,9 @@ def stopped_counts(
     P + B_j as a resume does, and decodes the visible answer: closer, answer and ending token.  The
     closer counts as decoded, as it does in the natural answer, and not a second time as sent.
     Under kv-fork that request is a fork and sends nothing; under overlap it is the only resume.
+
+    Behind an open cue a server takes up to two requests a probe: the second sees whether the model
+    closes its thinking behind the newline that ended the answer.  Two are counted for each.
     """
     if serving not in REGIMES:
         raise CalibrationError(f"serving must be one of {REGIMES}, got {serving!r}")
@@ -213,6 +216,9 @@ def stopped_counts(
             probe_read[at_once, 0] = 0.0  # nothing was sent before
         probe_fill = prefix + suffix - probe_read
         resume_read, resume_fill = standing, prefix - standing
+    if serving != "kv-fork" and view.closed_by_itself is not None:
+        # A server is asked once more, what follows the answer's newline.
+        probe_read, probe_fill = 2 * probe_read, 2 * probe_fill
     # The visible answer of a stop is written by a request like the resume that it replaces.
     reply_read, reply_fill = resume_read, resume_fill
     if serving != "kv-fork" and view.on_stop == "answer":

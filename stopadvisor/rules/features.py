@@ -26,6 +26,7 @@ __all__ = [
     "GRID_FEATURES",
     "LOGPROB_FEATURES",
     "MOST_LOG_ODDS",
+    "OPEN_FEATURES",
     "POSITION_FEATURES",
     "SUREST_LOGPROB",
     "TEXT_FEATURES",
@@ -59,6 +60,9 @@ POSITION_FEATURES = (
 
 An empty answer equals none here: its run is 0 and it gets no votes.
 """
+
+OPEN_FEATURES = ("closed_by_itself",)
+"""What only answers behind an open cue show: the model closed its thinking right after them."""
 
 MOST_LOG_ODDS = 12.0
 """Log-odds beyond which confidence is a matter of rounding; `answer_log_odds` is clipped there."""
@@ -185,7 +189,8 @@ def feature_array(
     Raises
     ------
     ProbeError
-        An unknown feature, an empty schedule, or ``budget_fraction`` or ``checkpoint_index`` where
+        An unknown feature, one of `OPEN_FEATURES` where the cue was not open, an empty schedule, or
+        ``budget_fraction`` or ``checkpoint_index`` where
         questions were probed at positions of their own: nobody knows online how far the last probe
         of a question will be.
 
@@ -231,12 +236,19 @@ def feature_array(
             column[:] = np.where(prefix > 0, table.markers[:, columns] / np.maximum(prefix, 1), 0.0)
         elif name in POSITION_FEATURES:
             column[:] = _position_feature(name, table, columns)
+        elif name in OPEN_FEATURES:
+            if table.closed_by_itself is None:
+                raise ProbeError(
+                    f"feature {name!r} takes probes with an open cue, these were not: probe with "
+                    "--cue open"
+                )
+            column[:] = table.closed_by_itself[:, columns]
         elif name == "ended":
             column[:] = table.ended[:, columns]
         elif name == "think_tokens":
             column[:] = table.think_tokens[:, columns]
         else:
-            known = FEATURES + POSITION_FEATURES + AUDIT_FEATURES
+            known = FEATURES + POSITION_FEATURES + OPEN_FEATURES + AUDIT_FEATURES
             raise ProbeError(f"feature must be one of {known}, got {name!r}")
     return out
 

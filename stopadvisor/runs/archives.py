@@ -29,6 +29,8 @@ SIMULATED = "simulated"
 
 _IDS = "ids"
 """Name of the array, (N,), that tells one question from another across archives."""
+_CLOSED = "closed_by_itself"
+"""Name of the array, (N, m), that says where a model closed its thinking after the answer."""
 _ROW = "row-"
 """Begins the key of a question that has a row number for a name."""
 _ARCHIVE_ARRAYS = ("budgets", "think_lens", "conf_lp", "conf_ent", "mkr", "ans")
@@ -85,6 +87,12 @@ def read_archive(path: Path) -> OpenQuestions:
         correct = agreeing(codes)
     if not np.isin(correct, (0, 1)).all():
         raise ProbeError(f"{path}: array 'correct' must hold 0 and 1 only")
+    closed = arrays.get(_CLOSED)
+    if closed is not None and (closed.shape != (n, m) or not np.isin(closed, (0, 1)).all()):
+        raise ProbeError(
+            f"{path}: array {_CLOSED!r} must hold 0 and 1 only, in shape {(n, m)}, got shape "
+            f"{closed.shape}"
+        )
     if labelled and len(np.unique(correct)) < 2:
         raise ProbeError(
             f"{path}: array 'correct' holds one class of labels only ({int(correct.flat[0])}); "
@@ -110,6 +118,8 @@ def read_archive(path: Path) -> OpenQuestions:
     )
     if not labelled:
         table = replace(table, by_gold=np.zeros(n, dtype=np.bool_))
+    if closed is not None:
+        table = replace(table, closed_by_itself=closed.astype(np.bool_))
     ids = _ids(path, arrays, n)
     if ids is None:
         return table

@@ -237,6 +237,7 @@ class _Request:
                 mean_logprob=forced.mean_logprob,
                 mean_entropy=forced.mean_entropy,
                 markers=markers,
+                closed_by_itself=forced.closed_by_itself,
             )
         except Exception:  # noqa: BLE001 - engines raise what they like, and thinking goes on
             self.failed_probes += 1

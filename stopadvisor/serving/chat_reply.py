@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from stopadvisor.probes.plan import cue_text
+
 __all__ = [
     "DONE",
     "HEADER",
@@ -57,7 +59,7 @@ def header_value(route: Route, reason: str, digest: str | None) -> str:
 
 def forced_content(cue: str, answer: str) -> str:
     """Return what a client reads of a forced answer: the cue it was asked with, and the answer."""
-    return (cue + answer).strip()
+    return (cue_text(cue) + answer).strip()
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,7 @@ def _replayed(policy: Policy, record: ProbeRecord, on_stop: OnStop) -> Stop | No
             mean_logprob=row.mean_logprob,
             mean_entropy=row.mean_entropy,
             markers=row.markers,
+            closed_by_itself=row.closed_by_itself,
         )
     return event if isinstance(event, Stop) else None
 

@@ -69,6 +69,7 @@ def test_a_cap_beyond_the_context_is_refused(questions: tuple[Question, ...]) ->
 def test_tokens_of_the_cue_come_without_the_closer() -> None:
     engine = ScriptedEngine()
     assert [2, *cue_ids(engine, "ab")] == engine.suffix_ids("ab")
+    assert cue_ids(engine, "open:ab") == engine.suffix_ids("open:ab") == cue_ids(engine, "ab")
 
 
 # --- Budgets --------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from typing import Any
 from stopadvisor.constants import CUES
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.local_tokenizer import load_tokenizer
+from stopadvisor.probes.plan import cue_text, is_open
 
 TINY = Path(__file__).parent.parent.parent / "samples" / "tiny-reasoner"
 BREAKS = ("cut-short", "cut-line", "abort-short", "error-short")
@@ -54,14 +55,20 @@ class Story:
     forced: Callable[[int], str] = lambda tokens: " 7\n" if tokens > 8 else " 5\n"
     """By the thinking tokens it has seen."""
     cue: str = CUES["terse"]
+    """`OPEN` in front: forced answers stand behind thinking that is not closed."""
 
     def after(self, generated: Sequence[int]) -> list[int]:
         """All that it would say behind what stands behind the prompt."""
-        closer, cue = list(words().closer.ids), ids_of(self.cue)
-        said = list(generated)
+        closer, cue = list(words().closer.ids), ids_of(cue_text(self.cue))
+        said, thinking = list(generated), ids_of(self.thinking)
+        if is_open(self.cue):
+            for at in range(len(thinking) + 1):
+                rest = said[at + len(cue) :]
+                if said[: at + len(cue)] == [*thinking[:at], *cue]:
+                    return [*ids_of(self.forced(at)), end_id()][len(rest) :]
         cut = next((i for i in range(len(said)) if said[i : i + len(closer)] == closer), None)
         if cut is None:
-            whole = [*ids_of(self.thinking), *closer, *ids_of(self.visible), end_id()]
+            whole = [*thinking, *closer, *ids_of(self.visible), end_id()]
             return whole[len(said) :]
         rest = said[cut + len(closer) :]
         if rest[: len(cue)] == cue:

@@ -26,6 +26,8 @@ def bound(engine: Engine, content: dict[str, Any], /, **changes: Any) -> Policy:
         "cap": 16,
         "stop_ids": identity["stop_ids"],
     }
+    if (content["probe"] or {}).get("open_cue"):
+        probe["open_cue"] = True
     sampling = {"greedy": False, "temperature": None, "seed": 5}
     own = {
         **policy_source(identity),

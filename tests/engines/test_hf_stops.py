@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from stopadvisor.engines.answer_end import AnswerStops
+from stopadvisor.engines.answer_end import AnswerStops, AnswerTokens
 from stopadvisor.engines.chat import Chat
 from tests.engines.tiny import byte_tokenizer
 
@@ -22,13 +21,16 @@ def stops() -> AnswerStops:
 
 def run(stops: AnswerStops, pieces: list[str]) -> tuple[int, bool, str]:
     """Feed one answer token by token; tokens taken, whether it ended, and its text."""
-    ids = [i for piece in pieces for i in stops.chat.tokenizer.encode(piece)]
-    has_content = np.array([False])
-    for n, token in enumerate(ids, start=1):
-        ended, boxed, has_content = stops.ends(np.array([token]), has_content)
-        if ended[0] or (boxed[0] and stops.boxed(ids[:n])):
-            return n, True, stops.text(ids[:n], ended=True)
-    return len(ids), False, stops.text(ids, ended=False)
+    answer = taken(stops, pieces)
+    return len(answer.ids), answer.over, answer.forced(0.0, 0.0, None).text
+
+
+def taken(stops: AnswerStops, pieces: list[str]) -> AnswerTokens:
+    answer = AnswerTokens(stops)
+    for token in (i for piece in pieces for i in stops.chat.tokenizer.encode(piece)):
+        if answer.take(token):
+            break
+    return answer
 
 
 @pytest.mark.parametrize(
@@ -56,6 +58,54 @@ def test_endings(stops: AnswerStops, pieces: list[str], expected: tuple[int, boo
 
 def test_the_logits_may_be_wider_than_the_tokenizer(stops: AnswerStops) -> None:
     wide = AnswerStops.of(stops.chat, (EOS, 10**6), 400)
-    ended, _, has_content = wide.ends(np.array([[399, EOS]]), np.array([[True, True]]))
-    assert ended.tolist() == [[False, True]]
-    assert has_content.all()
+    answer = AnswerTokens(wide)
+    assert [answer.take(399), answer.take(EOS)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "taken_tokens", "text", "counted", "closed"),
+    [
+        pytest.param([" 42", "</think>", "x"], 4, " 42", 3, True, id="at once"),
+        pytest.param([" 42", "\n", "</think>"], 5, " 42", 3, True, id="behind a newline"),
+        pytest.param([" 42", "\n", "\n", " ", "</think>"], 7, " 42", 3, True, id="white space"),
+        pytest.param(["5.\n", "</think>"], 2, "5.", 1, True, id="newline in the answer's token"),
+        pytest.param([r"\boxed{7}", "\n", "</think>"], 11, r"\boxed{7}", 8, True, id="box"),
+        pytest.param(["</think>"], 1, "", 1, True, id="no answer"),
+        pytest.param([" 42", "\n", "W"], 5, " 42", 3, False, id="it goes on"),
+        pytest.param([" 42", "\n", "<think>"], 5, " 42", 3, False, id="no white space"),
+        pytest.param([" 42", "<eos>", "</think>"], 4, " 42", 3, False, id="EOS"),
+        pytest.param([" 42"], 3, " 42", 3, False, id="cut by the cap"),
+    ],
+)
+def test_what_follows_an_answer_in_open_thinking(
+    pieces: list[str], taken_tokens: int, text: str, counted: int, closed: bool, stops: AnswerStops
+) -> None:
+    answer = taken(stops.behind("open:Answer:"), pieces)
+    forced = answer.forced(-1.0, 1.0, None)
+    assert (len(forced.ids), forced.text, answer.counted) == (taken_tokens, text, counted)
+    assert forced.closed_by_itself is closed
+    assert forced.behind_closer == ()
+    assert taken(stops, pieces).forced(-1.0, 1.0, None).closed_by_itself is None
+
+
+@pytest.mark.parametrize(
+    ("closer", "pieces", "closed"),
+    [
+        ("[/T]", [" 42", "\n", "[/T]", "x"], True),
+        ("[/T]", [" 42", "[/T]", "x"], True),
+        ("[/T]", [" 42", "\n", "[/", "X", "x"], False),
+        ("\n[/T]", [" 42", "\n[/T]", "x"], True),
+        ("\n[/T]", [" 42", "\n", "\n[/T]", "x"], True),
+        ("\n[/T]", [" 42", "\n", "[/X", "x"], False),
+    ],
+)
+def test_a_closer_of_several_tokens_follows_or_does_not(
+    closer: str, pieces: list[str], closed: bool
+) -> None:
+    tokenizer = byte_tokenizer(think=False)
+    chat = Chat.of(tokenizer, think_open="[T]", think_close=closer)
+    answer = taken(AnswerStops.of(chat, (EOS,), len(tokenizer)).behind("open:x"), pieces)
+    forced = answer.forced(-1.0, 1.0, None)
+    assert answer.over
+    assert (forced.text, forced.closed_by_itself) == (" 42", closed)
+    assert len(forced.ids) < len("".join(pieces))  # nothing behind what tells

@@ -22,6 +22,7 @@ TITLES = {
     "broken": "Broken variants: false certificates (each must exceed its limit but the last)",
     "paper": "Mean true net saving against the paper's grid, alpha 0.15",
     "few": "Few labels",
+    "savings": "True saving of what is certified, 40 % of 400 and of 900 labels choosing",
     "black box": "Black box",
     "lower limit": "True saving below the advised rule's lower limit (at most 0.05)",
     "intervals": "95 % intervals of the saving on a test part that hold the true saving",

@@ -10,9 +10,11 @@ from typing import Any
 
 from scipy import stats
 
+from stopadvisor.stats.bounds import max_losses
 from tests.long.broken import VARIANTS, Found, Variant, sequence_over_five
 from tests.long.comparison import Case, cases, told_apart
 from tests.long.coverage import (
+    ALPHAS,
     DELTA,
     FULL,
     SHORT,
@@ -40,6 +42,8 @@ from tests.populations import FREE_FORM, POPULATIONS, KnownPopulation
 __all__ = ["Check", "Result", "Task", "judged", "run", "tasks"]
 
 EARLY, TINY, SMALL, MIXED = POPULATIONS[1], POPULATIONS[4], POPULATIONS[5], POPULATIONS[0]
+LIMITED = ((MIXED, 36, 36), (MIXED, 80, 79), (POPULATIONS[2], 80, 79))
+"""Populations and their fit and calibration questions, on which lower limits are tried."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +111,22 @@ def tasks(*, short: bool) -> list[Task]:
     for population, alpha in ((SMALL, 0.10), (TINY, 0.15)):
         runs, truth = (20, 5_000) if short else (300, 50_000)
         out.append(Task("few", few_labels, (population, alpha, runs, truth)))
-    for n_fit, n_calibration in ((36, 36), (80, 79)):
-        population = replace(MIXED, n_fit=n_fit, n_calibration=n_calibration)
-        sizes = (40, 5_000) if short else (400, 50_000)
-        out.append(Task("lower limit", lower_limit, (population, *sizes)))
+    for population, n_fit, n_calibration in LIMITED:
+        resized = replace(population, n_fit=n_fit, n_calibration=n_calibration)
+        # Where not even no loss certifies anything, nothing is advised.
+        for alpha in (a for a in ALPHAS if max_losses(n_calibration, a, DELTA) >= 0):
+            if not short:
+                out.append(Task("lower limit", lower_limit, (resized, 300, 50_000, alpha)))
+            elif population is MIXED and alpha == ALPHAS[-1]:
+                out.append(Task("lower limit", lower_limit, (resized, 40, 5_000, alpha)))
+    for labels, alpha in ((400, 0.05), (900, 0.10)):
+        n_fit = labels * 2 // 5
+        for population in POPULATIONS[:4]:
+            split = replace(population, n_fit=n_fit, n_calibration=labels - n_fit)
+            if not short:
+                out.append(Task("savings", few_labels, (split, alpha, 40, 50_000)))
+            elif population is MIXED and labels == 400:
+                out.append(Task("savings", few_labels, (split, alpha, 4, 10_000)))
     out += [
         Task("broken", _broken_short if short else _broken_full, (k,))
         for k, _ in enumerate(VARIANTS)
@@ -183,6 +199,8 @@ def judged(results: Sequence[Result]) -> list[Check]:
             )
         elif isinstance(value, Against):
             checks.append(_stronger(value))
+        elif result.task.part == "savings":
+            checks.append(_saves(value))
         elif isinstance(value, FewLabels):
             checks.append(_few(value))
         elif isinstance(value, LowerLimit):
@@ -251,9 +269,20 @@ def _few(found: FewLabels) -> Check:
     return Check("few", ok, line)
 
 
+def _saves(found: FewLabels) -> Check:
+    line = (
+        f"{found.population:16} alpha {found.alpha:.2f}, {found.n_calibration:3d} certify: true "
+        f"net saving {found.saving:5.1f} %, certified in {found.certified:.3f} of {found.runs} "
+        f"runs, broken in {found.violations}"
+    )
+    ok = found.violations <= ceiling(found.runs, 1) and found.saving > 0
+    return Check("savings", ok, line)
+
+
 def _limit_holds(found: LowerLimit) -> Check:
     line = (
-        f"{found.population:16} n_fit {found.n_fit:3d}: true saving below its limit in "
+        f"{found.population:16} n_fit {found.n_fit:3d} alpha {found.alpha:.2f}: true saving below "
+        f"its limit in "
         f"{found.below / found.n:.4f} of {found.n}"
     )
     return Check("lower limit", found.below <= ceiling(found.n, 1), line)

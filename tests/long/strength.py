@@ -116,6 +116,7 @@ def _paper_choice(
 class FewLabels:
     """Runs on few labels, whole: a new fit set and a new calibration set in each."""
 
+    population: str
     n_calibration: int
     alpha: float
     runs: int
@@ -125,12 +126,14 @@ class FewLabels:
     """Share of runs whose certified rule truly saves."""
     saving: float
     """Mean true net saving in percent, 0 where nothing was certified."""
+    violations: int
+    """Certified rules whose true risk exceeds alpha."""
 
 
 def few_labels(population: KnownPopulation, alpha: float, runs: int, truth: int) -> FewLabels:
     """Share of runs that certify a saving at all."""
     table = population.draw(truth, seeded(population, alpha, 71))
-    certified = positive = 0
+    certified = positive = violations = 0
     saving = 0.0
     for run in range(runs):
         rng = seeded(population, alpha, 72, run)
@@ -141,12 +144,21 @@ def few_labels(population: KnownPopulation, alpha: float, runs: int, truth: int)
         ).rule
         if rule is None:
             continue
-        truly = float(Truth.of(rule.scorer, np.array([rule.threshold]), table).saving[0])
+        truth_of_rule = Truth.of(rule.scorer, np.array([rule.threshold]), table)
+        truly = float(truth_of_rule.saving[0])
         certified += 1
         positive += truly > 0
         saving += truly
+        violations += bool(truth_of_rule.risk[0] > alpha)
     return FewLabels(
-        population.n_calibration, alpha, runs, certified / runs, positive / runs, saving / runs
+        population.name,
+        population.n_calibration,
+        alpha,
+        runs,
+        certified / runs,
+        positive / runs,
+        saving / runs,
+        violations,
     )
 
 
@@ -225,13 +237,14 @@ class LowerLimit:
 
     population: str
     n_fit: int
+    alpha: float
     n: int
     """Data sets for which a rule was advised."""
     below: int
 
 
 def lower_limit(
-    population: KnownPopulation, runs: int, truth_questions: int, alpha: float = 0.15
+    population: KnownPopulation, runs: int, truth_questions: int, alpha: float
 ) -> LowerLimit:
     """Hold the lower limit of the saving against the refitted rule on fresh questions."""
     truth = population.draw(truth_questions, seeded(population, alpha, 71))
@@ -252,4 +265,4 @@ def lower_limit(
         )
         n += 1
         below += true.total_saving_pct < choice.saving_lower
-    return LowerLimit(population.name, population.n_fit, n, below)
+    return LowerLimit(population.name, population.n_fit, alpha, n, below)

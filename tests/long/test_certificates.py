@@ -18,6 +18,7 @@ PARTS = (
     "sequence",
     "paper",
     "few",
+    "savings",
     "black box",
     "lower limit",
     "intervals",

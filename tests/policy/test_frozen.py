@@ -330,7 +330,11 @@ def test_terms_say_what_the_content_says(name: str) -> None:
         content["certificate"] is None,
         content["split"] is None,
     )
-    assert to_plain(found) == {key: content[key] for key in found}
+    if found["probe"] is not None:
+        probe = {"open_cue": False, **content["probe"]}
+        assert to_plain(found["probe"]) == to_plain(probe)
+    rest = [key for key in found if key != "probe"]
+    assert to_plain({key: found[key] for key in rest}) == {key: content[key] for key in rest}
     with pytest.raises(FrozenInstanceError):
         policy.terms.task = "math"  # type: ignore[misc]
 

@@ -22,6 +22,7 @@ from stopadvisor.rules.families import AGREEMENT_FAMILIES, LEARNED_FAMILIES
 from stopadvisor.rules.features import (
     FEATURES,
     GRID_FEATURES,
+    OPEN_FEATURES,
     POSITION_FEATURES,
     TEXT_FEATURES,
     feature_array,
@@ -200,6 +201,7 @@ def table(n_questions: int, seed: int, *, ragged: bool = False) -> ProbeTable:
         suffix_tokens=4,
         entropy_source="full",
         reference="natural" if ragged else "last-checkpoint",
+        closed_by_itself=rng.random(shape) < 0.4 if ragged else None,
     )
 
 
@@ -254,7 +256,9 @@ def test_replaying_a_table_gives_its_scores_bit_for_bit(family: str, schedule: l
             assert not decision.stop
 
 
-ANYWHERE = tuple(name for name in (*FEATURES, *POSITION_FEATURES) if name not in GRID_FEATURES)
+ANYWHERE = tuple(
+    name for name in (*FEATURES, *POSITION_FEATURES, *OPEN_FEATURES) if name not in GRID_FEATURES
+)
 
 
 def any_rule(family: str, trigger: Trigger, rng: np.random.Generator) -> dict[str, Any]:
@@ -266,6 +270,7 @@ def any_rule(family: str, trigger: Trigger, rng: np.random.Generator) -> dict[st
         if family == "learned-text":
             features = [name for name in TEXT_FEATURES if name in ANYWHERE]
         content["features"] = features
+        content["probe"]["open_cue"] = True
         if family == "learned-boosted":
             content["trees"] = [
                 {
@@ -298,6 +303,7 @@ def test_replaying_questions_with_positions_of_their_own_gives_the_tables_scores
         content |= dict.fromkeys(("threshold", "decision_threshold"), 400.0)
     policy = Policy(build_policy(content))
     expected = table_scores(content, probes, list(range(len(BUDGETS))))
+    assert probes.closed_by_itself is not None
     for i in range(probes.n_questions):
         stepper = policy.start()
         for k in np.flatnonzero(probes.live[i])[: 1 if family == "fixed-budget" else None]:
@@ -305,6 +311,7 @@ def test_replaying_questions_with_positions_of_their_own_gives_the_tables_scores
                 normalized=said(probes, i, k),
                 mean_logprob=probes.mean_logprob[i, k],
                 mean_entropy=probes.mean_entropy[i, k],
+                closed_by_itself=bool(probes.closed_by_itself[i, k]),
                 markers=probes.markers[i, k],
                 think_tokens=probes.positions[i, k],
             )

@@ -17,6 +17,7 @@ from stopadvisor.probes.records import Checkpoint, ProbeRecord, graded_table
 from stopadvisor.probes.table import EMPTY_ANSWER, NO_PROBE, answer_codes
 from stopadvisor.runs.archives import names_questions, read_archive
 from stopadvisor.workload.questions import name_key
+from tests.material import write_archive
 from tests.populations import POPULATIONS, renamed
 
 
@@ -414,3 +415,42 @@ def test_the_tail_of_a_top_k_entropy_is_kept() -> None:
     rows = tuple(replace(c, tail_mass=0.25) for c in whole.checkpoints)
     kept = replace(whole, checkpoints=rows)
     assert ProbeRecord.from_dict(json.loads(kept.to_json()), "here") == kept
+
+
+def test_what_follows_an_answer_is_kept_where_the_cue_is_open() -> None:
+    points = [checkpoint(b, closed_by_itself=b > 0) for b in (0, 64, 128)]
+    line = record(checkpoints=tuple(points)).to_json()
+    again = ProbeRecord.from_dict(json.loads(line), "line 1")
+    assert again == record(checkpoints=tuple(points))
+    table = graded_table([again, again])
+    assert table.closed_by_itself is not None
+    assert table.closed_by_itself.tolist() == [[False, True, True]] * 2
+    columns = np.array([[1, -1], [0, 2]])
+    moved = [table.select([0, 2]), table.at(columns), table.take(np.array([1]))]
+    assert [t.closed_by_itself.tolist() for t in moved if t.closed_by_itself is not None] == [
+        [[False, True]] * 2,
+        [[True, False], [False, True]],
+        [[False, True, True]],
+    ]
+    assert "closed_by_itself" not in record().to_json()  # as in runs of before
+    assert graded_table([record(), again]).closed_by_itself is None
+
+
+@pytest.mark.parametrize(
+    ("closed", "message"),
+    [
+        (np.zeros((200, 5)), r"shape \(200, 6\), got shape \(200, 5\)"),
+        (np.full((200, 6), 2), "must hold 0 and 1 only"),
+    ],
+)
+def test_an_archive_may_say_what_followed_its_answers(
+    tmp_path: Path, closed: Any, message: str
+) -> None:
+    right = np.arange(1200).reshape(200, 6) % 3 == 0
+    path = write_archive(tmp_path / "raw.npz", closed_by_itself=right)
+    found = read_archive(path).closed_by_itself
+    assert found is not None
+    assert found.tolist() == right.tolist()
+    assert read_archive(write_archive(tmp_path / "b.npz")).closed_by_itself is None
+    with pytest.raises(ProbeError, match=message):
+        read_archive(write_archive(tmp_path / "c.npz", closed_by_itself=closed))

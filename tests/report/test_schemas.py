@@ -30,7 +30,7 @@ from stopadvisor.runs.directory import RunDirectory
 from tests.goldens import Goldens
 from tests.keys import make_key
 from tests.material import CERTIFY, PLAN, edit_records, keep_studies, make_run, write_archive
-from tests.policy_content import example_contents, family_content
+from tests.policy_content import example_contents, family_content, open_cue_content
 from tests.schemas import DOCUMENTS, FOLDER, check_valid, schema, schema_text
 from tests.scripted import ScriptedEngine
 
@@ -188,7 +188,9 @@ def test_calibrate_inspect_and_verify(
     make_key(runs / "own.pem")
     upgraded = answer(capsys, "inspect", old, *new, "--sign", runs / "own.pem")
     in_groups = [answer(capsys, "inspect", found["policy"]) for found in (bets, of_groups)]
-    check("inspect", inspected, moved, shown, settings, upgraded, *in_groups)
+    save_policy(build_policy(open_cue_content()), runs / "open.joblib")
+    open_cue = answer(capsys, "inspect", runs / "open.joblib")
+    check("inspect", inspected, moved, shown, settings, upgraded, open_cue, *in_groups)
     check("verify", *verified)
 
 

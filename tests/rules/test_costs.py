@@ -83,7 +83,9 @@ def serve(
         if serving == "kv-fork":
             prefilled += suffix  # a fork shares everything; only closer and cue are new
         else:
-            send(here + suffix, here - 1 if started else 0)
+            # Behind an open cue a second request sees what follows the answer.
+            for _ in range(1 if table.closed_by_itself is None else 2):
+                send(here + suffix, here - 1 if started else 0)
         decoded += answer
         if column == stop:
             if serving == "overlap":
@@ -167,6 +169,8 @@ def cases(draw: st.DrawFn) -> tuple[OpenQuestions, Asking]:
         table = with_visible(
             table, rng.random((n, m)) < 0.5, rng.integers(1, 20, (n, m)).astype(float)
         )
+    if draw(st.booleans()):
+        table = replace(table, closed_by_itself=rng.random((n, m)) < 0.5)
     if natural and draw(st.booleans()):
         table = with_own_positions(table, rng)
     columns = draw(st.sets(st.integers(0, m - 1), min_size=1))

@@ -96,6 +96,7 @@ def test_the_header(digest: str | None, expected: str) -> None:
 
 def test_a_forced_answer_reads_as_the_visible_one_would() -> None:
     assert forced_content("\n\nFinal answer:", " 42") == "Final answer: 42"
+    assert forced_content("open:\n\nFinal answer:", " 42") == "Final answer: 42"
     assert forced_content("The answer is \\boxed{", "42}") == "The answer is \\boxed{42}"
 
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
+from stopadvisor.engines.answer_end import AnswerStops, AnswerTokens, ForcedAnswer
 from stopadvisor.engines.hf.cache import additive
 from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.engines.hf.traces import Kept
@@ -56,10 +56,10 @@ def probe_branches(
 ) -> list[ForcedAnswer]:
     """Decode a forced answer on every branch, greedily; the kept cache stays as it was.
 
-    `suffix_ids`, closer and cue, are written behind every prefix.  `entropy` is ``full`` or
-    ``top-k:K``.  With `consume` the cache is used up instead of a fork, which saves memory.  With
-    `tight` the prefix is never copied beside the kept cache: room for the longest answers is made
-    there at once, and rows whose answers are over stay.
+    `suffix_ids`, closer and cue, or an open cue alone, are written behind every prefix; `stops` are
+    those of that cue.  `entropy` is ``full`` or ``top-k:K``.  With `consume` the cache is used up
+    instead of a fork, which saves memory.  With `tight` the prefix is never copied beside the kept
+    cache: room for the longest answers is made there at once, and rows whose answers are over stay.
 
     Raises
     ------
@@ -223,12 +223,8 @@ class _Records:
     """What each branch has decoded so far."""
 
     def __init__(self, n_branches: int, cap: int, stops: AnswerStops) -> None:
-        self._stops = stops
-        self._ids = np.zeros((n_branches, cap), dtype=np.int64)
+        self._answers = [AnswerTokens(stops) for _ in range(n_branches)]
         self._statistics = np.zeros((n_branches, cap, 3))  # log-probability, entropy, tail
-        self._length = np.zeros(n_branches, dtype=np.int64)
-        self._has_content = np.zeros(n_branches, dtype=np.bool_)
-        self._ended = np.zeros(n_branches, dtype=np.bool_)
 
     def add(
         self,
@@ -246,32 +242,20 @@ class _Records:
                 "the model returned log-probabilities that are not finite; another dtype may "
                 "help (--dtype float32)"
             )
-        self._ids[branches, step] = tokens
         self._statistics[branches, step] = values
-        self._length[branches] = step + 1
-        ended, maybe_boxed, self._has_content[branches] = self._stops.ends(
-            tokens, self._has_content[branches]
-        )
-        for i in np.flatnonzero(maybe_boxed & ~ended):
-            ended[i] = self._stops.boxed(self._ids[branches[i], : step + 1].tolist())
-        self._ended[branches] = ended
         over = ~live
-        over[live] = ended
+        over[live] = [
+            self._answers[branch].take(token)
+            for branch, token in zip(branches.tolist(), tokens.tolist(), strict=True)
+        ]
         return over
 
     def forced(self, branch: int, with_tail: bool) -> ForcedAnswer:
         """Return one branch's answer."""
-        length, ended = int(self._length[branch]), bool(self._ended[branch])
-        counted = max(1, length - ended)
-        logprob, entropy, tail = self._statistics[branch, :counted].mean(axis=0).tolist()
-        ids = self._ids[branch, :length].tolist()
-        return ForcedAnswer(
-            ids=tuple(ids),
-            text=self._stops.text(ids, ended),
-            mean_logprob=min(logprob, 0.0),
-            mean_entropy=max(entropy, 0.0),
-            tail_mass=min(max(tail, 0.0), 1.0) if with_tail else None,
-        )
+        answer = self._answers[branch]
+        means = self._statistics[branch, : answer.counted].mean(axis=0)
+        logprob, entropy, tail = means.tolist()
+        return answer.forced(logprob, entropy, tail if with_tail else None)
 
 
 def _statistics(logits: Tensor, top_k: int | None) -> tuple[Tensor, Tensor]:

@@ -93,6 +93,7 @@ class _Serving:
         self._waiting = deque(range(len(self.requests)))
         self._sampling = self.model.sampling(self.plan)
         self._suffix = self.model.chat.suffix_ids(self.plan.cue)
+        self._stops = self.model.stops.behind(self.plan.cue)
         self._closer = self.model.chat.closer.ids
 
     @property
@@ -193,7 +194,7 @@ class _Serving:
                 batch.kept,
                 branches,
                 self._suffix,
-                self.model.stops,
+                self._stops,
                 cap=self.plan.cap,
                 entropy=self.plan.entropy,
             )
@@ -229,6 +230,7 @@ class _Serving:
             mean_logprob=forced.mean_logprob,
             mean_entropy=forced.mean_entropy,
             markers=float(count_markers(self.model.chat.decode(batch.generated(i)[:position]))),
+            closed_by_itself=forced.closed_by_itself,
         )
         row.probe_tokens += len(forced.ids)
         row.event = row.session.next_event()
@@ -242,7 +244,7 @@ class _Serving:
     ) -> tuple[int, Reply]:
         answer = extract_forced(self._rows[i].request.task, forced.text) or None
         escaped = self.model.stops.escaped_tokens(
-            forced.ids, self.plan.cap, answered=answer is not None
+            forced.behind_closer, self.plan.cap, answered=answer is not None
         )
         return self._reply(batch, i, forced.text, answer, visible=0, stop=stop, escaped=escaped)
 

@@ -48,7 +48,7 @@ class HfEngine(LocalModel):
         return {**self.model_identity, **self.chat.identity(self.stop_ids)}
 
     def suffix_ids(self, cue: str) -> list[int]:
-        """Return the ids that close the thinking and ask for the answer."""
+        """Return the ids that ask for the answer."""
         return self.chat.suffix_ids(cue)
 
     def encode(self, text: str) -> list[int]:
@@ -255,7 +255,7 @@ class HfEngine(LocalModel):
             group.kept,
             branches,
             suffix,
-            self.stops,
+            self.stops.behind(plan.cue),
             cap=plan.cap,
             entropy=plan.entropy,
         )

@@ -129,7 +129,7 @@ class PolicyService:
     to its end, where it would else be the request's error."""
 
     def __post_init__(self) -> None:
-        self.model.endpoint.check_on_stop(self.on_stop)
+        self.model.endpoint.check_plan(self.on_stop, self.plan.cue)
         self.model.check_cap(self.plan)
 
     async def answer(
@@ -316,6 +316,7 @@ class _RequestRow:
             mean_logprob=forced.mean_logprob,
             mean_entropy=forced.mean_entropy,
             markers=float(count_markers(seen)),
+            closed_by_itself=forced.closed_by_itself,
         )
         return forced
 
@@ -332,7 +333,7 @@ class _RequestRow:
             assert forced is not None  # such a stop rests on one
             text, visible = forced.text, 0
             short = extract_forced(task, text) or None
-            reply, cap, answered = list(forced.ids), trace.plan.cap, short is not None
+            reply, cap, answered = list(forced.behind_closer), trace.plan.cap, short is not None
         else:
             written = await model.write(trace, stop.position)
             text = model.stops.visible_text(written)

@@ -17,7 +17,7 @@ from stopadvisor.engines.http.completion import Completion, read_count
 from stopadvisor.engines.openai.chat_backend import ChatBackend, shows_reasoning
 from stopadvisor.engines.openai.requests import Backend
 from stopadvisor.errors import EngineError, ModelError
-from stopadvisor.probes.plan import OnStop
+from stopadvisor.probes.plan import OnStop, is_open
 
 __all__ = ["Endpoint", "Way", "check_streams", "find_endpoint", "open_backend"]
 
@@ -73,8 +73,13 @@ class Endpoint:
         """It says how many prompt tokens came from its cache."""
         return self.cached_tokens is not None
 
-    def check_on_stop(self, on_stop: OnStop) -> None:
-        """Refuse visible answers where thinking cannot be closed without beginning the answer."""
+    def check_plan(self, on_stop: OnStop, cue: str) -> None:
+        """Refuse what a chat cannot do: close thinking without an answer, or leave it open."""
+        if is_open(cue) and not self.resumes:
+            raise ModelError(
+                "a chat endpoint takes thinking that is closed: a cue in the open thinking cannot "
+                f"be sent to it, got --cue {cue!r}"
+            )
         if on_stop == "answer" and not self.resumes:
             raise ModelError(
                 "a chat endpoint completes an answer that has begun: visible answers behind "

@@ -101,7 +101,7 @@ class OpenAiEngine:
         return dict(self.model_identity)
 
     def suffix_ids(self, cue: str) -> list[int]:
-        """Return the ids that close the thinking and ask for the answer."""
+        """Return the ids that ask for the answer."""
         return self.chat.suffix_ids(cue)
 
     def encode(self, text: str) -> list[int]:
@@ -168,7 +168,7 @@ class OpenAiEngine:
         del on_tokens
         self.served_model.sampling(plan)  # refused before, not after, anything is asked
         self.served_model.check_entropy(plan.entropy)
-        self.served_model.endpoint.check_on_stop(plan.on_stop)
+        self.served_model.endpoint.check_plan(plan.on_stop, plan.cue)
 
         async def ask(prompt: Prompt, slots: anyio.CapacityLimiter) -> RawTrace:
             return await self._question(prompt, plan, slots)

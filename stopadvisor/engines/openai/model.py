@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
+from stopadvisor.engines.answer_end import AnswerStops, AnswerTokens, ForcedAnswer
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.http.client import Client, Completion
 from stopadvisor.engines.openai.chat_backend import ChatBackend
@@ -205,7 +205,8 @@ class ServedModel:
         """Force a short answer behind `at` tokens of thinking, greedily.
 
         Ends, counts and means as in `engines.hf.branch.probe_branches`; the entropy is over the K
-        likeliest tokens of the plan's ``top-k:K``, with their raw probabilities.
+        likeliest tokens of the plan's ``top-k:K``, with their raw probabilities.  Behind an open
+        cue a further request asks what follows the answer's newline.
 
         Raises
         ------
@@ -217,16 +218,16 @@ class ServedModel:
         plan = trace.plan
         suffix, cap = self.chat.suffix_ids(plan.cue), plan.cap
         k = self.check_entropy(plan.entropy)
-        ids: list[int] = []
+        forced = AnswerTokens(self.stops.behind(plan.cue))
+        ids, most = forced.ids, cap
         rows: list[tuple[float, float, float]] = []
-        over = has_content = ended = False
-        while not over:
+        while not forced.over and len(ids) < cap:
             answer = await self._continue(
                 "probe",
                 trace,
                 Prefix.of(trace.prompt_ids, trace.ids[:at], [*suffix, *ids]),
                 at,
-                max_tokens=cap - len(ids),
+                max_tokens=min(most, cap - len(ids)),
                 logprobs=k,
                 # A newline ends the request; one before any content does not end the answer.
                 stop=["\n"],
@@ -235,21 +236,15 @@ class ServedModel:
             new = self._new_ids(answer, newline=True)
             # An ending token that was put there for the server has no figures.
             rows += token_statistics(answer, len(new if k is None else answer.token_ids or ()), k)
-            ended, has_content = self.stops.take(new, ids, has_content, cap)
-            over = ended or len(ids) >= cap
-        counted = max(1, len(ids) - ended)
-        if len(rows) < counted:
+            forced.extend(new, cap)
+            if forced.ended:  # in open thinking: does the closer follow?
+                most = len(self.chat.closer.ids)
+        if len(rows) < forced.counted:
             raise EngineError(
                 "the server returns no log-probability of a token that ends an answer"
             )
-        mean = mean_statistics(rows[:counted])
-        return ForcedAnswer(
-            ids=tuple(ids),
-            text=self.stops.text(ids, ended),
-            mean_logprob=min(mean[0], 0.0),
-            mean_entropy=max(mean[1], 0.0),
-            tail_mass=None if k is None else min(max(mean[2], 0.0), 1.0),
-        )
+        logprob, entropy, tail = mean_statistics(rows[: forced.counted])
+        return forced.forced(logprob, entropy, None if k is None else tail)
 
     async def write(self, trace: Trace, at: int) -> list[int]:
         """Close the thinking behind `at` tokens and let the model write its visible answer.

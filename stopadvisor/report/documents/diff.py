@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from stopadvisor.policy.frozen import Policy
+from stopadvisor.probes.plan import plan_cue
 from stopadvisor.report.documents.calibrate import where_of
 from stopadvisor.report.documents.fields import Document, fill
 from stopadvisor.report.words import number, percent, share
@@ -173,9 +174,10 @@ def _accuracy(content: Content) -> str:
 
 def _prompts(content: Content) -> dict[str, Any]:
     probe = content["probe"] or {}
+    cue = (probe.get("cue") or {}).get("text")
     return {
         "closer": (probe.get("closer") or {}).get("text"),
-        "cue": (probe.get("cue") or {}).get("text"),
+        "cue": cue and plan_cue(cue, is_open=probe.get("open_cue", False)),
         "prompt template": content["prompt_template"],
         "chat template settings": content["chat_template_kwargs"],
     }

@@ -49,6 +49,9 @@ class _ProbeSettings(TypedDict):
     answer_cap: Annotated[
         int | None, "Most tokens of a visible answer; null where it was not recorded."
     ]
+    open_cue: NotRequired[
+        Annotated[bool, "True where the cue stands in the open thinking; else missing."]
+    ]
 
 
 class _Trigger(TypedDict):

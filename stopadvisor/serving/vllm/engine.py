@@ -13,7 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
+from stopadvisor.engines.answer_end import AnswerStops, AnswerTokens, ForcedAnswer
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.http.completion import Completion
 from stopadvisor.engines.openai.requests import RequestUsage
@@ -109,29 +109,22 @@ class EngineModel:
         parameters: dict[str, Any] = {"temperature": 0.0, "max_tokens": plan.cap}
         if self.logprobs is not None:
             parameters["logprobs"] = self.logprobs
-        ids: list[int] = []
+        forced = AnswerTokens(self.stops.behind(plan.cue))
         rows: list[Mapping[int, Any]] = []
-        ended = has_content = False
         prefix = [*trace.prompt_ids, *trace.ids[:position], *suffix]
         asked = self._ask(f"probe-{position}", prefix, parameters, priority=_SOON)
         async with aclosing(asked) as outputs:
             async for output in outputs:
                 new = output.outputs[0]
                 rows += new.logprobs or ()
-                ended, has_content = self.stops.take(new.token_ids, ids, has_content, plan.cap)
-                if ended and not output.finished:
+                forced.extend(new.token_ids, plan.cap)
+                if forced.over and not output.finished:
                     break
-        if not ids:
+        if not forced.ids:
             raise EngineError("the engine decoded no token of a forced answer")
-        counted = max(1, len(ids) - ended)
-        mean = mean_statistics(_figures(ids[:counted], rows, self.logprobs))
-        return ForcedAnswer(
-            ids=tuple(ids),
-            text=self.stops.text(ids, ended),
-            mean_logprob=min(mean[0], 0.0),
-            mean_entropy=max(mean[1], 0.0),
-            tail_mass=None if not self.logprobs else min(max(mean[2], 0.0), 1.0),
-        )
+        counted = forced.ids[: forced.counted]
+        logprob, entropy, tail = mean_statistics(_figures(counted, rows, self.logprobs))
+        return forced.forced(logprob, entropy, tail if self.logprobs else None)
 
     async def write(self, trace: Trace, at: int) -> list[int]:
         """Close the thinking behind `at` tokens and let the model write its visible answer."""

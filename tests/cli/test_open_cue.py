@@ -1,0 +1,108 @@
+"""A cue in the open thinking, from `probe` to a policy that reads what followed the answers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stopadvisor.cli.main import main
+from stopadvisor.errors import ProbeError
+from stopadvisor.policy.frozen import load_policy
+from stopadvisor.rules.features import feature_array
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.serving.recorded_stops import recorded_stop
+from tests.material import CERTIFY, PLAN, Call, caller, make_run, write_archive
+from tests.scripted import ScriptedEngine, write_sums
+
+POLICY, RUN = Path("policy.joblib"), Path("run")
+OPEN = "open:\n\nFinal answer:"
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("open-cue")
+    make_run(root / "run", 300, plan=replace(PLAN, cue=OPEN))
+    words = ["--alpha", "0.15", "--families", "learned", "--out", str(root / POLICY)]
+    assert main(["calibrate", *CERTIFY, str(root / "run"), "--quiet", *words]) == 0
+    return root
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path,
+    material: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Call:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(material / POLICY, POLICY)
+    shutil.copytree(material / RUN, RUN)
+    monkeypatch.setattr("stopadvisor.cli.model.load_engine", lambda options: ScriptedEngine())
+    capsys.readouterr()
+    return caller(capsys)
+
+
+def test_a_learned_rule_reads_what_followed_the_answers(call: Call) -> None:
+    content = load_policy(POLICY).content
+    assert "closed_by_itself" in content["features"]
+    weight = content["coef"][content["features"].index("closed_by_itself")]
+    assert weight > 0  # the scripted model closes its thinking where it is right
+    assert content["probe"]["open_cue"] is True
+    assert content["probe"]["cue"]["text"] == "\n\nFinal answer:"
+    code, out, _ = call("inspect", POLICY, "--json")
+    assert code == 0
+    assert json.loads(out)["probe"]["open_cue"] is True
+
+
+def test_recorded_probes_stop_where_the_table_says(call: Call) -> None:
+    policy, run = load_policy(POLICY), RunDirectory.load(RUN)
+    table, content = run.table(), policy.content
+    columns = [table.budgets.tolist().index(b) for b in policy.budgets]
+    x = feature_array(table, columns, content["features"])
+    z = (x - content["mean"]) / content["scale"] @ np.array(content["coef"]) + content["intercept"]
+    stops = (z >= content["decision_threshold"]) & table.live[:, columns]
+    first = [int(k.argmax()) if k.any() else None for k in stops]
+    found = [recorded_stop(policy, record) for record in run.records()]
+    assert found == first
+    assert None in found
+    assert len(set(found)) > 2
+
+
+@pytest.mark.parametrize("asked", ["open", "open:\n\nFinal answer:"])
+def test_probe_writes_it_into_the_manifest_and_like_brings_it(asked: str, call: Call) -> None:
+    write_sums(Path("fresh.jsonl"), 400)
+    probe = ("probe", "fresh.jsonl", "--split", "40/60/0", "--budgets", "0,8,16", "--seed", "7")
+    assert call(*probe, "--cue", asked, "--out", "new")[0] == 0
+    manifest = RunDirectory.load(Path("new")).manifest
+    assert manifest["plan"]["cue"] == OPEN
+    assert manifest["cue_ids"] == ScriptedEngine().suffix_ids(OPEN)
+    code, _, err = call("probe", "fresh.jsonl", "--like", POLICY, "--out", "like")
+    assert code == 0, err
+    assert RunDirectory.load(Path("like")).plan.cue == OPEN
+    assert call("verify", POLICY, "like", "--quiet")[0] == 0
+
+
+def test_a_closed_cue_is_another_one(call: Call) -> None:
+    make_run(Path("closed"), 600)
+    code, _, err = call("verify", POLICY, "closed")
+    assert code == 2
+    assert f"calibrated with answer cue {OPEN!r}, got '\\n\\nFinal answer:'" in err
+    table = RunDirectory.load(Path("closed")).table()
+    with pytest.raises(ProbeError, match="takes probes with an open cue, these were not"):
+        feature_array(table, None, ["closed_by_itself"])
+
+
+def test_an_archive_brings_it_along(call: Call) -> None:
+    closed = np.random.default_rng(0).random((200, 6)) < 0.3
+    write_archive(Path("raw.npz"), closed_by_itself=closed)
+    words = ("--alpha", "0.3", "--families", "learned", "--allow-large-alpha")
+    code, _, err = call("calibrate", "raw.npz", *CERTIFY, *words, "--out", "archive.joblib")
+    assert code == 0, err
+    content = load_policy("archive.joblib").content
+    assert content["probe"]["open_cue"] is True
+    assert "closed_by_itself" in content["features"]

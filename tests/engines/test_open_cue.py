@@ -1,0 +1,218 @@
+"""Answers in the open thinking, in both engines: the same text, figures and stops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stopadvisor.collection.collect import make_prompts
+from stopadvisor.engines.answer_end import AnswerStops
+from stopadvisor.engines.chat import Marker
+from stopadvisor.engines.hf.engine import HfEngine
+from stopadvisor.engines.openai import load_engine
+from stopadvisor.errors import ModelError
+from stopadvisor.policy.frozen import Policy
+from stopadvisor.policy.requests import ThinkingMode, make_requests, policy_plan
+from stopadvisor.probes.plan import Engine, OnStop, RawTrace
+from stopadvisor.workload.questions import read_workload
+from tests.engines.fake_server import TINY, Story, fake_server, ids_of, words
+from tests.engines.online_policies import bound
+from tests.engines.test_openai_engine import PLAN, engine_at, probed, prompts
+from tests.engines.tiny import Reference, Reprefill, plan, prompt
+from tests.policy_content import open_cue_content
+
+Script = Callable[[Sequence[Sequence[int]]], None]
+
+CLOSE = 261
+"""Of the byte tokenizer."""
+OPEN_PLAN = replace(PLAN, cue=f"open:{PLAN.cue}")
+
+
+def plain_answer(
+    found: Reference, ends: set[int], white: set[int], closer: int
+) -> tuple[int, int, bool]:
+    """Tokens taken, tokens of the answer, and whether the closer follows: a plain loop."""
+    own = None
+    for at, token in enumerate(found.ids):
+        if token == closer:
+            return at + 1, at if own is None else own, True
+        if own is not None and token not in white:
+            return at + 1, own, False
+        if own is None and token in ends:
+            own = at
+    return len(found.ids), len(found.ids) if own is None else own, False
+
+
+def test_probes_equal_reading_everything_again(
+    random_engine: HfEngine, random_reference: Reprefill, script: Script
+) -> None:
+    engine, ends = replace(random_engine), set(range(5, 260, 5))
+    at = plan([0, 2, 5, 11, 20, 39], cue="open:\n\nAnswer:", answer_cap=7)
+    thinking = [int(i) for i in np.random.default_rng(3).integers(4, 260, 30)]
+    script([[*thinking, CLOSE, 3]])
+    suffix = engine.encode("\n\nAnswer:")
+    assert engine.suffix_ids(at.cue) == suffix
+    start = engine.chat.prompt_ids(prompt("a").messages)
+    plain = [random_reference.forced([*start, *thinking[:b], *suffix], at.cap) for b in at.budgets]
+    # What follows an answer here is what closes the thinking there.
+    after = [p.ids[i + 1] for p in plain for i, t in enumerate(p.ids[:-1]) if t in ends]
+    closer = after[0]
+    chat = replace(engine.chat, closer=Marker("closer", (closer,)))
+    engine.stops = replace(AnswerStops.of(engine.chat, (3,), 262), chat=chat)
+    flags = engine.stops.flags.copy()
+    flags[sorted(ends)] |= 2 | 8  # they hold a newline, and end the line
+    engine.stops = replace(engine.stops, flags=flags)
+
+    (trace,) = engine.probe([prompt("a")], at)
+    white = {i for i in range(4, 262) if not chat.decode([i], special=True).strip()}
+    expected = [plain_answer(p, ends, white, closer) for p in plain]
+    assert {closed for _, _, closed in expected} == {True, False}
+    assert trace.suffix_tokens == len(suffix)
+    for probe, reference, (taken, own, closed) in zip(trace.probes, plain, expected, strict=True):
+        assert probe.closed_by_itself is closed
+        assert probe.probe_tokens == taken
+        assert probe.escaped_tokens == 0
+        counted = max(1, own)
+        assert probe.mean_logprob == pytest.approx(reference.logprobs[:counted].mean(), abs=5e-5)
+        assert probe.mean_entropy == pytest.approx(reference.entropies[:counted].mean(), abs=5e-5)
+
+
+def test_the_server_gives_what_the_local_engine_gives(tiny_reasoner: HfEngine) -> None:
+    questions = make_prompts(read_workload(TINY.parent / "arithmetic.jsonl").questions[:12], None)
+    own = replace(OPEN_PLAN, budgets=(0, 20, 32, 48, 64), entropy="full")
+    local = tiny_reasoner.probe(questions, own)
+    closer = words().closer.text
+    found: list[RawTrace] = []
+    for question, trace in zip(questions, local, strict=True):
+        said = {
+            p.think_tokens: p.text + "\n" + (closer if p.closed_by_itself else "Wait")
+            for p in trace.probes
+        }
+        assert ids_of(trace.thinking) == list(trace.thinking_ids)
+        story = Story(thinking=trace.thinking, forced=said.__getitem__, cue=own.cue)
+        with fake_server(story=story) as server, engine_at(server) as engine:
+            found += engine.probe([question], replace(own, entropy="top-k:20"))
+    assert {p.closed_by_itself for t in local for p in t.probes} == {True, False}
+
+    def seen(traces: Sequence[RawTrace]) -> list[tuple[Any, ...]]:
+        return [
+            (p.budget, p.think_tokens, p.text, p.closed_by_itself, p.ended)
+            for trace in traces
+            for p in trace.probes
+        ]
+
+    assert seen(found) == seen(local)
+
+
+@pytest.mark.parametrize(
+    ("said", "text", "closed", "requests", "tokens"),
+    [
+        (" 5\n</think>\n\nIt is 5", " 5", True, 2, " 5\n</think>"),
+        (" 5</think>\n", " 5", True, 1, " 5</think>"),
+        (" 5\n\n</think>", " 5", True, 2, " 5\n\n</think>"),
+        (" 5\nWait", " 5", False, 2, " 5\nWait"),
+        (" 5", " 5", False, 1, " 5"),
+    ],
+    ids=["behind a newline", "at once", "behind two", "thinks on", "end"],
+)
+@pytest.mark.parametrize("obeys_stop", [True, False])
+def test_what_follows_an_answer_is_asked_for(
+    said: str, text: str, closed: bool, requests: int, tokens: str, obeys_stop: bool
+) -> None:
+    story = Story(forced=lambda at: said, cue=OPEN_PLAN.cue)
+    with (
+        fake_server(story=story, obeys_stop=obeys_stop) as server,
+        engine_at(server) as engine,
+    ):
+        (trace,) = engine.probe(prompts(1), replace(OPEN_PLAN, budgets=(4,)))
+        forced = [body for body in server.asked if body.get("logprobs")]
+    (probe,) = trace.probes
+    assert (probe.text, probe.closed_by_itself, probe.escaped_tokens) == (text, closed, 0)
+    assert probe.probe_tokens == len(ids_of(tokens)) + (said == " 5")
+    assert probe.mean_logprob == probed(replace(PLAN, budgets=(4,))).probes[0].mean_logprob
+    if obeys_stop:
+        assert len(forced) == requests
+        closer = len(words().closer.ids)
+        assert [body["max_tokens"] for body in forced[1:]] == [closer] * (requests - 1)
+
+
+def test_a_chat_refuses_an_open_cue() -> None:
+    with fake_server(
+        completions=False, chat="reasoning_content", chat_form="continue_final_message"
+    ) as server:
+        engine = load_engine("tiny-reasoner", [server.url], tokenizer=str(TINY))
+        try:
+            with pytest.raises(ModelError, match="takes thinking that is closed"):
+                engine.probe(prompts(1), replace(OPEN_PLAN, entropy="none"))
+        finally:
+            engine.close()
+
+
+# --- Early exit -----------------------------------------------------------------------------------
+
+
+def closing_policy(engine: Engine, on_stop: OnStop, **changes: Any) -> Policy:
+    """Stops where the model closes its thinking after the answer, and nowhere else."""
+    content = open_cue_content(
+        features=["closed_by_itself"],
+        mean=[0.0],
+        scale=[1.0],
+        coef=[2.0],
+        intercept=0.0,
+        decision_threshold=1.0,
+        order=[],
+        on_stop=on_stop,
+        threshold=1 / (1 + math.exp(-1.0)),
+    )
+    return bound(engine, content, **changes)
+
+
+@pytest.mark.parametrize("on_stop", ["probe", "answer"])
+def test_it_stops_where_the_recorded_probe_was_followed_by_the_closer(
+    on_stop: OnStop, tiny_reasoner: HfEngine
+) -> None:
+    policy = closing_policy(tiny_reasoner, on_stop, budgets=[0, 20, 32, 48, 64])
+    questions = read_workload(TINY.parent / "arithmetic.jsonl").questions[:12]
+    requests, own = make_requests(questions, policy), policy_plan(policy)
+    assert own.cue == OPEN_PLAN.cue
+    traces = tiny_reasoner.probe([r.prompt for r in requests], replace(own, on_stop=on_stop))
+    replies = dict(tiny_reasoner.serve(requests, own, policy, batch_size=12, on_stop=on_stop))
+    stops = 0
+    for number, trace in enumerate(traces):
+        first = next((p for p in trace.probes if p.closed_by_itself and not p.ended), None)
+        reply = replies[number]
+        assert reply.budget == (None if first is None else first.budget)
+        if first is not None:
+            stops += 1
+            assert reply.text == (first.text if on_stop == "probe" else first.visible_text)
+            assert reply.escaped_tokens == 0 or on_stop == "answer"
+    assert 0 < stops < len(traces)
+
+
+@pytest.mark.parametrize("thinking", ["resume", "overlap"])
+@pytest.mark.parametrize(
+    ("on_stop", "text"), [("probe", " 7"), ("answer", "Final answer: 7")], ids=str
+)
+def test_a_server_stops_there_too(on_stop: OnStop, text: str, thinking: ThinkingMode) -> None:
+    forced = {0: " 5\nWait", 4: " 5\nWait", 12: " 7\n</think>"}
+    story = Story(forced=lambda at: forced[at], cue=OPEN_PLAN.cue)
+    with fake_server(story=story) as server, engine_at(server) as engine:
+        policy = closing_policy(
+            engine, on_stop, budgets=[0, 4, 12], entropy_source="top-k:20",
+            sampling={"greedy": True, "temperature": None, "seed": 5},
+        )  # fmt: skip
+        own = policy_plan(policy, at_server=True)
+        ((_, reply),) = engine.serve(
+            make_requests(["3+4"], policy), own, policy, on_stop=on_stop, serving=thinking
+        )
+        sent = [body["prompt"] for body in server.asked]
+    assert (reply.budget, reply.text, reply.answer, reply.n_probes) == (12, text, "7", 3)
+    assert reply.thinking == words().decode(ids_of(story.thinking)[:12])
+    if on_stop == "answer":  # behind the thinking and its closer: the trial answer is gone
+        seen = [*ids_of(story.thinking)[:12], *words().closer.ids]
+        assert seen in [ids[-len(seen) :] for ids in sent]
