@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
 from stopadvisor.engines.chat import Chat
@@ -369,25 +369,9 @@ class _Shadow:
         self._judge: Judge = self.policy.start(task)
         return self
 
-    def observe(
-        self,
-        *,
-        think_tokens: int,
-        answer: str | None,
-        mean_logprob: float | None,
-        mean_entropy: float | None,
-        markers: float | None,
-        normalized: str | None,
-    ) -> Decision:
+    def observe(self, *, think_tokens: int, **answer: Any) -> Decision:
         """Decide as the policy does; behind its stop there is nothing left to ask."""
-        decision = self._judge.observe(
-            think_tokens=think_tokens,
-            answer=answer,
-            mean_logprob=mean_logprob,
-            mean_entropy=mean_entropy,
-            markers=markers,
-            normalized=normalized,
-        )
+        decision = self._judge.observe(think_tokens=think_tokens, **answer)
         if decision.stop or think_tokens == self.policy.trigger.stop_at:
             self.stop = Stop(think_tokens, self._probes, self.policy.on_stop)
             decision = decision._replace(stop=False, natural_end=True)

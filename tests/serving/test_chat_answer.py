@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from stopadvisor.probes.plan import Prompt
 from stopadvisor.probes.trigger import GridTrigger
 from stopadvisor.serving.chat_answer import Answered, answer_chat
 from tests.engines.fake_server import Story, ids_of, words
-from tests.policy_content import family_content, full_budget_content
+from tests.policy_content import family_content, full_budget_content, open_cue_content
 from tests.serving.vllm.fake_engine import QUESTION, FakeEngine, bound_at, policy_of
 
 THINKING = ids_of(Story().thinking)
@@ -105,6 +106,23 @@ def test_nothing_behind_a_checkpoint_is_shown_before_its_probe_is_judged() -> No
     with pytest.raises(TimeoutError):
         answered(engine, reader=reader, within=0.3, budgets=[4, 12])
     assert reader.text("reasoning") == words().decode(THINKING[:4])
+
+
+@pytest.mark.parametrize("shadow", [False, True])
+def test_a_model_that_would_close_its_thinking_by_itself(shadow: bool) -> None:
+    """With an open cue one request shows the answer and what follows it."""
+    said = {0: " 5\nWait", 4: " 5\nWait", 12: " 7\n</think>\n\nIt is"}
+    engine = FakeEngine(story=Story(forced=said.__getitem__, cue="open:\n\nFinal answer:"))
+    content = open_cue_content(
+        features=["closed_by_itself"], mean=[0.0], scale=[1.0], coef=[2.0], intercept=0.0,
+        decision_threshold=1.0, threshold=1 / (1 + math.exp(-1.0)), order=[],
+    )  # fmt: skip
+    probe = policy_of().content["probe"] | {"open_cue": True}
+    found = answered(engine, shadow=shadow, content=content, probe=probe, budgets=[0, 4, 12])
+    stop = found.shadow if shadow else found.stop
+    assert stop is not None
+    assert (stop.position, found.counts.probes) == (12, 3)
+    assert found.content == (Story().visible if shadow else "Final answer: 7")
 
 
 @pytest.mark.parametrize("streamed", [False, True])
