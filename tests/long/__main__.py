@@ -27,6 +27,7 @@ TITLES = {
     "lower limit": "True saving below the advised rule's lower limit (at most 0.05)",
     "intervals": "95 % intervals of the saving on a test part that hold the true saving",
     "loader": "Damaged policy files, each refused in one line or loaded as what it was",
+    "monitor": "Audited streams: false alarms (at most 0.05, ever), and requests until an alarm",
     "comparison": "Two equal families told apart (at most 0.05)",
 }
 

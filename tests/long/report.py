@@ -26,6 +26,7 @@ from tests.long.coverage import (
 )
 from tests.long.coverage import cells as coverage_cells
 from tests.long.intervals import LEVEL, Covered, covered, interval_cases
+from tests.long.streams import Watched, watched, watched_cases
 from tests.long.strength import (
     Against,
     BlackBox,
@@ -149,6 +150,9 @@ def tasks(*, short: bool) -> list[Task]:
             out.append(Task("intervals", covered, (population, alpha, n, 500, 100_000)))
         elif n == 40 and population in (MIXED, EARLY):
             out.append(Task("intervals", covered, (population, alpha, n, 200, 20_000)))
+    streams = 60 if short else 2_000
+    for name in watched_cases():
+        out.append(Task("monitor", watched, (name, streams if "exactly" in name else streams // 8)))
     for case in cases():
         if not short:
             repeats = 200 if case.every_schedule else 500
@@ -209,6 +213,8 @@ def judged(results: Sequence[Result]) -> list[Check]:
             checks.append(_covers(value))
         elif isinstance(value, Fuzzed):
             checks.append(_refused(value))
+        elif isinstance(value, Watched):
+            checks.append(_watches(value))
         elif isinstance(value, BlackBox):
             checks.append(_black_box(value))
         elif result.task.part == "comparison":
@@ -222,6 +228,17 @@ def _refused(found: Fuzzed) -> Check:
     """A mutant with any other end than these two has ended the task by an error."""
     line = f"{found.refused} mutants refused, {found.loaded} loaded, each within 5 s"
     return Check("loader", found.slowest_s < 5.0, line)
+
+
+def _watches(found: Watched) -> Check:
+    if found.asked is not None and found.median is not None:
+        ok = found.median <= found.asked
+        end = f"median {found.median:8.0f}  asked at most {found.asked:8.0f}"
+    else:
+        most = ceiling(found.streams, 1)
+        ok = (found.alarms > most) == found.case.startswith("naive")
+        end = f"alarms {found.alarms / found.streams:.4f}  limit {most / found.streams:.4f}"
+    return Check("monitor", ok, f"{found.case:32} {found.streams:5d} streams  {end}")
 
 
 def _coverage(cell: Cell, n_cells: int) -> list[Check]:

@@ -1,4 +1,7 @@
-"""Streams of audited requests with a known risk: does the monitor keep what it promises?"""
+"""Streams of audited requests with a known risk: does the monitor keep what it promises?
+
+All go through `AuditProcess`, which a serving process and `stopadvisor monitor` use.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ from scipy import stats
 
 from stopadvisor.stats.sequential import AuditProcess, AuditTest
 
-__all__ = ["Found", "alarm_times", "naive_alarm"]
+__all__ = ["Found", "Watched", "alarm_times", "naive_alarm", "watched", "watched_cases"]
+
+_ALPHA, _DELTA, _CHANGE = 0.05, 0.05, 1e5
 
 
 @dataclass(frozen=True)
@@ -74,3 +79,50 @@ def naive_alarm(test: AuditTest, *, streams: int, requests: int, share: float, s
         seen = np.arange(1, audits + 1)
         alarms += bool((stats.binom.sf(lost - 1, seen, test.alpha) <= test.delta).any())
     return alarms
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What came of many streams of one kind."""
+
+    case: str
+    alarms: int
+    """False alarms of the e-value, where the risk is alpha; else streams without any alarm."""
+    streams: int
+    median: float | None
+    """Requests from the breach to the alarm; None where nothing is broken."""
+    asked: float | None
+    """At most this median."""
+
+
+def watched_cases() -> dict[str, tuple[float, int, float | None]]:
+    """By name: audit share, requests of a stream, and the median that is asked for."""
+    return {
+        "risk exactly alpha": (0.05, 50_000, None),
+        "naive test, risk exactly alpha": (0.05, 50_000, None),
+        "2 alpha from the start, q 1 %": (0.01, 120_000, 1.2 * 14_300),
+        "2 alpha from the start, q 5 %": (0.05, 40_000, 1.2 * 3_030),
+        "3 alpha from the start, q 1 %": (0.01, 60_000, 1.2 * 4_480),
+        "3 alpha from the start, q 5 %": (0.05, 20_000, 1.2 * 935),
+        "2 alpha after 20,000, detector": (0.05, 60_000, 1.2 * 4_200),
+        "2 alpha after 20,000, e-value": (0.05, 140_000, 1.2 * 21_000),
+    }
+
+
+def watched(case: str, streams: int) -> Watched:
+    """Simulate one case."""
+    share, requests, asked = watched_cases()[case]
+    test = AuditTest(_ALPHA, _DELTA, share, _CHANGE)
+    if case.startswith("naive"):
+        found = naive_alarm(test, streams=streams, requests=requests, share=share, seed=9)
+        return Watched(case, found, streams, None, None)
+    start = 20_000 if "after" in case else 0
+    after = float(case[0]) * _ALPHA if case[0].isdigit() else _ALPHA
+    risk = np.where(np.arange(requests) < start, 0.02, after)
+    times = alarm_times(test, [risk] * streams, requests=requests, share=share, seed=len(case))
+    by_change = "detector" in case
+    first = [one.change if by_change else one.e_value for one in times]
+    if asked is None:
+        return Watched(case, sum(one is not None for one in first), streams, None, None)
+    late = [np.inf if one is None else one - start for one in first]
+    return Watched(case, sum(one is None for one in first), streams, float(np.median(late)), asked)
