@@ -23,6 +23,7 @@ EXIT_CODES = {
     4: "fresh probes contradict the certificate",
     5: "preflight failed: measuring would mislead",
     6: "audits of the traffic speak against the promise",
+    7: "fresh probes neither confirm nor contradict: the gate stays shut",
     130: "interrupted; what was finished is kept, and the same command continues there",
 }
 

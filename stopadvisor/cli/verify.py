@@ -20,14 +20,17 @@ from stopadvisor.cli.settings import setting_options
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.shelf import newest_policy
 from stopadvisor.report.documents.verify import verification_document
+from stopadvisor.report.junit import write_junit
 from stopadvisor.report.text.verify import show_verification
 from stopadvisor.rules.costs import Weights
 from stopadvisor.runs.sources import newest_run, open_source
 
-__all__ = ["CONTRADICTED", "VerifyOptions", "command", "run"]
+__all__ = ["CONTRADICTED", "UNDECIDED", "VerifyOptions", "command", "run"]
 
 CONTRADICTED = 4
 """Exit code: fresh probes contradict the certificate."""
+UNDECIDED = 7
+"""Exit code of a gate: fresh probes say neither."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,9 @@ class VerifyOptions:
     probes: Path | None = None
     """Run directory or archive; None for the run probed last."""
     request: CheckRequest = field(default_factory=CheckRequest)
+    gate: bool = False
+    """Only a confirmation ends with 0."""
+    junit: Path | None = None
     output: OutputOptions = field(default_factory=OutputOptions)
 
 
@@ -54,7 +60,7 @@ class VerifyOptions:
         "stopadvisor verify policy.joblib runs/fresh-Qwen3-8B-1a2b3c4d",
         "stopadvisor verify policy.joblib runs/my-Qwen3-8B-5e6f7a8b --test-only",
     ],
-    exit_codes=(0, 2, 4),
+    exit_codes=(0, 2, 4, 7),
 )
 @click.argument("files", metavar="[POLICY] [RUN|RAW.NPZ]", nargs=-1, type=PATH)
 @setting_options(("serving", "cache-block", "price"), otherwise="the policy's")
@@ -73,6 +79,13 @@ class VerifyOptions:
     type=COUNT,
     help="Policies you plan to hold against these questions; they share delta.",
 )
+@click.option(
+    "--gate",
+    is_flag=True,
+    help="For a pipeline: end with 0 only where the probes confirm the certificate, with 7 where "
+    "they are too few to say.",
+)
+@click.option("--junit", type=PATH, help="Write the verdict as JUnit XML too.")
 @declare(*OUTPUT)
 def command(files: tuple[Path, ...], price: Weights | None, **params: Any) -> int:
     """Check POLICY on fresh labelled probes in RUN.
@@ -84,7 +97,8 @@ def command(files: tuple[Path, ...], price: Weights | None, **params: Any) -> in
     """
     request = take(CheckRequest, params, weights=price)
     policy, probes = _named(files)
-    options = VerifyOptions(policy, probes, request, take(OutputOptions, params))
+    gate, junit = params["gate"], params["junit"]
+    options = VerifyOptions(policy, probes, request, gate, junit, take(OutputOptions, params))
     return run(options, sys.stdout, sys.stderr)
 
 
@@ -113,4 +127,9 @@ def run(options: VerifyOptions, out: TextIO, err: TextIO) -> int:
             progress.remark(f"note: {remark}")
     document = verification_document(checked, policy, options.request, policy_path=file, run=probes)
     emit(document, options.output, out, show_verification)
-    return CONTRADICTED if checked.verification.verdict == "contradicted" else 0
+    if options.junit is not None:
+        write_junit(document, options.junit)
+    verdict = checked.verification.verdict
+    if verdict == "contradicted":
+        return CONTRADICTED
+    return UNDECIDED if options.gate and verdict != "confirmed" else 0

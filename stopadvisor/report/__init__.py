@@ -4,6 +4,7 @@ __all__ = [
     "documents",
     "figures",
     "html",
+    "junit",
     "text",
     "words",
 ]

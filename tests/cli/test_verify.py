@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -122,6 +123,26 @@ def test_too_few_questions_are_silent(call: Call) -> None:
     run.rewrite(keep)
     found = verified(call, POLICY, RUN)
     assert (found["verdict"], found["n"], found["detectable_risk"] is None) == ("silent", 4, False)
+
+
+@pytest.mark.parametrize(
+    ("edit", "questions", "code", "counts"),
+    [(None, 600, 0, ("0", "0")), (lose_everything, 600, 4, ("1", "0")), (None, 310, 7, ("0", "1"))],
+)
+def test_a_gate_opens_for_a_confirmation_alone(
+    call: Call, edit: Any, questions: int, code: int, counts: tuple[str, str]
+) -> None:
+    fresh = FRESH if questions == 600 else make_run(Path("runs/few"), questions)
+    if edit is not None:
+        edit_records(fresh, edit)
+    found, _, err = call(POLICY, fresh, "--gate", "--junit", "gate.xml")
+    assert found == code, err
+    suite = ElementTree.parse("gate.xml").getroot()
+    certificate = next(case for case in suite if case.get("name") == "certificate")
+    assert suite.get("failures") == counts[0]
+    assert [end.tag for end in certificate] == [{0: "system-out", 4: "failure", 7: "skipped"}[code]]
+    assert suite.get("tests") == str(len(suite)) == str(1 + len(DRIFT_FEATURES))
+    assert call(POLICY, fresh)[0] == (4 if code == 4 else 0)
 
 
 def test_without_fresh_questions_it_is_refused(call: Call) -> None:

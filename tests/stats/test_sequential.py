@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from mapie.exchangeability_testing import RiskMonitoring
 from scipy import stats
 
 from stopadvisor.errors import CalibrationError
@@ -146,6 +148,21 @@ def test_a_broken_promise_is_found_in_time() -> None:
         assert median <= 1.35 * asked  # 60 streams; `tests.long` has enough of them for 1.2
         assert requests_to_alarm(TEST, risk, 0.05) <= 1.2 * asked
     assert requests_to_alarm(TEST, 0.01, 0.05) == math.inf
+
+
+@pytest.mark.parametrize(("risk", "alarms"), [(0.03, False), (0.05, False), (0.2, True)])
+def test_the_verdict_is_that_of_another_library(risk: float, alarms: bool) -> None:
+    """Where every request is audited, `mapie` watches the same; by other bounds, later."""
+    found = alarm_times(
+        replace(TEST, least_share=1.0), [risk] * 3, requests=3_000, share=1.0, seed=5
+    )
+    for one, rng in zip(found, np.random.default_rng(5).spawn(3), strict=True):
+        rng.random(3_000)  # which requests are audited
+        losses = (rng.random(3_000) < risk).astype(int)
+        other = RiskMonitoring(risk="accuracy", test_level=0.05, threshold=0.05, warn=False)
+        other.update(np.zeros(3_000, dtype=int), losses)
+        assert other.harmful_shift_detected == alarms
+        assert (one.e_value is not None) == alarms
 
 
 def test_upper_limits_hold_at_all_times() -> None:

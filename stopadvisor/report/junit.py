@@ -1,0 +1,53 @@
+"""The verdict of `verify` as JUnit XML, which pipelines show beside their tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from xml.etree import ElementTree
+
+from stopadvisor.printable import printable
+from stopadvisor.report.documents.verify import VerifyDocument
+from stopadvisor.report.words import share
+from stopadvisor.runs.storage import replace_file
+
+__all__ = ["write_junit"]
+
+_DRIFTED = 0.05
+
+
+def write_junit(document: VerifyDocument, path: Path) -> None:
+    """Write one case for the certificate, and one for each feature of the questions.
+
+    A contradiction is a failure.  What the probes are too few to say is skipped, and so is drift,
+    which alone says nothing of the risk.
+
+    Raises
+    ------
+    OutputError
+        The file cannot be written.
+    """
+    certificate = (
+        f"{document['losses']} of {document['n']} fresh questions count against the policy, "
+        f"between {share(document['lower'])} and {share(document['upper'])}; it promises at most "
+        f"{share(document['alpha'])}"
+    )
+    suite = ElementTree.Element("testsuite", name="stopadvisor verify", errors="0")
+    end = {"contradicted": "failure", "silent": "skipped"}.get(document["verdict"])
+    _case(suite, "certificate", end, certificate)
+    for drift in document["drift"]:
+        text = f"distance {drift['distance']:.3f}, adjusted p {drift['adjusted_p']:.3g}"
+        drifted = drift["adjusted_p"] <= _DRIFTED
+        _case(suite, f"drift.{drift['feature']}", "skipped" if drifted else None, text)
+    for kind, counted in (("tests", "testcase"), ("failures", "failure"), ("skipped", "skipped")):
+        suite.set(kind, str(len(list(suite.iter(counted)))))
+    ElementTree.indent(suite)
+    text = ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)
+    replace_file(path, text.encode() + b"\n")
+
+
+def _case(suite: ElementTree.Element, name: str, end: str | None, text: str) -> None:
+    case = ElementTree.SubElement(suite, "testcase", classname="policy", name=printable(name))
+    if end is None:
+        ElementTree.SubElement(case, "system-out").text = printable(text)
+    else:
+        ElementTree.SubElement(case, end, message=printable(text))
