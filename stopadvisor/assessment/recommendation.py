@@ -78,30 +78,29 @@ def profile_reason(profile: Profile) -> str:
     """Say what the mix of questions speaks for, and how surely."""
     shares = {name: _percent(share.share) for name, share in profile.shares.items()}
     why = {
-        "full-budget": f"{shares['unsolved']} of the questions are never solved, so there is "
-        "little to save and much to lose of what is",
-        "scalar": f"{shares['early_solved']} are solved at the first checkpoint and only "
-        f"{shares['oscillating']} oscillate, so one signal can recognise them",
-        "learned": f"{shares['oscillating']} oscillate and {shares['early_solved']} are solved "
-        "early, so several signals together know more than one",
-        "mixed": f"{shares['early_solved']} are solved early and {shares['oscillating']} "
-        "oscillate, which points to no rule in particular",
+        "full-budget": f"the mix of questions favours full thinking: {shares['unsolved']} are "
+        "never solved, so there is little to save and much to lose of what is",
+        "scalar": f"the mix of questions favours a single signal: {shares['early_solved']} are "
+        f"solved from the start and only {shares['oscillating']} change sides again and again",
+        "learned": "the mix of questions favours a combined signal: "
+        f"{shares['oscillating']} change sides again and again, {shares['early_solved']} are "
+        "solved from the start",
+        "mixed": "the mix of questions favours no kind of rule: "
+        f"{shares['early_solved']} are solved from the start, {shares['oscillating']} change "
+        "sides again and again",
     }[profile.predicted]
-    return (
-        f"Profile: {profile.predicted} ({why}; the same regime in "
-        f"{_percent(profile.stability)} of posterior draws)."
-    )
+    return f"Profile: {why} (so in {_percent(profile.stability)} of mixes like this one)."
 
 
 def _labels_reason(choice: Choice) -> str:
     fewest, settings = fewest_labels(choice), choice.settings
-    plan = f"`stopadvisor plan --alpha {settings.alpha:g}` says what a risk takes"
+    plan = f"`stopadvisor plan --alpha {settings.alpha:g}` says how many it takes"
     if choice.n_calibration < fewest:
         return (
-            f"{LABELS}{choice.n_calibration} calibration questions certify nothing at alpha = "
-            f"{settings.alpha:g}, that takes {fewest} of which none is lost; {plan}."
+            f"{LABELS}{choice.n_calibration} calibration questions cannot certify a loss of at "
+            f"most {_percent(settings.alpha)}: that takes {fewest}, none of them lost; {plan}."
         )
-    return f"{LABELS}more calibration questions allow a larger share of losses; {plan}."
+    return f"{LABELS}with more calibration questions a larger share may be lost; {plan}."
 
 
 def recommend(
@@ -135,8 +134,8 @@ def recommend(
         return full_budget(f"Evidence: {choice.nothing}.")
     if advised is None:
         return full_budget(
-            f"Evidence: at alpha = {settings.alpha:g} no threshold of any family can be expected "
-            f"to be certified with {choice.n_calibration} calibration questions.",
+            f"Evidence: with {choice.n_calibration} calibration questions no rule can be expected "
+            f"to be certified for a loss of at most {_percent(settings.alpha)}.",
             _labels_reason(choice),
         )
     side = _side(advised.scorer.family)
@@ -150,13 +149,13 @@ def recommend(
     lower = choice.saving_lower
     if lower <= 0:
         return full_budget(
-            f"Serving: under {settings.serving} the net saving is expected at "
-            f"{point.fit_total_saving_pct:.1f} % with a one-sided 95 % lower limit of "
-            f"{lower:.1f} %: not above zero, so probing is not worth it."
+            f"Serving: under {settings.serving} stopping is expected to save "
+            f"{point.fit_total_saving_pct:.1f} %, but no saving at all can be ruled out (one-sided "
+            f"95 % lower limit {lower:.1f} %), so probing is not worth it."
         )
     reasons.append(
-        f"Serving: under {settings.serving} the expected net saving is "
-        f"{point.fit_total_saving_pct:.1f} % (one-sided 95 % lower limit {lower:.1f} %)."
+        f"Serving: under {settings.serving} stopping is expected to save "
+        f"{point.fit_total_saving_pct:.1f} % of the cost, at least {lower:.1f} % (one-sided 95 %)."
     )
     if profile.predicted == "full-budget":
         if choice.probability < LIKELY:
@@ -175,12 +174,12 @@ def recommend(
                 "giving up, not by knowing where to stop, so the profile's advice stands."
             )
         reasons.append(
-            "The profile alone says full budget; a positive saving that can be certified "
+            "The mix of questions alone favours full thinking; a saving that can be certified "
             "overrides it."
         )
     reasons.append(
         f"{PROVISIONAL}with {choice.n_calibration} calibration questions the chance "
-        f"to certify a saving at alpha = {settings.alpha:g} is "
+        f"to certify a saving at a loss of at most {_percent(settings.alpha)} is "
         f"{probability_words(choice.probability)}. "
         "`stopadvisor calibrate` decides."
     )
@@ -214,9 +213,12 @@ def _evidence_reason(profile: Profile, choice: Choice, side: PolicyKind) -> str:
     taken = f"{rule_name(advised.family)} is taken"
     if best.family != advised.family:
         taken += f", the simplest within about {SIMPLER_WITHIN:g} point of the best"
-    text = f"Evidence: at the same risk calibration is expected to certify {expected}; {taken}"
+    text = (
+        f"Evidence: at the same risk calibration is expected to certify savings of {expected}; "
+        f"{taken}"
+    )
     if profile.predicted in ("learned", "scalar") and profile.predicted != side:
-        return f"{text}; this overrules the profile, which says {profile.predicted}."
+        return f"{text}, whatever the mix of questions favours."
     return f"{text}."
 
 

@@ -23,7 +23,7 @@ from stopadvisor.assessment.measured import measured_settings, remark_on_serving
 from stopadvisor.assessment.remarks import remarks_on_promise, remarks_on_sample
 from stopadvisor.certification.looks import open_for_paper, show_fit
 from stopadvisor.cli.model import ModelOptions, open_engine
-from stopadvisor.cli.options import PATH, emit
+from stopadvisor.cli.options import PATH, VERBOSE, emit
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.probing import ProbeOptions, probe_options
 from stopadvisor.cli.progress import progress_on
@@ -106,6 +106,7 @@ class AssessOptions:
     help="Write report.html too (extra `report`).",
 )
 @probe_options
+@VERBOSE
 @click.pass_context
 def command(ctx: click.Context, /, target: Path, protocol: str, **params: Any) -> int:
     """Advise whether the model may stop thinking early on WORKLOAD, and what that saves.
@@ -170,7 +171,8 @@ def run(options: AssessOptions, out: TextIO, err: TextIO) -> int:
             progress.remark(f"note: {remark}")
         if options.report:
             progress.remark(_write_report(assessment, document))
-    emit(document, options.probing.output, out, show_assessment)
+    output = options.probing.output
+    emit(document, output, out, partial(show_assessment, verbose=output.verbose))
     return 0
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
@@ -19,11 +20,22 @@ from stopadvisor.assessment.settings import alpha_meanings
 from stopadvisor.certification.certify import CertifyRequest, certify
 from stopadvisor.certification.certify_transfer import certify_transfer
 from stopadvisor.certification.looks import show_fit
-from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, declare, emit, option, take
+from stopadvisor.cli.options import (
+    COUNT,
+    OUTPUT,
+    PATH,
+    VERBOSE,
+    OutputOptions,
+    declare,
+    emit,
+    option,
+    take,
+)
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.report import rewritten_report
 from stopadvisor.cli.settings import GUARANTEES, overrides, setting_options
+from stopadvisor.engines.openai.regime import read_regime
 from stopadvisor.errors import CalibrationError, OutputError
 from stopadvisor.policy.frozen import load_policy, sign_policy
 from stopadvisor.policy.shelf import free_file, own_name, promote, put, stops_already
@@ -153,7 +165,7 @@ _certificate = option("Certificate")
     type=PATH,
     help="Sign the policy with this private key (PEM, elliptic curve); nothing is sent anywhere.",
 )
-@declare(*OUTPUT)
+@declare(*OUTPUT, VERBOSE)
 def command(path: Path | None, **params: Any) -> int:
     """Certify a threshold on calibration questions of RUN and write the frozen policy.
 
@@ -192,7 +204,7 @@ def run(options: CalibrateOptions, out: TextIO, err: TextIO) -> int:
         if document["promoted"] is not None:
             for remark in rewritten_report(source.folder, open_source, assessment):
                 progress.remark(f"note: {remark}")
-    emit(document, options.output, out, _show)
+    emit(document, options.output, out, partial(_show, verbose=options.output.verbose))
     return 0 if document["certified"] else NOT_CERTIFIED
 
 
@@ -225,19 +237,21 @@ def _calibrate(
         use = content["kind"] == "stop" or not stands
         return Written(target, source.folder / f"policy.{options.format}" if use else None)
 
+    server = None if source.is_archive else read_regime(source.folder)
+    measured = None if server is None else server.regime
     assessment: FitAssessment | None = None
     if file is None:
         own = certify(source, request)
         if not request.fresh:
             assessment = own.assessment
         content, written = own.content, places(own.content)
-        document = calibration_document(own, written)
+        document = calibration_document(own, written, measured)
     else:
         policy = load_policy(file)
         found = certify_transfer(policy, str(file), source, request, comparing=options.compare)
         content, written = found.content, places(found.content)
         document = transfer_calibration_document(
-            source.folder, found, policy.content, file, written
+            source.folder, found, policy.content, file, written, measured
         )
     if options.out not in (None, written.policy):
         document["remarks"].append(
@@ -275,7 +289,7 @@ def _which_alpha(source: Source, source_policy: Path | None) -> str:
     return f"{text}; in production begin with 0.01 to 0.05"
 
 
-def _show(document: CalibrateDocument, out: TextIO) -> None:
-    show_calibration(document, out)
+def _show(document: CalibrateDocument, out: TextIO, *, verbose: bool) -> None:
+    show_calibration(document, out, verbose=verbose)
     if "transfer" in document:
         show_transfer(document["transfer"], out)

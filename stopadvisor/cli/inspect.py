@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 import click
 
-from stopadvisor.cli.options import OUTPUT, PATH, OutputOptions, declare, emit, take
+from stopadvisor.cli.options import OUTPUT, PATH, VERBOSE, OutputOptions, declare, emit, take
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.errors import PolicyError
@@ -78,7 +79,7 @@ class InspectOptions:
     type=PATH,
     help="Sign the policy that is shown with this private key (PEM).",
 )
-@declare(*OUTPUT)
+@declare(*OUTPUT, VERBOSE)
 def command(path: Path | None, **params: Any) -> int:
     """Show what a frozen POLICY does, what was shown about it, and what it is bound to.
 
@@ -106,7 +107,7 @@ def run(options: InspectOptions, out: TextIO, err: TextIO) -> int:
         sign_policy(path, key, digest=policy.digest)
     signed_by = policy.signed_by if key is None else key.public.fingerprint
     document = policy_document(policy, path, upgraded_from=before, signed_by=signed_by)
-    emit(document, options.output, out, show_policy)
+    emit(document, options.output, out, partial(show_policy, verbose=options.output.verbose))
     return 0
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "OUTPUT",
     "PATH",
     "SHARE",
+    "VERBOSE",
     "Decorator",
     "OutputOptions",
     "Parsed",
@@ -130,11 +131,18 @@ class OutputOptions:
 
     json: bool = False
     quiet: bool = False
+    verbose: bool = False
+    """Print also what a result rests on; only some commands fold it away."""
 
 
 OUTPUT = (
     click.option("--json", is_flag=True, help="Print the result as one JSON object."),
     click.option("--quiet", is_flag=True, help="No progress and no remarks on stderr."),
+)
+
+
+VERBOSE = click.option(
+    "--verbose", is_flag=True, help="Print also the figures that the result rests on."
 )
 
 

@@ -7,13 +7,23 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 import click
 
 from stopadvisor.certification.check_policy import CheckRequest, check_policy
-from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, declare, emit, take
+from stopadvisor.cli.options import (
+    COUNT,
+    OUTPUT,
+    PATH,
+    VERBOSE,
+    OutputOptions,
+    declare,
+    emit,
+    take,
+)
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.settings import setting_options
@@ -86,7 +96,7 @@ class VerifyOptions:
     "they are too few to say.",
 )
 @click.option("--junit", type=PATH, help="Write the verdict as JUnit XML too.")
-@declare(*OUTPUT)
+@declare(*OUTPUT, VERBOSE)
 def command(files: tuple[Path, ...], price: Weights | None, **params: Any) -> int:
     """Check POLICY on fresh labelled probes in RUN.
 
@@ -126,7 +136,8 @@ def run(options: VerifyOptions, out: TextIO, err: TextIO) -> int:
         for remark in checked.remarks:
             progress.remark(f"note: {remark}")
     document = verification_document(checked, policy, options.request, policy_path=file, run=probes)
-    emit(document, options.output, out, show_verification)
+    show = partial(show_verification, verbose=options.output.verbose)
+    emit(document, options.output, out, show)
     if options.junit is not None:
         write_junit(document, options.junit)
     verdict = checked.verification.verdict

@@ -29,19 +29,20 @@ def recommend_paper(
     reasons = [profile_reason(profile)]
     spread = row.delta_saving_pp
     reasons.append(
-        f"Evidence: {row.verdict} at alpha = {row.alpha:g} on test questions (learned minus "
-        f"scalar {spread.median:+.1f} pp, 95 % [{spread.low:+.1f}, {spread.high:+.1f}]); the "
-        "paper's intervals keep thresholds frozen and tell equal families apart too often."
+        f"Evidence: {row.verdict} at alpha = {row.alpha:g} on test questions (the saving of all "
+        f"signals together minus that of the best one is {spread.median:+.1f} points, 95 % "
+        f"[{spread.low:+.1f}, {spread.high:+.1f}]); the paper's intervals take thresholds for "
+        "given and tell equal rules apart too often."
     )
     point = row.learned if row.verdict == "learned better" else row.scalar
     if row.verdict == "inconclusive" and row.learned.feasible:
         point = row.learned
     if not point.feasible:
-        reasons.append("Certificate: the bound admits no threshold, so full thinking stays.")
+        reasons.append("Certificate: the test passes no threshold, so full thinking stays.")
         return Recommendation("full-budget", None, None, None, regime, tuple(reasons))
     saving = serving.saving_pct[regime]
     reasons.append(
-        f"Serving: at the learned policy's peak-gain threshold {regime} saves {saving:.1f} %."
+        f"Serving: under {regime} the learned rule saves {saving:.1f} % at its peak-gain threshold."
     )
     if saving <= 0 or point.total_saving_pct <= 0:
         return Recommendation("full-budget", None, None, None, regime, tuple(reasons))

@@ -11,33 +11,95 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.assessment.recommendation import deciding_reason
-from stopadvisor.rules.costs import PAPER_WEIGHTS
-from stopadvisor.rules.families import FIXED_BUDGET, rule_name
+from stopadvisor.rules.costs import MONEY, PAPER_WEIGHTS
+from stopadvisor.rules.families import (
+    AGREEMENT_FAMILIES,
+    FIXED_BUDGET,
+    LEARNED_FAMILIES,
+    SCALAR_FAMILIES,
+    rule_name,
+)
 
 __all__ = [
+    "COMMON_STACK",
+    "KINDS_OF_QUESTION",
     "advised_otherwise",
     "advised_point",
-    "beside",
+    "cost_noun",
+    "explained",
     "favoured",
-    "in_unit",
     "interval",
+    "kind_of_rule",
     "kind_points",
     "listed",
     "number",
     "percent",
+    "place",
     "plural",
+    "points",
+    "promised",
     "reason",
     "risk_difference",
     "rule_headline",
-    "saved",
     "share",
     "shell_quote",
+    "whole_percent",
+    "why",
 ]
 
 Document = Mapping[str, Any]
 
-_COMMON_STACK = "prefix-cache"
+COMMON_STACK = "prefix-cache"
 """What vLLM and most servers do."""
+_PLACES = {
+    "prefix-cache": " on vLLM's prefix cache",
+    "black-box": " at a server without a cache",
+    "overlap": " where thinking streams on during a probe",
+}
+_STACKS = {
+    "kv-fork": "a probe branches off the cache of the running request and pays for its own tokens "
+    "alone",
+    "prefix-cache": "a probe is a request of its own, which reads the thinking so far from the "
+    "server's prefix cache, as in vLLM",
+    "black-box": "nothing is cached: a probe pays for the whole thinking so far again",
+    "overlap": "thinking streams on while a probe runs, and what comes after a stop is wasted",
+}
+_NOUNS = {
+    PAPER_WEIGHTS.unit: "the cost",
+    MONEY: "the price",
+    "seconds": "the serving time",
+    "tokens": "the tokens",
+}
+
+KINDS_OF_QUESTION = {
+    "early_solved": "right from the first answer on",
+    "beneficial": "wrong at first, right for good",
+    "harmful": "right once, wrong at the end",
+    "unsolved": "never right",
+    "oscillating": "right and wrong by turns",
+}
+"""By their names in a profile."""
+_RIGHT = "the signals of a trial answer together say that it is right"
+_STANDS = "a trial answer has stayed the same for long enough"
+_SURE = "the model is confident enough of a trial answer"
+_STOPS_WHEN = {
+    "learned": _RIGHT,
+    "learned-keeps": "the signals of a trial answer together say that thinking on gains nothing",
+    "learned-boosted": _RIGHT,
+    "learned-text": _RIGHT,
+    "confidence": _SURE,
+    "deer": _SURE,
+    "entropy": "the model wavers little enough over a trial answer",
+    "run-stability": "a trial answer has come often enough in a row",
+    "confidence-leap": "the model's confidence in a trial answer leaps up",
+    "agreement": _STANDS,
+    "agreement-scaled": _STANDS,
+}
+_KINDS = {
+    "signals combined": LEARNED_FAMILIES,
+    "equal answers": (*AGREEMENT_FAMILIES, "run-stability"),
+    "one signal": (*SCALAR_FAMILIES, "deer"),
+}
 
 # --- Values ---------------------------------------------------------------------------------------
 
@@ -47,15 +109,14 @@ def share(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}%"
 
 
+def promised(alpha: float) -> str:
+    """A risk target as a percentage, as it was asked for."""
+    return f"{100 * alpha:.10g}%"
+
+
 def percent(value: float | None) -> str:
     """A percentage that is one already."""
     return "-" if value is None else f"{value:.1f}%"
-
-
-def in_unit(weights: Document | None) -> str:
-    """The unit of a cost, where it is not the paper's."""
-    unit = None if weights is None else weights["unit"]
-    return "" if unit in (None, PAPER_WEIGHTS.unit) else f" ({unit})"
 
 
 def number(value: float | None) -> str:
@@ -86,25 +147,29 @@ def shell_quote(path: str | Path) -> str:
     return shlex.quote(str(path))
 
 
-def beside(savings: Mapping[str, float | None], shown: str) -> str:
-    """What the same rule saves on the stack that most people have, where another one is shown.
-
-    Parameters
-    ----------
-    savings : mapping
-        Net saving in percent by serving regime.
-    shown : str
-        The regime whose saving was said before.
-    """
-    other = savings.get(_COMMON_STACK)
-    if shown == _COMMON_STACK or other is None:
-        return ""
-    return f"; under {_COMMON_STACK} {saved(other)}"
+def points(value: float) -> str:
+    """A number of percentage points."""
+    return "1 point" if round(value, 1) == 1 else f"{value:.1f} points"
 
 
-def saved(value: float) -> str:
-    """A net saving, or in plain words a loss."""
-    return percent(value) if value >= 0 else f"it costs {percent(-value)} more than full thinking"
+def whole_percent(value: float) -> str:
+    """A percentage as one says it; below one percent with a digit behind the point."""
+    return f"{value:.0f}%" if abs(value) >= 1 else f"{value:.1f}%"
+
+
+def cost_noun(unit: str | None) -> str:
+    """What a saving is of, by the unit in which it was counted; None: the paper's."""
+    return _NOUNS.get(unit or PAPER_WEIGHTS.unit, f"the cost ({unit})")
+
+
+def place(stack: str) -> str:
+    """On which stack a figure holds, as the end of a clause; nothing for the one assumed."""
+    return _PLACES.get(stack, "")
+
+
+def explained(stack: str) -> str:
+    """A serving stack by name, and what a probe costs there."""
+    return f"{stack}: {_STACKS[stack]}" if stack in _STACKS else stack
 
 
 # --- From an assessment ---------------------------------------------------------------------------
@@ -113,8 +178,17 @@ def saved(value: float) -> str:
 def rule_headline(family: str, where: str | None) -> str:
     """By which rule to stop; the paper's rules look at every checkpoint and do not say where."""
     if family == FIXED_BUDGET:
-        return f"Stop everybody {where}." if where else "Stop everybody at one budget."
-    return f"Stop early by {rule_name(family)}{f', probing {where}' if where else ''}."
+        return f"Stop every question {where}." if where else "Stop every question at one budget."
+    ask = f"; ask for one {where}" if where else ""
+    return f"Stop early when {_STOPS_WHEN[family]} (rule: {family}){ask}."
+
+
+def kind_of_rule(family: str) -> str:
+    """A rule of a table as one says it, with its name."""
+    for kind, families in _KINDS.items():
+        if family in families:
+            return f"{kind} ({family})"
+    return family.replace("-", " ")
 
 
 def advised_otherwise(calibration: Document) -> bool:
@@ -130,6 +204,21 @@ def reason(advice: Document) -> str:
     """The reason that decided, without the name of its step."""
     found = deciding_reason(advice["policy"], advice["reasons"])
     return found.partition(": ")[2] or found
+
+
+def why(document: Document) -> str:
+    """Why the advised rule is the advised one, without a figure that is not the headline's."""
+    advice = document["recommendation"]
+    if advice["policy"] == "full-budget" or document["protocol"] == "paper":
+        text = reason(advice)
+        return text[0].upper() + text[1:]
+    (row,) = document["matched_risk"]
+    if advice["policy"] == "learned" and row["verdict"] == "learned better":
+        return f"{_combined(row)}."
+    best = kind_points(document)[0]["family"]
+    if best == advice["family"]:
+        return "Of the best rules of each kind it is expected to save most."
+    return f"It is the simplest rule within about a point of the best, {rule_name(best)}."
 
 
 def advised_point(document: Document) -> Document | None:
@@ -156,17 +245,23 @@ def kind_points(document: Document) -> list[dict[str, Any]]:
     return sorted(found.values(), key=lambda point: -point["expected_saving_pct"])
 
 
+def _combined(row: Document) -> str:
+    """What combining the signals changes, where both sides can be had."""
+    spread = row["delta_saving_pp"]["median"]
+    more = "more" if spread >= 0 else "less"
+    return f"Combining the signals saves {points(abs(spread))} {more} than any one of them"
+
+
 def risk_difference(row: Document) -> str:
     """What combining the signals changes; a rule that is not feasible never stops."""
     feasible = [side for side in ("learned", "scalar") if row[side]["feasible"]]
     if len(feasible) < 2:
-        return f"only the {feasible[0]} side is feasible" if feasible else "neither is feasible"
-    spread = row["delta_saving_pp"]
-    more = "more" if spread["median"] >= 0 else "less"
-    return (
-        f"combining the signals saves {abs(spread['median']):.1f} points {more} than the best one "
-        f"alone, 95 % {interval(spread['ci95'])}"
-    )
+        alone = {"learned": "the signals combined", "scalar": "one signal"}
+        if not feasible:
+            return "Neither one signal nor all combined may stop anything at this risk"
+        return f"Only {alone[feasible[0]]} may stop anything at this risk"
+    chance = "; that may be chance" if row["verdict"] == "comparable" else ""
+    return f"{_combined(row)}, 95 % {interval(row['delta_saving_pp']['ci95'])}{chance}"
 
 
 def favoured(predicted: str) -> str:

@@ -89,7 +89,7 @@ class GridSchedule:
             text = f"at {', '.join(map(str, before))} thinking tokens" if before else ""
         if self.stop_at is None:
             return text
-        return f"{text}, stopping at {self.stop_at}" if text else f"at {self.stop_at}"
+        return f"{text}, stopping all at {self.stop_at}" if text else f"at {self.stop_at}"
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -163,7 +163,7 @@ class MarkerSchedule:
     def describe(self) -> str:
         """Where it probes, in words."""
         text = f"at markers at least {self.min_gap} thinking tokens apart"
-        return text if self.stop_at is None else f"{text}, stopping at {self.stop_at}"
+        return text if self.stop_at is None else f"{text}, stopping all at {self.stop_at}"
 
     def __len__(self) -> int:
         return self.max_probes + (self.stop_at is not None)

@@ -100,8 +100,8 @@ def choice(
         (
             choice("learned", learned=24.0),
             "learned",
-            "certify 24.0 % by the learned rule, 20.0 % by entropy alone; the learned rule is "
-            "taken",
+            "certify savings of 24.0 % by the learned rule, 20.0 % by entropy alone; the learned "
+            "rule is taken",
         ),
         (choice("scalar", scalar=24.0), "scalar", "; entropy alone is taken"),
         (
@@ -109,13 +109,17 @@ def choice(
             "scalar",
             "entropy alone is taken, the simplest within about 1 point of the best",
         ),
-        (choice("learned", scalar=None), "learned", "certify 20.0 % by the learned rule; the"),
+        (
+            choice("learned", scalar=None),
+            "learned",
+            "savings of 20.0 % by the learned rule; the",
+        ),
         (
             choice(FIXED_BUDGET, fixed=19.5),
             "fixed-budget",
             "a fixed budget is taken, the simplest within about 1 point of the best",
         ),
-        (choice(None), "full-budget", "no threshold of any family"),
+        (choice(None), "full-budget", "no rule can be expected to be certified"),
     ],
     ids=["learned", "scalar", "simpler", "alone", "fixed", "nothing"],
 )
@@ -124,10 +128,12 @@ def test_evidence_decides(predicted: str, found: Choice, policy: str, reason: st
     assert advice.policy == policy
     families = {"learned": "learned", "scalar": "entropy", "fixed-budget": FIXED_BUDGET}
     assert advice.family == families.get(policy)
-    assert advice.reasons[0].startswith(f"Profile: {predicted}")
+    favoured = {"learned": "a combined signal", "scalar": "a single signal", "mixed": "no kind"}
+    words = f"Profile: the mix of questions favours {favoured[predicted]}"
+    assert advice.reasons[0].startswith(words)
     assert any(reason in text for text in advice.reasons)
     overruled = policy != "full-budget" and predicted in ("learned", "scalar")
-    assert any("overrules the profile" in text for text in advice.reasons) == (
+    assert any("whatever the mix of questions favours" in text for text in advice.reasons) == (
         overruled and predicted != policy
     )
     if policy == "full-budget":
@@ -211,15 +217,15 @@ def test_where_a_certificate_is_unlikely_labels_are_spoken_of(
     advice = recommend(shape(predicted), found)
     assert advice.policy == policy
     assert advice.reasons[-1] == (
-        "Labels: more calibration questions allow a larger share of losses; `stopadvisor plan "
-        "--alpha 0.1` says what a risk takes."
+        "Labels: with more calibration questions a larger share may be lost; `stopadvisor plan "
+        "--alpha 0.1` says how many it takes."
     )
     assert not deciding_reason(policy, advice.reasons).startswith("Labels: ")
     few = recommend(shape(predicted), replace(found, n_calibration=20))
     # 29 without a loss exclude 0.1 at 0.05; 28 do not.
     assert few.reasons[-1].startswith(
-        "Labels: 20 calibration questions certify nothing at alpha = 0.1, that takes 29 of which "
-        "none is lost; "
+        "Labels: 20 calibration questions cannot certify a loss of at most 10.0 %: that takes 29, "
+        "none of them lost; "
     )
 
 
@@ -282,4 +288,4 @@ def test_the_papers_own_recommendation(row: MatchedRisk, saving: float, policy: 
     found = recommend_paper(shape("learned"), row, serving, "kv-fork")
     assert found.policy == policy
     assert found.family == {"learned": "learned", "scalar": "entropy"}.get(policy)
-    assert any("frozen" in text for text in found.reasons)
+    assert any("take thresholds for given" in text for text in found.reasons)

@@ -42,6 +42,7 @@ FIELDS = [
     "serving", "certificate", "refusal", "tested", "expected", "advised_family",
     "advised_schedule", "advised_where", "advised_fit_total_saving_pct", "changed", "profile",
     "remarks",
+    "headline",
 ]  # fmt: skip
 CERTIFICATE = [
     "alpha", "delta", "confidence", "bound", "multiplicity", "n", "losses", "upper", "reference",
@@ -240,11 +241,11 @@ def test_a_refused_conditional_certificate_counts_right_answers_in_every_word(ca
     whom = "that full thinking gets right"
     (row,) = document["tested"]
     assert f"{row['n']} calibration questions {whom}" in document["refusal"]["reason"]
-    assert f"at most 3.0% lost of the questions {whom}" in text
+    assert f"at most 3% are lost of the questions {whom}" in text
     call(str(RUN), "--no-report", *FAST, command="assess")
     call(str(RUN), command="report")
     page = Page((RUN / "report.html").read_text(encoding="utf-8")).text
-    assert f"Not certified at alpha = 3.0% of the questions {whom}:" in page
+    assert f"Asked for: at most 3% of the questions {whom} lost. Not certified:" in page
     assert f"Calibrated on {row['n']} questions {whom} and that chose nothing" in page
     assert f"{row['n']} calibration questions {whom}, opened by calibrate" in page
 
@@ -564,11 +565,15 @@ def test_calibration_labels_move_no_part_of_the_rule(call: Call) -> None:
     ("words", "code", "said"),
     [
         ([], 0, "Certified."),
-        (["--alpha", "0.001"], 3, "Not certified: the policy written never stops early."),
+        (
+            ["--alpha", "0.001"],
+            3,
+            "Not certified. Keep full thinking: nothing is saved, and nothing is lost.",
+        ),
         (
             ["--conditional", "--looks", "3", "--bound", "hoeffding", "--alpha", "0.3"],
             0,
-            "not what is certified",
+            "% of the questions that full thinking gets right",
         ),
     ],
     ids=["certified", "not certified", "conditional"],
@@ -585,15 +590,16 @@ def test_the_summary_fits_eighty_columns(
 
 
 def test_the_summary_names_claim_evidence_and_what_the_limit_is_not(call: Call) -> None:
-    _, out, _ = call(str(RUN))
-    text = " ".join(out.split())
+    text = " ".join(call(str(RUN), "--verbose")[1].split())
     document = json.loads((RUN / "calibration.json").read_text(encoding="utf-8"))
     certificate = document["certificate"]
     assert certificate["claim"].replace(" %", "%") in text
     assert f"{certificate['losses']} of {certificate['n']} calibration questions lost" in text
-    assert "not what is certified" in text
-    assert "of the full-thinking accuracy" in text
+    assert "at this threshold alone" in text
+    assert "pointwise, not the promise" in text
+    assert "of those that full thinking gets right" in text
     assert f"({document['expected']['test_n']} test questions" in text
+    assert "pointwise" not in call(str(RUN))[1]
 
 
 def test_quiet_says_nothing_but_the_result(call: Call) -> None:

@@ -12,7 +12,7 @@ import pytest
 from stopadvisor.engines.openai.regime import Repeated, classify, write_regime
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.shelf import calibration_of
-from stopadvisor.report.words import beside, saved
+from stopadvisor.report.words import whole_percent
 from stopadvisor.runs.ledger import Ledger, read_ledger
 from tests.material import CERTIFY, Call, edit_records, make_run
 
@@ -82,7 +82,7 @@ def test_another_rule_than_the_one_that_was_read_is_explained_in_a_sentence(call
     assert "other families" in found["changed"]
     assert found["changed"] in found["remarks"]
     out = call("calibrate", RUN, *CERTIFY, "--families", "confidence")[1]
-    assert "changed   assess had advised" in out
+    assert "changed assess had advised" in " ".join(out.split())
     again = answer(call, "calibrate", RUN, *CERTIFY, "--families", "confidence")
     assert again["changed"] == found["changed"]
 
@@ -216,16 +216,22 @@ def test_a_broken_ledger_next_door_names_its_file_and_stops_nothing(call: Call) 
 def test_the_saving_stands_beside_that_of_a_prefix_cache(call: Call) -> None:
     text = " ".join(call("assess", RUN, *FAST, "--no-report")[1].split())
     document = json.loads((RUN / "assessment.json").read_bytes())
+    assert text.startswith(document["headline"])
     other = document["serving"]["prefix-cache"]["saving_pct"]
-    assert f" of the thinking; under prefix-cache {saved(other)} " in text
+    assert f"; on vLLM's prefix cache it would {_verb(other)}. " in text
     found = answer(call, "calibrate", RUN, *CERTIFY, *FAST)
     savings = found["expected"]["saving_by_serving"]
     assert list(savings) == ["kv-fork", "prefix-cache", "black-box"]
     assert savings["kv-fork"] == pytest.approx(found["expected"]["test_total_saving_pct"])
     assert savings["kv-fork"] > savings["prefix-cache"] > savings["black-box"]
     text = " ".join(call("calibrate", RUN, *CERTIFY, *FAST)[1].split())
-    words = saved(savings["prefix-cache"])
-    assert f"); under prefix-cache {words} loses" in text
+    assert text.startswith(found["headline"])
+    assert f"; on vLLM's prefix cache it would {_verb(savings['prefix-cache'])}. " in text
+
+
+def _verb(saving: float) -> str:
+    more = "" if saving >= 0 else " more"
+    return f"{'save' if saving >= 0 else 'cost'} {whole_percent(abs(saving))}{more}"
 
 
 def test_a_measured_server_comes_first(call: Call) -> None:
@@ -234,14 +240,13 @@ def test_a_measured_server_comes_first(call: Call) -> None:
     text = " ".join(call("assess", RUN, *FAST, "--no-report", "--serving", "kv-fork")[1].split())
     document = json.loads((RUN / "assessment.json").read_bytes())
     assert document["server"]["regime"] == "prefix-cache"
-    words = saved(document["serving"]["prefix-cache"]["saving_pct"])
-    assert f"saves under prefix-cache, as this server was measured, {words}; " in text
-
-
-def test_a_loss_is_said_in_words() -> None:
-    assert beside({"kv-fork": 19.8, "prefix-cache": -5.6}, "kv-fork") == (
-        "; under prefix-cache it costs 5.6% more than full thinking"
+    own = document["serving"]["prefix-cache"]["saving_pct"]
+    first = (
+        f"Saves {whole_percent(own)} of the cost" if own >= 0 else f"Costs {whole_percent(-own)}"
     )
-    assert beside({"kv-fork": 19.8, "prefix-cache": 3.0}, "kv-fork") == "; under prefix-cache 3.0%"
-    assert beside({"prefix-cache": 3.0}, "prefix-cache") == ""
-    assert beside({}, "kv-fork") == ""
+    assert text.startswith(first)
+    headline = document["headline"]
+    assert "on this server (prefix-cache, as measured)" in headline
+    assert "; under kv-fork, as asked for, it would save " in headline
+    found = answer(call, "calibrate", RUN, *CERTIFY, *FAST, "--serving", "kv-fork")
+    assert "on this server (prefix-cache, as measured)" in found["headline"]

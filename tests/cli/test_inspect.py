@@ -66,9 +66,11 @@ def test_the_summary_fits_eighty_columns(call: Call, family: str | None) -> None
     assert "\x1b" not in out
     assert max(map(len, out.splitlines())) <= 80, out
     assert out.startswith(
-        "Full budget:" if family is None else f"Stops early by {rule_name(family)}, "
+        "Never stops early:"
+        if family is None
+        else f"Certified: stops early by {rule_name(family)}, "
     )
-    assert "golden decisions replay" in out
+    assert "its test decisions come out right" in out
 
 
 def test_json_policies_are_read_too(call: Call) -> None:
@@ -129,7 +131,7 @@ def test_a_fixed_budget_is_shown_as_engine_settings(call: Call) -> None:
     content = family_content("fixed-budget") | {"on_stop": "answer"}
     save_policy(build_policy(content), "policy.joblib")
     out = call("policy.joblib")[1]
-    assert out.startswith("Stops early by a fixed budget, at 96 thinking tokens.")
+    assert out.startswith("Certified: stops early by a fixed budget, at 96 thinking tokens.")
     for text in (
         '"thinking_token_budget": 96 in each request',
         '"custom_params": {"thinking_budget": 96}',

@@ -21,7 +21,7 @@ FIELDS = [
     "certified", "policy", "promoted", "kind", "family", "schedule", "where", "threshold",
     "serving", "certificate",
     "refusal", "tested", "expected", "advised_family", "advised_schedule", "advised_where",
-    "advised_fit_total_saving_pct", "changed", "profile", "remarks", "transfer",
+    "advised_fit_total_saving_pct", "changed", "profile", "remarks", "headline", "transfer",
 ]  # fmt: skip
 COMPARISON = ["n_test", "n_met_before", "labels", "look", "rows"]
 ROW = [
@@ -145,7 +145,7 @@ def test_in_words(call: Call) -> None:
     text = " ".join(out.split())
     assert code == 0
     assert text.startswith("Certified.")
-    assert "fit said" not in text
+    assert "fit questions had said" not in text
     for words in (
         "its threshold was certified here", "zero-shot (learned at", "not certified here: its",
         "target-calibrated (learned at", "): certified here", "look number 2", "Compared on",
@@ -234,4 +234,4 @@ def test_savings_are_told_in_the_policys_own_terms(call: Call) -> None:
     assert expected["weights"]["unit"] == "money per million tokens"
     code, screen, _ = call("inspect", "later/policy.joblib")
     assert code == 0
-    assert "of the cost under prefix-cache (money per million tokens)" in " ".join(screen.split())
+    assert "% of the price on vLLM's prefix cache" in " ".join(screen.split())

@@ -283,17 +283,17 @@ def test_the_schedules_of_triggers() -> None:
     ("schedule", "words"),
     [
         (GridSchedule((0, 128)), "at 0, 128 thinking tokens"),
-        (GridSchedule((0, 128, 512), 512), "at 0, 128 thinking tokens, stopping at 512"),
+        (GridSchedule((0, 128, 512), 512), "at 0, 128 thinking tokens, stopping all at 512"),
         (GridSchedule((64, 128, 192, 256)), "every 64 thinking tokens from 64 to 256"),
         (
             GridSchedule((64, 128, 192, 256, 300), 300),
-            "every 64 thinking tokens from 64, stopping at 300",
+            "every 64 thinking tokens from 64, stopping all at 300",
         ),
         (GridSchedule((300,), 300), "at 300"),
         (MarkerSchedule(64, 9), "at markers at least 64 thinking tokens apart"),
         (
             MarkerSchedule(64, 9, None, 300),
-            "at markers at least 64 thinking tokens apart, stopping at 300",
+            "at markers at least 64 thinking tokens apart, stopping all at 300",
         ),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NotRequired, TypedDict, cast
 
 from stopadvisor.assessment.assess import FitAssessment
 from stopadvisor.assessment.choice import Choice
@@ -17,6 +17,7 @@ from stopadvisor.report.documents.parts import (
     RequestTokens,
     WeightFields,
 )
+from stopadvisor.report.headline import assessed_headline
 from stopadvisor.rules.costs import Serving, ServingCost
 from stopadvisor.rules.schedules import grid_positions
 
@@ -236,6 +237,7 @@ class _CommonFields(Document):
 
 class _RemarkFields(TypedDict):
     remarks: Annotated[list[str], "What the reader should know."]
+    headline: Annotated[str, "First line of the screen and of the report."]
 
 
 class AssessDocument(_CommonFields, _RemarkFields, _ProtocolFields, _ServedFields):
@@ -287,12 +289,13 @@ def assessment_document(
         matched_risk=matched,
         serving=serving,
     )
-    return {
+    found = {
         **common,
         **_protocol_fields(assessment),
         "remarks": list(remarks),
         **fill(_ServedFields, server=server),
     }
+    return cast(AssessDocument, {**found, "headline": assessed_headline(found)})
 
 
 def _protocol_fields(assessment: FitAssessment | PaperAssessment) -> _ProtocolFields:

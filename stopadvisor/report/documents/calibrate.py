@@ -15,6 +15,7 @@ from stopadvisor.policy.triggers import listed_positions, trigger_of
 from stopadvisor.report.documents.fields import Document, fill
 from stopadvisor.report.documents.parts import CertificateFields, ExpectedFields, ProfileFields
 from stopadvisor.report.documents.transfer import TransferFields, transfer_fields
+from stopadvisor.report.headline import calibrated_headline
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.schedules import at_budget, schedule_of
 from stopadvisor.stats.bounds import Certified, NotCertified
@@ -111,6 +112,7 @@ class _AdvisedFields(TypedDict):
         ProfileFields | None, "Of the fit questions; with `--from` of the calibration questions."
     ]
     remarks: Annotated[list[str], "What the reader should know."]
+    headline: Annotated[str, "First line of the screen and of the report."]
 
 
 class CalibrateDocument(_AdvisedFields, _CertificationFields, _TransferredFields):
@@ -126,13 +128,22 @@ class Written:
     """Its copy, the policy in use; None where another stays in use."""
 
 
-def calibration_document(found: Certification, written: Written) -> CalibrateDocument:
-    """Build the document of a rule that was chosen on this run."""
+def calibration_document(
+    found: Certification, written: Written, measured: str | None = None
+) -> CalibrateDocument:
+    """Build the document of a rule that was chosen on this run.
+
+    Parameters
+    ----------
+    measured : str, optional
+        The serving regime that the run's server was measured to be.
+    """
     assessment = found.assessment
     choice, advice = assessment.choice, assessment.recommendation
     point = choice.advised_point
+    common = _certification(found, choice.settings, assessment.source.folder, written)
     return {
-        **_certification(found, choice.settings, assessment.source.folder, written),
+        **common,
         "advised_family": advice.family,
         "advised_schedule": None if advice.schedule is None else list(advice.schedule),
         "advised_where": advice.where,
@@ -142,6 +153,7 @@ def calibration_document(found: Certification, written: Written) -> CalibrateDoc
         "changed": found.changed,
         "profile": fill(ProfileFields, assessment.profile.shares),
         "remarks": list(found.remarks),
+        "headline": calibrated_headline(common, measured),
         **_TransferredFields(),
     }
 
@@ -152,6 +164,7 @@ def transfer_calibration_document(
     source: Mapping[str, Any],
     source_path: Path,
     written: Written,
+    measured: str | None = None,
 ) -> CalibrateDocument:
     """Build the document of a rule that came from another policy.
 
@@ -165,9 +178,12 @@ def transfer_calibration_document(
         File of that policy.
     written : Written
         Those of the new one.
+    measured : str, optional
+        The serving regime that the run's server was measured to be.
     """
+    common = _certification(found, found.settings, folder, written)
     return {
-        **_certification(found, found.settings, folder, written),
+        **common,
         # Nothing is chosen on fit questions here, so nothing was advised.
         "advised_family": None,
         "advised_schedule": None,
@@ -176,6 +192,7 @@ def transfer_calibration_document(
         "changed": None,
         "profile": found.content["profile"],
         "remarks": list(found.remarks),
+        "headline": calibrated_headline(common, measured),
         "transfer": transfer_fields(source, source_path, found),
     }
 

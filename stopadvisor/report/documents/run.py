@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, TypedDict
 
 from stopadvisor.report.documents.fields import Document, fill
+from stopadvisor.report.headline import run_headline
 from stopadvisor.serving.answering import AnsweredWorkload
 from stopadvisor.serving.totals import FullComparison
 
@@ -70,9 +71,7 @@ class _AgainstFields(TypedDict):
     examples: Annotated[list[str], "Ids of the first that stop elsewhere."]
 
 
-class RunDocument(Document):
-    """`run --json`."""
-
+class _RunFields(Document):
     policy: Annotated[str, "Its file."]
     digest: Annotated[str, "Its digest."]
     kind: Annotated[str, "`stop` or `full-budget`."]
@@ -101,12 +100,18 @@ class RunDocument(Document):
     remarks: Annotated[list[str], "What the reader should know."]
 
 
+class RunDocument(_RunFields):
+    """`run --json`."""
+
+    headline: Annotated[str, "First line of the screen."]
+
+
 def run_document(found: AnsweredWorkload) -> RunDocument:
     """Build the document of an answered workload."""
     totals = found.totals
     against, agreement = found.settings.against, found.agreement
-    return fill(
-        RunDocument,
+    document = fill(
+        _RunFields,
         found,
         totals,
         found.policy,
@@ -122,6 +127,7 @@ def run_document(found: AnsweredWorkload) -> RunDocument:
         if against is None or agreement is None
         else fill(_AgainstFields, agreement, run=against),
     )
+    return {**document, "headline": run_headline(document)}
 
 
 def _full(found: AnsweredWorkload, full: FullComparison) -> _FullFields:

@@ -9,6 +9,7 @@ from stopadvisor.certification.check_policy import CheckedPolicy, CheckRequest
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.report.documents.fields import Document, fill
 from stopadvisor.report.documents.parts import interval_list
+from stopadvisor.report.headline import verified_headline
 
 __all__ = ["VerifyDocument", "verification_document"]
 
@@ -35,9 +36,7 @@ class _PolicyCheckFields(TypedDict):
     spent: Annotated[float, "Error probability of all verdicts so far together, on either side."]
 
 
-class VerifyDocument(Document):
-    """`verify --json`."""
-
+class _VerificationFields(Document):
     policy: Annotated[str, "Its file."]
     digest: Annotated[str, "Its digest."]
     run: Annotated[str, "Where the probes are."]
@@ -97,14 +96,20 @@ class VerifyDocument(Document):
     remarks: Annotated[list[str], "What the reader should know."]
 
 
+class VerifyDocument(_VerificationFields):
+    """`verify --json`."""
+
+    headline: Annotated[str, "First line of the screen."]
+
+
 def verification_document(
     checked: CheckedPolicy, policy: Policy, request: CheckRequest, *, policy_path: Path, run: Path
 ) -> VerifyDocument:
     """Build the document of a policy that was checked against the probes of `run`."""
     result = checked.verification
     outcome, fresh = result.outcome, result.fresh
-    return fill(
-        VerifyDocument,
+    document = fill(
+        _VerificationFields,
         result,
         outcome,
         checked,
@@ -122,3 +127,4 @@ def verification_document(
         on_stop=None if outcome.answer_saving_pct is None else "answer",
         category_scope="marginal",
     )
+    return {**document, "headline": verified_headline(document)}

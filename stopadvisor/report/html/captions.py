@@ -22,7 +22,15 @@ from stopadvisor.report.figures.data import (
     ReliabilityFigure,
     RiskFigure,
 )
-from stopadvisor.report.words import kind_points, listed, percent, risk_difference, share
+from stopadvisor.report.words import (
+    favoured,
+    kind_points,
+    listed,
+    percent,
+    promised,
+    risk_difference,
+    share,
+)
 from stopadvisor.rules.families import rule_name
 from stopadvisor.studies.study import Cell, Column, Table
 
@@ -78,8 +86,9 @@ def profile_caption(document: Document) -> Caption:
         f"{shares['early_solved']} are right at the first checkpoint and at the end, "
         f"{shares['beneficial']} become right once and stay so, {shares['oscillating']} change "
         f"sides again and again, {shares['harmful']} were right somewhere and end wrong, "
-        f"{shares['unsolved']} are never right. Such a profile predicts: {regime['predicted']} "
-        f"(so in {share(regime['stability'])} of posterior draws).",
+        f"{shares['unsolved']} are never right. Such a mix favours "
+        f"{favoured(regime['predicted'])} (so in {share(regime['stability'])} of mixes like this "
+        "one).",
         f"{whose} {total} questions" if whose == "all" else f"{total} {whose} questions",
         Table(
             "profile",
@@ -104,23 +113,27 @@ def kinds_caption(document: Document) -> Caption | None:
     if document["protocol"] == "paper":
         return None
     points = kind_points(document)
-    said = [f"{percent(p['expected_saving_pct'])} by {rule_name(p['family'])}" for p in points]
+    said = [
+        f"{percent(p['fit_total_saving_pct'])} by {rule_name(p['family'])}"
+        for p in points
+        if p["feasible"]
+    ]
     return Caption(
         "kinds",
         "What each kind of rule saves at the same risk",
-        f"At a risk of at most {share(document['alpha'])} calibration is expected to certify a "
-        f"net saving of {listed(said)}. Lighter bars leave out the traces that were cut off: such "
-        "a trace cannot be lost, and much of what a fixed budget saves comes from there.",
+        f"Where at most {promised(document['alpha'])} may be lost, the best rules save "
+        f"{listed(said) if said else 'nothing'}. Lighter bars leave out the traces that were cut "
+        "off: such a trace cannot be lost, and much of what a fixed budget saves comes from there.",
         f"{document['split']['fit']} fit questions, out of fold",
         Table(
             "kinds",
-            "Net saving by kind of rule, at equal risk",
+            "Saving by kind of rule, at the same risk",
             (
                 Column("kind", "kind"),
                 Column("rule", "rule"),
                 Column("where", "asks"),
-                Column("expected_saving_pct", "expected to be certified", "%"),
-                Column("fit_saving_pct", "at the last threshold", "%"),
+                Column("expected_saving_pct", "forecast of calibration", "%"),
+                Column("fit_saving_pct", "saving", "%"),
                 Column("uncut_saving_pct", "on traces not cut off", "%"),
             ),
             tuple(
@@ -149,12 +162,13 @@ def labels_caption(document: Document) -> Caption | None:
         "labels",
         "What more labels would buy",
         f"With {here['calibration']} calibration questions (of {here['labels']} labelled ones) "
-        f"the advised rule is expected to certify a net saving of {percent(here['saving_pct'])}; "
-        f"with {most['calibration']} of {most['labels']}, {percent(most['saving_pct'])}.",
+        f"calibration is expected to certify a saving of {percent(here['saving_pct'])} with the "
+        f"advised rule; with {most['calibration']} of {most['labels']}, "
+        f"{percent(most['saving_pct'])}. This is a mean over imitated calibrations.",
         f"{document['split']['fit']} fit questions, calibrations imitated on them",
         Table(
             "labels",
-            "Expected net saving by the number of labels",
+            "Expected saving by the number of labels",
             (
                 Column("labels", "labels"),
                 Column("calibration", "of them for calibration"),
@@ -171,8 +185,8 @@ def serving_caption(document: Document) -> Caption | None:
     rows = {name: row for name, row in serving.items() if name not in NOT_REGIMES}
     if serving["operating_point"] is None:
         return None
-    savings = [f"{percent(row['saving_pct'])} under {name}" for name, row in rows.items()]
-    columns = [Column("serving", "serving"), Column("saving_pct", "net saving", "%")]
+    savings = [_by_stack(name, row["saving_pct"]) for name, row in rows.items()]
+    columns = [Column("serving", "stack"), Column("saving_pct", "saving", "%")]
     details = document["protocol"] == "deploy"
     if details:
         columns += [
@@ -200,10 +214,16 @@ def serving_caption(document: Document) -> Caption | None:
     return Caption(
         "serving",
         "What the same rule saves on other serving stacks",
-        f"{whose} saves {listed(savings)}: what a probe costs decides.{chosen}",
+        f"{whose} {listed(savings)}: what a probe costs decides.{chosen}",
         str(serving["operating_point"]),
-        Table("serving", "Net saving by serving stack", tuple(columns), tuple(table)),
+        Table("serving", "Saving by serving stack", tuple(columns), tuple(table)),
     )
+
+
+def _by_stack(name: str, saving: float) -> str:
+    if saving < 0:
+        return f"costs {percent(-saving)} more under {name}"
+    return f"saves {percent(saving)} under {name}"
 
 
 def matched_risk_table(document: Document) -> Table:
@@ -214,31 +234,31 @@ def matched_risk_table(document: Document) -> Table:
         for point in matched_points(document)
     ]
     verdicts = [
-        f"alpha {row['alpha']:g}: {row['verdict']}, {risk_difference(row)}"
+        f"Where {promised(row['alpha'])} may be lost: {risk_difference(row)}"
         for row in document["matched_risk"]
         if row["delta_saving_pp"] is not None
     ]
     return Table(
         "matched-risk",
-        f"Rules of each kind at equal risk ({basis} questions)",
+        f"The best rules at the same risk ({basis} questions)",
         (
             Column("alpha", "alpha"),
             Column("side", "side"),
             Column("family", "rule"),
-            Column("feasible", "feasible"),
+            Column("feasible", "may stop"),
             Column("threshold", "threshold"),
             Column("risk", "lost", "share"),
             Column("accuracy", "accuracy", "share"),
             Column("think_saving_pct", "thinking saved", "%"),
-            Column("total_saving_pct", "net saving", "%"),
+            Column("total_saving_pct", "saving", "%"),
             *(
                 ()
                 if basis == "test"
-                else (Column("expected_saving_pct", "expected to be certified", "%"),)
+                else (Column("expected_saving_pct", "forecast of calibration", "%"),)
             ),
         ),
         tuple(rows),
-        "; ".join(verdicts) + "." if verdicts else "",
+        ". ".join(verdicts) + "." if verdicts else "",
     )
 
 
@@ -302,12 +322,9 @@ def risk_caption(data: RiskFigure) -> Caption:
             f"At the {data.marked_name} threshold of {at:.4g}, {share(lost)} were lost "
             f"({round(lost * data.n)} of {data.n})"
         )
-        if data.upper is not None:
-            upper = float(data.upper[data.marked])
-            parts[-1] += f", with an upper limit of {share(upper)} {data.upper_name}"
     else:
         parts.append("No threshold is advised or exported")
-    parts.append(f"alpha allows {share(data.alpha)}")
+    parts.append(f"the promise allows {promised(data.alpha)}")
     if data.limit is not None:
         parts.append(f"{share(data.limit)} is the {data.limit_name}")
     empty = np.full(data.thresholds.size, np.nan)
@@ -318,7 +335,7 @@ def risk_caption(data: RiskFigure) -> Caption:
     return Caption(
         "risk",
         "What a lower threshold loses",
-        "; ".join(parts) + ". Lost means: full thinking is right, the stopped answer is wrong.",
+        "; ".join(parts) + ". Lost: full thinking is right, the early answer is wrong.",
         data.basis,
         Table(
             "risk",
@@ -347,7 +364,7 @@ def alpha_caption(data: AlphaFigure) -> Caption:
         if first is not None and first < data.alpha:
             text += f" (the first saving comes at {share(first)})"
         found.append(text)
-    columns = [Column("alpha", "alpha")]
+    columns = [Column("alpha", "may be lost")]
     columns += [
         Column(f"{n.replace(' ', '_')}_saving_pct", f"{n}, saving", "%") for n in data.savings
     ]
@@ -355,14 +372,14 @@ def alpha_caption(data: AlphaFigure) -> Caption:
     for savings in data.savings.values():
         for row, saving in zip(rows, savings, strict=True):
             row.append(saving)
-    sentence = f"At alpha = {share(data.alpha)}, {'; '.join(found)}."
+    sentence = f"Where at most {promised(data.alpha)} may be lost, {'; '.join(found)}."
     if data.probabilities is not None:
         columns.append(Column("chance", "chance to certify", "chance"))
         for row, chance in zip(rows, data.probabilities, strict=True):
             row.append(chance)
         sentence += (
-            " Rules and checkpoints are those chosen for that alpha; the threshold is the last "
-            "that the calibration questions could still certify."
+            " Each promise has the rule chosen for it, at the last threshold that the calibration "
+            "questions could still certify."
         )
     return Caption(
         "alpha",
@@ -370,7 +387,7 @@ def alpha_caption(data: AlphaFigure) -> Caption:
         sentence,
         data.basis,
         Table(
-            "alpha", "Net saving by risk target", tuple(columns), tuple(tuple(row) for row in rows)
+            "alpha", "Saving by what may be lost", tuple(columns), tuple(tuple(row) for row in rows)
         ),
     )
 
@@ -388,8 +405,8 @@ def reliability_caption(data: ReliabilityFigure) -> Caption:
     return Caption(
         "reliability",
         "Can the score be read as a chance?",
-        f"ECE and Brier score: {'; '.join(found)}. On the diagonal a score says how often it is "
-        "right; the certificate holds whether it does or not.",
+        f"ECE and Brier score, 0 being best: {'; '.join(found)}. On the diagonal a score says how "
+        "often it is right; the certificate holds whether it does or not.",
         f"{data.basis}; forced answers while the trace goes on",
         Table(
             "reliability",

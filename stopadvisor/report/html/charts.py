@@ -98,21 +98,21 @@ def draw_profile(profile: Mapping[str, Mapping[str, Any]]) -> Figure:
 
 
 def draw_kinds(points: Sequence[Mapping[str, Any]], advised: str | None) -> Figure:
-    """Expected saving of the best rule of each kind, the advised one in colour."""
+    """Saving of the best rule of each kind, the advised one in colour; long losses are cut."""
     figure, axes = framed(0.8 + 0.6 * len(points))
     rows = np.arange(len(points))[::-1]
-    expected = [point["expected_saving_pct"] for point in points]
+    saving = [point["fit_total_saving_pct"] or 0.0 for point in points]
     uncut = [point["fit_uncut_saving_pct"] or 0.0 for point in points]
     names = [f"{point['kind']}\n{point['family']}" for point in points]
     colours = [
         COLOURS["series-1" if point["family"] == advised else "series-6"] for point in points
     ]
-    axes.barh(rows + 0.18, expected, height=0.36, color=colours, label="all traces")
+    axes.barh(rows + 0.18, saving, height=0.36, color=colours, label="all traces")
     axes.barh(rows - 0.18, uncut, height=0.36, color=colours, alpha=0.4, label="traces not cut off")
-    for row, value in zip(rows, expected, strict=True):
+    for row, value in zip(rows, saving, strict=True):
         axes.annotate(
             f"{value:.1f} %",
-            (value, row + 0.18),
+            (max(value, 0.0), row + 0.18),
             xytext=(5, 0),
             textcoords="offset points",
             va="center",
@@ -121,8 +121,9 @@ def draw_kinds(points: Sequence[Mapping[str, Any]], advised: str | None) -> Figu
     axes.axvline(0, color=INK, linewidth=0.8)
     axes.grid(visible=False, axis="y")
     axes.tick_params(axis="y", length=0)
-    axes.set_xlim(min(0.0, *expected, *uncut) * 1.15, max(5.0, *expected, *uncut) * 1.2)
-    axes.set_xlabel("net saving in percent; lighter: without traces that were cut off")
+    most = max(5.0, *saving, *uncut)
+    axes.set_xlim(max(min(0.0, *saving, *uncut) * 1.15, -most), most * 1.2)
+    axes.set_xlabel("saving in percent; lighter: without traces that were cut off")
     return figure
 
 

@@ -44,6 +44,10 @@ _KINDS = {
     "oscillation": "An oscillation: the answer changes sides",
 }
 _DIGITS = 4
+_FORECASTS = {"alpha", "labels", "reliability", "signals"}
+"""Pictures that are folded away: other promises and numbers of labels than these, and signals."""
+_OF_FIT = {"kinds", "frontier", "serving", "checkpoints"}
+"""Pictures whose savings and accuracies are of fit questions; once calibrated, others stand."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +125,8 @@ def render(data: ReportData) -> str:
     style = (_HERE / "page.css").read_text(encoding="utf-8")
     script = (_HERE / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    pictures = [{"caption": p.caption, "svg": Markup(p.svg)} for p in _pictures(data)]
+    folded = _FORECASTS if data.calibration is None else _FORECASTS | _OF_FIT
     return environment.get_template("page.html").render(
         summary=summarise(document, data.calibration),
         reasons=reasons(document, data.calibration),
@@ -128,9 +134,9 @@ def render(data: ReportData) -> str:
         origin=_origin(document),
         provenance=_provenance(document),
         matched=captions.matched_risk_table(document),
-        pictures=[
-            {"caption": p.caption, "svg": Markup(p.svg)} for p in _pictures(data)
-        ],
+        pictures=[p for p in pictures if p["caption"].name not in folded],
+        folded=[p for p in pictures if p["caption"].name in folded],
+        fold=_fold(data),
         examples=[
             {"example": e, "title": _KINDS[e.kind], "svg": Markup(svg), "table": table}
             for e, svg, table in _examples(data.figures.examples)
@@ -141,6 +147,21 @@ def render(data: ReportData) -> str:
         script=Markup(script),
         script_digest=digest,
     )  # fmt: skip
+
+
+def _fold(data: ReportData) -> tuple[str, str]:
+    """Title of what is folded away, and how its figures differ from those of the headline."""
+    if data.calibration is None:
+        return (
+            "Forecasts, signals and reasons",
+            "What other promises and other numbers of labels would give. Figures may differ from "
+            "the headline's, which are those of the advised rule at its one threshold.",
+        )
+    return (
+        "How the rule was chosen",
+        "Figures of the questions that chose it. They differ somewhat from the headline's, which "
+        "are of questions that did not.",
+    )
 
 
 # --- Pictures -------------------------------------------------------------------------------------

@@ -10,14 +10,27 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from stopadvisor.assessment.recommendation import PROVISIONAL, probability_words
+from stopadvisor.report.headline import (
+    Effect,
+    assessed_effect,
+    assessed_headline,
+    calibrated_headline,
+    change_words,
+    expected_effect,
+    measured_regime,
+    other_stacks,
+)
 from stopadvisor.report.words import (
     advised_otherwise,
     advised_point,
-    beside,
+    cost_noun,
+    explained,
+    listed,
     percent,
-    reason,
+    promised,
     rule_headline,
     share,
+    why,
 )
 from stopadvisor.rules.families import rule_name
 
@@ -81,22 +94,13 @@ def reasons(document: Document, calibration: Document | None) -> list[str]:
     return found
 
 
-def _headline(family: str | None, where: str | None) -> str:
-    return "Keep the full thinking budget." if family is None else rule_headline(family, where)
-
-
-def _why(document: Document) -> str:
-    text = reason(document["recommendation"])
-    return text[0].upper() + text[1:]
-
-
 def _why_exported(document: Document, calibration: Document) -> str:
     """The reason of the assessment, where the exported rule is the advised one."""
     if "transfer" in calibration:
         source = calibration["transfer"]["from"]
         return f"The rule is that of {source}; its threshold was certified on this run."
     if not advised_otherwise(calibration):
-        return _why(document)
+        return why(document)
     advised, at = calibration["advised_family"], calibration["advised_where"]
     text = "the full budget"
     if advised is not None:
@@ -107,11 +111,65 @@ def _why_exported(document: Document, calibration: Document) -> str:
     )
 
 
-def _serving_card(document: Document, serving: str, where: str | None) -> Card:
-    note = f"asks {where}" if where else "no probes: nothing changes"
-    if document.get("server", {}).get("regime") == serving:
-        note += "; measured on this server"
-    return Card("Serving", serving, note)
+def _stack_card(effect: Effect, where: str | None, measured: str | None) -> Card:
+    """The stack that the figures are for, what a probe costs there, and the others."""
+    serving = effect.serving
+    note = explained(serving).removeprefix(f"{serving}: ")
+    if measured == serving:
+        note = f"as this server was measured; {note}"
+    if others := other_stacks(effect):
+        note += f". The same rule {listed(others)}"
+    return Card("Stack", serving, f"{note}. It asks {where}" if where else note)
+
+
+def _cards(
+    effect: Effect, where: str | None, promise: float, measured: str | None
+) -> tuple[Card, ...]:
+    """What is saved, what is lost, and on which stack; a measured server comes first."""
+    lost = f"of questions lost, promise {promised(promise)}"
+    if effect.loss == "differs":
+        lost = f"of replies differ from full thinking, promise {promised(promise)}"
+    if effect.risk_range is not None:
+        low, high = map(share, effect.risk_range)
+        lost += f"; 95% {low} to {high}"
+    spread = ""
+    if effect.saving_range is not None:
+        low, high = map(percent, effect.saving_range)
+        spread = f", 95% {low} to {high}"
+    thinking = "" if effect.think_pct is None else f"; {percent(effect.think_pct)} of the thinking"
+    saves, loses = "Saves", "Costs more"
+    stack = _stack_card(effect, where, measured)
+    found = [
+        Card(
+            saves if effect.saving_pct >= 0 else loses,
+            percent(abs(effect.saving_pct)),
+            f"of {cost_noun(effect.unit)}{spread}{thinking}; {effect.whose}",
+        ),
+        Card(
+            "Loses", "-" if effect.risk is None else share(effect.risk), f"{lost}; {effect.whose}"
+        ),
+    ]
+    if effect.change is not None:
+        found.append(
+            Card(
+                "Accuracy",
+                share(effect.accuracy),
+                f"{change_words(effect)} against {share(effect.full_accuracy)} of full thinking; "
+                f"{effect.whose}",
+            )
+        )
+    own = None if measured is None else effect.savings.get(measured)
+    if own is not None and measured != effect.serving:
+        found.insert(
+            0,
+            Card(
+                f"{saves if own >= 0 else loses} on this server",
+                percent(abs(own)),
+                f"of {cost_noun(effect.unit)}: {measured}, as measured; the other cards are for "
+                f"{effect.serving}, as asked for",
+            ),
+        )
+    return (*found, stack)
 
 
 def _nothing(document: Document, accuracy: float, whose: str) -> tuple[Card, ...]:
@@ -119,52 +177,38 @@ def _nothing(document: Document, accuracy: float, whose: str) -> tuple[Card, ...
     return (
         Card("Saves", "nothing", "full thinking is what is paid now"),
         Card("Loses", "nothing", "full thinking is the reference"),
-        Card("Accuracy", share(accuracy), f"full thinking, {whose}"),
-        _serving_card(document, serving, None),
+        Card("Accuracy", share(accuracy), f"of full thinking, {whose}"),
+        Card("Stack", serving, "no probes: nothing changes"),
     )
 
 
 def _assessed(document: Document) -> Summary:
-    advice, split, point = document["recommendation"], document["split"], advised_point(document)
-    n = split["fit"]
-    basis = (
-        f"Based on {n} fit questions of {document['workload']['n_questions']}; "
-        f"{split['calibration']} for calibration and {split['test']} for test stay closed."
-    )
-    accuracy = document["fit_full_accuracy"]
-    if advice["policy"] == "full-budget" or point is None:
+    advice, split = document["recommendation"], document["split"]
+    effect, n = assessed_effect(document), split["fit"]
+    closed = f"{split['calibration']} stay closed for calibrate"
+    if split["test"]:
+        closed += f", {split['test']} for a test after it"
+    basis = f"Based on {n} of {document['workload']['n_questions']} questions (fit); {closed}."
+    if effect is None:
         return Summary(
-            _headline(None, None),
-            _why(document),
-            _nothing(document, accuracy, f"{n} fit questions"),
+            assessed_headline(document),
+            why(document),
+            _nothing(document, document["fit_full_accuracy"], f"{n} fit questions"),
             "plain",
             "There is nothing to certify: full thinking is the reference itself.",
             "",
             None,
             basis,
         )
-    rows = document["serving"].items()
-    savings = {name: row["saving_pct"] for name, row in rows if isinstance(row, Mapping)}
-    cards = (
-        Card(
-            "Saves",
-            percent(point["fit_total_saving_pct"]),
-            f"of the cost, at least {percent(document['fit_saving_lower_pct'])} (one-sided 95%); "
-            f"{percent(point['fit_think_saving_pct'])} of the thinking"
-            + beside(savings, advice["serving"]),
-        ),
-        Card("May lose", share(point["fit_risk"]), "of all questions, estimated"),
-        Card("Accuracy", share(point["fit_accuracy"]), f"with full thinking {share(accuracy)}"),
-        _serving_card(document, advice["serving"], advice.get("where")),
-    )
     return Summary(
-        _headline(advice["family"], advice.get("where")),
-        _why(document),
-        cards,
+        assessed_headline(document),
+        f"{rule_headline(advice['family'], advice.get('where'))} {why(document)}",
+        _cards(effect, advice.get("where"), document["alpha"], measured_regime(document)),
         "open",
-        f"Not yet certified: run calibrate to show that at most {share(document['alpha'])} of all "
-        "questions become wrong that full thinking gets right; estimated chance "
-        f"{probability_words(document['chance_to_certify'])}.",
+        f"Not yet certified: these are estimates, the saving at least "
+        f"{percent(document['fit_saving_lower_pct'])} (one-sided 95%). `calibrate` can promise "
+        f"that at most {promised(document['alpha'])} of all questions become wrong that full "
+        f"thinking gets right; chance {probability_words(document['chance_to_certify'])}.",
         f"That opens {split['calibration']} calibration questions, which nobody has seen.",
         f"stopadvisor calibrate {document['run']} --alpha {document['alpha']:g}",
         basis,
@@ -183,14 +227,22 @@ def _paper(document: Document) -> Summary:
     if stops and point is not None:
         saving, lost = percent(point["total_saving_pct"]), share(point["test_risk"])
         accuracy = share(point["test_accuracy"])
+    text = why(document)
+    if stops:
+        text = f"{rule_headline(advice['family'], advice.get('where'))} {text}"
+    stack = explained(advice["serving"]).removeprefix(f"{advice['serving']}: ")
     return Summary(
-        _headline(advice["family"] if stops else None, advice.get("where")),
-        _why(document),
+        assessed_headline(document),
+        text,
         (
             Card("Saves", saving, f"of all tokens, {tests}"),
-            Card("Lost", lost, tests),
-            Card("Accuracy", accuracy, f"with full thinking {share(document['full_accuracy'])}"),
-            _serving_card(document, advice["serving"], advice.get("where") if stops else None),
+            Card("Loses", lost, f"of {tests}, promise {promised(document['alpha'])}"),
+            Card(
+                "Accuracy",
+                accuracy,
+                f"{tests}; full thinking {share(document['full_accuracy'])}, all questions",
+            ),
+            Card("Stack", advice["serving"], stack if stops else "no probes: nothing changes"),
         ),
         "plain",
         "This protocol reproduces the published analysis; it certifies nothing that is exported.",
@@ -235,21 +287,23 @@ def _calibrated(document: Document, calibration: Document) -> Summary:
         else:  # assessed under the paper's protocol
             accuracy, whose = document["full_accuracy"], "all questions"
         return Summary(
-            _headline(None, None),
+            calibrated_headline(calibration),
             "Calibration certified no rule that saves anything.",
             _nothing(document, accuracy, whose),
             "plain",
-            f"Not certified at alpha = {share(calibration['alpha'])}"
-            + (f" of the questions{whom}" if conditional else "")
-            + f": {refusal['reason']}.",
+            f"Asked for: at most {promised(calibration['alpha'])} of the questions{whom} lost. Not "
+            f"certified: {refusal['reason']}.",
             "" if needed is None else _needed(needed, refusal.get("assumed_risk")),
             None,
             basis,
         )
+    effect = expected_effect(expected, calibration["serving"])
+    measured = measured_regime(document)
+    where = calibration["where"]
     return Summary(
-        _headline(calibration["family"], calibration["where"]),
-        _why_exported(document, calibration),
-        _expected_cards(document, calibration, expected),
+        calibrated_headline(calibration, measured),
+        f"{rule_headline(calibration['family'], where)} {_why_exported(document, calibration)}",
+        () if effect is None else _cards(effect, where, calibration["alpha"], measured),
         "good",
         str(certificate["claim"]),
         f"{certificate['losses']} of {certificate['n']} calibration questions{whom}"
@@ -266,53 +320,3 @@ def _in_groups(certificate: Document) -> str:
     if "groups" in certificate:
         return f" in {certificate['groups']} groups of up to {certificate['group_cap']}"
     return ", one of each group," if "group_claim" in certificate else ""
-
-
-def _expected_cards(
-    document: Document, calibration: Document, expected: Document
-) -> tuple[Card, ...]:
-    serving = _serving_card(document, calibration["serving"], calibration["where"])
-    other = beside(expected.get("saving_by_serving", {}), calibration["serving"])
-    if "test_n" not in expected and "calibration_n" in expected:
-        whose = f"{expected['calibration_n']} calibration questions"
-        low, high = expected["calibration_total_saving_band95"]
-        return (
-            Card(
-                "Saves",
-                percent(expected["calibration_total_saving_pct"]),
-                f"of the cost, 95% {percent(low)} to {percent(high)}, {whose}; "
-                f"{percent(expected['calibration_think_saving_pct'])} of the thinking{other}",
-            ),
-            Card("Loses", share(expected["calibration_risk"]), whose),
-            Card(
-                "Accuracy",
-                share(expected["calibration_accuracy"]),
-                f"with full thinking {share(expected['calibration_full_accuracy'])}, {whose}",
-            ),
-            serving,
-        )
-    if "test_n" not in expected:
-        saving, risk = expected["fit_total_saving_pct"], expected["fit_risk"]
-        return (
-            Card("Saves", "-" if saving is None else percent(saving), "of the cost, fit questions"),
-            Card("Loses", "-" if risk is None else share(risk), "of all fit questions"),
-            serving,
-        )
-    tests = f"{expected['test_n']} test questions"
-    spread = expected["test_total_saving_ci95"]
-    low, high = (share(v) for v in expected["test_risk_ci95"])
-    return (
-        Card(
-            "Saves",
-            percent(expected["test_total_saving_pct"]),
-            (f"of the cost, 95% {percent(spread[0])} to {percent(spread[1])}, " if spread else "")
-            + f"{tests}; {percent(expected['test_think_saving_pct'])} of the thinking{other}",
-        ),
-        Card("Loses", share(expected["test_risk"]), f"95% {low} to {high}, {tests}"),
-        Card(
-            "Accuracy",
-            share(expected["test_accuracy"]),
-            f"with full thinking {share(expected['test_full_accuracy'])}, {tests}",
-        ),
-        serving,
-    )

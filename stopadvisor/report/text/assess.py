@@ -10,22 +10,31 @@ from typing import Any, TextIO
 
 from stopadvisor.assessment.recommendation import FIXED, LABELS, probability_words
 from stopadvisor.report.documents.assess import matched_points
+from stopadvisor.report.headline import (
+    Effect,
+    accuracy_words,
+    assessed_effect,
+    other_stacks,
+    saving_words,
+)
 from stopadvisor.report.text.screen import Screen
 from stopadvisor.report.words import (
+    COMMON_STACK,
+    KINDS_OF_QUESTION,
     advised_point,
-    beside,
+    explained,
     favoured,
-    in_unit,
     interval,
+    kind_of_rule,
     listed,
     number,
     percent,
-    reason,
+    promised,
     risk_difference,
     rule_headline,
-    saved,
     share,
     shell_quote,
+    why,
 )
 
 __all__ = ["PAPER_FLAW", "show_assessment", "show_label_savings"]
@@ -34,19 +43,24 @@ Document = Mapping[str, Any]
 
 PAPER_FLAW = (
     "Paper protocol: it reproduces the published analysis and is flawed as advice. Its intervals "
-    "keep thresholds frozen, which tells two equal families apart far more often than the 5 % "
-    "they stand for, and its profile opens every question. Act on --protocol deploy."
+    "take thresholds for given, so that they tell two equal rules apart far more often than in 5 % "
+    "of cases, and its profile opens every question. Act on --protocol deploy."
 )
-_ORDER = ("early_solved", "beneficial", "harmful", "unsolved", "oscillating")
 
 
-def show_assessment(document: Document, out: TextIO) -> None:
-    """Print what `assess` found."""
+def show_assessment(document: Document, out: TextIO, *, verbose: bool = False) -> None:
+    """Print what `assess` found.
+
+    Parameters
+    ----------
+    verbose : bool
+        Also thresholds, forecasts, costs by serving stack and the reasons step by step.
+    """
     screen = Screen(out)
     paper = document["protocol"] == "paper"
     advice = document["recommendation"]
     stops = advice["policy"] != "full-budget"
-    screen.headline(_headline(advice), "good" if stops else "doubtful")
+    screen.headline(document["headline"], "good" if stops else "doubtful")
     screen.facts(_paper_facts(document) if paper else _facts(document))
     run = shell_quote(document["run"])
     if paper:
@@ -56,110 +70,93 @@ def show_assessment(document: Document, out: TextIO) -> None:
     if paper:
         screen.items("Read this first", [PAPER_FLAW])
     _profile(screen, document)
-    _matched_risk(screen, document)
+    _matched_risk(screen, document, verbose=verbose)
+    if not verbose:
+        screen.note("--verbose adds thresholds, forecasts, costs by serving stack and the reasons.")
+        return
     show_label_savings(screen, document.get("label_savings", []))
     _serving(screen, document)
-    screen.items("Why", advice["reasons"])
-
-
-def _headline(advice: Document) -> str:
-    if advice["policy"] == "full-budget":
-        return "Keep the full thinking budget: do not stop early."
-    return rule_headline(advice["family"], advice.get("where"))
+    screen.items("Why, step by step", advice["reasons"])
 
 
 def _facts(document: Document) -> list[tuple[str, str]]:
-    advice, split = document["recommendation"], document["split"]
-    point = advised_point(document)
-    rows = [("why", reason(advice))]
-    if point is not None:
-        rows += [
-            ("asks", advice["where"]),
-            (
-                "saves",
-                f"{_measured(document)}"
-                f"{percent(point['fit_total_saving_pct'])} of the cost under {advice['serving']}"
-                f"{in_unit(document['settings']['weights'])} "
-                f"(at least {percent(document['fit_saving_lower_pct'])}, one-sided 95 %; "
-                f"{percent(point['fit_uncut_saving_pct'])} on traces that were not cut off); "
-                f"{percent(point['fit_think_saving_pct'])} of the thinking{_beside(document)}",
-            ),
-            (
-                "may lose",
-                f"an estimated {share(point['fit_risk'])} of all questions; accuracy "
-                f"{share(document['fit_full_accuracy'])} -> {share(point['fit_accuracy'])}",
-            ),
+    advice, split, effect = document["recommendation"], document["split"], assessed_effect(document)
+    closed = f"{split['calibration']} stay closed for calibrate"
+    if split["test"]:
+        closed += f", {split['test']} for a test after it"
+    basis = f"{split['fit']} of {document['workload']['n_questions']} questions (fit); {closed}"
+    if effect is None:
+        rows = [
+            ("why", why(document)),
+            ("do", "serve as you do now, without probes; there is nothing to calibrate"),
         ]
-        rows += [
-            ("or", row.removeprefix(FIXED)) for row in advice["reasons"] if row.startswith(FIXED)
-        ]
-        rows.append(
+    else:
+        lower = percent(document["fit_saving_lower_pct"])
+        rows = [
+            ("advice", rule_headline(advice["family"], advice.get("where"))),
+            ("why", why(document)),
+            ("saves", f"{saving_words(effect)}; at least {lower} (one-sided 95 %)"),
+            ("accuracy", accuracy_words(effect)),
+            *_stack(document, effect),
             (
                 "certain",
-                f"not yet: run calibrate to certify that at most {share(document['alpha'])} are "
-                f"lost; estimated chance {probability_words(document['chance_to_certify'])}",
-            )
-        )
-    else:
-        rows.append(("saves", "nothing, and loses nothing: serve without probes, as you do now"))
+                f"not yet: these are estimates. `calibrate` can promise that at most "
+                f"{promised(document['alpha'])} are lost; chance "
+                f"{probability_words(document['chance_to_certify'])}",
+            ),
+        ]
+    rows += [("or", row.removeprefix(FIXED)) for row in advice["reasons"] if row.startswith(FIXED)]
     rows += [
         ("labels", row.removeprefix(LABELS)) for row in advice["reasons"] if row.startswith(LABELS)
     ]
     if document["workload"].get("on_stop") == "answer":
         text = "thinking is closed and the model writes its visible answer"
+        point = advised_point(document)
         if point is not None and point["feasible"]:
             text += f"; {percent(point['fit_answer_saving_pct'])} of its tokens saved"
         rows.append(("on stop", text))
+    return [*rows, ("based on", basis)]
+
+
+def _stack(document: Document, effect: Effect) -> list[tuple[str, str]]:
+    """For which stack the rule was chosen, the server's own measure, and the other stacks."""
+    rows = [("stack", explained(effect.serving))]
     if server := document.get("server"):
-        regime = server["regime"] or "serving regime unknown"
+        regime = server["regime"] or "not told"
         rows.append(("server", f"{regime}, as measured: {server['reason']}"))
     rows.append(
         (
-            "based on",
-            f"{split['fit']} fit questions of {document['workload']['n_questions']}; "
-            f"{split['calibration']} for calibration and {split['test']} for test stay closed",
+            "elsewhere",
+            f"the same rule {listed(other_stacks(effect))}; for yours choose anew with "
+            f"`--serving {COMMON_STACK if effect.serving != COMMON_STACK else 'kv-fork'}` or "
+            "another",
         )
     )
+    money = document["serving"].get(effect.serving, {}).get("money_per_1000")
+    if money:
+        text = f"{money['policy']:.4g} instead of {money['full']:.4g} per 1000 requests"
+        rows.append(("price", text))
     return rows
-
-
-def _measured(document: Document) -> str:
-    """The saving on the server as it was measured, first of all where another stack was asked for.
-
-    Costs are those of the measured server anyway where nobody asked for others.
-    """
-    regime = (document.get("server") or {}).get("regime")
-    if regime in (None, document["recommendation"]["serving"]):
-        return ""
-    saving = document["serving"].get(regime, {}).get("saving_pct")
-    if saving is None:
-        return ""
-    return f"under {regime}, as this server was measured, {saved(saving)}; "
-
-
-def _beside(document: Document) -> str:
-    if _measured(document):
-        return ""
-    rows = {k: row["saving_pct"] for k, row in document["serving"].items() if isinstance(row, dict)}
-    return beside(rows, document["recommendation"]["serving"])
 
 
 def _paper_facts(document: Document) -> list[tuple[str, str]]:
     advice, split = document["recommendation"], document["split"]
     point = advised_point(document)
-    rows = [("why", reason(advice))]
+    rows = [("why", why(document))]
     if point is not None:
-        rows += [
+        rows = [
+            ("advice", rule_headline(advice["family"], advice.get("where"))),
+            *rows,
             (
                 "saves",
                 f"{percent(point['total_saving_pct'])} of all tokens, "
                 f"{percent(point['think_saving_pct'])} of the thinking (test questions)",
             ),
             (
-                "may lose",
-                f"{share(point['test_risk'])} of test questions were lost; accuracy "
-                f"{share(point['test_accuracy'])}, full thinking "
-                f"{share(document['full_accuracy'])} of all questions",
+                "loses",
+                f"{share(point['test_risk'])} of the test questions, where accuracy is "
+                f"{share(point['test_accuracy'])}; full thinking gets "
+                f"{share(document['full_accuracy'])} of all questions right",
             ),
         ]
     rows.append(
@@ -184,45 +181,62 @@ def _profile(screen: Screen, document: Document) -> None:
                 str(profile[name]["count"]),
                 share(profile[name]["share"]),
                 interval(profile[name]["ci95"], 100),
-                screen.bar(profile[name]["share"]),
+                KINDS_OF_QUESTION[name],
             )
-            for name in _ORDER
+            for name in KINDS_OF_QUESTION
         ],
     )
 
 
-def _matched_risk(screen: Screen, document: Document) -> None:
+def _matched_risk(screen: Screen, document: Document, *, verbose: bool) -> None:
     if document["protocol"] == "paper":
         screen.table(
-            "Rules of each kind at equal risk (test questions)",
-            ("alpha", "kind", "rule", "threshold", "risk", "accuracy", "saving"),
+            "The best rules at the same risk (test questions)",
+            ("alpha", "rule", "threshold", "lost", "accuracy", "saves"),
             [
-                (f"{point['alpha']:g}", point["side"], *_at_risk(point))
-                for point in matched_points(document)
+                (
+                    f"{p['alpha']:g}",
+                    kind_of_rule(p["family"]),
+                    number(p["threshold"]),
+                    *_at_risk(p),
+                )
+                for p in matched_points(document)
             ],
-            left=3,
+            left=2,
         )
     else:
+        advised = document["recommendation"]["family"]
+        # One rule may be the best of two kinds.
+        rows = {point["family"]: point for point in matched_points(document)}.values()
+        stack = document["recommendation"]["serving"]
         screen.table(
-            "The best rules of each kind at equal risk (fit questions)",
-            ("rule", "threshold", "risk", "accuracy", "saving", "expected"),
-            # One rule may be the best of two kinds.
-            dict.fromkeys(
-                (*_at_risk(point), percent(point["expected_saving_pct"]))
-                for point in matched_points(document)
-            ),
+            f"The best rules at the same risk (fit questions, {stack})",
+            ("rule", "lost", "accuracy", "saves", *(("threshold", "forecast") * verbose)),
+            [
+                (
+                    f"{kind_of_rule(p['family'])}{' *' * (p['family'] == advised)}",
+                    *_at_risk(p),
+                    *((number(p["threshold"]), percent(p["expected_saving_pct"])) * verbose),
+                )
+                for p in rows
+            ],
         )
-        screen.text("expected: what calibration is expected to certify, on average")
+        starred = "*: advised. " * (advised is not None)
+        if any(not point["feasible"] for point in rows):
+            starred += "Too many: no threshold of it could be certified. "
+        forecast = "Forecast: what calibration is expected to certify, on average." * verbose
+        if starred + forecast:
+            screen.text((starred + forecast).strip())
     for row in document["matched_risk"]:
-        if row["delta_saving_pp"] is not None:
-            screen.text(f"alpha {row['alpha']:g}: {row['verdict']}: {risk_difference(row)}")
+        paper = document["protocol"] == "paper"
+        if row["delta_saving_pp"] is not None and (verbose or paper):
+            alpha = f"alpha {row['alpha']:g}: " * paper
+            screen.text(f"{alpha}{risk_difference(row)}.")
 
 
 def _at_risk(point: Document) -> tuple[str, ...]:
     return (
-        point["family"],
-        number(point["threshold"]),
-        share(point["risk"]) if point["feasible"] else "not feasible",
+        share(point["risk"]) if point["feasible"] else "too many",
         share(point["accuracy"]),
         percent(point["total_saving_pct"]),
     )
@@ -233,7 +247,7 @@ def show_label_savings(screen: Screen, rows: Sequence[Document]) -> None:
     if not rows:
         return
     screen.table(
-        "What more labels would buy (expected net saving; imitated calibrations)",
+        "What more labels would buy (forecast of the saving that calibration certifies)",
         ("labels", "of them for calibration", "saving", ""),
         [
             (
@@ -255,7 +269,7 @@ def _serving(screen: Screen, document: Document) -> None:
     named = {name: row for name, row in serving.items() if name != "operating_point"}
     if document["protocol"] == "paper":
         screen.table(
-            "Net saving by serving stack",
+            "What another rule saves on each serving stack",
             ("", "saving", ""),
             [
                 (name, percent(row["saving_pct"]), "asked for" if name == asked else "")
@@ -266,7 +280,7 @@ def _serving(screen: Screen, document: Document) -> None:
         return
     priced = any(row["money_per_1000"] for row in named.values())
     screen.table(
-        f"Net saving of the rule chosen for {asked} (*), on each serving stack",
+        f"What the rule chosen for {asked} (*) saves on each serving stack",
         (
             "",
             "saving",
@@ -289,11 +303,9 @@ def _serving(screen: Screen, document: Document) -> None:
     )
     screen.text(serving["operating_point"])
     unit = document["settings"]["weights"]["unit"]
-    others = listed([name for name in named if name != asked])
     screen.text(
-        f"For {others} another rule may save more: assess with --serving. Break-even: with that "
-        "many probes per request, each at its cost here, or at that price of a cached token "
-        f"({unit}), stopping saves nothing."
+        "Probes: mean number per request. Break-even: with so many probes per request, or at that "
+        f"price of a cached token ({unit}), stopping saves nothing."
     )
     if priced:
         full = next(row["money_per_1000"]["full"] for row in named.values())

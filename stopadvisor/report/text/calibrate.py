@@ -9,36 +9,45 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from stopadvisor.report.headline import (
+    accuracy_words,
+    expected_effect,
+    other_stacks,
+    saving_words,
+)
 from stopadvisor.report.text.screen import Screen
 from stopadvisor.report.words import (
     advised_otherwise,
-    beside,
-    in_unit,
-    interval,
+    explained,
+    listed,
     number,
     percent,
+    promised,
+    rule_headline,
     share,
     shell_quote,
 )
 
-__all__ = ["evidence", "expectation", "show_calibration"]
+__all__ = ["alpha_words", "evidence", "expectation", "pointwise", "show_calibration"]
 
 Document = Mapping[str, Any]
 
 
-def show_calibration(document: Document, out: TextIO) -> None:
-    """Print what `calibrate` found."""
+def show_calibration(document: Document, out: TextIO, *, verbose: bool = False) -> None:
+    """Print what `calibrate` found.
+
+    Parameters
+    ----------
+    verbose : bool
+        Also the forecast of fit questions, the limit at the threshold and what was tested.
+    """
     screen = Screen(out)
-    if document["certified"]:
-        screen.headline("Certified.", "good")
-        screen.text(document["certificate"]["claim"])
-        screen.facts(_certified(document))
-    else:
-        screen.headline("Not certified: the policy written never stops early.", "doubtful")
-        screen.facts(_refused(document))
+    screen.headline(document["headline"], "good" if document["certified"] else "doubtful")
+    rows = _certified(document, verbose=verbose) if document["certified"] else _refused(document)
+    screen.facts(rows)
     shown = document["promoted"] or document["policy"]
     screen.command(f"stopadvisor inspect {shell_quote(shown)}")
-    if document["tested"]:
+    if document["tested"] and (verbose or not document["certified"]):
         _tested(screen, document)
 
 
@@ -77,47 +86,55 @@ def evidence(certificate: Document) -> str:
     )
 
 
-def _alpha(certificate: Document) -> str:
-    if certificate["conditional"]:
-        return f"{share(certificate['alpha'])} of the questions that full thinking gets right"
+def pointwise(certificate: Document) -> str:
+    """The limit at the exported threshold, as if no other one had been tested."""
+    confidence = certificate.get("chain_delta", certificate["delta"])
     return (
-        f"{share(certificate['alpha'])}, which is "
-        f"{share(certificate['alpha_over_full_accuracy'])} of the full-thinking accuracy"
+        f"at most {share(certificate['upper'])} at this threshold alone (confidence "
+        f"{share(1 - confidence)}; pointwise, not the promise)"
     )
 
 
-def _certified(document: Document) -> list[tuple[str, str]]:
-    certificate, expected = document["certificate"], document["expected"]
+def alpha_words(certificate: Document) -> str:
+    """The promise as a number, and what it is of the answers that are right now."""
+    alpha, ratio = promised(certificate["alpha"]), certificate.get("alpha_over_full_accuracy")
+    if certificate.get("conditional"):
+        return f"{alpha} of the questions that full thinking gets right"
+    if ratio is None:
+        return f"{alpha} of all questions"
+    return f"{alpha} of all questions is {share(ratio)} of those that full thinking gets right"
+
+
+def _certified(document: Document, *, verbose: bool) -> list[tuple[str, str]]:
+    certificate = document["certificate"]
     rows = [
-        (
-            "exported",
-            f"{document['family']}, stop when its score reaches {number(document['threshold'])}",
-        ),
-        ("asks", document["where"]),
+        ("promise", certificate["claim"]),
+        *expectation(document["expected"], document["serving"]),
+        ("rule", rule_headline(document["family"], document["where"])),
         *_on_stop(document),
-        *expectation(expected, document["serving"]),
-        (
-            "evidence",
-            f"{evidence(certificate)}; at this threshold alone the risk is at most "
-            f"{share(certificate['upper'])} (confidence {share(1 - certificate['chain_delta'])}; "
-            "not what is certified)",
-        ),
-        ("alpha", _alpha(certificate)),
-        ("look", _looks(document)),
+        ("evidence", evidence(certificate)),
+        ("at most", alpha_words(certificate)),
         ("policy", _files(document)),
     ]
+    if document["look"]["number"] > 1 or verbose:
+        rows.append(("look", _looks(document)))
+    if verbose:
+        fitted = document["expected"]["fit_total_saving_pct"]
+        if fitted is not None:
+            rows.append(("forecast", f"fit questions had said a saving of {percent(fitted)}"))
+        rows += [
+            ("threshold", f"stops when the score reaches {number(document['threshold'])}"),
+            ("limit", pointwise(certificate)),
+        ]
     if "transfer" in document:
         return rows
     if document["changed"] is not None:
         rows.append(("changed", document["changed"]))
     elif advised_otherwise(document):
-        text = document["advised_family"] or "the full budget"
+        text = "full thinking"
         if document["advised_family"] is not None:
-            text += (
-                f", {document['advised_where']}, expected to save "
-                f"{percent(document['advised_fit_total_saving_pct'])} (fit questions)"
-            )
-        rows.append(("advised", f"by assess: {text}"))
+            text = rule_headline(document["advised_family"], document["advised_where"])
+        rows.append(("advised", f"assess had said: {text}"))
     return rows
 
 
@@ -135,52 +152,17 @@ def _on_stop(document: Document) -> list[tuple[str, str]]:
 
 def expectation(expected: Document, serving: str) -> list[tuple[str, str]]:
     """What a policy is expected to do, from questions that nothing has touched where there are."""
-    fitted = percent(expected["fit_total_saving_pct"])
-    where = f"{serving}{in_unit(expected.get('weights'))}"
-    other = beside(expected.get("saving_by_serving", {}), serving)
-    is_fitted = expected["fit_total_saving_pct"] is not None  # a transferred rule is not, here
-    if "test_n" not in expected and "calibration_n" in expected:
-        n = expected["calibration_n"]
-        said = (f"; fit said {fitted})" if is_fitted else ")") + other
-        band = interval(expected["calibration_total_saving_band95"])
-        return [
-            (
-                "saves",
-                f"{percent(expected['calibration_total_saving_pct'])} {band} of the cost under "
-                f"{where}, {percent(expected['calibration_think_saving_pct'])} of the "
-                f"thinking ({n} calibration questions{said}",
-            ),
-            (
-                "loses",
-                f"{share(expected['calibration_risk'])} of all questions; accuracy "
-                f"{share(expected['calibration_full_accuracy'])} -> "
-                f"{share(expected['calibration_accuracy'])} (calibration questions)",
-            ),
-        ]
-    if "test_n" not in expected:  # written before savings were measured in calibration
-        if not is_fitted:
-            return [("saves", "not measured: nothing was fitted here, and there is no test part")]
-        return [
-            ("saves", f"{fitted} of the cost under {where} (fit questions, no test part)"),
-            ("loses", f"{share(expected['fit_risk'])} of all questions (fit questions)"),
-        ]
-    n = expected["test_n"]
-    return [
-        (
-            "saves",
-            f"{percent(expected['test_total_saving_pct'])} "
-            f"{interval(expected['test_total_saving_ci95'])} of the cost under {where}, "
-            f"{percent(expected['test_think_saving_pct'])} of the thinking ({n} test questions"
-            + (f"; fit said {fitted})" if is_fitted else ")")
-            + other,
-        ),
-        (
-            "loses",
-            f"{share(expected['test_risk'])} {interval(expected['test_risk_ci95'], 100)} of all "
-            f"questions; accuracy {share(expected['test_full_accuracy'])} -> "
-            f"{share(expected['test_accuracy'])} (test questions)",
-        ),
+    effect = expected_effect(expected, serving)
+    if effect is None:
+        return [("saves", "not measured: nothing was fitted here, and there is no test part")]
+    rows = [
+        ("saves", f"{saving_words(effect)} ({effect.whose})"),
+        ("accuracy", f"{accuracy_words(effect)} ({effect.whose})"),
+        ("stack", explained(serving)),
     ]
+    if others := other_stacks(effect):
+        rows.append(("elsewhere", f"the same rule {listed(others)}"))
+    return rows
 
 
 def _refused(document: Document) -> list[tuple[str, str]]:
@@ -190,18 +172,18 @@ def _refused(document: Document) -> list[tuple[str, str]]:
     if needed is None:
         labels = "no number of them would be enough at the risk and the costs seen here"
     elif not assumed:
-        labels = f"{needed} calibration questions in all would be enough, if none of them is lost"
+        labels = f"{needed} calibration questions in all are enough, if none of them is lost"
     else:
         labels = (
-            f"about {needed} calibration questions in all would be enough four times in five, if "
+            f"about {needed} calibration questions in all are enough four times in five, if "
             f"{share(assumed)} of them are lost"
         )
     return [
-        ("why", refusal["reason"]),
+        ("asked", f"to promise that at most {promised(document['alpha'])} are lost{of_right}"),
+        ("why not", refusal["reason"]),
         ("labels", labels),
-        ("asked", f"at most {share(document['alpha'])} lost{of_right}"),
         ("look", _looks(document)),
-        ("policy", f"{_files(document)} (full budget: no probes, natural end)"),
+        ("policy", f"{_files(document)}: it lets every question think to its end"),
     ]
 
 

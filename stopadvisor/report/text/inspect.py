@@ -9,7 +9,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from stopadvisor.report.text.calibrate import evidence, expectation
+from stopadvisor.report.headline import expected_effect, policy_headline
+from stopadvisor.report.text.calibrate import alpha_words, evidence, expectation, pointwise
 from stopadvisor.report.text.screen import Screen
 from stopadvisor.report.words import listed, number, plural, share
 from stopadvisor.rules.families import rule_name
@@ -19,36 +20,46 @@ __all__ = ["show_policy"]
 Document = Mapping[str, Any]
 
 _STOPS_WHEN = {
-    "confidence": "the forced answer's confidence (exp of its mean log-probability) is at least",
-    "entropy": "minus the mean entropy of the forced answer (nats) is at least",
-    "run-stability": "the same answer has come this often in a row:",
-    "confidence-leap": "the confidence leap reaches",
-    "agreement": "the answer has stood for so many thinking tokens:",
+    "confidence": "the trial answer's confidence (exp of its mean log-probability) is at least",
+    "entropy": "minus the mean entropy of the trial answer (nats) is at least",
+    "run-stability": "the same trial answer has come this often in a row:",
+    "confidence-leap": "the confidence in the trial answer leaps up by at least",
+    "agreement": "the trial answer has stayed the same for so many thinking tokens:",
     "agreement-scaled": (
-        "the tokens for which the answer has stood, over the root of the position, reach"
+        "the tokens for which the trial answer has stayed the same, over the root of the position, "
+        "reach"
     ),
 }
 _STOPS_WHEN["deer"] = _STOPS_WHEN["confidence"]
 _REVISION = 24
 """Characters of a model's revision or hash that are shown."""
-_LEARNED = "the estimated probability that the forced answer is right is at least"
+_FOREIGN = (AttributeError, KeyError, TypeError, ValueError, IndexError)
+"""Of an expectation that another program wrote; a policy's schema leaves it open."""
+_LEARNED = "the estimated probability that the trial answer is right is at least"
 
 
-def show_policy(document: Document, out: TextIO) -> None:
-    """Print a policy in words."""
+def show_policy(document: Document, out: TextIO, *, verbose: bool = False) -> None:
+    """Print a policy in words.
+
+    Parameters
+    ----------
+    verbose : bool
+        Also the limit at its threshold alone, and what full thinking means.
+    """
     screen = Screen(out)
     if document["kind"] == "full-budget":
-        screen.headline("Full budget: never stops early, asks for no probe.")
+        screen.headline("Never stops early: every question thinks to its end, without a probe.")
     else:
-        screen.headline(f"Stops early by {rule_name(document['family'])}, {_where(document)}.")
+        screen.headline(_headline(document))
         screen.facts(_rule(document))
     if document["family"] == "fixed-budget":
         _settings(screen, document)
     if document["certificate"]:
-        screen.items("Certificate", [_claim(document["certificate"])])
-        screen.facts(_certificate(document["certificate"]))
+        screen.title("Promise")
+        screen.text(_claim(document["certificate"]))
+        screen.facts(_certificate(document["certificate"], verbose=verbose))
     else:
-        screen.items("Certificate", ["None: nothing was certified, so nothing is stopped."])
+        screen.items("Promise", ["None: nothing was certified, so nothing is stopped."])
     if document["expected"]:
         screen.title("Expected")
         screen.facts(_expected(document))
@@ -63,12 +74,26 @@ def show_policy(document: Document, out: TextIO) -> None:
     screen.facts(
         [
             ("path", document["policy"]),
-            ("digest", f"{document['digest'][:16]}..., valid; golden decisions replay"),
+            (
+                "digest",
+                f"{document['digest'][:16]}..., undamaged; its test decisions come out right",
+            ),
             ("created", document["created"]),
             *_signature(document),
             *_upgrade(document),
         ]
     )
+
+
+def _headline(document: Document) -> str:
+    """What the policy saves and loses; by which rule it stops where that was not measured."""
+    try:
+        if document["certificate"] and expected_effect(document["expected"], document["serving"]):
+            return policy_headline(document["expected"], document["serving"])
+    except _FOREIGN:
+        pass
+    certified = "Certified" if document["certificate"] else "Not certified"
+    return f"{certified}: stops early by {rule_name(document['family'])}, {_where(document)}."
 
 
 def _signature(document: Document) -> list[tuple[str, str]]:
@@ -105,7 +130,7 @@ def _where(document: Document) -> str:
 
 def _rule(document: Document) -> list[tuple[str, str]]:
     reply = {
-        "probe": "the forced answer itself",
+        "probe": "the trial answer itself (a forced answer)",
         "answer": "the visible answer that the model writes after closing its thinking",
     }[document["on_stop"]]
     trigger, family = document["trigger"], document["family"]
@@ -119,7 +144,7 @@ def _rule(document: Document) -> list[tuple[str, str]]:
     if trigger["stop_at"] is not None:
         least = "" if family == "fixed-budget" else "at the latest "
         rows.append(("stops all", f"{least}at {trigger['stop_at']} thinking tokens"))
-    return [*rows, ("reply", reply), ("serving", document["serving"])]
+    return [*rows, ("reply", reply)]
 
 
 def _positions(document: Document) -> str:
@@ -172,7 +197,7 @@ def _expected(document: Document) -> list[tuple[str, str]]:
     expected = document["expected"]
     try:
         return expectation(expected, document["serving"])
-    except (AttributeError, KeyError, TypeError, ValueError, IndexError):
+    except _FOREIGN:
         return [(name, json.dumps(value)) for name, value in expected.items()]
 
 
@@ -183,28 +208,28 @@ def _claim(certificate: Document) -> str:
 def _looks(certificate: Document) -> str:
     # More than the number is not held by the policy's schema.
     elsewhere = certificate.get("looks_elsewhere")
-    return f"{certificate['looks']}" + (f", and {elsewhere} elsewhere" if elsewhere else "")
+    text = f"{certificate['looks']} at these calibration questions"
+    return text + (f", and {elsewhere} elsewhere" if elsewhere else "")
 
 
-def _certificate(certificate: Document) -> list[tuple[str, str]]:
+def _certificate(certificate: Document, *, verbose: bool) -> list[tuple[str, str]]:
     rows = [
         ("evidence", evidence(certificate)),
-        ("upper", f"{share(certificate['upper'])} at this threshold alone (not the claim)"),
-        ("reference", f"full thinking = {certificate['reference']}"),
         ("looks", _looks(certificate)),
     ]
+    if verbose:
+        reference = "its own visible answer at the end of thinking"
+        if certificate["reference"] != "natural":
+            reference = "the forced answer at the last checkpoint"
+        rows += [("limit", pointwise(certificate)), ("full thinking", f"means {reference}")]
     # More than the fields above is not held by the policy's schema.
     if isinstance(transfer := certificate.get("transfer"), str):
         source = str(certificate.get("source_digest"))[:8]
         rows.append(("transfer", f"{transfer}: the rule of policy {source}"))
-    if isinstance(ratio := certificate.get("alpha_over_full_accuracy"), float):
-        alpha = share(certificate["alpha"])
-        if certificate.get("conditional"):
-            rows.append(("alpha", f"{alpha} of the questions that full thinking gets right"))
-        else:
-            rows.append(("alpha", f"{alpha}, {share(ratio)} of the full-thinking accuracy"))
+    if isinstance(certificate.get("alpha_over_full_accuracy"), float):
+        rows.append(("at most", alpha_words(certificate)))
     if isinstance(cut := certificate.get("truncated_share"), float):
-        rows.append(("truncated", f"{share(cut)} of the calibration traces"))
+        rows.append(("cut off", f"{share(cut)} of the calibration traces, at the cap"))
     return rows
 
 

@@ -11,7 +11,7 @@ from stopadvisor.assessment.recommendation import probability_words
 from stopadvisor.report.documents.plan import PlanDocument
 from stopadvisor.report.text.assess import show_label_savings
 from stopadvisor.report.text.screen import Screen
-from stopadvisor.report.words import plural, share
+from stopadvisor.report.words import plural, promised, share
 
 __all__ = ["show_plan"]
 
@@ -20,27 +20,34 @@ def show_plan(document: PlanDocument, out: TextIO) -> None:
     """Print the plan."""
     screen = Screen(out)
     risk = document["expected_risk"]
-    promise = f"alpha = {document['alpha']:g} at confidence {1 - document['delta']:g}"
+    promise = (
+        f"to promise that at most {promised(document['alpha'])} are lost, with confidence "
+        f"{promised(1 - document['delta'])}"
+    )
     if document["calibration_labels"] is None:
-        screen.headline(f"No number of labels is planned for {promise}.")
+        screen.headline(f"No number of labels is enough {promise}.")
         screen.text(
-            f"The expected risk, {risk:g}, must lie below alpha."
+            f"{share(risk)} are expected to be lost, which must be less than that."
             if risk >= document["alpha"]
-            else f"An expected risk of {risk:g} is so close to alpha that it would take more than "
-            "a million."
+            else f"{share(risk)} are expected to be lost, so close to it that more than a million "
+            "would be needed."
         )
         show_label_savings(screen, document.get("label_savings", []))
         return
-    screen.headline(f"{plural(document['calibration_labels'], 'calibration label')} for {promise}.")
+    screen.headline(f"About {document['total_labels']} labelled questions are needed {promise}.")
     shares = "/".join(f"{100 * part:g}" for part in document["split"])
     reached = document["power_reached"]
     assert reached is not None  # where there is a number
     rows = [
-        ("in all", f"about {document['total_labels']} labelled questions (split {shares})"),
+        (
+            "of them",
+            f"{plural(document['calibration_labels'], 'calibration label')} certify, the others "
+            f"choose the rule (split {shares}: fit, calibration, test)",
+        ),
         (
             "chance",
-            f"{probability_words(reached)} to certify, if the risk is {risk:g}; with more labels "
-            f"never below {share(document['power'])}",
+            f"{probability_words(reached)} that they do, if {share(risk)} are lost; with more "
+            f"labels never below {share(document['power'])}",
         ),
     ]
     if document["chains"] > 1:

@@ -9,7 +9,7 @@ from typing import TextIO
 
 from stopadvisor.report.documents.promote import PromoteDocument
 from stopadvisor.report.text.screen import Screen
-from stopadvisor.report.words import share, shell_quote
+from stopadvisor.report.words import promised, shell_quote
 
 __all__ = ["show_promotion"]
 
@@ -20,7 +20,7 @@ def show_promotion(document: PromoteDocument, out: TextIO) -> None:
     same = document["previous_digest"] == document["digest"]
     screen.headline("In use already." if same else "Promoted.", "good")
     alpha = document["alpha"]
-    promise = "never stops" if alpha is None else f"at most {share(alpha)} lost"
+    promise = "never stops" if alpha is None else f"at most {promised(alpha)} lost"
     rows = [
         ("in use", f"{document['current']}, a copy of {document['policy']} ({promise})"),
         ("digest", f"{document['digest'][:16]}..."),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
 from stopadvisor.report.text.screen import Screen
-from stopadvisor.report.words import interval, percent, plural, share
+from stopadvisor.report.words import interval, percent, plural, promised, share
 
 __all__ = ["show_summary"]
 
@@ -20,13 +20,7 @@ _SERVING = {
 def show_summary(document: Document, out: TextIO) -> None:
     """Print what `run` did, from its document."""
     screen = Screen(out)
-    count = plural(document["questions"], "question")
-    if document["kind"] == "full-budget":
-        screen.headline(f"Answered {count} with the full budget: this policy never stops.")
-    else:
-        screen.headline(
-            f"Answered {count}, {share(document['stopped_share'])} of them stopped early."
-        )
+    screen.headline(document["headline"])
     screen.facts(_facts(document))
     if document["full"]:
         screen.title("Against full thinking, in the same run")
@@ -39,6 +33,9 @@ def show_summary(document: Document, out: TextIO) -> None:
 def _facts(document: Document) -> Iterator[tuple[str, str]]:
     mean = document["mean_tokens"]
     if document["questions"]:
+        if document["full"] and document["kind"] == "stop":
+            count = plural(document["questions"], "question")
+            yield "answered", f"{count}, {share(document['stopped_share'])} of them stopped early"
         yield (
             "tokens",
             f"{mean['think']:.1f} thinking, {mean['probe']:.1f} probing and "
@@ -55,7 +52,7 @@ def _facts(document: Document) -> Iterator[tuple[str, str]]:
     if document["labelled"]:
         yield "accuracy", f"{share(document['accuracy'])} of {document['labelled']} with gold"
     if not document["certified"] and document["kind"] == "stop":
-        yield "certificate", "does not cover these answers"
+        yield "promise", "none: the certificate does not cover these answers"
     yield "answers", document["out"]
 
 
@@ -66,9 +63,9 @@ def _escapes(escapes: Document) -> str:
         for d in escapes["by_depth"]
     )
     return (
-        f"reasoning went on after {plural(escapes['replies'], 'stop')}, for "
-        f"{plural(escapes['tokens'], 'token')} that are counted above; by thinking tokens at the "
-        f"stop: {depths}"
+        f"the model reasoned on after {plural(escapes['replies'], 'stop')}, for "
+        f"{plural(escapes['tokens'], 'token')} that are counted above; of the stops by thinking "
+        f"tokens: {depths}"
     )
 
 
@@ -86,13 +83,18 @@ def _against_full(document: Document) -> Iterator[tuple[str, str]]:
             f"{full['full_seconds']:.1f} s for {plural(full['timed_questions'], 'question')}",
         )
     if full["labelled"]:
-        yield "accuracy", f"{share(full['full_accuracy'])} -> {share(full['accuracy'])}"
-        yield "lost", _lost(full)
+        change = 100 * (full["accuracy"] - full["full_accuracy"])
+        yield (
+            "accuracy",
+            f"{share(full['full_accuracy'])} -> {share(full['accuracy'])}, {change:+.1f} points",
+        )
+        promise = ""
+        if document["certified"]:
+            promise = f"; the promise is at most {promised(document['alpha'])}"
+        yield "lost", f"{_lost(full)}: right with full thinking, wrong when stopped{promise}"
     unmet = full["unmet"]
     if unmet["labelled"] and unmet["labelled"] != full["labelled"]:
-        yield "never met", f"{_lost(unmet)}, which neither fitted nor calibrated the policy"
-    if document["certified"] and full["labelled"]:
-        yield "certified", f"at most {share(document['alpha'])} lost"
+        yield "of new", f"{_lost(unmet)} that had no part in choosing or certifying the policy"
 
 
 def _saved(saving: float, word: str) -> str:

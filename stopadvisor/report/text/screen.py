@@ -7,6 +7,7 @@ where the locale or the stream has nothing else.  Knows shapes of output, and no
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from typing import IO, Literal, TextIO
@@ -25,7 +26,6 @@ __all__ = ["WIDTH", "LocaleConsole", "Screen", "Tone"]
 WIDTH = 80
 WIDEST = 120
 _INDENT = 2
-_BAR = 20
 _LONGEST_WORD = 24
 """Words of a table up to this length are never torn."""
 _HEAD = box.SIMPLE_HEAD
@@ -38,6 +38,9 @@ _PLAIN = str.maketrans(
     }
 )  # fmt: skip
 """What our own texts may hold beside ASCII."""
+
+_TRAILING = re.compile(r" +(?=(\x1b\[[0-9;]*m)*$)")
+"""Spaces at the end of a line, before what ends its style too."""
 
 Tone = Literal["good", "doubtful", "bad"]
 _TONES = {"good": "bold green", "doubtful": "bold yellow", "bad": "bold red", None: "bold"}
@@ -92,6 +95,11 @@ class Screen:
         """A paragraph."""
         self._indented(_styled(text))
 
+    def note(self, text: str) -> None:
+        """A quiet line after all else, apart from it."""
+        self._print(Text())
+        self._print(_styled(text, "dim"))
+
     def items(self, title: str, texts: Iterable[str]) -> None:
         """A title and its paragraphs."""
         self.title(title)
@@ -138,10 +146,6 @@ class Screen:
         self._indented(table)
         self._console.width = width
 
-    def bar(self, share: float) -> str:
-        """A share as a bar, in characters that the output can show."""
-        return ("#" if self._ascii else "█") * round(_BAR * share)
-
     def _indented(self, what: Table | Text) -> None:
         self._print(Padding(what, (0, 0, 0, _INDENT), expand=False))
 
@@ -149,7 +153,7 @@ class Screen:
         """Write lines without rich's padding, in characters that the output can take."""
         with self._console.capture() as captured:
             self._console.print(what, soft_wrap=soft_wrap)
-        text = "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+        text = "".join(f"{_TRAILING.sub('', line)}\n" for line in captured.get().splitlines())
         if self._ascii:
             text = text.translate(_PLAIN)
             encoding = getattr(self._out, "encoding", None) or "utf-8"

@@ -43,6 +43,10 @@ def show_transfer(transfer: TransferFields, out: TextIO) -> None:
             for row in comparison["rows"]
         ],
     )
+    screen.text(
+        "zero-shot: the policy as it came. target-calibrated: its rule, certified here. "
+        "target-trained: a rule chosen and certified here."
+    )
     for row in comparison["rows"]:
         rule = "full budget"
         if row["family"] is not None:
@@ -53,6 +57,7 @@ def show_transfer(transfer: TransferFields, out: TextIO) -> None:
         screen.text(f"{row['protocol']} ({rule}): {text}")
     screen.text(
         f"Training a rule here was look number {comparison['look']['number']} at these questions; "
-        f"a certificate of it has confidence {share(comparison['look']['confidence'])}. Intervals "
-        "are pointwise, and the policy written is the target-calibrated one whatever they show."
+        f"a certificate of it has confidence {share(comparison['look']['confidence'])}. Each "
+        "interval stands for itself, and the policy written is the target-calibrated one whatever "
+        "they show."
     )

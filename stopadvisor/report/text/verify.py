@@ -9,29 +9,34 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from stopadvisor.assessment.recommendation import probability_words
+from stopadvisor.report.headline import change_words, saving_words, verified_effect
 from stopadvisor.report.text.screen import Screen, Tone
-from stopadvisor.report.words import interval, percent, plural, share
+from stopadvisor.report.words import explained, interval, plural, promised, share
 
 __all__ = ["show_verification"]
 
 Document = Mapping[str, Any]
 
 _DRIFTED = 0.05
-_SAID: dict[str, tuple[str, Tone]] = {
-    "confirmed": ("Confirmed: fresh questions alone certify the risk.", "good"),
-    "contradicted": ("Contradicted: the risk is above alpha. Stop using this policy.", "bad"),
-    "silent": (
-        "Silent: fresh questions neither confirm nor contradict the certificate.",
-        "doubtful",
-    ),
+_MEANS = {
+    "confirmed": "these questions alone certify the promise: go on serving the policy",
+    "contradicted": "more is lost than was promised: serve full thinking, and calibrate anew",
+    "silent": "these questions are too few, or too close to the promise, to decide: add labels",
 }
+_TONES: dict[str, Tone] = {"confirmed": "good", "contradicted": "bad", "silent": "doubtful"}
 
 
-def show_verification(document: Document, out: TextIO) -> None:
-    """Print what `verify` found."""
+def show_verification(document: Document, out: TextIO, *, verbose: bool = False) -> None:
+    """Print what `verify` found.
+
+    Parameters
+    ----------
+    verbose : bool
+        Also the limits of the share lost, and what so many questions can tell.
+    """
     screen = Screen(out)
-    screen.headline(*_SAID[document["verdict"]])
-    screen.facts(_facts(document))
+    screen.headline(document["headline"], _TONES[document["verdict"]])
+    screen.facts(_facts(document, verbose=verbose))
     if document["categories"]:
         screen.table(
             "Lost by category (intervals hold for all of them at once)",
@@ -47,44 +52,41 @@ def show_verification(document: Document, out: TextIO) -> None:
                 for row in document["categories"]
             ],
         )
-        screen.text(
-            "The certificate is marginal: it is about all questions together, not about each "
-            "category."
-        )
+        screen.text("The promise is about all questions together, not about each category.")
     if document["drift"]:
         _drift(screen, document)
 
 
-def _facts(document: Document) -> list[tuple[str, str]]:
-    level = share(1 - document["delta"])
+def _facts(document: Document, *, verbose: bool) -> list[tuple[str, str]]:
     whom = "questions that full thinking gets right" if document["conditional"] else "questions"
     if "groups" in document:
         whom += f" in {document['groups']} groups"
+    effect = verified_effect(document)
     rows = [
+        ("means", _MEANS[document["verdict"]]),
         (
             "lost",
-            f"{document['losses']} of {document['n']} {whom}, {share(document['risk'])}; alpha is "
-            f"{share(document['alpha'])}",
+            f"{document['losses']} of {document['n']} {whom}, {share(document['risk'])}; the "
+            f"promise allows {promised(document['alpha'])}",
         ),
-        (
-            "risk",
-            f"at least {share(document['lower'])} and at most {share(document['upper'])}, each "
-            f"limit one-sided at {level}",
-        ),
-        ("power", _power(document)),
         (
             "accuracy",
-            f"{share(document['full_accuracy'])} -> {share(document['accuracy'])}, difference "
-            f"{100 * document['accuracy_difference']:+.1f} pp "
-            f"{interval(document['accuracy_difference_ci95'], 100)}",
+            f"{share(document['full_accuracy'])} -> {share(document['accuracy'])}, "
+            f"{change_words(effect)} {interval(document['accuracy_difference_ci95'], 100)}",
         ),
-        (
-            "saves",
-            f"{percent(document['total_saving_pct'])} {interval(document['total_saving_ci95'])} "
-            f"of the cost under {document['serving']} ({document['unit']}), "
-            f"{percent(document['think_saving_pct'])} of the thinking",
-        ),
+        ("saves", saving_words(effect)),
+        ("stack", explained(document["serving"])),
     ]
+    if verbose or document["verdict"] == "silent":
+        level = share(1 - document["delta"])
+        rows += [
+            (
+                "limits",
+                f"lost are at least {share(document['lower'])} and at most "
+                f"{share(document['upper'])}, each limit one-sided at {level}",
+            ),
+            ("power", _power(document)),
+        ]
     if document["n_left_out"]:
         met, repeated = document["n_met_before"], document["n_repeated"]
         texts = [
@@ -97,15 +99,13 @@ def _facts(document: Document) -> list[tuple[str, str]]:
 
 def _power(document: Document) -> str:
     text = (
-        f"chance {probability_words(document['power_to_confirm'])} to confirm, if the risk is what "
-        f"the policy expects, {share(document['expected_risk'])}; "
+        f"so many questions confirm with a chance of "
+        f"{probability_words(document['power_to_confirm'])} if {share(document['expected_risk'])} "
+        "are lost, as the policy expects; "
     )
     if document["detectable_risk"] is None:
-        return text + "too few questions to contradict any risk"
-    return (
-        text + f"a risk of {share(document['detectable_risk'])} would be contradicted four times "
-        "in five"
-    )
+        return text + "they are too few to contradict anything"
+    return f"{text}they contradict four times in five if {share(document['detectable_risk'])} are"
 
 
 def _drift(screen: Screen, document: Document) -> None:
@@ -114,12 +114,12 @@ def _drift(screen: Screen, document: Document) -> None:
         screen.title("Drift")
         by = plural(document["n"], "question")
         screen.text(
-            f"No feature is shown to have moved since calibration, by {by} (Holm over all of them, "
-            "5 %)."
+            f"Questions and answers look as they did in calibration: no feature is shown to have "
+            f"moved, by {by} (all tested together at 5 %)."
         )
         return
     screen.table(
-        "Features that moved since calibration (Holm over all of them, 5 %)",
+        "Features that moved since calibration (all tested together at 5 %)",
         ("feature", "distance", "adjusted p"),
         [(row["feature"], f"{row['distance']:.3f}", f"{row['adjusted_p']:.4f}") for row in moved],
     )

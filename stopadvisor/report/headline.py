@@ -1,0 +1,361 @@
+"""The first line of a result: what is saved, what that costs in accuracy, and on which stack.
+
+One sentence for screens, the report and JSON.  Of all figures of a rule it takes those with the
+best standing: test questions, else calibration questions, else fit questions out of fold.  Reads
+documents and policies as mappings; knows neither a terminal nor HTML.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stopadvisor.report.words import (
+    COMMON_STACK,
+    advised_point,
+    cost_noun,
+    interval,
+    percent,
+    place,
+    points,
+    promised,
+    share,
+    whole_percent,
+)
+
+__all__ = [
+    "Effect",
+    "accuracy_words",
+    "assessed_effect",
+    "assessed_headline",
+    "calibrated_headline",
+    "change_words",
+    "expected_effect",
+    "measured_regime",
+    "other_stacks",
+    "policy_headline",
+    "run_headline",
+    "saving_words",
+    "sentence",
+    "verified_effect",
+    "verified_headline",
+]
+
+Document = Mapping[str, Any]
+
+KEEP = "Keep full thinking: nothing is saved, and nothing is lost."
+"""Where no rule is advised."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What one rule does, by the questions that say it best."""
+
+    saving_pct: float
+    """Net saving under `serving`; negative where stopping costs more."""
+    serving: str
+    risk: float | None
+    """Share of the questions that are lost; without gold, whose reply differs."""
+    accuracy: float | None
+    """With stopping; None where there is no gold."""
+    full_accuracy: float | None
+    n: int
+    """Questions that were counted."""
+    whose: str
+    """Which questions these are."""
+    think_pct: float | None = None
+    saving_range: tuple[float, float] | None = None
+    """95 %."""
+    risk_range: tuple[float, float] | None = None
+    savings: Mapping[str, float | None] = field(default_factory=dict)
+    """Net saving of the same rule by serving stack."""
+    unit: str | None = None
+    """Of the cost; None: the paper's."""
+    loss: str = "lost"
+    """What `risk` counts: ``lost`` or ``differs``."""
+
+    @property
+    def change(self) -> float | None:
+        """Of accuracy, in points; None without gold."""
+        if self.accuracy is None or self.full_accuracy is None:
+            return None
+        return round(100 * (self.accuracy - self.full_accuracy), 1)
+
+    @property
+    def gained(self) -> float | None:
+        """Share of the questions that stopping turns from wrong to right."""
+        if self.accuracy is None or self.full_accuracy is None or self.risk is None:
+            return None
+        return max(0.0, self.accuracy - self.full_accuracy + self.risk)
+
+    @property
+    def from_to(self) -> str:
+        """Accuracy of full thinking and with stopping."""
+        return f"{share(self.full_accuracy).removesuffix('%')} to {share(self.accuracy)}"
+
+
+# --- The sentence ---------------------------------------------------------------------------------
+
+
+def sentence(effect: Effect, measured: str | None = None) -> str:
+    """What stopping saves and costs, in one sentence that ends in a full stop.
+
+    Parameters
+    ----------
+    measured : str, optional
+        The stack that the reader's own server was measured to be: it comes first.
+    """
+    first, saving = effect.serving, effect.saving_pct
+    own = None if measured is None else effect.savings.get(measured)
+    if measured not in (None, first) and own is not None:
+        first, saving = str(measured), own
+    on = f" on this server ({first}, as measured)" if first == measured else place(first)
+    noun = cost_noun(effect.unit)
+    saves = f"{whole_percent(saving)} of {noun}{on}"
+    costs = f"{whole_percent(-saving)} more than full thinking{on}"
+    other = _elsewhere(effect, first)
+    if _overthinks(effect):
+        but = f"saves {saves}" if saving >= 0 else f"costs {costs}"
+        return (
+            f"Stopping raises accuracy from {effect.from_to}: this model overthinks. "
+            f"It {but}{other}."
+        )
+    if saving < 0:
+        return f"Costs {costs}{_price(effect, ', and takes')}{other}."
+    return f"Saves {saves}{_price(effect, ' for')}{other}."
+
+
+def _price(effect: Effect, verb: str) -> str:
+    """What the saving costs in accuracy, or without gold in replies that differ."""
+    change = effect.change
+    if change is None:
+        if effect.risk is None:
+            return ""
+        what = "questions lost"
+        if effect.loss == "differs":
+            what = "replies that differ from full thinking"
+        return f"{verb} {share(effect.risk)} of {what}"
+    if change < 0:
+        return f"{verb} {points(-change)} of accuracy"
+    if change == 0:
+        return f"; accuracy stays at {share(effect.accuracy)}"
+    return f"; accuracy rises from {effect.from_to}, which may be chance"
+
+
+def _elsewhere(effect: Effect, first: str) -> str:
+    """The same rule on the stack that was asked for, or on the one that most people have."""
+    asked = first != effect.serving
+    other = effect.serving if asked else COMMON_STACK
+    saving = effect.saving_pct if asked else effect.savings.get(other)
+    if other == first or saving is None:
+        return ""
+    where = f" under {other}, as asked for," if asked else place(other)
+    verb = "save" if saving >= 0 else "cost"
+    more = "" if saving >= 0 else " more"
+    return f";{where} it would {verb} {whole_percent(abs(saving))}{more}"
+
+
+def _overthinks(effect: Effect) -> bool:
+    """Whether more questions turn right than chance explains where as many turn wrong.
+
+    Two standard deviations of a fair coin over all questions that change sides.
+    """
+    if effect.gained is None or effect.risk is None:
+        return False
+    gained, lost = effect.gained * effect.n, effect.risk * effect.n
+    return gained - lost > 2 * math.sqrt(gained + lost)
+
+
+# --- Its parts, for facts and cards ---------------------------------------------------------------
+
+
+def saving_words(effect: Effect) -> str:
+    """The saving with its interval, and how much of the thinking it is."""
+    spread = f" {interval(effect.saving_range)}" if effect.saving_range else ""
+    text = f"{percent(effect.saving_pct)}{spread} of {cost_noun(effect.unit)}"
+    return text if effect.think_pct is None else f"{text}, {percent(effect.think_pct)} of thinking"
+
+
+def accuracy_words(effect: Effect) -> str:
+    """Accuracy before and after, and which answers make the difference."""
+    lost = "-" if effect.risk is None else share(effect.risk)
+    spread = f" {interval(effect.risk_range, 100)}" if effect.risk_range else ""
+    if effect.change is None:
+        what = "turn wrong" if effect.loss == "lost" else "get another reply than full thinking's"
+        return f"{lost}{spread} of the questions {what}"
+    text = f"{share(effect.full_accuracy)} -> {share(effect.accuracy)}, {change_words(effect)}"
+    if effect.risk is None:
+        return text
+    return f"{text}: {lost}{spread} turn wrong (lost), {share(effect.gained)} turn right"
+
+
+def other_stacks(effect: Effect) -> list[str]:
+    """What the same rule saves on each other serving stack."""
+    found = []
+    for name, saving in effect.savings.items():
+        if name != effect.serving and saving is not None:
+            said = f"saves {percent(saving)}" if saving >= 0 else f"costs {percent(-saving)} more"
+            found.append(f"{said} under {name}{' (as in vLLM)' * (name == COMMON_STACK)}")
+    return found
+
+
+def change_words(effect: Effect) -> str:
+    """Change of accuracy, with its sign."""
+    return f"{effect.change:+.1f} points" if effect.change else "unchanged"
+
+
+# --- From documents -------------------------------------------------------------------------------
+
+
+def measured_regime(document: Document | None) -> str | None:
+    """The stack that the server of an assessment was measured to be; None without one."""
+    server = None if document is None else document.get("server")
+    return None if server is None else server["regime"]
+
+
+def assessed_effect(document: Document) -> Effect | None:
+    """Of the advised rule, by fit questions out of fold; None where full thinking is advised."""
+    point = advised_point(document)
+    if point is None or document["protocol"] == "paper":
+        return None
+    rows = document["serving"].items()
+    return Effect(
+        point["fit_total_saving_pct"],
+        document["recommendation"]["serving"],
+        point["fit_risk"],
+        point["fit_accuracy"],
+        document["fit_full_accuracy"],
+        document["split"]["fit"],
+        f"{document['split']['fit']} fit questions",
+        point["fit_think_saving_pct"],
+        savings={name: row["saving_pct"] for name, row in rows if isinstance(row, Mapping)},
+        unit=document["settings"]["weights"]["unit"],
+    )
+
+
+def expected_effect(expected: Document, serving: str) -> Effect | None:
+    """What a policy is expected to do; None where nothing was measured of it here."""
+    unit = (expected.get("weights") or {}).get("unit")
+    savings = expected.get("saving_by_serving", {})
+    for part, spread in (
+        ("test", expected.get("test_total_saving_ci95")),
+        ("calibration", expected.get("calibration_total_saving_band95")),
+    ):
+        if f"{part}_n" in expected:
+            n, risks = expected[f"{part}_n"], expected.get(f"{part}_risk_ci95")
+            return Effect(
+                expected[f"{part}_total_saving_pct"],
+                serving,
+                expected[f"{part}_risk"],
+                expected[f"{part}_accuracy"],
+                expected[f"{part}_full_accuracy"],
+                n,
+                f"{n} {part} questions",
+                expected[f"{part}_think_saving_pct"],
+                None if spread is None else (spread[0], spread[1]),
+                None if risks is None else (risks[0], risks[1]),
+                savings,
+                unit,
+            )
+    if expected["fit_total_saving_pct"] is None:
+        return None
+    # Policies of before hold nothing else.
+    saving, risk = expected["fit_total_saving_pct"], expected["fit_risk"]
+    return Effect(saving, serving, risk, None, None, 0, "fit questions", unit=unit)
+
+
+def assessed_headline(document: Document) -> str:
+    """First line of an assessment."""
+    if document["recommendation"]["policy"] == "full-budget":
+        return KEEP
+    if document["protocol"] == "paper":
+        point = advised_point(document)
+        if point is None:
+            return KEEP
+        lost = f"{share(point['test_risk'])} of the test questions"
+        return (
+            f"By the paper's analysis: saves {whole_percent(point['total_saving_pct'])} of all "
+            f"tokens and loses {lost}."
+        )
+    effect = assessed_effect(document)
+    return KEEP if effect is None else sentence(effect, measured_regime(document))
+
+
+def calibrated_headline(calibration: Document, measured: str | None = None) -> str:
+    """First line of a calibration.
+
+    Parameters
+    ----------
+    measured : str, optional
+        The stack that the run's server was measured to be.
+    """
+    if not calibration["certified"]:
+        return f"Not certified. {KEEP}"
+    return policy_headline(calibration["expected"], calibration["serving"], measured)
+
+
+def policy_headline(expected: Document | None, serving: str, measured: str | None = None) -> str:
+    """First line about a policy with a certificate."""
+    effect = None if expected is None else expected_effect(expected, serving)
+    if effect is None:
+        return "Certified. What it saves was not measured here."
+    return f"Certified. {sentence(effect, measured)}"
+
+
+def verified_effect(document: Document) -> Effect:
+    """Of a policy, by fresh questions."""
+    spread = document["total_saving_ci95"]
+    return Effect(
+        document["total_saving_pct"],
+        document["serving"],
+        # Of right answers alone it is no share of all questions.
+        None if document["conditional"] else document["risk"],
+        document["accuracy"],
+        document["full_accuracy"],
+        document["n"],
+        "fresh questions",
+        document["think_saving_pct"],
+        None if spread is None else (spread[0], spread[1]),
+        unit=document["unit"],
+    )
+
+
+def verified_headline(document: Document) -> str:
+    """First line of a verification."""
+    whom = "questions that full thinking gets right" if document["conditional"] else "questions"
+    lost = (
+        f"{share(document['risk'])} of {document['n']} fresh {whom} lost, promise "
+        f"{promised(document['alpha'])}."
+    )
+    if document["verdict"] == "contradicted":
+        return f"Contradicted: {lost} Stop using this policy."
+    said = "Confirmed" if document["verdict"] == "confirmed" else "Neither confirmed nor broken"
+    return f"{said}: {lost} {sentence(verified_effect(document))}"
+
+
+def run_headline(document: Document) -> str:
+    """First line of `run`: against full thinking where that was answered too."""
+    full, count = document["full"], document["questions"]
+    asked = f"{count} question" if count == 1 else f"{count} questions"
+    if document["kind"] == "full-budget":
+        return f"Answered {asked} with full thinking: this policy never stops early."
+    if full is None or full["token_saving_pct"] is None:
+        return f"Answered {asked}, {share(document['stopped_share'])} of them stopped early."
+    effect = Effect(
+        full["token_saving_pct"],
+        "here",
+        full["risk"],
+        full["accuracy"],
+        full["full_accuracy"],
+        full["labelled"],
+        "questions of this run",
+        unit="tokens",
+    )
+    time = full["time_saving_pct"]
+    timed = ""
+    if time is not None:
+        verb = "Time: " + (f"{percent(time)} less" if time >= 0 else f"{percent(-time)} more")
+        timed = f" {verb} for {full['timed_questions']} questions."
+    return sentence(effect) + timed

@@ -1,0 +1,200 @@
+"""The first line of results: one sentence that says what is saved, what it costs, and where."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from stopadvisor.report.headline import (
+    Effect,
+    assessed_headline,
+    calibrated_headline,
+    expected_effect,
+    policy_headline,
+    run_headline,
+    sentence,
+    verified_headline,
+)
+
+STACKS = {"kv-fork": 16.2, "prefix-cache": -5.6, "black-box": -80.0}
+COSTLY = Effect(16.2, "kv-fork", 0.103, 0.845, 0.923, 565, "calibration questions", savings=STACKS)
+OTHER = "; on vLLM's prefix cache it would cost 6% more."
+GAIN = replace(COSTLY, risk=0.02, accuracy=0.957, full_accuracy=0.843)
+
+
+@pytest.mark.parametrize(
+    ("effect", "measured", "said"),
+    [
+        pytest.param(
+            COSTLY, None, f"Saves 16% of the cost for 7.8 points of accuracy{OTHER}", id="saves"
+        ),
+        pytest.param(
+            replace(COSTLY, accuracy=0.913),
+            None,
+            f"Saves 16% of the cost for 1 point of accuracy{OTHER}",
+            id="one point",
+        ),
+        pytest.param(
+            replace(COSTLY, savings={"prefix-cache": 0.4}),
+            None,
+            "Saves 16% of the cost for 7.8 points of accuracy; on vLLM's prefix cache it would "
+            "save 0.4%.",
+            id="less than a percent",
+        ),
+        pytest.param(
+            replace(COSTLY, saving_pct=-5.6, serving="prefix-cache"),
+            None,
+            "Costs 6% more than full thinking on vLLM's prefix cache, and takes 7.8 points of "
+            "accuracy.",
+            id="costs more",
+        ),
+        pytest.param(
+            COSTLY,
+            "prefix-cache",
+            "Costs 6% more than full thinking on this server (prefix-cache, as measured), and "
+            "takes 7.8 points of accuracy; under kv-fork, as asked for, it would save 16%.",
+            id="measured server first",
+        ),
+        pytest.param(
+            replace(COSTLY, serving="prefix-cache", saving_pct=4.0),
+            "prefix-cache",
+            "Saves 4% of the cost on this server (prefix-cache, as measured) for 7.8 points of "
+            "accuracy.",
+            id="measured as asked",
+        ),
+        pytest.param(
+            COSTLY,
+            "overlap",
+            f"Saves 16% of the cost for 7.8 points of accuracy{OTHER}",
+            id="measured, but not priced",
+        ),
+        pytest.param(
+            GAIN,
+            None,
+            "Stopping raises accuracy from 84.3 to 95.7%: this model overthinks. It saves 16% of "
+            f"the cost{OTHER}",
+            id="gain",
+        ),
+        pytest.param(
+            replace(GAIN, saving_pct=-3.0, savings={}),
+            None,
+            "Stopping raises accuracy from 84.3 to 95.7%: this model overthinks. It costs 3% more "
+            "than full thinking.",
+            id="gain that costs",
+        ),
+        pytest.param(
+            replace(COSTLY, accuracy=0.931, n=100),
+            None,
+            f"Saves 16% of the cost; accuracy rises from 92.3 to 93.1%, which may be chance{OTHER}",
+            id="a gain of chance",
+        ),
+        pytest.param(
+            replace(COSTLY, accuracy=0.9231),
+            None,
+            f"Saves 16% of the cost; accuracy stays at 92.3%{OTHER}",
+            id="unchanged",
+        ),
+        pytest.param(
+            replace(COSTLY, accuracy=None, full_accuracy=None, loss="differs"),
+            None,
+            f"Saves 16% of the cost for 10.3% of replies that differ from full thinking{OTHER}",
+            id="no gold",
+        ),
+        pytest.param(
+            replace(COSTLY, unit="money per million tokens", savings={}),
+            None,
+            "Saves 16% of the price for 7.8 points of accuracy.",
+            id="priced",
+        ),
+    ],
+)
+def test_one_sentence_says_what_is_saved_and_lost(
+    effect: Effect, measured: str | None, said: str
+) -> None:
+    assert sentence(effect, measured) == said
+
+
+def test_a_gain_is_called_overthinking_only_where_chance_does_not_explain_it() -> None:
+    # 13.4 % turn right and 2 % wrong: beyond two standard deviations from 14 questions on.
+    assert "overthinks" not in sentence(replace(GAIN, n=4))
+    assert "overthinks" in sentence(replace(GAIN, n=100))
+
+
+FIT = {"fit_total_saving_pct": 24.3, "fit_risk": 0.08, "weights": None}
+CALIBRATED = {
+    **FIT, "calibration_n": 565, "calibration_total_saving_pct": 19.2, "calibration_risk": 0.122,
+    "calibration_accuracy": 0.82, "calibration_full_accuracy": 0.92,
+    "calibration_think_saving_pct": 37.8, "calibration_total_saving_band95": [15.3, 23.1],
+}  # fmt: skip
+TESTED = {
+    **CALIBRATED, "test_n": 57, "test_total_saving_pct": 17.0, "test_risk": 0.14,
+    "test_accuracy": 0.789, "test_full_accuracy": 0.877, "test_think_saving_pct": 56.6,
+    "test_total_saving_ci95": [6.0, 26.9], "test_risk_ci95": [0.063, 0.258],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("expected", "saving", "whose"),
+    [
+        (TESTED, 17.0, "57 test questions"),
+        (CALIBRATED, 19.2, "565 calibration questions"),
+        (FIT, 24.3, "fit questions"),
+    ],
+    ids=["test", "calibration", "fit"],
+)
+def test_the_figures_with_the_best_standing_are_said(
+    expected: dict[str, Any], saving: float, whose: str
+) -> None:
+    effect = expected_effect(expected, "kv-fork")
+    assert effect is not None
+    assert (effect.saving_pct, effect.whose) == (saving, whose)
+    assert policy_headline(expected, "kv-fork").startswith(f"Certified. Saves {saving:.0f}%")
+
+
+def test_what_is_not_measured_is_said_to_be_so() -> None:
+    nothing = {"fit_total_saving_pct": None, "fit_risk": None}
+    assert policy_headline(nothing, "kv-fork") == "Certified. What it saves was not measured here."
+    assert policy_headline(None, "kv-fork") == "Certified. What it saves was not measured here."
+
+
+def test_full_thinking_neither_saves_nor_loses() -> None:
+    advised = assessed_headline({"recommendation": {"policy": "full-budget"}})
+    assert advised == "Keep full thinking: nothing is saved, and nothing is lost."
+    assert calibrated_headline({"certified": False}) == f"Not certified. {advised}"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "first", "last"),
+    [
+        ("confirmed", "Confirmed: 11.3% of 300 fresh questions lost, promise 15%. Saves ", "."),
+        ("silent", "Neither confirmed nor broken: 11.3% of 300 fresh questions lost", "accuracy."),
+        ("contradicted", "Contradicted: 11.3% of 300 fresh ", "Stop using this policy."),
+    ],
+)
+def test_a_verdict_comes_with_what_was_lost(verdict: str, first: str, last: str) -> None:
+    document = {
+        "verdict": verdict, "conditional": False, "risk": 0.1133, "n": 300, "alpha": 0.15,
+        "total_saving_pct": 18.3, "total_saving_ci95": None, "think_saving_pct": 58.5,
+        "serving": "kv-fork", "accuracy": 0.773, "full_accuracy": 0.83,
+        "unit": "paper-weighted tokens",
+    }  # fmt: skip
+    said = verified_headline(document)
+    assert said.startswith(first)
+    assert said.endswith(last)
+
+
+def test_a_run_says_tokens_and_time_against_full_thinking_or_what_it_answered() -> None:
+    full = {
+        "token_saving_pct": 34.2, "risk": 0.103, "accuracy": 0.84, "full_accuracy": 0.921,
+        "labelled": 900, "time_saving_pct": -3.0, "timed_questions": 900,
+    }  # fmt: skip
+    document = {"kind": "stop", "questions": 900, "stopped_share": 0.482, "full": full}
+    assert run_headline(document) == (
+        "Saves 34% of the tokens for 8.1 points of accuracy. Time: 3.0% more for 900 questions."
+    )
+    alone = {**document, "full": None, "questions": 1}
+    assert run_headline(alone) == "Answered 1 question, 48.2% of them stopped early."
+    never = {**document, "kind": "full-budget"}
+    assert run_headline(never).endswith("with full thinking: this policy never stops early.")
