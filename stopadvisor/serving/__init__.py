@@ -5,6 +5,7 @@ __all__ = [
     "answer_pass",
     "answering",
     "audit_log",
+    "audits",
     "chat_answer",
     "chat_reply",
     "coverage",

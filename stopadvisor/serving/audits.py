@@ -1,0 +1,257 @@
+"""Audits while serving: some stopped requests think on in the background, and are compared.
+
+Which ones is decided by a keyed hash of an id that the server assigns, never by content, so that
+neither clients nor the policy can choose.  Knows a log and a way to finish thinking; no HTTP, no
+engine, and no text beyond the comparison of two answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import logging
+import secrets
+import urllib.request
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from stopadvisor.answers.normal_form import extract_natural, normalize
+from stopadvisor.errors import PolicyError
+from stopadvisor.policy.frozen import Policy
+from stopadvisor.serving.audit_log import AuditLog
+from stopadvisor.serving.metrics import Metrics
+from stopadvisor.serving.monitoring import Alarm, drift_reference, watch_settings
+
+__all__ = ["ALARM_ACTIONS", "AlarmAction", "AuditSettings", "Auditor", "Finished", "Served"]
+
+AlarmAction = Literal["log", "shadow", "exit"]
+ALARM_ACTIONS: tuple[AlarmAction, ...] = ("log", "shadow", "exit")
+
+_log = logging.getLogger("stopadvisor.audits")
+_WEBHOOK_SECONDS = 10.0
+_SHOWN_EVERY = 100
+"""Requests after which the exported figures are computed anew."""
+
+
+@dataclass(frozen=True)
+class AuditSettings:
+    """How a server audits."""
+
+    share: float
+    """Of requests, in (0, 1]."""
+    folder: Path
+    """Where the log is written."""
+    replica: str = "0"
+    """Name of this server among those that write there."""
+    on_alarm: AlarmAction = "log"
+    webhook: str | None = None
+    """Where an alarm is posted as JSON, without any text of a request."""
+    at_once: int = 2
+    """Audits that think at a time; more are shed, and counted."""
+    differs_limit: float | None = None
+    """See `watch_settings`."""
+    change: float = 1e6
+    """Mean requests to a false alarm of the change detector, at least."""
+    keep_days: float = 90.0
+
+    def __post_init__(self) -> None:
+        if self.webhook is not None and not self.webhook.startswith(("https://", "http://")):
+            raise PolicyError(f"--webhook: expected an http or https address, got {self.webhook!r}")
+
+
+@dataclass(frozen=True)
+class Served:
+    """One covered request that was answered."""
+
+    id: str
+    """Assigned by the server."""
+    stop: int | None
+    """Thinking tokens at which it was stopped; None where it thought to its end."""
+    answer: str | None
+    """Its short answer, as taken out of the reply."""
+    task: str
+    tokens: int
+    """Decoded for it in all."""
+    prompt_tokens: int
+    first_logprob: float | None = None
+    """Mean over the first forced answer's tokens; None where none was asked for."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What full thinking came to."""
+
+    text: str | None
+    """The visible answer; None where thinking was cut."""
+    tokens: int
+    """Decoded for it."""
+
+
+@dataclass
+class Auditor:
+    """Writes every covered request down, and audits a share of them.
+
+    Parameters
+    ----------
+    act : callable
+        Called once when an alarm is raised, or at the start where one is still on; with what
+        `AuditSettings.on_alarm` says.
+    """
+
+    policy: Policy
+    settings: AuditSettings
+    metrics: Metrics
+    act: Callable[[AlarmAction], None]
+    key: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+    """Ids are fresh for each request, so that another key at each start does no harm."""
+    _running: set[asyncio.Task[None]] = field(default_factory=set, repr=False)
+    _acted: bool = False
+    _seen: int = 0
+
+    def __post_init__(self) -> None:
+        watched = watch_settings(
+            self.policy,
+            share=self.settings.share,
+            change=self.settings.change,
+            differs_limit=self.settings.differs_limit,
+        )
+        self.log = AuditLog(
+            self.settings.folder,
+            self.settings.replica,
+            watched,
+            drift_reference(self.policy),
+            keep_days=self.settings.keep_days,
+        )
+        self._show()
+        self._look()
+
+    def served(self, found: Served, finish: Callable[[], Awaitable[Finished]]) -> None:
+        """Take note of a request whose reply was sent; begins its audit where it is picked.
+
+        Returns at once.  Within an event loop.
+        """
+        picked = self._picks(found.id)
+        share = {"share": self.settings.share} if picked else {}
+        first = {} if found.first_logprob is None else {"first_logprob": found.first_logprob}
+        self.log.write(
+            "request",
+            id=found.id,
+            stop=found.stop,
+            tokens=found.tokens,
+            prompt_tokens=found.prompt_tokens,
+            **first,
+            **share,
+        )
+        self._seen += 1
+        if picked and found.stop is not None:
+            if len(self._running) >= self.settings.at_once:
+                self._shed(found.id, "shed")
+            else:
+                task = asyncio.create_task(self._audit(found, finish))
+                self._running.add(task)
+                task.add_done_callback(self._running.discard)
+        if picked or self._seen % _SHOWN_EVERY == 0:
+            self._show()
+        self._look()
+
+    async def drain(self, seconds: float) -> None:
+        """Wait for audits that run, and give up those that take longer."""
+        if self._running:
+            _, late = await asyncio.wait(set(self._running), timeout=seconds)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
+
+    def _picks(self, request_id: str) -> bool:
+        digest = hmac.digest(self.key, request_id.encode(), hashlib.sha256)
+        return int.from_bytes(digest[:8], "big") < self.settings.share * 2**64
+
+    async def _audit(self, found: Served, finish: Callable[[], Awaitable[Finished]]) -> None:
+        try:
+            finished = await finish()
+        except asyncio.CancelledError:
+            self._shed(found.id, "shed")
+            raise
+        except Exception as error:  # noqa: BLE001 - an audit that fails harms nobody, and is counted
+            _log.warning("audit of %s failed: %s", found.id, type(error).__name__)
+            self._shed(found.id, "failed")
+            return
+        differs = _differs(found, finished)
+        self.log.write("result", id=found.id, differs=differs, tokens=finished.tokens)
+        self.metrics.audits.labels("differs" if differs else "equal").inc()
+        self.metrics.audit_tokens.inc(finished.tokens)
+        self._show()
+        self._look()
+
+    def _shed(self, request_id: str, why: str) -> None:
+        self.log.write("shed", id=request_id)
+        self.metrics.audits.labels(why).inc()
+
+    def _show(self) -> None:
+        """Export where the course stands."""
+        course = self.log.course
+        for name, process in course.processes.items():
+            self.metrics.audit_e_value.labels(name).set(process.e_value)
+            self.metrics.audit_change.labels(name).set(process.detector)
+        upper = course.upper_limit()
+        self.metrics.audit_upper.set(1.0 if upper is None else upper)
+        self.metrics.audit_alarm.set(course.alarm is not None)
+
+    def _look(self) -> None:
+        """Act on an alarm, once; what a reset ended may be raised again."""
+        alarm = self.log.course.alarm
+        if alarm is None:
+            self._acted = False
+        elif not self._acted:
+            self._acted = True
+            _log.error(
+                "ALARM: %s of policy %s reached its limit of %s at request %d",
+                alarm.kind,
+                self.policy.digest[:8],
+                alarm.watch,
+                alarm.request,
+            )
+            self._show()
+            if self.settings.webhook is not None:
+                self._post(self.settings.webhook, alarm)
+            self.act(self.settings.on_alarm)
+
+    def _post(self, address: str, alarm: Alarm) -> None:
+        """Tell the webhook; within an event loop beside the requests, else before them."""
+        body = json.dumps(
+            {"event": "alarm", "digest": self.policy.digest, **asdict(alarm)}, allow_nan=False
+        ).encode()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            _send(address, body)
+        else:
+            loop.run_in_executor(None, _send, address, body)
+
+
+def _send(address: str, body: bytes) -> None:
+    request = urllib.request.Request(address, body, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=_WEBHOOK_SECONDS):
+            pass
+    except (OSError, ValueError) as error:
+        _log.error("the webhook was not reached: %s", type(error).__name__)
+
+
+def _differs(found: Served, finished: Finished) -> bool:
+    """Whether the reply is not what full thinking said: the loss `differs` of one question.
+
+    An empty answer equals nothing, and a trace that was cut said nothing.
+    """
+    if finished.text is None or not found.answer:
+        return True
+    full = extract_natural(found.task, finished.text)
+    if not full:
+        return True
+    served = normalize(found.task, found.answer)
+    return not served or served != normalize(found.task, full)

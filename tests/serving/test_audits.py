@@ -1,0 +1,180 @@
+"""Audits while serving: who is picked, what is compared, what is shed, and what an alarm does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from stopadvisor.errors import PolicyError
+from stopadvisor.policy.frozen import Policy, build_policy
+from stopadvisor.serving.audit_log import find_series, replay
+from stopadvisor.serving.audits import AlarmAction, Auditor, AuditSettings, Finished, Served
+from stopadvisor.serving.metrics import Metrics
+from tests.policy_content import example_content
+
+Finish = Callable[[], Awaitable[Finished]]
+
+
+def policy() -> Policy:
+    content = example_content()
+    certificate = {**content["certificate"], "loss": "differs"}
+    return Policy(build_policy({**content, "certificate": certificate}))
+
+
+def auditor(folder: Path, acted: list[AlarmAction] | None = None, **fields: Any) -> Auditor:
+    settings = AuditSettings(**{"share": 1.0, "folder": folder, "at_once": 1_000, **fields})
+    registry = CollectorRegistry()
+    act = [].append if acted is None else acted.append  # type: ignore[var-annotated]
+    return Auditor(policy(), settings, Metrics(registry), act)
+
+
+def served(key: str, answer: str | None = "42", stop: int | None = 43) -> Served:
+    return Served(key, stop, answer, "numeric", 60, 20)
+
+
+def finished(text: str | None = "The answer is 42.", tokens: int = 30) -> Finish:
+    async def finish() -> Finished:
+        return Finished(text, tokens)
+
+    return finish
+
+
+def run(found: Auditor, *requests: tuple[Served, Finish]) -> None:
+    async def go() -> None:
+        for request, finish in requests:
+            found.served(request, finish)
+        await found.drain(5)
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    ("answer", "text", "differs"),
+    [
+        ("42", "So it is 42", False),
+        ("42.0", "The answer is 42.", False),
+        ("41", "The answer is 42.", True),
+        ("", "The answer is 42.", True),
+        (None, "The answer is 42.", True),
+        ("42", None, True),  # cut: it said nothing
+        ("42", "", True),
+    ],
+)
+def test_replies_are_compared_by_the_normal_form(
+    tmp_path: Path, answer: str | None, text: str | None, differs: bool
+) -> None:
+    found = auditor(tmp_path)
+    run(found, (served("a", answer), finished(text)))
+    assert found.log.course.counts["resolved"] == 1
+    assert found.log.course.counts["differing"] == differs
+    assert found.log.course.counts["audit_tokens"] == 30
+
+
+def test_a_share_is_picked_by_the_key_alone(tmp_path: Path) -> None:
+    one, two = auditor(tmp_path / "1", share=0.1), auditor(tmp_path / "2", share=0.1)
+    two.key = one.key
+    names = [f"r{k}" for k in range(3_000)]
+    for found in (one, two):
+        run(found, *((served(name, stop=None), finished()) for name in names))
+    assert one.log.course.counts["audits"] == two.log.course.counts["audits"]
+    assert 230 < one.log.course.counts["audits"] < 370
+    three = auditor(tmp_path / "3", share=0.1)
+    run(three, *((served(name, stop=None), finished()) for name in names))
+    assert three.log.course.counts["audits"] != one.log.course.counts["audits"]
+
+
+def test_what_is_too_much_is_shed_and_what_fails_is_counted(tmp_path: Path) -> None:
+    async def fails() -> Finished:
+        raise RuntimeError("the engine is gone")
+
+    found = auditor(tmp_path, at_once=1)
+    run(found, (served("a"), finished()), (served("b"), finished()))
+    run(found, (served("c"), fails))
+    counts = found.log.course.counts
+    assert (counts["audits"], counts["resolved"], counts["shed"]) == (3, 1, 2)
+    text = found.metrics.text()[0].decode()
+    assert 'stopadvisor_audits_total{result="shed"} 1.0' in text
+    assert 'stopadvisor_audits_total{result="failed"} 1.0' in text
+
+
+def test_audits_that_take_too_long_are_given_up_at_the_end(tmp_path: Path) -> None:
+    async def for_ever() -> Finished:
+        await asyncio.sleep(3_600)
+        raise AssertionError
+
+    async def go() -> None:
+        found.served(served("a"), for_ever)
+        await asyncio.sleep(0)
+        await found.drain(0.01)
+
+    found = auditor(tmp_path)
+    asyncio.run(go())
+    assert found.log.course.counts["shed"] == 1
+
+
+def test_an_alarm_acts_once_is_exported_and_acts_again_at_a_restart(tmp_path: Path) -> None:
+    acted: list[AlarmAction] = []
+    found = auditor(tmp_path, acted, on_alarm="shadow")
+    run(found, *((served(str(k), "7"), finished()) for k in range(80)))
+    assert acted == ["shadow"]
+    text = found.metrics.text()[0].decode()
+    assert "stopadvisor_audit_alarm 1.0" in text
+    assert float(text.split('audit_e_value{watch="differs"} ')[1].split()[0]) > 20
+    again: list[AlarmAction] = []
+    auditor(tmp_path, again, on_alarm="exit")
+    assert again == ["exit"]
+
+
+def test_no_text_is_written(tmp_path: Path) -> None:
+    run(auditor(tmp_path), (served("a", "1234567"), finished("The secret is 7654321")))
+    (path,) = tmp_path.iterdir()
+    assert "1234567" not in path.read_text()
+    assert "7654321" not in path.read_text()
+
+
+def test_what_was_written_is_read_again_alike(tmp_path: Path) -> None:
+    found = auditor(tmp_path)
+    run(found, *((served(str(k), "7" if k % 9 == 0 else "42"), finished()) for k in range(60)))
+    course, _ = replay(find_series([tmp_path], found.policy.digest))
+    assert course.state() == found.log.course.state()
+
+
+def test_a_webhook_is_told_and_one_that_is_gone_does_no_harm(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bodies: list[dict[str, Any]] = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            """Say nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Hook)
+    Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}/"
+    found = auditor(tmp_path, webhook=address)
+    run(found, *((served(str(k), "7"), finished()) for k in range(80)))
+    server.shutdown()
+    server.server_close()
+    (body,) = bodies
+    assert (body["event"], body["watch"], body["digest"]) == (
+        "alarm",
+        "differs",
+        found.policy.digest,
+    )
+    auditor(tmp_path, webhook=address)  # the alarm is still on, and nobody answers
+    assert "the webhook was not reached" in caplog.text
+    with pytest.raises(PolicyError, match="--webhook: expected an http or https address"):
+        AuditSettings(0.1, tmp_path, webhook="file:///etc/passwd")
