@@ -120,6 +120,27 @@ class StopCurve:
         steps -= np.bincount((offset + self.high).ravel(), value, size)
         return np.asarray(np.cumsum(steps.reshape(n_blocks, width), axis=1)[:, :-1], np.float64)
 
+    def each(self, values: NDArray[Any]) -> BoolArray:
+        """A per-stop property of each question, at every threshold.
+
+        Parameters
+        ----------
+        values : ndarray of bool, shape (n_questions, n_checkpoints + 1)
+            Last column: never stopped.
+
+        Returns
+        -------
+        ndarray of bool, shape (n_questions, n_thresholds)
+        """
+        n, m = self.low.shape
+        steps = np.zeros((n, self.thresholds.size + 1), dtype=np.int8)
+        rows = np.arange(n)
+        for column in range(m):  # intervals of one question share no threshold
+            owned = values[:, column] & (self.low[:, column] < self.high[:, column])
+            steps[rows[owned], self.low[owned, column]] += 1
+            steps[rows[owned], self.high[owned, column]] -= 1
+        return np.asarray(np.cumsum(steps, axis=1, dtype=np.int8)[:, :-1] > 0)
+
     def stops(self, index: int) -> IntArray:
         """Checkpoint at which each question stops at one threshold; n_checkpoints for never.
 

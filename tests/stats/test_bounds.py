@@ -78,6 +78,20 @@ def test_totals_are_sums_over_the_stops(case: tuple[Any, Any, Any], seed: int) -
             assert by_block[block, position] == stopped[blocks == block].sum()
 
 
+@given(curves(), st.integers(0, 2**32 - 1))
+def test_each_question_has_what_stands_where_it_stops(
+    case: tuple[Any, Any, Any], seed: int
+) -> None:
+    scores, live, thresholds = case
+    curve = StopCurve.build(scores, live, thresholds)
+    values = np.random.default_rng(seed).random((scores.shape[0], scores.shape[1] + 1)) < 0.5
+    found = curve.each(values)
+    assert found.shape == (scores.shape[0], thresholds.size)
+    for position in range(thresholds.size):
+        stopped = values[np.arange(len(values)), curve.stops(position)]
+        assert np.array_equal(found[:, position], stopped)
+
+
 def test_where_the_trace_is_over_no_score_stops_not_even_nan() -> None:
     curve = StopCurve.build(
         np.array([[0.1, np.nan], [5.0, 9.0]]),

@@ -1,0 +1,173 @@
+"""Few labels: the questions asked for, and the decisions that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from stopadvisor.arrays import BoolArray
+from stopadvisor.errors import CalibrationError
+from stopadvisor.stats.adaptive_labels import LabelTest, asking_order, forecast, walk
+from stopadvisor.stats.bounds import StopCurve, max_losses
+
+RUNS = 1500
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Calibration questions with what nobody knows of them yet."""
+
+    test: LabelTest
+    """With all labels."""
+    right: BoolArray  # (n_questions,) whether the natural answer is
+
+    @property
+    def by_full_labels(self) -> int:
+        """Last threshold that passes where every label is known."""
+        over = np.flatnonzero(self.test.lost.sum(axis=0) > self.test.most)
+        return (int(over[0]) if over.size else self.test.lost.shape[1]) - 1
+
+
+def drawn(rng: np.random.Generator) -> Labelled:
+    """Questions whose replies waver along the thresholds; any share of them may be wrong."""
+    n, m, n_probes = int(rng.integers(20, 200)), int(rng.integers(1, 40)), 5
+    scores = rng.normal(size=(n, n_probes)).cumsum(axis=1)
+    live = rng.random((n, 1)) * n_probes * 1.5 > np.arange(n_probes)
+    curve = StopCurve.build(scores, live, np.sort(rng.normal(size=m) * 3)[::-1])
+    natural = rng.integers(0, 2, n)  # 0 is right
+    changed = rng.random((n, n_probes + 1)) < rng.random() * 0.4
+    changed[:, -1] = False
+    codes = np.where(changed, rng.integers(0, 4, changed.shape), natural[:, None])
+    differs, right = curve.each(codes != natural[:, None]), natural == 0
+    most = max_losses(n, float(rng.uniform(0.02, 0.3)), 0.05)
+    # Another normal form may be right too.
+    lost = differs & right[:, None] & (rng.random(differs.shape) < 0.95)
+    return Labelled(LabelTest(differs, lost, most, np.arange(1.0, m + 1)), right)
+
+
+def asked(found: Labelled, rng: np.random.Generator, budget: int | None = None) -> tuple[int, int]:
+    n = found.right.size
+    end = walk([found.test], np.zeros(n, dtype=bool), rng.permutation(n), budget=budget)
+    return end.indices[0], end.asked.size
+
+
+def test_each_decision_is_that_of_full_labels() -> None:
+    rng = np.random.default_rng(15)
+    fewer = 0
+    for _ in range(RUNS):
+        found = drawn(rng)
+        index, n_asked = asked(found, rng)
+        assert index == found.by_full_labels
+        short, n_short = asked(found, rng, budget=int(rng.integers(0, 20)))
+        assert short <= index
+        assert n_short < 20
+        fewer += n_asked < found.right.size
+    assert fewer > 0.9 * RUNS
+
+
+def by_the_stopped_side(found: Labelled) -> int:
+    """Broken: asks only about what differs where most are stopped, and takes the rest as kept."""
+    test = found.test
+    over = test.lost[test.differs[:, -1]].sum(axis=0) > test.most
+    return int(over.argmax()) - 1 if over.any() else over.size - 1
+
+
+def by_an_order_chosen_after(found: Labelled, budget: int = 10) -> int:
+    """Broken: asks first for what it saw is not lost, and takes the rest to be like those."""
+    test = found.test
+    for at in range(test.differs.shape[1]):
+        differing = test.lost[test.differs[:, at], at]
+        seen = np.sort(differing)[:budget]
+        if seen.size and seen.mean() * differing.size > test.most:
+            return at - 1
+    return test.differs.shape[1] - 1
+
+
+@pytest.mark.parametrize("broken", [by_the_stopped_side, by_an_order_chosen_after])
+def test_a_broken_way_of_asking_is_told_from_full_labels(
+    broken: Callable[[Labelled], int],
+) -> None:
+    rng = np.random.default_rng(16)
+    beyond = 0
+    for _ in range(200):
+        found = drawn(rng)
+        beyond += broken(found) > found.by_full_labels
+    assert beyond >= 20
+
+
+def small(most: int = 1) -> LabelTest:
+    differs = np.array([[0, 1, 1], [0, 1, 1], [0, 0, 1], [0, 0, 1]], dtype=bool)
+    return LabelTest(differs, np.zeros((4, 3), dtype=bool), most, np.array([1.0, 5.0, 9.0]))
+
+
+def test_nothing_is_asked_for_while_few_replies_differ() -> None:
+    end = walk([small(most=4)], np.zeros(4, dtype=bool), np.arange(4), budget=None)
+    assert (end.indices, end.asked.size, end.wanted) == ((2,), 0, None)
+    assert end.saving([small(most=4)]) == 9.0
+
+
+def test_a_question_is_asked_for_where_it_differs_in_the_order_that_was_fixed() -> None:
+    none = np.zeros(4, dtype=bool)
+    for order, wanted in (([2, 1, 0, 3], 1), ([3, 0, 1, 2], 0)):
+        end = walk([small()], none, np.array(order))
+        assert (end.indices, end.wanted) == ((0,), wanted)
+    # One label settles the middle threshold, and two more the last.
+    end = walk([small()], none, np.array([3, 2, 1, 0]), budget=None)
+    assert (end.indices, end.asked.tolist(), end.wanted) == ((2,), [1, 3, 2], None)
+
+
+def test_who_cannot_be_labelled_counts_as_lost() -> None:
+    test = small()
+    lost = np.where(np.array([True, False, False, True])[:, None], test.differs, False)
+    known = np.array([True, True, False, True])
+    end = walk([LabelTest(test.differs, lost, 1, test.savings)], known, np.arange(4), budget=None)
+    assert (end.indices, end.asked.size) == ((1,), 0)  # two of four are lost at the last
+
+
+def test_a_second_test_that_cannot_save_more_asks_for_nothing() -> None:
+    first = small(most=4)
+    differs = np.ones((4, 2), dtype=bool)
+    for saving, asks in ((9.0, False), (9.5, True)):
+        second = LabelTest(differs, np.zeros((4, 2), bool), 0, np.array([2.0, saving]))
+        end = walk([first, second], np.zeros(4, dtype=bool), np.arange(4), budget=None)
+        assert (end.asked.size > 0) is asks
+
+
+def test_a_reply_that_equals_the_natural_answer_cannot_be_lost() -> None:
+    test = LabelTest(np.zeros((2, 1), bool), np.ones((2, 1), bool), 0, np.ones(1))
+    with pytest.raises(CalibrationError, match="equals the natural answer"):
+        walk([test], np.array([True, False]), np.arange(2))
+
+
+def test_the_order_of_asking_depends_on_salt_and_keys_alone() -> None:
+    keys = [f"q{i}" for i in range(50)]
+    order = asking_order(keys, "one")
+    assert sorted(order.tolist()) == list(range(50))
+    assert not np.array_equal(order, asking_order(keys, "two"))
+    turned = asking_order(keys[::-1], "one")
+    assert [keys[i] for i in order] == [keys[::-1][i] for i in turned]
+
+
+def test_a_forecast_is_near_what_further_labels_bring() -> None:
+    rng = np.random.default_rng(17)
+    labels, savings = [], []
+    for _ in range(60):
+        found = drawn(rng)
+        order = rng.permutation(found.right.size)
+        none = np.zeros(order.size, dtype=bool)
+        start = walk([found.test], none, order, budget=15)
+        said = forecast([found.test], start.known, order, rng=rng, n_draws=20)
+        end = walk([found.test], start.known, order, budget=None)
+        if start.wanted is None:
+            assert (said.labels, said.saving_pp) == (0, 0)
+            continue
+        labels.append((said.labels, end.asked.size))
+        savings.append((said.saving_pp, end.saving([found.test]) - start.saving([found.test])))
+    expected, came = np.array(labels).mean(axis=0)
+    assert came > 5
+    assert 0.8 < expected / came < 1.25
+    expected, came = np.array(savings).mean(axis=0)
+    assert 0.8 < expected / came < 1.25
