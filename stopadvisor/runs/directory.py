@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from stopadvisor.errors import OutputError, ProbeError
+from stopadvisor.errors import ProbeError
 from stopadvisor.probes.outcomes import SealedQuestions
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.probes.records import ProbeRecord, graded_table
@@ -24,9 +24,10 @@ from stopadvisor.runs.manifest import SCHEMA, differences, identity_of, run_id, 
 from stopadvisor.runs.storage import (
     append,
     encode,
+    is_object,
     lock_directory,
-    no_follow,
     replace_file,
+    set_aside_tail,
     write_json_atomically,
 )
 from stopadvisor.workload.questions import assign_parts
@@ -141,7 +142,7 @@ class RunDirectory:
         Its question counts as not asked, and is asked again when probing goes on.
         """
         whole, tail = self._read()
-        if not tail or _is_object(tail):
+        if not tail or is_object(tail):
             return None
         return (
             f"{self.probes_path}: line {len(whole) + 1} is half-written and does not count; the "
@@ -161,7 +162,7 @@ class RunDirectory:
         records: list[ProbeRecord] = []
         lines: dict[tuple[str, int], int] = {}
         whole, tail = self._read()
-        for number, line in enumerate([*whole, tail] if _is_object(tail) else whole, start=1):
+        for number, line in enumerate([*whole, tail] if is_object(tail) else whole, start=1):
             where = f"{self.probes_path}:{number}"
             try:
                 data = json.loads(line, parse_constant=_refuse_constant)
@@ -187,23 +188,11 @@ class RunDirectory:
         str or None
             What was done, for the user; None if the file was in order.
         """
-        whole, tail = self._read()
-        if not tail:
+        number = len(self._read()[0]) + 1
+        if not set_aside_tail(self.probes_path, self.path / PARTIAL):
             return None
-        if _is_object(tail):  # only the line feed is missing
-            append(self.probes_path, b"\n")
-            return None
-        try:
-            with open(self.path / PARTIAL, "ab", opener=no_follow) as partial:
-                partial.write(tail + b"\n")
-            with open(self.probes_path, "r+b", opener=no_follow) as probes:
-                probes.truncate(sum(len(line) + 1 for line in whole))
-        except OSError as error:
-            raise OutputError(
-                f"cannot repair {self.probes_path}: {error.strerror or error}"
-            ) from error
         return (
-            f"{self.probes_path}: line {len(whole) + 1} was half-written; "
+            f"{self.probes_path}: line {number} was half-written; "
             f"moved to {PARTIAL}, its question is asked again"
         )
 
@@ -259,11 +248,3 @@ class RunDirectory:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number of JSON; what is unknown is null")
-
-
-def _is_object(tail: bytes) -> bool:
-    """Whether an unterminated line is a whole record, cut just before its line feed."""
-    try:
-        return isinstance(json.loads(tail), dict)
-    except ValueError:
-        return False

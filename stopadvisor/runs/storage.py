@@ -20,9 +20,11 @@ __all__ = [
     "append",
     "check_writable",
     "encode",
+    "is_object",
     "lock_directory",
     "no_follow",
     "replace_file",
+    "set_aside_tail",
     "write_json_atomically",
 ]
 
@@ -116,6 +118,45 @@ def append(path: Path, data: bytes) -> None:
             f"cannot write {path}: {error.strerror or error}; what was finished before is kept, "
             "and the same command goes on from there"
         ) from error
+
+
+def set_aside_tail(path: Path, partial: Path) -> bool:
+    """Make a file of JSON lines end with a whole line, before anything is appended to it.
+
+    Returns
+    -------
+    bool
+        Whether its last line was half-written, and was moved to the end of `partial`.
+
+    Raises
+    ------
+    OutputError
+        The files cannot be written.
+    """
+    if not path.exists():
+        return False
+    try:
+        whole, _, tail = path.read_bytes().rpartition(b"\n")
+        if not tail:
+            return False
+        if is_object(tail):  # only the line feed is missing
+            append(path, b"\n")
+            return False
+        with open(partial, "ab", opener=no_follow) as file:
+            file.write(tail + b"\n")
+        with open(path, "r+b", opener=no_follow) as file:
+            file.truncate(len(whole) + 1 if whole else 0)
+    except OSError as error:
+        raise OutputError(f"cannot repair {path}: {error.strerror or error}") from error
+    return True
+
+
+def is_object(tail: bytes) -> bool:
+    """Whether an unterminated line is a whole record, cut just before its line feed."""
+    try:
+        return isinstance(json.loads(tail), dict)
+    except ValueError:
+        return False
 
 
 def encode(text: str) -> bytes:

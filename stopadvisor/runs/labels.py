@@ -1,0 +1,296 @@
+"""Gold that people typed: ``labels.jsonl`` in a run, a line for each answer, only ever appended to.
+
+Knows the file and what stands in it; neither what the labels say of a rule, nor how two of them
+are compared.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from stopadvisor.errors import OutputError, ProbeError
+from stopadvisor.printable import csv_cell
+from stopadvisor.runs.chain import timestamp
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.storage import append, encode, replace_file, set_aside_tail
+
+__all__ = ["LABELS", "Label", "LabelFile", "LabelSheet", "read_sheet", "write_sheet"]
+
+LABELS = "labels.jsonl"
+PARTIAL = "labels.partial"
+"""Where the half-written last line of a killed session is moved; nothing reads it."""
+_SHEET = ("id", "question", "answers", "gold", "run")
+_FORMATS = (".jsonl", ".csv")
+
+
+@dataclass(frozen=True)
+class Label:
+    """What one person said about one question."""
+
+    id: str
+    gold: str | None
+    """The right answer; None where the labeller could not tell."""
+    labeller: str = ""
+
+
+class LabelFile:
+    """The labels of one run.
+
+    Parameters
+    ----------
+    run : RunDirectory
+    keys : mapping of str to str
+        Key of each of its questions, by id.
+    """
+
+    def __init__(self, run: RunDirectory, keys: Mapping[str, str]) -> None:
+        self.path = run.path / LABELS
+        self._run = str(run.manifest["id"])
+        self._keys = keys
+
+    def read(self) -> dict[str, dict[str, str | None]]:
+        """Gold by id, of each labeller; what was withdrawn is left out.
+
+        Raises
+        ------
+        ProbeError
+            A line is broken or belongs to another run, or one labeller gave a question two golds.
+            A half-written last line, as a kill leaves it, counts as not written.
+        """
+        found: dict[str, dict[str, str | None]] = {}
+        lines: dict[tuple[str, str], int] = {}
+        for number, row in self._rows():
+            where = f"{self.path}:{number}"
+            self._check(row, where)
+            labeller, name = row["labeller"], row["id"]
+            mine = found.setdefault(labeller, {})
+            if row.get("withdrawn"):
+                mine.pop(name, None)
+            elif name in mine and mine[name] != row["gold"]:
+                raise ProbeError(
+                    f"{where}: field 'gold': question {name!r} has {mine[name]!r} in line "
+                    f"{lines[labeller, name]}, got {row['gold']!r}; take one of the two lines out"
+                )
+            else:
+                mine[name] = row["gold"]
+                lines[labeller, name] = number
+        return {labeller: mine for labeller, mine in found.items() if mine}
+
+    def add(self, labels: Sequence[Label]) -> None:
+        """Write labels down; all of them are on disk when this returns.
+
+        Raises
+        ------
+        ProbeError
+            A question is not in the run, or its labeller gave it another gold.
+        OutputError
+            The file cannot be written.
+        """
+        known, new = self.read(), []
+        for label in labels:
+            if label.id not in self._keys:
+                raise ProbeError(f"gold for question {label.id!r}, which is not in the run")
+            mine = known.setdefault(label.labeller, {})
+            if label.id not in mine:
+                new.append(label)
+            if mine.setdefault(label.id, label.gold) != label.gold:
+                raise ProbeError(
+                    f"question {label.id!r} is labelled {mine[label.id]!r} already, got "
+                    f"{label.gold!r}; withdraw the first with undo, or say --labeller"
+                )
+        self._append(self._named(label) | {"gold": label.gold} for label in new)
+
+    def withdraw(self, label: Label) -> None:
+        """Take one label back; its line stays."""
+        self._append([self._named(label) | {"withdrawn": True}])
+
+    def torn(self) -> str | None:
+        """Set a half-written last line aside before anything is appended; say that it was so."""
+        if not set_aside_tail(self.path, self.path.with_name(PARTIAL)):
+            return None
+        return (
+            f"{self.path}: the last line was half-written; moved to {PARTIAL}, its question is "
+            "asked again"
+        )
+
+    def _named(self, label: Label) -> dict[str, Any]:
+        return {
+            "run": self._run,
+            "id": label.id,
+            "key": self._keys[label.id],
+            "labeller": label.labeller,
+            "created": timestamp(),
+        }
+
+    def _append(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        if text:
+            append(self.path, encode(text))
+
+    def _rows(self) -> Iterable[tuple[int, dict[str, Any]]]:
+        try:
+            *whole, tail = self.path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise ProbeError(f"cannot read {self.path}: {error.strerror or error}") from error
+        for number, line in enumerate([*whole, tail], start=1):
+            is_last = number > len(whole)
+            try:
+                row = json.loads(line) if line else None
+            except ValueError as error:
+                if is_last:
+                    return
+                raise ProbeError(f"{self.path}:{number}: not a line of JSON: {error}") from error
+            if row is not None:
+                yield number, row
+
+    def _check(self, row: Any, where: str) -> None:
+        if not isinstance(row, dict):
+            raise ProbeError(f"{where}: expected an object, got {row!r}")
+        for field in ("run", "id", "key", "labeller"):
+            if not isinstance(row.get(field), str):
+                raise ProbeError(f"{where}: field {field!r}: expected text, got {row.get(field)!r}")
+        gold = row.get("gold", "" if row.get("withdrawn") else 0)
+        if not (gold is None or isinstance(gold, str)):
+            raise ProbeError(f"{where}: field 'gold': expected text or null, got {gold!r}")
+        if row["run"] != self._run or self._keys.get(row["id"]) != row["key"]:
+            raise ProbeError(
+                f"{where}: question {row['id']!r} of run {row['run']}: these are the labels of "
+                f"another run, and this one is {self._run}"
+            )
+
+
+# --- Sheets to label elsewhere --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LabelSheet:
+    """A question to be labelled elsewhere."""
+
+    id: str
+    question: str
+    answers: tuple[str, ...]
+    """In an order that does not say which of them a stop would give."""
+
+
+def write_sheet(path: Path, sheets: Sequence[LabelSheet], run: RunDirectory) -> None:
+    """Write questions with their answers, and `gold` to be filled in.
+
+    Raises
+    ------
+    OutputError
+        The file is neither .jsonl nor .csv, exists already, or cannot be written.
+    """
+    _check_format(path)
+    if path.exists():
+        raise OutputError(f"{path}: exists already, and may hold labels; choose another --export")
+    rows = [
+        {
+            "id": sheet.id,
+            "question": sheet.question,
+            "answers": list(sheet.answers),
+            "gold": "",
+            "run": run.manifest["id"],
+        }
+        for sheet in sheets
+    ]
+    if path.suffix == ".jsonl":
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    else:
+        out = StringIO()
+        writer = csv.DictWriter(out, _SHEET, lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            row["answers"] = " | ".join(row["answers"])
+            writer.writerow({name: csv_cell(value) for name, value in row.items()})
+        text = out.getvalue()
+    replace_file(path, encode(text))
+
+
+def read_sheet(path: Path, run: RunDirectory, labeller: str) -> tuple[list[Label], int]:
+    """Read a sheet that was filled in.
+
+    Returns
+    -------
+    labels : list of Label
+        `gold` null in JSONL, or ``null`` in CSV, is a question that the labeller could not tell.
+    n_open : int
+        Questions whose gold is empty.
+
+    Raises
+    ------
+    ProbeError
+        A field is missing or malformed, the file belongs to another run, or it labels a question
+        twice.
+    OutputError
+        The file is neither .jsonl nor .csv.
+    """
+    _check_format(path)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProbeError(f"{path}: cannot read: {error}") from error
+    rows = _json_rows(path, text) if path.suffix == ".jsonl" else _csv_rows(path, text)
+    lines: dict[str, tuple[int, str | None]] = {}
+    n_open = 0
+    for number, row in rows:
+        where = f"{path}:{number}"
+        name = row.get("id")
+        if not isinstance(name, str) or "gold" not in row:
+            field = "gold" if isinstance(name, str) else "id"
+            raise ProbeError(f"{where}: field {field!r} is missing")
+        if row.get("run") not in (None, "", run.manifest["id"]):
+            raise ProbeError(
+                f"{where}: field 'run': the labels of another run, {row['run']}; this one is "
+                f"{run.manifest['id']}"
+            )
+        gold = row["gold"]
+        if isinstance(gold, int | float) and not isinstance(gold, bool):
+            gold = str(gold)
+        if not (gold is None or isinstance(gold, str)):
+            raise ProbeError(f"{where}: field 'gold': expected text or null, got {gold!r}")
+        if gold is not None and not gold.strip():
+            n_open += 1
+            continue
+        gold = None if gold is None else gold.strip()
+        line, earlier = lines.setdefault(name, (number, gold))
+        if earlier != gold:
+            raise ProbeError(
+                f"{where}: question {name!r} has gold {earlier!r} in line {line}, got {gold!r}"
+            )
+    return [Label(name, gold, labeller) for name, (_, gold) in lines.items()], n_open
+
+
+def _check_format(path: Path) -> None:
+    if path.suffix not in _FORMATS:
+        raise OutputError(f"{path}: expected a name ending in {' or '.join(_FORMATS)}")
+
+
+def _json_rows(path: Path, text: str) -> Iterable[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise ProbeError(f"{path}:{number}: not a line of JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise ProbeError(f"{path}:{number}: expected an object, got {row!r}")
+        yield number, row
+
+
+def _csv_rows(path: Path, text: str) -> Iterable[tuple[int, dict[str, Any]]]:
+    reader = csv.DictReader(StringIO(text, newline=""))
+    for row in reader:
+        gold = row.get("gold")
+        # A spreadsheet's cell that was quoted lest it be taken for a formula.
+        if gold is not None and gold[:1] == "'":
+            row["gold"] = gold[1:]
+        yield reader.line_num, {**row, "gold": None} if gold == "null" else row

@@ -1,0 +1,191 @@
+"""Gold that people typed, in a run and on sheets."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stopadvisor.errors import OutputError, ProbeError
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.labels import Label, LabelFile, LabelSheet, read_sheet, write_sheet
+
+KEYS = {"q1": "k1", "q2": "k2", "q3": "k3"}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return RunDirectory(tmp_path, {"id": "1a2b3c4d"})
+
+
+@pytest.fixture
+def labels(run: RunDirectory) -> LabelFile:
+    return LabelFile(run, KEYS)
+
+
+def test_each_answer_is_a_line_and_a_withdrawn_one_counts_no_more(labels: LabelFile) -> None:
+    labels.add([Label("q1", "12")])
+    first = labels.path.read_bytes()
+    labels.add([Label("q2", None), Label("q1", "12", "bob")])
+    labels.withdraw(Label("q1", "12"))
+    labels.add([Label("q1", "13")])
+    assert labels.read() == {"": {"q1": "13", "q2": None}, "bob": {"q1": "12"}}
+    assert labels.path.read_bytes().startswith(first)
+    row = json.loads(first)
+    created = row.pop("created")
+    assert created.endswith("+00:00")
+    assert row == {"run": "1a2b3c4d", "id": "q1", "key": "k1", "labeller": "", "gold": "12"}
+
+
+def test_the_same_label_again_is_no_new_line(labels: LabelFile) -> None:
+    labels.add([Label("q1", "12")])
+    before = labels.path.read_bytes()
+    labels.add([Label("q1", "12")])
+    assert labels.path.read_bytes() == before
+
+
+def test_a_half_written_line_counts_for_nothing_and_is_kept(labels: LabelFile) -> None:
+    labels.add([Label("q1", "12"), Label("q2", "5")])
+    whole = labels.path.read_bytes()
+    labels.path.write_bytes(whole[:-20])
+    assert labels.read() == {"": {"q1": "12"}}
+    said = labels.torn()
+    assert said is not None
+    assert "half-written" in said
+    assert labels.path.with_name("labels.partial").read_bytes().startswith(b'{"run"')
+    labels.add([Label("q2", "6")])
+    assert labels.read() == {"": {"q1": "12", "q2": "6"}}
+    assert labels.torn() is None
+
+
+def test_a_line_that_only_lacks_its_end_counts(labels: LabelFile) -> None:
+    labels.add([Label("q1", "12")])
+    labels.path.write_bytes(labels.path.read_bytes().rstrip(b"\n"))
+    assert labels.read() == {"": {"q1": "12"}}
+    assert labels.torn() is None
+    labels.add([Label("q2", "5")])
+    assert labels.read() == {"": {"q1": "12", "q2": "5"}}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"run": "99999999"}, "another run"),
+        ({"key": "other"}, "another run"),
+        ({"id": "q9"}, "another run"),
+        ({"gold": 7}, "field 'gold': expected text or null, got 7"),
+        ({"labeller": None}, "field 'labeller': expected text, got None"),
+    ],
+)
+def test_a_line_that_does_not_belong_here_is_named(
+    labels: LabelFile, change: dict[str, Any], said: str
+) -> None:
+    labels.add([Label("q1", "12"), Label("q2", "5")])
+    first, second = map(json.loads, labels.path.read_text().splitlines())
+    labels.path.write_text(f"{json.dumps(first)}\n{json.dumps(second | change)}\n")
+    with pytest.raises(ProbeError, match=r"labels\.jsonl:2: .*" + said):
+        labels.read()
+
+
+def test_a_broken_line_in_the_middle_is_no_kill(labels: LabelFile) -> None:
+    labels.add([Label("q1", "12")])
+    labels.path.write_bytes(b"{\n" + labels.path.read_bytes())
+    with pytest.raises(ProbeError, match=r"labels\.jsonl:1: not a line of JSON"):
+        labels.read()
+
+
+def test_one_labeller_has_one_gold_for_a_question(labels: LabelFile) -> None:
+    labels.add([Label("q1", "12")])
+    with pytest.raises(ProbeError, match="'q1' is labelled '12' already, got '13'"):
+        labels.add([Label("q2", "1"), Label("q1", "13")])
+    assert labels.read() == {"": {"q1": "12"}}
+    line = json.loads(labels.path.read_text()) | {"gold": "13"}
+    with labels.path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    with pytest.raises(ProbeError, match=r":2: .*'q1' has '12' in line 1, got '13'"):
+        labels.read()
+
+
+def test_gold_for_a_question_that_is_not_in_the_run_is_refused(labels: LabelFile) -> None:
+    with pytest.raises(ProbeError, match="gold for question 'q7', which is not in the run"):
+        labels.add([Label("q1", "1"), Label("q7", "12")])
+    assert labels.read() == {}
+
+
+# --- Sheets ---------------------------------------------------------------------------------------
+
+SHEETS = [LabelSheet("q1", 'Say "2"?\nOr 3', ("2", "-3")), LabelSheet("q2", "=1+1", ("4", "5"))]
+
+
+@pytest.mark.parametrize("name", ["sheet.jsonl", "sheet.csv"])
+def test_a_sheet_comes_back_as_it_was_filled_in(
+    run: RunDirectory, tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / name
+    write_sheet(path, SHEETS, run)
+    assert read_sheet(path, run, "ann") == ([], 2)
+    fill(path, {"q1": "-3", "q2": None})
+    assert read_sheet(path, run, "ann") == ([Label("q1", "-3", "ann"), Label("q2", None, "ann")], 0)
+    with pytest.raises(OutputError, match="exists already"):
+        write_sheet(path, SHEETS, run)
+
+
+def fill(path: Path, golds: dict[str, str | None]) -> None:
+    """Write gold on a sheet, as people do."""
+    if path.suffix == ".jsonl":
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows = [row | {"gold": golds[row["id"]]} for row in rows]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        for row in rows:
+            gold = golds[row["id"]]
+            writer.writerow(row | {"gold": "null" if gold is None else gold})
+
+
+def test_a_spreadsheet_takes_no_question_for_a_formula(run: RunDirectory, tmp_path: Path) -> None:
+    path = tmp_path / "sheet.csv"
+    write_sheet(path, SHEETS, run)
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["question"] for row in rows] == [SHEETS[0].question, "'=1+1"]
+    assert [row["answers"] for row in rows] == ["2 | -3", "4 | 5"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ('{"id": "q1", "gold": "1"}\n{', ":2: not a line of JSON"),
+        ("[1]", ":1: expected an object"),
+        ('{"gold": "1"}', ":1: field 'id' is missing"),
+        ('{"id": "q1"}', ":1: field 'gold' is missing"),
+        ('{"id": "q1", "gold": ["1"]}', ":1: field 'gold': expected text or null"),
+        (
+            '{"id": "q1", "gold": "1"}\n{"id": "q1", "gold": "2"}',
+            ":2: question 'q1' has gold '1' in line 1, got '2'",
+        ),
+        ('{"id": "q1", "gold": "1", "run": "0"}', ":1: field 'run': the labels of another run"),
+    ],
+)
+def test_a_sheet_that_is_not_as_it_should_be_is_named_by_its_line(
+    run: RunDirectory, tmp_path: Path, lines: str, said: str
+) -> None:
+    path = tmp_path / "sheet.jsonl"
+    path.write_text(lines)
+    with pytest.raises(ProbeError) as error:
+        read_sheet(path, run, "")
+    assert f"{path}{said}" in str(error.value)
+
+
+def test_other_formats_are_refused(run: RunDirectory, tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=r"expected a name ending in \.jsonl or \.csv"):
+        write_sheet(tmp_path / "sheet.xlsx", SHEETS, run)
+    with pytest.raises(ProbeError, match="cannot read"):
+        read_sheet(tmp_path / "none.csv", run, "")
