@@ -29,6 +29,7 @@ from stopadvisor.report.documents.diff import DiffDocument
 from stopadvisor.report.documents.fields import alternatives, fields_of
 from stopadvisor.report.documents.import_probes import ImportDocument
 from stopadvisor.report.documents.inspect import InspectDocument
+from stopadvisor.report.documents.label import LabelDocument
 from stopadvisor.report.documents.monitor import MonitorDocument
 from stopadvisor.report.documents.plan import PlanDocument
 from stopadvisor.report.documents.probe import PreflightDocument, ProbeDocument
@@ -62,6 +63,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "stopadvisor" / "report" / "sc
 DOCUMENTS: dict[str, type] = {
     "assess": AssessDocument,
     "calibrate": CalibrateDocument,
+    "label": LabelDocument,
     "report": ReportDocument,
     "probe": ProbeDocument,
     "preflight": PreflightDocument,

@@ -94,6 +94,8 @@ class Calibration:
     advised_family: str | None
     n_counted: int
     """Questions that the bound counts: those that entered, or the full-correct ones of them."""
+    labelled: int | None = None
+    """Of those that entered, how many have gold; None where all have."""
 
     @property
     def truncated_share(self) -> float:

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from stopadvisor.answers.grading import Grader
 from stopadvisor.assessment.assess import FitAssessment, assess
-from stopadvisor.assessment.choice import Settings
+from stopadvisor.assessment.choice import Choice, Settings
 from stopadvisor.assessment.settings import SettingsOverrides, alpha_remark, large_alpha
 from stopadvisor.certification.calibration import (
     Calibration,
@@ -24,6 +25,14 @@ from stopadvisor.certification.calibration import (
 )
 from stopadvisor.certification.changed_advice import why_another_rule
 from stopadvisor.certification.export import policy_content
+from stopadvisor.certification.labelling import (
+    LabelCounts,
+    Labelling,
+    is_partial,
+    known_labels,
+    label_request,
+    of_run,
+)
 from stopadvisor.certification.looks import (
     PlannedLook,
     deploy_request,
@@ -32,6 +41,7 @@ from stopadvisor.certification.looks import (
     spent_in_fit,
     take,
 )
+from stopadvisor.certification.partial_labels import at_worst, to_choose_by
 from stopadvisor.certification.refusals import (
     advised_against,
     refused_beforehand,
@@ -39,13 +49,14 @@ from stopadvisor.certification.refusals import (
 )
 from stopadvisor.errors import CalibrationError
 from stopadvisor.policy.frozen import build_policy
+from stopadvisor.probes.outcomes import CalibrationQuestions
 from stopadvisor.runs.access import opened_rows
 from stopadvisor.runs.ledger import Look, record_refusal, record_result
 from stopadvisor.runs.results import read_assessment
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bounds import NotCertified
 
-__all__ = ["Certification", "CertifyRequest", "Plan", "certify", "plan_choice"]
+__all__ = ["Certification", "CertifyRequest", "Plan", "certify", "plan_choice", "start_labelling"]
 
 
 @dataclass(frozen=True)
@@ -90,6 +101,8 @@ class Plan:
 
     assessment: FitAssessment
     look: PlannedLook
+    is_partial: bool = False
+    """Whether lost answers are counted, and not every calibration question has gold."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +117,8 @@ class Certification:
     """Of the policy; one that never stops where nothing was certified."""
     remarks: tuple[str, ...]
     """What the reader should know before trusting the policy."""
+    labels: LabelCounts | None = None
+    """Where not every calibration question has gold."""
     changed: str | None = None
     """What made another rule than the advised one the exported rule, in a sentence."""
 
@@ -143,7 +158,12 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
     show_fit(assessment.source, "calibrate")
     (taken,) = take(plan.look)
     assert taken.look.test_delta == choice.settings.delta
-    calibration = calibrate(choice, taken.questions)
+    questions, labels = taken.questions, None
+    if plan.is_partial:
+        questions, labels = _by_labels(source, choice, questions)
+    calibration = calibrate(choice, questions)
+    if labels is not None:
+        calibration = replace(calibration, labelled=labels.workload + labels.used)
     look = record_result(source.folder, taken.look, certified=calibration.rule is not None)
     if not look.opened:
         calibration = without_figures(calibration, choice.settings, choice)
@@ -151,7 +171,54 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
     assessed = read_assessment(source.folder)
     changed = why_another_rule(assessment, calibration, content, assessed)
     remarks = _remarks(assessment, taken.remarks, content, changed)
-    return Certification(assessment, calibration, look, content, tuple(remarks), changed)
+    return Certification(assessment, calibration, look, content, tuple(remarks), labels, changed)
+
+
+def start_labelling(source: Source, request: CertifyRequest) -> Labelling:
+    """Choose on fit questions and take the look, for which questions will be labelled.
+
+    Parameters
+    ----------
+    source : Source
+        Run without gold for every calibration question; locked by the caller.
+    request : CertifyRequest
+        As `certify` will be asked for lost answers, so that both are the same look.
+
+    Raises
+    ------
+    CalibrationError
+        As `certify`; or no label could change anything.
+    """
+    plan = plan_choice(source, request)
+    choice = plan.assessment.choice
+    if not plan.is_partial:
+        raise CalibrationError(
+            f"{source.folder}: every calibration question has gold: there is nothing to label"
+        )
+    refusal = refused_beforehand(choice, plan.look.questions)
+    if refusal is None and not request.despite_advice:
+        refusal = advised_against(choice, plan.assessment.recommendation)
+    if refusal is not None:
+        raise CalibrationError(f"nothing to label: {refusal.reason}")
+    show_fit(plan.assessment.source, "label")
+    (taken,) = take(plan.look)
+    return Labelling.of(source, choice, _entering(choice, taken.questions))
+
+
+def _entering(choice: Choice, questions: CalibrationQuestions) -> CalibrationQuestions:
+    return questions.take(check_questions(choice, questions))
+
+
+def _by_labels(
+    source: Source, choice: Choice, questions: CalibrationQuestions
+) -> tuple[CalibrationQuestions, LabelCounts]:
+    """Calibration questions graded by what labels there are, and how many those are."""
+    entering = _entering(choice, questions)
+    _, records, file = of_run(source)
+    with Grader() as grader:
+        known = known_labels(entering, records, file.read(), grader)
+    state = Labelling.of(source, choice, entering).state(known.grades)
+    return at_worst(entering, known.grades), state.counts(known)
 
 
 def _check_alpha(assessment: FitAssessment, *, allowed: bool) -> None:
@@ -210,16 +277,32 @@ def plan_choice(
     if settings.also or not settings.counted.is_binary:
         asked_for = ", ".join(map(str, settings.guarantees))
         raise CalibrationError(f"one limit on lost or differs is certified, got {asked_for}")
-    asked = deploy_request(settings)
+    asked, partial = deploy_request(settings), is_partial(source, settings)
+    if partial:
+        asked |= label_request(source, settings)
     view = spent_in_fit(source, asked) if request.fresh else source
     table = view.part("calibration")
-    later = [*later, *(asked | {"alpha": alpha} for alpha in request.later_alphas)]
+    # Whoever labels sees outcomes, so that after it only what was declared may be asked for.
+    later = [
+        *later,
+        *([asked] if partial else []),
+        *(asked | {"alpha": alpha} for alpha in request.later_alphas),
+    ]
     look = plan_look(
         view, table, asked, delta=settings.delta, looks=request.planned_looks, later=later
     )
-    assessment = assess(view, replace(settings, delta=look.test_delta))
+    settings = replace(settings, delta=look.test_delta)
+    assessment = assess(view, to_choose_by(settings) if partial else settings)
+    if partial:
+        choice = replace(assessment.choice, settings=settings)
+        assessment = replace(assessment, alpha=settings.alpha, choice=choice)
+        if choice.groups is not None:
+            raise CalibrationError(
+                "groups of several questions take gold for every calibration question: say "
+                "--group-claim groups, which counts one of each"
+            )
     check_questions(assessment.choice, table)
-    return Plan(assessment, look)
+    return Plan(assessment, look, partial)
 
 
 def _remarks(

@@ -286,6 +286,8 @@ def policy_content(
         fields["certificate"] |= counted
     elif choice.settings.group_claim == "groups" and group_sizes(table).max() > 1:
         fields["certificate"]["group_claim"] = "groups"
+    if calibration.labelled is not None:
+        fields["certificate"]["labelled"] = calibration.labelled
     fields["certificate"]["claim"] = claim(fields["certificate"], simulated=source.simulated)
     if table.on_stop == "answer" and manifest is not None:
         cap = manifest["plan"]["answer_cap"]

@@ -83,7 +83,8 @@ def named_settings(settings: Settings) -> dict[str, Any]:
 def _data(source: Source, asked: Mapping[str, Any]) -> str:
     """Hash of the data of a look; with the answers where one of its losses compares them."""
     limits = [asked.get("loss", LOST.name), *(each["loss"] for each in asked.get("also", ()))]
-    return source.fingerprint(answers=any(LOSSES[name].reads_answers for name in limits))
+    compared = "asking" in asked or any(LOSSES[name].reads_answers for name in limits)
+    return source.fingerprint(answers=compared)
 
 
 # --- Looks of certificates ------------------------------------------------------------------------

@@ -50,6 +50,9 @@ COMMANDS = {
     "calibrate": CommandEntry(
         "stopadvisor.cli.calibrate", "Certify the lost-correct risk and write the frozen policy."
     ),
+    "label": CommandEntry(
+        "stopadvisor.cli.label", "Give gold to the few questions for which it matters."
+    ),
     "report": CommandEntry(
         "stopadvisor.cli.report", "Write a run's results as one page with pictures."
     ),

@@ -23,7 +23,7 @@ from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.storage import lock_directory
 from stopadvisor.workload.questions import Question, Workload, read_workload
 
-__all__ = ["Grades", "grade_traces", "regrade", "regrade_run"]
+__all__ = ["Grades", "grade_records", "grade_traces", "regrade", "regrade_run"]
 
 
 class Grades(Protocol):
@@ -83,10 +83,10 @@ def grade_traces(
                 marker_positions=trace.marker_positions,
             )
         )
-    return _label(records, grader)
+    return grade_records(records, grader)
 
 
-def _label(records: Sequence[ProbeRecord], grader: Grades) -> list[ProbeRecord]:
+def grade_records(records: Sequence[ProbeRecord], grader: Grades) -> list[ProbeRecord]:
     """Fill in `normalized` and `correct` from the raw texts; the same for new and old records."""
     items: list[tuple[str, str, str | None]] = []
     for record in records:
@@ -149,7 +149,7 @@ def regrade(run: RunDirectory, grader: Grades, workload: Workload | None = None)
         if question is not None and question.gold is not None:
             record = replace(record, gold=question.gold, task=question.task)
         relabelled.append(record)
-    new = _label(relabelled, grader)
+    new = grade_records(relabelled, grader)
     run.rewrite(new)
     run.annotate(grading=GRADING)
     return sum(a != b for a, b in zip(old, new, strict=True))

@@ -37,6 +37,12 @@ _WORDS = {
 }
 """By `certificate.loss`; without it, or with ``lost``, the words of `_LOST`."""
 
+_FEW_LABELS = (
+    " Few questions were labelled: a reply equal in normal form to the natural answer takes its "
+    "grade, and what differs without a label counts as lost."
+)
+"""With `certificate.labelled`: how many calibration questions had gold."""
+
 
 def claim(certificate: Mapping[str, Any], *, simulated: bool = False) -> str:
     """Word a certificate in one sentence, from its fields alone.
@@ -44,8 +50,8 @@ def claim(certificate: Mapping[str, Any], *, simulated: bool = False) -> str:
     Parameters
     ----------
     certificate : mapping
-        With `alpha` and `delta`; `confidence`, `conditional`, `loss`, `group_claim` and `group_cap`
-        where they are set.
+        With `alpha` and `delta`; `confidence`, `conditional`, `loss`, `group_claim`, `group_cap`
+        and `labelled` where they are set.
     simulated : bool
         The probes come from the simulator, of which alone the claim holds.
     """
@@ -66,6 +72,8 @@ def claim(certificate: Mapping[str, Any], *, simulated: bool = False) -> str:
         f"questions, {words.format(alpha=100 * certificate['alpha'])}; for independent "
         f"{drawn} from this traffic, under this decoding and this cap."
     )
+    if "labelled" in certificate:
+        text += _FEW_LABELS
     return text + " The probes are simulated: it holds for the simulator alone." * simulated
 
 

@@ -298,10 +298,14 @@ def take_looks(folder: Path, asks: Sequence[LookRequest]) -> list[Look]:
 
 
 def record_result(folder: Path, look: Look, *, certified: bool) -> Look:
-    """Record whether a look ended in a certificate, before anybody is told; return it so."""
+    """Record whether a look ended in a certificate, before anybody is told; return it so.
+
+    One that failed may end in one yet: where labels were added for it.
+    """
     ledger = Ledger.read(folder)
     place = [found.head for found in ledger.looks].index(look.head)
-    if ledger.looks[place].certified is None:
+    known = ledger.looks[place].certified
+    if known is None or (certified and not known):
         body = {"kind": "result", "look": look.head, "certified": certified}
         ledger = ledger.write(folder, [body])
     return ledger.looks[place]
@@ -450,6 +454,9 @@ def _allows(look: Look, request: Mapping[str, Any], *, own: bool) -> bool:
     Next door the split may be another, which nobody settled beforehand.
     """
     had = {key: value for key, value in look.request.items() if key not in _DATA}
+    if "asking" in request and had.get("loss") == "differs":
+        # Lost answers are among those that differ: whoever certified these may label for those.
+        del had["loss"]
     return any(
         all(key in request and request[key] == value for key, value in row.items())
         for row in (*((had,) if own else ()), *look.later)

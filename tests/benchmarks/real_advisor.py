@@ -41,11 +41,12 @@ class StopAdvisor:
         settings = Settings(
             alpha=self.alpha, delta=self.delta, weights=weights, allow_truncated=True
         )
-        questions = self._table.take(rows).as_fit()
-        return _Chosen(choose(questions, n_calibration, settings), self._table)
+        questions = self.table.take(rows).as_fit()
+        return _Chosen(choose(questions, n_calibration, settings), self.table)
 
     @cached_property
-    def _table(self) -> OpenQuestions:
+    def table(self) -> OpenQuestions:
+        """All questions, graded by gold."""
         traces, n = self.traces, len(self.traces.questions)
         probes = _on_grid(traces) if self.waits is None else _with_waits(traces, self.waits)
         table = ProbeTable(
@@ -70,7 +71,16 @@ class StopAdvisor:
             reference="natural",
             marker_positions=None if self.waits is None else self.waits.positions.copy(),
         )
-        return OpenQuestions.of(table, Outcomes(probes.codes == 1, traces.full_correct.copy()))
+        # Answers at a "Wait" are numbered otherwise.
+        natural = np.where(traces.full_codes == 0, -1, traces.full_codes)
+        return OpenQuestions.of(
+            table,
+            Outcomes(
+                probes.codes == 1,
+                traces.full_correct.copy(),
+                natural_code=natural if self.waits is None else None,
+            ),
+        )
 
 
 @dataclass(frozen=True)

@@ -170,7 +170,7 @@ def test_every_option_stands_once_in_the_help(
             assert len(re.findall(rf"^  (-\w, )?{param.opts[0]}\b(?!-)", text, re.MULTILINE)) == 1
     is_long = name in ("assess", "probe", "preflight", "run")
     assert ("\nModel:\n" in text) == is_long
-    assert ("\nCertificate:\n" in text) == (name in ("assess", "calibrate"))
+    assert ("\nCertificate:\n" in text) == (name in ("assess", "calibrate", "label"))
 
 
 def test_preflight_takes_what_does_nothing_there_and_does_not_offer_it(

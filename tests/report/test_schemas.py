@@ -150,6 +150,7 @@ def test_calibrate_inspect_and_verify(
     runs: Path, grouped: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rule = ("--families", "learned")
+    few = make_run(runs / "few" / "run", 300, gold=False, fractions=(0.4, 0.6, 0.0))
     visible = answer(capsys, "calibrate", *CERTIFY, runs / "apart" / "visible", *ALPHA, *rule)
     certified = answer(capsys, "calibrate", *CERTIFY, runs / "old", *ALPHA, *rule)
     policy = runs / "old" / "policy.joblib"
@@ -172,10 +173,13 @@ def test_calibrate_inspect_and_verify(
     )  # fmt: skip
     assert bets["certificate"]
     assert of_groups["certificate"]
-    check("calibrate", certified, transferred, refused, visible, bets, of_groups)
+    few_labels = answer(capsys, "calibrate", *CERTIFY, few, *bold, "--loss", "lost")
+    assert few_labels["certificate"]
+    check("calibrate", certified, transferred, refused, visible, bets, of_groups, few_labels)
     verified.append(answer(capsys, "verify", bets["policy"], runs / "new"))
     moved = answer(capsys, "inspect", transferred["policy"])
     shown = answer(capsys, "inspect", visible["policy"])
+    of_few = answer(capsys, "inspect", few_labels["policy"])
     check("diff", answer(capsys, "diff", policy, visible["policy"]))
     check("promote", answer(capsys, "promote", certified["policy"]))
     save_policy(
@@ -190,7 +194,7 @@ def test_calibrate_inspect_and_verify(
     in_groups = [answer(capsys, "inspect", found["policy"]) for found in (bets, of_groups)]
     save_policy(build_policy(open_cue_content()), runs / "open.joblib")
     open_cue = answer(capsys, "inspect", runs / "open.joblib")
-    check("inspect", inspected, moved, shown, settings, upgraded, open_cue, *in_groups)
+    check("inspect", inspected, moved, shown, settings, upgraded, open_cue, *in_groups, of_few)
     check("verify", *verified)
 
 

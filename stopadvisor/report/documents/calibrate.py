@@ -13,7 +13,12 @@ from stopadvisor.certification.certify_transfer import TransferCertification
 from stopadvisor.policy.frozen import shown_expectation
 from stopadvisor.policy.triggers import listed_positions, trigger_of
 from stopadvisor.report.documents.fields import Document, fill
-from stopadvisor.report.documents.parts import CertificateFields, ExpectedFields, ProfileFields
+from stopadvisor.report.documents.parts import (
+    CertificateFields,
+    ExpectedFields,
+    LabelFields,
+    ProfileFields,
+)
 from stopadvisor.report.documents.transfer import TransferFields, transfer_fields
 from stopadvisor.report.headline import calibrated_headline
 from stopadvisor.rules.families import FIXED_BUDGET
@@ -115,7 +120,13 @@ class _AdvisedFields(TypedDict):
     headline: Annotated[str, "First line of the screen and of the report."]
 
 
-class CalibrateDocument(_AdvisedFields, _CertificationFields, _TransferredFields):
+class _LabelledFields(TypedDict, total=False):
+    labels: Annotated[
+        LabelFields, "Only where few calibration questions have gold: what labels there are."
+    ]
+
+
+class CalibrateDocument(_AdvisedFields, _CertificationFields, _TransferredFields, _LabelledFields):
     """`calibrate --json` and `calibration.json`."""
 
 
@@ -142,6 +153,9 @@ def calibration_document(
     choice, advice = assessment.choice, assessment.recommendation
     point = choice.advised_point
     common = _certification(found, choice.settings, assessment.source.folder, written)
+    labelled = _LabelledFields()
+    if found.labels is not None:
+        labelled["labels"] = fill(LabelFields, found.labels)
     return {
         **common,
         "advised_family": advice.family,
@@ -155,6 +169,7 @@ def calibration_document(
         "remarks": list(found.remarks),
         "headline": calibrated_headline(common, measured),
         **_TransferredFields(),
+        **labelled,
     }
 
 
@@ -194,6 +209,7 @@ def transfer_calibration_document(
         "remarks": list(found.remarks),
         "headline": calibrated_headline(common, measured),
         "transfer": transfer_fields(source, source_path, found),
+        **_LabelledFields(),
     }
 
 

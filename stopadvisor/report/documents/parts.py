@@ -15,6 +15,7 @@ __all__ = [
     "CertificateFields",
     "ExpectedFields",
     "KindShare",
+    "LabelFields",
     "PartCounts",
     "ProfileFields",
     "ProvenanceFields",
@@ -74,6 +75,18 @@ class ProvenanceFields(TypedDict):
     labels_sha256: Annotated[str, "Of which of their answers are right."]
 
 
+class LabelFields(TypedDict):
+    """Labels of calibration questions, of which few have gold."""
+
+    workload: Annotated[int, "Questions whose gold came with the workload."]
+    asked: Annotated[int, "Of the others, those that somebody was asked about."]
+    used: Annotated[int, "Of these, those whose right answer is settled."]
+    cannot_tell: Annotated[int, "Questions that a labeller could not tell; they count as lost."]
+    disagreeing: Annotated[int, "Questions that two labellers answered differently; the same."]
+    more_labels: Annotated[int, "About how many are still worth asking for."]
+    more_saving_pp: Annotated[float, "Points of net saving that they are expected to add."]
+
+
 class CertificateFields(TypedDict):
     """What was shown about one frozen policy."""
 
@@ -124,6 +137,13 @@ class CertificateFields(TypedDict):
             Literal["groups"],
             "Only where groups hold several questions and one of each was counted: the claim is "
             "about groups.",
+        ]
+    ]
+    labelled: NotRequired[
+        Annotated[
+            int,
+            "Only where few calibration questions have gold: how many do; what differs without any "
+            "counts as lost.",
         ]
     ]
     claim: Annotated[str, "The certificate in one sentence."]

@@ -15,6 +15,7 @@ from stopadvisor.report.headline import (
     other_stacks,
     saving_words,
 )
+from stopadvisor.report.text.label import label_counts, more_labels
 from stopadvisor.report.text.screen import Screen
 from stopadvisor.report.words import (
     advised_otherwise,
@@ -113,6 +114,7 @@ def _certified(document: Document, *, verbose: bool) -> list[tuple[str, str]]:
         ("rule", rule_headline(document["family"], document["where"])),
         *_on_stop(document),
         ("evidence", evidence(certificate)),
+        *_labels(document),
         ("at most", alpha_words(certificate)),
         ("policy", _files(document)),
     ]
@@ -136,6 +138,14 @@ def _certified(document: Document, *, verbose: bool) -> list[tuple[str, str]]:
             text = rule_headline(document["advised_family"], document["advised_where"])
         rows.append(("advised", f"assess had said: {text}"))
     return rows
+
+
+def _labels(document: Document) -> list[tuple[str, str]]:
+    """How many labels there are, and what more would buy, where few questions have gold."""
+    labels = document.get("labels")
+    if labels is None:
+        return []
+    return [("gold", label_counts(labels)), ("more gold", more_labels(labels))]
 
 
 def _on_stop(document: Document) -> list[tuple[str, str]]:
@@ -182,6 +192,7 @@ def _refused(document: Document) -> list[tuple[str, str]]:
         ("asked", f"to promise that at most {promised(document['alpha'])} are lost{of_right}"),
         ("why not", refusal["reason"]),
         ("labels", labels),
+        *_labels(document),
         ("look", _looks(document)),
         ("policy", f"{_files(document)}: it lets every question think to its end"),
     ]

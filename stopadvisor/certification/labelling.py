@@ -1,0 +1,230 @@
+"""Labels for a certificate on lost answers: which questions to ask, and how far the answers carry.
+
+The rules are chosen by agreement, the look is entered in the ledger, and with it the order of
+asking; only then is a question shown or a label read.  Whoever calls holds the run's lock.  Writes
+the ledger and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from stopadvisor.answers.grading import Grader
+from stopadvisor.arrays import IntArray
+from stopadvisor.assessment.choice import Choice, Settings
+from stopadvisor.certification.partial_labels import (
+    Grades,
+    check_partial,
+    label_tests,
+    may_be_lost,
+    with_labels,
+)
+from stopadvisor.collection.gold_labels import (
+    SettledLabels,
+    answers_at,
+    as_graded,
+    grade_by,
+    settle,
+)
+from stopadvisor.probes.outcomes import CalibrationQuestions
+from stopadvisor.probes.records import ProbeRecord
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.labels import LabelFile
+from stopadvisor.runs.sources import Source
+from stopadvisor.stats.adaptive_labels import (
+    LabelForecast,
+    LabelTest,
+    LabelWalk,
+    asking_order,
+    forecast,
+    walk,
+)
+
+__all__ = [
+    "KnownLabels",
+    "LabelCounts",
+    "LabelState",
+    "Labelling",
+    "is_partial",
+    "known_labels",
+    "label_request",
+    "of_run",
+]
+
+
+def is_partial(source: Source, settings: Settings) -> bool:
+    """Whether lost answers are to be certified, and not every calibration question has gold."""
+    takes_gold = any(each.counted.needs_gold for each in settings.guarantees)
+    return takes_gold and source.part("calibration").graded_by == "agreement"
+
+
+def label_request(source: Source, settings: Settings) -> dict[str, Any]:
+    """What the ledger names of a look with few labels, beside its settings: the order of asking.
+
+    Raises
+    ------
+    CalibrationError
+        As `check_partial`.
+    """
+    check_partial(settings)
+    table = source.part("calibration")
+    keys = [table.keys[row] for row in asking_order(table.keys, _salt(source))]
+    return {"asking": _digest("\n".join(keys))}
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _salt(source: Source) -> str:
+    return f"labels {source.seed}"
+
+
+def of_run(source: Source) -> tuple[RunDirectory, dict[str, ProbeRecord], LabelFile]:
+    """The run behind a source, its first traces by id, and its labels."""
+    run = RunDirectory.load(source.folder)
+    records = {record.id: record for record in run.records() if record.sample == 0}
+    return run, records, LabelFile(run, {name: record.key for name, record in records.items()})
+
+
+# --- What is known --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class KnownLabels:
+    """Labels of calibration questions, from people and from the workload."""
+
+    grades: Grades
+    settled: SettledLabels
+    n_workload: int
+    """Questions whose gold came with the workload."""
+
+
+def known_labels(
+    table: ProbeTable,
+    records: Mapping[str, ProbeRecord],
+    labels: Mapping[str, Mapping[str, str | None]],
+    grader: Grader,
+) -> KnownLabels:
+    """Grade calibration questions by what labels there are.
+
+    Parameters
+    ----------
+    table : ProbeTable
+        Questions that enter the bound.
+    labels : mapping
+        Gold by id, of each labeller.
+    """
+    rows = {name: row for row, name in enumerate(table.ids)}
+    own = {name for name in rows if records[name].is_graded}
+    mine = {
+        labeller: {name: gold for name, gold in golds.items() if name in rows and name not in own}
+        for labeller, golds in labels.items()
+    }
+    settled = settle(mine, {name: records[name].task for name in rows}, grader)
+    golds = {name: gold for name, gold in settled.gold.items() if gold is not None}
+    found = dict(
+        zip(golds, grade_by([records[n] for n in golds], golds.values(), grader), strict=True)
+    )
+    found |= {name: as_graded(records[name]) for name in own}
+    unsettled = dict.fromkeys(settled.gold.keys() - golds.keys())
+    grades = {rows[name]: grade for name, grade in {**found, **unsettled}.items()}
+    return KnownLabels(grades, settled, len(own))
+
+
+# --- Asking ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LabelCounts:
+    """How many labels there are, and what more of them would buy."""
+
+    workload: int
+    """Calibration questions whose gold came with the workload."""
+    asked: int
+    """Of the others, those that somebody was asked about."""
+    used: int
+    """Of these, those whose right answer is settled."""
+    cannot_tell: int
+    disagreeing: int
+    """Two labellers gave different answers; they count as lost, as those that nobody can tell."""
+    more_labels: int
+    """Still worth asking for, about."""
+    more_saving_pp: float
+    """Points of net saving that they are expected to add."""
+
+
+@dataclass(frozen=True)
+class LabelState:
+    """How far some labels carry."""
+
+    walk: LabelWalk
+    saving_pct: float
+    """Certified net saving, as fit questions measure it."""
+    forecast: LabelForecast
+
+    def counts(self, known: KnownLabels) -> LabelCounts:
+        """The numbers behind it."""
+        settled = known.settled
+        return LabelCounts(
+            known.n_workload,
+            len(settled.gold),
+            len(settled.gold) - len(settled.cannot_tell) - len(settled.disagreeing),
+            len(settled.cannot_tell),
+            len(settled.disagreeing),
+            round(self.forecast.labels),
+            self.forecast.saving_pp,
+        )
+
+
+@dataclass(frozen=True)
+class Labelling:
+    """What there is to ask about a run's calibration questions."""
+
+    choice: Choice
+    questions: CalibrationQuestions
+    """Those that enter the bound, graded by agreement."""
+    salt: str
+
+    @classmethod
+    def of(cls, source: Source, choice: Choice, questions: CalibrationQuestions) -> Labelling:
+        """For calibration questions of a source, which the ledger has handed out."""
+        return cls(choice, questions, _salt(source))
+
+    @cached_property
+    def order(self) -> IntArray:
+        """Rows in the order of asking."""
+        return asking_order(self.questions.keys, self.salt)
+
+    @cached_property
+    def _tests(self) -> tuple[LabelTest, ...]:
+        return label_tests(self.choice, self.questions)
+
+    def state(self, grades: Grades, *, n_draws: int = 50) -> LabelState:
+        """How far these labels carry, what to ask next, and what all further labels would buy."""
+        tests = with_labels(self._tests, self.choice, self.questions, grades)
+        known = np.zeros(self.questions.n_questions, dtype=np.bool_)
+        known[list(grades)] = True
+        reached = walk(tests, known, self.order)
+        rng = np.random.default_rng(0)
+        expected = forecast(tests, known, self.order, rng=rng, n_draws=n_draws)
+        return LabelState(reached, reached.saving(tests), expected)
+
+    def answers(self, row: int, record: ProbeRecord) -> list[str]:
+        """Different answers to a question, in an order that says nothing of where they come from.
+
+        In normal form, so that the way of writing says nothing of it either.
+        """
+        budgets = set()
+        for sequence in self.choice.sequences:
+            view = sequence.scorer.view(self.questions.take(np.array([row])))
+            budgets |= set(view.positions[may_be_lost(view)[:, :-1]].tolist())
+        forms = answers_at(record, budgets)
+        return sorted(forms, key=lambda form: _digest(f"{record.key} {form}"))

@@ -1,0 +1,206 @@
+"""`stopadvisor label`: give gold to the few calibration questions for which it matters."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+from stopadvisor.answers.grading import Grader
+from stopadvisor.certification.certify import CertifyRequest, start_labelling
+from stopadvisor.certification.labelling import KnownLabels, Labelling, known_labels, of_run
+from stopadvisor.cli.label_loop import LabelLoop
+from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, declare, emit, option, take
+from stopadvisor.cli.page import Command
+from stopadvisor.cli.progress import progress_on
+from stopadvisor.cli.settings import overrides, setting_options
+from stopadvisor.collection.progress import Progress
+from stopadvisor.errors import CalibrationError, WorkloadError
+from stopadvisor.probes.records import ProbeRecord
+from stopadvisor.report.documents.fields import fill
+from stopadvisor.report.documents.label import LabelDocument
+from stopadvisor.report.text.label import show_labels
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.labels import LabelFile, LabelSheet, read_sheet, write_sheet
+from stopadvisor.runs.sources import open_source
+from stopadvisor.runs.storage import lock_directory
+from stopadvisor.workload.questions import read_workload
+
+__all__ = ["LabelOptions", "command", "run"]
+
+
+@dataclass(frozen=True)
+class LabelOptions:
+    """Which run to label, for which certificate, and how."""
+
+    path: Path
+    request: CertifyRequest = field(default_factory=CertifyRequest)
+    labeller: str = ""
+    export: Path | None = None
+    sheet: Path | None = None
+    """A sheet that was filled in."""
+    most: int = 150
+    """Questions on an exported sheet."""
+    output: OutputOptions = field(default_factory=OutputOptions)
+
+
+_certificate = option("Certificate")
+
+
+@click.command(
+    "label",
+    cls=Command,
+    reads="RUN: a run directory without gold for every calibration question, and the workload that "
+    "it was made of. With --import a sheet: JSONL or CSV with `id` and `gold`; gold null where "
+    "nobody can tell, empty where it is not filled in.",
+    writes="labels.jsonl in RUN, a line for each answer; the look in its ledger.json. With "
+    "--export a sheet: `id`, `question`, `answers`, and `gold` to be filled in.",
+    examples=[
+        "stopadvisor label runs/my-Qwen3-8B-1a2b3c4d --alpha 0.05",
+        "stopadvisor label runs/my-Qwen3-8B-1a2b3c4d --alpha 0.05 --export sheet.csv",
+        "stopadvisor label runs/my-Qwen3-8B-1a2b3c4d --alpha 0.05 --import sheet.csv",
+    ],
+    exit_codes=(0, 2, 130),
+)
+@click.argument("path", metavar="RUN", type=PATH)
+@click.option("--labeller", default="", help="Who labels, where several do.")
+@click.option("--export", type=PATH, help="Write the questions to label elsewhere.")
+@click.option("--import", "sheet", type=PATH, help="Take labels from a sheet that was filled in.")
+@click.option("--most", type=COUNT, default=150, help="Questions on an exported sheet at most.")
+@setting_options(otherwise="as assessed", asked=("alpha",))
+@_certificate(
+    "--allow-truncated",
+    is_flag=True,
+    help="Certify although more than 10 % of the traces were cut off.",
+)
+@_certificate("--despite-advice", is_flag=True, help="Label although the advice is full thinking.")
+@declare(*OUTPUT)
+def command(path: Path, **params: Any) -> int:
+    """Label the calibration questions of RUN that decide what `calibrate --loss lost` certifies.
+
+    Asks about one question at a time, in an order fixed beforehand, and never says which answer a
+    stop would give. Every answer is on disk at once; quit at any time, and go on with the same
+    command. The settings are those of the certificate: say the same to `calibrate`.
+    """
+    request = take(CertifyRequest, params, overrides=overrides(params))
+    output = take(OutputOptions, params)
+    options = LabelOptions(path, request, output=output, **params)
+    asked = request.overrides
+    if asked.loss not in (None, "lost") or asked.also:
+        raise click.UsageError("labels say which answers are lost: --loss lost alone takes them")
+    if options.export is not None and options.sheet is not None:
+        raise click.UsageError("--export and --import exclude each other")
+    if options.export is None and options.sheet is None and not sys.stdin.isatty():
+        raise click.UsageError(
+            "answers are typed on a terminal, and stdin is none: --export FILE writes the "
+            "questions to label elsewhere, --import FILE takes them"
+        )
+    return run(options, sys.stdout, sys.stderr)
+
+
+_WHICH_ALPHA = (
+    "say --alpha, the largest share of all questions that may lose a right answer; in production "
+    "begin with 0.01 to 0.05"
+)
+
+
+def _typed() -> str:
+    return str(click.prompt("right answer", default="", show_default=False, err=True))
+
+
+def run(
+    options: LabelOptions,
+    out: TextIO,
+    err: TextIO,
+    key: Callable[[], str] = click.getchar,
+    line: Callable[[], str] = _typed,
+) -> int:
+    """Take the look, ask or read or write the questions, and say how far the labels carry."""
+    if options.request.overrides.alpha is None:
+        raise CalibrationError(_WHICH_ALPHA)
+    with progress_on(err, quiet=options.output.quiet) as progress:
+        opened = _open(options, progress)
+    with Grader() as grader:
+        if options.sheet is not None:
+            opened.file.add(read_sheet(options.sheet, opened.directory, options.labeller)[0])
+        elif options.export is None:
+            where = (opened.labelling, opened.records, opened.file, opened.texts)
+            LabelLoop(*where, options.labeller, grader, key, line).ask(err)
+        labels = opened.file.read()
+        known = known_labels(opened.labelling.questions, opened.records, labels, grader)
+    emit(_document(options, opened, known), options.output, out, show_labels)
+    return 0
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A run for which the look was taken."""
+
+    labelling: Labelling
+    directory: RunDirectory
+    records: Mapping[str, ProbeRecord]
+    file: LabelFile
+    texts: Mapping[str, str]
+    """What was asked, by key of the question."""
+
+
+def _open(options: LabelOptions, progress: Progress) -> _Opened:
+    source = open_source(options.path)
+    if source.is_archive:
+        raise CalibrationError(f"{options.path}: an archive holds its gold: nothing to label")
+    lost = replace(options.request.overrides, loss="lost")
+    with lock_directory(source.folder):
+        labelling = start_labelling(source, replace(options.request, overrides=lost))
+    directory, records, file = of_run(source)
+    texts, missing = _questions(directory)
+    for remark in (file.torn(), missing):
+        if remark is not None:
+            progress.remark(f"note: {remark}")
+    return _Opened(labelling, directory, records, file, texts)
+
+
+def _document(options: LabelOptions, opened: _Opened, known: KnownLabels) -> LabelDocument:
+    """How far the labels carry; writes the sheet that was asked for."""
+    labelling, choice = opened.labelling, opened.labelling.choice
+    state = labelling.state(known.grades)
+    sheets = None
+    if options.export is not None:
+        rows = state.forecast.likely[: options.most].tolist()
+        sheets = [_sheet(opened, row) for row in rows]
+        write_sheet(options.export, sheets, opened.directory)
+    return fill(
+        LabelDocument,
+        run=options.path,
+        alpha=choice.settings.alpha,
+        delta=choice.settings.delta,
+        n=labelling.questions.n_questions,
+        labels=state.counts(known),
+        certified_saving_pct=state.saving_pct,
+        labellers=known.settled.by_labeller,
+        disagreements=sorted(known.settled.disagreeing),
+        file=opened.file.path,
+        exported=options.export,
+        n_exported=None if sheets is None else len(sheets),
+    )
+
+
+def _sheet(opened: _Opened, row: int) -> LabelSheet:
+    record = opened.records[opened.labelling.questions.ids[row]]
+    answers = opened.labelling.answers(row, record)
+    return LabelSheet(record.id, opened.texts.get(record.key, ""), tuple(answers))
+
+
+def _questions(run: RunDirectory) -> tuple[dict[str, str], str | None]:
+    """What was asked, by key of the question; and what to say where that is not known."""
+    try:
+        workload = read_workload(run.manifest["workload"]["path"])
+    except WorkloadError as error:
+        return {}, f"questions are shown by their ids, for want of the workload: {error}"
+    return {
+        question.key: "\n".join(message["content"] for message in question.messages)
+        for question in workload.questions
+    }, None

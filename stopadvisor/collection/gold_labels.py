@@ -1,0 +1,116 @@
+"""Gold that people gave to recorded answers: who said what, where they disagree, what it grades.
+
+Knows no rule and no threshold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from stopadvisor.answers.grading import Grader
+from stopadvisor.answers.normal_form import extract_forced, extract_natural, normalize
+from stopadvisor.collection.labels import grade_records
+from stopadvisor.probes.records import Checkpoint, ProbeRecord
+
+__all__ = ["GoldGrade", "SettledLabels", "answers_at", "as_graded", "grade_by", "settle"]
+
+
+@dataclass(frozen=True)
+class GoldGrade:
+    """Which answers to one question are right."""
+
+    natural: bool
+    replies: Mapping[int, bool]
+    """What a stop would reply, by the thinking tokens before it."""
+
+
+@dataclass(frozen=True)
+class SettledLabels:
+    """What all labellers together say."""
+
+    gold: Mapping[str, str | None]
+    """By id of the question; None where nobody could tell, or two disagree."""
+    cannot_tell: frozenset[str] = frozenset()
+    disagreeing: frozenset[str] = frozenset()
+    by_labeller: Mapping[str, int] = field(default_factory=dict)
+    """Questions that each has labelled."""
+
+
+def settle(
+    labels: Mapping[str, Mapping[str, str | None]], tasks: Mapping[str, str], grader: Grader
+) -> SettledLabels:
+    """Put the labels of several people together.
+
+    Parameters
+    ----------
+    labels : mapping
+        Gold by id, of each labeller.
+    tasks : mapping of str to str
+        Kind of answer of each question, by id.
+    """
+    said: dict[str, list[str | None]] = {}
+    for mine in labels.values():
+        for name, gold in mine.items():
+            said.setdefault(name, []).append(gold)
+    cannot_tell = frozenset(name for name, golds in said.items() if None in golds)
+    disagreeing = frozenset(
+        name
+        for name, (first, *others) in said.items()
+        if name not in cannot_tell
+        and not all(
+            grader.grade(tasks[name], str(first), other)
+            or grader.grade(tasks[name], str(other), first)
+            for other in others
+        )
+    )
+    unsettled = cannot_tell | disagreeing
+    return SettledLabels(
+        {name: None if name in unsettled else golds[0] for name, golds in said.items()},
+        cannot_tell,
+        disagreeing,
+        {name: len(mine) for name, mine in labels.items()},
+    )
+
+
+def grade_by(
+    records: Sequence[ProbeRecord], golds: Iterable[str], grader: Grader
+) -> list[GoldGrade]:
+    """Grade recorded answers by gold that came later, a gold for each record."""
+    pairs = zip(records, golds, strict=True)
+    graded = grade_records([replace(record, gold=gold) for record, gold in pairs], grader)
+    return [as_graded(record) for record in graded]
+
+
+def as_graded(record: ProbeRecord) -> GoldGrade:
+    """What a record's own grades say."""
+    replies = {
+        c.budget: bool(c.correct if c.visible_answer is None else c.visible_correct)
+        for c in record.checkpoints
+    }
+    return GoldGrade(bool(record.natural_correct), replies)
+
+
+def answers_at(record: ProbeRecord, budgets: Iterable[int]) -> dict[str, str]:
+    """Different answers to a question: the natural one, and what stops at budgets would reply.
+
+    Returns
+    -------
+    dict of str to str
+        By normal form, the answer as it was written; without those that say nothing.
+    """
+    wanted = set(budgets)
+    written = [extract_natural(record.task, record.natural_answer or "")]
+    written += [_reply(record.task, c) for c in record.checkpoints if c.budget in wanted]
+    found: dict[str, str] = {}
+    for answer in written:
+        form = normalize(record.task, answer or "")
+        if answer and form:
+            found.setdefault(form, answer)
+    return found
+
+
+def _reply(task: str, checkpoint: Checkpoint) -> str | None:
+    if checkpoint.visible_answer is not None:
+        return extract_natural(task, checkpoint.visible_answer)
+    return extract_forced(task, checkpoint.answer)

@@ -1,0 +1,327 @@
+"""`label`: questions one at a time, sheets, and what `calibrate` makes of few labels."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stopadvisor.assessment.settings import SettingsOverrides
+from stopadvisor.certification.certify import CertifyRequest
+from stopadvisor.cli.label import LabelOptions, run
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.workload.questions import PARTS
+from tests.material import Call, caller, make_run
+from tests.schemas import check_valid
+
+ASK = ("--alpha", "0.05", "--families", "confidence", "--despite-advice", "--quiet")
+REQUEST = CertifyRequest(
+    SettingsOverrides(alpha=0.05, families=("confidence",)), despite_advice=True
+)
+
+
+@pytest.fixture(scope="session")
+def unlabelled_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """600 sums without gold."""
+    path = tmp_path_factory.mktemp("unlabelled") / "run"
+    return make_run(path, 600, gold=False, fractions=(0.4, 0.6, 0.0))
+
+
+@pytest.fixture
+def folder(unlabelled_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return Path(shutil.copytree(unlabelled_run, "run"))
+
+
+@pytest.fixture
+def call(folder: Path, capsys: pytest.CaptureFixture[str]) -> Call:
+    return caller(capsys)
+
+
+def truth(question: str) -> str:
+    a, b = re.findall(r"\d+", question)
+    return str(int(a) + int(b))
+
+
+class Labeller:
+    """Reads what is shown, and presses keys."""
+
+    def __init__(self, most: int = 1000, choose: Callable[[str, list[str]], str] | None = None):
+        self.err = StringIO()
+        self.asked: list[str] = []
+        self.most = most
+        self.choose = choose or self.right
+        self.line = ""
+
+    def right(self, question: str, answers: list[str]) -> str:
+        """The key of the right answer, or n with the answer typed."""
+        self.line = truth(question)
+        return str(answers.index(self.line) + 1) if self.line in answers else "n"
+
+    def __call__(self) -> str:
+        shown = self.err.getvalue().rpartition("\nQuestion ")[2]
+        if len(self.asked) >= self.most:
+            return "q"
+        self.asked.append(shown.partition("\n")[0])
+        question = re.search(r"What is (.*)\?", shown)
+        assert question is not None
+        return self.choose(question[1], re.findall(r"\[\d\] +(\S+)", shown))
+
+    def label(self, **options: Any) -> str:
+        out = StringIO()
+        asked = LabelOptions(Path("run"), REQUEST, **options)
+        assert run(asked, out, self.err, self, lambda: self.line) == 0
+        return out.getvalue()
+
+
+def labels() -> list[dict[str, Any]]:
+    return [json.loads(row) for row in Path("run/labels.jsonl").read_text().splitlines()]
+
+
+def calibrated(call: Call, *words: str) -> dict[str, Any]:
+    code, out, err = call("calibrate", "run", *ASK, "--loss", "lost", "--json", *words)
+    assert code in (0, 3), err
+    found: dict[str, Any] = json.loads(out)
+    check_valid("calibrate", found)
+    return found
+
+
+def filled(sheet: Path, gold: Callable[[dict[str, Any]], str | None]) -> Path:
+    rows = [json.loads(line) for line in sheet.read_text().splitlines()]
+    path = sheet.with_name("filled.jsonl")
+    path.write_text("".join(json.dumps(row | {"gold": gold(row)}) + "\n" for row in rows))
+    return path
+
+
+def everything() -> Path:
+    """A sheet with gold for every calibration question."""
+    directory = RunDirectory.load(Path("run"))
+    table = directory.table()
+    chosen = np.flatnonzero(directory.parts(table) == PARTS.index("calibration"))
+    sums = {row["id"]: row["question"] for row in map(json.loads, _workload(directory))}
+    rows = [{"id": table.ids[row], "gold": truth(sums[table.ids[row]])} for row in chosen]
+    path = Path("all.jsonl")
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def _workload(directory: RunDirectory) -> list[str]:
+    return Path(directory.manifest["workload"]["path"]).read_text().splitlines()
+
+
+# --- The terminal ---------------------------------------------------------------------------------
+
+
+def test_few_labels_certify_what_all_labels_do(call: Call) -> None:
+    before = calibrated(call)
+    labeller = Labeller()
+    said = labeller.label()
+    n = len(labeller.asked)
+    assert 5 < n < 100
+    assert "no further label can change what is certified" in said
+    found = calibrated(call)
+    # Where it stood was known; only further labels could move it, under the same look.
+    assert not before["certified"] or before["threshold"] > found["threshold"]
+    assert found["look"]["number"] == before["look"]["number"] == 1
+    assert found["labels"] == before["labels"] | {
+        "asked": n, "used": n, "more_labels": 0, "more_saving_pp": 0.0
+    }  # fmt: skip
+    assert call("label", "run", *ASK, "--import", everything())[0] == 0
+    full = calibrated(call)
+    assert full["labels"]["used"] > n
+    assert (full["threshold"], full["tested"][0]["position"]) == (
+        found["threshold"],
+        found["tested"][0]["position"],
+    )
+    assert full["certificate"]["losses"] <= found["certificate"]["losses"]
+
+
+def test_each_answer_is_on_disk_before_the_next_question(call: Call) -> None:
+    labeller = Labeller()
+
+    def kill(question: str, answers: list[str]) -> str:
+        if len(labeller.asked) == 4:
+            raise KeyboardInterrupt
+        return labeller.right(question, answers)
+
+    labeller.choose = kill
+    with pytest.raises(KeyboardInterrupt):
+        labeller.label()
+    assert [row["id"] for row in labels()] == labeller.asked[:3]
+    # The same command goes on with the question that was open.
+    again = Labeller(most=1)
+    again.label()
+    assert again.asked == labeller.asked[3:]
+    assert "3 questions labelled" in again.err.getvalue()
+
+
+def test_keys(call: Call) -> None:
+    keys = iter("x9u1cn")
+    labeller = Labeller(most=6, choose=lambda question, answers: next(keys))
+    labeller.line = " 77 "
+    labeller.label()
+    first, second, third = labels()
+    asked = labeller.asked
+    assert (asked[:4], asked[4:]) == ([first["id"]] * 4, [second["id"], third["id"]])
+    assert (second["gold"], third["gold"]) == (None, "77")
+    shown = labeller.err.getvalue()
+    assert "There is no label to undo." in shown
+    assert shown.count("n, c, u or q.") == 2
+    # Undo asks the last one again, also in a later session.
+    undone = Labeller(most=1, choose=lambda question, answers: "u")
+    undone.label()
+    assert labels()[-1] | {"created": ""} == {
+        "run": first["run"], "id": third["id"], "key": third["key"], "labeller": "",
+        "created": "", "withdrawn": True,
+    }  # fmt: skip
+    assert third["id"] in undone.err.getvalue().rpartition("\nQuestion ")[2]
+
+
+def test_what_is_no_answer_is_not_taken(call: Call) -> None:
+    keys = iter("nn")
+    labeller = Labeller(most=2, choose=lambda question, answers: next(keys))
+    labeller.label()
+    assert labeller.err.getvalue().count("That is no answer of the kind") == 2
+    assert not Path("run/labels.jsonl").exists()
+
+
+def test_nobody_is_told_which_answer_a_stop_would_give(call: Call) -> None:
+    labeller = Labeller(most=60, choose=lambda question, answers: "c")
+    labeller.label()
+    directory = RunDirectory.load(Path("run"))
+    natural = {r.id: r.natural_answer or "" for r in directory.records()}
+    blocks = labeller.err.getvalue().split("\nQuestion ")[1:]
+    first = [
+        natural[block.partition("\n")[0]].endswith(str(re.findall(r"\[1\] +(\S+)", block)[0]))
+        for block in blocks
+    ]
+    assert 0.25 < np.mean(first) < 0.75
+    assert not re.search("stop|full|natural|early", "".join(blocks).replace("question", ""))
+
+
+def test_two_labellers_and_where_they_disagree(call: Call) -> None:
+    ann, bob = Labeller(most=12), Labeller(most=12)
+    ann.label(labeller="ann")
+
+    def mistaken(question: str, answers: list[str]) -> str:
+        key = bob.right(question, answers)
+        if len(bob.asked) > 2:
+            return key
+        bob.line = "12345"
+        return "n"
+
+    bob.choose = mistaken
+    said = bob.label(labeller="bob")
+    assert bob.asked[:2] == ann.asked[:2]  # bob sees nothing of what ann said
+    assert re.search(r"labellers +ann 12, bob 12", said)
+    for name in ann.asked[:2]:
+        assert name in said.partition("two answers  ")[2].partition("\n")[0]
+    found = calibrated(call)["labels"]
+    assert found["disagreeing"] == 2
+    assert found["asked"] == found["used"] + 2
+
+
+def test_without_a_terminal_there_is_one_line(call: Call) -> None:
+    code, out, err = call("label", "run", *ASK)
+    assert (code, out) == (2, "")
+    assert "answers are typed on a terminal, and stdin is none: --export FILE" in err
+
+
+# --- Sheets ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv"])
+def test_labels_from_elsewhere(call: Call, kind: str) -> None:
+    sheet = Path(f"sheet.{kind}")
+    code, out, err = call("label", "run", *ASK, "--export", sheet, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    check_valid("label", found)
+    assert found["n_exported"] == len(sheet.read_text().splitlines()) - (kind == "csv") > 5
+    if kind == "csv":
+        rows = sheet.read_text().splitlines()
+        rows[1:] = [f"{row.split(',')[0]},{truth(row.split(',')[1])}" for row in rows[1:]]
+        sheet.write_text("\n".join(["id,gold", *rows[1:]]))
+        path = sheet
+    else:
+        path = filled(sheet, lambda row: truth(row["question"]))
+    code, out, err = call("label", "run", *ASK, "--import", path, "--json")
+    assert code == 0, err
+    after = json.loads(out)
+    assert after["labels"]["used"] == found["n_exported"]
+    assert after["labels"]["more_labels"] < found["labels"]["more_labels"]
+    assert after["certified_saving_pct"] >= found["certified_saving_pct"]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"id": "q9999", "gold": "1"}, "gold for question 'q9999', which is not in the run"),
+        ({"id": "q1", "gold": "1", "run": "0"}, "field 'run': the labels of another run, 0"),
+    ],
+)
+def test_a_sheet_of_another_run_is_refused(call: Call, row: dict[str, str], said: str) -> None:
+    Path("sheet.jsonl").write_text('{"id": "q2", "gold": "5"}\n' + json.dumps(row) + "\n")
+    code, _, err = call("label", "run", *ASK, "--import", "sheet.jsonl")
+    assert code == 2
+    assert said in err
+    assert not Path("run/labels.jsonl").exists()
+
+
+def test_a_label_that_contradicts_one_is_refused(call: Call) -> None:
+    for gold, code in (("5", 0), ("5", 0), ("6", 2)):
+        Path("sheet.jsonl").write_text(f'{{"id": "q2", "gold": "{gold}"}}\n')
+        found, _, err = call("label", "run", *ASK, "--import", "sheet.jsonl")
+        assert found == code, err
+    assert "question 'q2' is labelled '5' already, got '6'" in err
+    assert len(labels()) == 1
+
+
+# --- calibrate ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--conditional"], "--conditional counts the questions that full thinking gets right"),
+        (["--multiplicity", "finite-grid"], "--multiplicity finite-grid tests every threshold"),
+    ],
+)
+def test_what_takes_every_label_is_refused(call: Call, words: list[str], said: str) -> None:
+    code, _, err = call("calibrate", "run", *ASK, "--loss", "lost", *words)
+    assert code == 2
+    assert said in err
+    assert "which takes gold for every calibration question" in err
+    assert not Path("run/ledger.json").exists()
+
+
+def test_after_a_look_with_labels_no_other_settings_follow(call: Call) -> None:
+    assert call("label", "run", *ASK, "--export", "sheet.csv")[0] == 0
+    code, _, err = call("calibrate", "run", "--alpha", "0.08", *ASK[2:], "--loss", "lost")
+    assert code == 2
+    assert "showed their outcomes (deploy)" in err
+
+
+def test_gold_that_came_with_the_workload_is_used(tmp_path: Path, call: Call) -> None:
+    before = calibrated(call)
+    # Every third calibration question has gold: nobody need be asked about those.
+    rows = [json.loads(line) for line in Path("run/probes.jsonl").read_text().splitlines()]
+    directory = RunDirectory.load(Path("run"))
+    sums = {row["id"]: row["question"] for row in map(json.loads, _workload(directory))}
+    for row in rows[::3]:
+        gold = truth(sums[row["id"]])
+        row["gold"] = gold
+        row["natural_correct"] = (row["natural_answer"] or "").endswith(f" {gold}")
+        for checkpoint in row["checkpoints"]:
+            checkpoint["correct"] = checkpoint["normalized"] == gold
+    Path("run/probes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = calibrated(call)
+    assert found["labels"]["workload"] > 0
+    assert found["labels"]["more_labels"] < before["labels"]["more_labels"]

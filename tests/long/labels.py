@@ -1,0 +1,158 @@
+"""Lost answers certified with few labels, beside the same with all of them.
+
+Rules are chosen on fit questions without gold, by agreement with full thinking.  Then a walk asks
+for the labels of calibration questions: as many as it takes, which must end where full labels do,
+or 150 of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stopadvisor.arrays import FloatArray, IntArray
+from stopadvisor.assessment.choice import Choice, Settings, choose
+from stopadvisor.certification.partial_labels import label_tests, to_choose_by
+from stopadvisor.probes.outcomes import FitQuestions, OpenQuestions
+from stopadvisor.rules.losses import LOST
+from stopadvisor.stats.adaptive_labels import LabelTest, asking_order, walk
+from tests.benchmarks.real_advisor import StopAdvisor
+from tests.benchmarks.real_traces import PASSES, load_traces
+from tests.benchmarks.real_trial import Sizes, draw_split
+from tests.long.coverage import DELTA, Truth, seeded
+from tests.populations import POPULATIONS, KnownPopulation, regraded, renamed
+
+__all__ = ["BUDGET", "WITHIN", "Asked", "asked_on_real", "asked_on_simulated", "cases"]
+
+BUDGET = 150
+WITHIN = 1.0
+"""Points of saving that a budget of labels may cost."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Calibrations of one kind, each with all labels, with those asked for, and with a budget."""
+
+    name: str
+    alpha: float
+    n_calibration: int
+    labels: IntArray  # (n_runs,) asked for without a budget
+    full: FloatArray  # (n_runs,) net saving that full labels certify, percent
+    within_budget: FloatArray  # (n_runs,) the same with 150 labels
+    unlabelled: FloatArray  # (n_runs,) the same with none
+    other: int
+    """Runs in which the walk ends elsewhere than full labels do."""
+    violations: int
+    """Runs whose rule has a true risk above alpha; 0 where nobody knows it."""
+
+    @property
+    def cost_of_budget(self) -> float:
+        """Points of mean saving that the budget costs."""
+        return float((self.full - self.within_budget).mean())
+
+
+def _unlabelled(table: OpenQuestions) -> OpenQuestions:
+    """The same questions without gold: what equals the natural answer counts as right."""
+    full = table.full_codes
+    correct = (table.answer_codes == full[:, None]) & (full >= 0)[:, None]
+    return regraded(table, correct=correct, natural_correct=np.ones(len(full), dtype=np.bool_))
+
+
+def _choose(fit: FitQuestions, n: int, settings: Settings) -> Choice:
+    """As `certification.certify` chooses where few labels will say what is lost."""
+    return replace(choose(fit, n, to_choose_by(settings)), settings=settings)
+
+
+def _tests(choice: Choice, table: OpenQuestions) -> tuple[LabelTest, ...]:
+    """Every label is known to them; `walk` reads those that it asks for."""
+    found = []
+    for test, sequence in zip(
+        label_tests(choice, table.as_calibration()), choice.sequences, strict=True
+    ):
+        view = sequence.scorer.view(table)
+        lost = sequence.scorer.curve(view, sequence.thresholds).each(LOST.of(view) > 0)
+        found.append(replace(test, lost=lost))
+    return tuple(found)
+
+
+def _full(test: LabelTest) -> int:
+    """Last threshold that full labels certify, counted by itself."""
+    over = np.flatnonzero(test.lost.sum(axis=0) > test.most)
+    return (int(over[0]) if over.size else test.lost.shape[1]) - 1
+
+
+def _measured(
+    name: str,
+    alpha: float,
+    runs: Iterator[tuple[Choice, OpenQuestions, Sequence[Truth] | None]],
+) -> Asked:
+    labels, full, short, none = [], [], [], []
+    other = violations = n = 0
+    for number, (choice, table, truths) in enumerate(runs):
+        tests, n = _tests(choice, table), table.n_questions
+        order = asking_order(table.keys, str(number))
+        unknown = np.zeros(n, dtype=bool)
+        end = walk(tests, unknown, order, budget=None)
+        # What could not save more was not asked about.
+        best = max(t.saving(_full(t)) for t in tests)
+        other += end.saving(tests) != best or end.indices[0] != _full(tests[0])
+        labels.append(end.asked.size)
+        full.append(best)
+        short.append(walk(tests, unknown, order, budget=BUDGET).saving(tests))
+        none.append(walk(tests, unknown, order).saving(tests))
+        reached = [
+            (t.saving(i), k, i) for k, (t, i) in enumerate(zip(tests, end.indices, strict=True))
+        ]
+        saving, which, index = max(reached)
+        if truths is not None and saving > 0:
+            violations += bool(truths[which].risk[index] > alpha)
+    arrays = (np.array(found) for found in (labels, full, short, none))
+    return Asked(name, alpha, n, *arrays, other, violations)
+
+
+def asked_on_simulated(
+    population: KnownPopulation, n: int, alpha: float, fit_sets: int, calibrations: int, truth: int
+) -> Asked:
+    """Fresh calibration sets of `n` questions each, after a choice on two thirds as many."""
+
+    def runs() -> Iterator[tuple[Choice, OpenQuestions, Sequence[Truth] | None]]:
+        known = population.draw(truth, seeded(population, alpha, 71), alpha=alpha)
+        for fit_set in range(fit_sets):
+            rng = seeded(population, alpha, 72, fit_set)
+            fit = renamed(population.draw(n * 2 // 3, rng, alpha=alpha), "fit-")
+            unlabelled = _unlabelled(fit).as_fit()
+            choice = _choose(unlabelled, n, Settings(alpha=alpha, delta=DELTA))
+            truths = [Truth.of(s.scorer, s.thresholds, known) for s in choice.sequences]
+            for _ in range(calibrations):
+                yield choice, population.draw(n, rng, alpha=alpha), truths
+
+    return _measured(population.name, alpha, runs())
+
+
+def asked_on_real(model: str, alpha: float, splits: int) -> Asked:
+    """Recorded traces of MATH-500, one a question: 200 choose, 300 certify."""
+
+    def runs() -> Iterator[tuple[Choice, OpenQuestions, Sequence[Truth] | None]]:
+        for number in range(splits):
+            traces = load_traces(model, number % len(PASSES))
+            table = StopAdvisor(traces, None, alpha, DELTA, 1.0).table
+            split = draw_split(
+                traces.rows_of("all"), Sizes(200, 300), number, with_replacement=False
+            )
+            fit = _unlabelled(table.take(split.fit)).as_fit()
+            settings = Settings(alpha=alpha, delta=DELTA, allow_truncated=True)
+            yield _choose(fit, 300, settings), table.take(split.calibration), None
+
+    return _measured(f"{model}, recorded", alpha, runs())
+
+
+def cases(*, short: bool) -> Iterator[tuple[KnownPopulation, int, float, int, int, int]]:
+    """Populations at the sizes that a deployer without labels would bring."""
+    for population in POPULATIONS[:4]:
+        for alpha in (0.05, 0.10):
+            if not short:
+                yield population, 1200, alpha, 5, 40, 50_000
+            elif alpha == 0.05 and population is POPULATIONS[0]:
+                yield population, 400, alpha, 1, 40, 5_000
