@@ -148,10 +148,10 @@ class AuditLog:
         )
 
     def _append(self, record: Mapping[str, Any]) -> None:
-        self._take_in_resets()
+        self.take_in_resets()
         self._size += _append(self._path, record)
 
-    def _take_in_resets(self) -> None:
+    def take_in_resets(self) -> None:
         """Apply what `monitor --reset` wrote behind our last line."""
         if not self._path.exists() or self._path.stat().st_size <= self._size:
             return

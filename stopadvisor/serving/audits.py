@@ -158,6 +158,12 @@ class Auditor:
             self._show()
         self._look()
 
+    def is_reset(self) -> bool:
+        """Whether no alarm is on, a reset that somebody has just written included."""
+        self.log.take_in_resets()
+        self._look()
+        return self.log.course.alarm is None
+
     async def drain(self, seconds: float) -> None:
         """Wait for audits that run, and give up those that take longer."""
         if self._running:
@@ -194,13 +200,13 @@ class Auditor:
 
     def _show(self) -> None:
         """Export where the course stands."""
-        course = self.log.course
+        course, metrics, digest = self.log.course, self.metrics, self.policy.digest[:8]
         for name, process in course.processes.items():
-            self.metrics.audit_e_value.labels(name).set(process.e_value)
-            self.metrics.audit_change.labels(name).set(process.detector)
+            metrics.audit_e_value.labels(digest, name).set(process.e_value)
+            metrics.audit_change.labels(digest, name).set(process.detector)
         upper = course.upper_limit()
-        self.metrics.audit_upper.set(1.0 if upper is None else upper)
-        self.metrics.audit_alarm.set(course.alarm is not None)
+        metrics.audit_upper.labels(digest).set(1.0 if upper is None else upper)
+        metrics.audit_alarm.labels(digest).set(course.alarm is not None)
 
     def _look(self) -> None:
         """Act on an alarm, once; what a reset ended may be raised again."""

@@ -152,7 +152,9 @@ def tasks(*, short: bool) -> list[Task]:
             out.append(Task("intervals", covered, (population, alpha, n, 200, 20_000)))
     streams = 60 if short else 2_000
     for name in watched_cases():
-        out.append(Task("monitor", watched, (name, streams if "exactly" in name else streams // 8)))
+        out.append(
+            Task("monitor", watched, (name, streams if "exactly" in name else streams * 3 // 4))
+        )
     for case in cases():
         if not short:
             repeats = 200 if case.every_schedule else 500
