@@ -62,6 +62,25 @@ class AuditSettings:
         if self.webhook is not None and not self.webhook.startswith(("https://", "http://")):
             raise PolicyError(f"--webhook: expected an http or https address, got {self.webhook!r}")
 
+    def to_json(self) -> str:
+        """Write them for another process."""
+        return json.dumps({**asdict(self), "folder": str(self.folder.absolute())})
+
+    @classmethod
+    def of_json(cls, text: str) -> AuditSettings:
+        """Read what `to_json` wrote.
+
+        Raises
+        ------
+        PolicyError
+            It is something else.
+        """
+        try:
+            found = json.loads(text)
+            return cls(**{**found, "folder": Path(found["folder"])})
+        except (ValueError, TypeError, KeyError) as error:
+            raise PolicyError(f"expected the settings of audits as JSON, got {text!r}") from error
+
 
 @dataclass(frozen=True)
 class Served:

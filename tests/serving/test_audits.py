@@ -32,8 +32,8 @@ def policy() -> Policy:
 def auditor(folder: Path, acted: list[AlarmAction] | None = None, **fields: Any) -> Auditor:
     settings = AuditSettings(**{"share": 1.0, "folder": folder, "at_once": 1_000, **fields})
     registry = CollectorRegistry()
-    act = [].append if acted is None else acted.append  # type: ignore[var-annotated]
-    return Auditor(policy(), settings, Metrics(registry), act)
+    taken: list[AlarmAction] = [] if acted is None else acted
+    return Auditor(policy(), settings, Metrics(registry), taken.append)
 
 
 def served(key: str, answer: str | None = "42", stop: int | None = 43) -> Served:

@@ -88,6 +88,13 @@ class StopAdvisorPlugin:
             shadow=self._settings.shadow,
             shows_cached=bool(args.enable_prompt_tokens_details),
         )
+        if self._settings.audit is not None and bound.policy.kind == "stop":
+            with _one_line():
+                from stopadvisor.serving.vllm.auditing import EngineAudits
+
+                audits = EngineAudits(bound.policy, self._settings.audit, metrics)
+            state.stopadvisor.after_reply = audits
+            state.stopadvisor.is_shadowed = audits.is_shadowed
 
 
 @contextmanager
