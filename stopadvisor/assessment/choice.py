@@ -311,7 +311,7 @@ def _fit_data(table: FitQuestions, settings: Settings) -> FitData:
         weights=settings.weights,
         cache_block=settings.cache_block,
         most_blocks=_MOST_BLOCKS,
-        loss=settings.counted,
+        loss=settings.counted_on(table.graded_by),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 from stopadvisor.assessment.imitation import SequenceTest
 from stopadvisor.constants import DEFAULT_ALPHA, DEFAULT_DELTA
 from stopadvisor.errors import CalibrationError
+from stopadvisor.probes.table import GradedBy
 from stopadvisor.rules.costs import (
     DEFAULT_CACHE_BLOCK,
     PAPER_WEIGHTS,
@@ -23,7 +24,7 @@ from stopadvisor.rules.families import (
     LEARNED_FAMILIES,
     STOP_SCALARS,
 )
-from stopadvisor.rules.losses import LOSSES, Guarantee, Loss, LossName
+from stopadvisor.rules.losses import DIFFERS, LOSSES, Guarantee, Loss, LossName
 from stopadvisor.stats.bounds import BOUNDS, MULTIPLICITIES, Bound, Multiplicity
 
 __all__ = ["GROUP_CLAIMS", "GroupClaim", "Settings"]
@@ -99,6 +100,14 @@ class Settings:
     def counted(self) -> Loss:
         """The loss that `alpha` limits."""
         return LOSSES[self.loss]
+
+    def counted_on(self, graded_by: GradedBy) -> Loss:
+        """The loss that can be counted on questions: differing replies where gold is missing.
+
+        Nothing is lost that does not differ, so that a choice made so errs to the careful side.
+        """
+        needs_more = self.counted.needs_gold and graded_by != "gold"
+        return DIFFERS if needs_more else self.counted
 
     @property
     def limits_accuracy(self) -> bool:

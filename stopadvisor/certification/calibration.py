@@ -52,6 +52,7 @@ __all__ = [
     "check_questions",
     "entering_rows",
     "recalibrate",
+    "require_gold",
     "transfer_test",
 ]
 
@@ -121,6 +122,23 @@ def check_questions(choice: Choice, calibration_table: ProbeTable) -> IntArray:
         )
     check_groups(calibration_table, choice.settings, choice.groups)
     return entering_rows(calibration_table, choice.settings)
+
+
+def require_gold(settings: Settings, table: ProbeTable) -> None:
+    """Refuse a promise that takes gold where questions have none; looks at no outcome.
+
+    Raises
+    ------
+    CalibrationError
+        With the loss.
+    """
+    for each in settings.guarantees:
+        if each.counted.needs_gold and table.graded_by != "gold":
+            raise CalibrationError(
+                f"--loss {each.loss} takes gold for every question that certifies it, and not all "
+                "of these have it: add gold to the workload and probe again with --regrade, or "
+                "certify --loss differs"
+            )
 
 
 def bound_rows(table: ProbeTable, settings: Settings) -> IntArray:

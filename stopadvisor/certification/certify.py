@@ -22,6 +22,7 @@ from stopadvisor.certification.calibration import (
     bound_rows,
     calibrate,
     check_questions,
+    require_gold,
 )
 from stopadvisor.certification.changed_advice import why_another_rule
 from stopadvisor.certification.export import policy_content
@@ -90,6 +91,7 @@ class CertifyRequest:
         """Complete settings, before planned looks share delta."""
         return self.overrides.settings(
             read_assessment(source.folder),
+            graded_by=source.graded_by,
             conditional=self.conditional,
             allow_truncated=self.allow_truncated,
         )
@@ -282,6 +284,8 @@ def plan_choice(
         asked |= label_request(source, settings)
     view = spent_in_fit(source, asked) if request.fresh else source
     table = view.part("calibration")
+    if not partial:
+        require_gold(settings, table)
     # Whoever labels sees outcomes, so that after it only what was declared may be asked for.
     later = [
         *later,

@@ -28,6 +28,7 @@ from stopadvisor.report.words import (
 __all__ = [
     "Effect",
     "accuracy_words",
+    "answers_label",
     "assessed_effect",
     "assessed_headline",
     "calibrated_headline",
@@ -87,6 +88,8 @@ class Effect:
     def gained(self) -> float | None:
         """Share of the questions that stopping turns from wrong to right."""
         if self.accuracy is None or self.full_accuracy is None or self.risk is None:
+            return None
+        if self.loss != "lost":
             return None
         return max(0.0, self.accuracy - self.full_accuracy + self.risk)
 
@@ -188,7 +191,16 @@ def accuracy_words(effect: Effect) -> str:
     text = f"{share(effect.full_accuracy)} -> {share(effect.accuracy)}, {change_words(effect)}"
     if effect.risk is None:
         return text
+    if effect.loss == "differs":
+        return f"{text}; {lost}{spread} get another reply than full thinking's"
     return f"{text}: {lost}{spread} turn wrong (lost), {share(effect.gained)} turn right"
+
+
+def answers_label(effect: Effect) -> str:
+    """What `accuracy_words` are about."""
+    if effect.change is not None:
+        return "accuracy"
+    return "differs" if effect.loss == "differs" else "loses"
 
 
 def other_stacks(effect: Effect) -> list[str]:
@@ -221,17 +233,19 @@ def assessed_effect(document: Document) -> Effect | None:
     if point is None or document["protocol"] == "paper":
         return None
     rows = document["serving"].items()
+    bare = document["workload"].get("graded_by") == "agreement"
     return Effect(
         point["fit_total_saving_pct"],
         document["recommendation"]["serving"],
         point["fit_risk"],
-        point["fit_accuracy"],
-        document["fit_full_accuracy"],
+        None if bare else point["fit_accuracy"],
+        None if bare else document["fit_full_accuracy"],
         document["split"]["fit"],
         f"{document['split']['fit']} fit questions",
         point["fit_think_saving_pct"],
         savings={name: row["saving_pct"] for name, row in rows if isinstance(row, Mapping)},
         unit=document["settings"]["weights"]["unit"],
+        loss=document["settings"].get("loss", "lost"),
     )
 
 
@@ -239,6 +253,7 @@ def expected_effect(expected: Document, serving: str) -> Effect | None:
     """What a policy is expected to do; None where nothing was measured of it here."""
     unit = (expected.get("weights") or {}).get("unit")
     savings = expected.get("saving_by_serving", {})
+    bare, loss = expected.get("graded_by") == "agreement", expected.get("loss", "lost")
     for part, spread in (
         ("test", expected.get("test_total_saving_ci95")),
         ("calibration", expected.get("calibration_total_saving_band95")),
@@ -249,8 +264,8 @@ def expected_effect(expected: Document, serving: str) -> Effect | None:
                 expected[f"{part}_total_saving_pct"],
                 serving,
                 expected[f"{part}_risk"],
-                expected[f"{part}_accuracy"],
-                expected[f"{part}_full_accuracy"],
+                None if bare else expected[f"{part}_accuracy"],
+                None if bare else expected[f"{part}_full_accuracy"],
                 n,
                 f"{n} {part} questions",
                 expected[f"{part}_think_saving_pct"],
@@ -258,6 +273,7 @@ def expected_effect(expected: Document, serving: str) -> Effect | None:
                 None if risks is None else (risks[0], risks[1]),
                 savings,
                 unit,
+                loss,
             )
     if expected["fit_total_saving_pct"] is None:
         return None

@@ -39,7 +39,7 @@ from tests.pages import Page
 FIELDS = [
     "schema", "protocol", "run", "alpha", "delta", "conditional", "confidence", "look",
     "certified", "policy", "promoted", "kind", "family", "schedule", "where", "threshold",
-    "serving", "certificate", "refusal", "tested", "expected", "advised_family",
+    "serving", "certificate", "refusal", "tested", "expected", "graded_by", "advised_family",
     "advised_schedule", "advised_where", "advised_fit_total_saving_pct", "changed", "profile",
     "remarks",
     "headline",

@@ -16,8 +16,10 @@ from stopadvisor.report.documents.fields import Document, fill
 from stopadvisor.report.documents.parts import (
     CertificateFields,
     ExpectedFields,
+    GradedByField,
     LabelFields,
     ProfileFields,
+    RepeatFields,
 )
 from stopadvisor.report.documents.transfer import TransferFields, transfer_fields
 from stopadvisor.report.headline import calibrated_headline
@@ -97,6 +99,13 @@ class _CertificationFields(Document):
     refusal: Annotated[_Refusal | None, "Why not, where nothing was."]
     tested: Annotated[list[_TestedRule], "Each rule that was tested."]
     expected: Annotated[ExpectedFields | None, "What the policy is expected to do."]
+    graded_by: GradedByField
+
+
+class _RepeatedFields(TypedDict, total=False):
+    repeats: Annotated[
+        RepeatFields, "Only where fit questions thought twice: full thinking beside itself."
+    ]
 
 
 class _TransferredFields(TypedDict, total=False):
@@ -126,7 +135,9 @@ class _LabelledFields(TypedDict, total=False):
     ]
 
 
-class CalibrateDocument(_AdvisedFields, _CertificationFields, _TransferredFields, _LabelledFields):
+class CalibrateDocument(
+    _AdvisedFields, _CertificationFields, _RepeatedFields, _TransferredFields, _LabelledFields
+):
     """`calibrate --json` and `calibration.json`."""
 
 
@@ -168,6 +179,7 @@ def calibration_document(
         "profile": fill(ProfileFields, assessment.profile.shares),
         "remarks": list(found.remarks),
         "headline": calibrated_headline(common, measured),
+        **fill(_RepeatedFields, repeats=assessment.repeats),
         **_TransferredFields(),
         **labelled,
     }
@@ -238,6 +250,7 @@ def _certification(
         expected=shown_expectation(content["expected"]),
         on_stop="answer" if content["on_stop"] == "answer" else None,
         refusal=calibration.refusal,
+        graded_by=calibration.entered.graded_by,
         tested=[
             _tested_rule(family, result, calibration.n_counted)
             for family, result in calibration.tested

@@ -11,10 +11,12 @@ from typing import Any, TextIO
 
 from stopadvisor.report.headline import (
     accuracy_words,
+    answers_label,
     expected_effect,
     other_stacks,
     saving_words,
 )
+from stopadvisor.report.text.assess import graded_rows
 from stopadvisor.report.text.label import label_counts, more_labels
 from stopadvisor.report.text.screen import Screen
 from stopadvisor.report.words import (
@@ -70,19 +72,25 @@ def _looks(document: Document) -> str:
     )
 
 
+def loss_shown(certificate: Document | None) -> str:
+    """What a certificate counts; one that does not say counts lost answers."""
+    return str((certificate or {}).get("loss", "lost"))
+
+
 def evidence(certificate: Document) -> str:
     """What was counted, and by which test."""
     whom = "calibration questions"
     if certificate.get("conditional"):
         whom += " that full thinking gets right"
     test = f"{certificate['bound']} test"
+    what = "differ from full thinking" if loss_shown(certificate) == "differs" else "lost"
     if "groups" in certificate:
         whom += f" in {certificate['groups']} groups"
         test = f"betting on groups of up to {certificate['group_cap']}"
     elif "group_claim" in certificate:
         whom += ", one of each group,"
     return (
-        f"{certificate['losses']} of {certificate['n']} {whom} lost ({test}, "
+        f"{certificate['losses']} of {certificate['n']} {whom} {what} ({test}, "
         f"{certificate['multiplicity']})"
     )
 
@@ -99,6 +107,8 @@ def pointwise(certificate: Document) -> str:
 def alpha_words(certificate: Document) -> str:
     """The promise as a number, and what it is of the answers that are right now."""
     alpha, ratio = promised(certificate["alpha"]), certificate.get("alpha_over_full_accuracy")
+    if loss_shown(certificate) == "differs":
+        return f"{alpha} of the replies"
     if certificate.get("conditional"):
         return f"{alpha} of the questions that full thinking gets right"
     if ratio is None:
@@ -116,6 +126,7 @@ def _certified(document: Document, *, verbose: bool) -> list[tuple[str, str]]:
         ("evidence", evidence(certificate)),
         *_labels(document),
         ("at most", alpha_words(certificate)),
+        *graded_rows(document["graded_by"], document),
         ("policy", _files(document)),
     ]
     if document["look"]["number"] > 1 or verbose:
@@ -167,7 +178,7 @@ def expectation(expected: Document, serving: str) -> list[tuple[str, str]]:
         return [("saves", "not measured: nothing was fitted here, and there is no test part")]
     rows = [
         ("saves", f"{saving_words(effect)} ({effect.whose})"),
-        ("accuracy", f"{accuracy_words(effect)} ({effect.whose})"),
+        (answers_label(effect), f"{accuracy_words(effect)} ({effect.whose})"),
         ("stack", explained(serving)),
     ]
     if others := other_stacks(effect):
