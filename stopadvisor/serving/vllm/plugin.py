@@ -135,7 +135,6 @@ def _handler(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _facts(engine_client: Any, args: Namespace, version: str) -> EngineFacts:
     """Read what the engine was started with."""
-    from vllm.entrypoints.launchers.cli_args import resolve_default_chat_template_kwargs
     from vllm.renderers.chat_utils import load_chat_template
 
     from stopadvisor.serving.vllm.binding import EngineFacts
@@ -152,7 +151,7 @@ def _facts(engine_client: Any, args: Namespace, version: str) -> EngineFacts:
         quantization=model.quantization,
         max_logprobs=model.max_logprobs,
         chat_template=load_chat_template(args.chat_template),
-        chat_template_kwargs=resolve_default_chat_template_kwargs(args) or None,
+        chat_template_kwargs=args.default_chat_template_kwargs or None,
         sampling=dict(model.override_generation_config or {}),
         prefix_caching=bool(config.cache_config.enable_prefix_caching),
         by_priority=config.scheduler_config.policy == "priority",
