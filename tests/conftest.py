@@ -86,6 +86,22 @@ def calibrated_run(assessed_run: Path, tmp_path_factory: pytest.TempPathFactory)
     return path
 
 
+@pytest.fixture(scope="session")
+def run_without_gold(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A scripted run of 500 questions that nobody labelled, assessed; copy it before you change it.
+
+    Of the fit questions among the first hundred each thought twice.
+    """
+    from stopadvisor.cli.main import main
+    from tests.material import make_run
+
+    path = tmp_path_factory.mktemp("bare") / "run"
+    make_run(path, 500, fractions=(0.4, 0.6, 0.0), gold=False, repeated=100)
+    words = ["--families", "confidence,entropy,fixed-budget", "--alpha", "0.1"]
+    assert main(["assess", str(path), *words, "--no-report", "--quiet"]) == 0
+    return path
+
+
 _REAL_MODEL = {"tiny_reasoner"}
 """Fixtures that ask the bundled model: a test with one of them is an integration test."""
 

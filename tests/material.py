@@ -58,8 +58,9 @@ def make_run(
     plan: ProbePlan = PLAN,
     fractions: tuple[float, float, float] = (0.4, 0.4, 0.2),
     gold: bool = True,
+    repeated: int = 0,
 ) -> Path:
-    """Probe `n` sums into a run; called again with more, the run goes on."""
+    """Probe `n` sums into a run, the first few twice; called again with more, the run goes on."""
     path.mkdir(parents=True, exist_ok=True)
     file = write_sums(path.parent / f"{path.name}-sums.jsonl", n, gold=gold)
     workload = read_workload(file)
@@ -69,7 +70,8 @@ def make_run(
     )
     run = RunDirectory.resume(path, manifest) or RunDirectory.create(path, manifest)
     with Grader() as grader:
-        collect(engine, workload, plan, run, batch_size=64, grader=grader)
+        twice = workload.questions[:repeated]
+        collect(engine, workload, plan, run, batch_size=64, grader=grader, repeated=twice)
     return path
 
 

@@ -31,7 +31,8 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 OTHERS = {
     "--index-url",  # pip
-    "--enable-prompt-tokens-details",  # vLLM
+    *("--enable-prompt-tokens-details", "--max-logprobs", "--scheduling-policy"),  # vLLM
+    "--override-generation-config",  # vLLM
     *("--policies", "--steps"),  # the scripts in samples/
     *("--fast", "--lint", "--unit", "--integration"),  # python -m tests
     *("--update-goldens", "--short"),  # pytest, python -m tests.long

@@ -6,7 +6,6 @@ protocol, over all questions.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -15,11 +14,12 @@ import numpy as np
 
 from stopadvisor.assessment.choice import Choice, Settings, choose, nothing_chosen
 from stopadvisor.assessment.recommendation import Recommendation, recommend
+from stopadvisor.assessment.repeats import Repeats, repeats_of
 from stopadvisor.constants import SMALL_WORKLOAD
 from stopadvisor.errors import CalibrationError, NothingToChoose
 from stopadvisor.probes.grouping import calibration_rows, question_rows
 from stopadvisor.probes.outcomes import FitQuestions, GradedTable, require_fit
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.table import GradedBy, ProbeTable
 from stopadvisor.probes.trajectories import Profile, profile, trajectory
 from stopadvisor.rules.outcomes import BlindStopping, blind_stopping
 from stopadvisor.rules.schedules import grid_positions, grid_view
@@ -69,6 +69,13 @@ class FitAssessment(Assessment):
     """What `assess` found on fit questions."""
 
     choice: Choice
+    repeats: Repeats | None = None
+    """How often full thinking differed from itself; None where no question thought twice."""
+
+    @property
+    def graded_by(self) -> GradedBy:
+        """What says that an answer of a fit question is right."""
+        return self.choice.fit.table.graded_by
 
 
 def calibration_size(table: ProbeTable) -> int:
@@ -106,15 +113,11 @@ def assess(source: Source, settings: Settings) -> FitAssessment:
     rng = np.random.default_rng(source.seed)
     shape = advice_profile(fit, rng=rng)
     n_entering, n_groups = n_calibration, n_calibration
-    sealed = source.part("calibration")
-    entering = calibration_rows(sealed)
     if settings.group_claim == "questions":
-        entering = question_rows(sealed)
-        n_entering = entering.size
-    categories = Counter(sealed.take(entering).categories)
+        n_entering = question_rows(source.part("calibration")).size
     try:
         check_labels(fit)
-        choice = choose(fit, n_entering, settings, n_groups=n_groups, categories=categories)
+        choice = choose(fit, n_entering, settings, n_groups=n_groups)
     except NothingToChoose as error:  # a result like any other: the advice is full thinking
         choice = nothing_chosen(fit, n_entering, settings, str(error), n_groups=n_groups)
     return FitAssessment(
@@ -131,6 +134,7 @@ def assess(source: Source, settings: Settings) -> FitAssessment:
         choice.full_accuracy,
         marked(recommend(shape, choice, _blind(choice, shape, rng)), source),
         choice,
+        repeats_of(fit),
     )
 
 
@@ -177,8 +181,15 @@ def check_labels(table: GradedTable) -> None:
     """Raise NothingToChoose where all answers are right, or all wrong: nothing can be learned."""
     correct = table.stop_correct
     if correct.all() or not correct.any():
-        found = "right" if correct.all() else "wrong"
         kind = "forced" if table.on_stop == "probe" else "visible"
+        if table.graded_by == "agreement":
+            found = "all" if correct.all() else "none"
+            raise NothingToChoose(
+                f"{found} of the {kind} answers {'are' if correct.all() else 'is'} what full "
+                "thinking answers: both kinds are required to learn when to stop; check the cue "
+                "with `stopadvisor preflight`"
+            )
+        found = "right" if correct.all() else "wrong"
         raise NothingToChoose(
             f"all {kind} answers are {found}: both right and wrong ones are required to learn "
             "when to stop; check gold answers and the cue with `stopadvisor preflight`"

@@ -75,8 +75,6 @@ def require_whole_groups(settings: Settings, most: int) -> None:
     for name, single in (
         ("--conditional", settings.conditional),
         (f"--bound {settings.bound}", settings.bound != "exact"),
-        ("a limit on drop", any(not each.counted.is_binary for each in settings.guarantees)),
-        ("a limit of one category", any(each.category for each in settings.guarantees)),
     ):
         if single:
             raise CalibrationError(
@@ -93,7 +91,7 @@ def _lost_together(table: FitQuestions, settings: Settings) -> float:
     """
     table = table.take(question_rows(table))
     groups = group_numbers(table)
-    lost = settings.counted.of(table)[:, :-1]
+    lost = settings.counted_on(table.graded_by).of(table)[:, :-1]
     per_group = np.zeros((int(groups.max(initial=0)) + 1, lost.shape[1]))
     np.add.at(per_group, groups, lost)
     risk = lost.mean(axis=0)

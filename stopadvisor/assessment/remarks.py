@@ -9,6 +9,7 @@ from __future__ import annotations
 from stopadvisor.assessment.assess import SIMULATED_PROBES, Assessment, FitAssessment, split_hint
 from stopadvisor.assessment.settings import alpha_remark
 from stopadvisor.constants import TRUNCATED_WARN
+from stopadvisor.rules.losses import DIFFERS
 
 __all__ = ["remarks_on_promise", "remarks_on_sample"]
 
@@ -21,18 +22,31 @@ def remarks_on_sample(assessment: Assessment) -> list[str]:
     of = "all questions" if assessment.basis == "all" else "fit questions"
     if assessment.truncated_share > TRUNCATED_WARN:
         found.append(
-            f"{assessment.truncated_share:.1%} of the traces ({of}) were cut off by max-think; a "
-            "question cut off cannot be lost, and calibrate refuses more than 10%"
+            f"{assessment.truncated_share:.1%} of the traces ({of}) were cut off by max-think; "
+            f"{_of_cut(assessment)}, and calibrate refuses more than 10%"
         )
     hint = split_hint(assessment.source) if assessment.protocol == "deploy" else None
     return [*found, hint] if hint else found
+
+
+def _of_cut(assessment: Assessment) -> str:
+    """What a trace that was cut off means for the promise."""
+    if isinstance(assessment, FitAssessment) and assessment.choice.fit.loss is DIFFERS:
+        return "a stop there counts as one that differs"
+    return "a question cut off cannot be lost"
 
 
 def remarks_on_promise(assessment: Assessment) -> list[str]:
     """What the reader should know of what is promised, and of what it rests on."""
     found = []
     source, alpha, accuracy = assessment.source, assessment.alpha, assessment.full_accuracy
-    if remark := alpha_remark(alpha, accuracy):
+    without_gold = isinstance(assessment, FitAssessment) and assessment.graded_by == "agreement"
+    if without_gold:
+        found.append(
+            "no gold for every fit question: a reply counts as right where it is what full "
+            "thinking answers, in the profile, in every risk and in what rules learn"
+        )
+    elif remark := alpha_remark(alpha, accuracy):
         found.append(remark)
     if source.is_archive:
         found.append(

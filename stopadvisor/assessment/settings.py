@@ -13,8 +13,9 @@ from typing import Any
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.constants import COMMON_ALPHAS, LARGE_ALPHA
 from stopadvisor.errors import ProbeError
+from stopadvisor.probes.table import GradedBy
 from stopadvisor.rules.costs import Weights
-from stopadvisor.rules.losses import Guarantee, LossName
+from stopadvisor.rules.losses import DIFFERS, Guarantee, LossName
 
 __all__ = ["SettingsOverrides", "alpha_meanings", "alpha_remark", "large_alpha"]
 
@@ -36,13 +37,22 @@ class SettingsOverrides:
     loss: LossName | None = None
     also: tuple[Guarantee, ...] | None = None
 
-    def settings(self, assessed: Mapping[str, Any] | None = None, **more: Any) -> Settings:
+    def settings(
+        self,
+        assessed: Mapping[str, Any] | None = None,
+        *,
+        graded_by: GradedBy = "gold",
+        **more: Any,
+    ) -> Settings:
         """Complete settings: the caller's, else the assessment's, else the defaults.
 
         Parameters
         ----------
         assessed : mapping, optional
             An ``assessment.json``.
+        graded_by : {"gold", "agreement"}
+            What grades the calibration questions; without gold the default is about differing
+            replies.
         **more
             Further fields of `Settings`.
 
@@ -62,6 +72,8 @@ class SettingsOverrides:
                     f"{assessed.get('run')}: assessment.json is damaged ({error!r}); assess again"
                 ) from error
         given = {f.name: getattr(self, f.name) for f in fields(self)}
+        if graded_by == "agreement":
+            values.setdefault("loss", DIFFERS.name)
         values |= {name: value for name, value in given.items() if value is not None}
         return Settings(**values, **more)
 

@@ -11,6 +11,7 @@ from typing import Literal
 from stopadvisor.assessment.imitation import SequenceTest
 from stopadvisor.constants import DEFAULT_ALPHA, DEFAULT_DELTA
 from stopadvisor.errors import CalibrationError
+from stopadvisor.probes.table import GradedBy
 from stopadvisor.rules.costs import (
     DEFAULT_CACHE_BLOCK,
     PAPER_WEIGHTS,
@@ -23,7 +24,7 @@ from stopadvisor.rules.families import (
     LEARNED_FAMILIES,
     STOP_SCALARS,
 )
-from stopadvisor.rules.losses import LOSSES, LOST, Guarantee, Loss, LossName
+from stopadvisor.rules.losses import DIFFERS, LOSSES, Guarantee, Loss, LossName
 from stopadvisor.stats.bounds import BOUNDS, MULTIPLICITIES, Bound, Multiplicity
 
 __all__ = ["GROUP_CLAIMS", "GroupClaim", "Settings"]
@@ -90,13 +91,6 @@ class Settings:
                 f"and takes no other loss, got {', '.join(map(str, self.guarantees))}"
             )
 
-        if self.bound != "exact" and not self.is_plain:
-            said = ", ".join(map(str, self.guarantees))
-            raise CalibrationError(
-                f"--bound {self.bound} is for one limit on lost or differs, got {said}: leave it "
-                "out, and every loss has its exact test"
-            )
-
     @property
     def guarantees(self) -> tuple[Guarantee, ...]:
         """All that is to hold of the rule, what `alpha` limits first."""
@@ -107,15 +101,13 @@ class Settings:
         """The loss that `alpha` limits."""
         return LOSSES[self.loss]
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether one loss of 0 or 1 is limited, of all questions and nothing else."""
-        return not self.also and self.counted.is_binary
+    def counted_on(self, graded_by: GradedBy) -> Loss:
+        """The loss that can be counted on questions: differing replies where gold is missing.
 
-    @property
-    def is_lost(self) -> bool:
-        """Whether it is about lost answers and nothing else."""
-        return self.is_plain and self.loss == LOST.name
+        Nothing is lost that does not differ, so that a choice made so errs to the careful side.
+        """
+        needs_more = self.counted.needs_gold and graded_by != "gold"
+        return DIFFERS if needs_more else self.counted
 
     @property
     def limits_accuracy(self) -> bool:
@@ -134,11 +126,4 @@ class Settings:
     @property
     def test(self) -> SequenceTest:
         """How a sequence will be tested, at the whole of delta."""
-        return SequenceTest(
-            self.alpha,
-            self.delta,
-            self.bound,
-            self.multiplicity,
-            self.conditional,
-            guarantees=() if self.is_plain else self.guarantees,
-        )
+        return SequenceTest(self.alpha, self.delta, self.bound, self.multiplicity, self.conditional)

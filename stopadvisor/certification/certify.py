@@ -22,6 +22,7 @@ from stopadvisor.certification.calibration import (
     bound_rows,
     calibrate,
     check_questions,
+    require_gold,
 )
 from stopadvisor.certification.changed_advice import why_another_rule
 from stopadvisor.certification.export import policy_content
@@ -47,7 +48,6 @@ from stopadvisor.certification.refusals import (
     refused_beforehand,
     without_figures,
 )
-from stopadvisor.certification.several import check_categories
 from stopadvisor.errors import CalibrationError
 from stopadvisor.policy.frozen import build_policy
 from stopadvisor.probes.outcomes import CalibrationQuestions
@@ -91,6 +91,7 @@ class CertifyRequest:
         """Complete settings, before planned looks share delta."""
         return self.overrides.settings(
             read_assessment(source.folder),
+            graded_by=source.graded_by,
             conditional=self.conditional,
             allow_truncated=self.allow_truncated,
         )
@@ -275,18 +276,16 @@ def plan_choice(
         Looks that are declared with this one, beside those of the request.
     """
     settings = request.settings(source)
+    if settings.also or not settings.counted.is_binary:
+        asked_for = ", ".join(map(str, settings.guarantees))
+        raise CalibrationError(f"one limit on lost or differs is certified, got {asked_for}")
     asked, partial = deploy_request(settings), is_partial(source, settings)
-    if partial and not settings.is_plain:
-        said = ", ".join(map(str, settings.guarantees))
-        raise CalibrationError(
-            f"with few labels one limit on lost answers is certified, got {said}: label every "
-            "calibration question, or ask for that alone"
-        )
     if partial:
         asked |= label_request(source, settings)
     view = spent_in_fit(source, asked) if request.fresh else source
     table = view.part("calibration")
-    check_categories(table.take(bound_rows(table, settings)), settings)
+    if not partial:
+        require_gold(settings, table)
     # Whoever labels sees outcomes, so that after it only what was declared may be asked for.
     later = [
         *later,

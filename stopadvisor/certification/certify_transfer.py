@@ -17,6 +17,7 @@ from stopadvisor.certification.calibration import (
     Calibration,
     calibrate,
     entering_rows,
+    require_gold,
     transfer_test,
 )
 from stopadvisor.certification.certify import CertifyRequest, plan_choice
@@ -102,6 +103,7 @@ def certify_transfer(
         view = without_shown_fit(source, requested)
     n_shown = 0 if request.fresh else source.table.n_questions - view.table.n_questions
     table = target_view(view).part("calibration")
+    require_gold(asked, table)
     # Both looks of a comparison are settled before either is taken, and both show their figures.
     pair = [requested, deploy_request(request.settings(source))] if comparing else []
     later = [*pair, *(requested | {"alpha": alpha} for alpha in request.later_alphas)]
@@ -157,7 +159,7 @@ def _settings(policy: Policy, source: Source, request: CertifyRequest) -> Settin
 def _check_alpha(policy: Policy, source: Source, settings: Settings) -> None:
     """Refuse a large alpha by what is known of full thinking without opening a question."""
     assessed, expected = read_assessment(source.folder), policy.content["expected"]
-    if settings.conditional:
+    if not settings.limits_accuracy:
         return
     if assessed is not None and "fit_full_accuracy" in assessed:
         known, basis = assessed["fit_full_accuracy"], "fit questions"

@@ -215,7 +215,9 @@ def _open(policy: Policy, view: Source, rows: IntArray) -> tuple[OpenQuestions, 
     assessed = read_assessment(view.folder)
     # A run that nobody assessed stands to be calibrated for what the policy promises.
     asked = SettingsOverrides(alpha=policy.content["certificate"]["alpha"])
-    settings = (asked if assessed is None else SettingsOverrides()).settings(assessed)
+    settings = (asked if assessed is None else SettingsOverrides()).settings(
+        assessed, graded_by=view.graded_by
+    )
     questions, n_looked = open_rows(view, rows, request, delta=delta, standing=settings)
     if not n_looked:
         return questions, []

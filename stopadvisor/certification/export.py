@@ -31,7 +31,7 @@ from stopadvisor.probes.grouping import (
 )
 from stopadvisor.probes.markers import RULE
 from stopadvisor.probes.plan import cue_text
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.table import GradedBy, ProbeTable
 from stopadvisor.probes.trajectories import Profile
 from stopadvisor.probes.trigger import GridTrigger, Trigger
 from stopadvisor.rules.costs import Serving
@@ -99,6 +99,7 @@ def held_out(rule: ExportedRule, choice: RuleBasis, source: Source) -> HeldOut |
     settings, scorer = choice.settings, rule.scorer
     cap = rule.certificate.group_cap
     table = table.take(_counted_rows(rule, table))
+    loss = settings.counted_on(table.graded_by)
     outcome = measure_rule(
         scorer,
         rule.threshold,
@@ -106,7 +107,7 @@ def held_out(rule: ExportedRule, choice: RuleBasis, source: Source) -> HeldOut |
         serving=settings.serving,
         weights=settings.weights,
         cache_block=settings.cache_block,
-        loss=settings.counted,
+        loss=loss,
         rng=np.random.default_rng(source.seed),
     )
     if cap is None:
@@ -117,7 +118,7 @@ def held_out(rule: ExportedRule, choice: RuleBasis, source: Source) -> HeldOut |
         )
     view = scorer.view(table)
     stops = scorer.curve(view, np.array([rule.threshold])).stops(0)[:, None]
-    lost = np.take_along_axis(scorer.losses(view, settings.counted), stops, axis=1)[:, 0]
+    lost = np.take_along_axis(scorer.losses(view, loss), stops, axis=1)[:, 0]
     correct = np.column_stack([view.correct_online, view.full_correct])
     wrong = ~np.take_along_axis(correct, stops, axis=1)[:, 0].astype(bool)
     groups = group_numbers(table)
@@ -136,7 +137,11 @@ def _counted_rows(rule: ExportedRule, table: ProbeTable) -> IntArray:
 
 
 def _expected(
-    rule: ExportedRule, test: HeldOut | None, found: Expectation, settings: Settings
+    rule: ExportedRule,
+    test: HeldOut | None,
+    found: Expectation,
+    settings: Settings,
+    graded_by: GradedBy,
 ) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "weights": asdict(settings.weights),
@@ -152,6 +157,10 @@ def _expected(
         "calibration_accuracy": found.outcome.accuracy,
         "calibration_full_accuracy": found.outcome.full_correct / found.outcome.n,
     }
+    if graded_by == "agreement":
+        fields["graded_by"] = graded_by
+    if settings.loss != LOST.name:
+        fields["loss"] = settings.loss
     if found.outcome.answer_saving_pct is not None:
         fields["calibration_answer_saving_pct"] = found.outcome.answer_saving_pct
     if test is not None:
@@ -191,6 +200,7 @@ def _by_serving(
             serving=serving,
             weights=settings.weights,
             cache_block=settings.cache_block,
+            loss=settings.counted_on(table.graded_by),
         ).total_saving_pct
         for serving in names
     }
@@ -281,10 +291,6 @@ def policy_content(
         fields["certificate"]["differs_upper"] = limit
     if choice.settings.loss != LOST.name:  # files without the key mean lost
         fields["certificate"]["loss"] = choice.settings.loss
-    if certificate.gained is not None:
-        fields["certificate"]["gained"] = certificate.gained
-    if certificate.guarantees:
-        fields["certificate"]["guarantees"] = [asdict(each) for each in certificate.guarantees]
     if certificate.groups is not None:
         counted = {"groups": certificate.groups, "group_cap": certificate.group_cap}
         fields["certificate"] |= counted
@@ -302,7 +308,13 @@ def policy_content(
     fields["calibration_features"] = stored[spaced].tolist()
     found = expectation(rule, calibration.entered, choice.settings, seed=source.seed)
     fields["expected"] = {
-        **_expected(rule, held_out(rule, choice, source), found, choice.settings),
+        **_expected(
+            rule,
+            held_out(rule, choice, source),
+            found,
+            choice.settings,
+            calibration.entered.graded_by,
+        ),
         "saving_by_serving": _by_serving(rule, choice, source, calibration),
         "served": served_features(rule, calibration.entered),
     }

@@ -379,7 +379,9 @@ def open_rows(
             record_shown(source.folder, fit_keys, str(asked.get("protocol", "study")))
     if keys:
         if standing is None:
-            standing = SettingsOverrides().settings(read_assessment(source.folder))
+            standing = SettingsOverrides().settings(
+                read_assessment(source.folder), graded_by=source.graded_by
+            )
         with lock_directory(source.folder):
             earlier = looks_at(source.folder, keys)
             planned = earlier[0].planned if earlier else None
@@ -422,11 +424,15 @@ def open_for_paper(source: Source, settings: Settings, *, allowed: bool) -> None
     Raises
     ------
     CalibrationError
-        A look is needed and not allowed; or the paper has no such serving regime.
+        A look is needed and not allowed; gold is missing; or the paper has no such serving regime.
     """
     if settings.serving == "overlap":
         raise CalibrationError(
             "the paper's serving regimes are kv-fork, prefix-cache and black-box, got 'overlap'"
+        )
+    if source.table.graded_by != "gold":
+        raise CalibrationError(
+            "the paper's protocol takes gold for every question, and not all of these have it"
         )
     closed = closed_questions(source)
     if closed and not allowed:

@@ -37,6 +37,7 @@ from stopadvisor.errors import StopAdvisorError, WorkloadError
 from stopadvisor.paper.assess import PaperAssessment, assess_paper
 from stopadvisor.report.documents.assess import assessment_document
 from stopadvisor.report.text.assess import PAPER_FLAW, show_assessment
+from stopadvisor.rules.losses import DIFFERS
 from stopadvisor.runs.sources import ASSESSMENT, REPORT, Source, open_source
 from stopadvisor.runs.storage import lock_directory, write_json_atomically
 
@@ -156,6 +157,8 @@ def run(options: AssessOptions, out: TextIO, err: TextIO) -> int:
         server = None if source.is_archive else read_regime(source.folder)
         served = server is not None or (source.engine or "").startswith("openai")
         is_paper, settings = options.protocol == "paper", options.settings
+        if source.graded_by == "agreement" and not is_paper:
+            settings = replace(settings, loss=DIFFERS.name)  # the only one that takes no gold
         if served and options.serving_is_open:
             settings = measured_settings(settings, server, paper=is_paper)
         assessment = _assess(source, settings, options)

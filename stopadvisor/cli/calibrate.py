@@ -274,6 +274,11 @@ def _which_alpha(source: Source, source_policy: Path | None) -> str:
         certificate = load_policy(source_policy).content["certificate"]
         had = f" ({source_policy} has {certificate['alpha']:g})" if certificate else ""
         return f"{text}{had}"
+    if source.graded_by == "agreement":
+        return (
+            "say --alpha, the largest share of replies that may differ from what full thinking "
+            "answers; in production begin with 0.01 to 0.05"
+        )
     show_fit(source, "calibrate")
     accuracy = float(source.part("fit").full_correct.mean())
     text += (

@@ -82,6 +82,9 @@ COMMANDS = {
     "monitor": CommandEntry(
         "stopadvisor.cli.monitor", "Say from audits whether the traffic keeps the promise."
     ),
+    "serve": CommandEntry(
+        "stopadvisor.cli.serve", "Start vLLM with a policy in it, for the requests it covers."
+    ),
     "profile-serving": CommandEntry(
         "stopadvisor.cli.profile_serving", "Measure what probing and tokens cost in seconds here."
     ),

@@ -104,7 +104,10 @@ def run(options: PlanOptions, out: TextIO, err: TextIO) -> int:
         asked = SettingsOverrides(
             alpha=options.wish.alpha, delta=options.wish.delta, bound=options.wish.bound
         )
-        assessment = assess(source, asked.settings(read_assessment(source.folder)))
+        assessment = assess(
+            source,
+            asked.settings(read_assessment(source.folder), graded_by=source.graded_by),
+        )
     document = plan_document(options.wish, plan_labels(options.wish), assessment)
     emit(document, options.output, out, show_plan, indent=None)
     return 0

@@ -33,7 +33,7 @@ from stopadvisor.report.documents.study import (
 from stopadvisor.report.text.study import show_list, show_skipped, show_study
 from stopadvisor.runs.sources import Source, newest_source, open_source
 from stopadvisor.runs.storage import lock_directory
-from stopadvisor.studies.batch import own_options, run_studies
+from stopadvisor.studies.batch import own_options, run_studies, together
 from stopadvisor.studies.registry import STUDIES, run_study
 from stopadvisor.studies.study import StudyOptions, StudyResult
 from stopadvisor.studies.write import write_csv, write_study
@@ -109,9 +109,9 @@ def _extra(text: str) -> tuple[str, str]:
 def command(name: str, runs: tuple[Path, ...], extra: Sequence[Any], **params: Any) -> int:
     """Repeat one of the paper's studies on finished runs, without the model.
 
-    NAME is a study, `all` for those that the runs allow, or `list` for their names.  Without a RUN
-    the one assessed last is taken.  Tables go to the screen, and as JSON and CSV into studies/ of
-    the first run.
+    NAME is a study, `all` for those that the runs allow (`rivals`, which takes minutes, is left
+    out), or `list` for their names.  Without a RUN the one assessed last is taken.  Tables go to
+    the screen, and as JSON and CSV into studies/ of the first run.
 
     Until `calibrate` has opened the calibration questions of a run, its studies read fit questions
     alone and say so.
@@ -197,7 +197,7 @@ def _all(
         raise StudyError(f"no study has an option {strange[0]!r}; see `stopadvisor study list`")
     documents: dict[str, StudyDocument] = {}
     reasons: dict[str, str] = {}
-    broken = False
+    broken, n_studies = False, len(together())
     began = time.monotonic()
     with progress_on(err, quiet=options.output.quiet) as progress:
         for done, (name, found) in enumerate(
@@ -212,8 +212,8 @@ def _all(
                 if not isinstance(found, StopAdvisorError):
                     broken, state = True, "failed"
                     reasons[name] = f"internal error: {type(found).__name__}: {found}"
-            left = len(STUDIES) - done
-            line = f"study {name}: {state} ({done}/{len(STUDIES)}"
+            left = n_studies - done
+            line = f"study {name}: {state} ({done}/{n_studies}"
             if left:
                 line += f", about {time_left((time.monotonic() - began) / done * left)} left"
             progress.remark(line + ")")

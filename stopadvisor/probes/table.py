@@ -252,7 +252,9 @@ class ProbeTable:
     @property
     def graded_by(self) -> GradedBy:
         """What says that an answer of these questions is right; gold only if it does for all."""
-        return "gold" if self.by_gold is None or bool(self.by_gold.all()) else "agreement"
+        if self.by_gold is None:
+            return "gold"
+        return "gold" if self.by_gold.size and bool(self.by_gold.all()) else "agreement"
 
     @property
     def group_ids(self) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from stopadvisor.report.words import (
 __all__ = [
     "Effect",
     "accuracy_words",
+    "answers_label",
     "assessed_effect",
     "assessed_headline",
     "calibrated_headline",
@@ -89,7 +90,7 @@ class Effect:
         if self.accuracy is None or self.full_accuracy is None or self.risk is None:
             return None
         if self.loss != "lost":
-            return None  # what counts is not what turns wrong
+            return None
         return max(0.0, self.accuracy - self.full_accuracy + self.risk)
 
     @property
@@ -188,11 +189,18 @@ def accuracy_words(effect: Effect) -> str:
         what = "turn wrong" if effect.loss == "lost" else "get another reply than full thinking's"
         return f"{lost}{spread} of the questions {what}"
     text = f"{share(effect.full_accuracy)} -> {share(effect.accuracy)}, {change_words(effect)}"
-    if effect.loss == "differs":
-        return f"{text}: {lost}{spread} of the replies differ from full thinking's"
-    if effect.risk is None or effect.gained is None:
+    if effect.risk is None:
         return text
+    if effect.loss == "differs":
+        return f"{text}; {lost}{spread} get another reply than full thinking's"
     return f"{text}: {lost}{spread} turn wrong (lost), {share(effect.gained)} turn right"
+
+
+def answers_label(effect: Effect) -> str:
+    """What `accuracy_words` are about."""
+    if effect.change is not None:
+        return "accuracy"
+    return "differs" if effect.loss == "differs" else "loses"
 
 
 def other_stacks(effect: Effect) -> list[str]:
@@ -225,24 +233,27 @@ def assessed_effect(document: Document) -> Effect | None:
     if point is None or document["protocol"] == "paper":
         return None
     rows = document["serving"].items()
+    bare = document["workload"].get("graded_by") == "agreement"
     return Effect(
         point["fit_total_saving_pct"],
         document["recommendation"]["serving"],
         point["fit_risk"],
-        point["fit_accuracy"],
-        document["fit_full_accuracy"],
+        None if bare else point["fit_accuracy"],
+        None if bare else document["fit_full_accuracy"],
         document["split"]["fit"],
         f"{document['split']['fit']} fit questions",
         point["fit_think_saving_pct"],
         savings={name: row["saving_pct"] for name, row in rows if isinstance(row, Mapping)},
         unit=document["settings"]["weights"]["unit"],
+        loss=document["settings"].get("loss", "lost"),
     )
 
 
-def expected_effect(expected: Document, serving: str, loss: str = "lost") -> Effect | None:
+def expected_effect(expected: Document, serving: str) -> Effect | None:
     """What a policy is expected to do; None where nothing was measured of it here."""
     unit = (expected.get("weights") or {}).get("unit")
     savings = expected.get("saving_by_serving", {})
+    bare, loss = expected.get("graded_by") == "agreement", expected.get("loss", "lost")
     for part, spread in (
         ("test", expected.get("test_total_saving_ci95")),
         ("calibration", expected.get("calibration_total_saving_band95")),
@@ -253,8 +264,8 @@ def expected_effect(expected: Document, serving: str, loss: str = "lost") -> Eff
                 expected[f"{part}_total_saving_pct"],
                 serving,
                 expected[f"{part}_risk"],
-                expected[f"{part}_accuracy"],
-                expected[f"{part}_full_accuracy"],
+                None if bare else expected[f"{part}_accuracy"],
+                None if bare else expected[f"{part}_full_accuracy"],
                 n,
                 f"{n} {part} questions",
                 expected[f"{part}_think_saving_pct"],
@@ -268,7 +279,7 @@ def expected_effect(expected: Document, serving: str, loss: str = "lost") -> Eff
         return None
     # Policies of before hold nothing else.
     saving, risk = expected["fit_total_saving_pct"], expected["fit_risk"]
-    return Effect(saving, serving, risk, None, None, 0, "fit questions", unit=unit, loss=loss)
+    return Effect(saving, serving, risk, None, None, 0, "fit questions", unit=unit)
 
 
 def assessed_headline(document: Document) -> str:
@@ -298,15 +309,12 @@ def calibrated_headline(calibration: Document, measured: str | None = None) -> s
     """
     if not calibration["certified"]:
         return f"Not certified. {KEEP}"
-    loss = calibration.get("loss", "lost")
-    return policy_headline(calibration["expected"], calibration["serving"], measured, loss)
+    return policy_headline(calibration["expected"], calibration["serving"], measured)
 
 
-def policy_headline(
-    expected: Document | None, serving: str, measured: str | None = None, loss: str = "lost"
-) -> str:
+def policy_headline(expected: Document | None, serving: str, measured: str | None = None) -> str:
     """First line about a policy with a certificate."""
-    effect = None if expected is None else expected_effect(expected, serving, loss)
+    effect = None if expected is None else expected_effect(expected, serving)
     if effect is None:
         return "Certified. What it saves was not measured here."
     return f"Certified. {sentence(effect, measured)}"
@@ -327,7 +335,6 @@ def verified_effect(document: Document) -> Effect:
         document["think_saving_pct"],
         None if spread is None else (spread[0], spread[1]),
         unit=document["unit"],
-        loss=document.get("loss", "lost"),
     )
 
 

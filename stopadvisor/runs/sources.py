@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from stopadvisor.errors import OutputError, ProbeError
 from stopadvisor.probes.outcomes import FitQuestions, Outcomes, SealedQuestions
+from stopadvisor.probes.table import GradedBy
 from stopadvisor.runs.archives import SIMULATED, is_simulated, read_archive
 from stopadvisor.runs.chain import ARCHIVE
 from stopadvisor.runs.directory import MANIFEST, PROBES, RunDirectory, write_json_atomically
@@ -118,6 +119,11 @@ class Source:
         """Questions in each part; several traces of one question count once."""
         parts = self.parts[self.table.samples == 0]
         return {name: int((parts == k).sum()) for k, name in enumerate(PARTS)}
+
+    @property
+    def graded_by(self) -> GradedBy:
+        """What says that an answer of its calibration questions is right."""
+        return self.part("calibration").graded_by
 
     @property
     def is_archive(self) -> bool:

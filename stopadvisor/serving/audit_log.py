@@ -148,10 +148,10 @@ class AuditLog:
         )
 
     def _append(self, record: Mapping[str, Any]) -> None:
-        self._take_in_resets()
+        self.take_in_resets()
         self._size += _append(self._path, record)
 
-    def _take_in_resets(self) -> None:
+    def take_in_resets(self) -> None:
         """Apply what `monitor --reset` wrote behind our last line."""
         if not self._path.exists() or self._path.stat().st_size <= self._size:
             return
@@ -375,14 +375,17 @@ def _records(path: Path, remarks: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def _check(record: Any, path: Path, number: int) -> None:
+    fields = _KINDS.get(record["kind"]) if type(record) is dict and "kind" in record else None
+    if fields is not None and type(record.get("t")) in (int, float):
+        for name, types in fields.items():
+            if type(record.get(name, fields)) not in types:
+                break
+        else:
+            return
     here = f"{path}, line {number}"
-    if not isinstance(record, dict) or not isinstance(record.get("t"), (int, float)):
+    if type(record) is not dict or type(record.get("t")) not in (int, float):
         raise PolicyError(f"{here}: expected a record with a time 't'")
-    fields = _KINDS.get(str(record.get("kind")))
     if fields is None:
         raise PolicyError(f"{here}: field 'kind': expected one of {', '.join(_KINDS)}")
-    for name, types in fields.items():
-        if name not in record or type(record[name]) not in types:
-            raise PolicyError(
-                f"{here}: field {name!r}: expected {types[0].__name__}, got {record.get(name)!r}"
-            )
+    found = record.get(name)
+    raise PolicyError(f"{here}: field {name!r}: expected {types[0].__name__}, got {found!r}")

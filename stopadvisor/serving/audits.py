@@ -62,6 +62,25 @@ class AuditSettings:
         if self.webhook is not None and not self.webhook.startswith(("https://", "http://")):
             raise PolicyError(f"--webhook: expected an http or https address, got {self.webhook!r}")
 
+    def to_json(self) -> str:
+        """Write them for another process."""
+        return json.dumps({**asdict(self), "folder": str(self.folder.absolute())})
+
+    @classmethod
+    def of_json(cls, text: str) -> AuditSettings:
+        """Read what `to_json` wrote.
+
+        Raises
+        ------
+        PolicyError
+            It is something else.
+        """
+        try:
+            found = json.loads(text)
+            return cls(**{**found, "folder": Path(found["folder"])})
+        except (ValueError, TypeError, KeyError) as error:
+            raise PolicyError(f"expected the settings of audits as JSON, got {text!r}") from error
+
 
 @dataclass(frozen=True)
 class Served:
@@ -158,6 +177,12 @@ class Auditor:
             self._show()
         self._look()
 
+    def is_reset(self) -> bool:
+        """Whether no alarm is on, a reset that somebody has just written included."""
+        self.log.take_in_resets()
+        self._look()
+        return self.log.course.alarm is None
+
     async def drain(self, seconds: float) -> None:
         """Wait for audits that run, and give up those that take longer."""
         if self._running:
@@ -194,13 +219,13 @@ class Auditor:
 
     def _show(self) -> None:
         """Export where the course stands."""
-        course = self.log.course
+        course, metrics, digest = self.log.course, self.metrics, self.policy.digest[:8]
         for name, process in course.processes.items():
-            self.metrics.audit_e_value.labels(name).set(process.e_value)
-            self.metrics.audit_change.labels(name).set(process.detector)
+            metrics.audit_e_value.labels(digest, name).set(process.e_value)
+            metrics.audit_change.labels(digest, name).set(process.detector)
         upper = course.upper_limit()
-        self.metrics.audit_upper.set(1.0 if upper is None else upper)
-        self.metrics.audit_alarm.set(course.alarm is not None)
+        metrics.audit_upper.labels(digest).set(1.0 if upper is None else upper)
+        metrics.audit_alarm.labels(digest).set(course.alarm is not None)
 
     def _look(self) -> None:
         """Act on an alarm, once; what a reset ended may be raised again."""

@@ -91,6 +91,8 @@ class Answered:
     failed_probes: int
     probe_seconds: tuple[float, ...]
     """Of each probe that was answered."""
+    first_logprob: float | None = None
+    """Mean over the first forced answer's tokens; None where none was asked for."""
 
 
 async def answer_chat(
@@ -170,6 +172,7 @@ class _Request:
     probe_tokens: int = 0
     failed_probes: int = 0
     probe_seconds: list[float] = field(default_factory=list)
+    first_logprob: float | None = None
     shadow: _Shadow | None = None
 
     def __post_init__(self) -> None:
@@ -243,6 +246,8 @@ class _Request:
             self.failed_probes += 1
             self.session.give_up_probing()
             return None
+        if not self.probe_seconds and self.policy.reads_logprobs:
+            self.first_logprob = forced.mean_logprob
         self.probe_tokens += len(forced.ids)
         self.probe_seconds.append(time.perf_counter() - began)
         return forced
@@ -321,6 +326,7 @@ class _Request:
             ),
             failed_probes=self.failed_probes,
             probe_seconds=tuple(self.probe_seconds),
+            first_logprob=self.first_logprob,
         )
 
 

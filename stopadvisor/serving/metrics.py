@@ -115,10 +115,10 @@ class Metrics:
         self.policy = gauge("policy_info", "Policies in use.", "model", "digest")
         self.audits = counter("audits", "Audits: equal, differs, shed or failed.", "result")
         self.audit_tokens = counter("audit_tokens", "Decoded for audits.")
-        self.audit_e_value = gauge("audit_e_value", "Evidence against the limit.", "watch")
-        self.audit_change = gauge("audit_change", "Evidence of a change.", "watch")
-        self.audit_upper = gauge("audit_upper_limit", "Upper limit of the differing share.")
-        self.audit_alarm = gauge("audit_alarm", "1 while there is an alarm.")
+        self.audit_e_value = gauge("audit_e_value", "Evidence against a limit.", "digest", "watch")
+        self.audit_change = gauge("audit_change", "Evidence of a change.", "digest", "watch")
+        self.audit_upper = gauge("audit_upper_limit", "Of the differing share.", "digest")
+        self.audit_alarm = gauge("audit_alarm", "1 while there is an alarm.", "digest")
 
     def count(self, record: RequestRecord) -> None:
         """Count a request that is over."""

@@ -238,15 +238,22 @@ class Course:
                 process.audit(key, share) if stopped else process.count()
             if stopped:
                 self._differing[share] += 1
-        for name, test in self.drift.items():
+        if self.drift:
+            self._watch_drift(record, key)
+
+    def _watch_drift(self, record: Mapping[str, Any], key: str) -> None:
+        ties = hashlib.blake2b(key.encode(), digest_size=4 * len(WATCHED)).digest()
+        for place, (name, test) in enumerate(self.drift.items()):
             value = record.get(name)
-            if name == "stop":
-                value = -1.0 if value is None else value
+            if name == "stop" and value is None:
+                value = -1
             if value is None:
                 continue
-            test.update(float(value), _tie(key, name))
-            if test.capital >= len(self.drift) / DRIFT_DELTA:
-                self.drifted.setdefault(name, self.counts["requests"])
+            # The same whenever the record is read, and independent of the value.
+            tie = int.from_bytes(ties[4 * place : 4 * place + 4], "big") / 2**32
+            test.update(value, tie)
+            if name not in self.drifted and test.capital >= len(self.drift) / DRIFT_DELTA:
+                self.drifted[name] = self.counts["requests"]
 
     def _result(self, key: str, differs: bool, tokens: int) -> None:
         process = self.processes["differs"]
@@ -401,9 +408,3 @@ class Course:
             if one.alarm and (course.alarm is None or one.alarm.time < course.alarm.time):
                 course.alarm = one.alarm
         return course
-
-
-def _tie(key: str, name: str) -> float:
-    """A number in [0, 1) that is the same whenever the record is read."""
-    digest = hashlib.blake2b(f"{name}/{key}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") / 2**64

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 __all__ = ["ExchangeabilityTest", "coarse"]
@@ -18,13 +19,11 @@ __all__ = ["ExchangeabilityTest", "coarse"]
 _JUMP = 0.01
 """Share of the capital that changes its bet at each value: a bet may begin late."""
 
-_SLOPES = (-1.0, 0.0, 1.0)
-"""Bets that ranks are small, uniform, large."""
-
 _MOST = 1e12
 """Capital beyond which more says nothing; what is above is given away."""
 
 
+@lru_cache(maxsize=8192)
 def coarse(value: float) -> float:
     """A value on a fixed scale of about 9 % a step, so that few distinct ones are counted.
 
@@ -48,22 +47,19 @@ class ExchangeabilityTest:
     The smoothed rank ``p = (#larger + tie * #equal) / #all`` of each value, itself included, is
     uniform and independent of earlier ones where all values are exchangeable (Vovk, Gammerman,
     Shafer, Algorithmic Learning in a Random World).  `capital` is the Simple Jumper's: a mixture of
-    the bets ``1 + slope * (p - 1/2)``, a share of which changes sides at each step.  The
-    probability that it ever reaches 1 / delta is at most delta.
+    the bets ``1 + slope * (p - 1/2)`` with slopes -1, 0 and 1, a share of which changes sides at
+    each step.  The probability that it ever reaches 1 / delta is at most delta.
     """
 
     def __init__(self, reference: Iterable[float]) -> None:
         self._values: list[float] = []
         self._counts: list[int] = []
         self._number = 0
-        self._bets = [1 / len(_SLOPES)] * len(_SLOPES)
+        self._bets = (1 / 3, 1 / 3, 1 / 3)
+        self.capital = 1.0
+        """Evidence of a change."""
         for value in reference:
             self._insert(coarse(value))
-
-    @property
-    def capital(self) -> float:
-        """Evidence of a change; 1 at the start."""
-        return sum(self._bets)
 
     def update(self, value: float, tie: float) -> None:
         """See a new value.
@@ -76,15 +72,17 @@ class ExchangeabilityTest:
         """
         place = self._insert(coarse(value))
         larger = sum(self._counts[place + 1 :])
-        p = (larger + tie * self._counts[place]) / self._number
-        capital = self.capital
-        if capital > _MOST:
-            self._bets = [bet * _MOST / capital for bet in self._bets]
-        shared = _JUMP * sum(self._bets) / len(_SLOPES)
-        self._bets = [
-            ((1 - _JUMP) * bet + shared) * (1 + slope * (p - 0.5))
-            for bet, slope in zip(self._bets, _SLOPES, strict=True)
-        ]
+        slope = (larger + tie * self._counts[place]) / self._number - 0.5
+        small, flat, large = self._bets
+        if self.capital > _MOST:
+            scale = _MOST / self.capital
+            small, flat, large = small * scale, flat * scale, large * scale
+        shared = _JUMP * (small + flat + large) / 3
+        small = ((1 - _JUMP) * small + shared) * (1 - slope)
+        flat = (1 - _JUMP) * flat + shared
+        large = ((1 - _JUMP) * large + shared) * (1 + slope)
+        self._bets = (small, flat, large)
+        self.capital = small + flat + large
 
     def _insert(self, value: float) -> int:
         place = bisect_left(self._values, value)
@@ -97,12 +95,13 @@ class ExchangeabilityTest:
 
     def state(self) -> dict[str, Any]:
         """What `restore` needs to go on, as JSON values."""
-        return {"values": self._values, "counts": self._counts, "bets": self._bets}
+        return {"values": self._values, "counts": self._counts, "bets": list(self._bets)}
 
     @classmethod
     def restore(cls, state: Mapping[str, Any]) -> ExchangeabilityTest:
         """The test that a state was taken of."""
         test = cls(())
         test._values, test._counts = [*state["values"]], [*state["counts"]]
-        test._number, test._bets = sum(test._counts), [*state["bets"]]
+        test._number, test._bets = sum(test._counts), tuple(state["bets"])
+        test.capital = sum(test._bets)
         return test

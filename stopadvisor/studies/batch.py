@@ -16,7 +16,7 @@ from stopadvisor.runs.sources import Source
 from stopadvisor.studies.registry import STUDIES, run_study
 from stopadvisor.studies.study import StudyOptions, StudyResult
 
-__all__ = ["own_options", "run_studies"]
+__all__ = ["own_options", "run_studies", "together"]
 
 
 def own_options(name: str, options: StudyOptions) -> StudyOptions:
@@ -25,10 +25,15 @@ def own_options(name: str, options: StudyOptions) -> StudyOptions:
     return replace(options, extra=own)
 
 
+def together() -> list[str]:
+    """Names of the studies that `all` runs, in their order."""
+    return [name for name, entry in STUDIES.items() if not entry.alone]
+
+
 def run_studies(
     sources: Sequence[Source], options: StudyOptions, jobs: int | None = None
 ) -> Iterator[tuple[str, StudyResult | Exception]]:
-    """Run every study: each with what it found or raised, as they finish.
+    """Run every study but those that run alone: each with what it found or raised, as they finish.
 
     Parameters
     ----------
@@ -46,8 +51,8 @@ def run_studies(
     found : StudyResult or Exception
         What it found, or why it found nothing.
     """
-    jobs = min(jobs or os.cpu_count() or 1, len(STUDIES))
-    order = sorted(STUDIES, key=lambda name: not STUDIES[name].slow)
+    order = sorted(together(), key=lambda name: not STUDIES[name].slow)
+    jobs = min(jobs or os.cpu_count() or 1, len(order))
     chosen = {name: own_options(name, options) for name in order}
     if jobs == 1:
         for name, own in chosen.items():

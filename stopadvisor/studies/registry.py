@@ -28,6 +28,8 @@ class StudyEntry:
     """Its own options, with what they mean."""
     slow: bool = False
     """Begun first where all are run."""
+    alone: bool = False
+    """Left out where all are run: it takes minutes."""
 
 
 STUDIES: Mapping[str, StudyEntry] = {
@@ -39,6 +41,12 @@ STUDIES: Mapping[str, StudyEntry] = {
     ),
     "alpha-grid": StudyEntry("Learned against scalar rules at several risk targets."),
     "split-sensitivity": StudyEntry("The matched-risk comparison under five calibration splits."),
+    "rivals": StudyEntry(
+        "Fixed budget, equal answers and confidence at markers beside ours, at equal certified "
+        "risk over many splits.",
+        options={"splits": "N: splits of the questions, 30 by default"},
+        alone=True,
+    ),
     "proxies": StudyEntry(
         "DEER-, EAT-, PUMA-style and TERMINATOR-light rules, at peak and at matched risk."
     ),

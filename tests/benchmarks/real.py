@@ -48,6 +48,8 @@ from typing import Any
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):  # before numpy is imported
     os.environ.setdefault(_name, "1")
 
+from stopadvisor.arrays import BoolArray  # noqa: E402
+from stopadvisor.studies.trial import Trial, draw_split  # noqa: E402
 from tests.benchmarks.real_advisor import StopAdvisor  # noqa: E402
 from tests.benchmarks.real_rivals import (  # noqa: E402
     AGREEMENT_EVERY,
@@ -69,9 +71,7 @@ from tests.benchmarks.real_traces import (  # noqa: E402
 from tests.benchmarks.real_trial import (  # noqa: E402
     Broken,
     Sizes,
-    Trial,
     broken,
-    draw_split,
     run_trial,
 )
 
@@ -132,7 +132,7 @@ def measure(cell: Cell, half: str, n_splits: int, fits: int, draws: int) -> dict
     )
     rows, sizes = passes[0].rows_of(half), SIZES[cell.with_waits]
     splits = [
-        draw_split(rows, sizes, number, with_replacement=half != "all")
+        draw_split(rows, sizes.fit, sizes.calibration, number, with_replacement=half != "all")
         for number in range(n_splits)
     ]
     trial = run_trial(passes, splits, make, cell.prefill)
@@ -148,10 +148,12 @@ def measure(cell: Cell, half: str, n_splits: int, fits: int, draws: int) -> dict
             alpha=cell.alpha,
             delta=DELTA,
         )
-    return _document(cell, trial, failures)
+    return _document(cell, trial, failures, ~passes[0].certified)
 
 
-def _document(cell: Cell, trial: Trial, failures: dict[str, Broken]) -> dict[str, Any]:
+def _document(
+    cell: Cell, trial: Trial, failures: dict[str, Broken], shifted: BoolArray
+) -> dict[str, Any]:
     simple = [name for name in trial.cost if name in SIMPLE]
     best = max(simple, key=lambda name: trial.saving(name).mean)
     rules = {}
@@ -159,16 +161,16 @@ def _document(cell: Cell, trial: Trial, failures: dict[str, Broken]) -> dict[str
         rules[name] = {
             "saving_pct": asdict(trial.saving(name)),
             "uncut_saving_pct": asdict(trial.saving(name, uncut=True)),
-            "lost_pct": trial.lost_share(name),
-            "certified_splits_pct": trial.certified_share(name),
+            "lost_pct": 100 * trial.lost_share(name),
+            "certified_splits_pct": 100 * trial.stopping_share(name),
             "ahead_of_best_simple_pp": asdict(trial.saving(name, best)),
             "uncut_ahead_of_best_simple_pp": asdict(trial.saving(name, best, uncut=True)),
             "broken": asdict(failures[name]) | {"ok": failures[name].ok} if failures else None,
             "amc_aime": None
             if cell.with_waits
             else {
-                "saving_pct": trial.saving(name, shifted=True).mean,
-                "lost_pct": trial.lost_share(name, shifted=True),
+                "saving_pct": trial.saving(name, among=shifted).mean,
+                "lost_pct": 100 * trial.lost_share(name, among=shifted),
             },
         }
     return asdict(cell) | {"name": cell.name, "best_simple": best, "rules": rules}

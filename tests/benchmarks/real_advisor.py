@@ -5,7 +5,7 @@ Recorded traces become a table of probes, as `stopadvisor import probes` would m
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from stopadvisor.arrays import FloatArray, IntArray
 from stopadvisor.assessment.choice import Choice, Settings, choose
-from stopadvisor.certification.calibration import calibrate
 from stopadvisor.constants import PAPER_CACHED_WEIGHT
 from stopadvisor.probes.outcomes import OpenQuestions, Outcomes
 from stopadvisor.probes.table import EMPTY_ANSWER, NO_PROBE, ProbeTable, on_grid
-from stopadvisor.rules.costs import Weights, full_counts
+from stopadvisor.rules.costs import Weights
+from stopadvisor.studies.rivals import certified
 from tests.benchmarks.real_rivals import CUE_TOKENS, Outcome
 from tests.benchmarks.real_traces import Traces, Waits
 
@@ -90,21 +90,8 @@ class _Chosen:
     """Of all questions."""
 
     def certify(self, rows: IntArray) -> Outcome:
-        table, settings = self.table, self.choice.settings
-        names = tuple(f"calibration {number}" for number in range(rows.size))
-        drawn = replace(table.take(rows), ids=names, keys=names, groups=names)
-        rule = calibrate(self.choice, drawn.as_calibration()).rule
-        if rule is None:
-            full = full_counts(table).weighed(settings.weights)
-            return Outcome(np.zeros(table.n_questions, dtype=bool), full)
-        scorer = rule.scorer
-        view = scorer.view(table)
-        stops = scorer.curve(view, np.array([rule.threshold])).stops(0)
-        counts = scorer.counts(view, settings.serving, cache_block=settings.cache_block)
-        every = np.arange(table.n_questions)
-        return Outcome(
-            scorer.losses(view)[every, stops], counts.weighed(settings.weights)[every, stops]
-        )
+        found = certified(self.choice, self.table, rows)
+        return Outcome(found.lost, found.cost)
 
 
 @dataclass(frozen=True)

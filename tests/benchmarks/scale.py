@@ -1,7 +1,8 @@
-"""How choosing and calibrating grow with the number of questions.
+"""How choosing and calibrating grow with the number of questions, and of positions.
 
-``python tests/benchmarks/scale.py`` draws three sizes, the largest 1,000,000 questions × 10
-checkpoints, and prints time and memory of `choose` + `calibrate` on arrays that are there already.
+``python -m tests.benchmarks.scale [N | NxM]…`` draws N questions with probes at M positions (10
+where none is named) and prints time and memory of `choose` + `calibrate` on arrays that are there
+already.  By default 400 × 250 and up to 1,000,000 × 10.
 Each size runs in a process of its own, so that its peak memory is its own.
 """
 
@@ -12,6 +13,7 @@ import os
 import resource
 import sys
 import time
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -26,14 +28,26 @@ from stopadvisor.assessment.choice import Settings, choose  # noqa: E402
 from stopadvisor.certification.calibration import calibrate  # noqa: E402
 from tests.populations import FREE_FORM, renamed  # noqa: E402
 
-SIZES = (1_000, 10_000, 100_000, 1_000_000)
+SIZES = ("400x250", "1000", "10000", "100000", "1000000")
+_STRIDE = 32
+"""Thinking tokens from one of many positions to the next."""
 
 
-def measure(n_questions: int) -> tuple[float, float, float, float, str]:
+def parse(text: str) -> tuple[int, int | None]:
+    """Questions, and positions where they are named."""
+    questions, times, positions = text.partition("x")
+    return int(questions), int(positions) if times else None
+
+
+def measure(n_questions: int, n_positions: int | None) -> tuple[float, float, float, float, str]:
     """Seconds of wall clock and CPU, GB of the arrays and of the whole process, the outcome."""
     rng = np.random.default_rng(n_questions)
     half = n_questions // 2
-    parts = [FREE_FORM.draw(k, rng) for k in (half, n_questions - half)]
+    population = FREE_FORM
+    if n_positions is not None:
+        budgets = tuple(range(_STRIDE, _STRIDE * n_positions + 1, _STRIDE))
+        population = replace(FREE_FORM, budgets=budgets, median_trace=budgets[-1] / 3)
+    parts = [population.draw(k, rng) for k in (half, n_questions - half)]
     fit, calibration = (renamed(t, p) for t, p in zip(parts, ("f", "c"), strict=True))
     del parts
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
@@ -48,15 +62,16 @@ def measure(n_questions: int) -> tuple[float, float, float, float, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("sizes", nargs="*", type=int, default=SIZES)
+    parser.add_argument("sizes", nargs="*", default=SIZES)
     print(
         f"{'questions':>10} {'wall s':>8} {'CPU s':>8} {'s per 1000':>11} {'peak GB':>8}  exported"
     )
-    for n in parser.parse_args().sizes:
+    for size in parser.parse_args().sizes:
+        n, _ = parse(size)
         with get_context("spawn").Pool(1) as pool:
-            wall, cpu, _, peak, outcome = pool.apply(measure, (n,))
+            wall, cpu, _, peak, outcome = pool.apply(measure, parse(size))
         print(
-            f"{n:10d} {wall:8.2f} {cpu:8.2f} {1000 * wall / n:11.5f} {peak:8.2f}  {outcome}",
+            f"{size:>10} {wall:8.2f} {cpu:8.2f} {1000 * wall / n:11.5f} {peak:8.2f}  {outcome}",
             flush=True,
         )
 

@@ -22,7 +22,8 @@ def main() -> None:
     from stopadvisor.errors import StopAdvisorError
     from stopadvisor.report.documents.study import study_document
     from stopadvisor.runs.sources import open_source
-    from stopadvisor.studies.registry import STUDIES, run_study
+    from stopadvisor.studies.batch import together
+    from stopadvisor.studies.registry import run_study
     from stopadvisor.studies.study import StudyOptions
     from stopadvisor.studies.write import write_study
     from tests.material import archive_arrays, write_archive
@@ -31,7 +32,7 @@ def main() -> None:
         file = write_archive(Path(name) / "raw.npz", **archive_arrays(QUESTIONS, CHECKPOINTS))
         sources, options = [open_source(file, root=Path(name))], StudyOptions()
         began = time.process_time()
-        for study in STUDIES:
+        for study in together():
             start = time.process_time()
             try:
                 result = run_study(study, sources, options)

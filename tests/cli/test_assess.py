@@ -44,8 +44,8 @@ FIELDS = {
     "paper": [*COMMON, "full_accuracy", "remarks", "headline"],
 }  # fmt: skip
 WORKLOAD = [
-    "n_questions", "n_checkpoints", "budgets", "full_reference", "truncated_share", "model",
-    "engine", "sha256",
+    "n_questions", "n_checkpoints", "budgets", "full_reference", "graded_by", "truncated_share",
+    "model", "engine", "sha256",
 ]  # fmt: skip
 TYPES = ["early_solved", "beneficial", "harmful", "unsolved", "oscillating"]
 POINT = {

@@ -117,16 +117,13 @@ def test_recorded_samples_need_no_model(tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "from stopadvisor.cli.main import main\n"
-        "for file in sys.argv[1:]:\n"
-        "    assert main(['assess', file, '--no-report']) == 0\n"
-        "    words = ['--alpha', '0.15', '--allow-large-alpha']\n"
-        "    assert main(['calibrate', *words]) in (0, 3)\n"
-        "    print('-- next', flush=True)\n"
+        "assert main(['assess', sys.argv[1], '--no-report']) == 0\n"
+        "assert main(['calibrate', '--alpha', '0.15', '--allow-large-alpha']) in (0, 3)\n"
         "assert not {'torch', 'transformers'} & set(sys.modules)\n"
     )
-    files = [str(ROOT / "samples" / "recorded" / f"{name}.npz") for name in PRESETS]
+    file = ROOT / "samples" / "recorded" / "unsolved.npz"
     done = subprocess.run(
-        [sys.executable, "-c", code, *files],
+        [sys.executable, "-c", code, str(file)],
         cwd=tmp_path,
         env={"PYTHONPATH": str(ROOT), "PATH": ""},
         capture_output=True,
@@ -134,9 +131,6 @@ def test_recorded_samples_need_no_model(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    for name, printed in zip(PRESETS, done.stdout.split("-- next\n"), strict=False):
-        assert "simulated" in printed
-        # Its confidence knows where to stop, so here the evidence overrules the profile.
-        assert ("profile alone says full budget" in " ".join(printed.split())) == (
-            name == "unsolved"
-        )
+    assert "simulated" in done.stdout
+    # Its confidence knows where to stop, so here the evidence overrules the profile.
+    assert "profile alone says full budget" in " ".join(done.stdout.split())

@@ -197,7 +197,7 @@ def test_all_runs_what_the_data_allow(call: Call) -> None:
     skipped = {row["study"]: row["reason"] for row in found["skipped"]}
     assert set(skipped) == {"transfer", "cues", "temperature"}
     assert "two runs or more" in skipped["transfer"]
-    assert [name for name in STUDIES if name not in skipped] == done
+    assert [n for n in STUDIES if n not in (*skipped, "rivals")] == done  # which takes minutes
     extra = {document["study"]: document["options"]["extra"] for document in found["studies"]}
     assert extra["map"] == {"paper": "1"}
     assert extra["frontier"] == {}

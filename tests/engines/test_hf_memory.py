@@ -44,6 +44,21 @@ PHASES: dict[str, tuple[Any, str]] = {
 """Where early exit asks for memory."""
 
 
+def inside(patch: pytest.MonkeyPatch, where: Any, name: str) -> Callable[[], bool]:
+    """Tells whether a function is at work, until the patch is undone."""
+    work, depth = getattr(where, name), [0]
+
+    def enter(*args: Any, **options: Any) -> Any:
+        depth[0] += 1
+        try:
+            return work(*args, **options)
+        finally:
+            depth[0] -= 1
+
+    patch.setattr(where, name, enter)
+    return lambda: depth[0] > 0
+
+
 @dataclass
 class Remarks(NullProgress):
     """Keeps what is said."""
@@ -71,27 +86,16 @@ def run_out(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
 
     def install(phase: str, *, times: int = 1, after: int = 0) -> list[int]:
         failed: list[int] = []
-        within: list[str] = []
         asked = [0]
-        where, name = PHASES[phase]
-        work, forward = getattr(where, name), Runner.forward
-
-        def enter(*args: Any, **options: Any) -> Any:
-            within.append(name)
-            try:
-                return work(*args, **options)
-            finally:
-                within.pop()
+        within, forward = inside(monkeypatch, *PHASES[phase]), Runner.forward
 
         def fail(self: Runner, ids: Tensor, *args: Any, **options: Any) -> Tensor:
-            if within:
-                asked[0] += 1
-            if within and asked[0] > after and len(failed) < times:
+            asked[0] += within()
+            if within() and asked[0] > after and len(failed) < times:
                 failed.append(len(ids))
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
             return forward(self, ids, *args, **options)
 
-        monkeypatch.setattr(where, name, enter)
         monkeypatch.setattr(Runner, "forward", fail)
         return failed
 
@@ -336,27 +340,18 @@ def test_no_more_requests_at_once_than_asked_for(
 @contextmanager
 def spoiled(monkeypatch: pytest.MonkeyPatch, value: float, phase: str, row: int) -> Iterator[None]:
     """One row's logits of a phase are no numbers, from its second forward pass on."""
-    where, name = PHASES[phase]
-    work, forward = getattr(where, name), Runner.forward
-    within, passes = [False], [0]
-
-    def enter(*args: Any, **options: Any) -> Any:
-        within[0] = True
-        try:
-            return work(*args, **options)
-        finally:
-            within[0] = False
-
-    def spoil(self: Runner, ids: Tensor, *args: Any, **options: Any) -> Tensor:
-        logits = forward(self, ids, *args, **options)
-        passes[0] += within[0]
-        if within[0] and passes[0] > 1 and len(logits) > row:
-            logits = logits.clone()
-            logits[row] = value
-        return logits
-
+    forward, passes = Runner.forward, [0]
     with monkeypatch.context() as patch:
-        patch.setattr(where, name, enter)
+        within = inside(patch, *PHASES[phase])
+
+        def spoil(self: Runner, ids: Tensor, *args: Any, **options: Any) -> Tensor:
+            logits = forward(self, ids, *args, **options)
+            passes[0] += within()
+            if within() and passes[0] > 1 and len(logits) > row:
+                logits = logits.clone()
+                logits[row] = value
+            return logits
+
         patch.setattr(Runner, "forward", spoil)
         yield
 
@@ -388,19 +383,12 @@ def test_numbers_that_are_none_end_in_one_line(
 def test_a_probe_with_numbers_that_are_none_is_an_error(
     entropy: str, random_engine: HfEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    probe = getattr(chunks, "probe_branches")  # noqa: B009  it is not exported
-    forward = Runner.forward
-    within = [False]
-
-    def enter(*args: Any, **options: Any) -> Any:
-        within[0] = True
-        return probe(*args, **options)
+    within, forward = inside(monkeypatch, chunks, "probe_branches"), Runner.forward
 
     def spoil(self: Runner, ids: Tensor, *args: Any, **options: Any) -> Tensor:
         logits = forward(self, ids, *args, **options)
-        return torch.full_like(logits, float("nan")) if within[0] else logits
+        return torch.full_like(logits, float("nan")) if within() else logits
 
-    monkeypatch.setattr(chunks, "probe_branches", enter)
     monkeypatch.setattr(Runner, "forward", spoil)
     with pytest.raises(EngineError, match="log-probabilities that are not finite"):
         random_engine.probe([prompt("x")], plan([0, 4], max_think=8, cap=4, entropy=entropy))
@@ -439,25 +427,15 @@ def test_a_visible_answer_that_is_its_end_alone(
 ) -> None:
     """The model says nothing behind the closed thinking: an empty reply, one token and a closer."""
     end = tiny_reasoner.stop_ids[0]
-    within = [False]
-    where, name = PHASES["writing"]
-    work, forward = getattr(where, name), Runner.forward
-
-    def enter(*args: Any, **options: Any) -> Any:
-        within[0] = True
-        try:
-            return work(*args, **options)
-        finally:
-            within[0] = False
+    within, forward = inside(monkeypatch, *PHASES["writing"]), Runner.forward
 
     def ending(self: Runner, ids: Tensor, *args: Any, **options: Any) -> Tensor:
         logits = forward(self, ids, *args, **options)
-        if within[0]:
+        if within():
             logits = torch.zeros_like(logits)
             logits[..., end] = 9.0
         return logits
 
-    monkeypatch.setattr(where, name, enter)
     monkeypatch.setattr(Runner, "forward", ending)
     requests = make_requests(questions, policy)
     found: list[Reply] = [

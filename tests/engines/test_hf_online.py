@@ -278,7 +278,7 @@ def test_policies_stop_where_recorded_probes_say_wherever_they_probe(
 ) -> None:
     """The same probes and the same stops, whatever the trigger, the reply and the family."""
     markers = frequent_markers(tiny_reasoner, recorded[None])
-    half = sorted(trace.trace_tokens for trace in recorded[None][:16])[8]
+    half = sorted(trace.trace_tokens for trace in recorded[None][:8])[4]
     triggers: dict[str, Trigger] = {
         "stride": StrideTrigger(12, 90),
         "stride-stop": StrideTrigger(12, half, 6, half),
@@ -290,14 +290,14 @@ def test_policies_stop_where_recorded_probes_say_wherever_they_probe(
     family = "fixed-budget" if where == "none" else "learned" if "stop" in where else "agreement"
     content = anywhere_content("marker", family) if where != "none" else family_content(family)
     learned = 7.0 if where == "marker-stop" else 30.0  # the latter is never reached
-    linear = {"fixed-budget": float(half), "learned": learned, "agreement": 40.0}[family]
+    linear = {"fixed-budget": float(half), "learned": learned, "agreement": 20.0}[family]
     content |= trigger_content(trigger, family=family)
     content |= {"decision_threshold": linear, "threshold": display_threshold(family, linear)}
     policy = bound(tiny_reasoner, content, on_stop=on_stop)
-    requests = make_requests(questions[:16], policy)
+    requests = make_requests(questions[:8], policy)
     plan = at_trigger(policy_plan(policy), policy.trigger)
     traces = tiny_reasoner.probe([request.prompt for request in requests], plan)
-    found = answers(tiny_reasoner, questions[:16], policy, batch_size=7, on_stop=on_stop)
+    found = answers(tiny_reasoner, questions[:8], policy, batch_size=3, on_stop=on_stop)
     stops = []
     for reply, trace in zip(found, traces, strict=True):
         position, asked = replay_anywhere(policy, trace, on_stop)

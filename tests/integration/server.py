@@ -12,8 +12,10 @@ import signal
 import socket
 import subprocess
 import time
+import tomllib
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,6 +66,23 @@ def free_port() -> int:
         return int(asked.getsockname()[1])
 
 
+def with_plugin(folder: Path, settings: Mapping[str, str]) -> dict[str, str]:
+    """Environment of a server that finds this package, and the plugin that it declares.
+
+    The packages that only other commands need are not installed beside vLLM, so that importing one
+    of them would end a test.
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    group = "vllm.endpoint_plugins"
+    points = "".join(f"{name} = {at}\n" for name, at in project["entry-points"][group].items())
+    declared = folder / "declared" / "stopadvisor-0.dist-info"
+    declared.mkdir(parents=True)
+    (declared / "METADATA").write_text("Metadata-Version: 2.1\nName: stopadvisor\nVersion: 0\n")
+    (declared / "entry_points.txt").write_text(f"[{group}]\n{points}")
+    path = os.pathsep.join((str(ROOT), str(declared.parent)))
+    return {"PYTHONPATH": path, "VLLM_PLUGINS": "stopadvisor", **settings}
+
+
 @dataclass
 class VllmServer:
     """One server; its port stays the same when it is started again."""
@@ -74,6 +93,8 @@ class VllmServer:
     """For its log and its settings."""
     arguments: tuple[str, ...] = ()
     """Beside those that every test wants; a later one overrides."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Beside that of every test."""
     port: int = field(default_factory=free_port)
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False, repr=False)
 
@@ -129,7 +150,7 @@ class VllmServer:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 words,
-                env=kept | settings,
+                env=kept | settings | dict(self.environment),
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

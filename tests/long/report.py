@@ -110,7 +110,7 @@ def tasks(*, short: bool) -> list[Task]:
         for alpha in (0.05, 0.15)
     ]
     for population, alpha in ((SMALL, 0.10), (TINY, 0.15)):
-        runs, truth = (20, 5_000) if short else (300, 50_000)
+        runs, truth = (8, 5_000) if short else (300, 50_000)
         out.append(Task("few", few_labels, (population, alpha, runs, truth)))
     for population, n_fit, n_calibration in LIMITED:
         resized = replace(population, n_fit=n_fit, n_calibration=n_calibration)
@@ -119,7 +119,7 @@ def tasks(*, short: bool) -> list[Task]:
             if not short:
                 out.append(Task("lower limit", lower_limit, (resized, 300, 50_000, alpha)))
             elif population is MIXED and alpha == ALPHAS[-1]:
-                out.append(Task("lower limit", lower_limit, (resized, 40, 5_000, alpha)))
+                out.append(Task("lower limit", lower_limit, (resized, 8, 5_000, alpha)))
     for labels, alpha in ((400, 0.05), (900, 0.10)):
         n_fit = labels * 2 // 5
         for population in POPULATIONS[:4]:
@@ -127,7 +127,7 @@ def tasks(*, short: bool) -> list[Task]:
             if not short:
                 out.append(Task("savings", few_labels, (split, alpha, 40, 50_000)))
             elif population is MIXED and labels == 400:
-                out.append(Task("savings", few_labels, (split, alpha, 4, 10_000)))
+                out.append(Task("savings", few_labels, (split, alpha, 2, 10_000)))
     out += [
         Task("broken", _broken_short if short else _broken_full, (k,))
         for k, _ in enumerate(VARIANTS)
@@ -139,7 +139,7 @@ def tasks(*, short: bool) -> list[Task]:
         # Every population, at one risk of three: the long run has them all.
         if not short or alpha == 0.10
     ]
-    out += [Task("loader", fuzz, (500 if short else 12_500, seed)) for seed in range(100, 104)]
+    out += [Task("loader", fuzz, (100 if short else 12_500, seed)) for seed in range(100, 104)]
     out += [
         Task("paper", against_the_paper, (p, against))
         for p in paper_populations()
@@ -149,10 +149,12 @@ def tasks(*, short: bool) -> list[Task]:
         if not short:
             out.append(Task("intervals", covered, (population, alpha, n, 500, 100_000)))
         elif n == 40 and population in (MIXED, EARLY):
-            out.append(Task("intervals", covered, (population, alpha, n, 200, 20_000)))
+            out.append(Task("intervals", covered, (population, alpha, n, 100, 10_000)))
     streams = 60 if short else 2_000
     for name in watched_cases():
-        out.append(Task("monitor", watched, (name, streams if "exactly" in name else streams // 8)))
+        out.append(
+            Task("monitor", watched, (name, streams if "exactly" in name else streams * 3 // 4))
+        )
     for case in cases():
         if not short:
             repeats = 200 if case.every_schedule else 500

@@ -34,11 +34,17 @@ PICTURES = (
     *("kinds", "profile", "frontier", "risk", "serving", "alpha", "labels", "reliability"),
     *("checkpoints", "signals"),
 )
+QUICK = ("learned", "entropy", "confidence")
 
 
 @pytest.fixture(scope="module")
 def run(assessed_run: Path) -> Path:
     return assessed_run
+
+
+@pytest.fixture(scope="module")
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_run(tmp_path_factory.mktemp("small") / "run", 250)
 
 
 @pytest.fixture
@@ -262,18 +268,19 @@ def test_labels_changed_after_calibration_are_not_passed_off(
 def test_of_several_looks_the_calibration_s_own_is_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = make_run(tmp_path / "run", 500)
-    assert main(["assess", str(path), "--no-report"]) == 0
-    assert main(["calibrate", *CERTIFY, str(path)]) == 0
+    words = ("--families", "entropy,confidence")
+    path = make_run(tmp_path / "run", 250)
+    assert main(["assess", str(path), "--no-report", *words]) == 0
+    assert main(["calibrate", *CERTIFY, str(path), *words]) == 0
     kept = {name: (path / name).read_bytes() for name in ("calibration.json", "policy.joblib")}
-    make_run(path, 1000)
-    assert main(["assess", str(path), "--no-report"]) == 0
-    assert main(["calibrate", *CERTIFY, str(path), "--fresh"]) == 0
+    make_run(path, 500)
+    assert main(["assess", str(path), "--no-report", *words]) == 0
+    assert main(["calibrate", *CERTIFY, str(path), "--fresh", *words]) == 0
     capsys.readouterr()
     sizes = set()
     for step in range(2):
         certificate = json.loads((path / "calibration.json").read_bytes())["certificate"]
-        risk = report_data(path).figures.risk
+        risk = report_data(path, Settings(families=("entropy", "confidence"))).figures.risk
         assert risk is not None
         assert risk.observed is not None
         assert risk.marked is not None
@@ -289,15 +296,15 @@ def test_of_several_looks_the_calibration_s_own_is_found(
 def test_a_transferred_rule_is_shown_on_what_it_was_calibrated_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first, second = make_run(tmp_path / "old", 300), make_run(tmp_path / "new", 600)
+    words = ("--families", "entropy,confidence")
+    first, second = make_run(tmp_path / "old", 200), make_run(tmp_path / "new", 400)
     edit_records(second, lambda row, part: row.update(key=f"new-{row['key']}"))
-    assert main(["assess", str(first), "--no-report"]) == 0
-    assert main(["calibrate", *CERTIFY, str(first)]) == 0
-    assert main(["assess", str(second), "--no-report"]) == 0
+    assert main(["calibrate", *CERTIFY, str(first), *words]) == 0
+    assert main(["assess", str(second), "--no-report", *words]) == 0
     policy = str(first / "policy.joblib")
     assert main(["calibrate", *CERTIFY, str(second), "--from", policy]) in (0, 3)
     capsys.readouterr()
-    data = report_data(second)
+    data = report_data(second, Settings(families=("entropy", "confidence")))
     risk, calibration = data.figures.risk, data.calibration
     assert calibration is not None
     assert risk is not None
@@ -355,19 +362,25 @@ def test_an_archive_has_no_texts(tmp_path: Path, protocol: str) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        pytest.param(Settings(families=("learned",)), id="learned only"),
-        pytest.param(Settings(families=("entropy", "confidence")), id="scalar only"),
-        pytest.param(Settings(alpha=0.001), id="nothing to certify"),
-        pytest.param(Settings(serving="black-box"), id="black-box"),
-        pytest.param(Settings(serving="overlap"), id="overlap"),
         pytest.param(
-            Settings(weights=Weights(1.0, 0.1, 4.0, "money per million tokens")), id="money"
+            Settings(
+                families=("learned",), weights=Weights(1.0, 0.1, 4.0, "money per million tokens")
+            ),
+            id="learned only, money",
         ),
-        pytest.param(Settings(conditional=True, alpha=0.2), id="conditional"),
+        pytest.param(
+            Settings(families=("entropy", "confidence"), serving="overlap"),
+            id="scalar only, overlap",
+        ),
+        pytest.param(Settings(alpha=0.001, families=QUICK), id="nothing to certify"),
+        pytest.param(
+            Settings(serving="black-box", conditional=True, alpha=0.2, families=QUICK),
+            id="black-box, conditional",
+        ),
     ],
 )
-def test_every_kind_of_assessment_has_its_page(run: Path, settings: Settings) -> None:
-    data = report_data(run, settings)
+def test_every_kind_of_assessment_has_its_page(small_run: Path, settings: Settings) -> None:
+    data = report_data(small_run, settings)
     shown = Page(render(data))
     pictures = {a["id"] for t, a in shown.tags if t == "article" and "id" in a}
     expected = {f"part-{name}" for name in PICTURES}

@@ -127,7 +127,9 @@ def grouped(runs: Path) -> Path:
     return runs / "grouped"
 
 
-def test_assess(runs: Path, grouped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_assess(
+    runs: Path, grouped: Path, run_without_gold: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = ("--out", runs / "results")
     shutil.copytree(runs / "old", runs / "copy")  # what was assessed is what calibrate takes over
     shutil.copytree(runs / "old", runs / "served")
@@ -143,17 +145,16 @@ def test_assess(runs: Path, grouped: Path, capsys: pytest.CaptureFixture[str]) -
             capsys, "assess", grouped / "assessed" / "run", "--families", "learned",
             "--group-claim", "groups", "--group-cap", "4",
         ),
+        json.loads((run_without_gold / "assessment.json").read_bytes()),
     )  # fmt: skip
 
 
 def test_calibrate_inspect_and_verify(
-    runs: Path, grouped: Path, capsys: pytest.CaptureFixture[str]
+    runs: Path, grouped: Path, run_without_gold: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rule = ("--families", "learned")
     few = make_run(runs / "few" / "run", 300, gold=False, fractions=(0.4, 0.6, 0.0))
-    # One rule under several promises, of which the first is on a drop.
-    several = ("--alpha", "drop=0.3,lost=0.4,differs=0.6")
-    visible = answer(capsys, "calibrate", *CERTIFY, runs / "apart" / "visible", *several, *rule)
+    visible = answer(capsys, "calibrate", *CERTIFY, runs / "apart" / "visible", *ALPHA, *rule)
     certified = answer(capsys, "calibrate", *CERTIFY, runs / "old", *ALPHA, *rule)
     policy = runs / "old" / "policy.joblib"
     inspected = answer(capsys, "inspect", policy)
@@ -177,16 +178,17 @@ def test_calibrate_inspect_and_verify(
     assert of_groups["certificate"]
     few_labels = answer(capsys, "calibrate", *CERTIFY, few, *bold, "--loss", "lost")
     assert few_labels["certificate"]
-    check("calibrate", certified, transferred, refused, visible, bets, of_groups, few_labels)
+    shutil.copytree(run_without_gold, runs / "bare" / "run")
+    bare = answer(capsys, "calibrate", runs / "bare" / "run", "--alpha", "0.1", "--despite-advice")
+    assert bare["certificate"]["loss"] == "differs"
+    found = certified, transferred, refused, visible, bets, of_groups, few_labels, bare
+    check("calibrate", *found)
     verified.append(answer(capsys, "verify", bets["policy"], runs / "new"))
     moved = answer(capsys, "inspect", transferred["policy"])
     shown = answer(capsys, "inspect", visible["policy"])
     of_few = answer(capsys, "inspect", few_labels["policy"])
     check("diff", answer(capsys, "diff", policy, visible["policy"]))
-    check(
-        "promote",
-        *(answer(capsys, "promote", found["policy"]) for found in (certified, visible)),
-    )
+    check("promote", answer(capsys, "promote", certified["policy"]))
     save_policy(
         build_policy(family_content("fixed-budget") | {"on_stop": "answer"}), runs / "fixed.joblib"
     )
@@ -196,7 +198,7 @@ def test_calibrate_inspect_and_verify(
     pytest.importorskip("cryptography", reason="cryptography (extra sign) signs a policy")
     make_key(runs / "own.pem")
     upgraded = answer(capsys, "inspect", old, *new, "--sign", runs / "own.pem")
-    in_groups = [answer(capsys, "inspect", found["policy"]) for found in (bets, of_groups)]
+    in_groups = [answer(capsys, "inspect", found["policy"]) for found in (bets, of_groups, bare)]
     save_policy(build_policy(open_cue_content()), runs / "open.joblib")
     open_cue = answer(capsys, "inspect", runs / "open.joblib")
     check("inspect", inspected, moved, shown, settings, upgraded, open_cue, *in_groups, of_few)
@@ -227,8 +229,9 @@ def test_policies_of_other_programs(name: str) -> None:
     check_valid("inspect", policy_document(policy, Path("p.joblib")))
 
 
-def test_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    check("plan", answer(capsys, "plan"), answer(capsys, "plan", make_run(tmp_path / "run", 200)))
+def test_plan(run_without_gold: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    of_run = answer(capsys, "plan", run_without_gold, "--alpha", "0.1")
+    check("plan", answer(capsys, "plan"), of_run)
 
 
 def test_simulate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,7 +46,7 @@ def test_the_expectation_is_that_over_all_deals() -> None:
 @pytest.mark.slow
 def test_blind_rules_are_seldom_taken_for_informed_ones() -> None:
     rng = np.random.default_rng(3)
-    runs, informed = 300, 0
+    runs, informed = 100, 0
     for seed in range(runs):
         stops = rng.choice(len(COLUMNS) + 1, size=120, p=[0.1, 0.1, 0.1, 0.7])
         found = blind_stopping(SCORER, drawn(120, seed=seed), stops, rng=rng)

@@ -229,7 +229,7 @@ def test_a_refusal_without_a_look_is_recorded_once(
 # --- What that is worth ---------------------------------------------------------------------------
 
 N, ALPHA, DELTA = 100, 0.1, 0.05
-TRIALS = 300
+TRIALS = 120
 
 
 def _any_false(folder: Path, first_risk: float, rng: np.random.Generator) -> bool:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from stopadvisor.arrays import IntArray
+from stopadvisor.studies.trial import draw_split
 from tests.benchmarks.real_advisor import StopAdvisor
 from tests.benchmarks.real_rivals import (
     Agreement,
@@ -30,7 +31,6 @@ from tests.benchmarks.real_traces import (
     load_traces,
     load_waits,
 )
-from tests.benchmarks.real_trial import Sizes, draw_split
 
 NUMBERS = range(len(PASSES))
 # Two questions, probed at 64, 128 and 192 tokens.  The first is right from 128 on and ends by
@@ -144,10 +144,10 @@ def test_agreement_takes_the_cheaper_interval_on_fit() -> None:
 
 def test_parts_of_a_split_are_disjoint_and_draws_may_repeat() -> None:
     rows = np.arange(250)
-    split = draw_split(rows, Sizes(160, 60), 3, with_replacement=False)
+    split = draw_split(rows, 160, 60, 3)
     parts = [split.fit, split.calibration, split.held_out]
     np.testing.assert_array_equal(np.sort(np.concatenate(parts)), rows)
-    drawn = draw_split(rows, Sizes(160, 240), 3, with_replacement=True)
+    drawn = draw_split(rows, 160, 240, 3, with_replacement=True)
     assert drawn.calibration.size == 240
     assert {*drawn.calibration.tolist()} <= {*drawn.held_out.tolist()}
     assert not {*drawn.held_out.tolist()} & {*drawn.fit.tolist()}
@@ -157,16 +157,16 @@ def test_parts_of_a_split_are_disjoint_and_draws_may_repeat() -> None:
 def test_stopadvisor_certifies_what_it_chose_on_fit_questions_alone(with_waits: bool) -> None:
     traces = load_traces(WAIT_MODEL, 0, with_waits=with_waits)
     waits = load_waits(0) if with_waits else None
-    sizes = Sizes(128, 192) if with_waits else Sizes(160, 240)
-    split = draw_split(traces.rows_of("develop"), sizes, 0, with_replacement=True)
+    sizes = (128, 192) if with_waits else (160, 240)
+    split = draw_split(traces.rows_of("develop"), *sizes, 0, with_replacement=True)
     advisor = StopAdvisor(traces, waits, 0.10, 0.05, 1.0)
-    chosen = advisor.fit(split.fit, sizes.calibration)
+    chosen = advisor.fit(split.fit, sizes[1])
     sequence = chosen.choice.sequences[0]
     assert sequence.scorer.is_learned == with_waits  # at "Wait" by the confidence there
 
     outcome = chosen.certify(split.calibration)
     assert outcome.cost[split.held_out].sum() < traces.full_cost(1.0)[split.held_out].sum()
-    assert outcome.lost[split.calibration].sum() <= most_losses(sizes.calibration, 0.10, 0.05)
+    assert outcome.lost[split.calibration].sum() <= most_losses(sizes[1], 0.10, 0.05)
 
     # Everybody else's right answers are wrong now, and their other answers right.
     outside = np.setdiff1d(np.arange(len(traces.questions)), split.fit)
@@ -178,7 +178,7 @@ def test_stopadvisor_certifies_what_it_chose_on_fit_questions_alone(with_waits: 
         0.10,
         0.05,
         1.0,
-    ).fit(split.fit, sizes.calibration)
+    ).fit(split.fit, sizes[1])
     for one, same in zip(chosen.choice.sequences, other.choice.sequences, strict=True):
         assert one.scorer == same.scorer
         np.testing.assert_array_equal(one.thresholds, same.thresholds)

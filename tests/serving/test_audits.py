@@ -32,8 +32,8 @@ def policy() -> Policy:
 def auditor(folder: Path, acted: list[AlarmAction] | None = None, **fields: Any) -> Auditor:
     settings = AuditSettings(**{"share": 1.0, "folder": folder, "at_once": 1_000, **fields})
     registry = CollectorRegistry()
-    act = [].append if acted is None else acted.append  # type: ignore[var-annotated]
-    return Auditor(policy(), settings, Metrics(registry), act)
+    taken: list[AlarmAction] = [] if acted is None else acted
+    return Auditor(policy(), settings, Metrics(registry), taken.append)
 
 
 def served(key: str, answer: str | None = "42", stop: int | None = 43) -> Served:
@@ -126,8 +126,10 @@ def test_an_alarm_acts_once_is_exported_and_acts_again_at_a_restart(tmp_path: Pa
     run(found, *((served(str(k), "7"), finished()) for k in range(80)))
     assert acted == ["shadow"]
     text = found.metrics.text()[0].decode()
-    assert "stopadvisor_audit_alarm 1.0" in text
-    assert float(text.split('audit_e_value{watch="differs"} ')[1].split()[0]) > 20
+    digest = found.policy.digest[:8]
+    assert f'stopadvisor_audit_alarm{{digest="{digest}"}} 1.0' in text
+    shown = f'audit_e_value{{digest="{digest}",watch="differs"}} '
+    assert float(text.split(shown)[1].split()[0]) > 20
     again: list[AlarmAction] = []
     auditor(tmp_path, again, on_alarm="exit")
     assert again == ["exit"]

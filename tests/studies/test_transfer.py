@@ -67,10 +67,10 @@ def row_label(found: object, index: int) -> object:
 def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A calibrated run, and a calibrated run of questions that came later."""
     root = tmp_path_factory.mktemp("transfer")
-    make_run(root / "old", 300)
-    make_run(root / "new", 800)
+    make_run(root / "old", 200)
+    make_run(root / "new", 500)
     later = RunDirectory.load(root / "new")
-    later.rewrite(later.records()[300:])
+    later.rewrite(later.records()[200:])
     for name in ("old", "new"):
         assert main(["calibrate", *CERTIFY, str(root / name), "--alpha", "0.2", "--quiet"]) in (
             0,

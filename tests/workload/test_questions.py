@@ -319,14 +319,14 @@ def test_a_line_without_gold_and_task_may_be_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_hundred_thousand_lines(tmp_path: Path) -> None:
-    lines = [json.dumps(q(f"What is {i}+1?", gold=i + 1)) for i in range(99_000)]
+def test_twenty_thousand_lines(tmp_path: Path) -> None:
+    lines = [json.dumps(q(f"What is {i}+1?", gold=i + 1)) for i in range(19_000)]
     path = write(tmp_path, *lines, *[json.dumps(q("again and again"))] * 1000)
     start = time.process_time()
     workload = read_workload(path)
-    assert len(workload.questions) == 100_000
-    assert len({question.id for question in workload.questions}) == 100_000
-    assert time.process_time() - start < 20  # about 2 s; quadratic work would take minutes
+    assert len(workload.questions) == 20_000
+    assert len({question.id for question in workload.questions}) == 20_000
+    assert time.process_time() - start < 5  # about 0.4 s; quadratic work would take far more
 
 
 # --- Prompt ---------------------------------------------------------------------------------------

@@ -7,13 +7,16 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict, cast
 
 from stopadvisor.assessment.assess import FitAssessment
 from stopadvisor.assessment.choice import Choice
+from stopadvisor.assessment.label_need import label_needs
 from stopadvisor.engines.openai.regime import RegimeMeasure
 from stopadvisor.paper.assess import PaperAssessment
 from stopadvisor.paper.protocol import MatchedRisk, PaperResult
 from stopadvisor.report.documents.fields import Document, fields_of, fill
 from stopadvisor.report.documents.parts import (
+    GradedByField,
     PartCounts,
     ProfileFields,
+    RepeatFields,
     RequestTokens,
     WeightFields,
 )
@@ -23,8 +26,10 @@ from stopadvisor.rules.schedules import grid_positions
 
 __all__ = [
     "AssessDocument",
+    "LabelNeedFields",
     "LabelSavingFields",
     "assessment_document",
+    "label_need_fields",
     "label_savings",
     "matched_points",
 ]
@@ -37,6 +42,7 @@ class _Workload(TypedDict):
         list[int], "Thinking tokens at which all questions that think on were probed."
     ]
     full_reference: Annotated[str, "What full thinking means: `natural` or `last-checkpoint`."]
+    graded_by: GradedByField
     truncated_share: Annotated[float, "Share of the traces that were cut off."]
     model: Annotated[str | None, "Its name; null for an archive or a simulation."]
     engine: Annotated[str | None, "What asked it, with its version."]
@@ -170,6 +176,9 @@ class _Settings(TypedDict):
     bound: Annotated[str, "The test of the risk."]
     multiplicity: Annotated[str, "How thresholds share the error probability."]
     families: Annotated[list[str], "Rules that may be chosen."]
+    loss: NotRequired[
+        Annotated[Literal["differs"], "Only without gold: replies that differ are counted."]
+    ]
     group_claim: NotRequired[
         Annotated[Literal["groups"], "Only where it was asked: one question of a group counts."]
     ]
@@ -185,6 +194,17 @@ class LabelSavingFields(TypedDict):
     labels: Annotated[int, "Questions in all, split as these are."]
     saving_pct: Annotated[float, "Net saving that calibration is expected to certify."]
     is_here: Annotated[bool, "Whether so many calibration questions there are."]
+
+
+class LabelNeedFields(TypedDict):
+    """A promise about lost answers, and the gold labels that it would take."""
+
+    lost_of_differing: Annotated[
+        float,
+        "Assumed: of the replies that differ, those that are wrong where the others are right.",
+    ]
+    labels: Annotated[int, "Calibration questions that would have to be labelled, about."]
+    saving_pct: Annotated[float, "Net saving on fit questions that could then be certified."]
 
 
 class _Server(TypedDict):
@@ -209,6 +229,13 @@ class _ProtocolFields(TypedDict, total=False):
     label_savings: Annotated[
         list[LabelSavingFields],
         "Deploy only: what the advised rule is expected to save by the number of labels.",
+    ]
+    label_needs: Annotated[
+        list[LabelNeedFields],
+        "Deploy without gold only: gold labels that a promise about lost answers would take.",
+    ]
+    repeats: Annotated[
+        RepeatFields, "Deploy only, where questions thought twice: full thinking beside itself."
     ]
     chance_to_certify: Annotated[
         float | None, "Deploy only: estimated chance that `calibrate` certifies a saving."
@@ -280,6 +307,7 @@ def assessment_document(
             source.table,
             budgets=list(grid_positions(source.table)),
             full_reference=assessment.reference,
+            graded_by=getattr(assessment, "graded_by", "gold"),
             sha256=source.workload_sha256,
             on_stop=on_stop,
         ),
@@ -301,18 +329,22 @@ def assessment_document(
 def _protocol_fields(assessment: FitAssessment | PaperAssessment) -> _ProtocolFields:
     if isinstance(assessment, PaperAssessment):
         return {"full_accuracy": assessment.full_accuracy}
-    choice = assessment.choice
-    return {
-        "fit_full_accuracy": choice.full_accuracy,
-        "fit_saving_lower_pct": choice.saving_lower,
-        "label_savings": label_savings(assessment),
-        "chance_to_certify": choice.probability,
-        "settings": fill(
+    choice, settings = assessment.choice, assessment.choice.settings
+    return fill(
+        _ProtocolFields,
+        fit_full_accuracy=choice.full_accuracy,
+        fit_saving_lower_pct=choice.saving_lower,
+        label_savings=label_savings(assessment),
+        label_needs=label_need_fields(choice),
+        repeats=assessment.repeats,
+        chance_to_certify=choice.probability,
+        settings=fill(
             _Settings,
-            choice.settings,
-            group_claim="groups" if choice.settings.group_claim == "groups" else None,
+            settings,
+            group_claim="groups" if settings.group_claim == "groups" else None,
+            loss="differs" if settings.loss == "differs" else None,
         ),
-    }
+    )
 
 
 def _matched_risk(found: Choice | MatchedRisk, alpha: float) -> _MatchedRisk:
@@ -340,6 +372,12 @@ def label_savings(assessment: FitAssessment) -> list[LabelSavingFields]:
         }
         for row in assessment.choice.label_savings
     ]
+
+
+def label_need_fields(choice: Choice) -> list[LabelNeedFields] | None:
+    """The gold labels that a promise about lost answers would take; None where none is missing."""
+    found = label_needs(choice)
+    return [fill(LabelNeedFields, need) for need in found] if found else None
 
 
 def _fit_serving(choice: Choice) -> _Serving:

@@ -16,14 +16,14 @@ from stopadvisor.report.documents.fields import Document, fill
 from stopadvisor.report.documents.parts import (
     CertificateFields,
     ExpectedFields,
+    GradedByField,
     LabelFields,
     ProfileFields,
+    RepeatFields,
 )
 from stopadvisor.report.documents.transfer import TransferFields, transfer_fields
 from stopadvisor.report.headline import calibrated_headline
-from stopadvisor.report.promises import asked
 from stopadvisor.rules.families import FIXED_BUDGET
-from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.schedules import at_budget, schedule_of
 from stopadvisor.stats.bounds import Certified, NotCertified
 
@@ -65,7 +65,6 @@ class _TestedRule(TypedDict):
         int, "Calibration questions that were counted; where a look showed no figure, all of them."
     ]
     losses: Annotated[int | None, "Lost questions at that threshold."]
-    gained: NotRequired[Annotated[int, "Only of a drop: questions that stopping made right."]]
     upper: Annotated[float | None, "Exact upper limit there."]
     reason: Annotated[str | None, "Why none passed."]
     labels_needed: Annotated[int | None, "Labels that would do."]
@@ -75,12 +74,6 @@ class _CertificationFields(Document):
     protocol: Annotated[Literal["deploy"], "Only this one certifies."]
     run: Annotated[str, "Where the probes are."]
     alpha: Annotated[float, "The risk asked for."]
-    loss: NotRequired[
-        Annotated[Literal["differs", "drop"], "What it limits; without it lost answers."]
-    ]
-    asked: NotRequired[
-        Annotated[str, "All limits asked for in words, where they are not one on lost answers."]
-    ]
     delta: Annotated[float, "Error probability of this look."]
     conditional: Annotated[
         bool, "Whether alpha is a share of the questions that full thinking gets right."
@@ -106,6 +99,13 @@ class _CertificationFields(Document):
     refusal: Annotated[_Refusal | None, "Why not, where nothing was."]
     tested: Annotated[list[_TestedRule], "Each rule that was tested."]
     expected: Annotated[ExpectedFields | None, "What the policy is expected to do."]
+    graded_by: GradedByField
+
+
+class _RepeatedFields(TypedDict, total=False):
+    repeats: Annotated[
+        RepeatFields, "Only where fit questions thought twice: full thinking beside itself."
+    ]
 
 
 class _TransferredFields(TypedDict, total=False):
@@ -135,7 +135,9 @@ class _LabelledFields(TypedDict, total=False):
     ]
 
 
-class CalibrateDocument(_AdvisedFields, _CertificationFields, _TransferredFields, _LabelledFields):
+class CalibrateDocument(
+    _AdvisedFields, _CertificationFields, _RepeatedFields, _TransferredFields, _LabelledFields
+):
     """`calibrate --json` and `calibration.json`."""
 
 
@@ -177,6 +179,7 @@ def calibration_document(
         "profile": fill(ProfileFields, assessment.profile.shares),
         "remarks": list(found.remarks),
         "headline": calibrated_headline(common, measured),
+        **fill(_RepeatedFields, repeats=assessment.repeats),
         **_TransferredFields(),
         **labelled,
     }
@@ -236,8 +239,6 @@ def _certification(
         settings,  # a refusal, which has no certificate to say so, is worded by `conditional`
         protocol="deploy",
         run=folder,
-        loss=None if settings.loss == LOST.name else settings.loss,
-        asked=None if settings.is_lost else asked(settings.guarantees),
         delta=settings.delta if look is None else look.delta,
         confidence=None if look is None else look.confidence,
         look=look,
@@ -249,6 +250,7 @@ def _certification(
         expected=shown_expectation(content["expected"]),
         on_stop="answer" if content["on_stop"] == "answer" else None,
         refusal=calibration.refusal,
+        graded_by=calibration.entered.graded_by,
         tested=[
             _tested_rule(family, result, calibration.n_counted)
             for family, result in calibration.tested

@@ -14,11 +14,13 @@ if TYPE_CHECKING:  # an error's document loads nothing that computes
 __all__ = [
     "CertificateFields",
     "ExpectedFields",
+    "GradedByField",
     "KindShare",
     "LabelFields",
     "PartCounts",
     "ProfileFields",
     "ProvenanceFields",
+    "RepeatFields",
     "RequestTokens",
     "WeightFields",
     "interval_list",
@@ -87,18 +89,6 @@ class LabelFields(TypedDict):
     more_saving_pp: Annotated[float, "Points of net saving that they are expected to add."]
 
 
-class GuaranteeFields(TypedDict):
-    """One of several limits that hold at once."""
-
-    loss: Annotated[str, "What is limited: `lost`, `differs` or `drop`."]
-    alpha: Annotated[float, "To which share."]
-    n: Annotated[int, "Calibration questions that were counted."]
-    lost: Annotated[int, "Of these, how many count 1."]
-    gained: Annotated[int, "Of these, how many count -1; only of a drop."]
-    upper: Annotated[float, "Upper limit at this threshold alone; not the claim."]
-    category: Annotated[str | None, "Of whose questions alone it speaks; null for all."]
-
-
 class CertificateFields(TypedDict):
     """What was shown about one frozen policy."""
 
@@ -158,15 +148,7 @@ class CertificateFields(TypedDict):
             "counts as lost.",
         ]
     ]
-    loss: NotRequired[
-        Annotated[Literal["differs", "drop"], "What alpha limits; without it lost answers."]
-    ]
-    gained: NotRequired[
-        Annotated[int, "Only of a drop: questions that stopping made right; `losses` made wrong."]
-    ]
-    guarantees: NotRequired[
-        Annotated[list[GuaranteeFields], "All limits, the first as above; only where more hold."]
-    ]
+    loss: NotRequired[Annotated[str, "What is counted, where that is not lost answers."]]
     claim: Annotated[str, "The certificate in one sentence."]
     on_stop: NotRequired[Annotated[Literal["answer"], "Only with `--on-stop answer`."]]
     answer_cap: NotRequired[
@@ -181,6 +163,23 @@ class CertificateFields(TypedDict):
     ]
 
 
+GradedByField = Annotated[
+    Literal["gold", "agreement"],
+    "What says that an answer is right. By `agreement`, where gold is missing, it is right where "
+    "it is what full thinking answers: then every accuracy here is a share that agrees, and every "
+    "risk one that differs.",
+]
+
+
+class RepeatFields(TypedDict):
+    """How often full thinking differed from itself; never subtracted from anything."""
+
+    questions: Annotated[int, "Fit questions that thought twice."]
+    differing: Annotated[int, "Of them, those that were answered otherwise the second time."]
+    share: Annotated[float, "Their share: what agreement with full thinking can mean at all."]
+    ci95: Annotated[list[float], "Its exact interval."]
+
+
 class ExpectedFields(TypedDict):
     """What a policy is expected to do; `test_…` only where the split has a test part."""
 
@@ -191,6 +190,13 @@ class ExpectedFields(TypedDict):
         "Net saving on fit questions, out of fold; null for a rule that was fitted elsewhere.",
     ]
     fit_risk: Annotated[float | None, "Share lost of the fit questions."]
+    graded_by: NotRequired[
+        Annotated[
+            Literal["agreement"],
+            "Only without gold: accuracies are shares that agree with full thinking.",
+        ]
+    ]
+    loss: NotRequired[Annotated[str, "What risks count, where that is not lost answers."]]
     calibration_n: NotRequired[Annotated[int, "Calibration questions that entered the bound."]]
     calibration_risk: NotRequired[Annotated[float, "Share lost of them."]]
     calibration_total_saving_pct: NotRequired[Annotated[float, "Net saving on them."]]

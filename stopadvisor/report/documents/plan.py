@@ -6,7 +6,12 @@ from typing import Annotated, NotRequired
 
 from stopadvisor.assessment.assess import FitAssessment
 from stopadvisor.assessment.label_plan import CertificateWish, LabelPlan
-from stopadvisor.report.documents.assess import LabelSavingFields, label_savings
+from stopadvisor.report.documents.assess import (
+    LabelNeedFields,
+    LabelSavingFields,
+    label_need_fields,
+    label_savings,
+)
 from stopadvisor.report.documents.fields import Document, fill
 
 __all__ = ["PlanDocument", "plan_document"]
@@ -38,6 +43,12 @@ class PlanDocument(Document):
             "Only with RUN: what its advised rule is expected to save by the number of labels.",
         ]
     ]
+    label_needs: NotRequired[
+        Annotated[
+            list[LabelNeedFields],
+            "Only with a RUN without gold: labels that a promise about lost answers would take.",
+        ]
+    ]
 
 
 def plan_document(
@@ -50,5 +61,9 @@ def plan_document(
     assessment : FitAssessment, optional
         Of a run, at the same risk.
     """
-    savings = None if assessment is None else label_savings(assessment)
-    return fill(PlanDocument, wish, plan, label_savings=savings)
+    if assessment is None:
+        return fill(PlanDocument, wish, plan)
+    needs = label_need_fields(assessment.choice)
+    return fill(
+        PlanDocument, wish, plan, label_savings=label_savings(assessment), label_needs=needs
+    )

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from stopadvisor.arrays import FloatArray
 from stopadvisor.assessment.diagnostics import Curve
 from stopadvisor.assessment.signals import CheckpointAccuracy, Signal
-from stopadvisor.rules.losses import LossName
 from stopadvisor.stats.reliability import Reliability
 
 __all__ = [
@@ -72,8 +71,6 @@ class RiskFigure:
     n: int
     """Questions that the shares are of."""
     basis: str
-    loss: LossName = "lost"
-    """What is counted."""
 
 
 @dataclass(frozen=True)

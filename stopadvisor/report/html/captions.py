@@ -22,7 +22,6 @@ from stopadvisor.report.figures.data import (
     ReliabilityFigure,
     RiskFigure,
 )
-from stopadvisor.report.promises import MEANINGS
 from stopadvisor.report.words import (
     favoured,
     kind_points,
@@ -314,13 +313,13 @@ def _curve_rows(curve: Curve) -> list[tuple[Cell, ...]]:
 
 def risk_caption(data: RiskFigure) -> Caption:
     """Lost-correct risk along the thresholds."""
-    parts, (counted, meaning) = [], MEANINGS[data.loss]
+    parts = []
     shown = data.observed if data.observed is not None else data.expected
     if data.marked is not None and shown is not None:
         at = data.thresholds[data.marked]
         lost = float(shown[data.marked])
         parts.append(
-            f"At the {data.marked_name} threshold of {at:.4g}, {share(lost)} {counted} "
+            f"At the {data.marked_name} threshold of {at:.4g}, {share(lost)} were lost "
             f"({round(lost * data.n)} of {data.n})"
         )
     else:
@@ -336,7 +335,7 @@ def risk_caption(data: RiskFigure) -> Caption:
     return Caption(
         "risk",
         "What a lower threshold loses",
-        f"{'; '.join(parts)}. {meaning}",
+        "; ".join(parts) + ". Lost: full thinking is right, the early answer is wrong.",
         data.basis,
         Table(
             "risk",

@@ -20,7 +20,6 @@ from stopadvisor.report.headline import (
     measured_regime,
     other_stacks,
 )
-from stopadvisor.report.promises import counted, says_lost
 from stopadvisor.report.words import (
     advised_otherwise,
     advised_point,
@@ -298,7 +297,7 @@ def _calibrated(document: Document, calibration: Document) -> Summary:
             None,
             basis,
         )
-    effect = expected_effect(expected, calibration["serving"], calibration.get("loss", "lost"))
+    effect = expected_effect(expected, calibration["serving"])
     measured = measured_regime(document)
     where = calibration["where"]
     return Summary(
@@ -307,20 +306,13 @@ def _calibrated(document: Document, calibration: Document) -> Summary:
         () if effect is None else _cards(effect, where, calibration["alpha"], measured),
         "good",
         str(certificate["claim"]),
-        f"{_counted(certificate, whom)} "
+        f"{certificate['losses']} of {certificate['n']} calibration questions{whom}"
+        f"{_in_groups(certificate)} were lost "
         f"({certificate['bound']} test, {certificate['multiplicity']}, look number "
         f"{look['number']}). The exported threshold is {calibration['threshold']:.4g}.",
         f"stopadvisor inspect {calibration['policy']}",
         basis,
     )
-
-
-def _counted(certificate: Document, whom: str) -> str:
-    """What calibration found, as the claim rests on it."""
-    who = f"calibration questions{whom}{_in_groups(certificate)}"
-    if says_lost(certificate):
-        return f"{certificate['losses']} of {certificate['n']} {who} were lost"
-    return counted(certificate, who)
 
 
 def _in_groups(certificate: Document) -> str:

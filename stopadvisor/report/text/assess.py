@@ -13,6 +13,7 @@ from stopadvisor.report.documents.assess import matched_points
 from stopadvisor.report.headline import (
     Effect,
     accuracy_words,
+    answers_label,
     assessed_effect,
     other_stacks,
     saving_words,
@@ -37,7 +38,13 @@ from stopadvisor.report.words import (
     why,
 )
 
-__all__ = ["PAPER_FLAW", "show_assessment", "show_label_savings"]
+__all__ = [
+    "PAPER_FLAW",
+    "graded_rows",
+    "show_assessment",
+    "show_label_needs",
+    "show_label_savings",
+]
 
 Document = Mapping[str, Any]
 
@@ -72,9 +79,11 @@ def show_assessment(document: Document, out: TextIO, *, verbose: bool = False) -
     _profile(screen, document)
     _matched_risk(screen, document, verbose=verbose)
     if not verbose:
+        show_label_needs(screen, document.get("label_needs", []))
         screen.note("--verbose adds thresholds, forecasts, costs by serving stack and the reasons.")
         return
     show_label_savings(screen, document.get("label_savings", []))
+    show_label_needs(screen, document.get("label_needs", []))
     _serving(screen, document)
     screen.items("Why, step by step", advice["reasons"])
 
@@ -91,17 +100,18 @@ def _facts(document: Document) -> list[tuple[str, str]]:
             ("do", "serve as you do now, without probes; there is nothing to calibrate"),
         ]
     else:
+        what = "of the replies differ" if effect.loss == "differs" else "are lost"
         lower = percent(document["fit_saving_lower_pct"])
         rows = [
             ("advice", rule_headline(advice["family"], advice.get("where"))),
             ("why", why(document)),
             ("saves", f"{saving_words(effect)}; at least {lower} (one-sided 95 %)"),
-            ("accuracy", accuracy_words(effect)),
+            (answers_label(effect), accuracy_words(effect)),
             *_stack(document, effect),
             (
                 "certain",
                 f"not yet: these are estimates. `calibrate` can promise that at most "
-                f"{promised(document['alpha'])} are lost; chance "
+                f"{promised(document['alpha'])} {what}; chance "
                 f"{probability_words(document['chance_to_certify'])}",
             ),
         ]
@@ -109,6 +119,7 @@ def _facts(document: Document) -> list[tuple[str, str]]:
     rows += [
         ("labels", row.removeprefix(LABELS)) for row in advice["reasons"] if row.startswith(LABELS)
     ]
+    rows += graded_rows(document["workload"]["graded_by"], document)
     if document["workload"].get("on_stop") == "answer":
         text = "thinking is closed and the model writes its visible answer"
         point = advised_point(document)
@@ -136,6 +147,23 @@ def _stack(document: Document, effect: Effect) -> list[tuple[str, str]]:
     if money:
         text = f"{money['policy']:.4g} instead of {money['full']:.4g} per 1000 requests"
         rows.append(("price", text))
+    return rows
+
+
+def graded_rows(graded_by: str, document: Document) -> list[tuple[str, str]]:
+    """What stands for right answers where gold is missing, and how far that can be trusted."""
+    rows = []
+    if graded_by == "agreement":
+        text = "a reply counts as right where it is what full thinking answers"
+        rows.append(("no gold", text))
+    if repeats := document.get("repeats"):
+        found = f"{repeats['differing']} of {repeats['questions']} fit questions"
+        spread = f"{share(repeats['share'])} {interval(repeats['ci95'], 100)}"
+        text = (
+            f"full thinking gave another answer to {found} when it thought again: {spread}; "
+            "nothing is subtracted for that"
+        )
+        rows.append(("itself", text))
     return rows
 
 
@@ -171,8 +199,9 @@ def _paper_facts(document: Document) -> list[tuple[str, str]]:
 def _profile(screen: Screen, document: Document) -> None:
     regime, profile = document["regime"], document["profile"]
     total = sum(row["count"] for row in profile.values())
+    by = ", by agreement" if document["workload"]["graded_by"] == "agreement" else ""
     screen.table(
-        f"How {total} {'' if regime['basis'] == 'all' else 'fit '}questions behave: the mix "
+        f"How {total} {'' if regime['basis'] == 'all' else 'fit '}questions behave{by}: the mix "
         f"favours {favoured(regime['predicted'])}",
         ("", "count", "share", "95 % interval", ""),
         [
@@ -211,7 +240,7 @@ def _matched_risk(screen: Screen, document: Document, *, verbose: bool) -> None:
         stack = document["recommendation"]["serving"]
         screen.table(
             f"The best rules at the same risk (fit questions, {stack})",
-            ("rule", "lost", "accuracy", "saves", *(("threshold", "forecast") * verbose)),
+            ("rule", *_graded_columns(document), "saves", *(("threshold", "forecast") * verbose)),
             [
                 (
                     f"{kind_of_rule(p['family'])}{' *' * (p['family'] == advised)}",
@@ -232,6 +261,13 @@ def _matched_risk(screen: Screen, document: Document, *, verbose: bool) -> None:
         if row["delta_saving_pp"] is not None and (verbose or paper):
             alpha = f"alpha {row['alpha']:g}: " * paper
             screen.text(f"{alpha}{risk_difference(row)}.")
+
+
+def _graded_columns(document: Document) -> tuple[str, str]:
+    """What risk and accuracy are called."""
+    if document["workload"]["graded_by"] == "agreement":
+        return "differs", "agrees"
+    return "lost", "accuracy"
 
 
 def _at_risk(point: Document) -> tuple[str, ...]:
@@ -259,6 +295,30 @@ def show_label_savings(screen: Screen, rows: Sequence[Document]) -> None:
             for row in rows
         ],
         left=0,
+    )
+
+
+def show_label_needs(screen: Screen, rows: Sequence[Document]) -> None:
+    """The gold labels that a promise on lost answers would take; nothing where there are none."""
+    if not rows:
+        return
+    screen.table(
+        "What gold labels would buy: a promise about lost answers (fit questions)",
+        ("lost of those that differ", "labels", "saving"),
+        [
+            (
+                share(row["lost_of_differing"]),
+                f"about {row['labels']}" if row["labels"] else "0",
+                percent(row["saving_pct"]),
+            )
+            for row in rows
+        ],
+        left=0,
+    )
+    screen.text(
+        "Only questions whose reply differs can be lost, so that labels for a few of them will do. "
+        "Which share of those is lost nobody knows before; in the first row all are, and a promise "
+        "about differing replies says as much."
     )
 
 

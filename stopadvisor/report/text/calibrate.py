@@ -11,11 +11,12 @@ from typing import Any, TextIO
 
 from stopadvisor.report.headline import (
     accuracy_words,
+    answers_label,
     expected_effect,
     other_stacks,
     saving_words,
 )
-from stopadvisor.report.promises import counted, loss_name
+from stopadvisor.report.text.assess import graded_rows
 from stopadvisor.report.text.label import label_counts, more_labels
 from stopadvisor.report.text.screen import Screen
 from stopadvisor.report.words import (
@@ -71,18 +72,27 @@ def _looks(document: Document) -> str:
     )
 
 
+def loss_shown(certificate: Document | None) -> str:
+    """What a certificate counts; one that does not say counts lost answers."""
+    return str((certificate or {}).get("loss", "lost"))
+
+
 def evidence(certificate: Document) -> str:
     """What was counted, and by which test."""
     whom = "calibration questions"
     if certificate.get("conditional"):
         whom += " that full thinking gets right"
     test = f"{certificate['bound']} test"
+    what = "differ from full thinking" if loss_shown(certificate) == "differs" else "lost"
     if "groups" in certificate:
         whom += f" in {certificate['groups']} groups"
         test = f"betting on groups of up to {certificate['group_cap']}"
     elif "group_claim" in certificate:
         whom += ", one of each group,"
-    return f"{counted(certificate, whom)} ({test}, {certificate['multiplicity']})"
+    return (
+        f"{certificate['losses']} of {certificate['n']} {whom} {what} ({test}, "
+        f"{certificate['multiplicity']})"
+    )
 
 
 def pointwise(certificate: Document) -> str:
@@ -97,6 +107,8 @@ def pointwise(certificate: Document) -> str:
 def alpha_words(certificate: Document) -> str:
     """The promise as a number, and what it is of the answers that are right now."""
     alpha, ratio = promised(certificate["alpha"]), certificate.get("alpha_over_full_accuracy")
+    if loss_shown(certificate) == "differs":
+        return f"{alpha} of the replies"
     if certificate.get("conditional"):
         return f"{alpha} of the questions that full thinking gets right"
     if ratio is None:
@@ -108,12 +120,13 @@ def _certified(document: Document, *, verbose: bool) -> list[tuple[str, str]]:
     certificate = document["certificate"]
     rows = [
         ("promise", certificate["claim"]),
-        *expectation(document["expected"], document["serving"], certificate),
+        *expectation(document["expected"], document["serving"]),
         ("rule", rule_headline(document["family"], document["where"])),
         *_on_stop(document),
         ("evidence", evidence(certificate)),
         *_labels(document),
         ("at most", alpha_words(certificate)),
+        *graded_rows(document["graded_by"], document),
         ("policy", _files(document)),
     ]
     if document["look"]["number"] > 1 or verbose:
@@ -158,16 +171,14 @@ def _on_stop(document: Document) -> list[tuple[str, str]]:
     return [("on stop", text)]
 
 
-def expectation(
-    expected: Document, serving: str, certificate: Document | None = None
-) -> list[tuple[str, str]]:
+def expectation(expected: Document, serving: str) -> list[tuple[str, str]]:
     """What a policy is expected to do, from questions that nothing has touched where there are."""
-    effect = expected_effect(expected, serving, loss_name(certificate))
+    effect = expected_effect(expected, serving)
     if effect is None:
         return [("saves", "not measured: nothing was fitted here, and there is no test part")]
     rows = [
         ("saves", f"{saving_words(effect)} ({effect.whose})"),
-        ("accuracy", f"{accuracy_words(effect)} ({effect.whose})"),
+        (answers_label(effect), f"{accuracy_words(effect)} ({effect.whose})"),
         ("stack", explained(serving)),
     ]
     if others := other_stacks(effect):
@@ -189,12 +200,7 @@ def _refused(document: Document) -> list[tuple[str, str]]:
             f"{share(assumed)} of them are lost"
         )
     return [
-        (
-            "asked",
-            f"to promise {document['asked']}"
-            if "asked" in document
-            else f"to promise that at most {promised(document['alpha'])} are lost{of_right}",
-        ),
+        ("asked", f"to promise that at most {promised(document['alpha'])} are lost{of_right}"),
         ("why not", refusal["reason"]),
         ("labels", labels),
         *_labels(document),
@@ -207,7 +213,7 @@ def _tested(screen: Screen, document: Document) -> None:
     rows: dict[str, list[str]] = {}
     for row in document["tested"]:
         if row["certified"]:
-            found = f"certified, {counted({**row, 'loss': loss_name(document)}, '')}"
+            found = f"certified, {row['losses']} of {row['n']} lost"
             if not document["certified"]:
                 found += ", but saves nothing"
         else:

@@ -196,7 +196,7 @@ def _expected(document: Document) -> list[tuple[str, str]]:
     """In words where it is what `calibrate` writes; the schema of a policy leaves it open."""
     expected = document["expected"]
     try:
-        return expectation(expected, document["serving"], document["certificate"])
+        return expectation(expected, document["serving"])
     except _FOREIGN:
         return [(name, json.dumps(value)) for name, value in expected.items()]
 

@@ -9,7 +9,7 @@ from typing import TextIO
 
 from stopadvisor.assessment.recommendation import probability_words
 from stopadvisor.report.documents.plan import PlanDocument
-from stopadvisor.report.text.assess import show_label_savings
+from stopadvisor.report.text.assess import show_label_needs, show_label_savings
 from stopadvisor.report.text.screen import Screen
 from stopadvisor.report.words import plural, promised, share
 
@@ -33,6 +33,7 @@ def show_plan(document: PlanDocument, out: TextIO) -> None:
             "would be needed."
         )
         show_label_savings(screen, document.get("label_savings", []))
+        show_label_needs(screen, document.get("label_needs", []))
         return
     screen.headline(f"About {document['total_labels']} labelled questions are needed {promise}.")
     shares = "/".join(f"{100 * part:g}" for part in document["split"])
@@ -61,3 +62,4 @@ def show_plan(document: PlanDocument, out: TextIO) -> None:
     rows.append(("counted", "one label per independent question: groups and copies count once"))
     screen.facts(rows)
     show_label_savings(screen, document.get("label_savings", []))
+    show_label_needs(screen, document.get("label_needs", []))

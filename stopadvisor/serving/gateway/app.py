@@ -27,6 +27,7 @@ from stopadvisor.policy.requests import Request
 from stopadvisor.serving.chat_reply import HEADER, KEEP_ALIVE, ChatReply, header_value
 from stopadvisor.serving.coverage import TASK_HEADER, CoveredRequest
 from stopadvisor.serving.gateway.admission import Admission, QueueFull
+from stopadvisor.serving.gateway.auditing import GatewayAudits
 from stopadvisor.serving.gateway.exchange import Exchange
 from stopadvisor.serving.gateway.forward import Forwarder, Incoming, Message, Send, Sent, error_body
 from stopadvisor.serving.gateway.log import Log
@@ -95,6 +96,8 @@ class Gateway:
         )
         self._forwarder = Forwarder(self.pool, settings.timeouts, self.key)
         self._admission = Admission(settings.concurrency, settings.queue, self.metrics)
+        self.audits = GatewayAudits(settings.audit, self.metrics)
+        self.audits.prepare(served.policy for served in self.policies.all)
 
     @property
     def is_ready(self) -> bool:
@@ -118,6 +121,7 @@ class Gateway:
         """
         async with self._swapping:
             found = await asyncio.to_thread(PolicySet.load, self.settings)
+            self.audits.prepare(served.policy for served in found.all)
             checked = [upstream for upstream in self.pool.all if upstream.is_up]
             if not checked:
                 raise EngineError("no upstream is in use that policies could be checked with")
@@ -232,7 +236,8 @@ class Gateway:
         found = served.coverage.check(body, task=task)
         if isinstance(found, CoveredRequest):
             way.covered, record.reason = found, "covered"
-            record.route = "shadow" if self.settings.shadow else "policy"
+            shadowed = self.settings.shadow or self.audits.is_shadowed(served.policy)
+            record.route = "shadow" if shadowed else "policy"
         else:
             record.reason = found.reason
         return request, way
@@ -261,6 +266,8 @@ class Gateway:
             if bound is None:  # checked just now, against policies that were replaced
                 continue
             with self.pool.at(upstream), bound.used() as service:
+                if record.route == "shadow" and not service.shadow:
+                    service = replace(service, shadow=True)
                 prompt_ids = _prompt(service, request)
                 if prompt_ids is None:
                     reason = "room"
@@ -275,7 +282,7 @@ class Gateway:
                     timeouts=self.settings.timeouts,
                     record=record,
                     metrics=self.metrics,
-                    chat_reply=ChatReply(served.name),
+                    chat_reply=ChatReply(served.name, record.id),
                 )
                 record.upstream = upstream.number
                 try:
@@ -288,6 +295,8 @@ class Gateway:
                     self.pool.failed(upstream)
                 else:
                     self.pool.worked(upstream)
+                    if exchange.reply is not None and record.route == "policy":
+                        self.audits.served(bound, request, prompt_ids, exchange.reply, record.id)
                     return True
         record.route, record.reason, record.budget = "passthrough", reason, None
         return False

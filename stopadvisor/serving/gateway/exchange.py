@@ -54,6 +54,8 @@ class Exchange:
     record: RequestRecord
     metrics: Metrics
     chat_reply: ChatReply
+    reply: Reply | None = None
+    """What was answered; None until it was."""
     _out: bytearray = field(default_factory=bytearray)
     _more: asyncio.Event = field(default_factory=asyncio.Event)
     _begun: bool = False
@@ -191,7 +193,7 @@ class Exchange:
     def _result(self, reply: Reply) -> tuple[Finish, str | None, ChatCounts]:
         """Return how the reply ends, its content and its counts; also fill in the record."""
         plan, record = self.service.plan, self.record
-        content = reply.text
+        self.reply, content = reply, reply.text
         written = reply.visible_tokens - len(self.service.model.chat.closer.ids)
         cut = content is None or written >= plan.answer_cap
         if reply.finish == "stopped" and self.service.on_stop == "probe":

@@ -57,14 +57,16 @@ def serve(settings: GatewaySettings, err: TextIO) -> int:
     # What it would log are errors of ours with their stacks, and access lines.
     logging.getLogger("uvicorn").addHandler(logging.NullHandler())
     logging.getLogger("uvicorn").propagate = False
-    asyncio.run(_run(settings, policies, key, token, Log(err)))
-    return 0
+    return asyncio.run(_run(settings, policies, key, token, Log(err)))
 
 
 async def _run(
     settings: GatewaySettings, policies: PolicySet, key: str | None, token: str | None, log: Log
-) -> None:
+) -> int:
     gateway = Gateway(settings, Metrics(), log, policies, key)
+    if gateway.audits.exit_code:  # an alarm of before is still on
+        log.write("alarm", code=gateway.audits.exit_code)
+        return gateway.audits.exit_code
     listening = [
         listen(settings.host, settings.port),
         listen(settings.admin_host, settings.admin_port),
@@ -82,6 +84,8 @@ async def _run(
         for server in servers:
             server.should_exit = True
 
+    gateway.audits.leave = stop
+
     def reload() -> None:
         again = loop.create_task(_reload(gateway))
         again.add_done_callback(lambda _: None)
@@ -94,7 +98,9 @@ async def _run(
         log.write("ready", port=listening[0].getsockname()[1], policies=gateway.names())
         work = [s.serve(sockets=[at]) for s, at in zip(servers, listening, strict=True)]
         await asyncio.gather(*work)
+        await gateway.audits.drain(settings.grace)
         log.write("stopped")
+        return gateway.audits.exit_code
     finally:
         for task in keeping:
             task.cancel()

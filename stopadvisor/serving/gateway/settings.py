@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stopadvisor.policy.requests import ThinkingMode
+from stopadvisor.serving.audits import AuditSettings
 
 __all__ = ["GatewaySettings", "Timeouts"]
 
@@ -60,3 +61,4 @@ class GatewaySettings:
     check_every: float = 10.0
     """Seconds after which it is looked whether an upstream still serves what it did."""
     timeouts: Timeouts = field(default_factory=Timeouts)
+    audit: AuditSettings | None = None

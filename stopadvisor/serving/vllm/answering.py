@@ -40,8 +40,9 @@ __all__ = ["AfterReply", "PolicyRoute"]
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-AfterReply = Callable[[CoveredRequest, Answered], None]
-"""Is called when a reply was sent; it must return at once, and may begin work of its own."""
+AfterReply = Callable[[CoveredRequest, Answered, EngineModel, str], None]
+"""Is called when a reply was sent under the policy, with the request's model and the reply's id; it
+must return at once, and may begin work of its own."""
 
 _log = logging.getLogger("vllm.stopadvisor")
 
@@ -56,7 +57,9 @@ class PolicyRoute:
     shows_cached: bool = False
     """Usage names the prompt tokens that were cached, as vLLM was told to."""
     after_reply: AfterReply | None = None
-    """Where an audit thinks on behind a stop: it has the request, and the trace with all ids."""
+    """Where an audit thinks on behind a stop."""
+    is_shadowed: Callable[[], bool] = lambda: False
+    """Whether an alarm has put the policy into its shadow."""
 
     async def answer(self, request: Request, pass_on: Callable[[], Awaitable[Any]]) -> Any:
         """Return the response to a request that vLLM has found to be in form."""
@@ -70,7 +73,7 @@ class PolicyRoute:
             trace = self._begin(model, found)
             if isinstance(trace, Trace):
                 record.id = reply.id
-                record.route = "shadow" if self.shadow else "policy"
+                record.route = "shadow" if self.shadow or self.is_shadowed() else "policy"
                 record.reason = "covered"
                 return _PolicyResponse(self, found, model, trace, reply, record, began)
             found = trace
@@ -164,7 +167,7 @@ class _PolicyResponse(Response):
                 self.trace,
                 self.route.bound.policy,
                 task=self.covered.request.task,
-                shadow=self.route.shadow,
+                shadow=self.record.route == "shadow",
                 reader=stream,
             )
         except Exception as error:
@@ -195,8 +198,8 @@ class _PolicyResponse(Response):
             )
             await self.start(send, len(data))
             await send({"type": "http.response.body", "body": data})
-        if self.route.after_reply is not None:
-            self.route.after_reply(self.covered, answered)
+        if self.route.after_reply is not None and self.record.route == "policy":
+            self.route.after_reply(self.covered, answered, self.model, self.reply.id)
 
     async def start(self, send: Send, length: int | None = None) -> None:
         """Send the status; from here on an error cannot have one of its own."""

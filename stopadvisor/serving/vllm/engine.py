@@ -26,6 +26,8 @@ __all__ = ["EngineClient", "EngineModel"]
 
 _SOON = -1
 """Priority of a probe: while one waits, its trace thinks on in vain."""
+_LAST = 1_000_000
+"""Priority of an audit: nobody waits for it."""
 
 
 class EngineClient(Protocol):
@@ -92,6 +94,24 @@ class EngineModel:
                     return
         trace.end.give_up(trace.ids)
         grown()
+
+    async def finish(self, trace: Trace) -> int:
+        """Think on behind what was drawn, after all other requests; return the tokens it took.
+
+        Where the engine does not go by priority, as one request among the others.
+        """
+        drawn = len(trace.ids)
+        if trace.end.over:
+            return 0
+        parameters = {**self.drawn, "max_tokens": trace.end.most - drawn}
+        prefix = [*trace.prompt_ids, *trace.ids]
+        async with aclosing(self._ask("audit", prefix, parameters, priority=_LAST)) as outputs:
+            async for output in outputs:
+                trace.take(output.outputs[0].token_ids)
+                if trace.end.over and not output.finished:
+                    return len(trace.ids) - drawn
+        trace.end.give_up(trace.ids)
+        return len(trace.ids) - drawn
 
     async def force(self, trace: Trace, position: int) -> ForcedAnswer:
         """Force an answer behind so many thinking tokens, greedily.

@@ -88,6 +88,13 @@ class StopAdvisorPlugin:
             shadow=self._settings.shadow,
             shows_cached=bool(args.enable_prompt_tokens_details),
         )
+        if self._settings.audit is not None and bound.policy.kind == "stop":
+            with _one_line():
+                from stopadvisor.serving.vllm.auditing import EngineAudits
+
+                audits = EngineAudits(bound.policy, self._settings.audit, metrics)
+            state.stopadvisor.after_reply = audits
+            state.stopadvisor.is_shadowed = audits.is_shadowed
 
 
 @contextmanager
@@ -128,7 +135,6 @@ def _handler(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _facts(engine_client: Any, args: Namespace, version: str) -> EngineFacts:
     """Read what the engine was started with."""
-    from vllm.entrypoints.launchers.cli_args import resolve_default_chat_template_kwargs
     from vllm.renderers.chat_utils import load_chat_template
 
     from stopadvisor.serving.vllm.binding import EngineFacts
@@ -145,7 +151,7 @@ def _facts(engine_client: Any, args: Namespace, version: str) -> EngineFacts:
         quantization=model.quantization,
         max_logprobs=model.max_logprobs,
         chat_template=load_chat_template(args.chat_template),
-        chat_template_kwargs=resolve_default_chat_template_kwargs(args) or None,
+        chat_template_kwargs=args.default_chat_template_kwargs or None,
         sampling=dict(model.override_generation_config or {}),
         prefix_caching=bool(config.cache_config.enable_prefix_caching),
         by_priority=config.scheduler_config.policy == "priority",

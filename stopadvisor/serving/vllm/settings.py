@@ -13,6 +13,7 @@ from pathlib import Path
 
 from stopadvisor.errors import ModelError, PolicyError
 from stopadvisor.policy.frozen import Policy, load_policy
+from stopadvisor.serving.audits import AuditSettings
 
 __all__ = ["NAME", "TRIED", "PluginSettings", "check_vllm", "load_policies"]
 
@@ -23,6 +24,7 @@ TRIED = ("0.32",)
 _ENDINGS = (".joblib", ".json")
 _POLICY, _SHADOW = "STOPADVISOR_POLICY", "STOPADVISOR_SHADOW"
 _KEYS, _ANY_TEXT = "STOPADVISOR_REQUIRE_SIGNATURE", "STOPADVISOR_ANY_TEXT"
+_AUDIT = "STOPADVISOR_AUDIT"
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class PluginSettings:
     """Judge, never stop, and count what would have been stopped."""
     require_signature: tuple[Path, ...] = ()
     """Public keys, of which one must have signed each policy."""
+    audit: AuditSettings | None = None
     any_text: bool = False
     """Cover requests without the policy's prompt template around the question."""
 
@@ -55,6 +58,7 @@ class PluginSettings:
             shadow=_switch(found, _SHADOW),
             require_signature=tuple(Path(key) for key in keys.split(os.pathsep) if key),
             any_text=_switch(found, _ANY_TEXT),
+            audit=AuditSettings.of_json(found[_AUDIT]) if found.get(_AUDIT) else None,
         )
 
     def environment(self) -> dict[str, str]:
@@ -64,6 +68,7 @@ class PluginSettings:
             _SHADOW: str(int(self.shadow)),
             _KEYS: os.pathsep.join(str(key.absolute()) for key in self.require_signature),
             _ANY_TEXT: str(int(self.any_text)),
+            _AUDIT: "" if self.audit is None else self.audit.to_json(),
         }
 
 

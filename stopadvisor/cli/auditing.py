@@ -1,0 +1,71 @@
+"""The options of `serve` about audits, for the plugin and the gateway."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from stopadvisor.cli.options import PATH, option
+from stopadvisor.serving.audits import ALARM_ACTIONS, AuditSettings
+
+__all__ = ["AUDITING", "audit_settings"]
+
+_option = option("Audits")
+
+AUDITING = (
+    _option(
+        "--audit",
+        type=click.FloatRange(0, 1, min_open=True),
+        metavar="SHARE",
+        help="Share of stopped requests that think on in the background and are compared, such as "
+        "0.02.",
+    ),
+    _option(
+        "--audit-log",
+        type=PATH,
+        default=Path("audits"),
+        help="Folder of the log, which `monitor` reads; it holds no text.",
+    ),
+    _option(
+        "--replica",
+        default="0",
+        help="Name of this server among those that log there.",
+    ),
+    _option(
+        "--on-alarm",
+        type=click.Choice(ALARM_ACTIONS),
+        default="log",
+        help="What an alarm does: say it, stop no request any more, or end with exit code 6.",
+    ),
+    _option("--webhook", metavar="URL", help="Where an alarm is posted as JSON."),
+    _option(
+        "--differs-limit",
+        type=click.FloatRange(0, 1, min_open=True, max_open=True),
+        show_default="the policy's own",
+        help="Share of replies that may differ before it is a warning; for policies that promise "
+        "something else.",
+    ),
+    _option(
+        "--audits-at-once",
+        type=click.IntRange(1),
+        default=2,
+        help="Audits that think at a time; more are left out, and counted.",
+    ),
+)
+"""For `declare`."""
+
+
+def audit_settings(params: dict[str, Any]) -> AuditSettings | None:
+    """Take the options out of what click parsed; None without ``--audit``."""
+    share = params.pop("audit")
+    settings = {
+        "folder": params.pop("audit_log"),
+        "replica": params.pop("replica"),
+        "on_alarm": params.pop("on_alarm"),
+        "webhook": params.pop("webhook"),
+        "differs_limit": params.pop("differs_limit"),
+        "at_once": params.pop("audits_at_once"),
+    }
+    return None if share is None else AuditSettings(share, **settings)

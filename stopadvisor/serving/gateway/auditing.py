@@ -1,0 +1,103 @@
+"""The gateway's audits: a stopped request is thought to its end once more, and compared.
+
+An audit is a request of its own at the upstream that served the first, whose prompt is in its
+prefix cache; under the same seed it draws the same thinking.  Knows the gateway's services and no
+HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from stopadvisor.engines.openai.requests import Prefix
+from stopadvisor.policy.frozen import Policy
+from stopadvisor.policy.requests import Reply, Request
+from stopadvisor.serving.audits import AlarmAction, Auditor, AuditSettings, Finished, Served
+from stopadvisor.serving.gateway.policies import Bound
+from stopadvisor.serving.metrics import Metrics
+
+__all__ = ["ALARMED", "GatewayAudits"]
+
+ALARMED = 6
+"""Exit code: an alarm ended the gateway."""
+
+
+@dataclass
+class GatewayAudits:
+    """An auditor for each policy that promises anything; none without settings."""
+
+    settings: AuditSettings | None
+    metrics: Metrics
+    leave: Callable[[], None] = lambda: None
+    """Ends the gateway; set by whoever runs it."""
+    exit_code: int = 0
+    _auditors: dict[str, Auditor] = field(default_factory=dict)
+    _shadowed: set[str] = field(default_factory=set)
+
+    def prepare(self, policies: Iterable[Policy]) -> None:
+        """Open the logs of policies, those that are open already apart.
+
+        Raises
+        ------
+        PolicyError
+            A policy cannot be watched, or its log is damaged.
+        OutputError
+            A log cannot be written.
+        """
+        for policy in policies:
+            digest = policy.digest
+            if self.settings is None or policy.kind != "stop" or digest in self._auditors:
+                continue
+
+            def act(action: AlarmAction, digest: str = digest) -> None:
+                self._act(action, digest)
+
+            self._auditors[digest] = Auditor(policy, self.settings, self.metrics, act)
+
+    def is_shadowed(self, policy: Policy) -> bool:
+        """Whether an alarm put the policy into its shadow; a reset of the alarm ends that."""
+        digest = policy.digest
+        if digest in self._shadowed and self._auditors[digest].is_reset():
+            self._shadowed.discard(digest)
+        return digest in self._shadowed
+
+    def served(
+        self, bound: Bound, request: Request, prompt_ids: Prefix, reply: Reply, request_id: str
+    ) -> None:
+        """Take note of a request that was answered under its policy."""
+        service = bound.service
+        policy = service.rule
+        auditor = self._auditors.get(policy.digest) if isinstance(policy, Policy) else None
+        if auditor is None:
+            return
+
+        async def finish() -> Finished:
+            with bound.used():
+                full = replace(service, rule=None, shadow=False)
+                whole = await full.answer(request, prompt_ids=prompt_ids, replica=0)
+            return Finished(whole.text, whole.think_tokens + whole.visible_tokens)
+
+        auditor.served(
+            Served(
+                id=request_id,
+                stop=reply.budget,
+                answer=reply.answer,
+                task=request.task,
+                tokens=reply.think_tokens + reply.probe_tokens + reply.visible_tokens,
+                prompt_tokens=reply.prompt_tokens,
+            ),
+            finish,
+        )
+
+    async def drain(self, seconds: float) -> None:
+        """Let audits end, and give up what takes longer."""
+        for auditor in self._auditors.values():
+            await auditor.drain(seconds)
+
+    def _act(self, action: AlarmAction, digest: str) -> None:
+        if action == "shadow":
+            self._shadowed.add(digest)
+        elif action == "exit":
+            self.exit_code = ALARMED
+            self.leave()

@@ -1,0 +1,85 @@
+"""The plugin's audits: a stopped trace thinks on in the engine, after all other requests.
+
+Knows the engine's model and the trace with all its ids, so that nothing is drawn twice.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from stopadvisor.answers.normal_form import extract_forced, extract_natural
+from stopadvisor.serving.audits import AlarmAction, Auditor, AuditSettings, Finished, Served
+from stopadvisor.serving.chat_answer import Answered
+from stopadvisor.serving.coverage import CoveredRequest
+from stopadvisor.serving.metrics import Metrics
+from stopadvisor.serving.vllm.engine import EngineModel
+
+if TYPE_CHECKING:
+    from stopadvisor.policy.frozen import Policy
+
+__all__ = ["EngineAudits"]
+
+_ALARMED = 6
+"""Exit code: an alarm ended the server."""
+
+
+def _leave() -> None:
+    """End the process, requests on their way and all: vLLM has no other way out from inside."""
+    os._exit(_ALARMED)
+
+
+@dataclass
+class EngineAudits:
+    """Audits of one policy in the engine; an `answering.AfterReply`."""
+
+    policy: Policy
+    settings: AuditSettings
+    metrics: Metrics
+    leave: Callable[[], None] = _leave
+    _in_shadow: bool = False
+    auditor: Auditor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.auditor = Auditor(self.policy, self.settings, self.metrics, self._act)
+
+    def is_shadowed(self) -> bool:
+        """Whether an alarm put the policy into its shadow; a reset of the alarm ends that."""
+        if self._in_shadow and self.auditor.is_reset():
+            self._in_shadow = False
+        return self._in_shadow
+
+    def __call__(
+        self, covered: CoveredRequest, answered: Answered, model: EngineModel, name: str
+    ) -> None:
+        """Take note of a request that was answered under the policy."""
+        trace, task, stop = answered.trace, covered.request.task, answered.stop
+        text = answered.content or ""
+        take_out = extract_forced if stop is not None and stop.reply == "probe" else extract_natural
+        counts = answered.counts
+
+        async def finish() -> Finished:
+            tokens = await model.finish(trace)
+            closed = trace.end.closed
+            return Finished(model.stops.visible_text(trace.visible) if closed else None, tokens)
+
+        self.auditor.served(
+            Served(
+                id=name,
+                stop=None if stop is None else stop.position,
+                answer=take_out(task, text),
+                task=task,
+                tokens=counts.thinking + counts.discarded + counts.probe_tokens + counts.visible,
+                prompt_tokens=counts.prompt,
+                first_logprob=answered.first_logprob,
+            ),
+            finish,
+        )
+
+    def _act(self, action: AlarmAction) -> None:
+        if action == "shadow":
+            self._in_shadow = True
+        elif action == "exit":
+            self.leave()

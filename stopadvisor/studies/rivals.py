@@ -1,0 +1,193 @@
+"""Study `rivals`: what simple rules and the advised one save at the same certified risk.
+
+Many splits of a run's questions: some choose a rule, some certify it, the others measure it.  Every
+contestant is chosen by the same code, tested by the same exact test and charged the same costs; the
+simple ones have one kind of rule to choose from.  The best of several splits is no certificate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stopadvisor.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.assessment.choice import Choice, Settings, choose
+from stopadvisor.certification.calibration import calibrate
+from stopadvisor.errors import CalibrationError, NothingToChoose, StudyError
+from stopadvisor.probes.outcomes import OpenQuestions
+from stopadvisor.rules.costs import full_counts
+from stopadvisor.rules.families import FIXED_BUDGET
+from stopadvisor.runs.access import View, basis_remarks, labels, view
+from stopadvisor.runs.sources import Source
+from stopadvisor.studies.protocols import study_settings
+from stopadvisor.studies.rows import Ends, Outline, Row, column, ends
+from stopadvisor.studies.study import StudyOptions, StudyResult
+from stopadvisor.studies.trial import Trial, draw_split
+
+__all__ = ["OURS", "OUTLINE", "AppliedRule", "certified", "run"]
+
+OURS = "StopAdvisor"
+_AT_MARKERS = "sure at markers"
+_SIMPLE: Mapping[str, tuple[str, ...]] = {
+    "fixed budget": (FIXED_BUDGET,),
+    "equal answers": ("run-stability", "agreement"),
+    _AT_MARKERS: ("deer",),
+}
+"""Contestants, and the families that each chooses from."""
+_FIT, _CALIBRATION = 0.32, 0.48
+"""Shares of the questions; the rest measures.  Fit is to calibration as in the default split."""
+_SPLITS = "30"
+
+
+class _Rival(
+    Row,
+    table="savings",
+    title="Net saving at equal certified risk, α = {alpha:g}, {serving}, {splits} splits",
+    note="on held-out questions; intervals resample questions; uncut: without traces cut off at "
+    "the cap; stops: share of the splits in which something was certified; ahead: StopAdvisor's "
+    "saving minus this rule's, on the same questions",
+):
+    run: str = column("Run")
+    rule: str = column("Rule")
+    saving_pct: float = column("Saves", "%")
+    saving_ci: Ends = ends("95 % CI", "%")
+    uncut_saving_pct: float = column("Uncut", "%")
+    lost: float = column("Lost", "share")
+    stops: float = column("Stops", "share")
+    ahead_pp: float | None = column("Ahead", "pp")
+    ahead_ci: Ends = ends("95 % CI", "pp")
+
+
+OUTLINE = Outline("rivals", "", (_Rival,), protocols=("deploy",), defaults={"splits": _SPLITS})
+
+
+def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
+    """Compare the rules on each source."""
+    views = [view(s, name) for s, name in zip(sources, labels(sources), strict=True)]
+    n_splits = _n_splits(options)
+    settings = replace(study_settings(options, boosted=True), allow_truncated=True)
+    found: list[Row | str] = []
+    for each in views:
+        found += _rows(each, settings, n_splits)
+    return OUTLINE.result(found, options, basis_remarks(views))
+
+
+def _n_splits(options: StudyOptions) -> int:
+    asked = options.extra.get("splits", _SPLITS)
+    if not (asked.isdecimal() and int(asked) >= 1):
+        raise StudyError(f"--set splits must be a whole number >= 1, got {asked!r}")
+    return int(asked)
+
+
+# --- One rule in one split ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AppliedRule:
+    """What a certified rule does to every question; full thinking where nothing was certified."""
+
+    lost: BoolArray  # (n_questions,)
+    cost: FloatArray  # (n_questions,)
+
+
+def certified(choice: Choice, table: OpenQuestions, rows: IntArray) -> AppliedRule:
+    """Certify a choice on some questions of a table, and apply the rule to all of them.
+
+    Parameters
+    ----------
+    rows : ndarray of int
+        A row may come twice, where questions were drawn with replacement.
+    """
+    settings = choice.settings
+    names = tuple(f"calibration {number}" for number in range(rows.size))
+    drawn = replace(table.take(rows), ids=names, keys=names, groups=names)
+    rule = calibrate(choice, drawn.as_calibration()).rule
+    if rule is None:
+        return _full_thinking(table, settings)
+    scorer = rule.scorer
+    seen = scorer.view(table)
+    stops = scorer.curve(seen, np.array([rule.threshold])).stops(0)
+    counts = scorer.counts(seen, settings.serving, cache_block=settings.cache_block)
+    every = np.arange(table.n_questions)
+    return AppliedRule(
+        scorer.losses(seen)[every, stops] > 0, counts.weighed(settings.weights)[every, stops]
+    )
+
+
+def _full_thinking(table: OpenQuestions, settings: Settings) -> AppliedRule:
+    full = full_counts(table).weighed(settings.weights)
+    return AppliedRule(np.zeros(table.n_questions, dtype=bool), full)
+
+
+# --- All rules in all splits ----------------------------------------------------------------------
+
+
+def _rows(each: View, settings: Settings, n_splits: int) -> Iterator[Row | str]:
+    table = _one_a_group(each.table)
+    if table.n_questions < each.table.n_questions:
+        yield (
+            f"{each.label}: one question of each group, {table.n_questions} of "
+            f"{each.table.n_questions}"
+        )
+    wanted = {OURS: settings.families, **_SIMPLE}
+    if table.marker_positions is None:
+        del wanted[_AT_MARKERS]
+        yield f"{each.label}: {_AT_MARKERS}: needs answers that were forced at markers"
+    outcomes: dict[str, list[AppliedRule]] = {name: [] for name in wanted}
+    reasons: dict[str, str] = {}
+    n = table.n_questions
+    n_fit, n_calibration = round(_FIT * n), round(_CALIBRATION * n)
+    held_out = np.zeros((n_splits, n), dtype=bool)
+    for number in range(n_splits):
+        split = draw_split(np.arange(n), n_fit, n_calibration, number)
+        held_out[number, split.held_out] = True
+        fit = table.take(split.fit).as_fit()
+        for name, families in wanted.items():
+            own = replace(settings, families=families)
+            try:
+                choice = choose(fit, n_calibration, own)
+                outcomes[name].append(certified(choice, table, split.calibration))
+            except NothingToChoose as error:
+                reasons[name] = str(error)
+                outcomes[name].append(_full_thinking(table, settings))
+            except CalibrationError as error:
+                if name == OURS:
+                    raise StudyError(f"{each.label}: {error}") from error
+                reasons[name] = str(error)
+                outcomes[name].append(_full_thinking(table, settings))
+    full = full_counts(table).weighed(settings.weights)
+    trial = Trial(
+        held_out,
+        np.broadcast_to(table.truncated, held_out.shape),
+        np.broadcast_to(full, held_out.shape),
+        {name: np.stack([o.cost for o in found]) for name, found in outcomes.items()},
+        {name: np.stack([o.lost for o in found]) for name, found in outcomes.items()},
+    )
+    for name in (*list(wanted)[1:], OURS):
+        if name in reasons and not trial.stopping_share(name):
+            yield f"{each.label}: {name}: {reasons[name]}"
+        else:
+            yield _row(each.label, name, trial)
+
+
+def _one_a_group(table: OpenQuestions) -> OpenQuestions:
+    first = {group: row for row, group in reversed(list(enumerate(table.groups)))}
+    return table.take(np.array(sorted(first.values())))
+
+
+def _row(label: str, name: str, trial: Trial) -> _Rival:
+    saving = trial.saving(name)
+    ahead = None if name == OURS else trial.saving(OURS, name)
+    return _Rival(
+        run=label,
+        rule=name,
+        saving_pct=saving.mean,
+        saving_ci=(saving.low, saving.high),
+        uncut_saving_pct=trial.saving(name, uncut=True).mean,
+        lost=trial.lost_share(name),
+        stops=trial.stopping_share(name),
+        ahead_pp=None if ahead is None else ahead.mean,
+        ahead_ci=None if ahead is None else (ahead.low, ahead.high),
+    )

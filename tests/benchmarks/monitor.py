@@ -1,0 +1,81 @@
+"""How many audited requests a second the monitor takes in, live and from a log.
+
+Run from the repository root: ``python -m tests.benchmarks.monitor``.  Every request is audited and
+has a result; drift is watched in three features.  Live writes each record to the disk, too.  The
+same in plain float arithmetic, one product a stake, is what it costs to keep the formulas alone.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from stopadvisor.serving.audit_log import AuditLog, find_series, replay
+from stopadvisor.serving.monitoring import WatchSettings
+from stopadvisor.stats.sequential import AuditProcess, AuditTest
+
+REQUESTS = 20_000
+SETTINGS = WatchSettings("ab" * 32, "differs", 0.05, 0.05, 0.05, 0.02, 1e6)
+
+
+def rate(work: Callable[[], None]) -> float:
+    """Audited requests a second of CPU time."""
+    start = time.process_time()
+    work()
+    return REQUESTS / (time.process_time() - start)
+
+
+def main() -> None:
+    rng = np.random.default_rng(0)
+    lost = (rng.random(REQUESTS) < 0.001).tolist()
+    prompts = rng.integers(20, 400, REQUESTS).tolist()
+    reference = {
+        "stop": [43.0, 87.0] * 100,
+        "prompt_tokens": [float(v) for v in prompts[:200]],
+        "first_logprob": [-0.1, -0.2] * 100,
+    }
+    test = AuditTest(0.05, 0.05, 0.02)
+
+    def formulas() -> None:
+        products = [1.0] * len(test.stakes)
+        for loss in lost:
+            for k, stake in enumerate(test.stakes):
+                products[k] *= 1 + stake * (loss / 0.02 - 0.05)
+
+    def process() -> None:
+        watched = AuditProcess(test)
+        for number, loss in enumerate(lost):
+            watched.audit(number, 0.02)
+            watched.resolve(number, int(loss))
+            _ = watched.alarm
+
+    with tempfile.TemporaryDirectory() as folder:
+
+        def live() -> None:
+            log = AuditLog(Path(folder), "a", SETTINGS, reference)
+            for number, loss in enumerate(lost):
+                name = f"{number:032x}"
+                log.write(
+                    "request", id=name, stop=43 + 44 * (number % 2), tokens=90, share=0.02,
+                    prompt_tokens=prompts[number], first_logprob=-0.1,
+                )  # fmt: skip
+                log.write("result", id=name, differs=loss, tokens=30)
+
+        rates = {
+            "the formulas alone, in floats": rate(formulas),
+            "the process: e-value, detector, alarm": rate(process),
+            "live: records written, drift": rate(live),
+            "replay of that log": rate(
+                lambda: replay(find_series([Path(folder)], SETTINGS.digest), reference) and None
+            ),
+        }
+    for name, value in rates.items():
+        print(f"{name:40} {value:10,.0f} audited requests a second of CPU time")
+
+
+if __name__ == "__main__":
+    main()

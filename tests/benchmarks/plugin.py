@@ -1,0 +1,181 @@
+"""A policy inside vLLM: time of stopped and of full thinking beside their decoded tokens.
+
+Run: python -m tests.benchmarks.plugin [--questions 150] [--rounds 3] [--only stops|full|never]
+
+Starts vLLM on the bundled model with the plugin in it (tests/integration/setup-vllm.sh builds it),
+one server for each of three policies: one that stops (`stops`), one that never asks (`full`), one
+that probes and never stops (`never`).  Full thinking is the same server's own handler, for requests
+that the policy does not cover.  Both take turns over the same questions, 8 and 48 at once, whole
+and streamed; medians of the rounds are printed, with ratios within a round.  The client shares the
+machine with the server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
+from stopadvisor.policy.requests import make_requests
+from stopadvisor.serving.vllm.settings import PluginSettings
+from stopadvisor.workload.questions import read_workload
+from tests.integration.server import NAME, ROOT, VllmServer, environment, with_plugin
+from tests.policy_content import family_content, full_budget_content
+
+AT_ONCE = (8, 48)
+POLICIES = ("stops", "full", "never")
+
+
+def policy_of(kind: str) -> Policy:
+    """The bundled policy, or one like it that never asks, or asks and never stops."""
+    bundled = load_policy(ROOT / "policies" / "arithmetic.joblib")
+    if kind == "stops":
+        return bundled
+    names = ("model", "engine", "probe", "sampling", "chat_template_kwargs", "max_think")
+    own = {name: bundled.content[name] for name in names}
+    own["prompt_template"] = bundled.content["prompt_template"]
+    if kind == "full":
+        return Policy(build_policy(full_budget_content() | own))
+    never = family_content("run-stability", 1e6) | {"budgets": list(bundled.budgets)}
+    return Policy(build_policy(never | own))
+
+
+@dataclass
+class Pass:
+    """What one pass over the questions came to."""
+
+    seconds: float
+    decoded: int
+    stops: list[dict[str, int]] = field(default_factory=list)
+    """Usage of stopped requests."""
+
+
+async def _ask(
+    session: aiohttp.ClientSession, url: str, body: dict[str, Any]
+) -> tuple[dict[str, Any], str]:
+    async with session.post(url, json=body) as reply:
+        header = reply.headers["X-StopAdvisor"]
+        data = await reply.read()
+    if not body["stream"]:
+        return json.loads(data)["usage"], header
+    last = data.removesuffix(b"\n\n").split(b"\n\n")[-2]
+    return json.loads(last.removeprefix(b"data: "))["usage"], header
+
+
+async def _pass(url: str, bodies: Sequence[dict[str, Any]], at_once: int, route: str) -> Pass:
+    left, found = iter(bodies), Pass(0.0, 0)
+
+    async def work(session: aiohttp.ClientSession) -> None:
+        for body in left:
+            usage, header = await _ask(session, url, body)
+            assert header.startswith(route), header
+            found.decoded += usage["completion_tokens"]
+            if usage.get("stopadvisor", {}).get("budget") is not None:
+                found.stops.append(usage["stopadvisor"])
+
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        began = time.perf_counter()
+        await asyncio.gather(*(work(session) for _ in range(at_once)))
+        found.seconds = time.perf_counter() - began
+    return found
+
+
+def bodies_of(policy: Policy, questions: int, *, full: bool, stream: bool) -> list[dict[str, Any]]:
+    """The same requests, under the policy or past it."""
+    workload = read_workload(ROOT / "samples" / "arithmetic.jsonl")
+    fields: dict[str, Any] = {"model": NAME, "temperature": 0, "stream": stream}
+    if full:
+        fields["min_tokens"] = 1  # changes nothing, and is not covered
+    if stream:
+        fields["stream_options"] = {"include_usage": True}
+    asked = make_requests(workload.questions[:questions], policy)
+    return [fields | {"messages": list(request.prompt.messages)} for request in asked]
+
+
+@contextmanager
+def served(policy: Policy) -> Iterator[VllmServer]:
+    """Start vLLM with a policy."""
+    home = environment()
+    assert home is not None, "tests/integration/setup-vllm.sh builds the environment"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        save_policy(policy.content, folder / "policy.joblib")
+        told = PluginSettings(folder / "policy.joblib").environment()
+        arguments = ("--max-logprobs", "-1", "--scheduling-policy", "priority")
+        server = VllmServer(home, folder, arguments, with_plugin(folder, told))
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+def measure(kind: str, questions: int, rounds: int) -> None:
+    """Print the rows of one policy."""
+    policy = policy_of(kind)
+    with served(policy) as server:
+        url = f"{server.base_url}/chat/completions"
+        for at_once in AT_ONCE:
+            for stream in (False, True):
+                ways = {
+                    route: bodies_of(policy, questions, full=route == "passthrough", stream=stream)
+                    for route in ("passthrough", "policy")
+                }
+                passes: dict[str, list[Pass]] = {route: [] for route in ways}
+                for turn in range(rounds + 1):
+                    for route, bodies in ways.items():
+                        found = asyncio.run(_pass(url, bodies, at_once, route))
+                        if turn:  # the first fills caches
+                            passes[route].append(found)
+                _print(kind, at_once, stream, questions, passes["passthrough"], passes["policy"])
+
+
+def _print(
+    kind: str, at_once: int, stream: bool, questions: int, full: list[Pass], own: list[Pass]
+) -> None:
+    times = [a.seconds / b.seconds for a, b in zip(own, full, strict=True)]
+    tokens = statistics.median(p.decoded for p in own) / statistics.median(p.decoded for p in full)
+    rates = [statistics.median(questions / p.seconds for p in passes) for passes in (full, own)]
+    time_ratio = statistics.median(times)
+    print(
+        f"{kind}, {at_once} at once, {'streamed' if stream else 'whole'}: "
+        f"{rates[0]:.0f} -> {rates[1]:.0f} questions a second, time {time_ratio:.2f} "
+        f"({', '.join(f'{ratio:.2f}' for ratio in times)}), tokens {tokens:.2f}, "
+        f"difference {time_ratio - tokens:+.2f}",
+        flush=True,
+    )
+    stops = [usage for found in own for usage in found.stops]
+    if stops:
+        waste = [usage["discarded_tokens"] for usage in stops]
+        answers = [usage["probe_tokens"] / usage["probes"] for usage in stops]
+        print(
+            f"  discarded a stop: {statistics.mean(waste):.1f} (most {max(waste)}), the probe's "
+            f"answer {statistics.mean(answers):.1f}; {len(stops) / len(own):.0f} stops a pass",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--questions", type=int, default=150)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=POLICIES)
+    options = parser.parse_args()
+    for kind in POLICIES if options.only is None else (options.only,):
+        measure(kind, options.questions, options.rounds)
+
+
+if __name__ == "__main__":
+    main()

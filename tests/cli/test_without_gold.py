@@ -1,0 +1,129 @@
+"""A workload without gold, from the assessment to a policy under which few replies differ."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stopadvisor.policy.frozen import load_policy
+from stopadvisor.runs.directory import RunDirectory
+from stopadvisor.runs.ledger import read_ledger
+from stopadvisor.runs.sources import open_source
+from tests.material import Call, caller
+
+RUN = Path("run")
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path,
+    run_without_gold: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Call:
+    """Call a command in a folder with the run `run`."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(run_without_gold, RUN)
+    return caller(capsys)
+
+
+def printed(call: Call, *words: str | Path, code: int = 0) -> dict[str, Any]:
+    found, out, err = call(*words, "--json")
+    assert found == code, out + err
+    document: dict[str, Any] = json.loads(out)
+    return document
+
+
+def as_read(text: str) -> str:
+    """A screen without its line breaks."""
+    return " ".join(text.split())
+
+
+def test_assess_profiles_by_agreement_and_says_so(call: Call, run_without_gold: Path) -> None:
+    found = json.loads((run_without_gold / "assessment.json").read_bytes())
+    assert (found["workload"]["graded_by"], found["settings"]["loss"]) == ("agreement", "differs")
+    assert found["fit_full_accuracy"] == 1
+    assert found["profile"]["unsolved"]["count"] == found["profile"]["harmful"]["count"] == 0
+    code, out, err = call("assess", RUN, "--families", "confidence,fixed-budget", "--no-report")
+    assert code == 0
+    assert "note: no gold for every fit question" in as_read(err)
+    shown = as_read(out)
+    assert "no gold a reply counts as right where it is what full thinking answers" in shown
+    assert "fit questions behave, by agreement:" in shown
+    assert "rule differs agrees saves" in shown
+    assert "accuracy" not in shown
+
+
+def test_full_thinking_is_held_against_itself(call: Call) -> None:
+    records = RunDirectory.load(RUN).records()
+    answers = {(r.id, r.sample): r.natural_answer for r in records}
+    source = open_source(RUN)
+    fit = set(source.part("fit").keys)
+    twice = {r.id for r in records if r.sample == 1 and r.key in fit}
+    differing = sum(answers[name, 0] != answers[name, 1] for name in twice)
+    assert 0 < differing < len(twice)
+    found = printed(call, "calibrate", RUN, "--alpha", "0.1", "--despite-advice")
+    repeats = found["repeats"]
+    assert (repeats["questions"], repeats["differing"]) == (len(twice), differing)
+    assert repeats["share"] == pytest.approx(differing / len(twice))
+    assert repeats["ci95"][0] < repeats["share"] < repeats["ci95"][1]
+    assert found["certificate"]["alpha"] == 0.1  # nothing is subtracted
+
+
+def test_calibrate_promises_that_few_replies_differ(call: Call) -> None:
+    words = ("--alpha", "0.1", "--families", "confidence", "--despite-advice")
+    code, out, _ = call("calibrate", RUN, *words)
+    shown = as_read(out)
+    assert code == 0
+    assert "at most 10% of replies differ from what full thinking would have said" in shown
+    assert "at most 10% of the replies" in shown
+    assert "full thinking gave another answer to" in shown
+    assert "accuracy" not in shown
+    content = load_policy(RUN / "policy.joblib").content
+    certificate = content["certificate"]
+    assert (certificate["loss"], content["expected"]["graded_by"]) == ("differs", "agreement")
+    # Counted by hand: the replies at the exported stop that are not the natural answer.
+    source = open_source(RUN)
+    rows = source.part("calibration").unseal()
+    rows = rows.take(rows.samples == 0)
+    written = json.loads((RUN / "calibration.json").read_bytes())
+    columns = [rows.budgets.tolist().index(at) for at in written["schedule"]]
+    sure = np.exp(rows.mean_logprob[:, columns]) >= written["threshold"]
+    stops = sure & rows.live[:, columns]
+    first = np.array(columns)[stops.argmax(axis=1)]
+    differs = rows.answer_codes[np.arange(rows.n_questions), first] != rows.full_codes
+    assert written["family"] == "confidence"
+    assert certificate["losses"] == int((stops.any(axis=1) & differs).sum()) > 0
+    assert certificate["n"] == rows.n_questions
+    _, out, _ = call("inspect", RUN / "policy.joblib")
+    assert "at most 10% of the replies" in as_read(out)
+    assert "accuracy" not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("calibrate", "--alpha", "0.1", "--conditional", "--loss", "lost"),
+            "takes gold for every",
+        ),
+        (("calibrate", "--alpha", "0.1", "--conditional"), "takes no other loss"),
+        (("calibrate",), "say --alpha, the largest share of replies that may differ"),
+        (("assess", "--protocol", "paper", "--open-calibration"), "takes gold for every question"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_takes_gold_is_one_line_and_no_look(
+    call: Call, words: tuple[str, ...], said: str
+) -> None:
+    code, out, err = call(words[0], RUN, *words[1:])
+    assert (code, out) == (2, "")
+    lines = [line for line in err.splitlines() if line.startswith("stopadvisor: ")]
+    assert len(lines) == 1, err
+    assert said in lines[0]
+    assert not read_ledger(RUN)

@@ -1,0 +1,98 @@
+"""The gateway's audits: what was stopped is thought to its end, and an alarm stops the stopping."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stopadvisor.serving.audit_log import find_series, replay, reset
+from stopadvisor.serving.audits import AuditSettings
+from stopadvisor.serving.gateway.auditing import ALARMED
+from tests.engines.fake_server import FakeServer
+from tests.serving.gateways import (
+    OddServer,
+    RunningGateway,
+    chat_body,
+    running,
+    save_policy_of,
+    until,
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[OddServer]:
+    server = OddServer(chat="reasoning_content")
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def policy(server: FakeServer, tmp_path: Path) -> Path:
+    save_policy_of(server, tmp_path / "policy.json")
+    return tmp_path / "policy.json"
+
+
+def audit(folder: Path, **fields: Any) -> AuditSettings:
+    return AuditSettings(
+        **{"share": 1.0, "folder": folder, "differs_limit": 0.05, "at_once": 8, **fields}
+    )
+
+
+def resolved(gateway: RunningGateway) -> int:
+    (auditor,) = gateway.gateway.audits._auditors.values()
+    return auditor.log.course.counts["resolved"]
+
+
+def test_stopped_requests_are_audited_under_the_name_that_clients_see(
+    server: FakeServer, policy: Path, tmp_path: Path
+) -> None:
+    with running(policy, server, audit=audit(tmp_path / "audits")) as gateway:
+        replies = [gateway.ask(chat_body()), gateway.ask(chat_body(stream=True))]
+        passed = gateway.ask(chat_body(n=2))
+        until(lambda: resolved(gateway) == 2)
+        text = gateway.get("/metrics").body.decode()
+    (path,) = (tmp_path / "audits").iterdir()
+    lines = path.read_text()
+    assert replies[0].json["id"] in lines
+    assert replies[1].events[0]["id"] in lines
+    assert passed.way.startswith("passthrough")
+    digest = path.name.split("-")[1]
+    course, _ = replay(find_series([path], digest))
+    assert course.counts["requests"] == course.counts["stopped"] == 2
+    assert course.counts["audit_tokens"] > 0
+    assert f'stopadvisor_audit_e_value{{digest="{digest}",watch="differs"}}' in text
+    assert "stopadvisor_audits_total" in text
+
+
+def test_an_alarm_ends_the_stopping_until_it_is_reset(
+    server: FakeServer, policy: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "audits"
+    settings = audit(folder, on_alarm="shadow", differs_limit=1e-6)
+    with running(policy, server, audit=settings) as gateway:
+        for number in range(1, 40):
+            if gateway.ask(chat_body()).way.startswith("shadow"):
+                break
+            until(lambda number=number: resolved(gateway) == number)  # type: ignore[misc]
+        assert gateway.ask(chat_body()).way == "shadow; reason=covered"
+        reset(find_series([folder], next(folder.iterdir()).name.split("-")[1]), "A. Smith")
+        assert gateway.ask(chat_body()).way == "policy; reason=covered"
+
+
+def test_an_alarm_that_is_still_on_keeps_a_gateway_from_starting(
+    server: FakeServer, policy: Path, tmp_path: Path
+) -> None:
+    settings = audit(tmp_path / "audits", on_alarm="exit", differs_limit=1e-6)
+    with running(policy, server, audit=settings) as gateway:
+        for number in range(1, 40):
+            gateway.ask(chat_body())
+            until(lambda number=number: resolved(gateway) >= number)  # type: ignore[misc]
+            if gateway.gateway.audits.exit_code:
+                break
+        assert gateway.gateway.audits.exit_code == ALARMED
+    with running(policy, server, audit=settings) as gateway:
+        assert gateway.gateway.audits.exit_code == ALARMED

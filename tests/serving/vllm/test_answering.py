@@ -1,0 +1,230 @@
+"""Chat requests at the plugin's route: answered, passed on, given up; over ASGI, no network."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from starlette.background import BackgroundTask
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from stopadvisor.policy.frozen import Policy
+from stopadvisor.serving import chat_reply
+from stopadvisor.serving.metrics import Metrics
+from stopadvisor.serving.vllm import answering
+from stopadvisor.serving.vllm.answering import PolicyRoute
+from tests.engines.fake_server import Story
+from tests.serving.test_chat_answer import LENGTH, NEVER
+from tests.serving.vllm.fake_engine import QUESTION, FakeEngine, bound_at, policy_of
+
+PASSED: dict[str, Any] = {"id": "of vLLM"}
+
+
+@dataclass
+class Client:
+    """Sends one request to a route, and reads the reply; it may leave."""
+
+    route: PolicyRoute
+    leaves_after: float | None = None
+    """Seconds; None: it stays."""
+    sent: list[MutableMapping[str, Any]] = field(default_factory=list)
+    passed_on: int = 0
+    seconds: float = 0.0
+    """From its leaving to the end of the response."""
+
+    async def ask(self, body: dict[str, Any], headers: dict[str, str] | None = None) -> Any:
+        data = json.dumps(body).encode()
+        raw = [(k.lower().encode(), v.encode()) for k, v in (headers or {}).items()]
+        scope = {"type": "http", "method": "POST", "path": "/", "headers": raw}
+        left: list[MutableMapping[str, Any]] = [{"type": "http.request", "body": data}]
+
+        async def receive() -> MutableMapping[str, Any]:
+            if left:
+                return left.pop()
+            await asyncio.sleep(3600 if self.leaves_after is None else self.leaves_after)
+            self.began = time.perf_counter()
+            return {"type": "http.disconnect"}
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            self.sent.append(message)
+
+        async def pass_on() -> Response:
+            self.passed_on += 1
+            return JSONResponse(PASSED, background=BackgroundTask(lambda: None))
+
+        response = await self.route.answer(Request(scope, receive), pass_on)
+        await response(scope, receive, send)
+        if self.leaves_after is not None:
+            self.seconds = time.perf_counter() - self.began
+        return self.body
+
+    @property
+    def header(self) -> str:
+        (value,) = (v for k, v in self.sent[0]["headers"] if k == b"x-stopadvisor")
+        return str(value.decode())
+
+    @property
+    def data(self) -> bytes:
+        return b"".join(message.get("body", b"") for message in self.sent)
+
+    @property
+    def body(self) -> Any:
+        return json.loads(self.data) if self.data.startswith(b"{") else None
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        lines = [line for line in self.data.split(b"\n\n") if line.startswith(b"data: {")]
+        return [json.loads(line.removeprefix(b"data: ")) for line in lines]
+
+
+def client_of(
+    engine: FakeEngine,
+    policy: Policy | None = None,
+    *,
+    leaves_after: float | None = None,
+    shadow: bool = False,
+    context: int = 1024,
+    **options: Any,
+) -> Client:
+    bound = bound_at(engine, policy, context=context)
+    metrics = Metrics(CollectorRegistry())
+    return Client(PolicyRoute(bound, metrics, shadow=shadow, **options), leaves_after)
+
+
+def asked(**fields: Any) -> dict[str, Any]:
+    return {"model": "tiny-reasoner", "messages": QUESTION} | fields
+
+
+def counted(client: Client, name: str, **labels: str) -> float:
+    value = client.route.metrics._registry.get_sample_value(name, labels or None)
+    return 0.0 if value is None else value
+
+
+def run(action: Callable[[], Awaitable[Any]]) -> Any:
+    async def do() -> Any:
+        return await action()
+
+    return asyncio.run(do())
+
+
+def test_a_whole_reply() -> None:
+    client = client_of(FakeEngine())
+    body = run(lambda: client.ask(asked()))
+    digest = client.route.bound.policy.digest[:8]
+    assert client.header == f"policy; reason=covered; digest={digest}"
+    (choice,) = body["choices"]
+    assert choice["message"]["content"] == "Final answer: 5"
+    assert body["usage"]["stopadvisor"]["budget"] == 4
+    assert "prompt_tokens_details" not in body["usage"]
+    assert client.passed_on == 0
+    assert counted(client, "stopadvisor_requests_total", route="policy", reason="covered") == 1
+    assert counted(client, "stopadvisor_stops_total", route="policy", budget="4") == 1
+    assert counted(client, "stopadvisor_probe_seconds_count") == 2
+    assert counted(client, "stopadvisor_requests_in_flight") == 0
+
+
+def test_a_streamed_reply_holds_the_same() -> None:
+    client = client_of(FakeEngine(), shows_cached=True)
+    options = {"include_usage": True}
+    run(lambda: client.ask(asked(stream=True, stream_options=options)))
+    whole = client_of(FakeEngine())
+    body = run(lambda: whole.ask(asked()))
+    assert client.data.endswith(chat_reply.DONE)
+    deltas = [choice["delta"] for event in client.events for choice in event["choices"]]
+    text = {
+        name: "".join(delta.get(name) or "" for delta in deltas)
+        for name in ("reasoning", "reasoning_content", "content")
+    }
+    message = body["choices"][0]["message"]
+    assert text == {name: message[name] for name in text}
+    assert client.events[-1]["usage"]["prompt_tokens_details"] == {"cached_tokens": 16}
+    assert client.sent[-1].get("more_body") is False
+
+
+def test_what_is_not_covered_goes_to_the_original_handler_as_it_came() -> None:
+    client = client_of(FakeEngine())
+    assert run(lambda: client.ask(asked(n=2))) == PASSED
+    digest = client.route.bound.policy.digest[:8]
+    assert client.header == f"passthrough; reason=n; digest={digest}"
+    assert client.passed_on == 1
+    assert counted(client, "stopadvisor_requests_total", route="passthrough", reason="n") == 1
+
+
+def test_a_prompt_that_leaves_less_than_the_caps_is_passed_on() -> None:
+    client = client_of(FakeEngine(), context=470)
+    assert run(lambda: client.ask(asked())) == PASSED
+    assert "reason=room" in client.header
+
+
+def test_the_task_comes_in_a_header() -> None:
+    client = client_of(FakeEngine(), policy_of(task="mixed"))
+    assert run(lambda: client.ask(asked())) == PASSED
+    body = run(lambda: client_of(FakeEngine(), policy_of(task="mixed")).ask(
+        asked(), {"X-StopAdvisor-Task": "numeric"}
+    ))  # fmt: skip
+    assert body["choices"][0]["message"]["content"] == "Final answer: 5"
+
+
+def test_a_shadow_answers_in_full_and_counts_its_stops() -> None:
+    client = client_of(FakeEngine(), shadow=True)
+    body = run(lambda: client.ask(asked()))
+    assert client.header.startswith("shadow; ")
+    assert body["choices"][0]["message"]["content"] == Story().visible
+    assert body["usage"]["completion_tokens_details"] == {"reasoning_tokens": LENGTH}
+    assert body["usage"]["stopadvisor"]["budget"] is None
+    assert counted(client, "stopadvisor_stops_total", route="shadow", budget="4") == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("kind", ["think", "probe", "answer"])
+def test_a_client_that_leaves_ends_thinking_and_probe(kind: str, stream: bool) -> None:
+    engine = FakeEngine(hangs=(kind,), pace=0.001)
+    policy = policy_of(on_stop="answer" if kind == "answer" else "probe")
+    client = client_of(engine, policy, leaves_after=0.2)
+    run(lambda: client.ask(asked(stream=stream)))
+    assert client.seconds < 0.1
+    assert not engine.running
+    assert any(kind in name for name in engine.aborted)
+    assert counted(client, "stopadvisor_requests_in_flight") == 0
+    assert counted(client, "stopadvisor_tokens_total", kind="think") > 0 or kind == "think"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_engine_that_fails_at_once_is_for_the_servers_own_handlers(stream: bool) -> None:
+    client = client_of(FakeEngine(fails=("think",)))
+    with pytest.raises(RuntimeError, match="does not like it"):
+        run(lambda: client.ask(asked(stream=stream)))
+    assert client.sent == []
+
+
+def test_an_engine_that_fails_later_ends_the_stream_with_an_error() -> None:
+    """Here the visible answer behind a stop fails."""
+    client = client_of(FakeEngine(fails=("answer",)), policy_of(on_stop="answer"))
+    run(lambda: client.ask(asked(stream=True)))
+    assert client.events[-1]["error"]["type"] == "server_error"
+    assert client.data.endswith(chat_reply.DONE)
+
+
+def test_a_quiet_stream_is_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answering, "KEEP_ALIVE_SECONDS", 0.01)
+    client = client_of(FakeEngine(pace=0.03), policy_of(**NEVER, budgets=[4]))
+    run(lambda: client.ask(asked(stream=True)))
+    assert client.data.count(chat_reply.KEEP_ALIVE) >= 5
+    assert client.events[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+
+
+def test_whoever_audits_is_told_of_each_reply() -> None:
+    told: list[Any] = []
+    client = client_of(FakeEngine(), after_reply=lambda *found: told.append(found))
+    run(lambda: client.ask(asked()))
+    ((covered, answered),) = told
+    assert covered.request.prompt.messages[0]["content"] == "3+4"
+    assert answered.stop.position == 4
+    assert len(answered.trace.ids) > 4

@@ -1,0 +1,82 @@
+"""Audits inside the engine: a stopped trace thinks on where it was, after everybody else."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from stopadvisor.errors import PolicyError
+from stopadvisor.serving.audits import AuditSettings
+from stopadvisor.serving.chat_answer import answer_chat
+from stopadvisor.serving.coverage import CoveredRequest
+from stopadvisor.serving.metrics import Metrics
+from stopadvisor.serving.vllm.auditing import EngineAudits
+from stopadvisor.serving.vllm.settings import PluginSettings
+from tests.serving.vllm.fake_engine import QUESTION, FakeEngine, bound_at, policy_of
+
+
+def audited(folder: Path, engine: FakeEngine, n: int = 1, **fields: Any) -> EngineAudits:
+    """Answer `n` requests under the policy, each audited."""
+    bound = bound_at(engine, policy_of(fields.pop("content", None)))
+    settings = AuditSettings(1.0, folder, differs_limit=fields.pop("limit", 0.5), **fields)
+    left: list[int] = []
+    audits = EngineAudits(
+        bound.policy, settings, Metrics(CollectorRegistry()), lambda: left.append(6)
+    )
+    found = bound.coverage.check({"model": "tiny-reasoner", "messages": QUESTION}, task=None)
+    assert isinstance(found, CoveredRequest)
+
+    async def go() -> None:
+        for k in range(n):
+            model = bound.model.for_request(f"chatcmpl-{k}", None)
+            trace = model.begin(
+                model.chat.prompt_ids(found.request.prompt.messages), found.request.prompt
+            )
+            answered = await answer_chat(model, trace, bound.policy, task=found.request.task)
+            audits(found, answered, model, f"chatcmpl-{k}")
+            await audits.auditor.drain(5)
+
+    asyncio.run(go())
+    audits.left = left  # type: ignore[attr-defined]
+    return audits
+
+
+def test_a_stopped_trace_thinks_on_where_it_was(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    audits = audited(tmp_path, engine)
+    asked = [entry for entry in engine.asked if entry[0] == "audit"]
+    thought = engine.decoded["chatcmpl-0-think"]
+    (_, ids, parameters, priority) = asked[0]
+    prompt = engine.asked[0][1]
+    assert ids[: len(prompt)] == prompt
+    assert len(ids) == len(prompt) + thought  # nothing is drawn twice
+    assert priority > 0
+    assert parameters.max_tokens < engine.asked[0][2].max_tokens
+    counts = audits.auditor.log.course.counts
+    assert counts["audit_tokens"] == engine.decoded["chatcmpl-0-audit"]
+    # 3+4: forced to 5 at the stop, 7 at the end of thinking.
+    assert (counts["resolved"], counts["differing"]) == (1, 1)
+
+
+def test_an_engine_that_fails_an_audit_harms_nobody(tmp_path: Path) -> None:
+    counts = audited(tmp_path, FakeEngine(fails=("audit",))).auditor.log.course.counts
+    assert (counts["requests"], counts["resolved"], counts["shed"]) == (1, 0, 1)
+
+
+@pytest.mark.parametrize(("action", "shadowed", "left"), [("shadow", True, 0), ("exit", False, 1)])
+def test_an_alarm_acts(tmp_path: Path, action: Any, shadowed: bool, left: int) -> None:
+    audits = audited(tmp_path, FakeEngine(), n=12, limit=1e-6, on_alarm=action)
+    assert audits.is_shadowed() == shadowed
+    assert len(audits.left) == left  # type: ignore[attr-defined]
+
+
+def test_the_settings_go_through_the_environment(tmp_path: Path) -> None:
+    audit = AuditSettings(0.02, tmp_path, replica="b", on_alarm="shadow", webhook="https://x/y")
+    settings = PluginSettings(tmp_path / "policy.joblib", audit=audit)
+    assert PluginSettings.of_environment(settings.environment()) == settings
+    with pytest.raises(PolicyError, match="expected the settings of audits as JSON"):
+        PluginSettings.of_environment({**settings.environment(), "STOPADVISOR_AUDIT": "{}"})

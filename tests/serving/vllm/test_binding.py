@@ -1,0 +1,111 @@
+"""Policies held against the engine before it serves: what is refused, and in which words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stopadvisor.errors import ModelError, PolicyError
+from stopadvisor.serving.vllm.binding import EngineAccess, bind
+from tests.policy_content import family_content
+from tests.serving.vllm.fake_engine import FACTS, FakeEngine, bound_at, loaded, policy_of
+
+
+def test_a_policy_that_fits() -> None:
+    bound = bound_at(FakeEngine())
+    assert bound.model.logprobs is None
+    assert bound.coverage.most_tokens == 400 + 1 + 64
+    # Of the example's own engine, which is another.
+    assert all("asks for a passing verify" in remark for remark in bound.remarks)
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"dtype": "bfloat16"}, "calibrated with dtype 'float32', got 'bfloat16'"),
+        ({"quantization": "fp8"}, "calibrated with quantization None, got 'fp8'"),
+        ({"context": 465}, "take 465 tokens, got a context of 465 (--max-model-len)"),
+        ({"chat_template": "{{ 1 }}"}, "own chat template, got another by --chat-template"),
+        (
+            {"chat_template_kwargs": {"enable_thinking": False}},
+            "chat_template_kwargs {}, got {'enable_thinking': False} by --default-chat-template",
+        ),
+        (
+            {"sampling": {"temperature": 0.7}},
+            "calibrated with temperature 0.0, got 0.7 by --override-generation-config",
+        ),
+        ({"model": "/elsewhere/other"}, "calibrated with model 'tiny-reasoner', got"),
+    ],
+)
+def test_what_differs_and_matters_is_refused(facts: dict[str, Any], message: str) -> None:
+    with pytest.raises(PolicyError) as refused:
+        bound_at(FakeEngine(), **facts)
+    assert message in str(refused.value)
+    assert str(refused.value).startswith("policy.joblib: ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tokenizer_sha256": "0" * 64}, "tokenizer hash"),
+        ({"template_sha256": "0" * 64}, "chat template hash"),
+        ({"revision": "sha256:" + "0" * 64}, "model revision"),
+    ],
+)
+def test_another_model_is_refused(changes: dict[str, str], message: str) -> None:
+    policy = policy_of(model={**policy_of().content["model"], **changes})
+    with pytest.raises(PolicyError, match=message):
+        bound_at(FakeEngine(), policy)
+
+
+def test_copies_with_caches_of_their_own_are_refused() -> None:
+    with pytest.raises(ModelError, match="expected --data-parallel-size 1, got 4"):
+        bound_at(FakeEngine(), replicas=4)
+
+
+def test_what_costs_more_is_remarked() -> None:
+    plain, dear = bound_at(FakeEngine()), bound_at(
+        FakeEngine(), prefix_caching=False, by_priority=False
+    )  # fmt: skip
+    new = [remark.split(":")[0] for remark in dear.remarks if remark not in plain.remarks]
+    assert new == [
+        "prefix caching is off",
+        "requests are not scheduled by priority (--scheduling-policy priority)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("family", "source", "limit", "expected"),
+    [
+        ("run-stability", "full", 20, None),
+        ("confidence", "full", 20, 0),
+        ("entropy", "top-k:20", 20, 20),
+        ("entropy", "top-k:5", -1, 5),
+        ("entropy", "full", -1, -1),
+        ("entropy", "full", 20, "entropy source 'full', got 'top-k:20'"),
+        ("entropy", "top-k:20", 5, "entropy source 'top-k:20', got 'top-k:5'"),
+    ],
+)
+def test_a_probe_asks_for_what_the_rule_reads(
+    family: str, source: str, limit: int, expected: Any
+) -> None:
+    policy = policy_of(family_content(family), entropy_source=source)
+    if isinstance(expected, str):
+        with pytest.raises(PolicyError, match=expected):
+            bound_at(FakeEngine(), policy, max_logprobs=limit)
+    else:
+        assert bound_at(FakeEngine(), policy, max_logprobs=limit).model.logprobs == expected
+
+
+def test_of_a_folder_the_one_for_this_model_serves() -> None:
+    own = policy_of()
+    other = policy_of(model={**own.content["model"], "revision": "sha256:" + "0" * 64})
+    access = EngineAccess(FakeEngine(), list, dict)
+    named = [(Path("other.joblib"), other), (Path("own.joblib"), own)]
+    assert bind(named, FACTS, loaded(), access).policy.digest == own.digest
+    with pytest.raises(PolicyError, match=r"^other\.joblib: .* revision"):
+        bind(named[:1], FACTS, loaded(), access)
+    with pytest.raises(PolicyError, match=r"expected one policy for model .*, got own, own$"):
+        bind([(Path("own"), own)] * 2, FACTS, loaded(), access)

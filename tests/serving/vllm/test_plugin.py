@@ -1,0 +1,104 @@
+"""What vLLM calls: the route takes the place of vLLM's own, or the process ends with one line."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from stopadvisor.policy.frozen import save_policy
+from stopadvisor.serving.vllm import settings
+from stopadvisor.serving.vllm.plugin import StopAdvisorPlugin
+from tests.serving.vllm.fake_engine import policy_of
+
+
+async def original(request: Any, raw_request: Any) -> str:
+    """vLLM's own."""
+    return f"{request} passed on"
+
+
+@dataclass
+class App:
+    """Of FastAPI's application what the plugin uses."""
+
+    routes: list[Any] = field(
+        default_factory=lambda: [
+            SimpleNamespace(path="/health", methods={"GET"}),
+            SimpleNamespace(
+                path="/v1/chat/completions",
+                methods={"POST"},
+                endpoint=original,
+                dependencies=["checked"],
+                responses={200: {}},
+            ),
+        ]
+    )
+    added: list[tuple[str, Any, dict[str, Any]]] = field(default_factory=list)
+
+    def add_api_route(self, path: str, endpoint: Any, **more: Any) -> None:
+        self.added.append((path, endpoint, more))
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_policy(policy_of().content, tmp_path / "p.joblib")
+    monkeypatch.setenv("STOPADVISOR_POLICY", str(tmp_path / "p.joblib"))
+    monkeypatch.setattr(settings, "version", lambda name: "0.32.0")
+
+
+@pytest.mark.usefixtures("told")
+def test_the_route_takes_the_place_of_the_original() -> None:
+    app = App()
+    StopAdvisorPlugin().attach_router(app)
+    ((path, endpoint, more),) = app.added
+    assert (path, more["methods"]) == ("/v1/chat/completions", ["POST"])
+    assert (more["dependencies"], more["responses"]) == (["checked"], {200: {}})
+    assert endpoint.__wrapped__ is original, "vLLM reads and checks requests by its signature"
+
+    class Route:
+        async def answer(self, raw_request: Any, pass_on: Any) -> Any:
+            return await pass_on()
+
+    state = SimpleNamespace(stopadvisor=Route())
+    raw = SimpleNamespace(app=SimpleNamespace(state=state))
+    assert asyncio.run(endpoint("a request", raw)) == "a request passed on"
+
+
+@pytest.mark.usefixtures("told")
+@pytest.mark.parametrize(
+    ("changes", "code", "message"),
+    [
+        ({"STOPADVISOR_POLICY": ""}, 2, "expected a policy's file or a folder, got none"),
+        ({"STOPADVISOR_POLICY": "/none.joblib"}, 2, "/none.joblib"),
+        ({"STOPADVISOR_SHADOW": "2"}, 2, "expected 0 or 1, got '2'"),
+        ({"version": "0.40.0"}, 2, "tried with vLLM 0.32.*, got 0.40.0"),
+        ({"routes": "none"}, 2, "expected vLLM's own route POST /v1/chat/completions, got none"),
+    ],
+)
+def test_whatever_is_wrong_ends_the_process_in_one_line(
+    changes: dict[str, str],
+    code: int,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """vLLM would go on without a plugin that raises, and nobody would see that it is missing."""
+    app = App()
+    for name, value in changes.items():
+        if name == "version":
+            monkeypatch.setattr(settings, "version", lambda name, found=value: found)
+        elif name == "routes":
+            app.routes.pop()
+        else:
+            monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit) as ended:
+        StopAdvisorPlugin().attach_router(app)
+    assert ended.value.code == code
+    said = capsys.readouterr().err
+    assert said.startswith("stopadvisor: ")
+    assert message in said
+    assert len(said.splitlines()) == 1

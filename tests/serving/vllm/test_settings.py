@@ -1,0 +1,73 @@
+"""What the plugin is told, which files it loads, and which vLLM it takes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from stopadvisor.errors import ModelError, PolicyError
+from stopadvisor.policy.frozen import save_policy
+from stopadvisor.serving.vllm.settings import PluginSettings, check_vllm, load_policies
+from tests.serving.vllm.fake_engine import policy_of
+
+
+def test_settings_come_back_from_the_environment(tmp_path: Path) -> None:
+    settings = PluginSettings(
+        tmp_path / "p.joblib", shadow=True, require_signature=(tmp_path / "a", tmp_path / "b")
+    )
+    assert PluginSettings.of_environment(settings.environment()) == settings
+    plain = PluginSettings(tmp_path / "p.joblib", any_text=True)
+    assert PluginSettings.of_environment(plain.environment()) == plain
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ({}, "STOPADVISOR_POLICY: expected a policy's file or a folder, got none"),
+        (
+            {"STOPADVISOR_POLICY": "p", "STOPADVISOR_SHADOW": "yes"},
+            "STOPADVISOR_SHADOW: expected 0 or 1, got 'yes'",
+        ),
+    ],
+)
+def test_bad_settings(found: dict[str, str], message: str) -> None:
+    with pytest.raises(PolicyError) as refused:
+        PluginSettings.of_environment(found)
+    assert str(refused.value) == message
+
+
+def test_a_file_or_a_folder_of_policies(tmp_path: Path) -> None:
+    policy = policy_of()
+    for name in ("b.json", "a.joblib"):
+        save_policy(policy.content, tmp_path / name, format="json" if "json" in name else "joblib")
+    (tmp_path / "notes.txt").write_text("no policy")
+    found = load_policies(PluginSettings(tmp_path))
+    assert [path.name for path, _ in found] == ["a.joblib", "b.json"]
+    assert {loaded.digest for _, loaded in found} == {policy.digest}
+    ((_, one),) = load_policies(PluginSettings(tmp_path / "b.json"))
+    assert one.digest == policy.digest
+
+
+def test_refused_policies(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="expected a policy"):
+        load_policies(PluginSettings(tmp_path))
+    file = tmp_path / "p.joblib"
+    save_policy(policy_of().content, file)
+    key = tmp_path / "key.pub"
+    with pytest.raises(PolicyError, match=r"key\.pub"):
+        load_policies(PluginSettings(file, require_signature=(key,)))
+
+
+@pytest.mark.parametrize("version", ["0.32.0", "0.32.3+cpu"])
+def test_versions_that_were_tried(version: str) -> None:
+    assert check_vllm(version) == version
+
+
+@pytest.mark.parametrize("version", ["0.31.9", "0.33.0", "0.320.0", "1.32.0"])
+def test_other_versions_are_refused(version: str) -> None:
+    with pytest.raises(ModelError) as refused:
+        check_vllm(version)
+    assert f"tried with vLLM 0.32.*, got {version}" in str(refused.value)
+    assert os.linesep not in str(refused.value)
