@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -103,7 +103,7 @@ def run(options: ServeOptions, out: TextIO, err: TextIO) -> int:
 
 def _process(
     options: ServeOptions, environment: Mapping[str, str]
-) -> tuple[Sequence[str], dict[str, str]]:
+) -> tuple[list[str], dict[str, str]]:
     """Return the words and the environment of the process to become."""
     words = list(options.words)
     if not any(word.partition("=")[0] == _SCHEDULING for word in words):

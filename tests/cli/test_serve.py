@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +10,6 @@ from typing import NoReturn
 
 import pytest
 
-from stopadvisor.cli import serve
 from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import build_policy, save_policy
 from stopadvisor.serving.vllm import settings
@@ -36,7 +36,7 @@ def become(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Sequence[str], Mapping
         found.append((argv, environment))
         raise Became
 
-    monkeypatch.setattr(serve.os, "execve", execve)
+    monkeypatch.setattr(os, "execve", execve)
     monkeypatch.setattr(settings, "version", lambda name: "0.32.0")
     monkeypatch.setenv("VLLM_PLUGINS", "other")
     return found

@@ -72,17 +72,19 @@ class Seen:
 
 
 async def ask(client: AsyncOpenAI, request: Request, *, stream: bool) -> Seen:
-    fields: dict[str, Any] = {"model": NAME, "messages": list(request.prompt.messages)}
+    messages: Any = list(request.prompt.messages)
     if not stream:
-        raw = await client.chat.completions.with_raw_response.create(**fields)
+        raw = await client.chat.completions.with_raw_response.create(model=NAME, messages=messages)
         header, reply = raw.headers["x-stopadvisor"], raw.parse()
         (choice,) = reply.choices
-        reasoning = choice.message.model_extra["reasoning_content"]
-        usage = reply.usage.model_dump()
+        assert choice.message.model_extra is not None
+        assert reply.usage is not None
+        reasoning, usage = choice.message.model_extra["reasoning_content"], reply.usage.model_dump()
         return Seen(reasoning, choice.message.content, choice.finish_reason, usage, header)
     reasoning, content, finish, usage = "", "", "", {}
-    options = {"include_usage": True}
-    chunks = await client.chat.completions.create(**fields, stream=True, stream_options=options)
+    chunks = await client.chat.completions.create(
+        model=NAME, messages=messages, stream=True, stream_options={"include_usage": True}
+    )
     async for chunk in chunks:
         if chunk.usage is not None:
             usage = chunk.usage.model_dump()

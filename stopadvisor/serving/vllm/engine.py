@@ -60,14 +60,18 @@ class EngineModel:
     all, None where the rule reads none."""
     by_priority: bool
     """The engine's scheduler goes by priority."""
+    suffix: tuple[int, ...] = ()
+    """Ids that ask for the forced answer; made once by `of`."""
     name: str = ""
     """Of the request; its engine requests are named after it."""
 
     @classmethod
-    def of(cls, *, sampling: Sampling, **fields: Any) -> EngineModel:
+    def of(cls, *, sampling: Sampling, chat: Chat, plan: ProbePlan, **fields: Any) -> EngineModel:
         """Draw as the model's settings say under the plan; other fields as they stand."""
         names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-        return cls(drawn={name: getattr(sampling, name) for name in names}, **fields)
+        drawn = {name: getattr(sampling, name) for name in names}
+        suffix = tuple(chat.suffix_ids(plan.cue))
+        return cls(drawn=drawn, chat=chat, plan=plan, suffix=suffix, **fields)
 
     def for_request(self, name: str, seed: int | None) -> EngineModel:
         """Return the model for one request, which may bring a seed of its own."""
@@ -125,18 +129,18 @@ class EngineModel:
             The engine decodes nothing, or leaves log-probabilities out.
         """
         plan = self.plan
-        suffix = self.chat.suffix_ids(plan.cue)
         parameters: dict[str, Any] = {"temperature": 0.0, "max_tokens": plan.cap}
         if self.logprobs is not None:
             parameters["logprobs"] = self.logprobs
         forced = AnswerTokens(self.stops.behind(plan.cue))
-        rows: list[Mapping[int, Any]] = []
-        prefix = [*trace.prompt_ids, *trace.ids[:position], *suffix]
+        rows: list[dict[int, float]] = []
+        prefix = [*trace.prompt_ids, *trace.ids[:position], *self.suffix]
         asked = self._ask(f"probe-{position}", prefix, parameters, priority=_SOON)
         async with aclosing(asked) as outputs:
             async for output in outputs:
                 new = output.outputs[0]
-                rows += new.logprobs or ()
+                if new.logprobs:
+                    rows += _by_token(new.logprobs)
                 forced.extend(new.token_ids, plan.cap)
                 if forced.over and not output.finished:
                     break
@@ -169,8 +173,20 @@ class EngineModel:
         )
 
 
+def _by_token(found: Any) -> list[dict[int, float]]:
+    """Return the log-probability of each token that is named, by position.
+
+    `found` is vLLM's ``FlatLogprobs``, which holds them in one list: others hold an object for each
+    token of a position, and a whole vocabulary of them costs more than the probe.
+    """
+    return [
+        dict(zip(found.token_ids[begin:end], found.logprobs[begin:end], strict=True))
+        for begin, end in zip(found.start_indices, found.end_indices, strict=True)
+    ]
+
+
 def _figures(
-    ids: Sequence[int], rows: Sequence[Mapping[int, Any]], k: int | None
+    ids: Sequence[int], rows: Sequence[Mapping[int, float]], k: int | None
 ) -> list[tuple[float, float, float]]:
     """Return log-probability, entropy and tail mass of each token; zeros where none were asked for.
 
@@ -182,12 +198,9 @@ def _figures(
     if k is None:
         return [(0.0, 0.0, 0.0)] * len(ids)
     try:
-        own = tuple(float(row[token].logprob) for token, row in zip(ids, rows, strict=False))
-        top = tuple(
-            tuple(sorted((float(found.logprob) for found in row.values()), reverse=True))
-            for row in rows
-        )
+        own = tuple(row[token] for token, row in zip(ids, rows, strict=False))
     except KeyError as error:
         raise EngineError("the engine gives no log-probability of a token it decoded") from error
+    top = tuple(tuple(sorted(row.values(), reverse=True)) for row in rows)
     whole = Completion(None, "", own, top, "stop", 0, 0, None, 0.0)
     return token_statistics(whole, len(ids), len(top[0]) if k < 0 and top else k)

@@ -166,6 +166,10 @@ def _access(engine_client: Any) -> EngineAccess:
     from stopadvisor.serving.vllm.binding import EngineAccess
 
     make = partial(
-        SamplingParams, detokenize=False, output_kind=RequestOutputKind.DELTA, skip_clone=True
+        SamplingParams,
+        detokenize=False,
+        flat_logprobs=True,
+        output_kind=RequestOutputKind.DELTA,
+        skip_clone=True,
     )
     return EngineAccess(engine_client, tokens_input, make)

@@ -131,8 +131,13 @@ class FakeEngine:
     def _output(self, token: int, k: int | None) -> Any:
         rows = None
         if k is not None and not self.without_logprobs:
-            others = {10_000 + i: SimpleNamespace(logprob=-5.0 - i) for i in range(1, k)}
-            rows = [{token: SimpleNamespace(logprob=-0.25)} | others]
+            others = range(1, max(k, 0))
+            rows = SimpleNamespace(  # one position, flat, the token drawn first
+                start_indices=[0],
+                end_indices=[1 + len(others)],
+                token_ids=[token, *(10_000 + i for i in others)],
+                logprobs=[-0.25, *(-5.0 - i for i in others)],
+            )
         return SimpleNamespace(token_ids=[token], logprobs=rows)
 
 

@@ -224,7 +224,8 @@ def test_whoever_audits_is_told_of_each_reply() -> None:
     told: list[Any] = []
     client = client_of(FakeEngine(), after_reply=lambda *found: told.append(found))
     run(lambda: client.ask(asked()))
-    ((covered, answered),) = told
+    ((covered, answered, model, name),) = told
+    assert name == model.name
     assert covered.request.prompt.messages[0]["content"] == "3+4"
     assert answered.stop.position == 4
     assert len(answered.trace.ids) > 4
