@@ -65,13 +65,14 @@ def main() -> None:
                 )  # fmt: skip
                 log.write("result", id=name, differs=loss, tokens=30)
 
+        def read_again() -> None:
+            replay(find_series([Path(folder)], SETTINGS.digest), reference)
+
         rates = {
             "the formulas alone, in floats": rate(formulas),
             "the process: e-value, detector, alarm": rate(process),
             "live: records written, drift": rate(live),
-            "replay of that log": rate(
-                lambda: replay(find_series([Path(folder)], SETTINGS.digest), reference) and None
-            ),
+            "replay of that log": rate(read_again),
         }
     for name, value in rates.items():
         print(f"{name:40} {value:10,.0f} audited requests a second of CPU time")
