@@ -12,7 +12,7 @@ from stopadvisor._version import __version__
 from stopadvisor.answers.grading import GRADING
 from stopadvisor.answers.normal_form import NORMALIZER
 from stopadvisor.errors import OutputError
-from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.probes.plan import ProbePlan, plan_cue
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.runs.recording import Recording
@@ -54,9 +54,11 @@ def write_recording(
     """
     if out.exists():
         raise OutputError(f"{out}: exists already; choose another --out")
+    probes = [c for record in recording.records for c in record.checkpoints]
+    in_open = bool(probes) and all(c.closed_by_itself is not None for c in probes)
     plan = ProbePlan(
         recording.budgets,
-        cue="",
+        cue=plan_cue("", is_open=in_open),  # its words were not recorded
         max_think=max(cap or recording.longest, 1),
         entropy=recording.entropy_source,
         seed=seed,

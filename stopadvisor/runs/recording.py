@@ -344,6 +344,7 @@ def _checkpoints(
                 probe_tokens=probe.whole("probe_tokens"),
                 markers=seen if counted is None else counted,
                 ended=budget >= trace,
+                closed_by_itself=probe.label("closed_by_itself"),
             )
         )
     return tuple(found), tuple(unlabelled)

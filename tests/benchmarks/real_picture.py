@@ -55,7 +55,7 @@ def measured(folder: Path, splits: int) -> dict[str, Rows]:
             (table,) = document["tables"]
             keys = [column["name"] for column in table["columns"]]
             rows = [dict(zip(keys, row, strict=True)) for row in table["rows"]]
-            found[f"{name}, α = {alpha:g}"] = rows
+            found[f"{name}, α = {alpha:.2f}"] = rows
     return found
 
 
@@ -94,9 +94,7 @@ def draw(found: Mapping[str, Rows]) -> Figure:
     axes.set_yticks(range(len(found), 0, -1), list(found))
     axes.set_xlim(left=0)
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel(
-        "net saving on held-out questions, %, at the same certified risk; 95 % intervals"
-    )
+    axes.set_xlabel("net saving on held-out questions, %, with 95 % intervals")
     figure.legend(loc="outside upper center", ncols=len(rules))
     return figure
 

@@ -13,6 +13,7 @@ from stopadvisor.answers.grading import GRADING, Grader
 from stopadvisor.collection.labels import regrade_run
 from stopadvisor.collection.progress import NullProgress
 from stopadvisor.errors import OutputError, ProbeError, WorkloadError
+from stopadvisor.probes.plan import is_open
 from stopadvisor.probes.table import EMPTY_ANSWER
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.imported import IMPORTED, write_recording
@@ -113,6 +114,17 @@ def test_markers_are_counted_from_their_positions(tmp_path: Path) -> None:
     assert table.markers.tolist() == [[1.0, 3.0], [2.5, 0.0]]  # before token 10 lies that of 5
     assert table.marker_positions is not None
     assert table.marker_positions.tolist() == [[5, 10, 11], [-1, -1, -1]]
+
+
+def test_what_followed_an_answer_in_open_thinking_is_kept(tmp_path: Path) -> None:
+    rows = [line(name, checkpoints=[probe(5, closed_by_itself=name == "a")]) for name in "ab"]
+    run = imported(tmp_path, *rows)
+    table = run.table()
+    assert table.closed_by_itself is not None
+    assert table.closed_by_itself.tolist() == [[True], [False]]
+    assert is_open(run.plan.cue)
+    with pytest.raises(WorkloadError, match=r"closed_by_itself': expected true or false, got 1"):
+        read(tmp_path, line("c", checkpoints=[probe(5, closed_by_itself=1)]))
 
 
 def test_labels_that_are_missing_come_from_gold(tmp_path: Path) -> None:
