@@ -28,6 +28,7 @@ TITLES = {
     "intervals": "95 % intervals of the saving on a test part that hold the true saving",
     "loader": "Damaged policy files, each refused in one line or loaded as what it was",
     "monitor": "Audited streams: false alarms (at most 0.05, ever), and requests until an alarm",
+    "labels": "Lost answers certified with few labels: net saving (percent) and labels asked for",
     "comparison": "Two equal families told apart (at most 0.05)",
 }
 
@@ -56,6 +57,11 @@ def main() -> int:
             print(
                 f"     {'population':24} alpha n_cal   runs  exported violation     limit"
                 f"  saving and violation: {names}"
+            )
+        if part == "labels":
+            print(
+                f"     {'questions':22} alpha n_cal    none  budget    full   labels  (in 9 of 10)"
+                "  elsewhere violation"
             )
         for check in checks:
             if check.part == part:

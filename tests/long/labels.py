@@ -7,7 +7,7 @@ or 150 of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,10 +21,20 @@ from stopadvisor.stats.adaptive_labels import LabelTest, asking_order, walk
 from tests.benchmarks.real_advisor import StopAdvisor
 from tests.benchmarks.real_traces import PASSES, load_traces
 from tests.benchmarks.real_trial import Sizes, draw_split
-from tests.long.coverage import DELTA, Truth, seeded
+from tests.long.broken import Found
+from tests.long.coverage import DELTA, Truth, seeded, settings_of
 from tests.populations import POPULATIONS, KnownPopulation, regraded, renamed
 
-__all__ = ["BUDGET", "WITHIN", "Asked", "asked_on_real", "asked_on_simulated", "cases"]
+__all__ = [
+    "BROKEN",
+    "BUDGET",
+    "WITHIN",
+    "Asked",
+    "asked_on_real",
+    "asked_on_simulated",
+    "broken_labels",
+    "cases",
+]
 
 BUDGET = 150
 WITHIN = 1.0
@@ -148,11 +158,63 @@ def asked_on_real(model: str, alpha: float, splits: int) -> Asked:
     return _measured(f"{model}, recorded", alpha, runs())
 
 
+# --- Broken ways of asking ------------------------------------------------------------------------
+
+
+def by_the_stopped_side(test: LabelTest) -> int:
+    """Asks once, of those stopped by then, and takes what is stopped later as kept."""
+    open_ = test.differs.sum(axis=0) > test.most
+    asked = test.differs[:, open_.argmax()]
+    over = test.lost[asked].sum(axis=0) > test.most
+    return int(over.argmax()) - 1 if over.any() else over.size - 1
+
+
+def by_an_order_chosen_after(test: LabelTest) -> int:
+    """Asks ten of those that differ, first what it saw is not lost, and takes the rest as alike."""
+    for at in range(test.differs.shape[1]):
+        differing = test.lost[test.differs[:, at], at]
+        seen = np.sort(differing)[:10]
+        if seen.size and seen.mean() * differing.size > test.most:
+            return at - 1
+    return test.differs.shape[1] - 1
+
+
+BROKEN: dict[str, Callable[[LabelTest], int]] = {
+    "labels asked from the stopped side only": by_the_stopped_side,
+    "order of asking chosen after the labels": by_an_order_chosen_after,
+}
+
+
+def broken_labels(name: str, fit_sets: int, calibrations: int, truth: int) -> Found:
+    """Calibrations whose rule, certified by a broken way of asking, has a risk above alpha."""
+    way, population = BROKEN[name], POPULATIONS[0]
+    alpha, n, violations = 0.10, population.n_calibration, 0
+    known = population.draw(truth, seeded(population, alpha, 73), alpha=alpha)
+    for fit_set in range(fit_sets):
+        rng = seeded(population, alpha, 74, fit_set)
+        fit = renamed(population.draw(population.n_fit, rng, alpha=alpha), "fit-")
+        settings = settings_of(population, alpha)
+        choice = _choose(_unlabelled(fit).as_fit(), n, settings)
+        sequence = choice.sequences[0]
+        risk = Truth.of(sequence.scorer, sequence.thresholds, known).risk
+        for _ in range(calibrations):
+            index = way(_tests(choice, population.draw(n, rng, alpha=alpha))[0])
+            violations += bool(index >= 0 and risk[index] > alpha)
+    return Found(fit_sets * calibrations, violations)
+
+
+# --- What is run ----------------------------------------------------------------------------------
+
+_SIZES = (160, 400, 1080)
+"""Calibration questions; the last are those of 1,800 unlabelled ones."""
+
+
 def cases(*, short: bool) -> Iterator[tuple[KnownPopulation, int, float, int, int, int]]:
-    """Populations at the sizes that a deployer without labels would bring."""
+    """Arguments of `asked_on_simulated`."""
+    if short:
+        yield POPULATIONS[0], 160, 0.10, 1, 40, 5_000
+        return
     for population in POPULATIONS[:4]:
-        for alpha in (0.05, 0.10):
-            if not short:
-                yield population, 1200, alpha, 5, 40, 50_000
-            elif alpha == 0.05 and population is POPULATIONS[0]:
-                yield population, 400, alpha, 1, 40, 5_000
+        for n in _SIZES:
+            for alpha in (0.05, 0.10):
+                yield population, n, alpha, 4, 50, 50_000

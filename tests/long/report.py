@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from typing import Any
 
+import numpy as np
 from scipy import stats
 
 from stopadvisor.stats.bounds import max_losses
+from tests.benchmarks.real_traces import MODELS
 from tests.long.broken import VARIANTS, Found, Variant, sequence_over_five
 from tests.long.comparison import Case, cases, told_apart
 from tests.long.coverage import (
@@ -26,6 +28,18 @@ from tests.long.coverage import (
 )
 from tests.long.coverage import cells as coverage_cells
 from tests.long.intervals import LEVEL, Covered, covered, interval_cases
+from tests.long.labels import (
+    BROKEN,
+    BUDGET,
+    WITHIN,
+    Asked,
+    asked_on_real,
+    asked_on_simulated,
+    broken_labels,
+)
+from tests.long.labels import (
+    cases as label_cases,
+)
 from tests.long.streams import Watched, watched, watched_cases
 from tests.long.strength import (
     Against,
@@ -155,6 +169,12 @@ def tasks(*, short: bool) -> list[Task]:
         out.append(
             Task("monitor", watched, (name, streams if "exactly" in name else streams * 3 // 4))
         )
+    out += [Task("labels", asked_on_simulated, case) for case in label_cases(short=short)]
+    if not short:
+        real = ((model, alpha) for model in MODELS for alpha in (0.05, 0.10))
+        out += [Task("labels", asked_on_real, (model, alpha, 12)) for model, alpha in real]
+    sizes_of_broken = (1, 40, 5_000) if short else (5, 100, 50_000)
+    out += [Task("labels", broken_labels, (name, *sizes_of_broken)) for name in BROKEN]
     for case in cases():
         if not short:
             repeats = 200 if case.every_schedule else 500
@@ -209,6 +229,10 @@ def judged(results: Sequence[Result]) -> list[Check]:
             checks.append(_saves(value))
         elif isinstance(value, FewLabels):
             checks.append(_few(value))
+        elif isinstance(value, Asked):
+            checks.append(_few_labels(value))
+        elif result.task.work is broken_labels:
+            checks.append(_labels_caught(result.task.arguments[0], value))
         elif isinstance(value, LowerLimit):
             checks.append(_limit_holds(value))
         elif isinstance(value, Covered):
@@ -296,6 +320,28 @@ def _saves(found: FewLabels) -> Check:
     )
     ok = found.violations <= ceiling(found.runs, 1) and found.saving > 0
     return Check("savings", ok, line)
+
+
+def _few_labels(found: Asked) -> Check:
+    """The walk ends where full labels do; where no more is asked for, a budget costs nothing."""
+    n = found.labels.size
+    ok = found.other == 0 and found.violations <= ceiling(n, 1)
+    savings = (found.unlabelled, found.within_budget, found.full)
+    line = (
+        f"{found.name:22} {found.alpha:.2f} {found.n_calibration:5d}  "
+        + "  ".join(f"{saving.mean():6.1f}" for saving in savings)
+        + f"  {found.labels.mean():7.1f}  {np.quantile(found.labels, 0.9):12.0f}"
+        f"  {found.other:4d} of {n}  {found.violations / n:.4f}"
+    )
+    if found.cost_of_budget > WITHIN:
+        line += f"  {BUDGET} labels cost {found.cost_of_budget:.1f} points"
+    return Check("labels", ok, line)
+
+
+def _labels_caught(name: str, found: Found) -> Check:
+    most = ceiling(found.n, len(BROKEN))
+    line = f"broken: {name:45} {found.share:.4f}  limit {most / found.n:.4f}  n {found.n}"
+    return Check("labels", found.violations > most, line)
 
 
 def _limit_holds(found: LowerLimit) -> Check:

@@ -23,6 +23,7 @@ PARTS = (
     "lower limit",
     "intervals",
     "loader",
+    "labels",
     "comparison",
 )
 

@@ -69,9 +69,11 @@ def test_each_decision_is_that_of_full_labels() -> None:
 
 
 def by_the_stopped_side(found: Labelled) -> int:
-    """Broken: asks only about what differs where most are stopped, and takes the rest as kept."""
+    """Broken: asks once, of those stopped by then, and takes what is stopped later as kept."""
     test = found.test
-    over = test.lost[test.differs[:, -1]].sum(axis=0) > test.most
+    open_ = test.differs.sum(axis=0) > test.most
+    asked = test.differs[:, open_.argmax()]
+    over = test.lost[asked].sum(axis=0) > test.most
     return int(over.argmax()) - 1 if over.any() else over.size - 1
 
 
