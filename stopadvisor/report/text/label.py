@@ -25,7 +25,8 @@ def show_question(
     screen.title(title)
     screen.text(question)
     screen.facts((f"[{key}]", answer) for key, answer in enumerate(answers, start=1))
-    screen.text(f"{progress}; {KEYS}")
+    screen.text(progress)
+    screen.text(KEYS)
 
 
 def more_labels(labels: LabelFields) -> str:

@@ -1,0 +1,87 @@
+"""From questions without gold to a certificate: ``python samples/few_labels.py FOLDER``.
+
+Probes new questions of a sample workload, of which StopAdvisor sees no gold; labels those that it
+asks for, from the gold that it does not see; and certifies lost answers.  A copy of the run with a
+label for every calibration question says what all of them would have certified.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from make_workloads import workload
+from map import SAMPLES, stopadvisor
+
+N_QUESTIONS = 2000
+ALPHA = 0.05
+
+
+def write_lines(path: Path, rows: Sequence[Mapping[str, object]]) -> Path:
+    """Write a JSON object a line."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def label(run: Path, golds: Mapping[str, str]) -> int:
+    """Fill in what is asked for until no label is worth asking for; how many sheets that took."""
+    ask = ("label", run, "--alpha", str(ALPHA), "--quiet")
+    for number in range(1, 20):
+        sheet = run.parent / f"sheet-{number}.jsonl"
+        stopadvisor(*ask, "--export", sheet)
+        rows = [json.loads(line) for line in sheet.read_text(encoding="utf-8").splitlines()]
+        if not rows:
+            return number - 1
+        typed = [{"id": row["id"], "gold": golds[row["id"]]} for row in rows]
+        filled = write_lines(run.parent / f"filled-{number}.jsonl", typed)
+        stopadvisor(*ask, "--import", filled)
+    raise SystemExit("labels were asked for without end")
+
+
+def main() -> None:
+    """Run the example and print what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="where everything goes; must not exist")
+    parser.add_argument("--kind", choices=("arithmetic", "choice"), default="arithmetic")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True)
+    folder = options.folder.resolve()
+    started = time.monotonic()
+
+    rows = workload(options.kind, N_QUESTIONS)
+    golds = {row["id"]: row["gold"] for row in rows}
+    asked = [{name: row[name] for name in ("id", "question", "task")} for row in rows]
+    questions, run = write_lines(folder / "questions.jsonl", asked), folder / "run"
+    stopadvisor("probe", questions, "--model", SAMPLES / "tiny-reasoner", "--out", run)
+    probed = time.monotonic() - started
+    whole = shutil.copytree(run, folder / "apart" / "run")
+
+    n_sheets = label(run, golds)
+    calibrate = ("--alpha", str(ALPHA), "--loss", "lost", "--quiet")
+    few = stopadvisor("calibrate", run, *calibrate)
+    minutes = (time.monotonic() - started) / 60
+
+    all_gold = write_lines(folder / "all.jsonl", [{"id": i, "gold": g} for i, g in golds.items()])
+    stopadvisor("label", whole, "--alpha", str(ALPHA), "--quiet", "--import", all_gold)
+    full = stopadvisor("calibrate", whole, *calibrate)
+    for name, document in (("few labels", few), ("all labels", full)):
+        if not document["certified"]:
+            raise SystemExit(f"{name}: {document['refusal']['reason']}")
+        expected, certificate = document["expected"], document["certificate"]
+        print(
+            f"{name}: {document['labels']['used']} used of {certificate['n']} calibration "
+            f"questions; {certificate['losses']} lost; saves "
+            f"{expected['calibration_total_saving_pct']:.1f} % by {document['family']} at "
+            f"{document['threshold']:.6g}"
+        )
+    print(f"{n_sheets} sheets; probing {probed / 60:.1f} min of {minutes:.1f} min by the clock")
+    if few["threshold"] != full["threshold"]:
+        raise SystemExit("few labels and all labels certify different thresholds")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Few labels through choice, walk and test, beside the same with all of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stopadvisor.assessment.choice import Choice, Settings, choose
+from stopadvisor.certification.calibration import calibrate
+from stopadvisor.certification.labelling import Labelling
+from stopadvisor.certification.partial_labels import at_worst, check_partial, to_choose_by
+from stopadvisor.collection.gold_labels import GoldGrade
+from stopadvisor.errors import CalibrationError
+from stopadvisor.probes.outcomes import CalibrationQuestions, OpenQuestions
+from stopadvisor.rules.losses import LOST, Guarantee
+from tests.populations import POPULATIONS, KnownPopulation, regraded, renamed
+
+ALPHA = 0.10
+SETTINGS = Settings(alpha=ALPHA, families=("confidence", "agreement"))
+
+
+def unlabelled(table: OpenQuestions) -> OpenQuestions:
+    """The same questions, graded by agreement with what full thinking answers."""
+    correct = (table.answer_codes == table.full_codes[:, None]) & (table.full_codes >= 0)[:, None]
+    n = table.n_questions
+    agreed = regraded(table, correct=correct, natural_correct=np.ones(n, dtype=np.bool_))
+    return replace(agreed, by_gold=np.zeros(n, dtype=np.bool_))
+
+
+def grade(table: OpenQuestions, row: int) -> GoldGrade:
+    assert table.natural_correct is not None
+    replies = zip(table.positions[row].tolist(), table.correct[row].tolist(), strict=True)
+    return GoldGrade(bool(table.natural_correct[row]), dict(replies))
+
+
+@pytest.fixture(scope="module")
+def choice() -> Choice:
+    fit = renamed(POPULATIONS[0].draw(200, np.random.default_rng(1)), "f")
+    chosen = choose(unlabelled(fit).as_fit(), 200, to_choose_by(SETTINGS))
+    return replace(chosen, settings=SETTINGS)
+
+
+@pytest.mark.parametrize("population", POPULATIONS[:4], ids=lambda p: p.name)
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_asked_for_certifies_what_all_labels_do(
+    choice: Choice, population: KnownPopulation, seed: int
+) -> None:
+    table = population.draw(200, np.random.default_rng(seed))
+    questions = unlabelled(table).as_calibration()
+    labelling = Labelling(choice, questions, str(seed))
+    grades: dict[int, GoldGrade | None] = {}
+    while (row := labelling.state(grades, n_draws=2).walk.wanted) is not None:
+        assert row not in grades
+        grades[row] = grade(table, row)
+    assert 5 < len(grades) < 120
+    few = calibrate(choice, at_worst(questions, grades))
+    everything = {row: grade(table, row) for row in range(table.n_questions)}
+    full = calibrate(choice, at_worst(questions, everything))
+    # Graded by gold itself, without any label: equal answers are graded alike here.
+    gold = calibrate(choice, table.as_calibration())
+    assert few.rule is not None and full.rule is not None and gold.rule is not None
+    assert few.rule.threshold == full.rule.threshold == gold.rule.threshold
+    assert full.rule.certificate == gold.rule.certificate
+    assert few.rule.certificate.losses >= full.rule.certificate.losses
+    reached = labelling.state(grades, n_draws=2).walk.indices
+    position = [each.scorer for each in choice.sequences].index(few.rule.scorer)
+    assert reached[position] == few.rule.certificate.index
+
+
+def losses(table: CalibrationQuestions, choice: Choice) -> np.ndarray:
+    sequence = choice.sequences[0]
+    view = sequence.scorer.view(table)
+    return sequence.scorer.curve(view, sequence.thresholds).totals(LOST.of(view))[0]
+
+
+def test_what_nobody_can_tell_counts_as_what_nobody_was_asked(choice: Choice) -> None:
+    table = POPULATIONS[0].draw(100, np.random.default_rng(5))
+    questions = unlabelled(table).as_calibration()
+    nothing = losses(at_worst(questions, {}), choice)
+    assert np.array_equal(losses(at_worst(questions, {3: None, 4: None}), choice), nothing)
+    known = {row: grade(table, row) for row in range(50)}
+    assert (losses(at_worst(questions, known), choice) <= nothing).all()
+
+
+def test_a_reply_that_equals_the_natural_answer_takes_its_grade(choice: Choice) -> None:
+    table = POPULATIONS[0].draw(60, np.random.default_rng(6))
+    questions = unlabelled(table).as_calibration()
+    wrong = {row: GoldGrade(True, {}) for row in range(60)}  # no reply is right, says the grader
+    graded = at_worst(questions, wrong)
+    same = (table.answer_codes == table.full_codes[:, None]) & (table.full_codes >= 0)[:, None]
+    assert np.array_equal(graded.correct, same)
+
+
+def test_without_a_natural_answer_nothing_is_lost_and_nobody_is_asked(choice: Choice) -> None:
+    table = POPULATIONS[0].draw(60, np.random.default_rng(7))
+    silent = regraded(table, natural_code=np.full(60, -1))
+    questions = unlabelled(silent).as_calibration()
+    assert losses(at_worst(questions, {}), choice).sum() == 0
+    assert Labelling(choice, questions, "").state({}).walk.wanted is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"conditional": True}, "--conditional"),
+        ({"loss": "drop"}, "--loss drop"),
+        ({"also": (Guarantee("differs", 0.1),)}, "a further limit"),
+        ({"multiplicity": "finite-grid"}, "--multiplicity finite-grid"),
+    ],
+)
+def test_what_takes_every_label_is_refused(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(CalibrationError, match=f"{said}.* takes gold for every"):
+        check_partial(replace(SETTINGS, **changes))  # type: ignore[arg-type]
