@@ -60,7 +60,9 @@ def test_what_is_asked_for_certifies_what_all_labels_do(
     full = calibrate(choice, at_worst(questions, everything))
     # Graded by gold itself, without any label: equal answers are graded alike here.
     gold = calibrate(choice, table.as_calibration())
-    assert few.rule is not None and full.rule is not None and gold.rule is not None
+    assert few.rule is not None
+    assert full.rule is not None
+    assert gold.rule is not None
     assert few.rule.threshold == full.rule.threshold == gold.rule.threshold
     assert full.rule.certificate == gold.rule.certificate
     assert few.rule.certificate.losses >= full.rule.certificate.losses
