@@ -296,7 +296,8 @@ def policy_content(
         fields["certificate"] |= counted
     elif choice.settings.group_claim == "groups" and group_sizes(table).max() > 1:
         fields["certificate"]["group_claim"] = "groups"
-    if calibration.labelled is not None:
+    few = calibration.labelled is not None
+    if few:
         fields["certificate"]["labelled"] = calibration.labelled
     fields["certificate"]["claim"] = claim(fields["certificate"], simulated=source.simulated)
     if table.on_stop == "answer" and manifest is not None:
@@ -310,10 +311,11 @@ def policy_content(
     fields["expected"] = {
         **_expected(
             rule,
-            held_out(rule, choice, source),
+            # Few labels say nothing of test questions, and accuracies of none.
+            None if few else held_out(rule, choice, source),
             found,
             choice.settings,
-            calibration.entered.graded_by,
+            "agreement" if few else calibration.entered.graded_by,
         ),
         "saving_by_serving": _by_serving(rule, choice, source, calibration),
         "served": served_features(rule, calibration.entered),

@@ -318,6 +318,15 @@ def test_after_a_look_with_labels_no_other_settings_follow(call: Call) -> None:
     assert "showed their outcomes (deploy)" in err
 
 
+def test_lost_answers_may_follow_differing_ones_at_the_same_limit(call: Call) -> None:
+    code, out, err = call("calibrate", "run", *ASK, "--loss", "differs", "--json")
+    assert code in (0, 3), err + out
+    first = json.loads(out)
+    found = calibrated(call)
+    assert (first["look"]["number"], found["look"]["number"]) == (1, 2)
+    assert found["confidence"] == pytest.approx(0.90)
+
+
 def test_gold_that_came_with_the_workload_is_used(tmp_path: Path, call: Call) -> None:
     before = calibrated(call)
     # Every third calibration question has gold: nobody need be asked about those.

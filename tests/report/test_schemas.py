@@ -153,7 +153,7 @@ def test_calibrate_inspect_and_verify(
     runs: Path, grouped: Path, run_without_gold: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rule = ("--families", "learned")
-    few = make_run(runs / "few" / "run", 300, gold=False, fractions=(0.4, 0.6, 0.0))
+    few = make_run(runs / "few" / "run", 300, gold=False)
     visible = answer(capsys, "calibrate", *CERTIFY, runs / "apart" / "visible", *ALPHA, *rule)
     certified = answer(capsys, "calibrate", *CERTIFY, runs / "old", *ALPHA, *rule)
     policy = runs / "old" / "policy.joblib"

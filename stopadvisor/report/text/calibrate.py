@@ -84,6 +84,8 @@ def evidence(certificate: Document) -> str:
         whom += " that full thinking gets right"
     test = f"{certificate['bound']} test"
     what = "differ from full thinking" if loss_shown(certificate) == "differs" else "lost"
+    if "labelled" in certificate:
+        what = "lost, or differ without a label"
     if "groups" in certificate:
         whom += f" in {certificate['groups']} groups"
         test = f"betting on groups of up to {certificate['group_cap']}"
@@ -111,7 +113,7 @@ def alpha_words(certificate: Document) -> str:
         return f"{alpha} of the replies"
     if certificate.get("conditional"):
         return f"{alpha} of the questions that full thinking gets right"
-    if ratio is None:
+    if ratio is None or "labelled" in certificate:
         return f"{alpha} of all questions"
     return f"{alpha} of all questions is {share(ratio)} of those that full thinking gets right"
 
