@@ -105,7 +105,8 @@ def walk(
     labels, so a walk without a budget ends where full labels do.
     """
     known = known.copy()
-    indices, asked = [], []
+    indices: list[int] = []
+    asked: list[int] = []
     wanted, saved = None, 0.0
     for test in tests:
         index, asks, wanted_here = _go(test, known, order, budget, len(asked), saved)

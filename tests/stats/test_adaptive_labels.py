@@ -85,7 +85,7 @@ def by_an_order_chosen_after(found: Labelled, budget: int = 10) -> int:
         seen = np.sort(differing)[:budget]
         if seen.size and seen.mean() * differing.size > test.most:
             return at - 1
-    return test.differs.shape[1] - 1
+    return int(test.differs.shape[1]) - 1
 
 
 @pytest.mark.parametrize("broken", [by_the_stopped_side, by_an_order_chosen_after])
