@@ -200,6 +200,8 @@ class Chat:
             The template fails, or closes the thinking before it began.
         """
         text = self.render(messages)
+        if self.opener.text not in text:
+            return [*self.encode(text), *self.opener.ids]
         # Thinking in earlier turns, or in the question, must not be taken for this turn's.
         turn = text.removeprefix(self.render(messages, generation=False))
         _, opened, after = turn.rpartition(self.opener.text)

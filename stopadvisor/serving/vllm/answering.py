@@ -21,7 +21,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stopadvisor.engines.openai.trace import Trace
-from stopadvisor.engines.sampling import thinking_room
 from stopadvisor.errors import ModelError
 from stopadvisor.serving.chat_answer import Answered, answer_chat
 from stopadvisor.serving.chat_reply import (
@@ -86,11 +85,7 @@ class PolicyRoute:
             prompt_ids = model.chat.prompt_ids(found.request.prompt.messages)
         except ModelError:
             return NotCovered("template")
-        try:
-            room = thinking_room(self.bound.context, len(prompt_ids), model.chat, model.plan)
-        except ModelError:
-            return NotCovered("room")
-        if room < model.plan.max_think:
+        if len(prompt_ids) > self.bound.longest_prompt:
             return NotCovered("room")
         return model.begin(prompt_ids, found.request.prompt)
 

@@ -70,7 +70,8 @@ class BoundPolicy:
     policy: Policy
     model: EngineModel
     coverage: Coverage
-    context: int
+    longest_prompt: int
+    """Tokens of a prompt beside which thinking, and an answer behind it, fit the context."""
     remarks: tuple[str, ...]
 
 
@@ -169,11 +170,6 @@ def _bind(
         closer_tokens=len(chat.closer.ids),
         any_text=any_text,
     )
-    if coverage.most_tokens >= facts.context:
-        raise PolicyError(
-            f"thinking and answer of the policy take {coverage.most_tokens} tokens, got a context "
-            f"of {facts.context} (--max-model-len)"
-        )
     if not facts.prefix_caching:
         remarks.append("prefix caching is off: each probe reads its whole prompt again")
     if not facts.by_priority:
@@ -194,7 +190,13 @@ def _bind(
         logprobs=logprobs,
         by_priority=facts.by_priority,
     )
-    return BoundPolicy(policy, model, coverage, facts.context, tuple(remarks))
+    most = max(coverage.most_tokens, plan.max_think + len(model.suffix) + plan.cap)
+    if most >= facts.context:
+        raise PolicyError(
+            f"thinking and answer of the policy take {most} tokens, got a context of "
+            f"{facts.context} (--max-model-len)"
+        )
+    return BoundPolicy(policy, model, coverage, facts.context - most, tuple(remarks))
 
 
 def _probe_logprobs(policy: Policy, facts: EngineFacts) -> tuple[int | None, str]:
