@@ -1,6 +1,7 @@
-"""`stopadvisor serve`: start vLLM with a policy in it.
+"""`stopadvisor serve`: start vLLM with a policy in it, or a gateway before servers that run.
 
-Parses options, checks policy, signature and version while it is still cheap, and becomes vLLM.
+Parses options.  For vLLM it checks policy, signature and version while it is still cheap, and
+becomes vLLM; with ``--upstream`` it hands over to `serving.gateway`.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ from typing import Any, TextIO
 
 import click
 
-from stopadvisor.cli.options import PATH, OutputOptions, take
+from stopadvisor.cli.auditing import AUDITING, audit_settings
+from stopadvisor.cli.gateway import GATEWAY, gateway_settings, require_gateway
+from stopadvisor.cli.options import PATH, OutputOptions, declare, take
 from stopadvisor.cli.page import Command
-from stopadvisor.serving.vllm.settings import NAME, PluginSettings, check_vllm, load_policies
+from stopadvisor.serving.policy_files import load_policies
+from stopadvisor.serving.vllm.settings import NAME, PluginSettings, check_vllm
 
 __all__ = ["ServeOptions", "command", "run"]
 
@@ -37,15 +41,17 @@ class ServeOptions:
     "serve",
     cls=Command,
     reads="POLICY, or a folder with a policy for each model.",
-    writes="What vLLM prints; metrics stand beside its own.",
+    writes="What vLLM prints; metrics stand beside its own.  The gateway's log, JSON lines on "
+    "stderr.",
     examples=[
         "stopadvisor serve policy.joblib -- Qwen/Qwen3-8B --max-model-len 16384",
         "stopadvisor serve policy.joblib --shadow -- Qwen/Qwen3-8B",
+        "stopadvisor serve policy.joblib --upstream http://127.0.0.1:8000/v1",
     ],
-    exit_codes=(0, 1, 2),
+    exit_codes=(0, 1, 2, 6),
 )
 @click.argument("policy", type=PATH)
-@click.argument("words", metavar="-- MODEL [VLLM OPTION]...", nargs=-1, type=click.UNPROCESSED)
+@click.argument("words", metavar="[-- MODEL [VLLM OPTION]...]", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "--shadow",
     is_flag=True,
@@ -66,16 +72,28 @@ class ServeOptions:
 )
 @click.option("--json", is_flag=True, help="Print a refusal as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Do not say on stderr what is started.")
+@declare(*GATEWAY, *AUDITING)
 def command(policy: Path, words: tuple[str, ...], **params: Any) -> int:
-    """Start `vllm serve MODEL` with POLICY in it, in this environment.
+    """Start `vllm serve MODEL` with POLICY in it, or a gateway before servers.
 
     Chat requests that the policy covers are answered under it, all others as without it; the header
     X-StopAdvisor of each reply says which.
     """
-    if not words or words[0].startswith("-"):
-        raise click.UsageError("expected POLICY -- MODEL [VLLM OPTION]..., got no MODEL")
     output = take(OutputOptions, params)
-    options = ServeOptions(PluginSettings(policy, **params), words, output)
+    params["audit"] = audit_settings(params)
+    settings = gateway_settings(policy, params)
+    if settings is not None:
+        if words:
+            raise click.UsageError(f"expected --upstream or a model, got both: {words[0]!r}")
+        require_gateway()
+        from stopadvisor.serving.gateway.server import serve
+
+        return serve(settings, sys.stderr)
+    if not words or words[0].startswith("-"):
+        raise click.UsageError(
+            "expected POLICY -- MODEL [VLLM OPTION]... or POLICY --upstream URL, got no MODEL"
+        )
+    options = ServeOptions(take(PluginSettings, params, policy=policy), words, output)
     return run(options, sys.stdout, sys.stderr)
 
 
@@ -90,7 +108,7 @@ def run(options: ServeOptions, out: TextIO, err: TextIO) -> int:
         There is no vLLM here, or none that was tried.
     """
     version = check_vllm()
-    policies = load_policies(options.settings)
+    policies = load_policies(options.settings.policy, options.settings.require_signature)
     argv, environment = _process(options, os.environ)
     if not options.output.quiet:
         how = "in the shadow of" if options.settings.shadow else "under"

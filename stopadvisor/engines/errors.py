@@ -32,11 +32,11 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def require_packages(engine: str, *packages: str) -> None:
-    """Refuse an engine whose extra is not installed."""
+def require_packages(extra: str, *packages: str, what: str | None = None) -> None:
+    """Refuse an engine, or what is named, whose extra is not installed."""
     for package in packages:
         if importlib.util.find_spec(package) is None:
             raise ModelError(
-                f"the {engine} engine needs {package}, which is not installed: "
-                f"pip install 'stopadvisor[{engine}]'"
+                f"{what or f'the {extra} engine'} needs {package}, which is not installed: "
+                f"pip install 'stopadvisor[{extra}]'"
             )

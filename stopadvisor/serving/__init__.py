@@ -13,6 +13,7 @@ __all__ = [
     "gateway",
     "metrics",
     "monitoring",
+    "policy_files",
     "profiling",
     "recorded_stops",
     "totals",

@@ -112,6 +112,7 @@ class Metrics:
         self.waiting = gauge("requests_waiting", "Requests waiting for a place.")
         self.upstream_up = gauge("upstream_up", "1: in use; 0: down or refused.", "upstream")
         self.upstream_in_flight = gauge("upstream_in_flight", "Requests at it.", "upstream")
+        self.tasks = gauge("event_loop_tasks", "Tasks of the event loop, when it was asked.")
         self.policy = gauge("policy_info", "Policies in use.", "model", "digest")
         self.audits = counter("audits", "Audits: equal, differs, shed or failed.", "result")
         self.audit_tokens = counter("audit_tokens", "Decoded for audits.")

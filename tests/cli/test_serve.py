@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 import pytest
 
 from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import build_policy, save_policy
+from stopadvisor.serving.gateway import server
+from stopadvisor.serving.gateway.settings import GatewaySettings, Timeouts
 from stopadvisor.serving.vllm import settings
+from tests.benchmarks.gateway import running_gateway
+from tests.engines.fake_server import fake_server
 from tests.policy_content import example_content
+from tests.serving.gateways import chat_body, save_policy_of
 
 
 class Became(BaseException):
@@ -66,7 +75,10 @@ def test_a_scheduling_policy_of_ones_own_stays(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["{policy}"], "expected POLICY -- MODEL [VLLM OPTION]..., got no MODEL"),
+        (
+            ["{policy}"],
+            "expected POLICY -- MODEL [VLLM OPTION]... or POLICY --upstream URL, got no MODEL",
+        ),
         (["{policy}", "--", "--port", "1"], "expected POLICY -- MODEL [VLLM OPTION]"),
         (["missing.joblib", "--", "model"], "missing.joblib"),
         (["{policy}", "--require-signature", "none.pub", "--", "model"], "none.pub"),
@@ -94,3 +106,75 @@ def test_without_vllm_it_says_what_to_install(
     said = capsys.readouterr().err
     assert "pip install 'stopadvisor[vllm]'" in said
     assert len(said.splitlines()) == 1
+
+
+# --- The gateway ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[GatewaySettings]:
+    """With which settings a gateway was to be started."""
+    found: list[GatewaySettings] = []
+
+    def begin(settings: GatewaySettings, err: TextIO) -> int:
+        found.append(settings)
+        return 0
+
+    monkeypatch.setattr(server, "serve", begin)
+    return found
+
+
+def test_before_servers_it_is_a_gateway(policy: Path, begun: list[GatewaySettings]) -> None:
+    words = ["serve", str(policy), "--upstream", "http://a/v1", "--upstream", "http://b/v1"]
+    assert main([*words, "--shadow", "--port", "9", "--probe-timeout", "3"]) == 0
+    (settings,) = begun
+    assert (settings.upstreams, settings.policies) == (("http://a/v1", "http://b/v1"), policy)
+    assert (settings.shadow, settings.port, settings.host) == (True, 9, "127.0.0.1")
+    assert settings.timeouts == Timeouts(probe=3.0)
+    assert settings.audit is None
+    assert main([*words, "--audit", "0.5"]) == 0
+    assert begun[1].audit is not None
+    assert begun[1] == replace(
+        GatewaySettings(policy, ("http://a/v1", "http://b/v1")), audit=begun[1].audit
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--upstream", "http://a/v1", "--", "model"], "expected --upstream or a model, got both"),
+        (["--port", "9", "--", "model"], "--port belongs to --upstream, got no --upstream"),
+        (["--upstream", "ftp://a"], "must be such as http://host:8000/v1"),
+        (["--upstream", "http://k@a/v1"], "must not hold a user name or password"),
+        (["--upstream", "http://a/v1", "--upstream-key-env", "NO_SUCH_KEY"], "NO_SUCH_KEY"),
+        (["--upstream", "http://a/v1", "--admin-host", "0.0.0.0"], "must be a loopback address"),
+        (["--upstream", "http://a/v1", "--admin-token-env", "NO_SUCH"], "NO_SUCH, which is not"),
+        (["--upstream", "http://a/v1", "--require-signature", "none.pub"], "none.pub"),
+    ],
+)
+def test_gateways_that_are_refused(
+    words: list[str], message: str, policy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", str(policy), *words]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert "Traceback" not in said
+
+
+def test_a_gateway_of_its_own_process_serves_and_drains(tmp_path: Path) -> None:
+    """From the command line to the last answer: signals, ports, the log, the exit code."""
+    with fake_server(chat="reasoning_content") as upstream:
+        save_policy_of(upstream, tmp_path / "p.json")
+        with running_gateway(tmp_path / "p.json", upstream.url) as (url, pid):
+            client = http.client.HTTPConnection(url.removeprefix("http://").removesuffix("/v1"))
+            client.request("POST", "/v1/chat/completions", json.dumps(chat_body()))
+            answer = client.getresponse()
+            assert answer.getheader("X-StopAdvisor", "").startswith("policy; reason=covered")
+            answer.read()
+            client.close()
+            os.kill(pid, signal.SIGHUP)
+    lines = (tmp_path / "gateway.log").read_text().splitlines()
+    events = [json.loads(line)["event"] for line in lines]
+    for event in ("upstream-up", "ready", "request", "draining", "stopped"):
+        assert event in events
+    assert events[-1] == "stopped"

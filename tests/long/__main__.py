@@ -29,6 +29,7 @@ TITLES = {
     "loader": "Damaged policy files, each refused in one line or loaded as what it was",
     "monitor": "Audited streams: false alarms (at most 0.05, ever), and requests until an alarm",
     "labels": "Lost answers certified with few labels: net saving (percent) and labels asked for",
+    "gateway": "Requests through one gateway without growth",
     "comparison": "Two equal families told apart (at most 0.05)",
 }
 

@@ -40,6 +40,7 @@ from tests.long.labels import (
 from tests.long.labels import (
     cases as label_cases,
 )
+from tests.long.soak import MOST_GROWTH, Soaked, soak
 from tests.long.streams import Watched, watched, watched_cases
 from tests.long.strength import (
     Against,
@@ -181,6 +182,7 @@ def tasks(*, short: bool) -> list[Task]:
             out.append(Task("comparison", told_apart, (case, repeats)))
         elif case.population is MIXED and case.alpha == 0.10 and not case.every_schedule:
             out.append(Task("comparison", told_apart, (case, 50 if case.n_fit == 400 else 200)))
+    out.append(Task("gateway", soak, (200 if short else 10_000,)))
     return out
 
 
@@ -237,6 +239,8 @@ def judged(results: Sequence[Result]) -> list[Check]:
             checks.append(_limit_holds(value))
         elif isinstance(value, Covered):
             checks.append(_covers(value))
+        elif isinstance(value, Soaked):
+            checks.append(_no_growth(value))
         elif isinstance(value, Fuzzed):
             checks.append(_refused(value))
         elif isinstance(value, Watched):
@@ -387,3 +391,12 @@ def _apart(case: Case, share: float, repeats: int, n_cases: int) -> Check:
         f"told apart in {share:.4f} of {repeats}"
     )
     return Check("comparison", share <= most, line)
+
+
+def _no_growth(found: Soaked) -> Check:
+    line = (
+        f"{found.requests} requests, {found.left} left by their client, {found.wrong} not answered "
+        f"with 200: {found.grown / 2**20:+.1f} MiB (at most {MOST_GROWTH / 2**20:.0f}), "
+        f"{found.tasks:+d} tasks, {found.files:+d} open files; {found.seconds:.0f} s"
+    )
+    return Check("gateway", found.ok, line)

@@ -306,7 +306,7 @@ def test_what_cannot_work_does_not_start(server: OddServer, folder: Path, tmp_pa
         ):
             pass
 
-    refused(PolicyError, "expected .joblib or .json policies, got none", tmp_path)
+    refused(PolicyError, "expected a policy .* in it, got none", tmp_path)
     refused(PolicyError, "--model is for one policy", folder, model="tiny-reasoner")
     refused(PolicyError, "expected one policy for each model, got a second", folder)
     refused(ModelError, "does not serve the model 'other'", folder / "stops.json", model="other")

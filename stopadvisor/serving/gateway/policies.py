@@ -18,16 +18,15 @@ from stopadvisor.engines.openai.early_exit import PolicyService
 from stopadvisor.engines.openai.load import open_client
 from stopadvisor.engines.openai.online import bind
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy.frozen import Policy, load_policy
+from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.serving.coverage import Coverage
 from stopadvisor.serving.gateway.pool import Upstream
 from stopadvisor.serving.gateway.settings import GatewaySettings
+from stopadvisor.serving.policy_files import load_policies
 
 __all__ = ["Bound", "PolicySet", "ServedPolicy", "entries"]
-
-_ENDINGS = (".joblib", ".json")
 
 
 @dataclass(eq=False)
@@ -90,16 +89,11 @@ class PolicySet:
         PolicyError
             A policy is refused, or two are for the same model.
         """
-        files = [settings.policies]
-        if settings.policies.is_dir():
-            files = sorted(f for f in settings.policies.iterdir() if f.suffix in _ENDINGS)
-        if not files:
-            raise PolicyError(f"{settings.policies}: expected .joblib or .json policies, got none")
-        if settings.model is not None and len(files) > 1:
-            raise PolicyError(f"--model is for one policy, got {len(files)}")
+        found = load_policies(settings.policies, settings.require_signature)
+        if settings.model is not None and len(found) > 1:
+            raise PolicyError(f"--model is for one policy, got {len(found)}")
         policies: dict[str, tuple[Path, ServedPolicy]] = {}
-        for file in files:
-            policy = load_policy(file, require_signature=settings.require_signature or None)
+        for file, policy in found:
             plan = policy_plan(policy, at_server=True)
             assert policy.terms.model is not None  # or there is no plan
             name = settings.model or policy.terms.model.name
@@ -150,6 +144,7 @@ class PolicySet:
                 names={served.name},
                 sampling=model.sampling(served.plan),
                 closer_tokens=len(model.chat.closer.ids),
+                any_text=self._settings.any_text,
             )
             before = served.at.get(upstream.number)
             served.at[upstream.number] = bound

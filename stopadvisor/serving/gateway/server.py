@@ -186,6 +186,7 @@ def open_routes(gateway: Gateway) -> Router:
         return PlainTextResponse(f"{why}\n", status_code=503)
 
     async def metrics(_: Request) -> Response:
+        gateway.metrics.tasks.set(len(asyncio.all_tasks()))
         text, content_type = gateway.metrics.text()
         return Response(text, headers={"Content-Type": content_type})
 

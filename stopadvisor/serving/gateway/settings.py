@@ -49,6 +49,8 @@ class GatewaySettings:
     """By default overlap where the policy was chosen for it."""
     shadow: bool = False
     """Judge, count, and never stop."""
+    any_text: bool = False
+    """Cover requests without the policy's prompt template around the question."""
     require_signature: tuple[Path, ...] = ()
     concurrency: int = 512
     """Requests answered at once."""

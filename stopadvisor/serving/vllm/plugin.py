@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from stopadvisor.errors import ModelError, StopAdvisorError
 from stopadvisor.printable import printable
-from stopadvisor.serving.vllm.settings import NAME, PluginSettings, check_vllm, load_policies
+from stopadvisor.serving.policy_files import load_policies
+from stopadvisor.serving.vllm.settings import NAME, PluginSettings, check_vllm
 
 if TYPE_CHECKING:
     from stopadvisor.serving.vllm.binding import EngineAccess, EngineFacts
@@ -40,7 +41,7 @@ class StopAdvisorPlugin:
         with _one_line():
             self._version = check_vllm()
             self._settings = PluginSettings.of_environment()
-            self._policies = load_policies(self._settings)
+            self._policies = load_policies(self._settings.policy, self._settings.require_signature)
             route = _chat_route(app)
         app.add_api_route(
             _PATH,

@@ -12,16 +12,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from stopadvisor.errors import ModelError, PolicyError
-from stopadvisor.policy.frozen import Policy, load_policy
 from stopadvisor.serving.audits import AuditSettings
 
-__all__ = ["NAME", "TRIED", "PluginSettings", "check_vllm", "load_policies"]
+__all__ = ["NAME", "TRIED", "PluginSettings", "check_vllm"]
 
 NAME = "stopadvisor"
 """Of the plugin, in ``VLLM_PLUGINS``."""
 TRIED = ("0.32",)
 """Series of vLLM that the plugin was tried with; its interface promises nothing about others."""
-_ENDINGS = (".joblib", ".json")
 _POLICY, _SHADOW = "STOPADVISOR_POLICY", "STOPADVISOR_SHADOW"
 _KEYS, _ANY_TEXT = "STOPADVISOR_REQUIRE_SIGNATURE", "STOPADVISOR_ANY_TEXT"
 _AUDIT = "STOPADVISOR_AUDIT"
@@ -77,23 +75,6 @@ def _switch(found: Mapping[str, str], name: str) -> bool:
     if value not in ("0", "1"):
         raise PolicyError(f"{name}: expected 0 or 1, got {value!r}")
     return value == "1"
-
-
-def load_policies(settings: PluginSettings) -> list[tuple[Path, Policy]]:
-    """Load the policies that are named, trusting nothing in them.
-
-    Raises
-    ------
-    PolicyError
-        There is none, or one is refused.
-    """
-    named, files = settings.policy, [settings.policy]
-    if named.is_dir():
-        files = sorted(file for file in named.iterdir() if file.suffix in _ENDINGS)
-        if not files:
-            raise PolicyError(f"{named}: expected a policy (.joblib or .json) in it, got none")
-    keys = settings.require_signature or None
-    return [(file, load_policy(file, require_signature=keys)) for file in files]
 
 
 def check_vllm(found: str | None = None) -> str:

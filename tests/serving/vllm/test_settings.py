@@ -9,7 +9,8 @@ import pytest
 
 from stopadvisor.errors import ModelError, PolicyError
 from stopadvisor.policy.frozen import save_policy
-from stopadvisor.serving.vllm.settings import PluginSettings, check_vllm, load_policies
+from stopadvisor.serving.policy_files import load_policies
+from stopadvisor.serving.vllm.settings import PluginSettings, check_vllm
 from tests.serving.vllm.fake_engine import policy_of
 
 
@@ -43,21 +44,21 @@ def test_a_file_or_a_folder_of_policies(tmp_path: Path) -> None:
     for name in ("b.json", "a.joblib"):
         save_policy(policy.content, tmp_path / name, format="json" if "json" in name else "joblib")
     (tmp_path / "notes.txt").write_text("no policy")
-    found = load_policies(PluginSettings(tmp_path))
+    found = load_policies(tmp_path, ())
     assert [path.name for path, _ in found] == ["a.joblib", "b.json"]
     assert {loaded.digest for _, loaded in found} == {policy.digest}
-    ((_, one),) = load_policies(PluginSettings(tmp_path / "b.json"))
+    ((_, one),) = load_policies(tmp_path / "b.json", ())
     assert one.digest == policy.digest
 
 
 def test_refused_policies(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="expected a policy"):
-        load_policies(PluginSettings(tmp_path))
+        load_policies(tmp_path, ())
     file = tmp_path / "p.joblib"
     save_policy(policy_of().content, file)
     key = tmp_path / "key.pub"
     with pytest.raises(PolicyError, match=r"key\.pub"):
-        load_policies(PluginSettings(file, require_signature=(key,)))
+        load_policies(file, (key,))
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.32.3+cpu"])

@@ -1,0 +1,124 @@
+"""Many requests through one gateway: what grows that should not.
+
+The gateway is a process of its own, before a server that tells a story; a part of the requests is
+left by its client in the middle.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import tempfile
+import threading
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.gateway import running_gateway
+from tests.engines.fake_server import FakeServer, fake_server
+from tests.serving.gateways import chat_body, save_policy_of
+
+__all__ = ["MOST_GROWTH", "Soaked", "soak"]
+
+MOST_GROWTH = 8 * 2**20
+"""Bytes by which the process may grow behind the first fifth of the requests."""
+_KINDS: tuple[dict[str, Any], ...] = (
+    {},
+    {"stream": True},
+    {"n": 2},
+    {"n": 2, "stream": True},
+)
+
+
+@dataclass(frozen=True)
+class Soaked:
+    """What many requests did to a gateway."""
+
+    requests: int
+    wrong: int
+    """Answers with another status than 200."""
+    left: int
+    """Requests that their client left."""
+    grown: int
+    """Bytes of memory, from the first fifth on."""
+    tasks: int
+    """Tasks more than after the first fifth."""
+    files: int
+    """Open files more."""
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing grew."""
+        return not self.wrong and self.grown <= MOST_GROWTH and max(self.tasks, self.files) <= 2
+
+
+def soak(requests: int) -> Soaked:
+    """Send so many requests, eight at once, and look at the process."""
+    with tempfile.TemporaryDirectory() as name, fake_server(chat="reasoning_content") as server:
+        path = Path(name) / "policy.json"
+        save_policy_of(server, path)
+        with running_gateway(path, server.url) as (url, pid):
+            port = int(url.rpartition(":")[2].partition("/")[0])
+            counts: list[int] = []
+            lock = threading.Lock()
+
+            def one(number: int) -> None:
+                status = _ask(port, number)
+                with lock:
+                    counts.append(status)
+                    _forget(server)
+
+            began = time.monotonic()
+            with ThreadPoolExecutor(8) as threads:
+                list(threads.map(one, range(requests // 5)))
+                before = _state(pid, url)
+                list(threads.map(one, range(requests // 5, requests)))
+            after = _state(pid, url)
+    return Soaked(
+        requests=requests,
+        wrong=sum(status not in (0, 200) for status in counts),
+        left=sum(status == 0 for status in counts),
+        grown=after[0] - before[0],
+        tasks=after[1] - before[1],
+        files=after[2] - before[2],
+        seconds=time.monotonic() - began,
+    )
+
+
+def _ask(port: int, number: int) -> int:
+    """Ask once; return the status, or 0 where the client leaves in the middle."""
+    body = json.dumps(chat_body(f"{number}+4", **_KINDS[number % len(_KINDS)])).encode()
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    head += f"Content-Length: {len(body)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", port), 30) as client:
+        client.sendall(head.encode() + body)
+        if number % 10 == 9:
+            time.sleep(0.002 * (number % 7))
+            return 0
+        got = b""
+        while piece := client.recv(2**16):
+            got += piece
+    return int(got.split(b" ", 2)[1])
+
+
+def _forget(server: FakeServer) -> None:
+    """Have the server, which is in this process, keep nothing of what was asked."""
+    if len(server.asked) > 1000:
+        server.asked.clear()
+        server.headers.clear()
+
+
+def _state(pid: int, url: str) -> tuple[int, int, int]:
+    """Memory, tasks and open files of the gateway, once it has nothing to do."""
+    time.sleep(6)  # longer than idle connections are kept
+    with urllib.request.urlopen(url.removesuffix("/v1") + "/metrics") as answer:
+        text = answer.read().decode()
+    tasks = int(float(re.findall(r"^stopadvisor_event_loop_tasks (\S+)", text, re.M)[0]))
+    status = Path(f"/proc/{pid}/status").read_text()
+    memory = 1024 * int(re.findall(r"VmRSS:\s+(\d+)", status)[0])
+    return memory, tasks, len(list(Path(f"/proc/{pid}/fd").iterdir()))
