@@ -6,6 +6,7 @@ protocol, over all questions.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -113,11 +114,15 @@ def assess(source: Source, settings: Settings) -> FitAssessment:
     rng = np.random.default_rng(source.seed)
     shape = advice_profile(fit, rng=rng)
     n_entering, n_groups = n_calibration, n_calibration
+    sealed = source.part("calibration")
+    entering = calibration_rows(sealed)
     if settings.group_claim == "questions":
-        n_entering = question_rows(source.part("calibration")).size
+        entering = question_rows(sealed)
+        n_entering = entering.size
+    categories = Counter(sealed.take(entering).categories)
     try:
         check_labels(fit)
-        choice = choose(fit, n_entering, settings, n_groups=n_groups)
+        choice = choose(fit, n_entering, settings, n_groups=n_groups, categories=categories)
     except NothingToChoose as error:  # a result like any other: the advice is full thinking
         choice = nothing_chosen(fit, n_entering, settings, str(error), n_groups=n_groups)
     return FitAssessment(

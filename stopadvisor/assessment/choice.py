@@ -7,17 +7,19 @@ question is looked at.  `certification.calibration` tests it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from stopadvisor.assessment.candidates import boosted_candidates, candidates
+from stopadvisor.assessment.chances import certification_probability, counted_labels, fit_limit
 from stopadvisor.assessment.evidence import compare, saving_lower
 from stopadvisor.assessment.grouped import group_test
 from stopadvisor.assessment.imitation import Imitation
+from stopadvisor.assessment.limits import FitLimits, category_size
 from stopadvisor.assessment.points import FitPoint, LabelSaving
-from stopadvisor.assessment.sequences import MOST_THRESHOLDS, FitData, ThresholdSequence
+from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.assessment.wishes import Settings
 from stopadvisor.errors import CalibrationError, NothingToChoose
 from stopadvisor.probes.outcomes import FitQuestions, require_fit
@@ -34,9 +36,6 @@ from stopadvisor.rules.families import (
 from stopadvisor.rules.outcomes import measure
 from stopadvisor.stats.bootstrap import Interval
 from stopadvisor.stats.bounds import (
-    labels_needed,
-    max_losses,
-    power,
     unspent,
 )
 from stopadvisor.stats.group_test import GroupTest
@@ -45,12 +44,8 @@ __all__ = [
     "SIMPLER_WITHIN",
     "Choice",
     "Settings",
-    "certification_probability",
     "choose",
-    "counted_labels",
     "fewest_labels",
-    "first_useful_risk",
-    "fit_limit",
     "nothing_chosen",
     "rank_of",
 ]
@@ -105,6 +100,8 @@ class Choice:
     """Why there is no rule to choose; then there is no sequence either."""
     groups: GroupTest | None = None
     """How questions will be tested, where groups hold several; None where each enters alone."""
+    counted: tuple[int, ...] = ()
+    """Calibration questions that each guarantee is of, where there is more than one plain loss."""
 
     def deltas(self, n_counted: int) -> tuple[float, ...]:
         """Error probability of each sequence that is tested; their sum is at most delta.
@@ -115,9 +112,10 @@ class Choice:
             Questions that the bound counts.
         """
         settings = self.settings
-        # A grid of thresholds may spend all of it, and of bets the size is not known exactly.
+        # A grid of thresholds may spend all of it, and of bets the size is not known exactly, nor
+        # is it that of several tests at once.
         rest = 0.0
-        if settings.multiplicity == "fixed-sequence" and self.groups is None:
+        if settings.multiplicity == "fixed-sequence" and self.groups is None and settings.is_plain:
             rest = unspent(n_counted, settings.alpha, settings.delta, settings.bound)
         return (settings.delta, rest)[: len(self.sequences)]
 
@@ -129,34 +127,13 @@ def rank_of(family: str) -> int:
     return 2 if family in LEARNED_FAMILIES else 1
 
 
-def fit_limit(
-    n_fit: int,
-    n_calibration: int,
-    settings: Settings,
-    full_accuracy: float,
-    groups: GroupTest | None = None,
-) -> float:
-    """Most fit losses that correspond to what calibration could still certify; < 0 if nothing."""
-    # Sequences of fewer thresholds would share less; one limit has to do for all candidates.
-    delta = settings.test_delta(MOST_THRESHOLDS)
-    if groups is not None:
-        return groups.limit(n_calibration, settings.alpha, delta) * n_fit
-    n = _denominator(n_calibration, settings, full_accuracy)
-    most = max_losses(n, settings.alpha, delta, settings.bound)
-    return -1.0 if most < 0 else most / n_calibration * n_fit
-
-
-def _denominator(n_calibration: int, settings: Settings, full_accuracy: float) -> int:
-    """Questions that the bound will count: all, or (expected) the full-correct ones."""
-    return round(n_calibration * full_accuracy) if settings.conditional else n_calibration
-
-
 def choose(
     fit_table: FitQuestions,
     n_calibration: int,
     settings: Settings,
     *,
     n_groups: int | None = None,
+    categories: Mapping[str | None, int] | None = None,
 ) -> Choice:
     """Choose family, schedule and threshold order from fit questions alone.
 
@@ -166,6 +143,8 @@ def choose(
         How many calibration questions will enter the test; their number, not their outcomes.
     n_groups : int, optional
         In how many groups, where groups hold several; None for as many as their size on fit says.
+    categories : mapping, optional
+        Calibration questions of each category; None for as many as their share on fit says.
 
     Raises
     ------
@@ -194,7 +173,8 @@ def choose(
     test = replace(settings.test, groups=groups)
     imitation = Imitation.draw(fit, n_calibration, test)
     measured = _measured(fit, settings, imitation)
-    limit = fit_limit(table.n_questions, n_calibration, settings, full_accuracy, groups)
+    counted = _counted(table, n_calibration, settings, categories)
+    limit = fit_limit(table.n_questions, n_calibration, settings, full_accuracy, groups, counted)
     learned, scalar, fixed = (
         [each for each in measured if rank_of(each.family) == rank] for rank in (2, 1, 0)
     )
@@ -225,7 +205,7 @@ def choose(
         None if advised is None else _fit_point(fit, advised, index),
         None if advised is None else saving_lower(fit, _sequences(measured), limit),
         max(
-            certification_probability(fit, each.sequence, n_calibration, settings, groups)
+            certification_probability(fit, each.sequence, n_calibration, settings, groups, counted)
             for each in tested
         ),
         ()
@@ -245,6 +225,22 @@ def choose(
         ),
         fit,
         groups=groups,
+        counted=counted,
+    )
+
+
+def _counted(
+    table: FitQuestions,
+    n_calibration: int,
+    settings: Settings,
+    known: Mapping[str | None, int] | None,
+) -> tuple[int, ...]:
+    """Calibration questions that each guarantee is of."""
+    return tuple(
+        n_calibration
+        if each.category is None
+        else category_size(table, n_calibration, known, each.category)
+        for each in settings.guarantees
     )
 
 
@@ -311,7 +307,7 @@ def _fit_data(table: FitQuestions, settings: Settings) -> FitData:
         weights=settings.weights,
         cache_block=settings.cache_block,
         most_blocks=_MOST_BLOCKS,
-        loss=settings.counted_on(table.graded_by),
+        guarantees=settings.guarantees_on(table.graded_by),
     )
 
 
@@ -391,7 +387,9 @@ def _compared(
     return tuple({id(e): e.sequence for e in (*best, *tested)}.values())
 
 
-def _best_point(fit: FitData, side: Sequence[_Measured], limit: float) -> FitPoint | None:
+def _best_point(
+    fit: FitData, side: Sequence[_Measured], limit: float | FitLimits
+) -> FitPoint | None:
     if not side:
         return None
     best = max(side, key=_rating)
@@ -428,45 +426,6 @@ def _fit_point(fit: FitData, each: _Measured, index: int) -> FitPoint:
         outcome.uncut_saving_pct,
         outcome.answer_saving_pct,
     )
-
-
-# --- Chances and labels ---------------------------------------------------------------------------
-
-
-def certification_probability(
-    fit: FitData,
-    sequence: ThresholdSequence,
-    n_calibration: int,
-    settings: Settings,
-    groups: GroupTest | None = None,
-) -> float:
-    """Probability that calibration certifies some saving by a sequence, at its fit risk."""
-    risk = first_useful_risk(fit, sequence)
-    if risk is None:
-        return 0.0
-    if groups is not None:
-        delta = settings.test_delta(sequence.thresholds.size)
-        return groups.power(n_calibration, settings.alpha, delta, min(risk, 1.0))
-    full_accuracy = float(fit.table.full_correct.mean())
-    n = _denominator(n_calibration, settings, full_accuracy)
-    risk = risk / full_accuracy if settings.conditional else risk
-    delta = settings.test_delta(sequence.thresholds.size)
-    return power(n, settings.alpha, delta, min(risk, 1.0), settings.bound)
-
-
-def first_useful_risk(fit: FitData, sequence: ThresholdSequence) -> float | None:
-    """Fit risk at the most careful threshold that saves anything."""
-    useful = np.flatnonzero(sequence.costs < fit.full_cost.sum())
-    return float(sequence.losses[useful[0]]) / fit.table.n_questions if useful.size else None
-
-
-def counted_labels(
-    settings: Settings, groups: GroupTest | None, delta: float, expected_risk: float
-) -> int | None:
-    """Questions that the bound must count to pass four times in five; None for no number."""
-    if groups is not None:
-        return groups.labels_needed(settings.alpha, delta, expected_risk=expected_risk)
-    return labels_needed(settings.alpha, delta, expected_risk=expected_risk, bound=settings.bound)
 
 
 def fewest_labels(choice: Choice) -> int:

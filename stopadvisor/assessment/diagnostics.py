@@ -13,7 +13,8 @@ import numpy as np
 from scipy.special import expit
 
 from stopadvisor.arrays import FloatArray
-from stopadvisor.assessment.choice import Choice, certification_probability, fit_limit
+from stopadvisor.assessment.chances import certification_probability, fit_limit
+from stopadvisor.assessment.choice import Choice
 from stopadvisor.assessment.examples import Stops
 from stopadvisor.assessment.frontier import (
     Frontier,

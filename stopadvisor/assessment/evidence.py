@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from stopadvisor.arrays import FloatArray
+from stopadvisor.assessment.limits import FitLimits
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.stats.bootstrap import Interval, interval, resample_counts
 
@@ -22,13 +23,13 @@ def compare(
     fit: FitData,
     learned: Sequence[ThresholdSequence],
     scalar: Sequence[ThresholdSequence],
-    limit: float,
+    limit: float | FitLimits,
 ) -> tuple[str, Interval | None]:
     """Which side saves more at the risk that is allowed.
 
     Parameters
     ----------
-    limit : float
+    limit : float or FitLimits
         Most fit losses; below 0 nothing is feasible.
 
     Returns
@@ -48,7 +49,8 @@ def compare(
     # Where not one fit loss is allowed, a single question (the most confident loser) decides each
     # threshold.  Resampling extremes understates their spread: at nominal 95 % equal families came
     # out as different in up to 9 % of simulated data sets, at nominal 99 % in at most 4 %.
-    level = 0.95 if limit >= 1 else 0.99
+    first = limit if isinstance(limit, float) else limit.fewest(fit.table.n_questions)
+    level = 0.95 if first >= 1 else 0.99
     spread = interval(savings(learned) - savings(scalar), level)
     feasible = [any(each.index(limit) >= 0 for each in side) for side in (learned, scalar)]
     if not all(feasible):
@@ -58,7 +60,9 @@ def compare(
     return ("scalar better" if spread.high < 0 else "comparable"), spread
 
 
-def saving_lower(fit: FitData, sequences: Sequence[ThresholdSequence], limit: float) -> float:
+def saving_lower(
+    fit: FitData, sequences: Sequence[ThresholdSequence], limit: float | FitLimits
+) -> float:
     """One-sided 95 % lower limit (percent) of what the best of these sequences saves.
 
     Chosen in a resample, measured on the questions outside of it: measured on those that chose,
@@ -80,11 +84,15 @@ def saving_lower(fit: FitData, sequences: Sequence[ThresholdSequence], limit: fl
     return float(np.quantile(100 * (1 - at / np.maximum(full_outside, 1e-12)), 0.05))
 
 
-def _resamples(fit: FitData, limit: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _resamples(
+    fit: FitData, limit: float | FitLimits
+) -> tuple[FloatArray, FloatArray | FitLimits, FloatArray]:
     """Resampled blocks, most losses allowed in each resample, and cost of full thinking."""
     rng = np.random.default_rng(fit.table.n_questions)
     counts = resample_counts(fit.n_blocks, _RESAMPLES, rng=rng)
+    full = counts.astype(np.float64) @ np.bincount(fit.blocks, fit.full_cost, fit.n_blocks)
+    if isinstance(limit, FitLimits):
+        return counts, limit, full
     drawn = counts @ fit.block_sizes.astype(np.float32)  # questions in each resample
     limits = limit / fit.table.n_questions * drawn if limit >= 0 else np.full(_RESAMPLES, -1.0)
-    full = counts.astype(np.float64) @ np.bincount(fit.blocks, fit.full_cost, fit.n_blocks)
     return counts, limits, full

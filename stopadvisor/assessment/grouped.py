@@ -75,6 +75,8 @@ def require_whole_groups(settings: Settings, most: int) -> None:
     for name, single in (
         ("--conditional", settings.conditional),
         (f"--bound {settings.bound}", settings.bound != "exact"),
+        ("a limit on drop", any(not each.counted.is_binary for each in settings.guarantees)),
+        ("a limit of one category", any(each.category for each in settings.guarantees)),
     ):
         if single:
             raise CalibrationError(

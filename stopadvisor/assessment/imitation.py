@@ -8,14 +8,16 @@ four unlucky questions.  Sees no calibration question.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from stopadvisor.arrays import FloatArray
+from stopadvisor.assessment.limits import allowed, most_of
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.probes.grouping import group_numbers, question_rows
+from stopadvisor.rules.losses import Guarantee
 from stopadvisor.stats.bounds import Bound, Multiplicity, max_losses
 from stopadvisor.stats.group_test import GroupTest
 
@@ -41,6 +43,8 @@ class SequenceTest:
     """Only questions that full thinking gets right are counted."""
     groups: GroupTest | None = None
     """Where groups enter whole; None where single questions do."""
+    guarantees: tuple[Guarantee, ...] = ()
+    """All that is to hold at once, where it is more than one loss of 0 or 1."""
 
 
 @dataclass(frozen=True)
@@ -103,23 +107,45 @@ class Imitation:
         n_thresholds = sequence.thresholds.size
         share = n_thresholds if self.test.multiplicity == "finite-grid" else 1
         test = self.test
-        most = self._most_losses(test.delta / share)  # (n_draws,)
-        losses = self.draws @ sequence.block_losses.astype(np.float32)  # (n_draws, n_thresholds)
+        tested = list(self._tested(sequence, test.delta / share))
         # A certified rule that costs more than full thinking is not exported.
         costs = np.append(np.minimum(sequence.costs, self.full_cost), self.full_cost)
         found = []
         for factor in limits:
-            away = (factor - 1) * np.sqrt(np.maximum(most, 0) * np.clip(most, 0, _FEW_LOSSES))
-            allowed = most + away if test.groups else np.round(most + away) + 0.5
-            limit = np.where(most < 0, -1.0, allowed + 1e-6)[:, None]
+            over = np.zeros((len(self.draws), n_thresholds), dtype=bool)
+            for losses, most in tested:
+                away = (factor - 1) * np.sqrt(np.maximum(most, 0) * np.clip(most, 0, _FEW_LOSSES))
+                most_now = most + away if test.groups else np.round(most + away) + 0.5
+                over |= losses > np.where(most < 0, -1.0, most_now + 1e-6)
             if test.multiplicity == "fixed-sequence":
-                over = losses > limit
                 last = np.where(over.any(axis=1), over.argmax(axis=1), n_thresholds) - 1
             else:
-                within = (losses <= limit)[:, ::-1]
+                within = ~over[:, ::-1]
                 last = np.where(within.any(axis=1), n_thresholds - 1 - within.argmax(axis=1), -1)
             found.append(float(costs[last].mean()))
         return found
+
+    def _tested(
+        self, sequence: ThresholdSequence, delta: float
+    ) -> Iterator[tuple[FloatArray, FloatArray]]:
+        """Losses in each draw, (n_draws, n_thresholds), and most that pass; of each guarantee."""
+        if not sequence.counts:
+            losses = self.draws @ sequence.block_losses.astype(np.float32)
+            yield losses, self._most_losses(delta)[:, None]
+            return
+        groups = self.test.groups
+        for guarantee, part in zip(self.test.guarantees, sequence.counts, strict=True):
+            counted = (self.draws @ part.sizes).round()
+            if groups is not None:
+                share = groups.limit(float(counted.mean()), guarantee.alpha, delta)
+                yield self.draws @ part.lost, (share * counted)[:, None]
+                continue
+            sizes, which = np.unique(counted, return_inverse=True)
+            tables = [most_of(guarantee, int(n), delta) for n in sizes]
+            lost = self.draws @ part.lost
+            gained = np.zeros((len(lost), 1)) if part.gained is None else self.draws @ part.gained
+            most = np.stack([allowed(tables[k], row) for k, row in zip(which, gained, strict=True)])
+            yield lost, most
 
     def _most_losses(self, delta: float) -> FloatArray:
         """Losses that the test allows in each draw, negative where none; shape (n_draws,)."""

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stopadvisor.arrays import BoolArray, FloatArray, IntArray
-from stopadvisor.constants import N_FOLDS
+from stopadvisor.assessment.limits import BlockCounts, FitLimits, block_counts
+from stopadvisor.constants import DEFAULT_ALPHA, N_FOLDS
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.grouping import group_numbers
 from stopadvisor.probes.outcomes import FitQuestions, GradedTable, require_fit
@@ -22,7 +23,7 @@ from stopadvisor.rules.costs import Serving as ServingRegime
 from stopadvisor.rules.costs import Weights, full_counts
 from stopadvisor.rules.families import AGREEMENT_FAMILIES, FIXED_BUDGET, LEARNED_FAMILIES
 from stopadvisor.rules.features import OPEN_FEATURES, feature_array
-from stopadvisor.rules.losses import LOST, Loss
+from stopadvisor.rules.losses import LOST, Guarantee, Loss
 from stopadvisor.rules.schedules import Schedule
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import LinearModel, fit_logistic, scalar_scores
@@ -82,7 +83,8 @@ class FitData:
     weights: Weights
     cache_block: int
     full_cost: FloatArray  # (n_questions,)
-    loss: Loss = LOST
+    guarantees: tuple[Guarantee, ...] = (Guarantee(LOST.name, DEFAULT_ALPHA),)
+    """What is to hold; its losses are counted along every sequence."""
     _views: dict[Schedule, FitQuestions] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -96,7 +98,7 @@ class FitData:
         weights: Weights,
         cache_block: int,
         most_blocks: int,
-        loss: Loss = LOST,
+        guarantees: tuple[Guarantee, ...] = (Guarantee(LOST.name, DEFAULT_ALPHA),),
     ) -> FitData:
         """Prepare fit questions; raises CalibrationError for others, and when there are too few."""
         require_fit(table)
@@ -116,8 +118,13 @@ class FitData:
             weights,
             cache_block,
             full_counts(table).weighed(weights),
-            loss,
+            guarantees,
         )
+
+    @property
+    def loss(self) -> Loss:
+        """What the first of the guarantees counts."""
+        return self.guarantees[0].counted
 
     @property
     def block_sizes(self) -> IntArray:
@@ -159,6 +166,8 @@ class ThresholdSequence:
     block_costs: FloatArray  # (n_blocks, n_thresholds)
     losses: FloatArray  # (n_thresholds,)
     costs: FloatArray  # (n_thresholds,)
+    counts: tuple[BlockCounts, ...] = ()
+    """Of each guarantee, where there is more to count than one loss of 0 or 1."""
 
     @property
     def scorer(self) -> Scorer:
@@ -170,21 +179,25 @@ class ThresholdSequence:
         """Fit questions at the probes that it makes."""
         return self.rule.view
 
-    def index(self, limit: float) -> int:
-        """Last threshold before the first whose losses exceed `limit`; -1 if there is none.
+    def index(self, limit: float | FitLimits) -> int:
+        """Last threshold before the first that exceeds the limit; -1 if there is none.
 
         The same walk as calibration's, so that what is expected is what can be certified.
         """
-        over = np.flatnonzero(self.losses > limit)
+        if isinstance(limit, FitLimits):
+            every: FloatArray = np.ones((1, len(self.block_losses)))
+            over = np.flatnonzero(limit.over(self.counts, every)[0])
+        else:
+            over = np.flatnonzero(self.losses > limit)
         return (int(over[0]) if over.size else self.losses.size) - 1
 
-    def resampled(self, counts: FloatArray, limits: FloatArray) -> IntArray:
+    def resampled(self, counts: FloatArray, limits: FloatArray | FitLimits) -> IntArray:
         """Index reached in each resample, every threshold chosen anew; -1 where none is.
 
         Parameters
         ----------
         counts : ndarray of float, shape (n_resamples, n_blocks)
-        limits : ndarray of float, shape (n_resamples,)
+        limits : ndarray of float, shape (n_resamples,), or FitLimits
             Most losses allowed in each.
 
         Returns
@@ -192,8 +205,10 @@ class ThresholdSequence:
         ndarray of int, shape (n_resamples,)
         """
         # float32 is exact for these counts, and half as much to move.
-        losses = counts @ self.block_losses.astype(np.float32)  # (n_resamples, n_thresholds)
-        over = losses > limits[:, None] + 1e-6
+        if isinstance(limits, FitLimits):
+            over = limits.over(self.counts, counts)  # (n_resamples, n_thresholds)
+        else:
+            over = counts @ self.block_losses.astype(np.float32) > limits[:, None] + 1e-6
         index = np.where(over.any(axis=1), over.argmax(axis=1), over.shape[1]) - 1
         return np.asarray(index, dtype=np.int64)
 
@@ -333,6 +348,11 @@ def sequence_of(fit: FitData, rule: ScoredRule) -> ThresholdSequence:
         curve.totals(costs, fit.blocks, fit.n_blocks).astype(np.float32),
         curve.totals(losses)[0].round(),
         curve.totals(costs)[0],
+        ()
+        if len(fit.guarantees) == 1 and fit.loss.is_binary
+        else tuple(
+            block_counts(view, each, curve, fit.blocks, fit.n_blocks) for each in fit.guarantees
+        ),
     )
 
 

@@ -5,7 +5,7 @@ Where the values come from, the command line or an assessment, is for `assessmen
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from stopadvisor.assessment.imitation import SequenceTest
@@ -24,7 +24,7 @@ from stopadvisor.rules.families import (
     LEARNED_FAMILIES,
     STOP_SCALARS,
 )
-from stopadvisor.rules.losses import DIFFERS, LOSSES, Guarantee, Loss, LossName
+from stopadvisor.rules.losses import DIFFERS, LOSSES, LOST, Guarantee, Loss, LossName
 from stopadvisor.stats.bounds import BOUNDS, MULTIPLICITIES, Bound, Multiplicity
 
 __all__ = ["GROUP_CLAIMS", "GroupClaim", "Settings"]
@@ -91,6 +91,13 @@ class Settings:
                 f"and takes no other loss, got {', '.join(map(str, self.guarantees))}"
             )
 
+        if self.bound != "exact" and not self.is_plain:
+            said = ", ".join(map(str, self.guarantees))
+            raise CalibrationError(
+                f"--bound {self.bound} is for one limit on lost or differs, got {said}: leave it "
+                "out, and every loss has its exact test"
+            )
+
     @property
     def guarantees(self) -> tuple[Guarantee, ...]:
         """All that is to hold of the rule, what `alpha` limits first."""
@@ -109,6 +116,25 @@ class Settings:
         needs_more = self.counted.needs_gold and graded_by != "gold"
         return DIFFERS if needs_more else self.counted
 
+    def guarantees_on(self, graded_by: GradedBy) -> tuple[Guarantee, ...]:
+        """All that is to hold, as far as it can be counted on questions; see `counted_on`."""
+        if graded_by == "gold":
+            return self.guarantees
+        return tuple(
+            replace(each, loss=DIFFERS.name) if each.counted.needs_gold else each
+            for each in self.guarantees
+        )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether one loss of 0 or 1 is limited, of all questions and nothing else."""
+        return not self.also and self.counted.is_binary
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is about lost answers and nothing else."""
+        return self.is_plain and self.loss == LOST.name
+
     @property
     def limits_accuracy(self) -> bool:
         """Whether `alpha` means little where it is not far below the full-thinking accuracy."""
@@ -126,4 +152,11 @@ class Settings:
     @property
     def test(self) -> SequenceTest:
         """How a sequence will be tested, at the whole of delta."""
-        return SequenceTest(self.alpha, self.delta, self.bound, self.multiplicity, self.conditional)
+        return SequenceTest(
+            self.alpha,
+            self.delta,
+            self.bound,
+            self.multiplicity,
+            self.conditional,
+            guarantees=() if self.is_plain else self.guarantees,
+        )

@@ -19,7 +19,7 @@ from stopadvisor.certification.verification import scorer_of
 from stopadvisor.errors import PolicyError
 from stopadvisor.probes.grouping import calibration_rows, group_numbers, question_rows
 from stopadvisor.probes.outcomes import CalibrationQuestions
-from stopadvisor.rules.losses import loss_of
+from stopadvisor.rules.losses import LOST, Loss, loss_of
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bounds import Tested, max_losses, upper_limit
@@ -63,25 +63,31 @@ class CalibratedRisk:
     exported: int | None
     """Index of the exported threshold; None where nothing was certified."""
     groups: GroupLosses | None = None
+    loss: Loss = LOST
 
     @property
     def risk(self) -> FloatArray:
-        """Share lost, shape (n_thresholds,)."""
+        """What a question counts on average, shape (n_thresholds,)."""
         return self.losses / self.n
 
     @property
     def limit(self) -> float:
         """Share lost up to which the test passes; negative where none does.
 
-        Bets pass or fail by how losses lie in groups: of them it is an approximation.
+        Bets pass or fail by how losses lie in groups: of them it is an approximation.  A drop has
+        none, because what passes depends on how many are gained.
         """
+        if not self.loss.is_binary:
+            return -1.0
         if self.groups is not None:
             return self.groups.limit(self.alpha, self.delta)
         assert self.bound != "betting"
         return max_losses(self.n, self.alpha, self.delta, self.bound) / self.n
 
-    def upper_limits(self) -> FloatArray:
-        """Upper limit of each risk by itself, shape (n_thresholds,)."""
+    def upper_limits(self) -> FloatArray | None:
+        """Upper limit of each risk by itself, shape (n_thresholds,); None for a drop."""
+        if not self.loss.is_binary:
+            return None
         groups = self.groups
         if groups is not None:
             by_threshold = groups.losses.T
@@ -131,7 +137,10 @@ def calibrated_risk(
         if found is None or found.exported is None:
             return found
         lost = int(found.losses[found.exported])
-        if (lost, found.n) == (certificate["losses"], certificate["n"]):
+        if (lost, found.n) == (
+            certificate["losses"] - certificate.get("gained", 0),
+            certificate["n"],
+        ):
             return found
     if not is_recorded:
         raise PolicyError("the ledger holds no look of that calibration")
@@ -170,7 +179,7 @@ def _risk_on(
     if n == 0:
         return None
     view = scorer.view(table)
-    counted = settings.counted if certificate is None else loss_of(certificate)
+    counted = loss_of(document if certificate is None else certificate)
     curve, lost = scorer.curve(view, order), scorer.losses(view, counted)
     groups = None
     if cap is not None:
@@ -181,5 +190,5 @@ def _risk_on(
     losses = curve.totals(lost)[0].round()
     alpha = document["alpha"]
     return CalibratedRisk(
-        scorer, order, losses, n, conditional, alpha, delta, bound, exported, groups
+        scorer, order, losses, n, conditional, alpha, delta, bound, exported, groups, counted
     )

@@ -8,21 +8,18 @@ with `choose`, which is what makes the certificate true of the exported rule.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from stopadvisor.arrays import BoolArray, FloatArray, IntArray
-from stopadvisor.assessment.choice import (
-    SIMPLER_WITHIN,
-    Choice,
-    Settings,
-    counted_labels,
-    first_useful_risk,
-    rank_of,
-)
+from stopadvisor.assessment.chances import counted_labels, first_useful_risk, useful_shares
+from stopadvisor.assessment.choice import SIMPLER_WITHIN, Choice, Settings, rank_of
 from stopadvisor.assessment.grouped import require_whole_groups
+from stopadvisor.assessment.limits import Shares
 from stopadvisor.assessment.sequences import ThresholdSequence
+from stopadvisor.certification.several import certify_all, check_categories, counts_of
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.grouping import (
     calibration_rows,
@@ -188,6 +185,7 @@ def entering_rows(calibration_table: ProbeTable, settings: Settings) -> IntArray
             f"{_MOST_TRUNCATED:.0%} (a question cut off cannot be lost): raise --max-think, or "
             "say --allow-truncated"
         )
+    check_categories(calibration_table.take(rows), settings)
     return rows
 
 
@@ -335,7 +333,7 @@ def _first_risk(
     if not useful.size or n == 0:
         return None
     losses = curve.totals(scorer.losses(table, settings.counted))[0, useful[0]]
-    return min(float(losses) / n, 0.999)
+    return min(max(float(losses), 0.0) / n, 0.999)
 
 
 def _certify_losses(
@@ -346,7 +344,22 @@ def _certify_losses(
     groups: GroupTest | None,
     delta: float,
     expected_risk: float | None,
+    shares: Sequence[Shares] = (),
 ) -> Certified | NotCertified:
+    if not settings.is_plain:
+        # Labels are counted for the share lost at the first useful threshold, or for what of each
+        # loss fit questions show there.
+        labels = None
+        if expected_risk is not None:
+            labels = counted_labels(settings, groups, delta, expected_risk, shares)
+        return certify_all(
+            counts_of(curve, scorer, table, settings, groups),
+            delta=delta,
+            multiplicity=settings.multiplicity,
+            groups=groups,
+            labels=labels,
+            assumed_risk=expected_risk,
+        )
     if groups is not None:
         numbers = group_numbers(table)
         sizes = np.bincount(numbers)
@@ -407,11 +420,14 @@ def _certify_sequence(
         saves = sequence.costs < choice.fit.full_cost.sum()
         seen = _first_risk(curve, sequence.scorer, view, saves, settings)
         expected = min(max(expected, seen or 0.0), 0.999)
-    result = _certify_losses(curve, sequence.scorer, view, settings, choice.groups, delta, expected)
+    shares = () if settings.is_plain else useful_shares(choice.fit, sequence)
+    result = _certify_losses(
+        curve, sequence.scorer, view, settings, choice.groups, delta, expected, shares
+    )
     if isinstance(result, NotCertified) or expected is None:
         return result, None
     share = sequence.thresholds.size if settings.multiplicity == "finite-grid" else 1
-    wanted = counted_labels(settings, choice.groups, delta / share, expected)
+    wanted = counted_labels(settings, choice.groups, delta / share, expected, shares)
     if wanted is not None and settings.conditional:
         wanted = math.ceil(wanted / choice.full_accuracy)
     return result, NotCertified(_NO_SAVING, wanted, expected)

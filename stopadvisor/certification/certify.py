@@ -48,6 +48,7 @@ from stopadvisor.certification.refusals import (
     refused_beforehand,
     without_figures,
 )
+from stopadvisor.certification.several import check_categories
 from stopadvisor.errors import CalibrationError
 from stopadvisor.policy.frozen import build_policy
 from stopadvisor.probes.outcomes import CalibrationQuestions
@@ -276,16 +277,20 @@ def plan_choice(
         Looks that are declared with this one, beside those of the request.
     """
     settings = request.settings(source)
-    if settings.also or not settings.counted.is_binary:
-        asked_for = ", ".join(map(str, settings.guarantees))
-        raise CalibrationError(f"one limit on lost or differs is certified, got {asked_for}")
     asked, partial = deploy_request(settings), is_partial(source, settings)
+    if partial and not settings.is_plain:
+        said = ", ".join(map(str, settings.guarantees))
+        raise CalibrationError(
+            f"with few labels one limit on lost answers is certified, got {said}: label every "
+            "calibration question, or ask for that alone"
+        )
     if partial:
         asked |= label_request(source, settings)
     view = spent_in_fit(source, asked) if request.fresh else source
     table = view.part("calibration")
     if not partial:
         require_gold(settings, table)
+    check_categories(table.take(bound_rows(table, settings)), settings)
     # Whoever labels sees outcomes, so that after it only what was declared may be asked for.
     later = [
         *later,

@@ -291,6 +291,10 @@ def policy_content(
         fields["certificate"]["differs_upper"] = limit
     if choice.settings.loss != LOST.name:  # files without the key mean lost
         fields["certificate"]["loss"] = choice.settings.loss
+    if certificate.gained is not None:
+        fields["certificate"]["gained"] = certificate.gained
+    if certificate.guarantees:
+        fields["certificate"]["guarantees"] = [asdict(each) for each in certificate.guarantees]
     if certificate.groups is not None:
         counted = {"groups": certificate.groups, "group_cap": certificate.group_cap}
         fields["certificate"] |= counted

@@ -11,9 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from stopadvisor.assessment.choice import Choice, Settings, counted_labels, first_useful_risk
+from stopadvisor.assessment.chances import counted_labels, first_useful_risk
+from stopadvisor.assessment.choice import Choice, Settings
+from stopadvisor.assessment.limits import counted_rows
 from stopadvisor.assessment.recommendation import Recommendation, deciding_reason
 from stopadvisor.certification.calibration import Calibration, bound_rows, transfer_test
+from stopadvisor.certification.several import Counts, certify_all
 from stopadvisor.probes.grouping import group_sizes
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.stats.bounds import Certified, NotCertified, certify
@@ -81,6 +84,8 @@ def advised_against(choice: Choice, advice: Recommendation) -> NotCertified | No
 def _at_best(choice: Choice, questions: ProbeTable, n_thresholds: int) -> Certified | NotCertified:
     """Outcome of a calibration in which no question is lost."""
     settings = choice.settings
+    if not settings.is_plain and choice.groups is None:
+        return _all_at_best(choice, questions, n_thresholds)
     if choice.groups is not None:
         sizes = group_sizes(questions)
         return certify_groups(
@@ -98,6 +103,35 @@ def _at_best(choice: Choice, questions: ProbeTable, n_thresholds: int) -> Certif
         delta=settings.delta,
         bound=settings.bound,
         multiplicity=settings.multiplicity,
+    )
+
+
+def _all_at_best(
+    choice: Choice, questions: ProbeTable, n_thresholds: int
+) -> Certified | NotCertified:
+    """The same of several losses at once, and of a drop where every question is gained."""
+    settings = choice.settings
+    table = questions.take(bound_rows(questions, settings))
+    sizes = [counted_rows(table, each).size for each in settings.guarantees]
+    none = np.zeros(n_thresholds, dtype=np.int64)
+    found = certify_all(
+        [
+            Counts(each, n, none, none if each.counted.is_binary else none + n)
+            for each, n in zip(settings.guarantees, sizes, strict=True)
+        ],
+        delta=settings.delta,
+        multiplicity=settings.multiplicity,
+        groups=None,
+        labels=counted_labels(settings, None, settings.test_delta(n_thresholds), 0.0),
+        assumed_risk=0.0,
+    )
+    if isinstance(found, Certified):
+        return found
+    asked = ", ".join(map(str, settings.guarantees))
+    return replace(
+        found,
+        reason=f"{table.n_questions} calibration questions cannot show {asked} at confidence "
+        f"{1 - settings.test_delta(n_thresholds):g}, whatever their answers are",
     )
 
 

@@ -13,11 +13,13 @@ import numpy as np
 from scipy import stats
 
 from stopadvisor.arrays import FloatArray, IntArray
+from stopadvisor.assessment.limits import Shares
 from stopadvisor.stats.bounds import max_losses, power, upper_limit
 from stopadvisor.stats.group_betting import group_lower_limit, group_upper_limit
 from stopadvisor.stats.group_test import GroupTest
+from stopadvisor.stats.trinomial import drop_limit, drop_passes, drop_power
 
-__all__ = ["Evidence", "Verdict", "of_groups", "of_questions", "verdict_on"]
+__all__ = ["Evidence", "Verdict", "of_drop", "of_groups", "of_questions", "verdict_on"]
 
 Verdict = Literal["confirmed", "contradicted", "silent"]
 
@@ -35,7 +37,8 @@ class Evidence:
     power_to_confirm: float
     """Probability to confirm at the expected risk."""
     detectable_risk: float | None
-    """Risk that would be contradicted four times in five; None: too few questions for any."""
+    """Risk that would be contradicted four times in five; None: too few questions for any, or a
+    drop."""
 
 
 def of_questions(losses: int, n: int, alpha: float, delta: float, expected: float) -> Evidence:
@@ -46,6 +49,27 @@ def of_questions(losses: int, n: int, alpha: float, delta: float, expected: floa
         upper_limit(losses, n, delta),
         power(n, alpha, delta, expected),
         _detectable_risk(n, alpha, delta),
+    )
+
+
+def of_drop(
+    lost: int, gained: int, n: int, alpha: float, delta: float, expected: Shares
+) -> Evidence:
+    """What so many lost and gained among `n` independent questions say about a drop.
+
+    The lower limit is the upper one of the same questions with lost and gained changed over.
+    """
+    verdict: Verdict = "silent"
+    if drop_passes(gained, lost, n, -alpha, delta):
+        verdict = "contradicted"
+    elif drop_passes(lost, gained, n, alpha, delta):
+        verdict = "confirmed"
+    return Evidence(
+        verdict,
+        -drop_limit(gained, lost, n, delta),
+        drop_limit(lost, gained, n, delta),
+        drop_power(n, alpha, delta, expected.lost, expected.gained),
+        None,
     )
 
 

@@ -13,8 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from stopadvisor.arrays import BoolArray, FloatArray, IntArray
-from stopadvisor.certification.verdicts import Verdict, of_groups, of_questions
+from stopadvisor.arrays import BoolArray, IntArray
+from stopadvisor.certification.limit_verdicts import (
+    FreshGroups,
+    LimitVerdict,
+    limit_verdicts,
+    of_values,
+)
+from stopadvisor.certification.verdicts import Verdict, of_groups
 from stopadvisor.errors import PolicyError, ProbeError
 from stopadvisor.policy.schema import reads_logprobs
 from stopadvisor.policy.triggers import trigger_of
@@ -42,7 +48,6 @@ from stopadvisor.rules.schedules import GridSchedule, Schedule, schedule_of
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.rules.scores import LinearModel
 from stopadvisor.runs.archives import names_questions
-from stopadvisor.stats.group_betting import group_interval
 from stopadvisor.stats.intervals import exact_interval, paired_difference
 
 __all__ = [
@@ -114,8 +119,18 @@ class Verification:
     """Score interval of the paired difference; of whole groups, by bets."""
     truncated_share: float
     categories: tuple[CategoryRisk, ...]
+    """What was lost in each; of a drop what was gained is left aside."""
     drift: tuple[Drift, ...]
     """Features against the calibration questions; empty where the policy stores none."""
+    gained: int | None = None
+    """Of a drop: questions that stopping made right."""
+    limits: tuple[LimitVerdict, ...] = ()
+    """Each of several limits by itself; empty where there is one."""
+
+    @property
+    def risk(self) -> float:
+        """What a question counts on average."""
+        return (self.losses - (self.gained or 0)) / self.n
 
 
 def scorer_of(
@@ -266,6 +281,9 @@ def verify(
 
     Notes
     -----
+    Of several limits all have to be confirmed, each at delta, and any can be contradicted, each at
+    its share of delta.
+
     ``contradicted`` and ``confirmed`` are one-sided tests at delta each, exact binomial ones or
     bets on groups, as the certificate is: at a risk of exactly alpha either is said with a
     probability of at most delta.  A policy that was contradicted is not made right by looking
@@ -286,7 +304,7 @@ def verify(
     lost = np.take_along_axis(scorer.losses(probed, loss), stops[:, None], axis=1)[:, 0]
     conditional = bool(certificate.get("conditional"))
     counted = probed.full_correct if conditional else np.ones(probed.n_questions, dtype=bool)
-    n, losses = int(counted.sum()), int(lost.sum())
+    n, losses = int(counted.sum()), int((lost > 0).sum())
     if n == 0:
         raise PolicyError("no fresh question is right with full thinking: nothing can be lost")
     alpha, delta = certificate["alpha"], delta or certificate["delta"]
@@ -297,16 +315,22 @@ def verify(
     worse = int((probed.full_correct & ~stopped).sum())
     groups = None
     if _rests_on_groups(content):
-        groups = _Groups(group_numbers(probed), certificate["group_cap"])
+        groups = FreshGroups(group_numbers(probed), certificate["group_cap"])
         evidence = of_groups(groups.sums(lost), groups.sizes, groups.cap, alpha, delta, expected)
         # From -1 … 1, the other way round, to 0 … 1.
         low, high = groups.interval((~stopped + 1.0 * probed.full_correct) / 2, 0.95)
         difference = (1 - 2 * high, 1 - 2 * low)
     else:
-        evidence = of_questions(losses, n, alpha, delta, expected)
+        evidence = of_values(loss, lost[counted], alpha, delta, expected, certificate)
         difference = paired_difference(gains, worse, outcome.n)
+    limits = limit_verdicts(content, scorer, probed, stops, delta, groups)
+    verdict = evidence.verdict
+    if limits:
+        found = {limit.verdict for limit in limits}
+        every = "confirmed" if found == {"confirmed"} else "silent"
+        verdict = "contradicted" if "contradicted" in found else every
     return Verification(
-        evidence.verdict,
+        verdict,
         alpha,
         delta,
         conditional,
@@ -323,8 +347,10 @@ def verify(
         (gains - worse) / outcome.n,
         difference,
         float(probed.truncated.mean()),
-        _categories(probed, lost, counted, groups),
+        _categories(probed, np.maximum(lost, 0), counted, groups),
         _drift(content, probed, rng),
+        None if loss.is_binary else int((lost < 0).sum()),
+        limits,
     )
 
 
@@ -340,37 +366,12 @@ def _expected_risk(content: Mapping[str, Any]) -> float:
     certificate = content["certificate"]
     recorded = (content["expected"] or {}).get("fit_risk")
     if recorded is None or certificate.get("conditional"):
-        return float(certificate["losses"] / certificate["n"])
+        return float((certificate["losses"] - certificate.get("gained", 0)) / certificate["n"])
     return min(float(recorded), 1.0)
 
 
-@dataclass(frozen=True)
-class _Groups:
-    """Fresh questions in groups, where a certificate rests on those."""
-
-    numbers: IntArray  # (n_questions,)
-    cap: int
-
-    @property
-    def sizes(self) -> IntArray:
-        """Shape (n_groups,)."""
-        return np.bincount(self.numbers)
-
-    def sums(self, values: BoolArray | FloatArray) -> FloatArray:
-        """Of each group, shape (n_groups,)."""
-        return np.bincount(self.numbers, values).astype(np.float64)
-
-    def interval(self, values: BoolArray | FloatArray, level: float) -> tuple[float, float]:
-        """Of the mean over questions."""
-        return group_interval(self.sums(values), self.sizes, most=self.cap, level=level)
-
-    def take(self, rows: BoolArray) -> _Groups:
-        """Of some of the questions."""
-        return _Groups(np.unique(self.numbers[rows], return_inverse=True)[1], self.cap)
-
-
 def _categories(
-    table: GradedTable, lost: BoolArray, counted: BoolArray, groups: _Groups | None
+    table: GradedTable, lost: IntArray, counted: BoolArray, groups: FreshGroups | None
 ) -> tuple[CategoryRisk, ...]:
     if all(category is None for category in table.categories):
         return ()

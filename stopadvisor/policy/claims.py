@@ -4,7 +4,9 @@ Nothing in a file is believed for standing there: the exact test is repeated on 
 policy is loaded, and the sentence that people read is made here, never taken from the file.
 Bets on groups cannot be repeated, because a file does not hold what each group lost: of them it is
 checked that some losses of so many groups would have passed.
-Standard library alone; knows the certificate's fields and no file.
+The exact test of a drop is repeated at a hundred shares of gained questions, where it says no as
+often as the whole test does to within a thousandth.
+Knows the certificate's fields and no file.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from stopadvisor.errors import PolicyError
+from stopadvisor.rules.losses import LOSSES, LOST
+from stopadvisor.stats.trinomial import MOST_QUESTIONS, drop_passes
 
 __all__ = ["binomial_tail", "check_certificate", "claim"]
 
@@ -21,7 +25,7 @@ _SLACK = 1e-3
 """Relative: another library's quantile, or one that was rounded to be read, is no lie."""
 
 _LOST = {
-    False: "at most {alpha:g} % of all questions become wrong that full thinking gets right",
+    False: LOST.words,
     True: "of the questions that full thinking gets right, at most {alpha:g} % become wrong",
 }
 _LOST_OF_GROUPS = {
@@ -31,11 +35,6 @@ _LOST_OF_GROUPS = {
     "at most {alpha:g} %",
 }
 """With `certificate.group_claim`: one question of each group was counted."""
-_WORDS = {
-    "differs": "at most {alpha:g} % of replies differ from what full thinking would have said",
-    "drop": "accuracy falls by at most {alpha:g} points",
-}
-"""By `certificate.loss`; without it, or with ``lost``, the words of `_LOST`."""
 
 _FEW_LABELS = (
     " Few questions were labelled: a reply equal in normal form to the natural answer takes its "
@@ -59,8 +58,10 @@ def claim(certificate: Mapping[str, Any], *, simulated: bool = False) -> str:
     confidence = min(certificate.get("confidence", 1.0), 1 - certificate["delta"])
     of_groups = certificate.get("group_claim") == "groups"
     lost = (_LOST_OF_GROUPS if of_groups else _LOST)[certificate.get("conditional") is True]
-    words = _WORDS.get(str(certificate.get("loss")), lost)
-    if of_groups and words is not lost:
+    several = certificate.get("guarantees") or [certificate]
+    said = [_words(each, lost) for each in several]
+    words = said[0] if len(said) == 1 else "all of this holds at once: " + "; ".join(said)
+    if of_groups and words != lost.format(alpha=100 * certificate["alpha"]):
         words += ", of each group one question counted"
     drawn = "questions"
     if of_groups:
@@ -69,12 +70,21 @@ def claim(certificate: Mapping[str, Any], *, simulated: bool = False) -> str:
         drawn = f"groups of at most {certificate['group_cap']} questions"
     text = (
         f"With confidence {100 * confidence:.10g} % over the draw of the calibration "
-        f"questions, {words.format(alpha=100 * certificate['alpha'])}; for independent "
+        f"questions, {words}; for independent "
         f"{drawn} from this traffic, under this decoding and this cap."
     )
     if "labelled" in certificate:
         text += _FEW_LABELS
     return text + " The probes are simulated: it holds for the simulator alone." * simulated
+
+
+def _words(limited: Mapping[str, Any], lost: str) -> str:
+    """One limit in words; of a category it says of which."""
+    name = str(limited.get("loss", LOST.name))
+    words = lost if name == LOST.name else LOSSES[name].words
+    among = limited.get("category")
+    text = words.format(alpha=100 * limited["alpha"])
+    return text if among is None else f"in category {among!r} {text}"
 
 
 def binomial_tail(k: int, n: int, p: float) -> float:
@@ -114,16 +124,16 @@ def binomial_tail(k: int, n: int, p: float) -> float:
 _MOST_QUESTIONS = 10_000_000
 _STAKES = tuple(k / 8 for k in range(1, 9))
 """Of the bets on groups, as shares of the largest that cannot go bankrupt."""
-_CHECKED_LOSSES = (None, "lost", "differs")
-"""Losses of 0 or 1, for which the counts give the exact binomial test."""
+_DROP_SLACK = 4e-4
+"""Absolute, of the limit of a drop: it is found by halving."""
 
 
 def check_certificate(content: Mapping[str, Any]) -> None:
     """Repeat the exact test on the counts of a checked content.
 
     `upper` belongs to the share of `delta` that its sequence was tested at (`chain_delta`).  Other
-    bounds and losses are held to ``upper <= alpha`` alone; bets on groups also to what they could
-    have shown at best.
+    bounds are held to ``upper <= alpha`` alone; bets on groups also to what they could have shown
+    at best.  Of several limits each is held to its own counts.
 
     Raises
     ------
@@ -133,6 +143,28 @@ def check_certificate(content: Mapping[str, Any]) -> None:
     certificate = content["certificate"]
     if certificate is None or content["kind"] != "stop":
         return
+    _check_limit(certificate)
+    several = certificate.get("guarantees")
+    if several is None:
+        return
+    first = {
+        "loss": certificate.get("loss", LOST.name),
+        "lost": certificate["losses"],
+        "gained": certificate.get("gained", 0),
+        "category": None,
+    }
+    first |= {name: certificate[name] for name in ("alpha", "n", "upper")}
+    if several[0] != first:
+        raise PolicyError(
+            "field 'certificate.guarantees': expected the certificate's own limit first, got "
+            f"{str(several[0])[:80]}"
+        )
+    for each in several[1:]:
+        _check_limit({**certificate, **each, "losses": each["lost"]})
+
+
+def _check_limit(certificate: Mapping[str, Any]) -> None:
+    """One limit, by its own counts."""
     alpha, upper, n, losses = (certificate[k] for k in ("alpha", "upper", "n", "losses"))
     if n > _MOST_QUESTIONS:
         raise PolicyError(f"field 'certificate.n': expected at most {_MOST_QUESTIONS}, got {n}")
@@ -142,9 +174,12 @@ def check_certificate(content: Mapping[str, Any]) -> None:
         )
     if certificate["bound"] == "betting":
         _check_bets(certificate)
-    if certificate["bound"] != "exact" or certificate.get("loss") not in _CHECKED_LOSSES:
+    if certificate["bound"] != "exact":
         return
     delta = _chain_delta(certificate)
+    if not LOSSES[certificate.get("loss", LOST.name)].is_binary:
+        _check_drop(certificate, delta)
+        return
     if binomial_tail(losses, n, alpha * (1 + _SLACK)) > delta:
         raise PolicyError(
             f"field 'certificate.losses': {losses} of {n} lost do not certify alpha {alpha!r} at "
@@ -157,6 +192,21 @@ def check_certificate(content: Mapping[str, Any]) -> None:
             f"field 'certificate.upper': {losses} of {n} lost do not give {upper!r} as the exact "
             f"limit at delta {delta!r}"
         )
+
+
+def _check_drop(certificate: Mapping[str, Any], delta: float) -> None:
+    n, lost, gained = certificate["n"], certificate["losses"], certificate.get("gained", 0)
+    if n > MOST_QUESTIONS:
+        raise PolicyError(
+            f"field 'certificate.n': expected at most {MOST_QUESTIONS} beside a drop, got {n}"
+        )
+    for name, limit in (("alpha", certificate["alpha"]), ("upper", certificate["upper"])):
+        at = min(limit * (1 + _SLACK) + _DROP_SLACK, 0.9999)
+        if not drop_passes(lost, gained, n, at, delta, quick=True):
+            raise PolicyError(
+                f"field 'certificate.{name}': {lost} lost and {gained} gained of {n} do not show "
+                f"a drop of at most {limit!r} at delta {delta!r} by the exact test"
+            )
 
 
 def _chain_delta(certificate: Mapping[str, Any]) -> float:

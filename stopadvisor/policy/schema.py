@@ -27,6 +27,7 @@ from stopadvisor.policy.checks import (
     whole,
 )
 from stopadvisor.policy.learned_checks import check_learned
+from stopadvisor.policy.limits import check_counts
 from stopadvisor.policy.template_arguments import reserved_arguments
 from stopadvisor.policy.triggers import (
     MOST_GRID_POSITIONS,
@@ -363,12 +364,8 @@ def check_fields(content: Mapping[str, Any]) -> None:
         for key in ("probe", "engine", "max_think", "split"):
             if content[key] is None:
                 raise PolicyError(f"field '{key}': required when a model is named, got null")
-    certificate = content["certificate"]
-    if certificate is not None and certificate["losses"] > certificate["n"]:
-        raise PolicyError(
-            "field 'certificate.losses': expected at most certificate.n "
-            f"({certificate['n']}), got {certificate['losses']}"
-        )
+    if content["certificate"] is not None:
+        check_counts(content["certificate"])
     if content["kind"] == "full-budget":
         _check_full_budget(content)
     else:

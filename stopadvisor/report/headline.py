@@ -193,6 +193,8 @@ def accuracy_words(effect: Effect) -> str:
         return text
     if effect.loss == "differs":
         return f"{text}; {lost}{spread} get another reply than full thinking's"
+    if effect.gained is None:
+        return text
     return f"{text}: {lost}{spread} turn wrong (lost), {share(effect.gained)} turn right"
 
 
@@ -335,6 +337,7 @@ def verified_effect(document: Document) -> Effect:
         document["think_saving_pct"],
         None if spread is None else (spread[0], spread[1]),
         unit=document["unit"],
+        loss=document.get("loss", "lost"),
     )
 
 

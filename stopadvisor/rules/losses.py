@@ -137,7 +137,7 @@ def _drop(view: GradedTable) -> IntArray:
     """
     full = view.full_correct[:, None]
     gained = ~full & view.stop_correct & ~view.truncated[:, None]
-    return _lost(view) - gained
+    return np.asarray(_lost(view) - gained, dtype=np.int64)
 
 
 LOST = Loss(

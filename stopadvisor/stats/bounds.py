@@ -22,6 +22,7 @@ __all__ = [
     "MULTIPLICITIES",
     "Bound",
     "Certified",
+    "Guaranteed",
     "Multiplicity",
     "NotCertified",
     "StopCurve",
@@ -258,6 +259,21 @@ def unspent(n: int, alpha: float, delta: float, bound: Bound = "exact") -> float
 
 
 @dataclass(frozen=True)
+class Guaranteed:
+    """What was shown of one loss, where several are limited at once."""
+
+    loss: str
+    alpha: float
+    n: int
+    lost: int
+    gained: int
+    upper: float
+    """Upper limit of its mean at this threshold alone (pointwise): not the claim."""
+    category: str | None
+    """Of whose questions alone it speaks; None for all."""
+
+
+@dataclass(frozen=True)
 class Certified:
     """A threshold whose risk is at most alpha with confidence 1 - delta."""
 
@@ -276,6 +292,10 @@ class Certified:
     """Groups that the questions came in; None where each entered for itself, as the next."""
     group_cap: int | None = None
     """Most questions that a group can hold."""
+    gained: int | None = None
+    """Of a drop: questions that stopping made right; `losses` are those that it made wrong."""
+    guarantees: tuple[Guaranteed, ...] = ()
+    """All that holds at once, the first as above; empty where it is alone."""
 
 
 @dataclass(frozen=True)

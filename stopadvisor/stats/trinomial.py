@@ -248,7 +248,7 @@ def most_lost(n: int, alpha: float, delta: float) -> IntArray:
     most = _test(n, alpha, delta)
     changed = np.arange(n + 1)
     last = np.searchsorted(changed - most, changed, side="right") - 1
-    found = np.maximum(last - changed, -1)
+    found: IntArray = np.maximum(last - changed, -1)
     found.flags.writeable = False
     return found
 

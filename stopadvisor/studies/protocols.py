@@ -15,7 +15,8 @@ from scipy.special import expit
 from stopadvisor.arrays import FloatArray
 from stopadvisor.assessment.assess import calibration_size
 from stopadvisor.assessment.candidates import candidates
-from stopadvisor.assessment.choice import Settings, fit_limit
+from stopadvisor.assessment.chances import fit_limit
+from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.sequences import (
     FitData,
     ThresholdSequence,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,14 +13,13 @@ import pytest
 from scipy import stats
 
 from stopadvisor.assessment.candidates import boosted_candidates, candidates
+from stopadvisor.assessment.chances import certification_probability, first_useful_risk
 from stopadvisor.assessment.choice import (
     SIMPLER_WITHIN,
     Choice,
     Settings,
-    certification_probability,
     choose,
     fewest_labels,
-    first_useful_risk,
     rank_of,
 )
 from stopadvisor.assessment.imitation import Imitation
@@ -55,13 +55,14 @@ def light(table: OpenQuestions) -> Choice:
 
 
 def test_a_choice_is_given_no_calibration_question() -> None:
-    # Of calibration it learns two numbers, so that no outcome can reach what is tested later.
+    # Of calibration it learns how many there are, so that no outcome can reach what is tested.
     parameters = inspect.signature(choose, eval_str=True).parameters
     assert {name: p.annotation for name, p in parameters.items()} == {
         "fit_table": FitQuestions,
         "n_calibration": int,
         "settings": Settings,
         "n_groups": int | None,
+        "categories": Mapping[str | None, int] | None,
     }
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stopadvisor.assessment.choice import Choice, Settings, choose, fit_limit
+from stopadvisor.assessment.chances import fit_limit
+from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.assessment.diagnostics import (
     Curve,
     accuracy_at_cost,

@@ -49,6 +49,55 @@ def test_a_policy_may_promise_that_few_replies_differ(call: Call) -> None:
     assert first.request["data"] != second.request["data"]  # the answers are in this one
 
 
+def test_a_policy_may_promise_how_far_accuracy_falls(call: Call) -> None:
+    found = calibrated(call, "--alpha", "0.2", "--loss", "drop", "--out", "drop.json")
+    certificate = found["certificate"]
+    assert certificate["loss"] == "drop"
+    assert certificate["gained"] >= 0
+    assert "accuracy falls by at most 20 points" in certificate["claim"]
+    row = found["tested"][0]
+    assert (row["losses"], row["gained"]) == (certificate["losses"], certificate["gained"])
+    code, out, _ = call("inspect", "drop.json")
+    assert code == 0
+    lost, gained = certificate["losses"], certificate["gained"]
+    assert (
+        f"{lost} of {certificate['n']} calibration questions lost and {gained} gained"
+        in " ".join(out.split())
+    )
+
+
+def test_several_promises_hold_of_one_rule_at_once(call: Call) -> None:
+    limits = ("--loss", "lost", "--loss", "drop", "--alpha", "lost=0.3,drop=0.25")
+    found = calibrated(call, *limits, "--out", "both.json")
+    first, second = found["certificate"]["guarantees"]
+    assert "loss" not in found["certificate"]
+    assert (first["loss"], first["alpha"], second["loss"], second["alpha"]) == (
+        *("lost", 0.3),
+        *("drop", 0.25),
+    )
+    assert found["certificate"]["losses"] == first["lost"] == second["lost"]
+    assert found["asked"] == "at most 30% lost; accuracy falls by at most 25%"
+    (look,) = read_ledger(open_source(RUN).folder)
+    assert look.request["also"] == [{"loss": "drop", "alpha": 0.25, "category": None}]
+    assert calibrated(call, *limits, "--out", "both.json")["look"] == found["look"]  # the same look
+
+
+def test_what_cannot_hold_says_all_that_was_asked(call: Call) -> None:
+    limits = ("--alpha", "lost=0.3,drop=0.001")
+    found = calibrated(call, *limits, code=3)
+    assert found["asked"] == "at most 30% lost; accuracy falls by at most 0.1%"
+    code, out, _ = call("calibrate", RUN, *FAST, *limits)
+    assert code == 3
+    assert "asked to promise at most 30% lost; accuracy falls by at most 0.1%" in " ".join(
+        out.split()
+    )
+
+
+def test_a_category_without_questions_is_one_line_and_no_look(call: Call) -> None:
+    said = refused(call, "--alpha", "0.2", "--guarantee", "category=algebra:lost=0.3")
+    assert "no calibration question is of category 'algebra'; there are none" in said
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -13,7 +13,8 @@ import numpy as np
 
 from stopadvisor.arrays import FloatArray
 from stopadvisor.assessment.candidates import grid_schedules
-from stopadvisor.assessment.choice import Settings, fit_limit
+from stopadvisor.assessment.chances import fit_limit
+from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.evidence import compare
 from stopadvisor.assessment.sequences import (
     FitData,

@@ -70,8 +70,62 @@ def test_a_share_of_delta_is_held_to_its_own_limit() -> None:
 
 def test_other_bounds_and_losses_are_left_to_their_own_checks() -> None:
     assert build_policy(_with(bound="bentkus", upper=0.12))
-    assert build_policy(_with(loss="drop", upper=0.12))
     assert build_policy(_with(loss="differs"))
+
+
+DROP = {"loss": "drop", "losses": 9, "gained": 5, "n": 240, "alpha": 0.05, "upper": 0.0498}
+
+
+def limit(**changes: Any) -> dict[str, Any]:
+    """One of several, the certificate's own where nothing is changed."""
+    own = {"loss": "lost", "alpha": 0.15, "n": 80, "lost": 5, "gained": 0, "category": None}
+    own["upper"] = example_content()["certificate"]["upper"]
+    return own | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"losses": 25}, "25 lost and 5 gained of 240 do not show a drop of at most 0.05"),
+        ({"gained": 0}, "9 lost and 0 gained of 240 do not show a drop of at most"),
+        ({"upper": 0.03}, "'certificate.upper': 9 lost and 5 gained .* at most 0.03 at delta 0.05"),
+        ({"n": 20_001}, "expected at most 20000 beside a drop"),
+        ({"gained": 235}, "expected at most certificate.n .240., got 244"),
+        ({"gained": "many"}, "'certificate.gained': expected"),
+        ({"loss": "regret"}, "'certificate.loss': expected one of 'lost', 'differs', 'drop'"),
+    ],
+)
+def test_a_drop_is_held_to_its_exact_test(changes: dict[str, Any], message: str) -> None:
+    assert build_policy(_with(**DROP))
+    with pytest.raises(PolicyError, match=message):
+        build_policy(_with(**DROP | changes))
+
+
+@pytest.mark.parametrize(
+    ("several", "message"),
+    [
+        ([limit()], "expected two limits or more, got 1"),
+        ([limit(lost=4), limit(loss="drop")], "expected the certificate's own limit first"),
+        ([limit(), limit(loss="differs", lost=12)], "12 of 80 lost do not certify alpha 0.15"),
+        ([limit(), limit(loss="drop", lost=12)], "12 lost and 0 gained of 80 do not show a drop"),
+        ([limit(), limit(category="")], "'certificate.guarantees.1..category': expected"),
+        ([limit(), limit(lost=70, gained=20)], "expected at most certificate.n .80., got 90"),
+        ({}, "'certificate.guarantees': expected a list"),
+    ],
+)
+def test_each_of_several_limits_is_held_to_its_own_counts(several: Any, message: str) -> None:
+    assert build_policy(_with(guarantees=[limit(), limit(loss="differs")]))
+    with pytest.raises(PolicyError, match=message):
+        build_policy(_with(guarantees=several))
+
+
+def test_several_limits_are_one_claim() -> None:
+    several = [limit(), limit(loss="drop", alpha=0.02), limit(alpha=0.08, category="algebra")]
+    said = claim({"alpha": 0.15, "delta": 0.05, "guarantees": several})
+    assert (
+        "all of this holds at once: at most 15 % of all questions become wrong that full thinking "
+        "gets right; accuracy falls by at most 2 points; in category 'algebra' at most 8 % of all"
+    ) in said
 
 
 @pytest.mark.parametrize(

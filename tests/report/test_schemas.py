@@ -154,7 +154,9 @@ def test_calibrate_inspect_and_verify(
 ) -> None:
     rule = ("--families", "learned")
     few = make_run(runs / "few" / "run", 300, gold=False)
-    visible = answer(capsys, "calibrate", *CERTIFY, runs / "apart" / "visible", *ALPHA, *rule)
+    # One rule under several promises, of which the first is on a drop.
+    several = ("--alpha", "drop=0.3,lost=0.4,differs=0.6")
+    visible = answer(capsys, "calibrate", *CERTIFY, runs / "apart" / "visible", *several, *rule)
     certified = answer(capsys, "calibrate", *CERTIFY, runs / "old", *ALPHA, *rule)
     policy = runs / "old" / "policy.joblib"
     inspected = answer(capsys, "inspect", policy)
@@ -188,7 +190,10 @@ def test_calibrate_inspect_and_verify(
     shown = answer(capsys, "inspect", visible["policy"])
     of_few = answer(capsys, "inspect", few_labels["policy"])
     check("diff", answer(capsys, "diff", policy, visible["policy"]))
-    check("promote", answer(capsys, "promote", certified["policy"]))
+    check(
+        "promote",
+        *(answer(capsys, "promote", found["policy"]) for found in (certified, visible)),
+    )
     save_policy(
         build_policy(family_content("fixed-budget") | {"on_stop": "answer"}), runs / "fixed.joblib"
     )

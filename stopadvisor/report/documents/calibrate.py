@@ -23,7 +23,9 @@ from stopadvisor.report.documents.parts import (
 )
 from stopadvisor.report.documents.transfer import TransferFields, transfer_fields
 from stopadvisor.report.headline import calibrated_headline
+from stopadvisor.report.promises import asked
 from stopadvisor.rules.families import FIXED_BUDGET
+from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.schedules import at_budget, schedule_of
 from stopadvisor.stats.bounds import Certified, NotCertified
 
@@ -65,6 +67,7 @@ class _TestedRule(TypedDict):
         int, "Calibration questions that were counted; where a look showed no figure, all of them."
     ]
     losses: Annotated[int | None, "Lost questions at that threshold."]
+    gained: NotRequired[Annotated[int, "Only of a drop: questions that stopping made right."]]
     upper: Annotated[float | None, "Exact upper limit there."]
     reason: Annotated[str | None, "Why none passed."]
     labels_needed: Annotated[int | None, "Labels that would do."]
@@ -74,6 +77,12 @@ class _CertificationFields(Document):
     protocol: Annotated[Literal["deploy"], "Only this one certifies."]
     run: Annotated[str, "Where the probes are."]
     alpha: Annotated[float, "The risk asked for."]
+    loss: NotRequired[
+        Annotated[Literal["differs", "drop"], "What it limits; without it lost answers."]
+    ]
+    asked: NotRequired[
+        Annotated[str, "All limits asked for in words, where they are not one on lost answers."]
+    ]
     delta: Annotated[float, "Error probability of this look."]
     conditional: Annotated[
         bool, "Whether alpha is a share of the questions that full thinking gets right."
@@ -239,6 +248,8 @@ def _certification(
         settings,  # a refusal, which has no certificate to say so, is worded by `conditional`
         protocol="deploy",
         run=folder,
+        loss=None if settings.loss == LOST.name else settings.loss,
+        asked=None if settings.is_lost else asked(settings.guarantees),
         delta=settings.delta if look is None else look.delta,
         confidence=None if look is None else look.confidence,
         look=look,

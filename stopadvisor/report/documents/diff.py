@@ -13,6 +13,7 @@ from stopadvisor.policy.frozen import Policy
 from stopadvisor.probes.plan import plan_cue
 from stopadvisor.report.documents.calibrate import where_of
 from stopadvisor.report.documents.fields import Document, fill
+from stopadvisor.report.promises import counted, promise_of, says_lost
 from stopadvisor.report.words import number, percent, share
 from stopadvisor.rules.families import rule_name
 
@@ -130,18 +131,18 @@ def _promise(content: Content) -> str:
     certificate = content["certificate"]
     if certificate is None:
         return "none"
-    whom = "the right answers" if certificate.get("conditional") else "all questions"
-    return (
-        f"at most {share(certificate['alpha'])} of {whom} lost, with confidence "
-        f"{share(certificate['confidence'])}"
-    )
+    promise = promise_of(certificate)
+    if says_lost(certificate):
+        whom = "the right answers" if certificate.get("conditional") else "all questions"
+        promise = f"at most {share(certificate['alpha'])} of {whom} lost"
+    return f"{promise}, with confidence {share(certificate['confidence'])}"
 
 
 def _evidence(content: Content) -> str:
     certificate = content["certificate"]
     if certificate is None:
         return "none"
-    return f"{certificate['losses']} of {certificate['n']} calibration questions lost"
+    return counted(certificate)
 
 
 def _basis(expected: Content) -> tuple[str, str] | None:

@@ -89,6 +89,18 @@ class LabelFields(TypedDict):
     more_saving_pp: Annotated[float, "Points of net saving that they are expected to add."]
 
 
+class GuaranteeFields(TypedDict):
+    """One of several limits that hold at once."""
+
+    loss: Annotated[str, "What is limited: `lost`, `differs` or `drop`."]
+    alpha: Annotated[float, "To which share."]
+    n: Annotated[int, "Calibration questions that were counted."]
+    lost: Annotated[int, "Of these, how many count 1."]
+    gained: Annotated[int, "Of these, how many count -1; only of a drop."]
+    upper: Annotated[float, "Upper limit at this threshold alone; not the claim."]
+    category: Annotated[str | None, "Of whose questions alone it speaks; null for all."]
+
+
 class CertificateFields(TypedDict):
     """What was shown about one frozen policy."""
 
@@ -148,7 +160,15 @@ class CertificateFields(TypedDict):
             "counts as lost.",
         ]
     ]
-    loss: NotRequired[Annotated[str, "What is counted, where that is not lost answers."]]
+    loss: NotRequired[
+        Annotated[Literal["differs", "drop"], "What alpha limits; without it lost answers."]
+    ]
+    gained: NotRequired[
+        Annotated[int, "Only of a drop: questions that stopping made right; `losses` made wrong."]
+    ]
+    guarantees: NotRequired[
+        Annotated[list[GuaranteeFields], "All limits, the first as above; only where more hold."]
+    ]
     claim: Annotated[str, "The certificate in one sentence."]
     on_stop: NotRequired[Annotated[Literal["answer"], "Only with `--on-stop answer`."]]
     answer_cap: NotRequired[

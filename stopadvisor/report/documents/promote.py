@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NotRequired
 
 from stopadvisor.policy.shelf import Promotion
 from stopadvisor.report.documents.fields import SCHEMA, Document
+from stopadvisor.report.promises import promise_of, says_lost
 
 __all__ = ["PromoteDocument", "promote_document"]
 
@@ -18,6 +19,9 @@ class PromoteDocument(Document):
     digest: Annotated[str, "Its digest."]
     kind: Annotated[str, "`stop` or `full-budget`."]
     alpha: Annotated[float | None, "What it promises; null for one that never stops."]
+    promise: NotRequired[
+        Annotated[str, "All that it promises in words, where it is not about lost answers alone."]
+    ]
     current: Annotated[str, "Its copy, the policy in use."]
     previous_digest: Annotated[
         str | None, "Of the policy in use before; null where there was none that can be read."
@@ -31,7 +35,7 @@ class PromoteDocument(Document):
 def promote_document(found: Promotion, original: Path, remarks: list[str]) -> PromoteDocument:
     """Build the document of a promotion."""
     certificate = found.policy.content["certificate"]
-    return {
+    document: PromoteDocument = {
         "schema": SCHEMA,
         "policy": str(original),
         "digest": found.policy.digest,
@@ -42,3 +46,6 @@ def promote_document(found: Promotion, original: Path, remarks: list[str]) -> Pr
         "previous_policy": None if found.kept_as is None else str(found.kept_as),
         "remarks": remarks,
     }
+    if certificate is not None and not says_lost(certificate):
+        document["promise"] = promise_of(certificate)
+    return document

@@ -23,6 +23,20 @@ class _Category(TypedDict):
     ]
 
 
+class _Limit(TypedDict):
+    loss: Annotated[str, "What is limited: `lost`, `differs` or `drop`."]
+    alpha: Annotated[float, "To which share."]
+    category: Annotated[str | None, "Of whose questions alone; null for all."]
+    n: Annotated[int, "Fresh questions that were counted."]
+    lost: Annotated[int, "Of these, how many count 1."]
+    gained: Annotated[int, "Of these, how many count -1; only of a drop."]
+    lower: Annotated[float, "One-sided limit below."]
+    upper: Annotated[float, "One-sided limit above."]
+    verdict: Annotated[
+        str, "`confirmed`, `contradicted` (at its share of delta) or `silent`, by itself."
+    ]
+
+
 class _FeatureDrift(TypedDict):
     feature: Annotated[str, "Its name."]
     distance: Annotated[float, "Kolmogorov–Smirnov distance to the calibration questions."]
@@ -61,7 +75,14 @@ class _VerificationFields(Document):
         Annotated[int, "Only where bets on groups certified the policy: groups they came in."]
     ]
     losses: Annotated[int, "Lost ones."]
-    risk: Annotated[float, "Their share."]
+    loss: NotRequired[
+        Annotated[Literal["differs", "drop"], "What alpha limits; without it lost answers."]
+    ]
+    gained: NotRequired[Annotated[int, "Only of a drop: questions that stopping made right."]]
+    limits: NotRequired[
+        Annotated[list[_Limit], "Only where the certificate limits several losses at once."]
+    ]
+    risk: Annotated[float, "Their share; of a drop less the share gained."]
     lower: Annotated[float, "One-sided limit below."]
     upper: Annotated[float, "One-sided limit above."]
     expected_risk: Annotated[float, "The risk that the policy expects."]
@@ -121,9 +142,10 @@ def verification_document(
         n_left_out=fresh.n_seen + fresh.n_repeated,
         n_met_before=fresh.n_seen,
         n_repeated=fresh.n_repeated,
-        risk=result.losses / result.n,
         full_accuracy=outcome.full_correct / outcome.n,
         total_saving_ci95=interval_list(outcome.saving_interval),
+        loss=policy.content["certificate"].get("loss"),
+        limits=result.limits or None,
         on_stop=None if outcome.answer_saving_pct is None else "answer",
         category_scope="marginal",
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from stopadvisor.arrays import FloatArray
 from stopadvisor.assessment.diagnostics import Curve
 from stopadvisor.assessment.signals import CheckpointAccuracy, Signal
+from stopadvisor.rules.losses import LossName
 from stopadvisor.stats.reliability import Reliability
 
 __all__ = [
@@ -71,6 +72,8 @@ class RiskFigure:
     n: int
     """Questions that the shares are of."""
     basis: str
+    loss: LossName = "lost"
+    """What is counted."""
 
 
 @dataclass(frozen=True)

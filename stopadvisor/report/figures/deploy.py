@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import expit
 
-from stopadvisor.assessment.choice import Choice, fit_limit
+from stopadvisor.assessment.chances import fit_limit
+from stopadvisor.assessment.choice import Choice
 from stopadvisor.assessment.diagnostics import (
     accuracy_at_cost,
     displayed,
@@ -142,12 +143,13 @@ def _risk(choice: Choice, calibrated: CalibratedRisk | None, basis: str) -> Risk
             None,
             "",
             settings.alpha,
-            limit / n_fit if limit >= 0 else None,
+            limit / n_fit if isinstance(limit, float) and limit >= 0 else None,
             f"most that {choice.n_calibration} calibration questions can still certify",
             choice.advised_index if choice.advised is not None else None,
             "advised",
             n_fit,
             basis,
+            settings.loss,
         )
     family = calibrated.scorer.family
     whom = " that full thinking gets right" if calibrated.conditional else ""
@@ -172,4 +174,5 @@ def _risk(choice: Choice, calibrated: CalibratedRisk | None, basis: str) -> Risk
         "exported",
         calibrated.n,
         f"{calibrated.n} calibration questions{whom}, opened by calibrate",
+        calibrated.loss.name,
     )

@@ -22,6 +22,7 @@ from stopadvisor.report.figures.data import (
     ReliabilityFigure,
     RiskFigure,
 )
+from stopadvisor.report.promises import MEANINGS
 from stopadvisor.report.words import (
     favoured,
     kind_points,
@@ -313,13 +314,13 @@ def _curve_rows(curve: Curve) -> list[tuple[Cell, ...]]:
 
 def risk_caption(data: RiskFigure) -> Caption:
     """Lost-correct risk along the thresholds."""
-    parts = []
+    parts, (counted, meaning) = [], MEANINGS[data.loss]
     shown = data.observed if data.observed is not None else data.expected
     if data.marked is not None and shown is not None:
         at = data.thresholds[data.marked]
         lost = float(shown[data.marked])
         parts.append(
-            f"At the {data.marked_name} threshold of {at:.4g}, {share(lost)} were lost "
+            f"At the {data.marked_name} threshold of {at:.4g}, {share(lost)} {counted} "
             f"({round(lost * data.n)} of {data.n})"
         )
     else:
@@ -335,7 +336,7 @@ def risk_caption(data: RiskFigure) -> Caption:
     return Caption(
         "risk",
         "What a lower threshold loses",
-        "; ".join(parts) + ". Lost: full thinking is right, the early answer is wrong.",
+        f"{'; '.join(parts)}. {meaning}",
         data.basis,
         Table(
             "risk",

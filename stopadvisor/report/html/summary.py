@@ -20,6 +20,7 @@ from stopadvisor.report.headline import (
     measured_regime,
     other_stacks,
 )
+from stopadvisor.report.promises import counted, says_lost
 from stopadvisor.report.words import (
     advised_otherwise,
     advised_point,
@@ -306,13 +307,20 @@ def _calibrated(document: Document, calibration: Document) -> Summary:
         () if effect is None else _cards(effect, where, calibration["alpha"], measured),
         "good",
         str(certificate["claim"]),
-        f"{certificate['losses']} of {certificate['n']} calibration questions{whom}"
-        f"{_in_groups(certificate)} were lost "
+        f"{_counted(certificate, whom)} "
         f"({certificate['bound']} test, {certificate['multiplicity']}, look number "
         f"{look['number']}). The exported threshold is {calibration['threshold']:.4g}.",
         f"stopadvisor inspect {calibration['policy']}",
         basis,
     )
+
+
+def _counted(certificate: Document, whom: str) -> str:
+    """What calibration found, as the claim rests on it."""
+    who = f"calibration questions{whom}{_in_groups(certificate)}"
+    if says_lost(certificate):
+        return f"{certificate['losses']} of {certificate['n']} {who} were lost"
+    return counted(certificate, who)
 
 
 def _in_groups(certificate: Document) -> str:

@@ -16,6 +16,7 @@ from stopadvisor.report.headline import (
     other_stacks,
     saving_words,
 )
+from stopadvisor.report.promises import counted, loss_name
 from stopadvisor.report.text.assess import graded_rows
 from stopadvisor.report.text.label import label_counts, more_labels
 from stopadvisor.report.text.screen import Screen
@@ -72,29 +73,18 @@ def _looks(document: Document) -> str:
     )
 
 
-def loss_shown(certificate: Document | None) -> str:
-    """What a certificate counts; one that does not say counts lost answers."""
-    return str((certificate or {}).get("loss", "lost"))
-
-
 def evidence(certificate: Document) -> str:
     """What was counted, and by which test."""
     whom = "calibration questions"
     if certificate.get("conditional"):
         whom += " that full thinking gets right"
     test = f"{certificate['bound']} test"
-    what = "differ from full thinking" if loss_shown(certificate) == "differs" else "lost"
-    if "labelled" in certificate:
-        what = "lost, or differ without a label"
     if "groups" in certificate:
         whom += f" in {certificate['groups']} groups"
         test = f"betting on groups of up to {certificate['group_cap']}"
     elif "group_claim" in certificate:
         whom += ", one of each group,"
-    return (
-        f"{certificate['losses']} of {certificate['n']} {whom} {what} ({test}, "
-        f"{certificate['multiplicity']})"
-    )
+    return f"{counted(certificate, whom)} ({test}, {certificate['multiplicity']})"
 
 
 def pointwise(certificate: Document) -> str:
@@ -109,7 +99,7 @@ def pointwise(certificate: Document) -> str:
 def alpha_words(certificate: Document) -> str:
     """The promise as a number, and what it is of the answers that are right now."""
     alpha, ratio = promised(certificate["alpha"]), certificate.get("alpha_over_full_accuracy")
-    if loss_shown(certificate) == "differs":
+    if loss_name(certificate) == "differs":
         return f"{alpha} of the replies"
     if certificate.get("conditional"):
         return f"{alpha} of the questions that full thinking gets right"
@@ -202,7 +192,12 @@ def _refused(document: Document) -> list[tuple[str, str]]:
             f"{share(assumed)} of them are lost"
         )
     return [
-        ("asked", f"to promise that at most {promised(document['alpha'])} are lost{of_right}"),
+        (
+            "asked",
+            f"to promise {document['asked']}"
+            if "asked" in document
+            else f"to promise that at most {promised(document['alpha'])} are lost{of_right}",
+        ),
         ("why not", refusal["reason"]),
         ("labels", labels),
         *_labels(document),
@@ -215,7 +210,7 @@ def _tested(screen: Screen, document: Document) -> None:
     rows: dict[str, list[str]] = {}
     for row in document["tested"]:
         if row["certified"]:
-            found = f"certified, {row['losses']} of {row['n']} lost"
+            found = f"certified, {counted({**row, 'loss': loss_name(document)}, '')}"
             if not document["certified"]:
                 found += ", but saves nothing"
         else:

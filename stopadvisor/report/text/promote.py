@@ -21,6 +21,7 @@ def show_promotion(document: PromoteDocument, out: TextIO) -> None:
     screen.headline("In use already." if same else "Promoted.", "good")
     alpha = document["alpha"]
     promise = "never stops" if alpha is None else f"at most {promised(alpha)} lost"
+    promise = document.get("promise", promise)
     rows = [
         ("in use", f"{document['current']}, a copy of {document['policy']} ({promise})"),
         ("digest", f"{document['digest'][:16]}..."),

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 from stopadvisor.assessment.recommendation import probability_words
 from stopadvisor.report.headline import change_words, saving_words, verified_effect
+from stopadvisor.report.promises import counted, loss_name, promise_of
 from stopadvisor.report.text.screen import Screen, Tone
 from stopadvisor.report.words import explained, interval, plural, promised, share
 
@@ -57,6 +58,25 @@ def show_verification(document: Document, out: TextIO, *, verbose: bool = False)
         _drift(screen, document)
 
 
+_NAMES = {"lost": "lost", "differs": "different", "drop": "drop"}
+"""Of what was counted, by loss."""
+
+
+def _gained(document: Document) -> str:
+    return f" lost and {document['gained']} gained" if "gained" in document else ""
+
+
+def _limits(document: Document) -> list[tuple[str, str]]:
+    """Each of several limits by itself."""
+    return [
+        (
+            "limit",
+            f"{promise_of(row)}: {row['verdict']} ({counted({**row, 'losses': row['lost']}, '')})",
+        )
+        for row in document.get("limits", ())
+    ]
+
+
 def _facts(document: Document, *, verbose: bool) -> list[tuple[str, str]]:
     whom = "questions that full thinking gets right" if document["conditional"] else "questions"
     if "groups" in document:
@@ -65,10 +85,11 @@ def _facts(document: Document, *, verbose: bool) -> list[tuple[str, str]]:
     rows = [
         ("means", _MEANS[document["verdict"]]),
         (
-            "lost",
-            f"{document['losses']} of {document['n']} {whom}, {share(document['risk'])}; the "
-            f"promise allows {promised(document['alpha'])}",
+            _NAMES[loss_name(document)],
+            f"{document['losses']} of {document['n']} {whom}{_gained(document)}, "
+            f"{share(document['risk'])}; the promise allows {promised(document['alpha'])}",
         ),
+        *_limits(document),
         (
             "accuracy",
             f"{share(document['full_accuracy'])} -> {share(document['accuracy'])}, "

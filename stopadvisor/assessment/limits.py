@@ -1,0 +1,193 @@
+"""Limits of several losses at once: what calibration will allow, read in fit questions.
+
+A lone loss of 0 or 1 has one number for a limit.  What is gained allows a drop to lose more, and a
+category has questions of its own, so that every loss brings its counts along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stopadvisor.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.probes.outcomes import GradedTable
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.rules.losses import Guarantee
+from stopadvisor.stats.bounds import StopCurve, labels_needed, max_losses, power
+from stopadvisor.stats.trinomial import MOST_QUESTIONS, drop_power, most_lost
+
+__all__ = [
+    "BlockCounts",
+    "FitLimits",
+    "Shares",
+    "allowed",
+    "block_counts",
+    "category_size",
+    "chance",
+    "counted_rows",
+    "fewest",
+    "labels_for",
+    "most_of",
+]
+
+
+@dataclass(frozen=True)
+class BlockCounts:
+    """What one loss counts of fit questions along the thresholds, in blocks."""
+
+    lost: FloatArray  # (n_blocks, n_thresholds)
+    gained: FloatArray | None  # (n_blocks, n_thresholds); None where nothing counts -1
+    sizes: FloatArray  # (n_blocks,)
+    """Questions that it is of."""
+
+    def shares(self, index: int) -> Shares:
+        """Lost and gained at one threshold, of the questions that are counted."""
+        n = max(float(self.sizes.sum()), 1.0)
+        gained = 0.0 if self.gained is None else float(self.gained[:, index].sum()) / n
+        return Shares(float(self.lost[:, index].sum()) / n, gained)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Of the questions that a loss is of."""
+
+    lost: float = 0.0
+    gained: float = 0.0
+
+
+@dataclass(frozen=True)
+class FitLimits:
+    """Most lost, for each loss that is limited."""
+
+    most: tuple[FloatArray | IntArray, ...]
+    """Of `n` questions, by how many are gained; one entry where nothing is."""
+    n: tuple[float, ...]
+    """Calibration questions that each loss is of."""
+
+    def over(self, counts: Sequence[BlockCounts], draws: FloatArray) -> BoolArray:
+        """Where a limit is exceeded.
+
+        Parameters
+        ----------
+        counts : sequence of BlockCounts
+            In the order of the limits.
+        draws : ndarray of float, shape (n_draws, n_blocks)
+            How often each block is drawn.
+
+        Returns
+        -------
+        ndarray of bool, shape (n_draws, n_thresholds)
+        """
+        found: BoolArray = np.zeros((draws.shape[0], counts[0].lost.shape[1]), dtype=bool)
+        for part, most, n in zip(counts, self.most, self.n, strict=True):
+            size = np.maximum(draws @ part.sizes.astype(np.float32), 1e-9)[:, None]
+            gained = 0.0 if part.gained is None else draws @ part.gained * (n / size)
+            found |= draws @ part.lost > allowed(most, gained) * (size / n) + 1e-6
+        return found
+
+    def fewest(self, n_fit: int) -> float:
+        """Losses that the strictest limit allows so many fit questions, where none is gained."""
+        rates = [float(most[0]) / max(n, 1e-9) for most, n in zip(self.most, self.n, strict=True)]
+        return min(rates) * n_fit
+
+
+def allowed(most: FloatArray | IntArray, gained: FloatArray | IntArray | float) -> FloatArray:
+    """Most lost at so many gained."""
+    at = np.clip(np.rint(gained), 0, most.size - 1).astype(np.int64)
+    return np.asarray(most[at], dtype=np.float64)
+
+
+def counted_rows(table: ProbeTable, guarantee: Guarantee) -> IntArray:
+    """Rows that a guarantee is about."""
+    if guarantee.category is None:
+        return np.arange(table.n_questions)
+    return np.flatnonzero([category == guarantee.category for category in table.categories])
+
+
+def block_counts(
+    view: GradedTable, guarantee: Guarantee, curve: StopCurve, blocks: IntArray, n_blocks: int
+) -> BlockCounts:
+    """Count one loss in blocks of questions, at every threshold."""
+    values = guarantee.counted.of(view)
+    among = np.zeros(view.n_questions, dtype=bool)
+    among[counted_rows(view, guarantee)] = True
+    values[~among] = 0
+
+    def totals(counts: IntArray) -> FloatArray:
+        return curve.totals(counts, blocks, n_blocks).round().astype(np.float32)
+
+    return BlockCounts(
+        totals(np.maximum(values, 0)),
+        None if guarantee.counted.is_binary else totals(np.maximum(-values, 0)),
+        np.bincount(blocks, among, n_blocks).astype(np.float64),
+    )
+
+
+# --- What the exact test of one loss allows -------------------------------------------------------
+
+
+def most_of(guarantee: Guarantee, n: int, delta: float) -> IntArray:
+    """Most lost of `n` questions, by how many are gained; one entry where nothing is."""
+    if guarantee.counted.is_binary or n < 1:
+        return np.array([max_losses(n, guarantee.alpha, delta)])
+    return most_lost(n, guarantee.alpha, delta)
+
+
+def chance(guarantee: Guarantee, n: int, delta: float, shares: Shares) -> float:
+    """Chance that `n` questions with such shares pass."""
+    if n < 1:
+        return 0.0
+    if guarantee.counted.is_binary:
+        return power(n, guarantee.alpha, delta, min(shares.lost, 1.0))
+    return drop_power(n, guarantee.alpha, delta, shares.lost, shares.gained)
+
+
+def fewest(guarantee: Guarantee, delta: float) -> int:
+    """Questions without which a limit cannot pass, even if none is lost and none gained."""
+    found = labels_for(guarantee, delta, Shares())
+    assert found is not None  # no loss at all is below any alpha
+    return found
+
+
+def labels_for(
+    guarantee: Guarantee, delta: float, shares: Shares, *, power_wanted: float = 0.8
+) -> int | None:
+    """Questions of its own that a guarantee takes to pass four times in five.
+
+    Returns
+    -------
+    int or None
+        None where no number suffices.  Of a drop it is within 2 %, because its power is no smooth
+        function of their number.
+    """
+    if guarantee.counted.is_binary:
+        return labels_needed(
+            guarantee.alpha, delta, expected_risk=min(shares.lost, 0.999), power_wanted=power_wanted
+        )
+    if shares.lost - shares.gained >= guarantee.alpha:
+        return None
+
+    def enough(n: int) -> bool:
+        return chance(guarantee, n, delta, shares) >= power_wanted
+
+    low, high = 0, 16
+    while not enough(high):
+        if high >= MOST_QUESTIONS:
+            return None
+        low, high = high, min(2 * high, MOST_QUESTIONS)
+    while high - low > max(1, high // 50):
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+def category_size(
+    table: ProbeTable, n_calibration: int, known: Mapping[str | None, int] | None, category: str
+) -> int:
+    """Calibration questions of a category; without their number as many as on fit."""
+    if known is not None:
+        return known.get(category, 0)
+    share = sum(name == category for name in table.categories) / max(table.n_questions, 1)
+    return round(share * n_calibration)

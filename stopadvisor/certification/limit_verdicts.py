@@ -1,0 +1,133 @@
+"""What fresh questions say about each limit of a certificate, one after the other.
+
+Takes questions at the probes of the rule and where each stops; knows no policy file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stopadvisor.arrays import BoolArray, FloatArray, IntArray
+from stopadvisor.assessment.limits import Shares, counted_rows
+from stopadvisor.certification.verdicts import Evidence, Verdict, of_drop, of_groups, of_questions
+from stopadvisor.errors import PolicyError
+from stopadvisor.probes.outcomes import GradedTable
+from stopadvisor.rules.losses import Guarantee, Loss, loss_of
+from stopadvisor.rules.scorer import Scorer
+from stopadvisor.stats.group_betting import group_interval
+
+__all__ = ["FreshGroups", "LimitVerdict", "limit_verdicts", "of_values"]
+
+
+@dataclass(frozen=True)
+class LimitVerdict:
+    """What fresh questions say about one of several limits."""
+
+    loss: str
+    alpha: float
+    category: str | None
+    n: int
+    lost: int
+    gained: int
+    lower: float
+    upper: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class FreshGroups:
+    """Fresh questions in groups, where a certificate rests on those."""
+
+    numbers: IntArray  # (n_questions,)
+    cap: int
+
+    @property
+    def sizes(self) -> IntArray:
+        """Shape (n_groups,)."""
+        return np.bincount(self.numbers)
+
+    def sums(self, values: BoolArray | IntArray | FloatArray) -> FloatArray:
+        """Of each group, shape (n_groups,)."""
+        return np.bincount(self.numbers, values).astype(np.float64)
+
+    def interval(
+        self, values: BoolArray | IntArray | FloatArray, level: float
+    ) -> tuple[float, float]:
+        """Of the mean over questions."""
+        return group_interval(self.sums(values), self.sizes, most=self.cap, level=level)
+
+    def take(self, rows: BoolArray) -> FreshGroups:
+        """Of some of the questions."""
+        return FreshGroups(np.unique(self.numbers[rows], return_inverse=True)[1], self.cap)
+
+
+def of_values(
+    loss: Loss,
+    values: IntArray,
+    alpha: float,
+    delta: float,
+    expected: float,
+    counts: Mapping[str, Any],
+) -> Evidence:
+    """Evidence of single questions about one limit; `counts` are calibration's."""
+    lost, gained, n = int((values > 0).sum()), int((values < 0).sum()), values.size
+    if loss.is_binary:
+        return of_questions(lost, n, alpha, delta, expected)
+    before = counts["n"]
+    shares = Shares(counts["losses"] / before, counts.get("gained", 0) / before)
+    return of_drop(lost, gained, n, alpha, delta, shares)
+
+
+def limit_verdicts(
+    content: Mapping[str, Any],
+    scorer: Scorer,
+    probed: GradedTable,
+    stops: IntArray,
+    delta: float,
+    groups: FreshGroups | None,
+) -> tuple[LimitVerdict, ...]:
+    """Each of several limits by itself."""
+    several = content["certificate"].get("guarantees", ())
+    found = []
+    for each in several:
+        loss, alpha, category = loss_of(each), each["alpha"], each["category"]
+        rows = counted_rows(probed, Guarantee(loss.name, alpha, category))
+        values = scorer.losses(probed, loss)[rows, stops[rows]]
+        if not rows.size:
+            raise PolicyError(
+                f"the certificate limits category {category!r}, and no fresh question is of it"
+            )
+
+        def at(
+            level: float,
+            values: IntArray = values,
+            loss: Loss = loss,
+            each: Mapping[str, Any] = each,
+        ) -> Evidence:
+            expected = each["lost"] / each["n"]
+            if groups is not None:
+                sums, sizes, cap = groups.sums(values), groups.sizes, groups.cap
+                return of_groups(sums, sizes, cap, each["alpha"], level, expected)
+            counts = {**each, "losses": each["lost"]}
+            return of_values(loss, values, each["alpha"], level, expected, counts)
+
+        alone, shared = at(delta), at(delta / len(several))
+        verdict: Verdict = "confirmed" if alone.verdict == "confirmed" else "silent"
+        found.append(
+            LimitVerdict(
+                loss.name,
+                alpha,
+                category,
+                values.size,
+                int((values > 0).sum()),
+                int((values < 0).sum()),
+                alone.lower,
+                alone.upper,
+                "contradicted" if shared.verdict == "contradicted" else verdict,
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,200 @@
+"""Testing what is more than one loss of 0 or 1: a drop, several losses at once, categories.
+
+A threshold passes only if every limit passes at all of delta (intersection–union): if any limit is
+broken at a threshold, its own test wrongly passes there with a chance of at most delta.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from stopadvisor.arrays import BoolArray, IntArray
+from stopadvisor.assessment.limits import allowed, counted_rows, fewest, most_of
+from stopadvisor.assessment.wishes import Settings
+from stopadvisor.errors import CalibrationError
+from stopadvisor.probes.grouping import group_numbers
+from stopadvisor.probes.outcomes import GradedTable
+from stopadvisor.probes.table import ProbeTable
+from stopadvisor.rules.losses import Guarantee
+from stopadvisor.rules.scorer import Scorer
+from stopadvisor.stats.bounds import Certified, Guaranteed, NotCertified, StopCurve, upper_limit
+from stopadvisor.stats.group_betting import group_passes, group_upper_limit
+from stopadvisor.stats.group_test import GroupTest
+from stopadvisor.stats.trinomial import drop_limit
+
+__all__ = ["Counts", "certify_all", "check_categories", "counts_of"]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What one guarantee counts of calibration questions along the thresholds."""
+
+    guarantee: Guarantee
+    n: int
+    lost: IntArray  # (n_thresholds,)
+    gained: IntArray  # (n_thresholds,)
+    by_group: IntArray | None = None  # (n_groups, n_thresholds)
+    """Where whole groups are bet on."""
+    sizes: IntArray | None = None  # (n_groups,)
+
+    def passed(self, delta: float, groups: GroupTest | None) -> BoolArray:
+        """Where the limit passes by itself, (n_thresholds,)."""
+        if groups is not None:
+            assert self.by_group is not None
+            assert self.sizes is not None
+            return group_passes(
+                self.by_group,
+                self.sizes,
+                alpha=self.guarantee.alpha,
+                delta=delta,
+                most=groups.most,
+            )
+        return self.lost <= allowed(most_of(self.guarantee, self.n, delta), self.gained)
+
+    def at(self, index: int, delta: float, groups: GroupTest | None) -> Guaranteed:
+        """What was shown at one threshold."""
+        lost, gained = int(self.lost[index]), int(self.gained[index])
+        if groups is not None:
+            assert self.by_group is not None
+            assert self.sizes is not None
+            column = self.by_group[:, index]
+            upper = group_upper_limit(column, self.sizes, delta=delta, most=groups.most)
+        elif self.guarantee.counted.is_binary:
+            upper = upper_limit(lost, self.n, delta)
+        else:
+            # Found by halving: never above the limit that the test has excluded.
+            upper = min(drop_limit(lost, gained, self.n, delta), self.guarantee.alpha)
+            upper = max(upper, 0.0)
+        alpha, category = self.guarantee.alpha, self.guarantee.category
+        return Guaranteed(self.guarantee.loss, alpha, self.n, lost, gained, upper, category)
+
+
+def counts_of(
+    curve: StopCurve,
+    scorer: Scorer,
+    view: GradedTable,
+    settings: Settings,
+    groups: GroupTest | None,
+) -> list[Counts]:
+    """Count every guarantee along the thresholds."""
+    found = []
+    for guarantee in settings.guarantees:
+        among = np.zeros((view.n_questions, 1), dtype=bool)
+        among[counted_rows(view, guarantee)] = True
+        values = scorer.losses(view, guarantee.counted) * among
+        lost, gained = (
+            curve.totals(np.maximum(sign * values, 0))[0].round().astype(np.int64)
+            for sign in (1, -1)
+        )
+        n = int(among.sum())
+        if groups is None:
+            found.append(Counts(guarantee, n, lost, gained))
+            continue
+        numbers = group_numbers(view)
+        sizes = np.bincount(numbers)
+        by_group = curve.totals(values, numbers, sizes.size).round().astype(np.int64)
+        found.append(Counts(guarantee, n, lost, gained, by_group, sizes))
+    return found
+
+
+def certify_all(
+    counts: list[Counts],
+    *,
+    delta: float,
+    multiplicity: str,
+    groups: GroupTest | None,
+    labels: int | None,
+    assumed_risk: float | None,
+) -> Certified | NotCertified:
+    """Find the most aggressive threshold at which every limit passes.
+
+    Parameters
+    ----------
+    labels, assumed_risk : optional
+        What a refusal says that it would take, and at which share lost.
+    """
+    n_thresholds = counts[0].lost.size
+    share = delta / n_thresholds if multiplicity == "finite-grid" else delta
+    passed = np.array([each.passed(share, groups) for each in counts])  # (n_losses, n_thresholds)
+    every = passed.all(axis=0)
+    if multiplicity == "finite-grid":
+        good = np.flatnonzero(every)
+        last = int(good[-1]) if good.size else -1
+    else:
+        failures = np.flatnonzero(~every)
+        last = (int(failures[0]) if failures.size else n_thresholds) - 1
+    if last < 0:
+        failed = counts[int(np.argmin(passed[:, 0]))]
+        return NotCertified(_why(failed, share), labels, assumed_risk)
+    found = tuple(each.at(last, delta, groups) for each in counts)
+    first = found[0]
+    return Certified(
+        last,
+        first.alpha,
+        delta,
+        "exact" if groups is None else "betting",
+        "finite-grid" if multiplicity == "finite-grid" else "fixed-sequence",
+        first.n,
+        first.lost,
+        first.upper,
+        None if groups is None or counts[0].sizes is None else counts[0].sizes.size,
+        None if groups is None else groups.most,
+        first.gained if not counts[0].guarantee.counted.is_binary else None,
+        found if len(found) > 1 else (),
+    )
+
+
+def _why(failed: Counts, delta: float) -> str:
+    guarantee, n = failed.guarantee, failed.n
+    lost = f"{int(failed.lost[0])} of {n}"
+    what = {"lost": "lost", "differs": "differ", "drop": "lost"}[guarantee.loss]
+    gained = "" if guarantee.counted.is_binary else f" and {int(failed.gained[0])} gained"
+    return (
+        f"at the most careful threshold {lost} calibration questions {what}{gained}: that does not "
+        f"exclude more than {guarantee} at confidence {1 - delta:g}"
+    )
+
+
+def check_categories(questions: ProbeTable, settings: Settings) -> tuple[str, ...]:
+    """Hold each category to the fewest questions that its limit takes; opens no outcome.
+
+    Parameters
+    ----------
+    questions : ProbeTable
+        Those that will enter the test.
+
+    Returns
+    -------
+    tuple of str
+        How many each category has, and how many its limit takes at the least.
+
+    Raises
+    ------
+    CalibrationError
+        A category has fewer, or none.
+    """
+    found = []
+    for each in settings.guarantees:
+        if each.category is None:
+            continue
+        n = counted_rows(questions, each).size
+        known = sorted({name for name in questions.categories if name is not None})
+        if not n:
+            raise CalibrationError(
+                f"no calibration question is of category {each.category!r}; there are "
+                f"{', '.join(map(repr, known)) or 'none'}"
+            )
+        needed = fewest(each, settings.delta)
+        if n < needed:
+            raise CalibrationError(
+                f"category {each.category!r} has {n} calibration questions, and "
+                f"{each.loss}={each.alpha:g} takes at least {needed} of which none is lost: no "
+                "calibration question was opened"
+            )
+        found.append(
+            f"{each}: {n} calibration questions are of that category; {needed} are the fewest that "
+            "can show it"
+        )
+    return tuple(found)

@@ -1,0 +1,56 @@
+"""What a certificate limits, as a file holds it: losses by name, with counts that fit each other.
+
+Whether the counts show what they claim is for `policy.claims`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stopadvisor.errors import PolicyError
+from stopadvisor.policy.checks import expect, list_of, nullable, one_of, record, where, whole
+from stopadvisor.rules.losses import LOSSES
+
+__all__ = ["check_counts"]
+
+_MOST = 64
+"""Limits of one certificate."""
+_NAME = where("a non-empty string", lambda value: type(value) is str and bool(value))
+_SHARE = where(
+    "a float strictly between 0 and 1", lambda value: type(value) is float and 0 < value < 1
+)
+_LOSS = one_of(*LOSSES)
+_GUARANTEE = record(
+    {
+        "loss": _LOSS,
+        "alpha": _SHARE,
+        "n": whole(1),
+        "lost": whole(0),
+        "gained": whole(0),
+        "upper": where(
+            "a float from 0 to 1", lambda value: type(value) is float and 0 <= value <= 1
+        ),
+        "category": nullable(_NAME),
+    }
+)
+_GUARANTEES = list_of(_GUARANTEE, most=_MOST)
+
+
+def check_counts(certificate: Mapping[str, Any]) -> None:
+    """Losses, their names and their counts; files without a name mean lost answers."""
+    if "loss" in certificate:
+        _LOSS(certificate["loss"], "certificate.loss")
+    if "gained" in certificate:
+        whole(0)(certificate["gained"], "certificate.gained")
+    several = certificate.get("guarantees", [])
+    if "guarantees" in certificate:
+        _GUARANTEES(several, "certificate.guarantees")
+        expect(len(several) > 1, "certificate.guarantees", "two limits or more", len(several))
+    own = (certificate["losses"], certificate.get("gained", 0), certificate["n"])
+    for lost, gained, n in (own, *((g["lost"], g["gained"], g["n"]) for g in several)):
+        if lost + gained > n:
+            raise PolicyError(
+                f"field 'certificate.losses': expected at most certificate.n ({n}), got "
+                f"{lost + gained}"
+            )

@@ -1,0 +1,228 @@
+"""A drop, several losses at once and categories: each by its own exact test, all at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from stopadvisor.assessment.chances import fit_limit
+from stopadvisor.assessment.choice import Choice, Settings, choose
+from stopadvisor.assessment.imitation import Imitation
+from stopadvisor.assessment.limits import FitLimits, block_counts
+from stopadvisor.assessment.sequences import FitData, ThresholdSequence
+from stopadvisor.certification.calibration import calibrate, check_questions
+from stopadvisor.certification.refusals import refused_beforehand
+from stopadvisor.certification.several import check_categories, counts_of
+from stopadvisor.errors import CalibrationError
+from stopadvisor.probes.outcomes import OpenQuestions
+from stopadvisor.rules.costs import PAPER_WEIGHTS
+from stopadvisor.rules.losses import DROP, LOST, Guarantee
+from stopadvisor.stats.bounds import Certified, max_losses
+from stopadvisor.stats.trinomial import drop_passes, most_lost
+from tests.populations import POPULATIONS, KnownPopulation, renamed
+
+HARMED = KnownPopulation("harmed", (0.55, 0.05, 0.25, 0.10, 0.05), 200, 300)
+"""Thinking on makes a quarter of the answers wrong."""
+FAMILIES = ("confidence", "fixed-budget")
+LIMITS = Settings(
+    alpha=0.12,
+    families=FAMILIES,
+    also=(Guarantee("drop", 0.06), Guarantee("lost", 0.2, "hard")),
+)
+
+
+def draw(n: int, seed: int, prefix: str = "c", population: Any = POPULATIONS[0]) -> OpenQuestions:
+    """Questions of two categories, every third of them hard."""
+    table = renamed(population.draw(n, np.random.default_rng(seed)), prefix)
+    return replace(table, categories=tuple(("hard", None, "easy")[i % 3] for i in range(n)))
+
+
+@pytest.fixture(scope="module")
+def several() -> Choice:
+    return choose(draw(200, 0, "f").as_fit(), 300, LIMITS, categories={"hard": 100})
+
+
+def passes(guarantee: Guarantee, lost: int, gained: int, n: int, delta: float = 0.05) -> bool:
+    if guarantee.counted.is_binary:
+        return lost <= max_losses(n, guarantee.alpha, delta)
+    return drop_passes(lost, gained, n, guarantee.alpha, delta)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_threshold_passes_only_where_every_limit_does(several: Choice, seed: int) -> None:
+    table = draw(300, seed)
+    found = calibrate(several, table.as_calibration())
+    family, result = found.tested[0]
+    assert len(found.tested) == 1  # a second sequence is for one plain loss
+    assert isinstance(result, Certified)
+    sequence = several.sequences[0]
+    assert family == sequence.scorer.family
+    view = sequence.scorer.view(table)
+    hard = np.array([name == "hard" for name in table.categories])
+
+    def at(index: int) -> list[tuple[Guarantee, int, int, int]]:
+        stops = sequence.scorer.curve(view, sequence.thresholds).stops(index)
+        rows = []
+        for each in LIMITS.guarantees:
+            values = each.counted.of(view)[np.arange(300), stops]
+            values = values[hard] if each.category else values
+            rows.append((each, int((values > 0).sum()), int((values < 0).sum()), values.size))
+        return rows
+
+    for index in range(result.index + 1):
+        assert all(passes(*row) for row in at(index))
+    if result.index + 1 < sequence.thresholds.size:
+        assert not all(passes(*row) for row in at(result.index + 1))
+    shown = [(g.loss, g.lost, g.gained, g.n, g.category) for g in result.guarantees]
+    assert shown == [(g.loss, k, m, n, g.category) for g, k, m, n in at(result.index)]
+    assert all(g.upper <= g.alpha for g in result.guarantees)
+    assert (result.losses, result.upper) == (result.guarantees[0].lost, result.guarantees[0].upper)
+
+
+def test_more_limits_never_stop_more(several: Choice) -> None:
+    sequence, table = several.sequences[0], draw(300, 5)
+    view = sequence.scorer.view(table)
+    curve = sequence.scorer.curve(view, sequence.thresholds)
+    counts = counts_of(curve, sequence.scorer, view, LIMITS, None)
+    alone = [each.passed(0.05, None) for each in counts]
+    result = calibrate(several, table.as_calibration()).tested[0][1]
+    assert isinstance(result, Certified)
+    reached = [int(np.flatnonzero(~np.append(passed, False))[0]) - 1 for passed in alone]
+    assert result.index == min(reached)
+
+
+def test_where_thinking_harms_a_drop_admits_a_bolder_rule_than_lost_answers() -> None:
+    """What stopping gains makes up for what it loses, and `lost` counts the losses alone."""
+    fit, table = (draw(n, s, p, HARMED) for n, s, p in ((200, 0, "f"), (300, 1, "c")))
+    saved = {}
+    for loss in (LOST, DROP):
+        settings = Settings(alpha=0.04, loss=loss.name, families=FAMILIES)
+        found = calibrate(choose(fit.as_fit(), 300, settings), table.as_calibration())
+        saving = 0.0 if found.rule is None else found.rule.fit_saving_pct
+        assert saving is not None
+        saved[loss.name] = saving
+    assert saved["drop"] > saved["lost"] + 10
+
+
+# --- What fit questions say beforehand ------------------------------------------------------------
+
+
+def fit_of(settings: Settings) -> FitData:
+    return FitData.build(
+        draw(200, 0, "f").as_fit(),
+        serving="kv-fork",
+        weights=PAPER_WEIGHTS,
+        cache_block=16,
+        most_blocks=1000,
+        guarantees=settings.guarantees,
+    )
+
+
+def test_one_plain_loss_counted_as_one_of_several_is_the_same(several: Choice) -> None:
+    plain = Settings(alpha=0.12, families=FAMILIES)
+    found = choose(draw(200, 0, "f").as_fit(), 300, plain)
+    fit = fit_of(plain)
+    rng = np.random.default_rng(1)
+    draws = rng.multinomial(200, np.full(200, 1 / 200), 20).astype(np.float32)
+    limit = fit_limit(200, 300, plain, 0.9)
+    assert isinstance(limit, float)
+    limits = FitLimits((np.array([max_losses(300, 0.12, 0.05)]),), (300.0,))
+    test = replace(plain.test, guarantees=plain.guarantees)
+    for sequence in found.compared:
+        (part,) = (
+            block_counts(sequence.view, g, sequence.curve, fit.blocks, fit.n_blocks)
+            for g in plain.guarantees
+        )
+        other = replace(sequence, counts=(part,))
+        assert other.index(limits) == sequence.index(limit)
+        assert np.array_equal(
+            other.resampled(draws, limits), sequence.resampled(draws, np.full(20, limit))
+        )
+        expected = [
+            Imitation.draw(fit, 300, each).expected(rule)
+            for each, rule in ((plain.test, sequence), (test, other))
+        ]
+        assert expected[0] == expected[1]
+
+
+def test_the_position_on_fit_keeps_to_every_limit(several: Choice) -> None:
+    limit = fit_limit(200, 300, LIMITS, 0.9, counted=several.counted)
+    assert several.counted == (300, 300, 100)
+
+    def within(sequence: ThresholdSequence, index: int) -> bool:
+        lost, drop, hard = sequence.counts
+        assert drop.gained is not None
+        gained = round(float(drop.gained[:, index].sum()) * 300 / 200)
+        return (
+            lost.lost[:, index].sum() <= max_losses(300, 0.12, 0.05) / 300 * 200 + 1e-6
+            and drop.lost[:, index].sum() <= most_lost(300, 0.06, 0.05)[gained] / 300 * 200 + 1e-6
+            and hard.lost[:, index].sum()
+            <= max_losses(100, 0.2, 0.05) / 100 * hard.sizes.sum() + 1e-6
+        )
+
+    for sequence in several.compared:
+        index = sequence.index(limit)
+        assert all(within(sequence, i) for i in range(index + 1))
+        if index + 1 < sequence.thresholds.size:
+            assert not within(sequence, index + 1)
+
+
+# --- Refusals -------------------------------------------------------------------------------------
+
+
+def test_a_category_is_held_to_the_fewest_questions_before_anything_is_opened() -> None:
+    table = draw(300, 1).sealed()
+    assert check_categories(table, LIMITS) == (
+        "category=hard:lost=0.2: 100 calibration questions are of that category; 14 are the fewest "
+        "that can show it",
+    )
+    few = replace(LIMITS, also=(Guarantee("lost", 0.01, "hard"),))
+    with pytest.raises(CalibrationError, match=r"'hard' has 100 .* takes at least 299 of which"):
+        check_categories(table, few)
+    unknown = replace(LIMITS, also=(Guarantee("lost", 0.1, "odd"),))
+    with pytest.raises(CalibrationError, match=r"is of category 'odd'; there are 'easy', 'hard'"):
+        check_categories(table, unknown)
+
+
+def test_what_no_answer_could_show_is_refused_beforehand() -> None:
+    settings = Settings(alpha=0.01, loss="drop", families=FAMILIES)
+    choice = choose(draw(200, 0, "f").as_fit(), 3, settings)
+    refusal = refused_beforehand(choice, draw(3, 1).sealed())
+    assert refusal is not None
+    assert "3 calibration questions cannot show drop=0.01 at confidence 0.95" in refusal.reason
+    assert refused_beforehand(choice, draw(300, 1).sealed()) is None
+
+
+def in_pairs(table: OpenQuestions) -> OpenQuestions:
+    return replace(table, groups=tuple(f"{name[0]}{i // 2}" for i, name in enumerate(table.ids)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (Settings(alpha=0.1, loss="drop"), "a limit on drop counts single questions"),
+        (LIMITS, "a limit on drop counts single questions"),
+        (
+            Settings(alpha=0.1, also=(Guarantee("lost", 0.1, "hard"),)),
+            "a limit of one category counts single questions",
+        ),
+    ],
+)
+def test_groups_take_losses_of_0_or_1_of_all_questions(settings: Settings, said: str) -> None:
+    with pytest.raises(CalibrationError, match=said):
+        choose(in_pairs(draw(200, 0, "f")).as_fit(), 300, settings, n_groups=150)
+
+
+def test_groups_take_lost_and_differs_at_once() -> None:
+    settings = Settings(alpha=0.2, families=FAMILIES, also=(Guarantee("differs", 0.3),))
+    choice = choose(in_pairs(draw(200, 0, "f")).as_fit(), 300, settings, n_groups=150)
+    table = in_pairs(draw(300, 1))
+    check_questions(choice, table)
+    result = calibrate(choice, table.as_calibration()).tested[0][1]
+    assert isinstance(result, Certified)
+    assert (result.bound, result.groups, len(result.guarantees)) == ("betting", 150, 2)
+    lost, differs = result.guarantees
+    assert lost.lost <= differs.lost
