@@ -1,8 +1,9 @@
 """The endpoint plugin: vLLM calls it while it builds its server, and then sends it chat requests.
 
 `POST /v1/chat/completions` goes through here; what the policy does not cover goes to the handler
-that vLLM had put there, as it came.  vLLM goes on without a plugin that fails to load, so whatever
-is wrong ends the process in one line.  The one module that imports vLLM, when vLLM calls it.
+that vLLM had put there, as it came.  vLLM goes on without a plugin that fails to load, so this
+module imports next to nothing, and whatever is wrong later ends the process in one line.  The one
+module that imports vLLM, when vLLM calls it.
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from stopadvisor.errors import ModelError, StopAdvisorError
 from stopadvisor.printable import printable
-from stopadvisor.serving.policy_files import load_policies
-from stopadvisor.serving.vllm.settings import NAME, PluginSettings, check_vllm
 
 if TYPE_CHECKING:
     from stopadvisor.serving.vllm.binding import EngineAccess, EngineFacts
@@ -33,12 +32,15 @@ _log = logging.getLogger("vllm.stopadvisor")  # below vLLM's own, so that it is 
 class StopAdvisorPlugin:
     """What vLLM's `EndpointPlugin` asks for."""
 
-    name = NAME
+    name = "stopadvisor"
     required_tasks = ("generate",)
 
     def attach_router(self, app: Any) -> None:
         """Take the place of the chat's handler, which stays for what is passed on."""
         with _one_line():
+            from stopadvisor.serving.policy_files import load_policies
+            from stopadvisor.serving.vllm.settings import PluginSettings, check_vllm
+
             self._version = check_vllm()
             self._settings = PluginSettings.of_environment()
             self._policies = load_policies(self._settings.policy, self._settings.require_signature)
@@ -104,8 +106,13 @@ def _one_line() -> Iterator[None]:
     try:
         yield
     except StopAdvisorError as error:
-        print(f"stopadvisor: {printable(str(error))}", file=sys.stderr, flush=True)  # noqa: T201
-        raise SystemExit(error.exit_code) from error
+        message, code = str(error), error.exit_code
+    except (AttributeError, ImportError) as error:  # a package is missing, or vLLM is another
+        message, code = f"the plugin does not fit this environment: {error}", 2
+    else:
+        return
+    print(f"stopadvisor: {printable(message)}", file=sys.stderr, flush=True)  # noqa: T201
+    raise SystemExit(code)
 
 
 def _chat_route(app: Any) -> Any:

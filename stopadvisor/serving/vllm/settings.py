@@ -10,9 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stopadvisor.errors import ModelError, PolicyError
-from stopadvisor.serving.audits import AuditSettings
+
+if TYPE_CHECKING:
+    from stopadvisor.serving.audits import AuditSettings
 
 __all__ = ["NAME", "TRIED", "PluginSettings", "check_vllm"]
 
@@ -50,13 +53,17 @@ class PluginSettings:
         """
         if not found.get(_POLICY):
             raise PolicyError(f"{_POLICY}: expected a policy's file or a folder, got none")
-        keys = found.get(_KEYS, "")
+        keys, audit = found.get(_KEYS, ""), None
+        if found.get(_AUDIT):
+            from stopadvisor.serving.audits import AuditSettings
+
+            audit = AuditSettings.of_json(found[_AUDIT])
         return cls(
             policy=Path(found[_POLICY]),
             shadow=_switch(found, _SHADOW),
             require_signature=tuple(Path(key) for key in keys.split(os.pathsep) if key),
             any_text=_switch(found, _ANY_TEXT),
-            audit=AuditSettings.of_json(found[_AUDIT]) if found.get(_AUDIT) else None,
+            audit=audit,
         )
 
     def environment(self) -> dict[str, str]:

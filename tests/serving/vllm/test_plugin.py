@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -76,6 +77,7 @@ def test_the_route_takes_the_place_of_the_original() -> None:
         ({"STOPADVISOR_POLICY": "/none.joblib"}, 2, "/none.joblib"),
         ({"STOPADVISOR_SHADOW": "2"}, 2, "expected 0 or 1, got '2'"),
         ({"version": "0.40.0"}, 2, "tried with vLLM 0.32.*, got 0.40.0"),
+        ({"missing": "stopadvisor.serving.policy_files"}, 2, "does not fit this environment"),
         ({"routes": "none"}, 2, "expected vLLM's own route POST /v1/chat/completions, got none"),
     ],
 )
@@ -91,6 +93,8 @@ def test_whatever_is_wrong_ends_the_process_in_one_line(
     for name, value in changes.items():
         if name == "version":
             monkeypatch.setattr(settings, "version", lambda name, found=value: found)
+        elif name == "missing":
+            monkeypatch.setitem(sys.modules, value, None)
         elif name == "routes":
             app.routes.pop()
         else:
