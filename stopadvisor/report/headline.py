@@ -37,6 +37,7 @@ __all__ = [
     "measured_regime",
     "other_stacks",
     "policy_headline",
+    "run_effect",
     "run_headline",
     "saving_words",
     "sentence",
@@ -82,7 +83,8 @@ class Effect:
         """Of accuracy, in points; None without gold."""
         if self.accuracy is None or self.full_accuracy is None:
             return None
-        return round(100 * (self.accuracy - self.full_accuracy), 1)
+        # Of the figures as they are shown, so that they add up.
+        return round(round(100 * self.accuracy, 1) - round(100 * self.full_accuracy, 1), 1)
 
     @property
     def gained(self) -> float | None:
@@ -354,15 +356,9 @@ def verified_headline(document: Document) -> str:
     return f"{said}: {lost} {sentence(verified_effect(document))}"
 
 
-def run_headline(document: Document) -> str:
-    """First line of `run`: against full thinking where that was answered too."""
-    full, count = document["full"], document["questions"]
-    asked = f"{count} question" if count == 1 else f"{count} questions"
-    if document["kind"] == "full-budget":
-        return f"Answered {asked} with full thinking: this policy never stops early."
-    if full is None or full["token_saving_pct"] is None:
-        return f"Answered {asked}, {share(document['stopped_share'])} of them stopped early."
-    effect = Effect(
+def run_effect(full: Document) -> Effect:
+    """Of stopping against full thinking, both answered in one run."""
+    return Effect(
         full["token_saving_pct"],
         "here",
         full["risk"],
@@ -372,9 +368,19 @@ def run_headline(document: Document) -> str:
         "questions of this run",
         unit="tokens",
     )
+
+
+def run_headline(document: Document) -> str:
+    """First line of `run`: against full thinking where that was answered too."""
+    full, count = document["full"], document["questions"]
+    asked = f"{count} question" if count == 1 else f"{count} questions"
+    if document["kind"] == "full-budget":
+        return f"Answered {asked} with full thinking: this policy never stops early."
+    if full is None or full["token_saving_pct"] is None:
+        return f"Answered {asked}, {share(document['stopped_share'])} of them stopped early."
     time = full["time_saving_pct"]
     timed = ""
     if time is not None:
         verb = "Time: " + (f"{percent(time)} less" if time >= 0 else f"{percent(-time)} more")
         timed = f" {verb} for {full['timed_questions']} questions."
-    return sentence(effect) + timed
+    return sentence(run_effect(full)) + timed

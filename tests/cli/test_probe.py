@@ -528,7 +528,7 @@ def test_preflight_prints_its_verdict_and_every_check(bench: Bench) -> None:
     code, out, err = bench.call(command="preflight")
     assert code == 0
     summary, *checks = out.splitlines()
-    assert summary == "Preflight passed, on 16 fit questions."
+    assert summary.startswith("Preflight passed: budgets, thinking markers and answer cue work ")
     assert sum("  pass: " in line for line in checks) == 11
     assert max(map(len, checks)) <= 80
     assert "Traceback" not in err
@@ -539,7 +539,7 @@ def test_preflight_ends_with_5_and_says_what_to_do(bench: Bench) -> None:
     bench.engine = ScriptedEngine(faults=frozenset({"ignores-budgets"}))
     code, out, _ = bench.call(command="preflight")
     assert code == 5
-    assert out.startswith("Preflight failed: measuring would mislead, on 16 fit questions.")
+    assert out.startswith("Preflight failed: measuring would mislead (16 fit questions).")
     assert "-> the engine ignores thinking budgets: use another engine" in " ".join(out.split())
     code, out, _ = bench.call("--json", command="preflight")
     assert code == 5

@@ -91,6 +91,29 @@ def test_first_screen_repeats_the_assessment(before: ReportData, html: str) -> N
         assert words in text
 
 
+def test_a_measured_server_s_card_comes_first(before: ReportData) -> None:
+    own = before.document["serving"]["prefix-cache"]["saving_pct"]
+    document = {**before.document, "server": {"regime": "prefix-cache"}}
+    found = summarise(document, None)
+    assert "on this server (prefix-cache, as measured)" in found.headline
+    assert found.cards[0].label.endswith(" on this server")
+    assert found.cards[0].value == percent(abs(own))
+    assert [card.label for card in found.cards[1:]] == ["Saves", "Loses", "Accuracy", "Stack"]
+
+
+def test_other_figures_of_the_rule_are_folded_away_and_named(
+    before: ReportData, html: str, certified: ReportData
+) -> None:
+    opened, _, folded = html.partition("<details><summary>Forecasts, signals and reasons")
+    assert 'id="part-kinds"' in opened
+    assert all(f'id="part-{name}"' in folded for name in ("alpha", "labels"))
+    opened, _, folded = render(certified).partition("<details><summary>How the rule was chosen")
+    assert "They differ somewhat from the headline" in folded
+    assert 'id="part-risk"' in opened
+    assert all(f'id="part-{name}"' in folded for name in ("kinds", "frontier", "serving"))
+    assert 'id="comparison"' in folded
+
+
 def test_tables_repeat_the_assessment(before: ReportData, html: str) -> None:
     document, shown = before.document, Page(html)
     for row in shown.table("profile"):

@@ -28,6 +28,7 @@ from stopadvisor.report.words import (
     explained,
     listed,
     percent,
+    points,
     promised,
     rule_headline,
     share,
@@ -112,7 +113,7 @@ def _why_exported(document: Document, calibration: Document) -> str:
     )
 
 
-def _stack_card(effect: Effect, where: str | None, measured: str | None) -> Card:
+def _stack_card(effect: Effect, measured: str | None) -> Card:
     """The stack that the figures are for, what a probe costs there, and the others."""
     serving = effect.serving
     note = explained(serving).removeprefix(f"{serving}: ")
@@ -120,57 +121,74 @@ def _stack_card(effect: Effect, where: str | None, measured: str | None) -> Card
         note = f"as this server was measured; {note}"
     if others := other_stacks(effect):
         note += f". The same rule {listed(others)}"
-    return Card("Stack", serving, f"{note}. It asks {where}" if where else note)
+    return Card("Stack", serving, note)
 
 
-def _cards(
-    effect: Effect, where: str | None, promise: float, measured: str | None
-) -> tuple[Card, ...]:
-    """What is saved, what is lost, and on which stack; a measured server comes first."""
-    lost = f"of questions lost, promise {promised(promise)}"
-    if effect.loss == "differs":
-        lost = f"of replies differ from full thinking, promise {promised(promise)}"
-    if effect.risk_range is not None:
-        low, high = map(share, effect.risk_range)
-        lost += f"; 95% {low} to {high}"
+def _saving_card(effect: Effect) -> Card:
     spread = ""
     if effect.saving_range is not None:
         low, high = map(percent, effect.saving_range)
         spread = f", 95% {low} to {high}"
     thinking = "" if effect.think_pct is None else f"; {percent(effect.think_pct)} of the thinking"
-    saves, loses = "Saves", "Costs more"
-    stack = _stack_card(effect, where, measured)
-    found = [
-        Card(
-            saves if effect.saving_pct >= 0 else loses,
-            percent(abs(effect.saving_pct)),
-            f"of {cost_noun(effect.unit)}{spread}{thinking}; {effect.whose}",
-        ),
-        Card(
-            "Loses", "-" if effect.risk is None else share(effect.risk), f"{lost}; {effect.whose}"
-        ),
-    ]
+    return Card(
+        _saves(effect.saving_pct),
+        percent(abs(effect.saving_pct)),
+        f"of {cost_noun(effect.unit)}{spread}{thinking}; {effect.whose}",
+    )
+
+
+def _saves(saving: float) -> str:
+    return "Saves" if saving >= 0 else "Costs more"
+
+
+_COUNTED = {"differs": ("Differs", "of replies differ from full thinking")}
+"""Label and note of what a loss counts; else lost questions."""
+
+
+def _loss_cards(effect: Effect, alpha: float) -> list[Card]:
+    """What is lost against what was promised, and the accuracy against that of full thinking."""
+    label, what = _COUNTED.get(effect.loss, ("Loses", "of questions lost"))
+    spread = ""
+    if effect.risk_range is not None:
+        low, high = map(share, effect.risk_range)
+        spread = f"; 95% {low} to {high}"
+    # A promise about accuracy stands with the accuracy.
+    falls = effect.loss == "drop"
+    promise = "" if falls else f", promise {promised(alpha)}"
+    risk = "-" if effect.risk is None else share(effect.risk)
+    found = [Card(label, risk, f"{what}{promise}{spread}; {effect.whose}")]
     if effect.change is not None:
+        promise = f", promise at most -{points(100 * alpha)}" if falls else ""
         found.append(
             Card(
                 "Accuracy",
                 share(effect.accuracy),
-                f"{change_words(effect)} against {share(effect.full_accuracy)} of full thinking; "
-                f"{effect.whose}",
+                f"{change_words(effect)} against {share(effect.full_accuracy)} of full thinking"
+                f"{promise}; {effect.whose}",
             )
         )
+    return found
+
+
+def _cards(effect: Effect, alpha: float, measured: str | None) -> tuple[Card, ...]:
+    """What is saved, what is lost, and on which stack; a measured server comes first."""
     own = None if measured is None else effect.savings.get(measured)
+    first = []
     if own is not None and measured != effect.serving:
-        found.insert(
-            0,
+        first.append(
             Card(
-                f"{saves if own >= 0 else loses} on this server",
+                f"{_saves(own)} on this server",
                 percent(abs(own)),
                 f"of {cost_noun(effect.unit)}: {measured}, as measured; the other cards are for "
                 f"{effect.serving}, as asked for",
-            ),
+            )
         )
-    return (*found, stack)
+    return (
+        *first,
+        _saving_card(effect),
+        *_loss_cards(effect, alpha),
+        _stack_card(effect, measured),
+    )
 
 
 def _nothing(document: Document, accuracy: float, whose: str) -> tuple[Card, ...]:
@@ -204,7 +222,7 @@ def _assessed(document: Document) -> Summary:
     return Summary(
         assessed_headline(document),
         f"{rule_headline(advice['family'], advice.get('where'))} {why(document)}",
-        _cards(effect, advice.get("where"), document["alpha"], measured_regime(document)),
+        _cards(effect, document["alpha"], measured_regime(document)),
         "open",
         f"Not yet certified: these are estimates, the saving at least "
         f"{percent(document['fit_saving_lower_pct'])} (one-sided 95%). `calibrate` can promise "
@@ -304,7 +322,7 @@ def _calibrated(document: Document, calibration: Document) -> Summary:
     return Summary(
         calibrated_headline(calibration, measured),
         f"{rule_headline(calibration['family'], where)} {_why_exported(document, calibration)}",
-        () if effect is None else _cards(effect, where, calibration["alpha"], measured),
+        () if effect is None else _cards(effect, calibration["alpha"], measured),
         "good",
         str(certificate["claim"]),
         f"{_counted(certificate, whom)} "

@@ -138,9 +138,7 @@ def _stack(document: Document, effect: Effect) -> list[tuple[str, str]]:
     rows.append(
         (
             "elsewhere",
-            f"the same rule {listed(other_stacks(effect))}; for yours choose anew with "
-            f"`--serving {COMMON_STACK if effect.serving != COMMON_STACK else 'kv-fork'}` or "
-            "another",
+            f"the same rule {listed(other_stacks(effect))}{_anew(effect)}",
         )
     )
     money = document["serving"].get(effect.serving, {}).get("money_per_1000")
@@ -165,6 +163,12 @@ def graded_rows(graded_by: str, document: Document) -> list[tuple[str, str]]:
         )
         rows.append(("itself", text))
     return rows
+
+
+def _anew(effect: Effect) -> str:
+    if effect.serving == COMMON_STACK:
+        return ""
+    return f"; on vLLM assess again with `--serving {COMMON_STACK}`, which chooses another rule"
 
 
 def _paper_facts(document: Document) -> list[tuple[str, str]]:

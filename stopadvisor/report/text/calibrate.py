@@ -105,7 +105,7 @@ def alpha_words(certificate: Document) -> str:
         return f"{alpha} of the questions that full thinking gets right"
     if ratio is None or "labelled" in certificate:
         return f"{alpha} of all questions"
-    return f"{alpha} of all questions is {share(ratio)} of those that full thinking gets right"
+    return f"{alpha} of all questions are {share(ratio)} of those that full thinking gets right"
 
 
 def _certified(document: Document, *, verbose: bool) -> list[tuple[str, str]]:
@@ -117,7 +117,7 @@ def _certified(document: Document, *, verbose: bool) -> list[tuple[str, str]]:
         *_on_stop(document),
         ("evidence", evidence(certificate)),
         *_labels(document),
-        ("at most", alpha_words(certificate)),
+        ("means", alpha_words(certificate)),
         *graded_rows(document["graded_by"], document),
         ("policy", _files(document)),
     ]

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from stopadvisor.report.headline import expected_effect, policy_headline
 from stopadvisor.report.text.calibrate import alpha_words, evidence, expectation, pointwise
 from stopadvisor.report.text.screen import Screen
-from stopadvisor.report.words import listed, number, plural, share
+from stopadvisor.report.words import listed, number, plural, share, shell_quote
 from stopadvisor.rules.families import rule_name
 
 __all__ = ["show_policy"]
@@ -83,6 +83,9 @@ def show_policy(document: Document, out: TextIO, *, verbose: bool = False) -> No
             *_upgrade(document),
         ]
     )
+    if document["kind"] == "stop" and document["model"] is not None:
+        policy = shell_quote(document["policy"])
+        screen.command(f"stopadvisor run {policy} WORKLOAD --compare-full")
 
 
 def _headline(document: Document) -> str:
@@ -227,7 +230,7 @@ def _certificate(certificate: Document, *, verbose: bool) -> list[tuple[str, str
         source = str(certificate.get("source_digest"))[:8]
         rows.append(("transfer", f"{transfer}: the rule of policy {source}"))
     if isinstance(certificate.get("alpha_over_full_accuracy"), float):
-        rows.append(("at most", alpha_words(certificate)))
+        rows.append(("means", alpha_words(certificate)))
     if isinstance(cut := certificate.get("truncated_share"), float):
         rows.append(("cut off", f"{share(cut)} of the calibration traces, at the cap"))
     return rows

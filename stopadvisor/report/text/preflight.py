@@ -17,12 +17,12 @@ __all__ = ["show_cues", "show_report"]
 def show_report(report: PreflightReport, screen: Screen) -> None:
     """The verdict, then what was seen of each check and what to do about it."""
     verdicts: dict[str, tuple[str, Tone]] = {
-        "pass": ("Preflight passed", "good"),
-        "warn": ("Preflight passed with warnings", "doubtful"),
+        "pass": ("Preflight passed: budgets, thinking markers and answer cue work", "good"),
+        "warn": ("Preflight passed with warnings: read them before you probe", "doubtful"),
         "fail": ("Preflight failed: measuring would mislead", "bad"),
     }
     text, tone = verdicts[report.status]
-    screen.headline(f"{text}, on {plural(report.n_questions, 'fit question')}.", tone)
+    screen.headline(f"{text} ({plural(report.n_questions, 'fit question')}).", tone)
     screen.facts(
         (c.name, f"{c.status}: {c.detail}" + (f" -> {c.advice}" if c.advice else ""))
         for c in report.checks

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
+from stopadvisor.report.headline import change_words, run_effect
 from stopadvisor.report.text.screen import Screen
 from stopadvisor.report.words import interval, percent, plural, promised, share
 
@@ -83,11 +84,9 @@ def _against_full(document: Document) -> Iterator[tuple[str, str]]:
             f"{full['full_seconds']:.1f} s for {plural(full['timed_questions'], 'question')}",
         )
     if full["labelled"]:
-        change = 100 * (full["accuracy"] - full["full_accuracy"])
-        yield (
-            "accuracy",
-            f"{share(full['full_accuracy'])} -> {share(full['accuracy'])}, {change:+.1f} points",
-        )
+        change = change_words(run_effect(full))
+        text = f"{share(full['full_accuracy'])} -> {share(full['accuracy'])}, {change}"
+        yield "accuracy", text
         promise = ""
         if document["certified"]:
             promise = f"; the promise is at most {promised(document['alpha'])}"
