@@ -24,7 +24,6 @@ from tests.material import (
     PLAN,
     Call,
     archive_arrays,
-    caller,
     edit_records,
     flip_calibration,
     make_run,
@@ -69,24 +68,15 @@ LABEL_SAVING = ["calibration", "labels", "saving_pct", "is_here"]
 SETTINGS = ["serving", "weights", "cache_block", "bound", "multiplicity", "families"]
 
 
-@pytest.fixture
-def call(
-    tmp_path: Path,
-    probed_run: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Call:
-    """Call the command in a folder with a run `runs/sums` and an archive `raw.npz`."""
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(probed_run, "runs/sums")
+@pytest.fixture(name="call")
+def assessing(call: Call, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """As `call`, without pictures; there is an archive `raw.npz` too."""
     write_archive(Path("raw.npz"))
     monkeypatch.setattr("stopadvisor.cli.model.load_engine", lambda options: ScriptedEngine())
 
-    run = caller(capsys)
-
     def assess(*words: str | Path, command: str = "assess") -> tuple[int, str, str]:
         pictures = ["--no-report"] if command == "assess" else []  # they take seconds, and a test
-        return run(command, *words, *pictures)
+        return call(command, *words, *pictures)
 
     return assess
 

@@ -27,7 +27,6 @@ from tests.material import (
     PLAN,
     Call,
     archive_arrays,
-    caller,
     edit_records,
     flip_calibration,
     forget_looks,
@@ -68,18 +67,9 @@ BOLD = [*FAST, "--alpha", "0.75"]
 RUN = Path("runs/sums")
 
 
-@pytest.fixture
-def call(
-    tmp_path: Path,
-    probed_run: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Call:
-    """Call the command in a folder with a run `runs/sums`."""
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(probed_run, RUN)
-
-    plain = caller(capsys, "calibrate")
+@pytest.fixture(name="call")
+def calibrating(call: Call) -> Call:
+    """As `call`; the command is this one where a test names no other."""
 
     def run(*words: str | Path, command: str | None = "calibrate") -> tuple[int, str, str]:
         """The command at a usual alpha where a test names none, and whatever the advice is."""
@@ -87,7 +77,7 @@ def call(
             words = (*words, "--despite-advice", "--allow-large-alpha")
             if "--alpha" not in words:
                 words = (*words, "--alpha", "0.15")
-        return plain(*words, command=command)
+        return call(*words, command=command)
 
     return run
 
