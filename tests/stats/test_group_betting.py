@@ -23,6 +23,7 @@ from stopadvisor.stats.group_betting import (
     group_passes,
     group_upper_limit,
 )
+from stopadvisor.stats.group_test import GroupTest
 
 ALPHA, DELTA = 0.05, 0.05
 
@@ -249,6 +250,14 @@ def test_the_fit_limit_is_the_largest_share_that_passes(most: int, together: flo
     assert not passes(losing + 1)
 
 
+def test_what_even_no_loss_would_not_certify_has_no_chance() -> None:
+    test = GroupTest(5, 2.2)
+    assert test.limit(20, 0.15, 0.05) < 0
+    assert test.power(20, 0.15, 0.05, 0.0) == 0.0
+    assert test.power(600, 0.15, 0.05, 0.0) == 1.0
+    assert test.labels_needed(0.15, 0.05, expected_risk=0.15) is None
+
+
 def test_the_fit_limit_grows_with_calibration_and_falls_with_clusters() -> None:
     def limit(n: int, together: float = 1.0) -> float:
         return group_limit(n, 4 * n, alpha=ALPHA, delta=DELTA, most=4, lost_together=together)
@@ -271,6 +280,7 @@ def test_the_fit_limit_grows_with_calibration_and_falls_with_clusters() -> None:
         ([], [], {}, "a row for each of the groups"),
         ([0], [1], {"alpha": 1.0}, "alpha must lie between 0 and 1, got 1.0"),
         ([0], [1], {"delta": 0.0}, "delta must lie between 0 and 1, got 0.0"),
+        ([0], [1], {"delta": 1.0}, "delta must lie between 0 and 1, got 1.0"),
     ],
 )
 def test_what_makes_no_sense_is_refused(
