@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from stopadvisor.engines.openai.early_exit import PolicyService
 from stopadvisor.errors import EngineError, ModelError, PolicyError
 from stopadvisor.serving.gateway import exchange
 from tests.engines.fake_server import FakeServer, Story, fake_server, words
@@ -154,6 +155,21 @@ def test_a_probe_that_fails_means_think_on(server: OddServer, folder: Path) -> N
         assert answer.way == "policy; reason=covered"
         assert answer.json["choices"][0]["message"]["content"] == Story().visible
         assert gateway.record()["failed_probes"] == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_fault_of_ours_costs_no_request(
+    gateway: RunningGateway, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise KeyError("canary")
+
+    number = len(gateway.records)
+    monkeypatch.setattr(PolicyService, "answer", fail)
+    answer = gateway.ask(chat_body(stream=stream))
+    assert (answer.status, answer.way) == (200, "passthrough; reason=failed")
+    assert gateway.record(number + 1)["error"] == "KeyError"
+    assert "canary" not in gateway.logged.getvalue()
 
 
 def test_comments_keep_a_stream_open(

@@ -309,13 +309,16 @@ class _RequestRow:
             return None
         self.n_probes += 1
         self.probe_tokens += len(forced.ids)
-        chat = self.service.model.chat
-        seen = chat.decode(self.trace.ids[:position])
+        rule, markers = self.service.rule, None
+        # Decoding a long prefix holds up all other requests: only for a rule that reads it.
+        if not isinstance(rule, Policy) or rule.rule.needs_markers:
+            seen = self.service.model.chat.decode(self.trace.ids[:position])
+            markers = float(count_markers(seen))
         self.session.judge(
             answer=forced.text,
             mean_logprob=forced.mean_logprob,
             mean_entropy=forced.mean_entropy,
-            markers=float(count_markers(seen)),
+            markers=markers,
             closed_by_itself=forced.closed_by_itself,
         )
         return forced

@@ -23,7 +23,6 @@ from stopadvisor.engines.http.key import FORWARDED
 from stopadvisor.engines.openai.early_exit import PolicyService
 from stopadvisor.engines.openai.requests import Prefix
 from stopadvisor.errors import EngineError, ModelError, StopAdvisorError
-from stopadvisor.policy.requests import Request
 from stopadvisor.serving.chat_reply import HEADER, KEEP_ALIVE, ChatReply, header_value
 from stopadvisor.serving.coverage import TASK_HEADER, CoveredRequest
 from stopadvisor.serving.gateway.admission import Admission, QueueFull
@@ -161,10 +160,10 @@ class Gateway:
         await self.policies.sweep()
         try:
             listed = await self._forwarder.get(upstream.url + "/models")
-        except (aiohttp.ClientResponseError, ValueError):
-            return True  # some keep their list to themselves
-        except (aiohttp.ClientError, OSError) as error:
+        except aiohttp.ClientConnectorError as error:
             raise EngineError(type(error).__name__) from error
+        except (aiohttp.ClientError, ValueError, OSError):
+            return True  # some keep their list to themselves, or are too busy to give it
         return self.policies.same_at(upstream, listed)
 
     # --- One request ---
@@ -268,8 +267,12 @@ class Gateway:
             with self.pool.at(upstream), bound.used() as service:
                 if record.route == "shadow" and not service.shadow:
                     service = replace(service, shadow=True)
-                prompt_ids = _prompt(service, request)
-                if prompt_ids is None:
+                try:
+                    prompt_ids = service.model.open(prompt.messages)
+                except ModelError:
+                    reason = "template"
+                    break
+                if not _has_room(service, prompt_ids):
                     reason = "room"
                     break
                 exchange = Exchange(
@@ -293,6 +296,12 @@ class Gateway:
                     if sender.begun:
                         raise
                     self.pool.failed(upstream)
+                except Exception as error:
+                    if sender.begun:
+                        raise
+                    # A fault of ours: the request is answered in full, as if no policy were there.
+                    record.error = type(error).__name__
+                    break
                 else:
                     self.pool.worked(upstream)
                     if exchange.reply is not None and record.route == "policy":
@@ -330,15 +339,13 @@ class _Sender:
         await self({"type": "http.response.body", "body": body, "more_body": False})
 
 
-def _prompt(service: PolicyService, request: Request) -> Prefix | None:
-    """Return the rendered prompt; None where it leaves less room than the policy's cap."""
-    model, plan = service.model, service.plan
-    prompt_ids = model.open(request.prompt.messages)
+def _has_room(service: PolicyService, prompt_ids: Prefix) -> bool:
+    """Whether a prompt leaves room for the policy's cap on thinking."""
     try:
-        room = model.thinking_room(prompt_ids, plan)
+        room = service.model.thinking_room(prompt_ids, service.plan)
     except ModelError:
-        return None
-    return prompt_ids if room >= plan.max_think else None
+        return False
+    return room >= service.plan.max_think
 
 
 async def _read(scope: Any, receive: Receive) -> Incoming:
