@@ -3,18 +3,18 @@
 Of the requests a known share is audited at random: full thinking is finished in the background and
 compared with what was served.  A request that was not audited counts 0, an audited one counts its
 loss divided by its share, so a request's expected count is its risk whatever the share is.  Arrays
-and numbers only: knows no requests, no files and no clock.
+and numbers only: knows no requests, no files and no clock.  Runs inside a server, so that numpy is
+all it needs.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy import optimize, special
 
 from stopadvisor.errors import CalibrationError
 
@@ -332,11 +332,11 @@ def mixture_upper_limit(audits: int, differing: int, *, delta: float) -> float:
     if not 0 <= differing <= audits:
         raise CalibrationError(f"{differing} of {audits} audits differ")
     a, b = _PRIOR
-    mixed = special.betaln(a + differing, b + audits - differing) - special.betaln(a, b)
+    mixed = _log_beta(a + differing, b + audits - differing) - _log_beta(a, b)
 
     def excess(share: float) -> float:
-        likelihood = special.xlogy(differing, share) + special.xlog1py(audits - differing, -share)
-        return float(mixed - likelihood + math.log(delta))
+        likelihood = differing * math.log(share) + (audits - differing) * math.log1p(-share)
+        return mixed - likelihood + math.log(delta)
 
     return _root(excess, differing / audits if audits else 0.0)
 
@@ -368,17 +368,23 @@ def requests_to_alarm(test: AuditTest, risk: float, share: float, *, draws: int 
         + seen * math.log1p(stake * (1 / share - test.alpha))
         for stake in test.stakes
     ]
-    evidence = special.logsumexp(np.stack(logs), axis=0) - math.log(len(logs))
+    evidence = np.logaddexp.reduce(np.stack(logs), axis=0) - math.log(len(logs))
     found = evidence >= -math.log(test.delta)
     first = np.where(found.any(axis=1), found.argmax(axis=1), -1)
     when = np.where(first >= 0, times[np.arange(draws), first], np.inf)
     return float(np.median(when))
 
 
-def _root(excess: Any, low: float) -> float:
-    """Where a function that grows above `low` crosses 0; 1 where it does not before."""
-    high = math.nextafter(1, 0)
+def _log_beta(a: float, b: float) -> float:
+    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+
+
+def _root(excess: Callable[[float], float], low: float) -> float:
+    """Where a function that grows above `low` crosses 0, from above; 1 where it does not before."""
+    low, high = max(low, 1e-12), math.nextafter(1, 0)
     if excess(high) <= 0:
         return 1.0
-    low = max(low, 1e-12)
-    return float(optimize.brentq(excess, low, high)) if excess(low) < 0 else low
+    while high - low > 1e-12 + 1e-10 * low:
+        middle = (low + high) / 2
+        low, high = (middle, high) if excess(middle) < 0 else (low, middle)
+    return high
