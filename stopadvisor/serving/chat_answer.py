@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -56,8 +56,13 @@ class ChatModel(Protocol):
         """Force an answer behind so many thinking tokens; cancelling it gives it up at once."""
         ...
 
-    async def write(self, trace: Trace, at: int) -> list[int]:
-        """Close the thinking there and return the ids of the visible answer."""
+    async def write(
+        self,
+        trace: Trace,
+        at: int,
+        show: Callable[[Sequence[int]], Awaitable[None]] | None = None,
+    ) -> list[int]:
+        """Close the thinking there and return the visible answer; `show` is told what comes."""
         ...
 
 
@@ -256,6 +261,11 @@ class _Request:
         if self.reader is not None and (text := self._thinking_text.take(ids, last=last)):
             await self.reader.reasoning(text)
 
+    async def _show_visible(self, ids: Sequence[int], *, last: bool = False) -> None:
+        shown = [token for token in ids if token not in self.model.stop_ids]
+        if self.reader is not None and (text := self._visible_text.take(shown, last=last)):
+            await self.reader.content(text)
+
     async def _stopped(self, stop: Stop, forced: ForcedAnswer | None) -> Answered:
         """Answer behind the stop: with the forced answer, or with a visible one that is written."""
         model, trace = self.model, self.trace
@@ -265,13 +275,15 @@ class _Request:
         if stop.reply == "probe":
             assert forced is not None  # such a stop rests on one
             content = forced_content(trace.plan.cue, forced.text)
+            if self.reader is not None:
+                await self.reader.content(content)
         else:
-            written = await model.write(trace, stop.position)
+            show = None if self.reader is None else self._show_visible
+            written = await model.write(trace, stop.position, show)
+            await self._show_visible([], last=True)
             content = model.stops.visible_text(written)
             visible = len(written) + len(model.chat.closer.ids)
             finish = "stop" if written[-1:] and written[-1] in model.stop_ids else "length"
-        if self.reader is not None:
-            await self.reader.content(content)
         return self._answered(stop.position, visible, content, finish, stop)
 
     async def _ended(self, thinking: _Thinking) -> Answered:
@@ -285,10 +297,8 @@ class _Request:
             reached = len(trace.ids) + 1
             if self.reader is not None:
                 over, ids = trace.end.over, trace.visible
-                new = [token for token in ids[shown:] if token not in stop_ids]
+                await self._show_visible(ids[shown:], last=over)
                 shown = len(ids)
-                if text := self._visible_text.take(new, last=over):
-                    await self.reader.content(text)
                 if over:
                     break
             elif trace.end.over:

@@ -158,6 +158,14 @@ def test_a_fixed_budget(on_stop: str, shadow: bool) -> None:
         assert found.counts.visible == (0 if on_stop == "probe" else VISIBLE)
 
 
+def test_a_visible_answer_behind_a_stop_is_shown_as_it_comes() -> None:
+    reader = Shown()
+    found = answered(FakeEngine(), reader=reader, on_stop="answer")
+    assert found.stop is not None
+    assert reader.text("content") == found.content == Story().visible
+    assert len([kind for kind, _ in reader.parts if kind == "content"]) > 1
+
+
 def test_full_budget_asks_once() -> None:
     engine = FakeEngine()
     found = answered(engine, content=full_budget_content(), budgets=[])

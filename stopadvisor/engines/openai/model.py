@@ -7,7 +7,7 @@ serving loop can use it for one request.  Knows no batches, no files and no gold
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -246,10 +246,15 @@ class ServedModel:
         logprob, entropy, tail = mean_statistics(rows[: forced.counted])
         return forced.forced(logprob, entropy, None if k is None else tail)
 
-    async def write(self, trace: Trace, at: int) -> list[int]:
+    async def write(
+        self,
+        trace: Trace,
+        at: int,
+        show: Callable[[Sequence[int]], Awaitable[None]] | None = None,
+    ) -> list[int]:
         """Close the thinking behind `at` tokens and let the model write its visible answer.
 
-        Errors are those of `extend`.
+        `show` is told the tokens of each request when it is over.  Errors are those of `extend`.
         """
         closer, plan = self.chat.closer.ids, trace.plan
         ids: list[int] = []
@@ -264,11 +269,14 @@ class ServedModel:
                 max_tokens=plan.answer_cap - len(ids),
                 **sampling_params(self.sampling(plan), plan, trace.prompt, drawn),
             )
+            before = len(ids)
             for token in self._new_ids(answer):
                 ids.append(token)
                 over = token in self.stop_ids or len(ids) >= plan.answer_cap
                 if over:
                     break
+            if show is not None:
+                await show(ids[before:])
         return ids
 
     async def _continue(

@@ -8,7 +8,7 @@ it yields, and imports nothing of vLLM: prompts and parameters are made by what 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -150,16 +150,25 @@ class EngineModel:
         logprob, entropy, tail = mean_statistics(_figures(counted, rows, self.logprobs))
         return forced.forced(logprob, entropy, tail if self.logprobs else None)
 
-    async def write(self, trace: Trace, at: int) -> list[int]:
-        """Close the thinking behind `at` tokens and let the model write its visible answer."""
-        cap = self.plan.answer_cap
+    async def write(
+        self,
+        trace: Trace,
+        at: int,
+        show: Callable[[Sequence[int]], Awaitable[None]] | None = None,
+    ) -> list[int]:
+        """Close the thinking behind `at` tokens and let the model write its visible answer.
+
+        `show` is told its tokens as they come.
+        """
         prefix = [*trace.prompt_ids, *trace.ids[:at], *self.chat.closer.ids]
+        parameters = {**self.drawn, "max_tokens": self.plan.answer_cap}
         ids: list[int] = []
-        async with aclosing(
-            self._ask("answer", prefix, {**self.drawn, "max_tokens": cap})
-        ) as outputs:
+        async with aclosing(self._ask("answer", prefix, parameters)) as outputs:
             async for output in outputs:
-                ids += output.outputs[0].token_ids
+                new = output.outputs[0].token_ids
+                ids += new
+                if show is not None:
+                    await show(new)
         return ids
 
     def _ask(
