@@ -205,8 +205,8 @@ def broken_labels(name: str, fit_sets: int, calibrations: int, truth: int) -> Fo
 
 # --- What is run ----------------------------------------------------------------------------------
 
-_SIZES = (160, 400, 1080)
-"""Calibration questions; the last are those of 1,800 unlabelled ones."""
+_LARGEST = 1080
+"""Calibration questions of 1,800 unlabelled ones."""
 
 
 def cases(*, short: bool) -> Iterator[tuple[KnownPopulation, int, float, int, int, int]]:
@@ -215,6 +215,7 @@ def cases(*, short: bool) -> Iterator[tuple[KnownPopulation, int, float, int, in
         yield POPULATIONS[0], 160, 0.10, 1, 40, 5_000
         return
     for population in POPULATIONS[:4]:
-        for n in _SIZES:
+        for n in (160, 400):
             for alpha in (0.05, 0.10):
-                yield population, n, alpha, 4, 50, 50_000
+                yield population, n, alpha, 3, 40, 20_000
+        yield population, _LARGEST, 0.05, 2, 40, 20_000
