@@ -14,6 +14,7 @@ import numpy as np
 from stopadvisor.arrays import FloatArray, IntArray
 from stopadvisor.assessment.choice import Choice
 from stopadvisor.certification.calibration import bound_rows
+from stopadvisor.certification.labelling import graded_by_labels
 from stopadvisor.certification.looks import questions_of
 from stopadvisor.certification.verification import scorer_of
 from stopadvisor.errors import PolicyError
@@ -133,7 +134,7 @@ def calibrated_risk(
     is_recorded = False
     for questions in questions_of(source, document):
         is_recorded = True
-        found = _risk_on(questions, choice, document, policy)
+        found = _risk_on(source, questions, choice, document, policy)
         if found is None or found.exported is None:
             return found
         lost = int(found.losses[found.exported])
@@ -148,6 +149,7 @@ def calibrated_risk(
 
 
 def _risk_on(
+    source: Source,
     table: CalibrationQuestions,
     choice: Choice,
     document: Mapping[str, Any],
@@ -175,11 +177,13 @@ def _risk_on(
         delta = document["delta"] / (document["look"]["planned"] or 1)
         bound = settings.bound if cap is None else "betting"
         conditional = document.get("conditional", settings.conditional)
+    counted = loss_of(document if certificate is None else certificate)
+    if counted.needs_gold and table.graded_by == "agreement":
+        table, _ = graded_by_labels(source, table)
     n = int(table.full_correct.sum()) if conditional else table.n_questions
     if n == 0:
         return None
     view = scorer.view(table)
-    counted = loss_of(document if certificate is None else certificate)
     curve, lost = scorer.curve(view, order), scorer.losses(view, counted)
     groups = None
     if cap is not None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from stopadvisor.answers.grading import Grader
 from stopadvisor.assessment.assess import FitAssessment, assess
 from stopadvisor.assessment.choice import Choice, Settings
 from stopadvisor.assessment.settings import SettingsOverrides, alpha_remark, large_alpha
@@ -29,10 +28,9 @@ from stopadvisor.certification.export import policy_content
 from stopadvisor.certification.labelling import (
     LabelCounts,
     Labelling,
+    graded_by_labels,
     is_partial,
-    known_labels,
     label_request,
-    of_run,
 )
 from stopadvisor.certification.looks import (
     PlannedLook,
@@ -42,7 +40,7 @@ from stopadvisor.certification.looks import (
     spent_in_fit,
     take,
 )
-from stopadvisor.certification.partial_labels import at_worst, to_choose_by
+from stopadvisor.certification.partial_labels import to_choose_by
 from stopadvisor.certification.refusals import (
     advised_against,
     refused_beforehand,
@@ -217,11 +215,9 @@ def _by_labels(
 ) -> tuple[CalibrationQuestions, LabelCounts]:
     """Calibration questions graded by what labels there are, and how many those are."""
     entering = _entering(choice, questions)
-    _, records, file = of_run(source)
-    with Grader() as grader:
-        known = known_labels(entering, records, file.read(), grader)
+    graded, known = graded_by_labels(source, entering)
     state = Labelling.of(source, choice, entering).state(known.grades)
-    return at_worst(entering, known.grades), state.counts(known)
+    return graded, state.counts(known)
 
 
 def _check_alpha(assessment: FitAssessment, *, allowed: bool) -> None:

@@ -20,6 +20,7 @@ from stopadvisor.arrays import IntArray
 from stopadvisor.assessment.choice import Choice, Settings
 from stopadvisor.certification.partial_labels import (
     Grades,
+    at_worst,
     check_partial,
     label_tests,
     may_be_lost,
@@ -52,6 +53,7 @@ __all__ = [
     "LabelCounts",
     "LabelState",
     "Labelling",
+    "graded_by_labels",
     "is_partial",
     "known_labels",
     "label_request",
@@ -137,6 +139,16 @@ def known_labels(
     unsettled = dict.fromkeys(settled.gold.keys() - golds.keys())
     grades = {rows[name]: grade for name, grade in {**found, **unsettled}.items()}
     return KnownLabels(grades, settled, len(own))
+
+
+def graded_by_labels(
+    source: Source, questions: CalibrationQuestions
+) -> tuple[CalibrationQuestions, KnownLabels]:
+    """Calibration questions graded by what labels there are; see `at_worst`."""
+    _, records, file = of_run(source)
+    with Grader() as grader:
+        known = known_labels(questions, records, file.read(), grader)
+    return at_worst(questions, known.grades), known
 
 
 # --- Asking ---------------------------------------------------------------------------------------

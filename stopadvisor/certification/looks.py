@@ -201,7 +201,7 @@ def _remarks(look: Look, plan: PlannedLook) -> tuple[str, ...]:
             f"{name} beside this run holds the same probes: its {len(looks)} look(s) count here"
             for name, looks in beside.same.items()
         ]
-    if plan.n_earlier:
+    if plan.n_earlier and look.number > 1:  # the first look again is no other one
         found.append(
             f"these calibration questions were looked at before ({plan.n_earlier} recorded); every "
             "further look leaves a certificate less confidence"

@@ -139,6 +139,10 @@ def test_few_labels_certify_what_all_labels_do(call: Call) -> None:
     assert results == [False, True]
     assert "a reply equal in normal form" in found["certificate"]["claim"]
     assert found["certificate"]["labelled"] == n
+    assert not any("looked at before" in remark for remark in found["remarks"])
+    code, out, err = call("report", "run")
+    assert code == 0, err
+    assert "certified" in out
     assert found["labels"] == before["labels"] | {
         "asked": n, "used": n, "more_labels": 0, "more_saving_pp": 0.0
     }  # fmt: skip
