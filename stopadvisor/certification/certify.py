@@ -274,12 +274,6 @@ def plan_choice(
     """
     settings = request.settings(source)
     asked, partial = deploy_request(settings), is_partial(source, settings)
-    if partial and not settings.is_plain:
-        said = ", ".join(map(str, settings.guarantees))
-        raise CalibrationError(
-            f"with few labels one limit on lost answers is certified, got {said}: label every "
-            "calibration question, or ask for that alone"
-        )
     if partial:
         asked |= label_request(source, settings)
     view = spent_in_fit(source, asked) if request.fresh else source
