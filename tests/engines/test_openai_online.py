@@ -61,8 +61,10 @@ def policy_of(engine: OpenAiEngine, /, **changes: Any) -> Policy:
 
 
 @contextmanager
-def engine_at(server: FakeServer, **options: Any) -> Iterator[OpenAiEngine]:
-    engine = load_engine("tiny-reasoner", [server.url], concurrency=4, patience=5.0, **options)
+def engine_at(
+    server: FakeServer, *, name: str = "tiny-reasoner", **options: Any
+) -> Iterator[OpenAiEngine]:
+    engine = load_engine(name, [server.url], concurrency=4, patience=5.0, **options)
     server.asked.clear()
     try:
         yield engine

@@ -19,7 +19,6 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from stopadvisor.policy.frozen import Policy, save_policy
-from stopadvisor.policy.requests import policy_plan
 from stopadvisor.serving.gateway.app import Gateway
 from stopadvisor.serving.gateway.log import Log
 from stopadvisor.serving.gateway.policies import PolicySet
@@ -105,9 +104,11 @@ class OddServer(FakeServer):
         to.close_connection = True
 
 
-def save_policy_of(server: FakeServer, path: Path, **changes: Any) -> Policy:
+def save_policy_of(
+    server: FakeServer, path: Path, *, name: str = "tiny-reasoner", **changes: Any
+) -> Policy:
     """Write a policy for a server's model: it stops at 4 thinking tokens."""
-    with engine_at(server) as engine:
+    with engine_at(server, name=name) as engine:
         policy = policy_of(engine, prompt_template=None, **changes)
     save_policy(policy.content, path)
     return policy
@@ -296,8 +297,3 @@ def running(
         assert not thread.is_alive(), "the gateway does not end"
         if failed:
             raise failed[0]
-
-
-def plan_cue(policy: Policy) -> str:
-    """What stands before a forced answer."""
-    return policy_plan(policy, at_server=True).cue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from stopadvisor.engines.openai.early_exit import PolicyService
 from stopadvisor.errors import EngineError, ModelError, PolicyError
 from stopadvisor.serving.gateway import exchange
-from tests.engines.fake_server import FakeServer, Story, fake_server, words
+from tests.engines.fake_server import TINY, FakeServer, Story, fake_server, words
 from tests.engines.test_openai_online import BUDGETS, LENGTH, THINKING
 from tests.serving.gateways import (
     FULL_BUDGET,
@@ -184,6 +185,47 @@ def test_comments_keep_a_stream_open(
             server.delay = 0.0
     assert answer.body.startswith(b": keep-alive\n\n")
     assert answer.text("content") == "Final answer: 5"
+
+
+def test_a_folder_has_a_policy_for_each_served_model(
+    server: OddServer, folder: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other-reasoner"
+    shutil.copytree(TINY, other)
+    entries = [
+        {"id": "tiny-reasoner", "root": str(TINY), "max_model_len": 1024},
+        {"id": "other-reasoner", "root": str(other), "max_model_len": 1024},
+    ]
+
+    def models(to: BaseHTTPRequestHandler, _: bytes) -> None:
+        data = json.dumps({"data": entries}).encode()
+        to.send_response(200)
+        to.send_header("Content-Length", str(len(data)))
+        to.end_headers()
+        to.wfile.write(data)
+
+    policies = tmp_path / "policies"
+    policies.mkdir()
+    shutil.copy(folder / "stops.json", policies)
+    server.odd["/v1/models"] = models
+    try:
+        save_policy_of(server, policies / "other.json", name="other-reasoner", **NEVER)
+        with running(policies, server) as gateway:
+            one = gateway.ask(chat_body())
+            two = gateway.ask(chat_body(model="other-reasoner"))
+            three = gateway.ask(chat_body(model="third"))
+            # Restarted with less context, it is no longer what the policies are for.
+            entries[1]["max_model_len"] = 700
+            until(lambda: gateway.get("/readyz").status == 503)
+            entries[1]["max_model_len"] = 1024
+            until(lambda: gateway.get("/readyz").status == 200)
+    finally:
+        del server.odd["/v1/models"]
+    assert one.json["usage"]["stopadvisor"]["budget"] == 4
+    assert two.way == "policy; reason=covered"
+    assert two.json["choices"][0]["message"]["content"] == Story().visible
+    assert one.headers["x-stopadvisor"] != two.headers["x-stopadvisor"]
+    assert three.way == "passthrough; reason=model"
 
 
 # --- Past it --------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ class Forwarder:
             self._http.get(url, headers=headers) as answer,
         ):
             answer.raise_for_status()
-            return await answer.json()
+            return await answer.json(content_type=None)
 
     async def forward(
         self, request: Incoming, extra: Iterable[tuple[bytes, bytes]], send: Send
