@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from stopadvisor.cli.main import main
+from stopadvisor.cli.probing import _cue
 from stopadvisor.errors import ProbeError
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.rules.features import feature_array
@@ -73,14 +74,14 @@ def test_recorded_probes_stop_where_the_table_says(call: Call) -> None:
     assert len(set(found)) > 2
 
 
-@pytest.mark.parametrize("asked", ["open", "open:\n\nFinal answer:"])
-def test_probe_writes_it_into_the_manifest_and_like_brings_it(asked: str, call: Call) -> None:
+def test_probe_writes_it_into_the_manifest_and_like_brings_it(call: Call) -> None:
     write_sums(Path("fresh.jsonl"), 400)
     probe = ("probe", "fresh.jsonl", "--split", "40/60/0", "--budgets", "0,8,16", "--seed", "7")
-    assert call(*probe, "--cue", asked, "--out", "new")[0] == 0
+    assert call(*probe, "--cue", "open", "--out", "new")[0] == 0
     manifest = RunDirectory.load(Path("new")).manifest
     assert manifest["plan"]["cue"] == OPEN
     assert manifest["cue_ids"] == ScriptedEngine().suffix_ids(OPEN)
+    assert (_cue("open:Answer:"), _cue("terse")) == ("open:Answer:", "\n\nFinal answer:")
     code, _, err = call("probe", "fresh.jsonl", "--like", POLICY, "--out", "like")
     assert code == 0, err
     assert RunDirectory.load(Path("like")).plan.cue == OPEN
