@@ -2,7 +2,7 @@
 
 Run from the repository root: ``python -m tests.benchmarks.real_picture samples/pictures/rivals.svg
 [--splits N]``.  Runs are made as `tests.benchmarks.real_runs` makes them, one trace a question;
-five minutes of CPU time.
+three minutes of CPU time.
 """
 
 from __future__ import annotations
