@@ -14,7 +14,7 @@ from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.sequences import FitData
 from stopadvisor.probes.outcomes import OpenQuestions, make_table
 from stopadvisor.probes.simulation import PRESETS, Population
-from stopadvisor.probes.table import NO_PROBE
+from stopadvisor.probes.table import NO_PROBE, agreeing
 from stopadvisor.probes.trajectories import TYPES
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "regraded",
     "renamed",
     "with_own_positions",
+    "without_gold",
 ]
 
 Shares = tuple[float, ...]
@@ -75,6 +76,14 @@ def renamed(table: OpenQuestions, prefix: str) -> OpenQuestions:
     """The same questions under other names, so that two draws share no identity."""
     names = tuple(f"{prefix}{i}" for i in range(table.n_questions))
     return replace(table, ids=names, keys=names, groups=names)
+
+
+def without_gold(table: OpenQuestions) -> OpenQuestions:
+    """The same questions before anybody labelled them: graded by agreement with full thinking."""
+    n = table.n_questions
+    right = agreeing(table.answer_codes, np.where(table.truncated, -1, table.full_codes))
+    graded = regraded(table, correct=right, natural_correct=np.ones(n, dtype=np.bool_))
+    return replace(graded, by_gold=np.zeros(n, dtype=np.bool_))
 
 
 def _shares(preset: str) -> Shares:

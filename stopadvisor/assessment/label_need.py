@@ -7,62 +7,77 @@ shows without it, and only a question whose reply differs can be lost.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from stopadvisor.assessment.choice import Choice, fit_limit
+from stopadvisor.assessment.choice import Choice
 from stopadvisor.rules.losses import DIFFERS
+from stopadvisor.stats.adaptive_labels import LabelTest, walk
+from stopadvisor.stats.bounds import max_losses
 
 __all__ = ["LabelNeed", "label_needs"]
 
-_SHARES_LOST = (1.0, 1 / 2, 1 / 4, 1 / 8)
-"""Of the replies that differ, those that are wrong where full thinking is right: nobody knows."""
+_SHARES_LOST = (1 / 2, 1 / 4, 1 / 8)
+"""Of the replies that differ, those that are lost: nobody knows beforehand."""
+_DRAWS = 20
 
 
 @dataclass(frozen=True)
 class LabelNeed:
     """What the advised rule could promise about lost answers, and the gold that this would take."""
 
-    lost_of_differing: float
-    """Share of the differing replies that are lost; assumed."""
+    lost_of_differing: float | None
+    """Share of the differing replies that are lost; assumed.  None: nothing is labelled."""
     labels: int
-    """Calibration questions that would have to be labelled, about."""
+    """Calibration questions that would have to be labelled, on average."""
     saving_pct: float
-    """Net saving on fit questions at the last threshold that would pass."""
+    """Net saving that would then be certified, on average; as fit questions measure it."""
 
 
-def label_needs(choice: Choice) -> tuple[LabelNeed, ...]:
+def label_needs(choice: Choice, *, shares: Sequence[float] = _SHARES_LOST) -> tuple[LabelNeed, ...]:
     """Estimate the gold labels by how many differing replies turn out to be lost.
+
+    Parameters
+    ----------
+    shares : sequence of float
+        Of the differing replies, those that are lost.
 
     Returns
     -------
     tuple of LabelNeed
-        From the worst case, in which every differing reply is lost and no label helps, on; as far
-        as bolder thresholds follow.  Empty where no rule is advised, or whole groups are tested.
+        Without any label first, then by share.  Empty where no rule is advised, where fit questions
+        have gold, or where whole groups are tested.
 
     Notes
     -----
-    A threshold at which D calibration questions differ passes as soon as the lost ones among those
-    with a label, and all of those without one, are at most the k that the test allows.  If a share
-    q of the differing is lost, that takes (D - k)/(1 - q) labels, and k/q show that it fails.  At
-    the last threshold that passes D is about k/q, where both are the same.
+    Calibrations of the size that there is are drawn from the fit questions, out of fold, each
+    differing question lost with the assumed probability, and labelled one at a time until no
+    decision is open.
     """
     sequence = choice.advised
     if sequence is None or choice.groups is not None or choice.fit.loss is not DIFFERS:
         return ()
-    limit = fit_limit(choice.n_fit, choice.n_calibration, choice.settings, choice.full_accuracy)
-    if limit < 0 or sequence.index(limit) < 0:
+    view, n = sequence.view, choice.n_calibration
+    settings = choice.settings
+    most = max_losses(n, settings.alpha, settings.delta, settings.bound)
+    if most < 0:
         return ()
-    calibration = choice.n_calibration / choice.n_fit
-    found: list[LabelNeed] = []
-    for share in _SHARES_LOST:
-        index = sequence.index(limit / share)
-        beyond = float(np.maximum(sequence.losses[: index + 2] - limit, 0).max()) * calibration
-        labels = beyond / (1 - share) if share < 1 else 0.0
-        labels = min(labels, limit * calibration / share + 1) if share < 1 else 0.0
-        saving = float(100 * (1 - sequence.costs[index] / choice.fit.full_cost.sum()))
-        found.append(LabelNeed(share, math.ceil(labels), saving))
-        if index == sequence.losses.size - 1:
-            break
-    return tuple(found)
+    differs = sequence.curve.each(DIFFERS.of(view) > 0)  # (n_fit, n_thresholds)
+    savings = 100 * (1 - sequence.costs / choice.fit.full_cost.sum())
+    nobody, order = np.zeros(n, dtype=np.bool_), np.arange(n)
+
+    def labelled(share: float | None) -> LabelNeed:
+        rng = np.random.default_rng(settings.seed)
+        asked, saved = [], []
+        for _ in range(_DRAWS):
+            drawn = differs[rng.integers(len(differs), size=n)]
+            lost = drawn & (rng.random(n) < (share or 0.0))[:, None]
+            test = LabelTest(drawn, lost, most, savings)
+            found = walk([test], nobody, order, budget=0 if share is None else None)
+            asked.append(found.asked.size)
+            saved.append(found.saving([test]))
+        return LabelNeed(share, math.ceil(np.mean(asked)), float(np.mean(saved)))
+
+    return tuple(labelled(share) for share in (None, *shares))

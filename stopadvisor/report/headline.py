@@ -361,12 +361,13 @@ def run_effect(full: Document) -> Effect:
     return Effect(
         full["token_saving_pct"],
         "here",
-        full["risk"],
+        full["risk"] if full["labelled"] else full["differing_share"],
         full["accuracy"],
         full["full_accuracy"],
         full["labelled"],
         "questions of this run",
         unit="tokens",
+        loss="lost" if full["labelled"] else "differs",
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stopadvisor.serving.answer_file import AnswerRecord
+from stopadvisor.serving.answer_file import AnswerRecord, FullAnswer
 from stopadvisor.stats.intervals import exact_interval
 
 __all__ = ["AnswerTotals", "Depth", "Escapes", "FullComparison", "compare", "total"]
@@ -115,6 +115,9 @@ class FullComparison:
     full_decoded_tokens: int
     think_tokens: int
     full_think_tokens: int
+    differing: int
+    """Stopped questions whose reply is not, in normal form, what full thinking answers; it counts
+    where either is empty, or full thinking was cut off."""
     labelled: int
     """Questions with gold; the figures below are about these."""
     correct: int
@@ -131,6 +134,16 @@ class FullComparison:
     def think_saving_pct(self) -> float:
         """Thinking tokens saved."""
         return _saving(self.think_tokens, self.full_think_tokens)
+
+    @property
+    def differing_share(self) -> float | None:
+        """Share of the questions that differ; None without any question."""
+        return self.differing / self.questions if self.questions else None
+
+    @property
+    def differing_ci95(self) -> tuple[float, float] | None:
+        """Its exact interval."""
+        return exact_interval(self.differing, self.questions) if self.questions else None
 
     @property
     def accuracy(self) -> float | None:
@@ -167,11 +180,17 @@ def compare(lines: Sequence[AnswerRecord]) -> FullComparison:
         full_decoded_tokens=sum(full.decoded_tokens for _, full in pairs),
         think_tokens=sum(line.think_tokens for line, _ in pairs),
         full_think_tokens=sum(full.think_tokens for _, full in pairs),
+        differing=sum(_differs(line, full) for line, full in pairs),
         labelled=len(graded),
         correct=sum(right for right, _ in graded),
         full_correct=sum(full for _, full in graded),
         lost=sum(full and not right for right, full in graded),
     )
+
+
+def _differs(line: AnswerRecord, full: FullAnswer) -> bool:
+    same = line.normalized == full.normalized != "" and full.finish != "length"
+    return line.stopped and not same
 
 
 def _saving(spent: float, full: float) -> float:

@@ -30,7 +30,7 @@ from stopadvisor.rules import outcomes
 from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.rules.schedules import GridSchedule, Schedule, grid_positions
 from stopadvisor.rules.scorer import Scorer
-from stopadvisor.runs.access import View, basis_remarks, labels, paper_view
+from stopadvisor.runs.access import View, basis_remarks, labels, paper_view, view
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.rows import Outline, Row, column
 from stopadvisor.studies.study import StudyOptions, StudyResult
@@ -50,10 +50,12 @@ __all__ = [
     "paper_views",
     "study_both",
     "study_settings",
+    "with_gold",
 ]
 
 _FAMILIES = ("learned", *SCALAR_FAMILIES)
 _MOST_BLOCKS = 1000
+_NEEDS_GOLD = "{}: the paper's analysis takes gold for every question, and not all of these have it"
 
 
 class Expected(Row):
@@ -66,8 +68,26 @@ class Expected(Row):
 
 
 def paper_views(sources: Sequence[Source]) -> list[View]:
-    """What may be shown of each source, as the paper reads it."""
+    """What may be shown of each source, as the paper reads it.
+
+    Raises
+    ------
+    StudyError
+        Some of what may be shown has no gold, which the paper's analysis takes.
+    """
+    for source, name in zip(sources, labels(sources), strict=True):
+        if not _has_gold(source):
+            raise StudyError(_NEEDS_GOLD.format(name))
     return [paper_view(s, name) for s, name in zip(sources, labels(sources), strict=True)]
+
+
+def with_gold(sources: Sequence[Source]) -> list[Source]:
+    """The sources of which everything that may be shown has gold."""
+    return [source for source in sources if _has_gold(source)]
+
+
+def _has_gold(source: Source) -> bool:
+    return view(source).table.graded_by == "gold"
 
 
 def paper_setting(view: View) -> PaperSetting:
@@ -205,6 +225,7 @@ def fit_data(source: Source, settings: Settings) -> FitData:
         weights=settings.weights,
         cache_block=settings.cache_block,
         most_blocks=_MOST_BLOCKS,
+        loss=settings.counted_on(table.graded_by),
     )
 
 
@@ -247,6 +268,7 @@ def measure_on_test(
         serving=settings.serving,
         weights=settings.weights,
         cache_block=settings.cache_block,
+        loss=settings.counted_on(test.graded_by),
         rng=np.random.default_rng(seed),
     )
 
@@ -299,13 +321,20 @@ def study_both(
 ) -> StudyResult:
     """Run a study that treats each source under the paper's and under the deploy protocol.
 
+    Without gold a source has its deploy side alone, where what differs from full thinking counts.
+
     Parameters
     ----------
     paper, deploy : callable
         Rows and remarks of one source under that protocol.
     """
-    views = paper_views(sources)
-    found = [each for view in views for each in paper(view, options)]
+    views = paper_views(with_gold(sources))
+    found = [each for one in views for each in paper(one, options)]
     protocols, reasons = deploy_protocols(sources, study_settings(options))
     found += [each for protocol in protocols for each in deploy(protocol, options)]
-    return outline.result(found, options, (*basis_remarks(views), *reasons))
+    bare = [
+        f"{_NEEDS_GOLD.format(name)}: the deploy side alone, where risk is of replies that differ"
+        for source, name in zip(sources, labels(sources), strict=True)
+        if not _has_gold(source)
+    ]
+    return outline.result(found, options, (*bare, *basis_remarks(views), *reasons))

@@ -70,7 +70,12 @@ def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     settings = replace(study_settings(options, boosted=True), allow_truncated=True)
     found: list[Row | str] = []
     for each in views:
-        found += _rows(each, settings, n_splits)
+        if each.table.graded_by == "agreement":
+            bare = replace(settings, loss="differs")
+            found += [f"{each.label}: no gold for every question: what differs counts as lost"]
+            found += _rows(each, bare, n_splits)
+        else:
+            found += _rows(each, settings, n_splits)
     return OUTLINE.result(found, options, basis_remarks(views))
 
 
@@ -112,7 +117,8 @@ def certified(choice: Choice, table: OpenQuestions, rows: IntArray) -> AppliedRu
     counts = scorer.counts(seen, settings.serving, cache_block=settings.cache_block)
     every = np.arange(table.n_questions)
     return AppliedRule(
-        scorer.losses(seen)[every, stops] > 0, counts.weighed(settings.weights)[every, stops]
+        scorer.losses(seen, settings.counted)[every, stops] > 0,
+        counts.weighed(settings.weights)[every, stops],
     )
 
 

@@ -27,7 +27,13 @@ from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.rules.scores import out_of_fold, paper_folds
 from stopadvisor.runs.access import View
 from stopadvisor.runs.sources import Source
-from stopadvisor.studies.protocols import DeployProtocol, paper_setting, paper_views, study_both
+from stopadvisor.studies.protocols import (
+    DeployProtocol,
+    paper_setting,
+    paper_views,
+    study_both,
+    with_gold,
+)
 from stopadvisor.studies.rows import Outline, Row, column
 from stopadvisor.studies.study import StudyOptions, StudyResult
 
@@ -97,7 +103,7 @@ def nearest_columns(budgets: IntArray, schedule: Sequence[int]) -> tuple[int, ..
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     """Peak gain and net saving of the paper's schedules."""
     found = study_both(OUTLINE, sources, options, _paper_rows, _savings)
-    inexact = [remark for view in paper_views(sources) for remark in _inexact(view)]
+    inexact = [remark for view in paper_views(with_gold(sources)) for remark in _inexact(view)]
     return replace(found, remarks=(*found.remarks, *inexact))
 
 

@@ -34,14 +34,14 @@ LINE = [
 ]  # fmt: skip
 SUMMARY = [
     "schema", "policy", "digest", "kind", "family", "workload", "model", "out", "setting",
-    "on_stop", "serving", "certified", "alpha", "questions", "new", "seconds", "stopped",
-    "stopped_share", "mean_tokens", "escapes", "labelled", "accuracy", "full", "against", "remarks",
-    "headline",
+    "on_stop", "serving", "certified", "alpha", "loss", "questions", "new", "seconds",
+    "stopped", "stopped_share", "mean_tokens", "escapes", "labelled", "accuracy", "full", "against",
+    "remarks", "headline",
 ]  # fmt: skip
 FULL = [
     "questions", "decoded_tokens", "full_decoded_tokens", "think_tokens", "full_think_tokens",
-    "labelled", "correct", "full_correct", "lost", "token_saving_pct", "think_saving_pct",
-    "accuracy", "full_accuracy", "risk", "risk_ci95",
+    "differing", "differing_share", "differing_ci95", "labelled", "correct", "full_correct", "lost",
+    "token_saving_pct", "think_saving_pct", "accuracy", "full_accuracy", "risk", "risk_ci95",
 ]  # fmt: skip
 
 pytestmark = pytest.mark.integration
@@ -174,6 +174,9 @@ def test_compare_full_measures_what_stopping_saves(bench: Bench, recorded: RunDi
     assert full["token_saving_pct"] == pytest.approx(100 * (1 - decoded / whole))
     lost = [line for line in bench.lines if line["full"]["correct"] and not line["correct"]]
     assert (full["lost"], full["risk"]) == (len(lost), len(lost) / N)
+    differing = [line for line in bench.lines if line["normalized"] != line["full"]["normalized"]]
+    assert (full["differing"], full["differing_share"]) == (len(differing), len(differing) / N)
+    assert full["lost"] <= full["differing"] > 0
     assert full["timed_questions"] == full["unmet"]["questions"] == N
     again = bench.document("--compare-full")
     assert (again["new"], again["full"]["timed_questions"]) == (0, 0)
@@ -209,6 +212,10 @@ def test_questions_need_no_gold(bench: Bench) -> None:
     assert code == 0
     assert "Answered 5 questions" in out
     assert "answering: 5/5 done" in err
+    code, out, _ = bench.call("--compare-full", "--out", str(bench.out.with_name("anew.jsonl")))
+    assert code == 0
+    assert "of replies that differ from full thinking" in " ".join(out.split())
+    assert "questions got another reply than full thinking's" in " ".join(out.split())
 
 
 def test_a_killed_run_goes_on_where_it_stopped(

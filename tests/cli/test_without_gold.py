@@ -105,6 +105,32 @@ def test_calibrate_promises_that_few_replies_differ(call: Call) -> None:
     assert "accuracy" not in out
 
 
+def test_studies_show_their_deploy_side_or_say_what_they_lack(call: Call) -> None:
+    found = printed(call, "study", "calibration-size", RUN)
+    drawn, expected = found["tables"]
+    assert drawn["rows"] == []
+    assert {row[0] for row in expected["rows"]} != set()
+    assert any("run: the paper's analysis takes gold" in remark for remark in found["remarks"])
+    code, out, err = call("study", "alpha-grid", RUN)
+    assert (code, out) == (2, "")
+    assert err == (
+        "stopadvisor: run: the paper's analysis takes gold for every question, and not all of "
+        "these have it\n"
+    )
+
+
+def test_the_report_says_what_right_means(call: Call) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib (extra report) draws the page")
+    assert call("calibrate", RUN, "--alpha", "0.1", "--despite-advice")[0] == 0
+    code, _, err = call("report", RUN)
+    assert code == 0, err
+    page = as_read((RUN / "report.html").read_text())
+    assert "No gold: a reply counts as right where it is what full thinking answers." in page
+    assert "Itself: full thinking gave another answer to" in page
+    assert "of replies that differ from full thinking" in page
+    assert ">Accuracy<" not in page
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -200,11 +200,14 @@ class LabelNeedFields(TypedDict):
     """A promise about lost answers, and the gold labels that it would take."""
 
     lost_of_differing: Annotated[
-        float,
-        "Assumed: of the replies that differ, those that are wrong where the others are right.",
+        float | None,
+        "Assumed: of the replies that differ, those that are lost. Null: nothing is labelled, and "
+        "the promise is about replies that differ.",
     ]
-    labels: Annotated[int, "Calibration questions that would have to be labelled, about."]
-    saving_pct: Annotated[float, "Net saving on fit questions that could then be certified."]
+    labels: Annotated[int, "Calibration questions that would have to be labelled, on average."]
+    saving_pct: Annotated[
+        float, "Net saving that would be certified, on average, as fit questions measure it."
+    ]
 
 
 class _Server(TypedDict):

@@ -6,6 +6,7 @@ from typing import Annotated, TypedDict
 
 from stopadvisor.report.documents.fields import Document, fill
 from stopadvisor.report.headline import run_headline
+from stopadvisor.rules.losses import loss_of
 from stopadvisor.serving.answering import AnsweredWorkload
 from stopadvisor.serving.totals import FullComparison
 
@@ -38,6 +39,11 @@ class _StoppedAgainstFull(TypedDict):
     full_decoded_tokens: Annotated[int, "Tokens without."]
     think_tokens: Annotated[int, "Thinking tokens with stopping."]
     full_think_tokens: Annotated[int, "Thinking tokens without."]
+    differing: Annotated[
+        int, "Stopped questions whose reply is not what full thinking answers, in normal form."
+    ]
+    differing_share: Annotated[float | None, "Their share of the questions."]
+    differing_ci95: Annotated[list[float] | None, "Its exact interval."]
     labelled: Annotated[int, "Questions with gold; what follows is of these."]
     correct: Annotated[int, "Right with stopping."]
     full_correct: Annotated[int, "Right without."]
@@ -86,6 +92,9 @@ class _RunFields(Document):
     ]
     certified: Annotated[bool, "Whether the certificate covers these answers."]
     alpha: Annotated[float | None, "Of the certificate; null where there is none."]
+    loss: Annotated[
+        str | None, "What alpha limits, as `lost` or `differs`; null without a certificate."
+    ]
     questions: Annotated[int, "In the file."]
     new: Annotated[int, "Answered by this call."]
     seconds: Annotated[float, "Wall time of these."]
@@ -116,6 +125,7 @@ def run_document(found: AnsweredWorkload) -> RunDocument:
         totals,
         found.policy,
         policy=found.settings.policy,
+        loss=None if found.alpha is None else loss_of(found.policy.content["certificate"]).name,
         seconds=round(found.seconds, 3),
         mean_tokens={
             "think": totals.mean_think_tokens,

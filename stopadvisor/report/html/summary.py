@@ -6,7 +6,7 @@ Reads the documents that `assess` and `calibrate` wrote and repeats their number
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from stopadvisor.assessment.recommendation import PROVISIONAL, probability_words
@@ -21,6 +21,7 @@ from stopadvisor.report.headline import (
     other_stacks,
 )
 from stopadvisor.report.promises import counted, says_lost
+from stopadvisor.report.text.assess import graded_rows
 from stopadvisor.report.words import (
     advised_otherwise,
     advised_point,
@@ -80,8 +81,18 @@ def summarise(document: Document, calibration: Document | None) -> Summary:
         A ``calibration.json``.
     """
     if calibration is not None:
-        return _calibrated(document, calibration)
-    return _paper(document) if document["protocol"] == "paper" else _assessed(document)
+        found = _calibrated(document, calibration)
+    else:
+        found = _paper(document) if document["protocol"] == "paper" else _assessed(document)
+    return replace(found, basis=" ".join([found.basis, *_without_gold(document)]))
+
+
+def _without_gold(document: Document) -> list[str]:
+    """What stands for right answers in cards, pictures and tables where gold is missing."""
+    return [
+        f"{label.capitalize()}: {text}."
+        for label, text in graded_rows(document["workload"].get("graded_by", "gold"), document)
+    ]
 
 
 def reasons(document: Document, calibration: Document | None) -> list[str]:
@@ -193,10 +204,11 @@ def _cards(effect: Effect, alpha: float, measured: str | None) -> tuple[Card, ..
 
 def _nothing(document: Document, accuracy: float, whose: str) -> tuple[Card, ...]:
     serving = document["recommendation"]["serving"]
+    bare = document["workload"].get("graded_by") == "agreement"
     return (
         Card("Saves", "nothing", "full thinking is what is paid now"),
         Card("Loses", "nothing", "full thinking is the reference"),
-        Card("Accuracy", share(accuracy), f"of full thinking, {whose}"),
+        *([] if bare else [Card("Accuracy", share(accuracy), f"of full thinking, {whose}")]),
         Card("Stack", serving, "no probes: nothing changes"),
     )
 
@@ -219,6 +231,9 @@ def _assessed(document: Document) -> Summary:
             None,
             basis,
         )
+    promise = "all questions become wrong that full thinking gets right"
+    if effect.loss == "differs":
+        promise = "replies differ from what full thinking would have said"
     return Summary(
         assessed_headline(document),
         f"{rule_headline(advice['family'], advice.get('where'))} {why(document)}",
@@ -226,8 +241,8 @@ def _assessed(document: Document) -> Summary:
         "open",
         f"Not yet certified: these are estimates, the saving at least "
         f"{percent(document['fit_saving_lower_pct'])} (one-sided 95%). `calibrate` can promise "
-        f"that at most {promised(document['alpha'])} of all questions become wrong that full "
-        f"thinking gets right; chance {probability_words(document['chance_to_certify'])}.",
+        f"that at most {promised(document['alpha'])} of {promise}; chance "
+        f"{probability_words(document['chance_to_certify'])}.",
         f"That opens {split['calibration']} calibration questions, which nobody has seen.",
         f"stopadvisor calibrate {document['run']} --alpha {document['alpha']:g}",
         basis,

@@ -307,22 +307,22 @@ def show_label_needs(screen: Screen, rows: Sequence[Document]) -> None:
     if not rows:
         return
     screen.table(
-        "What gold labels would buy: a promise about lost answers (fit questions)",
-        ("lost of those that differ", "labels", "saving"),
+        "What gold labels would buy: a promise about lost answers (imitated calibrations)",
+        ("if of the replies that differ", "labels", "saving"),
         [
             (
-                share(row["lost_of_differing"]),
+                "(no labels: at most so many differ)"
+                if row["lost_of_differing"] is None
+                else f"{share(row['lost_of_differing'])} are lost",
                 f"about {row['labels']}" if row["labels"] else "0",
                 percent(row["saving_pct"]),
             )
             for row in rows
         ],
-        left=0,
     )
     screen.text(
-        "Only questions whose reply differs can be lost, so that labels for a few of them will do. "
-        "Which share of those is lost nobody knows before; in the first row all are, and a promise "
-        "about differing replies says as much."
+        "Only a question whose reply differs can be lost, so that few labels will do. Which share "
+        "of those is lost nobody knows beforehand."
     )
 
 

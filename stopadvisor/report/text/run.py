@@ -83,13 +83,22 @@ def _against_full(document: Document) -> Iterator[tuple[str, str]]:
             f"{_saved(full['time_saving_pct'], 'less')}: {full['seconds']:.1f} s instead of "
             f"{full['full_seconds']:.1f} s for {plural(full['timed_questions'], 'question')}",
         )
+    promise = ""
+    if document["certified"]:
+        promise = f"; the promise is at most {promised(document['alpha'])}"
+    if document["loss"] == "differs" or not full["labelled"]:
+        yield (
+            "differs",
+            f"{share(full['differing_share'])} {interval(full['differing_ci95'], 100)} of "
+            f"{full['questions']} questions got another reply than full thinking's"
+            + promise
+            * (document["loss"] == "differs"),
+        )
     if full["labelled"]:
         change = change_words(run_effect(full))
         text = f"{share(full['full_accuracy'])} -> {share(full['accuracy'])}, {change}"
         yield "accuracy", text
-        promise = ""
-        if document["certified"]:
-            promise = f"; the promise is at most {promised(document['alpha'])}"
+        promise *= document["loss"] != "differs"
         yield "lost", f"{_lost(full)}: right with full thinking, wrong when stopped{promise}"
     unmet = full["unmet"]
     if unmet["labelled"] and unmet["labelled"] != full["labelled"]:
