@@ -225,7 +225,7 @@ def fit_data(source: Source, settings: Settings) -> FitData:
         weights=settings.weights,
         cache_block=settings.cache_block,
         most_blocks=_MOST_BLOCKS,
-        loss=settings.counted_on(table.graded_by),
+        guarantees=settings.guarantees_on(table.graded_by),
     )
 
 

@@ -73,7 +73,8 @@ SERVED: dict[str, Any] = {
             {"least": 4096, "most": None, "stopped": 531, "escaped": 2, "share": 2 / 531},
         ],
     },
-    "accuracy": 0.84, "certified": True, "alpha": 0.15, "out": "runs/sums-6c815c28.jsonl",
+    "accuracy": 0.84, "certified": True, "alpha": 0.15, "loss": "lost",
+    "out": "runs/sums-6c815c28.jsonl",
     "full": {
         **FIGURES, "token_saving_pct": 34.2, "think_saving_pct": 40.1, "time_saving_pct": 11.0,
         "seconds": 16.1, "full_seconds": 18.1, "timed_questions": 900,
