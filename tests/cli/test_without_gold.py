@@ -81,7 +81,6 @@ def test_calibrate_promises_that_few_replies_differ(call: Call) -> None:
     shown = as_read(out)
     assert code == 0
     assert "at most 10% of replies differ from what full thinking would have said" in shown
-    assert "at most 10% of the replies" in shown
     assert "full thinking gave another answer to" in shown
     assert "accuracy" not in shown
     content = load_policy(RUN / "policy.joblib").content
@@ -101,7 +100,6 @@ def test_calibrate_promises_that_few_replies_differ(call: Call) -> None:
     assert certificate["losses"] == int((stops.any(axis=1) & differs).sum()) > 0
     assert certificate["n"] == rows.n_questions
     _, out, _ = call("inspect", RUN / "policy.joblib")
-    assert "at most 10% of the replies" in as_read(out)
     assert "accuracy" not in out
 
 

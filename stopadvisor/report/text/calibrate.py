@@ -117,7 +117,7 @@ def _certified(document: Document, *, verbose: bool) -> list[tuple[str, str]]:
         *_on_stop(document),
         ("evidence", evidence(certificate)),
         *_labels(document),
-        ("means", alpha_words(certificate)),
+        *([] if loss_name(certificate) == "differs" else [("means", alpha_words(certificate))]),
         *graded_rows(document["graded_by"], document),
         ("policy", _files(document)),
     ]
