@@ -64,6 +64,9 @@ EQUIVALENT: dict[str, str] = {
     "stats/group_betting group_limit: excess(n_groups) >= 0 -> excess(n_groups) > 0": (
         "at exactly 0 the root that is searched for is n_groups"
     ),
+    "stats/group_betting group_limit: excess(0.0) < 0 -> excess(0.0) <= 0": (
+        "differs only where a sum of logarithms is exactly 0"
+    ),
 }
 """Mutants that nothing can tell from the original, by their description, with the reason."""
 

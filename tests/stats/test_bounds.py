@@ -15,6 +15,7 @@ from scipy import stats
 from stopadvisor.errors import CalibrationError
 from stopadvisor.stats.bounds import (
     BOUNDS,
+    MULTIPLICITIES,
     Bound,
     Certified,
     NotCertified,
@@ -260,6 +261,14 @@ def test_the_grid_takes_the_last_that_passes_at_its_share(losses: list[int]) -> 
         assert found.index == passed[-1]
     else:
         assert isinstance(found, NotCertified)
+
+
+def test_a_grid_of_one_threshold_has_all_of_delta() -> None:
+    for multiplicity in MULTIPLICITIES:
+        one = certify(
+            np.array([0]), 19, alpha=0.15, delta=0.05, multiplicity=multiplicity
+        )  # 18 would not do
+        assert isinstance(one, Certified)
 
 
 def test_a_fixed_sequence_never_jumps_over_a_failure_that_a_grid_ignores() -> None:

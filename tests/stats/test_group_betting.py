@@ -250,6 +250,19 @@ def test_the_fit_limit_is_the_largest_share_that_passes(most: int, together: flo
     assert not passes(losing + 1)
 
 
+def test_where_a_loss_in_every_group_passes_all_may_lose_one() -> None:
+    """One of ten is less than alpha: the more groups, the more evidence."""
+    found = []
+    for n in range(1, 120):
+        sizes, lost = np.full(n, 10), np.ones((n, 1), dtype=np.int64)
+        limit = group_limit(n, 10 * n, alpha=0.15, delta=0.05, most=10)
+        passes = bool(group_passes(lost, sizes, alpha=0.15, delta=0.05, most=10)[0])
+        assert (limit == pytest.approx(0.1)) == passes
+        found.append(passes)
+    assert found == sorted(found)
+    assert {True, False} == set(found)
+
+
 def test_what_even_no_loss_would_not_certify_has_no_chance() -> None:
     test = GroupTest(5, 2.2)
     assert test.limit(20, 0.15, 0.05) < 0
