@@ -40,7 +40,7 @@ TESTS: dict[str, str] = {
     "stats/intervals": "stats/test_intervals",
     "stats/reliability": "stats/test_reliability",
     "policy/claims": "policy/test_claims",
-    "policy/file": "policy/test_frozen policy/test_hostile",
+    "policy/file": "policy/test_frozen policy/test_hostile policy/test_load_limits",
     "policy/frozen": "policy/test_frozen policy/test_golden policy/test_signature",
     "policy/golden": "policy/test_golden policy/test_frozen",
     "policy/opcodes": "policy/test_hostile",
@@ -48,7 +48,7 @@ TESTS: dict[str, str] = {
     "policy/session": "policy/test_session",
     "policy/stepper": "policy/test_stepper policy/test_golden",
     "policy/triggers": "policy/test_schema policy/test_golden policy/test_session",
-    "policy/values": "policy/test_frozen policy/test_hostile",
+    "policy/values": "policy/test_load_limits policy/test_frozen policy/test_hostile",
     "runs/chain": "runs/test_ledger",
     "runs/ledger": "runs/test_ledger certification/test_looks",
     "certification/calibration": "certification/test_refusals certification/test_calibration",
@@ -67,8 +67,12 @@ EQUIVALENT: dict[str, str] = {
     "stats/group_betting group_limit: excess(0.0) < 0 -> excess(0.0) <= 0": (
         "differs only where a sum of logarithms is exactly 0"
     ),
+    "policy/session Session.__init__: self._cut = False -> self._cut = True": (
+        "`end` sets it before anybody reads it"
+    ),
+    "policy/frozen : {'answer': '', ": "stands where golden decisions will, until there is a rule",
 }
-"""Mutants that nothing can tell from the original, by their description, with the reason."""
+"""Mutants that nothing can tell from the original, by how their description begins, and why."""
 
 _OTHERS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE,
@@ -213,7 +217,7 @@ def mutants_of(module: str) -> list[Mutant]:
 def sample(count: int, seed: int, modules: Sequence[str] = tuple(TESTS)) -> list[Mutant]:
     """Draw that many mutants that change something, each as likely; in the order of modules."""
     every = [mutant for module in modules for mutant in mutants_of(module)]
-    known = [mutant for mutant in every if mutant.description not in EQUIVALENT]
+    known = [m for m in every if not m.description.startswith(tuple(EQUIVALENT))]
     drawn = random.Random(seed).sample(known, min(count, len(known)))
     return sorted(drawn, key=lambda mutant: (mutant.module, mutant.number))
 

@@ -71,7 +71,7 @@ def test_a_sample_is_drawn_again_and_leaves_out_what_changes_nothing() -> None:
     assert len({mutant.description for mutant in drawn}) == 40
     assert {mutant.module for mutant in drawn} == set(modules)
     every = sample(10**6, 0, tuple(TESTS))
-    assert not {mutant.description for mutant in every} & EQUIVALENT.keys()
+    assert not [m for m in every if m.description.startswith(tuple(EQUIVALENT))]
 
 
 def test_what_is_listed_exists() -> None:
@@ -79,7 +79,8 @@ def test_what_is_listed_exists() -> None:
         for name in names.split():
             assert (ROOT / "tests" / f"{name}.py").is_file(), name
     known = {mutant.description for module in TESTS for mutant in mutants_of(module)}
-    assert set(EQUIVALENT) <= known
+    for begins in EQUIVALENT:
+        assert any(description.startswith(begins) for description in known), begins
     assert all(EQUIVALENT.values()), "each has a reason"
     assert 0.95 <= LEAST_CAUGHT < 1
 

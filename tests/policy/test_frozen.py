@@ -106,6 +106,19 @@ def test_building_is_deterministic_and_repeatable() -> None:
     assert content["digest"] == canonical_digest(content)
 
 
+@pytest.mark.parametrize("content", [example_content(), full_budget_content()])
+def test_what_schema_1_had_not_may_be_left_out(content: dict[str, Any]) -> None:
+    whole = build_policy(content)
+    assert (whole["trigger"] is None) == (whole["kind"] == "full-budget")
+    probe = {key: value for key, value in content["probe"].items() if key != "answer_cap"}
+    left = {key: value for key, value in content.items() if key != "trigger"} | {"probe": probe}
+    assert build_policy(left)["trigger"] == whole["trigger"]
+    assert build_policy(left)["probe"]["answer_cap"] is None
+    if content["certificate"] is not None:
+        left["certificate"] = content["certificate"] | {"answer_cap": 64}
+        assert build_policy(left)["probe"]["answer_cap"] == 64
+
+
 def test_numpy_values_and_tuples_become_plain() -> None:
     plain = build_policy(example_content())
     content = example_content()

@@ -150,6 +150,19 @@ def test_golden_decisions_stand_where_the_trigger_probes(name: str, family: str)
     assert at_the_end == (trigger.stop_at is not None)
 
 
+def test_made_up_markers_come_unevenly_and_always_the_same() -> None:
+    """A policy's digest covers them: another version makes the same policy of a calibration."""
+    never = family_content("agreement", 1e9)
+    for trigger, expected in (
+        (MarkerTrigger(((1,),), 8, 5), [8, 24, 48, 56, 72]),
+        (MarkerTrigger(((1,),), 8, 5, 20), [8, 24, 44, 52, 68]),
+        (MarkerTrigger(((1,),), 8, 5, stop_at=50), [8, 24, 48, 50]),
+    ):
+        content = build_policy(never | trigger_content(trigger))
+        positions = [step["think_tokens"] for step in content["golden"][0]["steps"]]
+        assert positions == expected
+
+
 def test_golden_decisions_at_a_far_last_position_are_whole() -> None:
     content = build_policy(
         family_content("agreement", 1e9) | trigger_content(StrideTrigger(16, 1, None, 4096))

@@ -201,6 +201,16 @@ def test_shown_outcomes_leave_the_settings_that_stood(tmp_path: Path) -> None:
     assert take_look(tmp_path, ["a"], ALPHA_15, delta=0.05).confidence == pytest.approx(0.9)
 
 
+def test_what_shows_outcomes_settles_nothing_for_later_looks(tmp_path: Path) -> None:
+    """Only what stood before a certificate may follow it, not what was looked at after it."""
+    first = take_look(tmp_path, ["a"], ALPHA_10, delta=0.05)
+    record_result(tmp_path, first, certified=True)
+    take_looks(tmp_path, [LookRequest(["a"], ALPHA_15, 0.05, shows=True)])
+    with pytest.raises(CalibrationError, match=r"look 1 at these .* ended in a certificate"):
+        take_look(tmp_path, ["a"], ALPHA_15 | {"data": "corrected"}, delta=0.05)
+    assert take_look(tmp_path, ["a"], ALPHA_10 | {"data": "corrected"}, delta=0.05).number == 3
+
+
 def test_the_last_planned_look_shows_its_figures(tmp_path: Path) -> None:
     first, second = (take_look(tmp_path, ["a"], {"alpha": a}, delta=0.1, planned=2) for a in (1, 2))
     assert (first.opened, second.opened) == (False, True)
