@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import math
 from collections.abc import Callable
 from itertools import pairwise
@@ -148,6 +150,22 @@ def test_golden_decisions_stand_where_the_trigger_probes(name: str, family: str)
             at_the_end |= decision["stop"] and not by_score
     assert outcomes == {True, False}
     assert at_the_end == (trigger.stop_at is not None)
+
+
+@pytest.mark.parametrize(
+    ("family", "expected"),
+    [
+        ("learned", "8306c2d030b0325e"),
+        ("entropy", "7b367995736639f6"),
+        ("agreement", "20dcd32b8f2d9ca7"),
+    ],
+)
+def test_the_same_rule_shows_the_same_decisions_in_every_version(
+    family: str, expected: str
+) -> None:
+    """Plain arithmetic on numbers from `random()`: a change here changes digests of new policies."""
+    text = json.dumps(BUILT[family]["golden"], sort_keys=True)
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == expected
 
 
 def test_made_up_markers_come_unevenly_and_always_the_same() -> None:
