@@ -163,7 +163,7 @@ def test_golden_decisions_stand_where_the_trigger_probes(name: str, family: str)
 def test_the_same_rule_shows_the_same_decisions_in_every_version(
     family: str, expected: str
 ) -> None:
-    """Plain arithmetic on numbers from `random()`: a change here changes digests of new policies."""
+    """Plain arithmetic on numbers from `random()`; another policy would have another digest."""
     text = json.dumps(BUILT[family]["golden"], sort_keys=True)
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == expected
 
