@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import gzip
+import http.client
+import io
 import json
+import os
 import shutil
+import signal
+import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry as Registry
 
 from stopadvisor.engines.openai.early_exit import PolicyService
 from stopadvisor.errors import EngineError, ModelError, PolicyError
 from stopadvisor.serving.gateway import exchange
+from stopadvisor.serving.gateway.server import serve
+from stopadvisor.serving.gateway.settings import GatewaySettings
+from stopadvisor.serving.metrics import Metrics
 from tests.engines.fake_server import TINY, FakeServer, Story, fake_server, words
 from tests.engines.test_openai_online import BUDGETS, LENGTH, THINKING
+from tests.integration.server import free_port
 from tests.serving.gateways import (
     FULL_BUDGET,
     NEVER,
@@ -358,10 +368,9 @@ def test_reload_swaps_whole_or_not_at_all(server: OddServer, folder: Path, tmp_p
 
 def test_what_cannot_work_does_not_start(server: OddServer, folder: Path, tmp_path: Path) -> None:
     def refused(error: type[Exception], match: str, path: Path, **changes: Any) -> None:
-        with (
-            pytest.raises(error, match=match),
-            running(path, changes.pop("url", server), **changes),
-        ):
+        also = [changes.pop("also")] if "also" in changes else []
+        servers = [changes.pop("url", server), *also]
+        with pytest.raises(error, match=match), running(path, *servers, **changes):
             pass
 
     refused(PolicyError, "expected a policy .* in it, got none", tmp_path)
@@ -370,6 +379,8 @@ def test_what_cannot_work_does_not_start(server: OddServer, folder: Path, tmp_pa
     refused(ModelError, "does not serve the model 'other'", folder / "stops.json", model="other")
     with fake_server(context=700) as small:
         refused(ModelError, "beyond the server's context", folder / "stops.json", url=small)
+    with fake_server(context=700) as small:  # whichever is checked first
+        refused(ModelError, "beyond the server's context", folder / "stops.json", also=small)
     path, nobody = folder / "stops.json", "http://127.0.0.1:9/v1"
     refused(EngineError, "no answer for 0.2 s from", path, url=nobody, patience=0.2)
 
@@ -383,3 +394,42 @@ def test_logs_are_json_lines_of_numbers_and_fixed_words(gateway: RunningGateway)
             assert isinstance(value, int | float) or name in (
                 *("time", "event", "id", "route", "reason", "digest", "error"),
             )
+
+
+def test_a_signal_ends_a_gateway_that_still_waits(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is alive and not ready before an upstream answers."""
+    monkeypatch.setattr("stopadvisor.serving.gateway.server.Metrics", lambda: Metrics(Registry()))
+    ports = free_port(), free_port()
+    nobody = f"http://127.0.0.1:{free_port()}/v1"
+    settings = GatewaySettings(folder / "stops.json", (nobody,), port=ports[0], admin_port=ports[1])
+    seen: list[int] = []
+
+    def look() -> None:
+        for path in ("/healthz", "/readyz"):
+            until(lambda path=path: _status(ports[0], path) != 0)  # type: ignore[misc]
+            seen.append(_status(ports[0], path))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    logged = io.StringIO()
+    assert serve(settings, logged) == 0
+    looking.join()
+    assert seen == [200, 503]
+    events = [json.loads(line)["event"] for line in logged.getvalue().splitlines()]
+    assert "ready" not in events
+    assert events[-2:] == ["draining", "stopped"]
+
+
+def _status(port: int, path: str) -> int:
+    """Of a page; 0 where nobody answers."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    except OSError:
+        return 0
+    finally:
+        connection.close()

@@ -209,7 +209,7 @@ class Forwarder:
         own = self._key
         left_out = _NOT_SENT_ON if own is None else _NOT_SENT_ON | {b"authorization"}
         headers = [
-            (name.decode("latin-1"), value.decode("latin-1"))
+            (name.decode("latin-1"), _text(value))
             for name, value in request.headers
             if name not in left_out
         ]
@@ -218,6 +218,14 @@ class Forwarder:
 
 class _TryAnother(Exception):
     """A busy server, where there is another."""
+
+
+def _text(value: bytes) -> str:
+    """Return a header's value so that the client library, which writes UTF-8, sends it again."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
 
 
 def _piece(body: bytes, *, more: bool) -> Message:

@@ -124,9 +124,11 @@ class Pool:
         while True:
             try:
                 await self._check(upstream)
-            except StopAdvisorError as error:
-                upstream.refused = error
-                self._log.write("upstream-check", upstream=upstream.number, message=str(error))
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is checked again
+                why = error if isinstance(error, StopAdvisorError) else None
+                upstream.refused = why or EngineError(type(error).__name__)
+                message = str(upstream.refused)
+                self._log.write("upstream-check", upstream=upstream.number, message=message)
                 self._checked.set()
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
@@ -151,20 +153,22 @@ class Pool:
             self.failed(upstream, gone=True)
 
     async def first(self, patience: float) -> None:
-        """Wait until a server is in use.
+        """Wait until every server was checked once and one is in use.
 
         Raises
         ------
         StopAdvisorError
-            The first to be checked cannot be used; what is down or busy is waited for.
+            One of them cannot be used; what is down or busy is waited for.
         """
         try:
             async with asyncio.timeout(patience):
-                while not self.is_ready:
+                while True:
                     self._checked.clear()
                     for upstream in self.all:
                         if upstream.refused and not isinstance(upstream.refused, Unreachable):
                             raise upstream.refused
+                    if self.is_ready and all(u.is_up or u.refused for u in self.all):
+                        return
                     await self._checked.wait()
         except TimeoutError:
             why = next((u.refused for u in self.all if u.refused), None)

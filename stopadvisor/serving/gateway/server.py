@@ -34,6 +34,10 @@ from stopadvisor.serving.metrics import Metrics
 __all__ = ["GatewayServer", "admin_routes", "listen", "open_routes", "serve"]
 
 
+_KEEP_ALIVE = 75
+"""Seconds for which idle connections are kept: longer than balancers keep theirs."""
+
+
 def serve(settings: GatewaySettings, err: TextIO) -> int:
     """Serve until a signal ends it; return the exit code.
 
@@ -77,6 +81,7 @@ async def _run(
     ]
     keeping = [asyncio.create_task(gateway.pool.keep(u)) for u in gateway.pool.all]
     loop = asyncio.get_running_loop()
+    reloads: set[asyncio.Task[StopAdvisorError | None]] = set()  # the loop itself holds no task
 
     def stop() -> None:
         gateway.draining = True
@@ -84,27 +89,35 @@ async def _run(
         for server in servers:
             server.should_exit = True
 
-    gateway.audits.leave = stop
-
     def reload() -> None:
         again = loop.create_task(_reload(gateway))
-        again.add_done_callback(lambda _: None)
+        reloads.add(again)
+        again.add_done_callback(reloads.discard)
 
+    gateway.audits.leave = stop
+    serving: list[asyncio.Task[None]] = []
     try:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
         loop.add_signal_handler(signal.SIGHUP, reload)
-        await gateway.pool.first(settings.patience)
-        log.write("ready", port=listening[0].getsockname()[1], policies=gateway.names())
-        work = [s.serve(sockets=[at]) for s, at in zip(servers, listening, strict=True)]
-        await asyncio.gather(*work)
+        for server, at in zip(servers, listening, strict=True):
+            serving.append(loop.create_task(server.serve(sockets=[at])))
+        first = loop.create_task(gateway.pool.first(settings.patience))
+        await asyncio.wait({first, *serving}, return_when=asyncio.FIRST_COMPLETED)
+        if first.done():
+            first.result()
+            log.write("ready", port=listening[0].getsockname()[1], policies=gateway.names())
+        first.cancel()
+        await asyncio.gather(*serving)
         await gateway.audits.drain(settings.grace)
         log.write("stopped")
         return gateway.audits.exit_code
     finally:
+        for server in servers:
+            server.should_exit = True
         for task in keeping:
             task.cancel()
-        await asyncio.gather(*keeping, return_exceptions=True)
+        await asyncio.gather(*keeping, *serving, return_exceptions=True)
         await gateway.aclose()
         for sock in listening:
             sock.close()
@@ -120,6 +133,8 @@ class GatewayServer(uvicorn.Server):
             uvicorn.Config(
                 routes,
                 lifespan="off",
+                ws="none",
+                timeout_keep_alive=_KEEP_ALIVE,
                 log_config=None,
                 access_log=False,
                 server_header=False,
