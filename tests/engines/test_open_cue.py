@@ -149,6 +149,8 @@ def test_a_chat_refuses_an_open_cue() -> None:
         try:
             with pytest.raises(ModelError, match="takes thinking that is closed"):
                 engine.probe(prompts(1), replace(OPEN_PLAN, entropy="none"))
+            with pytest.raises(ModelError, match="takes thinking that is closed"):
+                engine.engine_checks(prompts(1)[0], replace(OPEN_PLAN, entropy="none"))
         finally:
             engine.close()
 

@@ -135,6 +135,7 @@ class OpenAiEngine:
     def engine_checks(self, prompt: Prompt, plan: ProbePlan) -> list[Check]:
         """Try whether the server obeys, resumes, caches and gives the plan's log-probabilities."""
         self.served_model.check_entropy(plan.entropy)
+        self.served_model.endpoint.check_plan(plan.on_stop, plan.cue)
         ids = self.served_model.open(prompt.messages)
         return self.call(server_checks, self.served_model, ids, plan)
 
