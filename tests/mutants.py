@@ -70,6 +70,12 @@ EQUIVALENT: dict[str, str] = {
     "policy/session Session.__init__: self._cut = False -> self._cut = True": (
         "`end` sets it before anybody reads it"
     ),
+    "policy/claims claim: certificate.get('confidence', 1.0) ->": (
+        "it is not more than 1 - delta anyway"
+    ),
+    "policy/claims binomial_tail: n + 1 -> n - 1": (
+        "the sum begins at a neighbour of its largest term"
+    ),
     "policy/frozen : {'answer': '', ": "stands where golden decisions will, until there is a rule",
 }
 """Mutants that nothing can tell from the original, by how their description begins, and why."""

@@ -61,6 +61,16 @@ def test_numbers_that_do_not_fit_their_bound_are_refused(
         build_policy(_with(**changes))
 
 
+def test_a_limit_may_reach_alpha_and_rounding_a_little_more() -> None:
+    upper = upper_limit(5, 80, 0.05)
+    build_policy(_with(alpha=upper, upper=upper))
+    build_policy(_with(bound="bentkus", upper=0.15 * (1 + 1e-3)))
+    with pytest.raises(PolicyError, match="at most alpha"):
+        build_policy(_with(bound="bentkus", upper=0.15 * (1 + 1.01e-3)))
+    with pytest.raises(PolicyError, match="do not certify"):
+        build_policy(_with(alpha=upper * (1 - 1.01e-3), upper=upper * (1 - 1.01e-3)))
+
+
 def test_a_share_of_delta_is_held_to_its_own_limit() -> None:
     upper = upper_limit(5, 80, 0.025)
     assert build_policy(_with(chain_delta=0.025, upper=upper))

@@ -226,6 +226,10 @@ def _trigger(name: str, **changes: Any) -> dict[str, Any]:
     return content
 
 
+def test_the_first_token_id_can_be_a_marker() -> None:
+    assert build_policy(_trigger("marker", markers=[[0], [7, 0]]))["trigger"]["markers"][0] == [0]
+
+
 def _where(family: str) -> dict[str, Any]:
     """Where the example of another family probes."""
     return {key: family_content(family)[key] for key in ("trigger", "budgets")}
