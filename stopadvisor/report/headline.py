@@ -59,7 +59,7 @@ class Effect:
     """Net saving under `serving`; negative where stopping costs more."""
     serving: str
     risk: float | None
-    """Share of the questions that are lost; without gold, whose reply differs."""
+    """Mean of `loss`: share of the questions that are lost, whose reply differs, or the drop."""
     accuracy: float | None
     """With stopping; None where there is no gold."""
     full_accuracy: float | None
@@ -76,7 +76,7 @@ class Effect:
     unit: str | None = None
     """Of the cost; None: the paper's."""
     loss: str = "lost"
-    """What `risk` counts: ``lost`` or ``differs``."""
+    """What `risk` counts: ``lost``, ``differs`` or ``drop``."""
 
     @property
     def change(self) -> float | None:
@@ -146,7 +146,8 @@ def _price(effect: Effect, verb: str) -> str:
         return f"{verb} {points(-change)} of accuracy"
     if change == 0:
         return f"; accuracy stays at {share(effect.accuracy)}"
-    return f"; accuracy rises from {effect.from_to}, which may be chance"
+    chance = "" if effect.gained is None else ", which may be chance"
+    return f"; accuracy rises from {effect.from_to}{chance}"
 
 
 def _elsewhere(effect: Effect, first: str) -> str:
@@ -345,15 +346,21 @@ def verified_effect(document: Document) -> Effect:
 
 def verified_headline(document: Document) -> str:
     """First line of a verification."""
-    whom = "questions that full thinking gets right" if document["conditional"] else "questions"
-    lost = (
-        f"{share(document['risk'])} of {document['n']} fresh {whom} lost, promise "
-        f"{promised(document['alpha'])}."
-    )
+    effect = verified_effect(document)
+    n, promise = document["n"], promised(document["alpha"])
+    lost = f"{share(document['risk'])} of {n} fresh questions lost, promise {promise}."
+    if document["conditional"]:
+        whom = "fresh questions that full thinking gets right"
+        lost = f"{share(document['risk'])} of {n} {whom} lost, promise {promise}."
+    elif effect.loss == "differs":
+        lost = f"{share(document['risk'])} of {n} fresh replies differ, promise {promise}."
+    elif effect.loss == "drop":
+        falls = f"at most -{points(100 * document['alpha'])}"
+        lost = f"accuracy {change_words(effect)} on {n} fresh questions, promise {falls}."
     if document["verdict"] == "contradicted":
         return f"Contradicted: {lost} Stop using this policy."
     said = "Confirmed" if document["verdict"] == "confirmed" else "Neither confirmed nor broken"
-    return f"{said}: {lost} {sentence(verified_effect(document))}"
+    return f"{said}: {lost} {sentence(effect)}"
 
 
 def run_effect(full: Document) -> Effect:

@@ -165,6 +165,14 @@ def test_full_thinking_neither_saves_nor_loses() -> None:
     assert calibrated_headline({"certified": False}) == f"Not certified. {advised}"
 
 
+VERIFIED: dict[str, Any] = {
+    "conditional": False, "risk": 0.1133, "n": 300, "alpha": 0.15,
+    "total_saving_pct": 18.3, "total_saving_ci95": None, "think_saving_pct": 58.5,
+    "serving": "kv-fork", "accuracy": 0.773, "full_accuracy": 0.83,
+    "unit": "paper-weighted tokens",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("verdict", "first", "last"),
     [
@@ -174,15 +182,26 @@ def test_full_thinking_neither_saves_nor_loses() -> None:
     ],
 )
 def test_a_verdict_comes_with_what_was_lost(verdict: str, first: str, last: str) -> None:
-    document = {
-        "verdict": verdict, "conditional": False, "risk": 0.1133, "n": 300, "alpha": 0.15,
-        "total_saving_pct": 18.3, "total_saving_ci95": None, "think_saving_pct": 58.5,
-        "serving": "kv-fork", "accuracy": 0.773, "full_accuracy": 0.83,
-        "unit": "paper-weighted tokens",
-    }  # fmt: skip
-    said = verified_headline(document)
+    said = verified_headline({**VERIFIED, "verdict": verdict})
     assert said.startswith(first)
     assert said.endswith(last)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"loss": "differs", "risk": 0.04}, "4.0% of 300 fresh replies differ, promise 15%."),
+        (
+            {"loss": "drop", "risk": -0.05, "accuracy": 0.88},
+            "accuracy +5.0 points on 300 fresh questions, promise at most -15.0 points. Saves 18% "
+            "of the cost; accuracy rises from 83.0 to 88.0%.",
+        ),
+        ({"conditional": True}, "11.3% of 300 fresh questions that full thinking gets right lost"),
+    ],
+    ids=["differs", "drop", "conditional"],
+)
+def test_a_verdict_says_what_its_promise_counts(more: dict[str, Any], said: str) -> None:
+    assert said in verified_headline({**VERIFIED, "verdict": "confirmed", **more})
 
 
 def test_a_run_says_tokens_and_time_against_full_thinking_or_what_it_answered() -> None:

@@ -101,6 +101,20 @@ def test_a_measured_server_s_card_comes_first(before: ReportData) -> None:
     assert [card.label for card in found.cards[1:]] == ["Saves", "Loses", "Accuracy", "Stack"]
 
 
+def test_a_promise_about_accuracy_stands_with_the_accuracy(certified: ReportData) -> None:
+    calibration = certified.calibration
+    assert calibration is not None
+    for loss, labels in (
+        ("lost", ["Saves", "Loses", "Accuracy", "Stack"]),
+        ("differs", ["Saves", "Differs", "Accuracy", "Stack"]),
+        ("drop", ["Saves", "Accuracy", "Stack"]),
+    ):
+        changed = {**calibration, "expected": {**calibration["expected"], "loss": loss}}
+        cards = summarise(certified.document, changed).cards
+        assert [card.label for card in cards] == labels
+    assert "promise at most -15.0 points" in cards[1].note
+
+
 def test_other_figures_of_the_rule_are_folded_away_and_named(
     before: ReportData, html: str, certified: ReportData
 ) -> None:

@@ -125,7 +125,7 @@ def render(data: ReportData) -> str:
     style = (_HERE / "page.css").read_text(encoding="utf-8")
     script = (_HERE / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    pictures = [{"caption": p.caption, "svg": Markup(p.svg)} for p in _pictures(data)]
+    pictures = _pictures(data)
     folded = _FORECASTS if data.calibration is None else _FORECASTS | _OF_FIT
     return environment.get_template("page.html").render(
         summary=summarise(document, data.calibration),
@@ -134,8 +134,8 @@ def render(data: ReportData) -> str:
         origin=_origin(document),
         provenance=_provenance(document),
         matched=captions.matched_risk_table(document),
-        pictures=[p for p in pictures if p["caption"].name not in folded],
-        folded=[p for p in pictures if p["caption"].name in folded],
+        pictures=[p for p in pictures if p.caption.name not in folded],
+        folded=[p for p in pictures if p.caption.name in folded],
         fold=_fold(data),
         examples=[
             {"example": e, "title": _KINDS[e.kind], "svg": Markup(svg), "table": table}

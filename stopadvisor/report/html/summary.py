@@ -163,11 +163,11 @@ def _loss_cards(effect: Effect, alpha: float) -> list[Card]:
     if effect.risk_range is not None:
         low, high = map(share, effect.risk_range)
         spread = f"; 95% {low} to {high}"
-    # A promise about accuracy stands with the accuracy.
+    # A promise about accuracy stands with the accuracy, which is all that it counts.
     falls = effect.loss == "drop"
     promise = "" if falls else f", promise {promised(alpha)}"
     risk = "-" if effect.risk is None else share(effect.risk)
-    found = [Card(label, risk, f"{what}{promise}{spread}; {effect.whose}")]
+    found = [] if falls else [Card(label, risk, f"{what}{promise}{spread}; {effect.whose}")]
     if effect.change is not None:
         promise = f", promise at most -{points(100 * alpha)}" if falls else ""
         found.append(
