@@ -253,6 +253,7 @@ def most_lost(n: int, alpha: float, delta: float) -> IntArray:
     return found
 
 
+@lru_cache(maxsize=4096)
 def drop_limit(lost: int, gained: int, n: int, delta: float) -> float:
     """Upper limit of the mean at level 1 - delta, within 2e-4 above; the inverse of the test."""
     low, high = max((lost - gained) / n, -0.999), 0.99

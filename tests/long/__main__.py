@@ -28,6 +28,7 @@ TITLES = {
     "intervals": "95 % intervals of the saving on a test part that hold the true saving",
     "loader": "Damaged policy files, each refused in one line or loaded as what it was",
     "monitor": "Audited streams: false alarms (at most 0.05, ever), and requests until an alarm",
+    "losses": "Certificates of every loss: promises broken, among all calibrations (delta 0.05)",
     "labels": "Lost answers certified with few labels: net saving (percent) and labels asked for",
     "gateway": "Requests through one gateway without growth",
     "comparison": "Two equal families told apart (at most 0.05)",
@@ -59,6 +60,9 @@ def main() -> int:
                 f"     {'population':24} alpha n_cal   runs  exported violation     limit"
                 f"  saving and violation: {names}"
             )
+        if part == "losses":
+            names = f"{'population':16} {'kind':9}"
+            print(f"     {names} alpha n_cal   runs certified    broken     limit")
         if part == "labels":
             print(
                 f"     {'questions':22} alpha n_cal    none  budget    full   labels  (in 9 of 10)"

@@ -40,6 +40,9 @@ from tests.long.labels import (
 from tests.long.labels import (
     cases as label_cases,
 )
+from tests.long.losses import BROKEN as BROKEN_LOSSES
+from tests.long.losses import Kept, broken_losses, exact_beside, kept
+from tests.long.losses import cases as loss_cases
 from tests.long.soak import MOST_GROWTH, Soaked, soak
 from tests.long.streams import Watched, watched, watched_cases
 from tests.long.strength import (
@@ -177,6 +180,10 @@ def tasks(*, short: bool) -> list[Task]:
     if not short:
         real = ((model, alpha) for model in MODELS for alpha in (0.05, 0.10))
         out += [Task("labels", asked_on_real, (model, alpha, 12)) for model, alpha in real]
+    out += [Task("losses", kept, case) for case in loss_cases(short=short)]
+    sizes = (1, 60, 5_000) if short else (4, 250, 50_000)
+    out += [Task("losses", broken_losses, (name, *sizes)) for name in BROKEN_LOSSES]
+    out.append(Task("losses", exact_beside, (2_000 if short else 20_000,)))
     sizes_of_broken = (1, 40, 5_000) if short else (5, 100, 50_000)
     out += [Task("labels", broken_labels, (name, *sizes_of_broken)) for name in BROKEN]
     for case in cases():
@@ -236,6 +243,13 @@ def judged(results: Sequence[Result]) -> list[Check]:
             checks.append(_few(value))
         elif isinstance(value, Asked):
             checks.append(_few_labels(value))
+        elif result.task.work is kept:
+            checks += [_kept(one, sum(r.task.work is kept for r in results)) for one in value]
+        elif result.task.work is broken_losses:
+            checks.append(_losses_caught(result.task.arguments[0], value))
+        elif result.task.work is exact_beside:
+            line = f"{'the exact test of a drop, on the same draws':53} {value.share:.4f}"
+            checks.append(Check("losses", value.violations <= ceiling(value.n, 1), line))
         elif result.task.work is broken_labels:
             checks.append(_labels_caught(result.task.arguments[0], value))
         elif isinstance(value, LowerLimit):
@@ -349,6 +363,23 @@ def _labels_caught(name: str, found: Found) -> Check:
     most = ceiling(found.n, len(BROKEN))
     line = f"broken: {name:45} {found.share:.4f}  limit {most / found.n:.4f}  n {found.n}"
     return Check("labels", found.violations > most, line)
+
+
+def _kept(found: Kept, n_cases: int) -> Check:
+    """Broken promises of one kind, over all kinds and cases together."""
+    most = ceiling(found.n, 4 * n_cases)
+    line = (
+        f"{found.population:16} {found.kind:9} {found.alpha:.2f} {found.n_calibration:5d} "
+        f"{found.n:6d} {found.certified / found.n:9.3f} {found.violations / found.n:9.4f} "
+        f"{most / found.n:9.4f}"
+    )
+    return Check("losses", found.violations <= most, line)
+
+
+def _losses_caught(name: str, found: Found) -> Check:
+    most = ceiling(found.n, len(BROKEN_LOSSES))
+    line = f"broken: {name:45} {found.share:.4f}  limit {most / found.n:.4f}  n {found.n}"
+    return Check("losses", found.violations > most, line)
 
 
 def _limit_holds(found: LowerLimit) -> Check:

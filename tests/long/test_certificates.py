@@ -24,6 +24,7 @@ PARTS = (
     "intervals",
     "loader",
     "labels",
+    "losses",
     "comparison",
 )
 
@@ -32,7 +33,7 @@ def _short(part: str) -> list[Check]:
     mine = [task for task in tasks(short=True) if task.part == part]
     results = [Result(task, task.work(*task.arguments)) for task in mine]
     checks = judged(results)
-    assert len(checks) == len(mine) > 0
+    assert len(checks) >= len(mine) > 0
     if part == "coverage":
         # One cell has few calibrations; all of them together have many.
         n = sum(r.value.default.n for r in results)

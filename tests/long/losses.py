@@ -1,0 +1,210 @@
+"""Certificates of every loss: how many break what they promise, and broken ways that break more.
+
+On each draw of calibration questions all kinds are tested along one sequence that fit questions
+chose; a certificate is broken where any of its limits is, by the means on a large draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stopadvisor.arrays import FloatArray, IntArray
+from stopadvisor.assessment.choice import Settings, choose
+from stopadvisor.assessment.limits import counted_rows
+from stopadvisor.certification.several import Counts, certify_all, counts_of
+from stopadvisor.probes.outcomes import OpenQuestions
+from stopadvisor.rules.losses import Guarantee
+from stopadvisor.rules.scorer import Scorer
+from stopadvisor.stats.bounds import Certified, max_losses
+from stopadvisor.stats.trinomial import most_lost
+from tests.long.broken import Found
+from tests.long.coverage import ALPHAS, DELTA, seeded
+from tests.populations import POPULATIONS, KnownPopulation, renamed
+
+__all__ = ["BROKEN", "KINDS", "Kept", "broken_losses", "cases", "exact_beside", "kept"]
+
+HARD = "hard"
+_FEW, _DROP, _GAINED = 60, 0.05, 0.005
+"""Questions, drop and share gained, where the normal approximation is tried."""
+FAMILIES = ("confidence", "fixed-budget")
+KINDS: dict[str, Callable[[float], tuple[Guarantee, ...]]] = {
+    "differs": lambda alpha: (Guarantee("differs", alpha),),
+    "drop": lambda alpha: (Guarantee("drop", 0.5 * alpha),),
+    "category": lambda alpha: (Guarantee("lost", alpha), Guarantee("lost", 1.5 * alpha, HARD)),
+    "several": lambda alpha: (
+        Guarantee("lost", alpha),
+        Guarantee("drop", 0.4 * alpha),
+        Guarantee("differs", 1.5 * alpha),
+    ),
+}
+"""What is asked for at an alpha, by the name under which it is told."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Calibrations of one kind in one population."""
+
+    population: str
+    kind: str
+    alpha: float
+    n_calibration: int
+    n: int
+    certified: int
+    violations: int
+
+
+def drawn(
+    population: KnownPopulation, n: int, rng: np.random.Generator, alpha: float, prefix: str = "c"
+) -> OpenQuestions:
+    """Fresh questions; hard are those that a first answer gets wrong, and some others."""
+    table = renamed(population.draw(n, rng, alpha=alpha), prefix)
+    hard = (table.full_correct & ~table.correct[:, 0]) | (rng.random(n) < 0.3)
+    return replace(table, categories=tuple(HARD if each else None for each in hard))
+
+
+def means(
+    scorer: Scorer, thresholds: FloatArray, table: OpenQuestions, of: Guarantee
+) -> FloatArray:
+    """Mean of a loss at each threshold, over the questions that a limit is of."""
+    rows = table.take(counted_rows(table, of))
+    view = scorer.view(rows)
+    curve = scorer.curve(view, thresholds)
+    return curve.totals(scorer.losses(view, of.counted))[0] / rows.n_questions
+
+
+def kept(
+    population: KnownPopulation, alpha: float, fit_sets: int, calibrations: int, truth: int
+) -> list[Kept]:
+    """Certify every kind on many draws, and count the broken promises."""
+    n = population.n_calibration
+    settings = Settings(alpha=alpha, families=FAMILIES)
+    tally = {name: [0, 0] for name in KINDS}
+    known = drawn(population, truth, seeded(population, alpha, 81), alpha)
+    for fit_set in range(fit_sets):
+        rng = seeded(population, alpha, 82, fit_set)
+        fit = drawn(population, population.n_fit, rng, alpha, "f")
+        sequence = choose(fit.as_fit(), n, settings).sequences[0]
+        scorer, thresholds = sequence.scorer, sequence.thresholds
+        asked = {
+            name: replace(settings, loss=first.loss, alpha=first.alpha, also=tuple(more))
+            for name, (first, *more) in ((name, of(alpha)) for name, of in KINDS.items())
+        }
+        true = {
+            each: means(scorer, thresholds, known, each)
+            for one in asked.values()
+            for each in one.guarantees
+        }
+        for _ in range(calibrations):
+            view = scorer.view(drawn(population, n, rng, alpha))
+            curve = scorer.curve(view, thresholds)
+            for name, one in asked.items():
+                counts = counts_of(curve, scorer, view, one, None)
+                result = _certified(counts)
+                if result is None:
+                    continue
+                tally[name][0] += 1
+                tally[name][1] += any(true[each][result] > each.alpha for each in one.guarantees)
+    runs = fit_sets * calibrations
+    return [Kept(population.name, name, alpha, n, runs, *tally[name]) for name in KINDS]
+
+
+def _certified(counts: list[Counts]) -> int | None:
+    """Position that all limits certify together."""
+    found = certify_all(
+        counts, delta=DELTA, multiplicity="fixed-sequence", groups=None, labels=None,
+        assumed_risk=None,
+    )  # fmt: skip
+    return found.index if isinstance(found, Certified) else None
+
+
+# --- Broken variants ------------------------------------------------------------------------------
+
+
+def _all_for_the_category(counts: list[Counts]) -> int | None:
+    """The category's limit is tested on all questions."""
+    whole, of_category = counts
+    return _certified([replace(whole, guarantee=replace(of_category.guarantee, category=None))])
+
+
+def _any_of_several(counts: list[Counts]) -> int | None:
+    """One limit that passes is taken for all."""
+    found = [index for each in counts if (index := _certified([each])) is not None]
+    return max(found, default=None)
+
+
+def _lost_for_differs(counts: list[Counts]) -> int | None:
+    """Differing replies are promised by what was lost."""
+    lost, _, differs = counts
+    return _certified([replace(lost, guarantee=Guarantee("lost", differs.guarantee.alpha))])
+
+
+_ON_SEQUENCES: dict[str, tuple[str, Callable[[list[Counts]], int | None]]] = {
+    "a category by all questions": ("category", _all_for_the_category),
+    "several, of which one passes": ("several", _any_of_several),
+    "differing replies by those lost": ("several", _lost_for_differs),
+}
+BROKEN = (*_ON_SEQUENCES, "a drop by the normal approximation")
+
+
+def broken_losses(name: str, fit_sets: int, calibrations: int, truth: int) -> Found:
+    """Calibrations certified in a broken way that break any of their promises."""
+    if name not in _ON_SEQUENCES:
+        return _normal_approximation(20 * fit_sets * calibrations)
+    kind, way = _ON_SEQUENCES[name]
+    population, alpha, violations = POPULATIONS[0], 0.10, 0
+    n, (first, *more) = population.n_calibration, KINDS[kind](alpha)
+    settings = Settings(alpha=alpha, loss=first.loss, also=tuple(more), families=FAMILIES)
+    known = drawn(population, truth, seeded(population, alpha, 83), alpha)
+    for fit_set in range(fit_sets):
+        rng = seeded(population, alpha, 84, fit_set)
+        fit = drawn(population, population.n_fit, rng, alpha, "f")
+        plain = replace(settings, also=())
+        sequence = choose(fit.as_fit(), n, plain).sequences[0]
+        scorer, thresholds = sequence.scorer, sequence.thresholds
+        true = {each: means(scorer, thresholds, known, each) for each in settings.guarantees}
+        for _ in range(calibrations):
+            view = scorer.view(drawn(population, n, rng, alpha))
+            curve = scorer.curve(view, thresholds)
+            index = way(counts_of(curve, scorer, view, settings, None))
+            violations += index is not None and any(
+                values[index] > each.alpha for each, values in true.items()
+            )
+    return Found(fit_sets * calibrations, violations)
+
+
+def _normal_approximation(n_runs: int) -> Found:
+    """A mean and its standard error, at a drop of exactly alpha and few changed answers."""
+    lost, gained = _at_alpha(n_runs)
+    mean = (lost - gained) / _FEW
+    error = np.sqrt(((lost + gained) / _FEW - mean**2) / _FEW)
+    return Found(n_runs, int((mean + 1.645 * error <= _DROP).sum()))
+
+
+def exact_beside(n_runs: int) -> Found:
+    """The exact test on the same draws."""
+    lost, gained = _at_alpha(n_runs)
+    return Found(n_runs, int((lost <= most_lost(_FEW, _DROP, DELTA)[gained]).sum()))
+
+
+def _at_alpha(n_runs: int) -> tuple[IntArray, IntArray]:
+    """Lost and gained of few questions, at a drop of exactly what is to be excluded."""
+    shares = [_DROP + _GAINED, _GAINED, 1 - _DROP - 2 * _GAINED]
+    lost, gained, _ = np.random.default_rng(85).multinomial(_FEW, shares, n_runs).T
+    return lost, gained
+
+
+# --- What is run ----------------------------------------------------------------------------------
+
+
+def cases(*, short: bool) -> Iterator[tuple[KnownPopulation, float, int, int, int]]:
+    """Arguments of `kept`."""
+    if short:
+        yield POPULATIONS[0], 0.10, 1, 40, 5_000
+        return
+    for population in (POPULATIONS[k] for k in (0, 1, 3, 6)):
+        for alpha in ALPHAS:
+            if max_losses(population.n_calibration, alpha, DELTA) >= 0:
+                yield population, alpha, 8, 250, 50_000
