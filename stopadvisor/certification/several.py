@@ -24,7 +24,7 @@ from stopadvisor.stats.group_betting import group_passes, group_upper_limit
 from stopadvisor.stats.group_test import GroupTest
 from stopadvisor.stats.trinomial import drop_limit
 
-__all__ = ["Counts", "certify_all", "check_categories", "counts_of"]
+__all__ = ["Counts", "certify_all", "check_categories", "counts_of", "last_passed"]
 
 
 @dataclass(frozen=True)
@@ -118,13 +118,7 @@ def certify_all(
     n_thresholds = counts[0].lost.size
     share = delta / n_thresholds if multiplicity == "finite-grid" else delta
     passed = np.array([each.passed(share, groups) for each in counts])  # (n_losses, n_thresholds)
-    every = passed.all(axis=0)
-    if multiplicity == "finite-grid":
-        good = np.flatnonzero(every)
-        last = int(good[-1]) if good.size else -1
-    else:
-        failures = np.flatnonzero(~every)
-        last = (int(failures[0]) if failures.size else n_thresholds) - 1
+    last = last_passed(passed.all(axis=0), multiplicity)
     if last < 0:
         failed = counts[int(np.argmin(passed[:, 0]))]
         return NotCertified(_why(failed, share), labels, assumed_risk)
@@ -144,6 +138,15 @@ def certify_all(
         first.gained if not counts[0].guarantee.counted.is_binary else None,
         found if len(found) > 1 else (),
     )
+
+
+def last_passed(every: BoolArray, multiplicity: str) -> int:
+    """Position that is certified where each threshold passes or not; -1 for none."""
+    if multiplicity == "finite-grid":
+        good = np.flatnonzero(every)
+        return int(good[-1]) if good.size else -1
+    failures = np.flatnonzero(~every)
+    return (int(failures[0]) if failures.size else every.size) - 1
 
 
 def _why(failed: Counts, delta: float) -> str:

@@ -28,6 +28,7 @@ from stopadvisor.cli.page import Command
 from stopadvisor.cli.settings import ALPHA, DELTA
 from stopadvisor.report.documents.plan import plan_document
 from stopadvisor.report.text.plan import show_plan
+from stopadvisor.rules.losses import LOSSES
 from stopadvisor.stats.bounds import Bound
 from stopadvisor.workload.questions import parse_split
 
@@ -50,6 +51,7 @@ class PlanOptions:
     examples=[
         "stopadvisor plan --alpha 0.05 --expected-risk 0.01",
         "stopadvisor plan runs/my-run --alpha 0.05",
+        "stopadvisor plan --alpha 0.02 --loss drop --expected-gain 0.01",
         "stopadvisor plan --alpha 0.15 --power 0.95 --split 40/40/20",
     ],
 )
@@ -60,6 +62,18 @@ class PlanOptions:
     type=click.FloatRange(0, 1, max_open=True),
     default=0.01,
     help="Risk that the most careful useful threshold is expected to have.",
+)
+@click.option(
+    "--expected-gain",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=0.0,
+    help="With --loss drop: share of the questions that stopping is expected to make right.",
+)
+@click.option(
+    "--loss",
+    type=click.Choice(list(LOSSES)),
+    show_default="lost; of a run without gold differs",
+    help="What alpha limits: lost answers, replies that differ, or the drop of accuracy.",
 )
 @click.option(
     "--power", type=SHARE, default=0.8, help="Wanted probability that calibration certifies."
@@ -102,7 +116,10 @@ def run(options: PlanOptions, out: TextIO, err: TextIO) -> int:
 
         source = open_source(options.source, keep=False)
         asked = SettingsOverrides(
-            alpha=options.wish.alpha, delta=options.wish.delta, bound=options.wish.bound
+            alpha=options.wish.alpha,
+            delta=options.wish.delta,
+            bound=options.wish.bound,
+            loss=options.wish.loss,
         )
         assessment = assess(
             source,

@@ -13,6 +13,7 @@ from scipy import stats
 
 from stopadvisor.cli.main import main
 from stopadvisor.runs.sources import open_source
+from stopadvisor.stats.trinomial import drop_power
 from tests.material import make_run
 
 FIELDS = [
@@ -105,6 +106,36 @@ def test_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert "338 calibration labels certify, the others choose the rule" in " ".join(out.split())
     assert out.startswith("About 564 labelled questions are needed to promise that at most 5% ")
     assert "286 where learned or scalar rules are tested alone" in " ".join(out.split())
+
+
+def test_a_drop_takes_its_own_test_and_counts_what_is_gained(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    drop = ("--alpha", "0.02", "--loss", "drop", "--expected-risk", "0.01")
+    found = planned(capsys, *drop, "--expected-gain", "0.01")
+    without = planned(capsys, *drop)
+    assert (found["loss"], found["expected_gain"]) == ("drop", 0.01)
+    n = found["calibration_labels"]
+    assert found["power_reached"] == pytest.approx(drop_power(n, 0.02, 0.05, 0.01, 0.01))
+    assert 0.8 <= found["power_reached"] < 0.85
+    assert n < without["calibration_labels"]
+    assert planned(capsys, *drop, "--expected-risk", "0.03")["calibration_labels"] is None
+    assert main(["plan", *drop]) == 0
+    assert "promise that accuracy falls by at most 2%" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--expected-gain", "0.1"], "counts in a drop of accuracy alone: say --loss drop"),
+        (["--loss", "drop", "--bound", "bentkus"], "a drop has its exact test"),
+    ],
+)
+def test_what_only_a_drop_has_is_refused_elsewhere(
+    capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert main(["plan", *words]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_a_run_says_what_more_labels_would_buy(

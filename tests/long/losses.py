@@ -13,12 +13,12 @@ import numpy as np
 
 from stopadvisor.arrays import FloatArray, IntArray
 from stopadvisor.assessment.choice import Settings, choose
-from stopadvisor.assessment.limits import counted_rows
-from stopadvisor.certification.several import Counts, certify_all, counts_of
+from stopadvisor.assessment.limits import block_counts, counted_rows
+from stopadvisor.assessment.sequences import ThresholdSequence
+from stopadvisor.certification.several import Counts, last_passed
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.losses import Guarantee
-from stopadvisor.rules.scorer import Scorer
-from stopadvisor.stats.bounds import Certified, max_losses
+from stopadvisor.stats.bounds import max_losses
 from stopadvisor.stats.trinomial import most_lost
 from tests.long.broken import Found
 from tests.long.coverage import ALPHAS, DELTA, seeded
@@ -65,13 +65,11 @@ def drawn(
     return replace(table, categories=tuple(HARD if each else None for each in hard))
 
 
-def means(
-    scorer: Scorer, thresholds: FloatArray, table: OpenQuestions, of: Guarantee
-) -> FloatArray:
+def means(sequence: ThresholdSequence, table: OpenQuestions, of: Guarantee) -> FloatArray:
     """Mean of a loss at each threshold, over the questions that a limit is of."""
-    rows = table.take(counted_rows(table, of))
+    scorer, rows = sequence.scorer, table.take(counted_rows(table, of))
     view = scorer.view(rows)
-    curve = scorer.curve(view, thresholds)
+    curve = scorer.curve(view, sequence.thresholds)
     return curve.totals(scorer.losses(view, of.counted))[0] / rows.n_questions
 
 
@@ -80,68 +78,80 @@ def kept(
 ) -> list[Kept]:
     """Certify every kind on many draws, and count the broken promises."""
     n = population.n_calibration
-    settings = Settings(alpha=alpha, families=FAMILIES)
     tally = {name: [0, 0] for name in KINDS}
     known = drawn(population, truth, seeded(population, alpha, 81), alpha)
     for fit_set in range(fit_sets):
         rng = seeded(population, alpha, 82, fit_set)
-        fit = drawn(population, population.n_fit, rng, alpha, "f")
-        sequence = choose(fit.as_fit(), n, settings).sequences[0]
-        scorer, thresholds = sequence.scorer, sequence.thresholds
-        asked = {
-            name: replace(settings, loss=first.loss, alpha=first.alpha, also=tuple(more))
-            for name, (first, *more) in ((name, of(alpha)) for name, of in KINDS.items())
-        }
-        true = {
-            each: means(scorer, thresholds, known, each)
-            for one in asked.values()
-            for each in one.guarantees
-        }
-        for _ in range(calibrations):
-            view = scorer.view(drawn(population, n, rng, alpha))
-            curve = scorer.curve(view, thresholds)
-            for name, one in asked.items():
-                counts = counts_of(curve, scorer, view, one, None)
-                result = _certified(counts)
-                if result is None:
-                    continue
-                tally[name][0] += 1
-                tally[name][1] += any(true[each][result] > each.alpha for each in one.guarantees)
+        sequence = _sequence(population, alpha, rng)
+        table = drawn(population, n * calibrations, rng, alpha)
+        for name, of in KINDS.items():
+            true = [means(sequence, known, each) for each in of(alpha)]
+            for counts in counted(sequence, table, of(alpha), calibrations):
+                index = _certified(counts)
+                tally[name][0] += index >= 0
+                tally[name][1] += index >= 0 and _is_broken(counts, true, index)
     runs = fit_sets * calibrations
     return [Kept(population.name, name, alpha, n, runs, *tally[name]) for name in KINDS]
 
 
-def _certified(counts: list[Counts]) -> int | None:
-    """Position that all limits certify together."""
-    found = certify_all(
-        counts, delta=DELTA, multiplicity="fixed-sequence", groups=None, labels=None,
-        assumed_risk=None,
-    )  # fmt: skip
-    return found.index if isinstance(found, Certified) else None
+def _sequence(
+    population: KnownPopulation, alpha: float, rng: np.random.Generator
+) -> ThresholdSequence:
+    fit = drawn(population, population.n_fit, rng, alpha, "f")
+    settings = Settings(alpha=alpha, families=FAMILIES)
+    return choose(fit.as_fit(), population.n_calibration, settings).sequences[0]
+
+
+def counted(
+    sequence: ThresholdSequence, table: OpenQuestions, of: tuple[Guarantee, ...], calibrations: int
+) -> Iterator[list[Counts]]:
+    """Counts of each calibration; the table holds them one after the other, equally many."""
+    view = sequence.scorer.view(table)
+    curve = sequence.scorer.curve(view, sequence.thresholds)
+    blocks = np.arange(table.n_questions) // (table.n_questions // calibrations)
+    found = [block_counts(view, each, curve, blocks, calibrations) for each in of]
+    for row in range(calibrations):
+        counts = []
+        for each, part in zip(of, found, strict=True):
+            lost = part.lost[row].astype(np.int64)
+            gained = lost * 0 if part.gained is None else part.gained[row].astype(np.int64)
+            counts.append(Counts(each, int(part.sizes[row]), lost, gained))
+        yield counts
+
+
+def _certified(counts: list[Counts]) -> int:
+    """Position that all limits certify together; -1 for none."""
+    passed = np.array([each.passed(DELTA, None) for each in counts])
+    return last_passed(passed.all(axis=0), "fixed-sequence")
+
+
+def _is_broken(counts: list[Counts], true: list[FloatArray], index: int) -> bool:
+    """Whether any limit is exceeded in truth."""
+    pairs = zip(counts, true, strict=True)
+    return any(bool(mean[index] > each.guarantee.alpha) for each, mean in pairs)
 
 
 # --- Broken variants ------------------------------------------------------------------------------
 
 
-def _all_for_the_category(counts: list[Counts]) -> int | None:
+def _all_for_the_category(counts: list[Counts]) -> int:
     """The category's limit is tested on all questions."""
     whole, of_category = counts
     return _certified([replace(whole, guarantee=replace(of_category.guarantee, category=None))])
 
 
-def _any_of_several(counts: list[Counts]) -> int | None:
+def _any_of_several(counts: list[Counts]) -> int:
     """One limit that passes is taken for all."""
-    found = [index for each in counts if (index := _certified([each])) is not None]
-    return max(found, default=None)
+    return max(_certified([each]) for each in counts)
 
 
-def _lost_for_differs(counts: list[Counts]) -> int | None:
+def _lost_for_differs(counts: list[Counts]) -> int:
     """Differing replies are promised by what was lost."""
     lost, _, differs = counts
     return _certified([replace(lost, guarantee=Guarantee("lost", differs.guarantee.alpha))])
 
 
-_ON_SEQUENCES: dict[str, tuple[str, Callable[[list[Counts]], int | None]]] = {
+_ON_SEQUENCES: dict[str, tuple[str, Callable[[list[Counts]], int]]] = {
     "a category by all questions": ("category", _all_for_the_category),
     "several, of which one passes": ("several", _any_of_several),
     "differing replies by those lost": ("several", _lost_for_differs),
@@ -155,23 +165,16 @@ def broken_losses(name: str, fit_sets: int, calibrations: int, truth: int) -> Fo
         return _normal_approximation(20 * fit_sets * calibrations)
     kind, way = _ON_SEQUENCES[name]
     population, alpha, violations = POPULATIONS[0], 0.10, 0
-    n, (first, *more) = population.n_calibration, KINDS[kind](alpha)
-    settings = Settings(alpha=alpha, loss=first.loss, also=tuple(more), families=FAMILIES)
+    of = KINDS[kind](alpha)
     known = drawn(population, truth, seeded(population, alpha, 83), alpha)
     for fit_set in range(fit_sets):
         rng = seeded(population, alpha, 84, fit_set)
-        fit = drawn(population, population.n_fit, rng, alpha, "f")
-        plain = replace(settings, also=())
-        sequence = choose(fit.as_fit(), n, plain).sequences[0]
-        scorer, thresholds = sequence.scorer, sequence.thresholds
-        true = {each: means(scorer, thresholds, known, each) for each in settings.guarantees}
-        for _ in range(calibrations):
-            view = scorer.view(drawn(population, n, rng, alpha))
-            curve = scorer.curve(view, thresholds)
-            index = way(counts_of(curve, scorer, view, settings, None))
-            violations += index is not None and any(
-                values[index] > each.alpha for each, values in true.items()
-            )
+        sequence = _sequence(population, alpha, rng)
+        table = drawn(population, population.n_calibration * calibrations, rng, alpha)
+        true = [means(sequence, known, each) for each in of]
+        for counts in counted(sequence, table, of, calibrations):
+            index = way(counts)
+            violations += index >= 0 and _is_broken(counts, true, index)
     return Found(fit_sets * calibrations, violations)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NotRequired
+from typing import Annotated, Literal, NotRequired
 
 from stopadvisor.assessment.assess import FitAssessment
 from stopadvisor.assessment.label_plan import CertificateWish, LabelPlan
@@ -13,6 +13,7 @@ from stopadvisor.report.documents.assess import (
     label_savings,
 )
 from stopadvisor.report.documents.fields import Document, fill
+from stopadvisor.rules.losses import DROP, LOST
 
 __all__ = ["PlanDocument", "plan_document"]
 
@@ -21,6 +22,12 @@ class PlanDocument(Document):
     """`plan --json`."""
 
     alpha: Annotated[float, "The risk to certify."]
+    loss: NotRequired[
+        Annotated[Literal["differs", "drop"], "What it limits; without it lost answers."]
+    ]
+    expected_gain: NotRequired[
+        Annotated[float, "Only of a drop: share of the questions that stopping makes right."]
+    ]
     delta: Annotated[float, "1 minus the confidence."]
     bound: Annotated[str, "The test of the risk."]
     expected_risk: Annotated[
@@ -61,9 +68,17 @@ def plan_document(
     assessment : FitAssessment, optional
         Of a run, at the same risk.
     """
+    of_loss: dict[str, object] = {
+        "loss": None if wish.loss == LOST.name else wish.loss,
+        "expected_gain": wish.expected_gain if wish.loss == DROP.name else None,
+    }
     if assessment is None:
-        return fill(PlanDocument, wish, plan)
-    needs = label_need_fields(assessment.choice)
+        return fill(PlanDocument, of_loss, wish, plan)
     return fill(
-        PlanDocument, wish, plan, label_savings=label_savings(assessment), label_needs=needs
+        PlanDocument,
+        of_loss,
+        wish,
+        plan,
+        label_savings=label_savings(assessment),
+        label_needs=label_need_fields(assessment.choice),
     )

@@ -9,6 +9,7 @@ from typing import TextIO
 
 from stopadvisor.assessment.recommendation import probability_words
 from stopadvisor.report.documents.plan import PlanDocument
+from stopadvisor.report.promises import loss_name
 from stopadvisor.report.text.assess import show_label_needs, show_label_savings
 from stopadvisor.report.text.screen import Screen
 from stopadvisor.report.words import plural, promised, share
@@ -16,21 +17,36 @@ from stopadvisor.report.words import plural, promised, share
 __all__ = ["show_plan"]
 
 
+_PROMISES = {
+    "lost": "at most {} are lost",
+    "differs": "at most {} of replies differ",
+    "drop": "accuracy falls by at most {}",
+}
+
+
+def _expected(document: PlanDocument) -> str:
+    """The share lost; of a drop with what is gained."""
+    text = share(document["expected_risk"])
+    if "expected_gain" not in document:
+        return text
+    return f"{text}, less {share(document['expected_gain'])} gained,"
+
+
 def show_plan(document: PlanDocument, out: TextIO) -> None:
     """Print the plan."""
     screen = Screen(out)
     risk = document["expected_risk"]
     promise = (
-        f"to promise that at most {promised(document['alpha'])} are lost, with confidence "
-        f"{promised(1 - document['delta'])}"
+        f"to promise that {_PROMISES[loss_name(document)].format(promised(document['alpha']))}, "
+        f"with confidence {promised(1 - document['delta'])}"
     )
     if document["calibration_labels"] is None:
         screen.headline(f"No number of labels is enough {promise}.")
         screen.text(
-            f"{share(risk)} are expected to be lost, which must be less than that."
-            if risk >= document["alpha"]
-            else f"{share(risk)} are expected to be lost, so close to it that more than a million "
-            "would be needed."
+            f"{_expected(document)} are expected to be lost, which must be less than that."
+            if risk - document.get("expected_gain", 0.0) >= document["alpha"]
+            else f"{_expected(document)} are expected to be lost, so close to it that more than "
+            f"{'20,000' if loss_name(document) == 'drop' else 'a million'} would be needed."
         )
         show_label_savings(screen, document.get("label_savings", []))
         show_label_needs(screen, document.get("label_needs", []))
@@ -47,8 +63,8 @@ def show_plan(document: PlanDocument, out: TextIO) -> None:
         ),
         (
             "chance",
-            f"{probability_words(reached)} that they do, if {share(risk)} are lost; with more "
-            f"labels never below {share(document['power'])}",
+            f"{probability_words(reached)} that they do, if {_expected(document)} are lost; with "
+            f"more labels never below {share(document['power'])}",
         ),
     ]
     if document["chains"] > 1:
