@@ -118,7 +118,7 @@ def certify_all(
     n_thresholds = counts[0].lost.size
     share = delta / n_thresholds if multiplicity == "finite-grid" else delta
     passed = np.array([each.passed(share, groups) for each in counts])  # (n_losses, n_thresholds)
-    last = last_passed(passed.all(axis=0), multiplicity)
+    last = last_passed(np.logical_and.reduce(passed), multiplicity)
     if last < 0:
         failed = counts[int(np.argmin(passed[:, 0]))]
         return NotCertified(_why(failed, share), labels, assumed_risk)

@@ -327,7 +327,7 @@ def verify(
     verdict = evidence.verdict
     if limits:
         found = {limit.verdict for limit in limits}
-        every = "confirmed" if found == {"confirmed"} else "silent"
+        every: Verdict = "confirmed" if found == {"confirmed"} else "silent"
         verdict = "contradicted" if "contradicted" in found else every
     return Verification(
         verdict,

@@ -125,7 +125,7 @@ def _differs(view: GradedTable) -> IntArray:
     differs |= view.stop_correct != view.full_correct[:, None]
     if view.reference == "last-checkpoint":
         differs[:, -1] = False  # full thinking itself, even where it came to no answer
-    return differs.astype(np.int64)
+    return np.asarray(differs, dtype=np.int64)
 
 
 def _drop(view: GradedTable) -> IntArray:

@@ -17,6 +17,7 @@ from stopadvisor.assessment.assess import calibration_size
 from stopadvisor.assessment.candidates import candidates
 from stopadvisor.assessment.chances import fit_limit
 from stopadvisor.assessment.choice import Settings
+from stopadvisor.assessment.limits import FitLimits
 from stopadvisor.assessment.sequences import (
     FitData,
     ThresholdSequence,
@@ -161,7 +162,7 @@ class DeployProtocol:
     label: str
     settings: Settings
     fit: FitData
-    most_losses: float
+    most_losses: float | FitLimits
     """Most fit losses that calibration could still certify; negative if nothing."""
 
     @property

@@ -129,7 +129,7 @@ def test_one_plain_loss_counted_as_one_of_several_is_the_same(several: Choice) -
     found = choose(draw(200, 0, "f").as_fit(), 300, plain)
     fit = fit_of(plain)
     rng = np.random.default_rng(1)
-    draws = rng.multinomial(200, np.full(200, 1 / 200), 20).astype(np.float32)
+    draws = rng.multinomial(200, np.full(200, 1 / 200), 20).astype(np.float64)
     limit = fit_limit(200, 300, plain, 0.9)
     assert isinstance(limit, float)
     limits = FitLimits((np.array([max_losses(300, 0.12, 0.05)]),), (300.0,))
@@ -159,7 +159,7 @@ def test_the_position_on_fit_keeps_to_every_limit(several: Choice) -> None:
         lost, drop, hard = sequence.counts
         assert drop.gained is not None
         gained = round(float(drop.gained[:, index].sum()) * 300 / 200)
-        return (
+        return bool(
             lost.lost[:, index].sum() <= max_losses(300, 0.12, 0.05) / 300 * 200 + 1e-6
             and drop.lost[:, index].sum() <= most_lost(300, 0.06, 0.05)[gained] / 300 * 200 + 1e-6
             and hard.lost[:, index].sum()

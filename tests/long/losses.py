@@ -70,7 +70,8 @@ def means(sequence: ThresholdSequence, table: OpenQuestions, of: Guarantee) -> F
     scorer, rows = sequence.scorer, table.take(counted_rows(table, of))
     view = scorer.view(rows)
     curve = scorer.curve(view, sequence.thresholds)
-    return curve.totals(scorer.losses(view, of.counted))[0] / rows.n_questions
+    totals = curve.totals(scorer.losses(view, of.counted))[0]
+    return np.asarray(totals / rows.n_questions)
 
 
 def kept(
@@ -122,7 +123,7 @@ def counted(
 def _certified(counts: list[Counts]) -> int:
     """Position that all limits certify together; -1 for none."""
     passed = np.array([each.passed(DELTA, None) for each in counts])
-    return last_passed(passed.all(axis=0), "fixed-sequence")
+    return last_passed(np.logical_and.reduce(passed), "fixed-sequence")
 
 
 def _is_broken(counts: list[Counts], true: list[FloatArray], index: int) -> bool:
