@@ -197,7 +197,8 @@ def _wrong(node: ast.AST) -> Iterator[tuple[str, int | None, object]]:
         case ast.Constant(value=int(value)):
             yield "value", None, value + 1
         case ast.Constant(value=float(value)):
-            yield "value", None, value * 1.1 if value else 0.1
+            # A tolerance that is a tenth larger is one that is as good.
+            yield "value", None, value * (1.1 if abs(value) > 1e-3 else 1000) if value else 0.1
 
 
 def _is_text(node: ast.AST) -> bool:

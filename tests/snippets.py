@@ -87,10 +87,10 @@ class Workplace:
         # The names that pages give to what readers bring: workloads, a model, a policy.
         lines = (ROOT / WORKLOAD).read_text(encoding="utf-8").splitlines(keepends=True)
         for name, part in {
-            "my.jsonl": lines[:600],
-            "work.jsonl": lines[:600],
-            "more.jsonl": lines[600:],
-            "next-week.jsonl": lines[600:],
+            "my.jsonl": lines[:200],
+            "work.jsonl": lines[:200],
+            "more.jsonl": lines[600:800],
+            "next-week.jsonl": lines[600:800],
         }.items():
             (folder / name).write_text("".join(part), encoding="utf-8")
         (folder / "Qwen").mkdir()

@@ -134,7 +134,7 @@ def test_both_sequences_together_are_false_with_at_most_delta() -> None:
     assert len(bad) == 2
     tempted = replace(chosen, sequences=tuple(bad))
     rng = np.random.default_rng(32)
-    runs, false = 400, 0
+    runs, false = 200, 0
     for _ in range(runs):
         fresh = MIXED.draw(100, rng)
         false += calibrate(tempted, fresh.as_calibration()).rule is not None

@@ -88,7 +88,7 @@ def test_traces_of_one_group_are_drawn_together() -> None:
 
 
 def test_the_band_holds_wherever_the_data_put_the_threshold() -> None:
-    """300 data sets of 200 questions, against the saving on 60,000.
+    """150 data sets of 200 questions, against the saving on 60,000.
 
     Where nearly nobody or nearly everybody stops, the saving of so few questions is too skewed for
     any bootstrap to hold; the middle has to hold everywhere at once, and the certified threshold
@@ -99,7 +99,7 @@ def test_the_band_holds_wherever_the_data_put_the_threshold() -> None:
     truth = 100 * (1 - costs.sum(axis=0) / full.sum())
     middle = slice(2, 15)  # a third to 96 % of the questions stop
     most = max_losses(200, 0.15, 0.05)
-    repeats = 300
+    repeats = 150
     everywhere = certified = alone = 0
     for _ in range(repeats):
         costs, full, lost = savings(MIXED.draw(200, rng))

@@ -215,7 +215,7 @@ def test_rows_of_a_source_archive_are_no_names_here(target: Source) -> None:
 def test_the_certificate_is_false_with_at_most_delta(
     alpha: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """500 targets of a law that is just above alpha where it matters, for one frozen source."""
+    """250 targets of a law that is just above alpha where it matters, for one frozen source."""
     # Advice on more labels takes most of the time, and is not asked for here.
     monkeypatch.setattr("stopadvisor.stats.bounds.labels_needed", lambda *_, **__: None)
     rng = np.random.default_rng(5)
@@ -228,11 +228,11 @@ def test_the_certificate_is_false_with_at_most_delta(
     risks = scorer.curve(truth, order).totals(scorer.losses(truth))[0] / 100_000
     assert risks.max() > alpha  # the law does tempt
     false = 0
-    for _ in range(500):
+    for _ in range(250):
         table = ADVERSARIAL.draw(150, rng, alpha=alpha)
         rule = recalibrate(scorer, order, table.as_calibration(), settings).rule
         false += rule is not None and risks[rule.certificate.index] > alpha
-    assert false / 500 <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 500)
+    assert false / 250 <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 250)
 
 
 # --- The comparison -------------------------------------------------------------------------------

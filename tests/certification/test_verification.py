@@ -343,18 +343,19 @@ def test_either_verdict_is_wrong_with_at_most_delta(
     ],
 )
 def test_verdicts_by_simulation(risk: float, verdict: str, low: float, high: float) -> None:
-    """The whole of `verify`, 250 times on 120 questions of a risk that is known."""
+    """The whole of `verify`, again and again on 120 questions of a risk that is known."""
+    repeats = 80
     rng = np.random.default_rng(13)
     content = of_family("confidence", (128, 1024), -40.0)
     table = replace(fresh_table(120, 14), trace_tokens=np.full(120, 4000))
     table = regraded(table, natural_correct=np.ones(120, dtype=bool))
     said = 0
-    for _ in range(250):
+    for _ in range(repeats):
         wrong = rng.random(120) < risk  # everything stops at the first checkpoint
         labelled = regraded(table, correct=np.repeat(~wrong[:, None], 10, axis=1))
         said += check(content, labelled).verdict == verdict
-    room = 3 * np.sqrt(0.05 * 0.95 / 250)
-    assert low - room <= said / 250 <= high + room
+    room = 3 * np.sqrt(0.05 * 0.95 / repeats)
+    assert low - room <= said / repeats <= high + room
 
 
 def test_the_saving_interval_covers(policy: dict[str, Any]) -> None:
