@@ -13,7 +13,7 @@ from scipy import stats
 
 from stopadvisor.arrays import IntArray
 from stopadvisor.errors import CalibrationError
-from stopadvisor.stats.bounds import max_losses
+from stopadvisor.stats.bounds import Certified, Multiplicity, NotCertified, max_losses
 from stopadvisor.stats.group_betting import (
     SHARES,
     group_interval,
@@ -23,7 +23,7 @@ from stopadvisor.stats.group_betting import (
     group_passes,
     group_upper_limit,
 )
-from stopadvisor.stats.group_test import GroupTest
+from stopadvisor.stats.group_test import GroupTest, certify_groups
 
 ALPHA, DELTA = 0.05, 0.05
 
@@ -261,6 +261,56 @@ def test_where_a_loss_in_every_group_passes_all_may_lose_one() -> None:
         found.append(passes)
     assert found == sorted(found)
     assert {True, False} == set(found)
+
+
+@pytest.mark.parametrize("multiplicity", ["fixed-sequence", "finite-grid"])
+def test_thresholds_of_groups_are_walked_and_refused_as_single_ones(
+    multiplicity: Multiplicity,
+) -> None:
+    """One by one from the most careful, or as a grid whose last that passes is taken."""
+    sizes, test = np.full(120, 2), GroupTest(2, 2.0)
+    share = 0.05 if multiplicity == "fixed-sequence" else 0.05 / 3
+
+    def certified(*lost: int) -> Certified | NotCertified:
+        losses = (np.arange(120)[:, None] < np.array(lost)).astype(np.int64)
+        return certify_groups(
+            losses,
+            sizes,
+            test=test,
+            alpha=0.15,
+            delta=0.05,
+            multiplicity=multiplicity,
+            expected_risk=0.05,
+        )
+
+    found = certified(3, 119, 8)
+    assert isinstance(found, Certified)
+    assert (found.index, found.losses) == ((0, 3) if share == 0.05 else (2, 8))
+    assert (found.n, found.groups, found.group_cap, found.bound) == (240, 120, 2, "betting")
+    refused = certified(100, 110, 119)
+    assert isinstance(refused, NotCertified)
+    assert "already loses 100 of 240 calibration questions in 120 groups" in refused.reason
+    needed = test.labels_needed(0.15, share, expected_risk=0.05)
+    assert (refused.labels_needed, refused.assumed_risk) == (needed, 0.05)
+    empty = certify_groups(
+        np.zeros((120, 0), dtype=np.int64), sizes, test=test, alpha=0.15, delta=0.05
+    )
+    assert isinstance(empty, NotCertified)
+    assert empty.reason == "there is no threshold to test"
+    assert empty.labels_needed == test.labels_needed(0.15, 0.05, expected_risk=0.0)
+    few = certify_groups(
+        np.zeros((9, 3), dtype=np.int64),
+        sizes[:9],
+        test=test,
+        alpha=0.15,
+        delta=0.05,
+        multiplicity=multiplicity,
+        expected_risk=0.05,
+    )
+    assert isinstance(few, NotCertified)
+    assert f"at confidence {1 - share:g} by betting on groups of up to 2" in few.reason
+    fewest = test.labels_needed(0.15, share, expected_risk=0.0)
+    assert (few.labels_needed, few.assumed_risk) == (fewest, 0.0)
 
 
 def test_what_even_no_loss_would_not_certify_has_no_chance() -> None:
