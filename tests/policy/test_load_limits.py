@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from stopadvisor.errors import PolicyError
+from stopadvisor.policy import replay_cost
 from stopadvisor.policy.file import decode
 from stopadvisor.policy.frozen import Policy
+from stopadvisor.policy.replay_cost import check_replay_cost
 from stopadvisor.policy.values import MAX_BYTES, canonical_digest, to_plain
 from tests.policy.heavy import BUILT, HEAVY, MEGABYTE
 
@@ -97,3 +99,18 @@ def test_the_digest_is_that_of_the_whole_json() -> None:
     rest = {key: value for key, value in content.items() if key != "digest"}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
     assert canonical_digest(content) == hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_a_replay_may_cost_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    def content(text: int, n_steps: int = 1, n_trees: int = 0) -> dict[str, Any]:
+        tree = {"feature": [0, 0, -1, -1, -1], "left": [1, 2, 0, 0, 0], "right": [4, 3, 0, 0, 0]}
+        steps = [{"answer": "x" * text}] * n_steps
+        return {"golden": [{"steps": steps}], "trees": [tree] * n_trees}
+
+    check_replay_cost(content(replay_cost.MAX_GOLDEN_TEXT))
+    with pytest.raises(PolicyError, match="at most 65536 characters of answers, got 65537"):
+        check_replay_cost(content(replay_cost.MAX_GOLDEN_TEXT + 1))
+    monkeypatch.setattr(replay_cost, "MAX_TREE_STEPS", 12)
+    check_replay_cost(content(0, 3, 2))  # both two levels deep
+    with pytest.raises(PolicyError, match="got 4 steps through trees of depth 4 in all"):
+        check_replay_cost(content(0, 4, 2))
