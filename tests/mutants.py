@@ -163,6 +163,8 @@ class _Mistake:
         def visit(node: ast.AST, parent: ast.AST, function: str) -> None:
             if isinstance(node, (ast.JoinedStr, ast.Raise)):
                 return  # words
+            if isinstance(node, ast.keyword) and node.arg == "strict":
+                return  # of `zip`: an assertion
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
                 function = f"{function}.{node.name}".lstrip(".")
             for field, place, value in _wrong(node):
