@@ -150,8 +150,8 @@ def recommend(
     if lower <= 0:
         return full_budget(
             f"Serving: under {settings.serving} stopping is expected to save "
-            f"{point.fit_total_saving_pct:.1f} %, but no saving at all can be ruled out (one-sided "
-            f"95 % lower limit {lower:.1f} %), so probing is not worth it."
+            f"{point.fit_total_saving_pct:.1f} %, and perhaps nothing (one-sided 95 % lower limit "
+            f"{lower:.1f} %): probing is not worth it."
         )
     reasons.append(
         f"Serving: under {settings.serving} stopping is expected to save "

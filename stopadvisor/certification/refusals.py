@@ -68,11 +68,11 @@ def advised_against(choice: Choice, advice: Recommendation) -> NotCertified | No
     """
     if advice.policy != "full-budget":
         return None
-    step, _, text = deciding_reason(advice.policy, advice.reasons).rpartition("Evidence: ")
-    why = (text or step).rstrip(".")
+    reason = deciding_reason(advice.policy, advice.reasons).rstrip(".")
+    step, _, why = reason.partition(": ")
     needed, expected = _labels(choice.settings, choice, choice.groups)
     # More labels raise a chance; they make no probe cheaper, and no rule wiser.
-    helps = choice.advised is None or why.startswith("Certificate: ")
+    helps = choice.advised is None or step == "Certificate"
     return NotCertified(
         f"the advice is full thinking ({why}), and calibrate follows it: no calibration question "
         "was opened, and no look spent; --despite-advice certifies all the same",

@@ -138,10 +138,10 @@ def advice(*reasons: str, policy: Any = "full-budget") -> Recommendation:
         (
             ("Profile: x.", "Certificate: it is a gamble."),
             True,
-            "Certificate: it is a gamble",
+            "it is a gamble",
             True,
         ),
-        (("Profile: x.", "Serving: probes are dear."), True, "Serving: probes are dear", False),
+        (("Profile: x.", "Serving: probes are dear."), True, "probes are dear", False),
         (("Profile: x.", "Evidence: no threshold."), False, "no threshold", True),
         (("Profile: x.", "Evidence: it gives up."), True, "it gives up", False),
     ],
