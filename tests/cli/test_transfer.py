@@ -20,8 +20,9 @@ FIELDS = [
     "schema", "protocol", "run", "alpha", "delta", "conditional", "confidence", "look",
     "certified", "policy", "promoted", "kind", "family", "schedule", "where", "threshold",
     "serving", "certificate",
-    "refusal", "tested", "expected", "advised_family", "advised_schedule", "advised_where",
-    "advised_fit_total_saving_pct", "changed", "profile", "remarks", "headline", "transfer",
+    "refusal", "tested", "expected", "graded_by", "advised_family", "advised_schedule",
+    "advised_where", "advised_fit_total_saving_pct", "changed", "profile", "remarks",
+    "headline", "transfer",
 ]  # fmt: skip
 COMPARISON = ["n_test", "n_met_before", "labels", "look", "rows"]
 ROW = [
