@@ -63,7 +63,7 @@ def make_run(
     """Probe `n` sums into a run, the first few twice; called again with more, the run goes on."""
     path.mkdir(parents=True, exist_ok=True)
     file = write_sums(path.parent / f"{path.name}-sums.jsonl", n, gold=gold)
-    workload = read_workload(file)
+    workload = read_workload(file, assumed="numeric")
     engine = ScriptedEngine()
     manifest = build_manifest(
         engine.identity(), plan, workload, fractions=fractions, grading=GRADING

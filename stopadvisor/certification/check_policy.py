@@ -27,6 +27,7 @@ from stopadvisor.policy.budgets import check_budgets
 from stopadvisor.policy.frozen import MIXED_TASKS, Policy
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import Serving, Weights
+from stopadvisor.rules.losses import DIFFERS, loss_of
 from stopadvisor.runs.archives import names_questions
 from stopadvisor.runs.checks import PolicyCheck, record_check
 from stopadvisor.runs.ledger import read_ledger
@@ -113,10 +114,19 @@ def check_policy(policy: Policy, file: str, source: Source, request: CheckReques
         delta=check.test_delta,
         rng=np.random.default_rng(source.seed),
     )
-    if result.truncated_share > TRUNCATED_WARN:
+    differs = result.counted == DIFFERS.name
+    if differs and loss_of(content["certificate"]) is not DIFFERS:
         remarks.append(
-            f"{result.truncated_share:.1%} of the traces were cut off by max-think: a question cut "
-            "off cannot be lost"
+            "not every fresh question has gold: replies that differ from full thinking were "
+            "counted, every lost one among them; few of them confirm the promise, many do not "
+            "contradict it"
+        )
+    if result.truncated_share > TRUNCATED_WARN:
+        means = "a stop there counts as one that differs"
+        if not differs:
+            means = "a question cut off cannot be lost"
+        remarks.append(
+            f"{result.truncated_share:.1%} of the traces were cut off by max-think: {means}"
         )
     # A simulated run has a cap, and names its questions.
     of_archive = content["model"] is None and content["max_think"] is None

@@ -31,7 +31,7 @@ from stopadvisor.probes.grouping import (
     question_rows,
 )
 from stopadvisor.probes.outcomes import GradedTable
-from stopadvisor.probes.table import ProbeTable
+from stopadvisor.probes.table import GradedBy, ProbeTable
 from stopadvisor.rules.boosting import BoostedModel, Tree
 from stopadvisor.rules.costs import (
     DEFAULT_CACHE_BLOCK,
@@ -42,7 +42,7 @@ from stopadvisor.rules.costs import (
 )
 from stopadvisor.rules.drift import Drift, drift_features, feature_drift, question_features
 from stopadvisor.rules.families import FIXED_BUDGET
-from stopadvisor.rules.losses import loss_of
+from stopadvisor.rules.losses import DIFFERS, LossName, loss_of
 from stopadvisor.rules.outcomes import Outcome, measure
 from stopadvisor.rules.schedules import GridSchedule, Schedule, schedule_of
 from stopadvisor.rules.scorer import Scorer
@@ -126,6 +126,9 @@ class Verification:
     """Of a drop: questions that stopping made right."""
     limits: tuple[LimitVerdict, ...] = ()
     """Each of several limits by itself; empty where there is one."""
+    counted: LossName = "lost"
+    """The loss that was counted: the certificate's own, or differing replies for want of gold."""
+    graded_by: GradedBy = "gold"
 
     @property
     def risk(self) -> float:
@@ -213,7 +216,8 @@ def fresh_questions(
     ------
     PolicyError
         The policy holds no certificate, no fresh question is left, the visible answers that the
-        certificate is about were not collected, or a group is larger than it allows.
+        certificate is about were not collected, a group is larger than it allows, or gold is
+        missing that nothing can stand for.
     """
     if content["kind"] != "stop" or content["certificate"] is None:
         raise PolicyError("a full-budget policy has no certificate to verify")
@@ -237,6 +241,13 @@ def fresh_questions(
         raise PolicyError(
             f"a group of fresh questions holds {largest}, and the certificate is about groups of "
             f"at most {cap}: calibrate with a larger --group-cap"
+        )
+    certificate = content["certificate"]
+    takes_gold = certificate.get("conditional") or certificate.get("guarantees")
+    if takes_gold and table.take(rows).graded_by != "gold":
+        raise PolicyError(
+            "the certificate counts questions by what is right, and not every fresh question has "
+            "gold: add it to the workload, and probe again with --regrade"
         )
     return Fresh(rows, table.n_questions - unseen.size, unseen.size - rows.size)
 
@@ -281,6 +292,10 @@ def verify(
 
     Notes
     -----
+    Where questions have no gold, what differs from full thinking is counted in place of what is
+    lost.  Nothing is lost, and no accuracy falls, that does not differ: so that can confirm such a
+    promise, and cannot contradict it.
+
     Of several limits all have to be confirmed, each at delta, and any can be contradicted, each at
     its share of delta.
 
@@ -299,7 +314,8 @@ def verify(
     weights = weights or prices
     counts = scorer.counts(probed, serving or content["serving"], cache_block=cache_block or block)
     full_cost = full_counts(probed).weighed(weights)
-    loss = loss_of(certificate)
+    promise = loss_of(certificate)
+    loss = DIFFERS if promise.needs_gold and probed.graded_by != "gold" else promise
     outcome = measure(scorer, probed, stops, counts.weighed(weights), full_cost, loss=loss, rng=rng)
     lost = np.take_along_axis(scorer.losses(probed, loss), stops[:, None], axis=1)[:, 0]
     conditional = bool(certificate.get("conditional"))
@@ -329,6 +345,8 @@ def verify(
         found = {limit.verdict for limit in limits}
         every: Verdict = "confirmed" if found == {"confirmed"} else "silent"
         verdict = "contradicted" if "contradicted" in found else every
+    if verdict == "contradicted" and loss is not promise:
+        verdict = "silent"
     return Verification(
         verdict,
         alpha,
@@ -351,6 +369,8 @@ def verify(
         _drift(content, probed, rng),
         None if loss.is_binary else int((lost < 0).sum()),
         limits,
+        loss.name,
+        probed.graded_by,
     )
 
 

@@ -327,14 +327,15 @@ def policy_headline(expected: Document | None, serving: str, measured: str | Non
 
 def verified_effect(document: Document) -> Effect:
     """Of a policy, by fresh questions."""
+    bare = document.get("graded_by") == "agreement"
     spread = document["total_saving_ci95"]
     return Effect(
         document["total_saving_pct"],
         document["serving"],
         # Of right answers alone it is no share of all questions.
         None if document["conditional"] else document["risk"],
-        document["accuracy"],
-        document["full_accuracy"],
+        None if bare else document["accuracy"],
+        None if bare else document["full_accuracy"],
         document["n"],
         "fresh questions",
         document["think_saving_pct"],

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from stopadvisor.policy.frozen import load_policy
+from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ledger import read_ledger
 from stopadvisor.runs.sources import open_source
-from tests.material import Call, caller
+from tests.material import Call, caller, make_run
 
 RUN = Path("run")
 
@@ -101,6 +101,50 @@ def test_calibrate_promises_that_few_replies_differ(call: Call) -> None:
     assert certificate["n"] == rows.n_questions
     _, out, _ = call("inspect", RUN / "policy.joblib")
     assert "accuracy" not in out
+
+
+# --- Fresh questions without gold -----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fresh_without_gold(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """900 sums, the first 500 of which made the policies."""
+    return make_run(tmp_path_factory.mktemp("fresh") / "run", 900, gold=False)
+
+
+def test_verify_counts_replies_that_differ(call: Call, fresh_without_gold: Path) -> None:
+    shutil.copytree(fresh_without_gold, "fresh")
+    policy = printed(call, "calibrate", RUN, "--alpha", "0.1", "--despite-advice")["policy"]
+    found = printed(call, "verify", policy, "fresh")
+    assert (found["n"], found["n_met_before"]) == (400, 500)
+    assert (found["loss"], found["graded_by"]) == ("differs", "agreement")
+    assert found["losses"] == round(400 * (1 - found["accuracy"]))
+    assert found["lower"] < found["risk"] < found["upper"]
+    code, out, _ = call("verify", policy, "fresh")
+    shown = as_read(out)
+    assert code == {"confirmed": 0, "silent": 0, "contradicted": 4}[found["verdict"]]
+    assert "of 400 fresh replies differ, promise 10%" in shown
+    assert "accuracy" not in shown
+
+
+@pytest.mark.parametrize(("alpha", "verdict"), [("0.3", "confirmed"), ("0.03", "silent")])
+def test_without_gold_a_promise_on_lost_answers_is_confirmed_or_left_open(
+    call: Call, fresh_without_gold: Path, calibrated_run: Path, alpha: str, verdict: str
+) -> None:
+    shutil.copytree(fresh_without_gold, "fresh")
+    content = {**load_policy(calibrated_run / "policy.joblib").content}
+    # The same rule with another promise: what fresh questions say of it is what counts here.
+    n = content["certificate"]["n"]
+    none_lost = {"losses": 0, "upper": 1 - content["certificate"]["chain_delta"] ** (1 / n)}
+    certificate = {**content["certificate"], **none_lost, "alpha": float(alpha)}
+    save_policy(
+        build_policy({**content, "certificate": certificate}), Path("other.json"), format="json"
+    )
+    found = printed(call, "verify", "other.json", "fresh")
+    assert (found["verdict"], found["loss"]) == (verdict, "differs")
+    assert any("every lost one among them" in remark for remark in found["remarks"])
+    if verdict == "silent":
+        assert found["lower"] > found["alpha"]
 
 
 def test_studies_show_their_deploy_side_or_say_what_they_lack(call: Call) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 from stopadvisor.certification.check_policy import CheckedPolicy, CheckRequest
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.report.documents.fields import Document, fill
-from stopadvisor.report.documents.parts import interval_list
+from stopadvisor.report.documents.parts import GradedByField, interval_list
 from stopadvisor.report.headline import verified_headline
 
 __all__ = ["VerifyDocument", "verification_document"]
@@ -76,7 +76,11 @@ class _VerificationFields(Document):
     ]
     losses: Annotated[int, "Lost ones."]
     loss: NotRequired[
-        Annotated[Literal["differs", "drop"], "What alpha limits; without it lost answers."]
+        Annotated[
+            Literal["differs", "drop"],
+            "What was counted, and is held against alpha; without it lost answers. Without gold "
+            "replies that differ stand for lost ones, and for a drop.",
+        ]
     ]
     gained: NotRequired[Annotated[int, "Only of a drop: questions that stopping made right."]]
     limits: NotRequired[
@@ -91,6 +95,7 @@ class _VerificationFields(Document):
         float | None,
         "Risk that would be contradicted four times in five; null: too few questions for any.",
     ]
+    graded_by: GradedByField
     accuracy: Annotated[float, "Accuracy with stopping."]
     full_accuracy: Annotated[float, "Accuracy of full thinking."]
     accuracy_difference: Annotated[float, "Stopping minus full thinking."]
@@ -144,7 +149,7 @@ def verification_document(
         n_repeated=fresh.n_repeated,
         full_accuracy=outcome.full_correct / outcome.n,
         total_saving_ci95=interval_list(outcome.saving_interval),
-        loss=policy.content["certificate"].get("loss"),
+        loss=None if result.counted == "lost" else result.counted,
         limits=result.limits or None,
         on_stop=None if outcome.answer_saving_pct is None else "answer",
         category_scope="marginal",

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 from stopadvisor.assessment.recommendation import probability_words
-from stopadvisor.report.headline import change_words, saving_words, verified_effect
+from stopadvisor.report.headline import Effect, change_words, saving_words, verified_effect
 from stopadvisor.report.promises import counted, loss_name, promise_of
 from stopadvisor.report.text.screen import Screen, Tone
 from stopadvisor.report.words import explained, interval, plural, promised, share
@@ -90,11 +90,7 @@ def _facts(document: Document, *, verbose: bool) -> list[tuple[str, str]]:
             f"{share(document['risk'])}; the promise allows {promised(document['alpha'])}",
         ),
         *_limits(document),
-        (
-            "accuracy",
-            f"{share(document['full_accuracy'])} -> {share(document['accuracy'])}, "
-            f"{change_words(effect)} {interval(document['accuracy_difference_ci95'], 100)}",
-        ),
+        *_accuracy(document, effect),
         ("saves", saving_words(effect)),
         ("stack", explained(document["serving"])),
     ]
@@ -116,6 +112,15 @@ def _facts(document: Document, *, verbose: bool) -> list[tuple[str, str]]:
         ]
         rows.append(("left out", ", ".join(texts)))
     return rows
+
+
+def _accuracy(document: Document, effect: Effect) -> list[tuple[str, str]]:
+    """What becomes of the accuracy, or what stands for right answers where gold is missing."""
+    if effect.change is None:
+        return [("no gold", "a reply counts as right where it is what full thinking answers")]
+    spread = interval(document["accuracy_difference_ci95"], 100)
+    change = f"{share(document['full_accuracy'])} -> {share(document['accuracy'])}"
+    return [("accuracy", f"{change}, {change_words(effect)} {spread}")]
 
 
 def _power(document: Document) -> str:
