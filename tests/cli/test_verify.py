@@ -37,8 +37,8 @@ FIELDS = [
     "n_left_out", "n_met_before", "n_repeated", "n", "losses", "risk", "lower", "upper",
     "expected_risk", "power_to_confirm", "detectable_risk", "graded_by", "accuracy",
     "full_accuracy", "accuracy_difference", "accuracy_difference_ci95", "serving", "unit",
-    "total_saving_pct", "total_saving_ci95", "think_saving_pct", "truncated_share", "category_scope", "categories",
-    "drift", "remarks", "headline",
+    "total_saving_pct", "total_saving_ci95", "think_saving_pct", "truncated_share",
+    "category_scope", "categories", "drift", "remarks", "headline",
 ]  # fmt: skip
 POLICY, RUN, FRESH = Path("policy.joblib"), Path("runs/sums"), Path("runs/fresh")
 
