@@ -114,6 +114,7 @@ def test_every_picture_says_what_it_shows(
     browser: Browser, reports: dict[str, Path], kind: str
 ) -> None:
     with opened(browser, reports[kind]) as (page, _):
+        page.locator("summary").evaluate_all("all => all.forEach(one => one.click())")
         pictures = page.get_by_role("img").all()
         assert len(pictures) >= 9
         assert len(pictures) == page.locator("svg").count()
