@@ -153,16 +153,15 @@ def test_a_broken_promise_is_found_in_time() -> None:
 @pytest.mark.parametrize(("risk", "alarms"), [(0.03, False), (0.04, False), (0.2, True)])
 def test_the_verdict_is_that_of_another_library(risk: float, alarms: bool) -> None:
     """Where every request is audited, `mapie` watches the same; by other bounds, later."""
-    found = alarm_times(
-        replace(TEST, least_share=1.0), [risk] * 3, requests=3_000, share=1.0, seed=5
-    )
-    for one, rng in zip(found, np.random.default_rng(5).spawn(3), strict=True):
-        rng.random(3_000)  # which requests are audited
-        losses = (rng.random(3_000) < risk).astype(int)
-        other = RiskMonitoring(risk="accuracy", test_level=0.05, threshold=0.05, warn=False)
-        other.update(np.zeros(3_000, dtype=int), losses)
-        assert other.harmful_shift_detected == alarms
-        assert (one.e_value is not None) == alarms
+    n = 1_200
+    (one,) = alarm_times(replace(TEST, least_share=1.0), [risk], requests=n, share=1.0, seed=5)
+    (rng,) = np.random.default_rng(5).spawn(1)
+    rng.random(n)  # which requests are audited
+    losses = (rng.random(n) < risk).astype(int)
+    other = RiskMonitoring(risk="accuracy", test_level=0.05, threshold=0.05, warn=False)
+    other.update(np.zeros(n, dtype=int), losses)
+    assert other.harmful_shift_detected == alarms
+    assert (one.e_value is not None) == alarms
 
 
 def test_upper_limits_hold_at_all_times() -> None:
