@@ -1,0 +1,132 @@
+"""The promise watched in a real vLLM: traffic grows harder, the alarm comes, and stopping ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stopadvisor.cli.main import main
+from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
+from stopadvisor.policy.requests import Request, make_requests
+from stopadvisor.policy.triggers import trigger_content
+from stopadvisor.policy.values import to_plain
+from stopadvisor.probes.trigger import GridTrigger
+from stopadvisor.serving.audits import AuditSettings
+from stopadvisor.serving.vllm.settings import PluginSettings
+from stopadvisor.workload.questions import read_workload
+from tests.integration.server import ROOT, VllmServer, environment, with_plugin
+from tests.integration.test_plugin import POLICY, ask_all
+
+pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
+
+BUDGET = 32
+"""Stops few sums of three operands before their answer is there, and most of seven."""
+LIMIT = 0.15
+
+
+def fixed_budget(path: Path) -> Policy:
+    """The bundled policy's model under a fixed budget of 32 tokens."""
+    made = ("schema", "golden", "digest", "trees")
+    content = {k: v for k, v in to_plain(load_policy(POLICY).content).items() if k not in made}
+    nothing = dict.fromkeys(("features", "mean", "scale", "coef"), ())
+    content |= {name: list(value) for name, value in nothing.items()}
+    content |= {"family": "fixed-budget", "intercept": None, "order": [float(BUDGET)]}
+    content |= {"threshold": float(BUDGET), "decision_threshold": float(BUDGET)}
+    content |= trigger_content(GridTrigger((BUDGET,), BUDGET), family="fixed-budget")
+    save_policy(build_policy(content), path)
+    return load_policy(path)
+
+
+def asked(policy: Policy, category: str, n: int) -> list[Request]:
+    """Sums of one kind, again and again."""
+    questions = read_workload(ROOT / "samples" / "arithmetic.jsonl").questions
+    those = [question for question in questions if question.category == category]
+    found = make_requests(those, policy)
+    return [found[k % len(found)] for k in range(n)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("monitored")
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[VllmServer]:
+    home = environment()
+    if home is None:
+        pytest.skip("no vLLM environment: tests/integration/setup-vllm.sh builds it")
+    fixed_budget(folder / "policy.joblib")
+    audit = AuditSettings(
+        0.5,
+        folder / "audits",
+        on_alarm="shadow",
+        at_once=64,
+        differs_limit=LIMIT,
+        change=1e4,
+    )
+    settings = PluginSettings(folder / "policy.joblib", audit=audit).environment()
+    arguments = ("--max-logprobs", "-1", "--scheduling-policy", "priority")
+    server = VllmServer(home, folder, arguments, with_plugin(folder, settings))
+    server.start()
+    yield server
+    server.stop()
+
+
+def metric(server: VllmServer, name: str) -> float:
+    url = server.base_url.removesuffix("/v1") + "/metrics"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        text = answer.read().decode()
+    found = re.search(rf"^stopadvisor_{name}\S* (\S+)$", text, re.MULTILINE)
+    assert found is not None
+    return float(found[1])
+
+
+def settled(server: VllmServer) -> None:
+    """Wait until no audit thinks any more."""
+    before = -1.0
+    while (now := metric(server, "audit_tokens_total")) != before:
+        before = now
+        time.sleep(1.0)
+
+
+def test_harder_traffic_raises_the_alarm_and_ends_the_stopping(
+    server: VllmServer, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = load_policy(folder / "policy.joblib")
+    words = ["monitor", str(folder / "policy.joblib"), str(folder / "audits")]
+
+    easy = ask_all(server, asked(policy, "3 operands", 120), stream=False)
+    assert {reply.header.partition(";")[0] for reply in easy} == {"policy"}
+    settled(server)
+    capsys.readouterr()
+    assert main([*words, "--json"]) == 0
+    quiet = json.loads(capsys.readouterr().out)
+    assert quiet["requests"] == len(easy)
+    assert quiet["resolved"] > 10
+    assert metric(server, 'audit_e_value{digest="[0-9a-f]{8}",watch="differs"}') == pytest.approx(
+        quiet["watched"][0]["e_value"], rel=1e-12
+    )
+
+    hard = asked(policy, "7 operands", 160)
+    ways = [reply.header.partition(";")[0] for reply in ask_all(server, hard, stream=True)]
+    settled(server)
+    assert ways[0] == "policy"
+    assert metric(server, "audit_alarm") == 1.0
+    after = ask_all(server, hard[:4], stream=False)
+    assert {reply.header.partition(";")[0] for reply in after} == {"shadow"}
+    assert all(reply.usage["stopadvisor"]["budget"] is None for reply in after)
+
+    page = folder / "course.html"
+    assert main([*words, "--json", "--report", str(page)]) == 6
+    found = json.loads(capsys.readouterr().out)
+    assert found["alarm"]["watch"] == "differs"
+    assert len(easy) < found["alarm"]["request"] <= len(easy) + len(hard)
+    assert f"It was raised at request {found['alarm']['request']}." in page.read_text()
+    assert found["audit_tokens"] == metric(server, "audit_tokens_total")
+    assert "Compute" not in next((folder / "audits").iterdir()).read_text()
