@@ -362,7 +362,8 @@ def agreeing(codes: IntArray, full: IntArray | None = None) -> BoolArray:
         which agrees with itself whatever it is.
     """
     if full is not None:
-        return (codes == full[:, None]) & (full >= 0)[:, None]
+        same: BoolArray = (codes == full[:, None]) & (full >= 0)[:, None]
+        return same
     found = agreeing(codes, codes[:, -1])
     found[:, -1] = True
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ledger import read_ledger
 from stopadvisor.runs.sources import open_source
-from tests.material import Call, caller, make_run
+from tests.material import Call, caller, edit_records, make_run, write_archive
 
 RUN = Path("run")
 
@@ -101,6 +102,59 @@ def test_calibrate_promises_that_few_replies_differ(call: Call) -> None:
     assert certificate["n"] == rows.n_questions
     _, out, _ = call("inspect", RUN / "policy.joblib")
     assert "accuracy" not in out
+
+
+# --- Gold for some, probes from elsewhere ---------------------------------------------------------
+
+
+def forget_gold(*parts: str) -> Callable[[dict[str, Any], str], None]:
+    """For `edit_records`: what the records of these parts would be without gold."""
+
+    def edit(row: dict[str, Any], part: str) -> None:
+        if part in parts:
+            row |= {"gold": None, "natural_correct": None}
+            for checkpoint in row["checkpoints"]:
+                checkpoint["correct"] = None
+
+    return edit
+
+
+def test_a_part_without_gold_leaves_the_others_theirs(call: Call) -> None:
+    fast = ("--families", "confidence", "--no-report")
+    make_run(Path("mixed"), 400, fractions=(0.4, 0.6, 0.0))
+    edit_records(Path("mixed"), forget_gold("calibration"))
+    found = printed(call, "assess", "mixed", "--alpha", "0.1", *fast)
+    assert found["workload"]["graded_by"] == "gold"  # the fit questions', which are shown
+    assert found["settings"]["loss"] == "differs"  # what the others allow to promise
+    assert 0.5 < found["fit_full_accuracy"] < 1
+    assert "label_needs" not in found
+    found = printed(call, "calibrate", "mixed", "--alpha", "0.1", "--despite-advice")
+    assert (found["graded_by"], found["certificate"]["loss"]) == ("agreement", "differs")
+    other = make_run(Path("apart") / "other", 400, fractions=(0.4, 0.6, 0.0))
+    edit_records(other, forget_gold("fit"))
+    words = ("--alpha", "0.1", "--families", "confidence", "--despite-advice")
+    found = printed(call, "calibrate", other, *words)
+    assert found["graded_by"] == "gold"
+    assert "loss" not in found["certificate"]
+
+
+def test_imported_probes_and_archives_need_no_labels(call: Call) -> None:
+    rows = (RUN / "probes.jsonl").read_text(encoding="utf-8")
+    Path("recorded.jsonl").write_text(rows, encoding="utf-8")
+    found = printed(call, "import", "probes", "recorded.jsonl", "-o", "imported", "--cap", "256")
+    assert (found["n_ungraded"], found["n_graded"]) == (found["n_traces"], 0)
+    fast = ("--families", "confidence", "--no-report")
+    found = printed(call, "assess", "imported", "--alpha", "0.1", *fast)
+    assert found["workload"]["graded_by"] == "agreement"
+    write_archive(Path("raw.npz"), correct=None)
+    found = printed(call, "assess", "raw.npz", "--alpha", "0.1", *fast)
+    assert (found["workload"]["graded_by"], found["settings"]["loss"]) == ("agreement", "differs")
+    code, out, err = call("assess", "raw.npz", "--protocol", "paper", "--no-report")
+    assert (code, out) == (2, "")
+    assert err == (
+        "stopadvisor: the paper's protocol takes gold for every question, and not all of these "
+        "have it\n"
+    )
 
 
 # --- Fresh questions without gold -----------------------------------------------------------------

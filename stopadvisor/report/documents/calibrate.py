@@ -231,6 +231,7 @@ def transfer_calibration_document(
         "headline": calibrated_headline(common, measured),
         "transfer": transfer_fields(source, source_path, found),
         **_LabelledFields(),
+        **_RepeatedFields(),
     }
 
 
