@@ -43,7 +43,7 @@ TESTS: dict[str, str] = {
     "policy/file": "policy/test_frozen policy/test_hostile policy/test_load_limits",
     "policy/frozen": "policy/test_frozen policy/test_golden policy/test_signature",
     "policy/golden": "policy/test_golden policy/test_frozen",
-    "policy/opcodes": "policy/test_hostile",
+    "policy/opcodes": "policy/test_load_limits policy/test_hostile",
     "policy/replay_cost": "policy/test_load_limits",
     "policy/session": "policy/test_session",
     "policy/stepper": "policy/test_stepper policy/test_golden",

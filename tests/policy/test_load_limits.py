@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 import tracemalloc
 from types import FrameType
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy import replay_cost
+from stopadvisor.policy import opcodes, replay_cost
 from stopadvisor.policy.file import decode
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.replay_cost import check_replay_cost
@@ -114,3 +115,21 @@ def test_a_replay_may_cost_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch) 
     check_replay_cost(content(0, 3, 2))  # both two levels deep
     with pytest.raises(PolicyError, match="got 4 steps through trees of depth 4 in all"):
         check_replay_cost(content(0, 4, 2))
+
+
+def test_a_pickle_may_hold_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opcodes, "MAX_ELEMENTS", 5)
+    monkeypatch.setattr(opcodes, "MAX_CONTAINERS", 2)
+    monkeypatch.setattr(opcodes, "MAX_DEPTH", 2)
+    assert opcodes.decode_pickle(pickle.dumps([1, 2, 3, 4])) == [1, 2, 3, 4]
+    assert opcodes.decode_pickle(pickle.dumps([[1, 2]])) == [[1, 2]]
+    for value, message in (
+        ([1, 2, 3, 4, 5], "at most 5 values"),
+        ([[], []], "at most 2 lists and dicts"),
+    ):
+        with pytest.raises(PolicyError, match=message):
+            opcodes.decode_pickle(pickle.dumps(value))
+    with pytest.raises(PolicyError, match="left over"):
+        opcodes.decode_pickle(b"\x80\x04((}.")
+    with pytest.raises(PolicyError, match="at most 2 levels deep"):
+        opcodes.decode_pickle(b"\x80\x04(((}.")
