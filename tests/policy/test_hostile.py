@@ -275,6 +275,7 @@ def test_a_large_file_is_not_read(tmp_path: Path) -> None:
         pytest.param(b"\x80\x04](a.", "too few", id="append-across-mark"),
         pytest.param(b"\x80\x04(e.", "nothing on the stack", id="nothing-to-extend"),
         pytest.param(b"\x80\x04\x94.", "nothing on the stack", id="memoize-nothing"),
+        pytest.param(b"\x80\x04\x8c\x01a\x94h\x01.", "entry 1 does not exist", id="next-memo"),
         pytest.param(b"\x80\x04}K\x01Ns.", "keys must be strings", id="integer-key"),
         pytest.param(b"\x80\x04}\x8c\x01aNs\x8c\x01aNs.", "twice", id="key-twice"),
         pytest.param(b"\x80\x03}.", "protocol 4 or 5", id="protocol-3"),
