@@ -273,6 +273,7 @@ def test_a_large_file_is_not_read(tmp_path: Path) -> None:
         pytest.param(b"\x80\x04](NNu.", "no dict", id="items-to-list"),
         pytest.param(b"\x80\x04}(Nu.", "no dict", id="odd-items"),
         pytest.param(b"\x80\x04](a.", "too few", id="append-across-mark"),
+        pytest.param(b"\x80\x04](K\x01a.", "nothing on the stack", id="append-at-mark"),
         pytest.param(b"\x80\x04(e.", "nothing on the stack", id="nothing-to-extend"),
         pytest.param(b"\x80\x04\x94.", "nothing on the stack", id="memoize-nothing"),
         pytest.param(b"\x80\x04\x8c\x01a\x94h\x01.", "entry 1 does not exist", id="next-memo"),
