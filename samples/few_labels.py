@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -27,11 +28,19 @@ def write_lines(path: Path, rows: Sequence[Mapping[str, object]]) -> Path:
     return path
 
 
+def cpu_minutes() -> float:
+    """CPU time of the commands so far."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (used.ru_utime + used.ru_stime) / 60
+
+
 def label(run: Path, golds: Mapping[str, str]) -> int:
-    """Fill in what is asked for until no label is worth asking for; how many sheets that took."""
+    """Fill in what is asked for until no label is worth asking for; how many sheets there are."""
     ask = ("label", run, "--alpha", str(ALPHA), "--quiet")
     for number in range(1, 20):
         sheet = run.parent / f"sheet-{number}.jsonl"
+        if sheet.exists():  # of an earlier run of this script, which was stopped
+            continue
         stopadvisor(*ask, "--export", sheet)
         rows = [json.loads(line) for line in sheet.read_text(encoding="utf-8").splitlines()]
         if not rows:
@@ -45,10 +54,10 @@ def label(run: Path, golds: Mapping[str, str]) -> int:
 def main() -> None:
     """Run the example and print what came of it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="where everything goes; must not exist")
+    parser.add_argument("folder", type=Path, help="where everything goes; the same one goes on")
     parser.add_argument("--kind", choices=("arithmetic", "choice"), default="arithmetic")
     options = parser.parse_args()
-    options.folder.mkdir(parents=True)
+    options.folder.mkdir(parents=True, exist_ok=True)
     folder = options.folder.resolve()
     started = time.monotonic()
 
@@ -57,13 +66,15 @@ def main() -> None:
     asked = [{name: row[name] for name in ("id", "question", "task")} for row in rows]
     questions, run = write_lines(folder / "questions.jsonl", asked), folder / "run"
     stopadvisor("probe", questions, "--model", SAMPLES / "tiny-reasoner", "--out", run)
-    probed = time.monotonic() - started
-    whole = shutil.copytree(run, folder / "apart" / "run")
+    probed = cpu_minutes()
+    whole = folder / "apart" / "run"
+    if not whole.exists():
+        shutil.copytree(run, whole)
 
     n_sheets = label(run, golds)
     calibrate = ("--alpha", str(ALPHA), "--loss", "lost", "--quiet")
     few = stopadvisor("calibrate", run, *calibrate)
-    minutes = (time.monotonic() - started) / 60
+    spent, minutes = cpu_minutes(), (time.monotonic() - started) / 60
 
     all_gold = write_lines(folder / "all.jsonl", [{"id": i, "gold": g} for i, g in golds.items()])
     stopadvisor("label", whole, "--alpha", str(ALPHA), "--quiet", "--import", all_gold)
@@ -78,7 +89,10 @@ def main() -> None:
             f"{expected['calibration_total_saving_pct']:.1f} % by {document['family']} at "
             f"{document['threshold']:.6g}"
         )
-    print(f"{n_sheets} sheets; probing {probed / 60:.1f} min of {minutes:.1f} min by the clock")
+    print(
+        f"{n_sheets} sheets; {spent:.1f} min of CPU time, {probed:.1f} of them for probing; "
+        f"{minutes:.1f} min by the clock"
+    )
     if few["threshold"] != full["threshold"]:
         raise SystemExit("few labels and all labels certify different thresholds")
 
