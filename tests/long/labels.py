@@ -18,9 +18,9 @@ from stopadvisor.certification.partial_labels import label_tests, to_choose_by
 from stopadvisor.probes.outcomes import FitQuestions, OpenQuestions
 from stopadvisor.rules.losses import LOST
 from stopadvisor.stats.adaptive_labels import LabelTest, asking_order, walk
+from stopadvisor.studies.trial import draw_split
 from tests.benchmarks.real_advisor import StopAdvisor
 from tests.benchmarks.real_traces import PASSES, load_traces
-from tests.benchmarks.real_trial import Sizes, draw_split
 from tests.long.broken import Found
 from tests.long.coverage import DELTA, Truth, seeded, settings_of
 from tests.populations import POPULATIONS, KnownPopulation, regraded, renamed
@@ -148,9 +148,7 @@ def asked_on_real(model: str, alpha: float, splits: int) -> Asked:
         for number in range(splits):
             traces = load_traces(model, number % len(PASSES))
             table = StopAdvisor(traces, None, alpha, DELTA, 1.0).table
-            split = draw_split(
-                traces.rows_of("all"), Sizes(200, 300), number, with_replacement=False
-            )
+            split = draw_split(traces.rows_of("all"), 200, 300, number)
             fit = _unlabelled(table.take(split.fit)).as_fit()
             settings = Settings(alpha=alpha, delta=DELTA, allow_truncated=True)
             yield _choose(fit, 300, settings), table.take(split.calibration), None
