@@ -20,6 +20,8 @@ from map import SAMPLES, stopadvisor
 
 N_QUESTIONS = 2000
 ALPHA = 0.05
+A_SHEET = 70
+"""Questions on one: what is asked next depends on the answers."""
 
 
 def write_lines(path: Path, rows: Sequence[Mapping[str, object]]) -> Path:
@@ -41,7 +43,7 @@ def label(run: Path, golds: Mapping[str, str]) -> int:
         sheet = run.parent / f"sheet-{number}.jsonl"
         if sheet.exists():  # of an earlier run of this script, which was stopped
             continue
-        stopadvisor(*ask, "--export", sheet)
+        stopadvisor(*ask, "--export", sheet, "--most", str(A_SHEET))
         rows = [json.loads(line) for line in sheet.read_text(encoding="utf-8").splitlines()]
         if not rows:
             return number - 1
