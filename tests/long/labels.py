@@ -217,3 +217,4 @@ def cases(*, short: bool) -> Iterator[tuple[KnownPopulation, int, float, int, in
             for alpha in (0.05, 0.10):
                 yield population, n, alpha, 3, 40, 20_000
         yield population, _LARGEST, 0.05, 2, 40, 20_000
+    yield POPULATIONS[0], _LARGEST, 0.10, 2, 40, 20_000
