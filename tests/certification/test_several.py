@@ -22,7 +22,7 @@ from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.costs import PAPER_WEIGHTS
 from stopadvisor.rules.losses import DROP, LOST, Guarantee
 from stopadvisor.stats.bounds import Certified, max_losses
-from stopadvisor.stats.trinomial import drop_limit, drop_passes, most_lost
+from stopadvisor.stats.trinomial import drop_limit, most_lost
 from tests.frozen import drawn_source, frozen
 from tests.populations import POPULATIONS, KnownPopulation, regraded, renamed
 
@@ -51,10 +51,10 @@ def several() -> Choice:
 def passes(guarantee: Guarantee, lost: int, gained: int, n: int, delta: float = 0.05) -> bool:
     if guarantee.counted.is_binary:
         return lost <= max_losses(n, guarantee.alpha, delta)
-    return drop_passes(lost, gained, n, guarantee.alpha, delta)
+    return bool(lost <= most_lost(n, guarantee.alpha, delta)[gained])
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_a_threshold_passes_only_where_every_limit_does(several: Choice, seed: int) -> None:
     table = draw(300, seed)
     found = calibrate(several, table.as_calibration())
