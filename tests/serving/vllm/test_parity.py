@@ -1,0 +1,116 @@
+"""The plugin's whole way on the tiny real model: stops, answers and thinking of the local engine.
+
+The engine's client is played by transformers here; `tests/integration/test_plugin.py` asks vLLM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from prometheus_client import CollectorRegistry
+from transformers import AutoModelForCausalLM
+
+from stopadvisor.engines import hf
+from stopadvisor.policy.frozen import load_policy
+from stopadvisor.policy.requests import make_requests, policy_plan
+from stopadvisor.serving.chat_reply import forced_content
+from stopadvisor.serving.metrics import Metrics
+from stopadvisor.serving.vllm.answering import PolicyRoute
+from stopadvisor.workload.questions import read_workload
+from tests.engines.fake_server import TINY
+from tests.serving.vllm.fake_engine import FACTS, bound_at
+from tests.serving.vllm.test_answering import Client
+
+ROOT = TINY.parent.parent
+N_QUESTIONS = 6
+
+
+class ModelClient:
+    """Greedy decoding, one token at a time, with the log-probabilities that are asked for."""
+
+    def __init__(self) -> None:
+        self.model = AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.float32)
+
+    @torch.inference_mode()
+    def _step(self, ids: list[int], cache: Any) -> tuple[int, list[float], Any]:
+        out = self.model(input_ids=torch.tensor([ids]), past_key_values=cache, use_cache=True)
+        logprobs = torch.log_softmax(out.logits[0, -1], dim=-1)
+        return int(logprobs.argmax()), logprobs.tolist(), out.past_key_values
+
+    async def generate(
+        self, prompt: Any, sampling_params: Any, request_id: str, *, priority: int = 0
+    ) -> AsyncGenerator[Any, None]:
+        assert sampling_params.temperature == 0.0
+        k = getattr(sampling_params, "logprobs", None)
+        ids, cache = prompt["ids"], None
+        for number in range(1, sampling_params.max_tokens + 1):
+            token, logprobs, cache = self._step(ids, cache)
+            ids = [token]
+            rows = None
+            if k is not None:
+                assert k == -1
+                rows = SimpleNamespace(
+                    start_indices=[0],
+                    end_indices=[len(logprobs)],
+                    token_ids=list(range(len(logprobs))),
+                    logprobs=logprobs,
+                )
+            over = token in sampling_params.stop_token_ids or number == sampling_params.max_tokens
+            output = SimpleNamespace(token_ids=[token], logprobs=rows)
+            yield SimpleNamespace(outputs=[output], num_cached_tokens=0, finished=over)
+            if over:
+                return
+            await asyncio.sleep(0)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("stream", [False, True])
+def test_replies_are_those_of_the_local_engine(stream: bool) -> None:
+    policy = load_policy(ROOT / "policies" / "arithmetic.joblib")
+    workload = read_workload(ROOT / "samples" / "arithmetic.jsonl")
+    requests = make_requests(workload.questions[:N_QUESTIONS], policy)
+    local = hf.load_engine(str(TINY), device="cpu", dtype="float32")
+    expected = dict(local.serve(requests, policy_plan(policy), policy, batch_size=N_QUESTIONS))
+
+    client: Any = ModelClient()
+    bound = bound_at(client, policy, max_logprobs=-1)
+    bound = replace(bound, model=replace(bound.model, make_prompt=lambda ids: {"ids": ids}))
+    route = PolicyRoute(bound, Metrics(CollectorRegistry()))
+    options = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+
+    async def ask(number: int) -> None:
+        reader = Client(route)
+        messages = [dict(message) for message in requests[number].prompt.messages]
+        body = await reader.ask({"model": FACTS.names[0], "messages": messages} | options)
+        if stream:
+            deltas = [choice["delta"] for event in reader.events for choice in event["choices"]]
+            message = {
+                name: "".join(delta.get(name) or "" for delta in deltas)
+                for name in ("reasoning", "content")
+            }
+            usage = reader.events[-1]["usage"]
+        else:
+            message, usage = body["choices"][0]["message"], body["usage"]
+        reply = expected[number]
+        assert reply.text is not None
+        stopped = reply.finish == "stopped"
+        assert message["reasoning"] == reply.thinking
+        assert message["content"] == (
+            forced_content(bound.model.plan.cue, reply.text) if stopped else reply.text
+        )
+        own = usage["stopadvisor"]
+        assert (own["budget"], own["probes"]) == (reply.budget, reply.n_probes)
+        assert own["probe_tokens"] == reply.probe_tokens
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*map(ask, range(len(requests))))
+
+    asyncio.run(all_of_them())
+    budgets = {reply.budget for reply in expected.values()}
+    assert None in budgets or len(budgets) > 1, "stops at several places"
