@@ -321,8 +321,8 @@ def show_label_needs(screen: Screen, rows: Sequence[Document]) -> None:
         ],
     )
     screen.text(
-        "Only a question whose reply differs can be lost, so that few labels will do. Which share "
-        "of those is lost nobody knows beforehand."
+        "Only a question whose reply differs can be lost, so that few labels will do; `stopadvisor "
+        "label` asks for them. Which share of those is lost nobody knows beforehand."
     )
 
 
