@@ -35,7 +35,7 @@ OTHERS = {
     "--override-generation-config",  # vLLM
     *("--policies", "--steps"),  # the scripts in samples/
     *("--fast", "--lint", "--unit", "--integration"),  # python -m tests
-    *("--update-goldens", "--short"),  # pytest, python -m tests.long
+    *("--update-goldens", "--short", "--part"),  # pytest, python -m tests.long
     *("--device", "--shape", "--half"),  # benchmarks
     *("--signature", "--public"),  # model_signing
 }
