@@ -74,7 +74,8 @@ def test_what_is_asked_for_certifies_what_all_labels_do(
 def losses(table: CalibrationQuestions, choice: Choice) -> np.ndarray:
     sequence = choice.sequences[0]
     view = sequence.scorer.view(table)
-    return sequence.scorer.curve(view, sequence.thresholds).totals(LOST.of(view))[0]
+    curve = sequence.scorer.curve(view, sequence.thresholds)
+    return np.asarray(curve.totals(LOST.of(view))[0])
 
 
 def test_what_nobody_can_tell_counts_as_what_nobody_was_asked(choice: Choice) -> None:

@@ -118,8 +118,17 @@ def _measured(
         saving, which, index = max(reached)
         if truths is not None and saving > 0:
             violations += bool(truths[which].risk[index] > alpha)
-    arrays = (np.array(found) for found in (labels, full, short, none))
-    return Asked(name, alpha, n, *arrays, other, violations)
+    return Asked(
+        name,
+        alpha,
+        n,
+        np.array(labels),
+        np.array(full),
+        np.array(short),
+        np.array(none),
+        other,
+        violations,
+    )
 
 
 def asked_on_simulated(
@@ -174,7 +183,7 @@ def by_an_order_chosen_after(test: LabelTest) -> int:
         seen = np.sort(differing)[:10]
         if seen.size and seen.mean() * differing.size > test.most:
             return at - 1
-    return test.differs.shape[1] - 1
+    return int(test.differs.shape[1]) - 1
 
 
 BROKEN: dict[str, Callable[[LabelTest], int]] = {
