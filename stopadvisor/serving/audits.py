@@ -26,7 +26,7 @@ from stopadvisor.serving.audit_log import AuditLog
 from stopadvisor.serving.metrics import Metrics
 from stopadvisor.serving.monitoring import Alarm, drift_reference, watch_settings
 
-__all__ = ["ALARM_ACTIONS", "AlarmAction", "AuditSettings", "Auditor", "Finished", "Served"]
+__all__ = ["ALARM_ACTIONS", "AlarmAction", "AuditSettings", "Auditor", "FullThinking", "Served"]
 
 AlarmAction = Literal["log", "shadow", "exit"]
 ALARM_ACTIONS: tuple[AlarmAction, ...] = ("log", "shadow", "exit")
@@ -101,7 +101,7 @@ class Served:
 
 
 @dataclass(frozen=True)
-class Finished:
+class FullThinking:
     """What full thinking came to."""
 
     text: str | None
@@ -148,7 +148,7 @@ class Auditor:
         self._show()
         self._look()
 
-    def served(self, found: Served, finish: Callable[[], Awaitable[Finished]]) -> None:
+    def served(self, found: Served, finish: Callable[[], Awaitable[FullThinking]]) -> None:
         """Take note of a request whose reply was sent; begins its audit where it is picked.
 
         Returns at once.  Within an event loop.
@@ -196,7 +196,7 @@ class Auditor:
         digest = hmac.digest(self.key, request_id.encode(), hashlib.sha256)
         return int.from_bytes(digest[:8], "big") < self.settings.share * 2**64
 
-    async def _audit(self, found: Served, finish: Callable[[], Awaitable[Finished]]) -> None:
+    async def _audit(self, found: Served, finish: Callable[[], Awaitable[FullThinking]]) -> None:
         try:
             finished = await finish()
         except asyncio.CancelledError:
@@ -268,7 +268,7 @@ def _send(address: str, body: bytes) -> None:
         _log.error("the webhook was not reached: %s", type(error).__name__)
 
 
-def _differs(found: Served, finished: Finished) -> bool:
+def _differs(found: Served, finished: FullThinking) -> bool:
     """Whether the reply is not what full thinking said: the loss `differs` of one question.
 
     An empty answer equals nothing, and a trace that was cut said nothing.

@@ -16,11 +16,11 @@ from prometheus_client import CollectorRegistry
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.serving.audit_log import find_series, replay
-from stopadvisor.serving.audits import AlarmAction, Auditor, AuditSettings, Finished, Served
+from stopadvisor.serving.audits import AlarmAction, Auditor, AuditSettings, FullThinking, Served
 from stopadvisor.serving.metrics import Metrics
 from tests.policy_content import example_content
 
-Finish = Callable[[], Awaitable[Finished]]
+Finish = Callable[[], Awaitable[FullThinking]]
 
 
 def policy() -> Policy:
@@ -41,8 +41,8 @@ def served(key: str, answer: str | None = "42", stop: int | None = 43) -> Served
 
 
 def finished(text: str | None = "The answer is 42.", tokens: int = 30) -> Finish:
-    async def finish() -> Finished:
-        return Finished(text, tokens)
+    async def finish() -> FullThinking:
+        return FullThinking(text, tokens)
 
     return finish
 
@@ -92,7 +92,7 @@ def test_a_share_is_picked_by_the_key_alone(tmp_path: Path) -> None:
 
 
 def test_what_is_too_much_is_shed_and_what_fails_is_counted(tmp_path: Path) -> None:
-    async def fails() -> Finished:
+    async def fails() -> FullThinking:
         raise RuntimeError("the engine is gone")
 
     found = auditor(tmp_path, at_once=1)
@@ -106,7 +106,7 @@ def test_what_is_too_much_is_shed_and_what_fails_is_counted(tmp_path: Path) -> N
 
 
 def test_audits_that_take_too_long_are_given_up_at_the_end(tmp_path: Path) -> None:
-    async def for_ever() -> Finished:
+    async def for_ever() -> FullThinking:
         await asyncio.sleep(3_600)
         raise AssertionError
 

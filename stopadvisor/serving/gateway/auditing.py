@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from stopadvisor.engines.openai.requests import Prefix
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import Reply, Request
-from stopadvisor.serving.audits import AlarmAction, Auditor, AuditSettings, Finished, Served
+from stopadvisor.serving.audits import AlarmAction, Auditor, AuditSettings, FullThinking, Served
 from stopadvisor.serving.gateway.policies import Bound
 from stopadvisor.serving.metrics import Metrics
 
@@ -72,11 +72,11 @@ class GatewayAudits:
         if auditor is None:
             return
 
-        async def finish() -> Finished:
+        async def finish() -> FullThinking:
             with bound.used():
                 full = replace(service, rule=None, shadow=False)
                 whole = await full.answer(request, prompt_ids=prompt_ids, replica=0)
-            return Finished(whole.text, whole.think_tokens + whole.visible_tokens)
+            return FullThinking(whole.text, whole.think_tokens + whole.visible_tokens)
 
         auditor.served(
             Served(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stopadvisor.answers.normal_form import extract_forced, extract_natural
-from stopadvisor.serving.audits import AlarmAction, Auditor, AuditSettings, Finished, Served
+from stopadvisor.serving.audits import AlarmAction, Auditor, AuditSettings, FullThinking, Served
 from stopadvisor.serving.chat_answer import Answered
 from stopadvisor.serving.coverage import CoveredRequest
 from stopadvisor.serving.metrics import Metrics
@@ -60,10 +60,10 @@ class EngineAudits:
         take_out = extract_forced if stop is not None and stop.reply == "probe" else extract_natural
         counts = answered.counts
 
-        async def finish() -> Finished:
+        async def finish() -> FullThinking:
             tokens = await model.finish(trace)
             closed = trace.end.closed
-            return Finished(model.stops.visible_text(trace.visible) if closed else None, tokens)
+            return FullThinking(model.stops.visible_text(trace.visible) if closed else None, tokens)
 
         self.auditor.served(
             Served(
