@@ -107,11 +107,13 @@ class Recorded:
     @classmethod
     def of(cls, record: ProbeRecord) -> Recorded:
         """Right is what was graded as right, whatever its words."""
+        gold = record.gold
+        assert gold is not None  # the samples have it
         return cls(
-            record.gold,
-            record.gold if record.natural_correct else "",
+            gold,
+            gold if record.natural_correct else "",
             range(record.trace_tokens),
-            [record.gold if c.correct else f"not {c.normalized}" for c in record.checkpoints],
+            [gold if c.correct else f"not {c.normalized}" for c in record.checkpoints],
             [c.mean_logprob or 0.0 for c in record.checkpoints],
             [c.mean_entropy or 0.0 for c in record.checkpoints],
             [c.probe_tokens for c in record.checkpoints],

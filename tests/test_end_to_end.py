@@ -80,7 +80,7 @@ def replay(path: Path, policy_path: str) -> tuple[list[int], int]:
                 stop, right = position, probe.correct
                 break
         stops.append(stop)
-        lost += record.natural_correct and not right
+        lost += bool(record.natural_correct) and not right
     return stops, lost
 
 

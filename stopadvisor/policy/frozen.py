@@ -377,7 +377,9 @@ def _holds(file: Path, data: bytes) -> bool:
 
 def shown_expectation(expected: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """What a policy expects, as documents show it: without the lists that a monitor compares."""
-    return expected and {name: value for name, value in expected.items() if name != "served"}
+    if expected is None:
+        return None
+    return {name: value for name, value in expected.items() if name != "served"}
 
 
 def sign_policy(path: str | os.PathLike[str], key: SigningKey, *, digest: str) -> Path:

@@ -41,6 +41,8 @@ def test_cues_share_their_traces(questions: tuple[Question, ...]) -> None:
     for row in found.rows:
         assert (row.status, row.agreement, row.same_traces) == ("pass", 1.0, 1.0)
         assert row.forced_accuracy == found.natural_accuracy
+        assert row.ci95 is not None
+        assert row.forced_accuracy is not None
         assert row.ci95[0] < row.forced_accuracy < row.ci95[1]
         assert row.mean_think_tokens == first.mean_think_tokens
         assert 0 < row.mean_probe_tokens < 10
@@ -54,6 +56,8 @@ def test_a_brittle_cue_is_seen(questions: tuple[Question, ...]) -> None:
     assert [row.status for row in found.rows] == ["pass", "fail", "fail", "fail"]
     assert found.rows[3].cue == " So:"
     assert found.rows[1].agreement == 0.0
+    assert found.natural_accuracy is not None
+    assert found.rows[1].forced_accuracy is not None
     assert found.rows[1].forced_accuracy < 0.2 < found.natural_accuracy
     json.dumps(asdict(found), allow_nan=False)
 

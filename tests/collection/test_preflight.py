@@ -312,5 +312,6 @@ def test_few_right_answers_are_a_warning_with_three_examples(
 
 def test_cut_traces_count_by_their_forced_answers(questions: tuple[Question, ...]) -> None:
     report, _ = check(ScriptedEngine(faults=frozenset({"never-closes"})), questions)
+    assert report.accuracy is not None
     assert 0 <= report.accuracy <= 1
     assert "answers are right at the end of thinking" in detail(report, "accuracy")

@@ -125,7 +125,7 @@ def _lost(policy: Policy, record: ProbeRecord) -> bool:
             think_tokens=checkpoint.budget,
         )
         if decision.stop:
-            return record.natural_correct and not checkpoint.correct
+            return bool(record.natural_correct) and not checkpoint.correct
     return False
 
 

@@ -263,7 +263,7 @@ def test_the_certificate_is_about_the_visible_answers(
                 assert c.visible_tokens is not None
                 right, tokens = c.visible_correct, c.visible_tokens
                 break
-        is_lost = record.natural_correct and not right
+        is_lost = bool(record.natural_correct) and not right
         tally[PARTS[part]] += (1, is_lost, tokens, record.natural_answer_tokens)
     n, lost, written, full = tally["calibration"].tolist()
     assert (n, lost) == (found["certificate"]["n"], found["certificate"]["losses"])

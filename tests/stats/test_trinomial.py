@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from scipy import stats
 
-from stopadvisor.arrays import IntArray
+from stopadvisor.arrays import BoolArray, IntArray
 from stopadvisor.errors import CalibrationError
 from stopadvisor.stats import trinomial
 from stopadvisor.stats.bounds import p_values
@@ -22,7 +22,7 @@ from stopadvisor.stats.trinomial import (
 )
 
 
-def rejects(most: IntArray, lost: IntArray, gained: IntArray) -> IntArray:
+def rejects(most: IntArray, lost: IntArray, gained: IntArray) -> BoolArray:
     return lost <= most[gained]
 
 

@@ -37,13 +37,13 @@ def test_a_brittle_cue_loses_what_the_model_knows(pair: tuple[Path, Path]) -> No
     right: dict[str, dict[str, bool]] = {}
     for path in pair:
         records = [r for r in RunDirectory.load(path).records() if r.key in fit_keys]
-        right[path.name] = {r.key: r.checkpoints[-1].correct for r in records}
+        right[path.name] = {r.key: bool(r.checkpoints[-1].correct) for r in records}
         over = [r for r in records if r.finish == "stop" and r.checkpoints[-1].ended]
         row = row_of(found, "against", run=path.name)
-        lost = [r.natural_correct and not r.checkpoints[-1].correct for r in over]
+        lost = [bool(r.natural_correct) and not r.checkpoints[-1].correct for r in over]
         assert row["ended"] == len(over)
         assert row["lost_by_cue"] == pytest.approx(sum(lost) / len(lost))
-        natural = [r.natural_correct for r in over]
+        natural = [bool(r.natural_correct) for r in over]
         assert row["natural_accuracy"] == pytest.approx(sum(natural) / len(natural))
         row = row_of(found, "cues", run=path.name)
         assert row["full_accuracy"] == pytest.approx(sum(right[path.name].values()) / len(records))
