@@ -132,7 +132,7 @@ def test_what_is_not_covered_is_the_servers_own_answer(
         answer = gateway.ask(body)
         direct = gateway.ask(body, port=vllm.port)
         assert answer.way == "passthrough; reason=max-tokens"
-        for name in ("choices", "usage", "model"):
+        for name in ("choices", "model"):  # what was cached differs the second time
             assert answer.json[name] == direct.json[name]
         stream = gateway.ask({**body, "stream": True})
         assert stream.text("content") == direct.json["choices"][0]["message"]["content"]
