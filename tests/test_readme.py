@@ -36,7 +36,9 @@ OTHERS = {
     *("--policies", "--steps"),  # the scripts in samples/
     *("--fast", "--lint", "--unit", "--integration"),  # python -m tests
     *("--update-goldens", "--short", "--part"),  # pytest, python -m tests.long
-    *("--device", "--shape", "--half"),  # benchmarks
+    *("--device", "--shape", "--half", "--only", "--rounds"),  # benchmarks
+    *("--module", "--count", "--piece"),  # python -m tests.mutants
+    "--stop-timeout",  # Docker
     *("--signature", "--public"),  # model_signing
 }
 """Options of other programs."""
