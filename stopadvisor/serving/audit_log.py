@@ -300,6 +300,11 @@ def merged(
                 latest = max(latest, float(record["t"]))
                 yield latest, number, record
 
+    if len(series) == 1:  # one that is alone keeps its order anyway
+        for path in series[0].files:
+            for record in _records(path, [] if remarks is None else remarks):
+                yield series[0].replica, record
+        return
     streams = [timed(number, one) for number, one in enumerate(series)]
     for _, number, record in heapq.merge(*streams, key=lambda item: item[:2]):
         yield series[number].replica, record

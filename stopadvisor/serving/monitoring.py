@@ -7,7 +7,7 @@ Knows no files, no clock and no text of any request.
 
 from __future__ import annotations
 
-import hashlib
+import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -242,15 +242,14 @@ class Course:
             self._watch_drift(record, key)
 
     def _watch_drift(self, record: Mapping[str, Any], key: str) -> None:
-        ties = hashlib.blake2b(key.encode(), digest_size=4 * len(WATCHED)).digest()
-        for place, (name, test) in enumerate(self.drift.items()):
+        # The same whenever the record is read, and independent of every value.
+        tie = zlib.crc32(key.encode()) / 2**32
+        for name, test in self.drift.items():
             value = record.get(name)
             if name == "stop" and value is None:
                 value = -1
             if value is None:
                 continue
-            # The same whenever the record is read, and independent of the value.
-            tie = int.from_bytes(ties[4 * place : 4 * place + 4], "big") / 2**32
             test.update(value, tie)
             if name not in self.drifted and test.capital >= len(self.drift) / DRIFT_DELTA:
                 self.drifted[name] = self.counts["requests"]
