@@ -46,7 +46,7 @@ class MonitorOptions:
     writes="With --reset a line in each log; with --report a page.",
     examples=[
         "stopadvisor monitor policy.joblib audits",
-        "stopadvisor monitor policy.joblib audits --gold gold.jsonl --report course.html",
+        "stopadvisor monitor policy.joblib audits --gold gold.jsonl --report page.html",
         "stopadvisor monitor policy.joblib audits --reset 'A. Smith'",
     ],
     exit_codes=(0, 2, 6),

@@ -67,7 +67,7 @@ def test_another_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 def test_bash_completes_commands_options_values_and_paths(folder: Path) -> None:
     wanted = {
         "cal": "calibrate",
-        "plan --exp": "--expected-risk",
+        "plan --exp": "--expected-risk --expected-gain",
         "plan --bound ": "exact bentkus hoeffding",
         "schema --json --nonsense ": "",
         "verify policy.joblib runs/": "(compopt -o default)",

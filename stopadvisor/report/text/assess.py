@@ -37,6 +37,7 @@ from stopadvisor.report.words import (
     shell_quote,
     why,
 )
+from stopadvisor.runs.archives import SIMULATED
 
 __all__ = [
     "PAPER_FLAW",
@@ -94,10 +95,13 @@ def _facts(document: Document) -> list[tuple[str, str]]:
     if split["test"]:
         closed += f", {split['test']} for a test after it"
     basis = f"{split['fit']} of {document['workload']['n_questions']} questions (fit); {closed}"
+    if document["workload"]["engine"] == SIMULATED:
+        basis += "; simulated probes: no model was asked, and this advice is about none"
     if effect is None:
         rows = [
             ("why", why(document)),
             ("do", "serve as you do now, without probes; there is nothing to calibrate"),
+            *_server(document),
         ]
     else:
         what = "of the replies differ" if effect.loss == "differs" else "are lost"
@@ -131,10 +135,7 @@ def _facts(document: Document) -> list[tuple[str, str]]:
 
 def _stack(document: Document, effect: Effect) -> list[tuple[str, str]]:
     """For which stack the rule was chosen, the server's own measure, and the other stacks."""
-    rows = [("stack", explained(effect.serving))]
-    if server := document.get("server"):
-        regime = server["regime"] or "not told"
-        rows.append(("server", f"{regime}, as measured: {server['reason']}"))
+    rows = [("stack", explained(effect.serving)), *_server(document)]
     rows.append(
         (
             "elsewhere",
@@ -195,6 +196,14 @@ def _paper_facts(document: Document) -> list[tuple[str, str]]:
         ("based on", f"{split['calibration']} calibration and {split['test']} test questions")
     )
     return rows
+
+
+def _server(document: Document) -> list[tuple[str, str]]:
+    """What the server itself was measured to do, where it was."""
+    server = document.get("server")
+    if not server:
+        return []
+    return [("server", f"{server['regime'] or 'not told'}, as measured: {server['reason']}")]
 
 
 # --- Tables ---------------------------------------------------------------------------------------
