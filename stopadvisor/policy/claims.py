@@ -132,8 +132,8 @@ def check_certificate(content: Mapping[str, Any]) -> None:
     """Repeat the exact test on the counts of a checked content.
 
     `upper` belongs to the share of `delta` that its sequence was tested at (`chain_delta`).  Other
-    bounds are held to ``upper <= alpha`` alone; bets on groups also to what they could have shown
-    at best.  Of several limits each is held to its own counts.
+    bounds are looser than the exact test, and certify nothing that it does not; bets on groups are
+    held to what they could have shown at best.  Of several limits each is held to its own counts.
 
     Raises
     ------
@@ -174,7 +174,6 @@ def _check_limit(certificate: Mapping[str, Any]) -> None:
         )
     if certificate["bound"] == "betting":
         _check_bets(certificate)
-    if certificate["bound"] != "exact":
         return
     delta = _chain_delta(certificate)
     if not LOSSES[certificate.get("loss", LOST.name)].is_binary:
@@ -185,6 +184,8 @@ def _check_limit(certificate: Mapping[str, Any]) -> None:
             f"field 'certificate.losses': {losses} of {n} lost do not certify alpha {alpha!r} at "
             f"delta {delta!r}: the exact test gives {binomial_tail(losses, n, alpha):.4g}"
         )
+    if certificate["bound"] != "exact":
+        return
     # The exact limit is where the tail is delta; the tail falls as the share grows.
     low, high = upper * (1 - _SLACK), upper * (1 + _SLACK)
     if not binomial_tail(losses, n, high) <= delta <= binomial_tail(losses, n, low):

@@ -20,6 +20,7 @@ _NAME = where("a non-empty string", lambda value: type(value) is str and bool(va
 _SHARE = where(
     "a float strictly between 0 and 1", lambda value: type(value) is float and 0 < value < 1
 )
+_SHARE_OR_END = where("a float from 0 to 1", lambda value: type(value) is float and 0 <= value <= 1)
 _LOSS = one_of(*LOSSES)
 _GUARANTEE = record(
     {
@@ -28,9 +29,7 @@ _GUARANTEE = record(
         "n": whole(1),
         "lost": whole(0),
         "gained": whole(0),
-        "upper": where(
-            "a float from 0 to 1", lambda value: type(value) is float and 0 <= value <= 1
-        ),
+        "upper": _SHARE_OR_END,
         "category": nullable(_NAME),
     }
 )
@@ -43,6 +42,9 @@ def check_counts(certificate: Mapping[str, Any]) -> None:
         _LOSS(certificate["loss"], "certificate.loss")
     if "gained" in certificate:
         whole(0)(certificate["gained"], "certificate.gained")
+    for name in ("confidence", "differs_upper"):
+        if certificate.get(name) is not None:
+            _SHARE_OR_END(certificate[name], f"certificate.{name}")
     several = certificate.get("guarantees", [])
     if "guarantees" in certificate:
         _GUARANTEES(several, "certificate.guarantees")

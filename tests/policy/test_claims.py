@@ -83,6 +83,19 @@ def test_other_bounds_and_losses_are_left_to_their_own_checks() -> None:
     assert build_policy(_with(loss="differs"))
 
 
+@pytest.mark.parametrize("bound", ["bentkus", "hoeffding", "of my own"])
+def test_no_bound_certifies_what_the_exact_test_does_not(bound: str) -> None:
+    with pytest.raises(PolicyError, match="1 of 1 lost do not certify"):
+        build_policy(_with(bound=bound, n=1, losses=1, upper=0.0))
+
+
+@pytest.mark.parametrize("name", ["confidence", "differs_upper"])
+@pytest.mark.parametrize("value", ["x", [0.5], -0.1, 1.1, True])
+def test_shares_beside_the_counts_are_shares(name: str, value: Any) -> None:
+    with pytest.raises(PolicyError, match=rf"certificate\.{name}': expected a float from 0 to 1"):
+        build_policy(_with(**{name: value}))
+
+
 DROP = {"loss": "drop", "losses": 9, "gained": 5, "n": 240, "alpha": 0.05, "upper": 0.0498}
 
 
