@@ -148,10 +148,11 @@ class Auditor:
         self._show()
         self._look()
 
-    def served(self, found: Served, finish: Callable[[], Awaitable[FullThinking]]) -> None:
+    def served(self, found: Served, finish: Callable[[], Awaitable[FullThinking]] | None) -> None:
         """Take note of a request whose reply was sent; begins its audit where it is picked.
 
-        Returns at once.  Within an event loop.
+        Returns at once.  Within an event loop.  `finish` is None where there is no room for an
+        audit: one that is picked is shed.
         """
         picked = self._picks(found.id)
         share = {"share": self.settings.share} if picked else {}
@@ -167,7 +168,7 @@ class Auditor:
         )
         self._seen += 1
         if picked and found.stop is not None:
-            if len(self._running) >= self.settings.at_once:
+            if finish is None or len(self._running) >= self.settings.at_once:
                 self._shed(found.id, "shed")
             else:
                 task = asyncio.create_task(self._audit(found, finish))
@@ -176,6 +177,11 @@ class Auditor:
         if picked or self._seen % _SHOWN_EVERY == 0:
             self._show()
         self._look()
+
+    def shed(self) -> None:
+        """Give up the audits under way."""
+        for task in self._running:
+            task.cancel()
 
     def is_reset(self) -> bool:
         """Whether no alarm is on, a reset that somebody has just written included."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 
 from stopadvisor.serving.audit_log import find_series, replay, reset
-from stopadvisor.serving.audits import AuditSettings
+from stopadvisor.serving.audits import AuditSettings, FullThinking, Served
 from stopadvisor.serving.gateway.auditing import ALARMED
 from tests.engines.fake_server import FakeServer
 from tests.serving.gateways import (
@@ -66,6 +68,39 @@ def test_stopped_requests_are_audited_under_the_name_that_clients_see(
     assert course.counts["audit_tokens"] > 0
     assert f'stopadvisor_audit_e_value{{digest="{digest}",watch="differs"}}' in text
     assert "stopadvisor_audits_total" in text
+
+
+def test_audits_make_room_for_requests(tmp_path: Path) -> None:
+    server = OddServer(chat="reasoning_content")
+    server.start()
+    save_policy_of(server, tmp_path / "policy.json")
+    settings = audit(tmp_path / "audits")
+    try:
+        with running(tmp_path / "policy.json", server, audit=settings, concurrency=1) as gateway:
+            gateway.ask(chat_body())
+            until(lambda: resolved(gateway) == 1)
+            server.holds = "silent-thinking"
+            (auditor,) = gateway.gateway.audits._auditors.values()
+
+            async def begin() -> None:
+                async def never() -> FullThinking:
+                    await asyncio.sleep(3_600)
+                    raise AssertionError
+
+                auditor.served(Served("held", 4, "5", "numeric", 10, 10), never)
+                assert auditor._running
+
+            asyncio.run_coroutine_threadsafe(begin(), gateway.loop).result(5)
+            waits = [Thread(target=gateway.ask, args=(chat_body(),), daemon=True) for _ in "ab"]
+            for thread in waits:
+                thread.start()
+            until(lambda: auditor.log.course.counts["shed"] == 1)
+            assert not auditor._running
+            server.kill()
+            for thread in waits:
+                thread.join(20)
+    finally:
+        server.stop()
 
 
 def test_an_alarm_ends_the_stopping_until_it_is_reset(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from stopadvisor.serving.metrics import Metrics, RequestRecord
@@ -35,6 +35,13 @@ class Admission:
         self._places, self._queue, self._metrics = places, queue, metrics
         self._waiting = 0
         self._seconds = 1.0
+        self.make_room: Callable[[], None] = lambda: None
+        """Is called when a request has to wait: what nobody waits for is given up."""
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether requests wait."""
+        return self._waiting > 0
 
     @asynccontextmanager
     async def place(self, record: RequestRecord) -> AsyncIterator[None]:
@@ -47,6 +54,7 @@ class Admission:
         """
         began = time.perf_counter()
         if self._free.locked():
+            self.make_room()
             if self._waiting >= self._queue:
                 wait = math.ceil(self._seconds * (1 + self._waiting) / self._places)
                 raise QueueFull(max(1, min(wait, _LONGEST)))

@@ -95,7 +95,10 @@ class Gateway:
         )
         self._forwarder = Forwarder(self.pool, settings.timeouts, self.key)
         self._admission = Admission(settings.concurrency, settings.queue, self.metrics)
-        self.audits = GatewayAudits(settings.audit, self.metrics)
+        self.audits = GatewayAudits(
+            settings.audit, self.metrics, lambda: self._admission.is_crowded
+        )
+        self._admission.make_room = self.audits.shed
         self.audits.prepare(served.policy for served in self.policies.all)
 
     @property

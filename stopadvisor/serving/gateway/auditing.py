@@ -29,6 +29,8 @@ class GatewayAudits:
 
     settings: AuditSettings | None
     metrics: Metrics
+    is_crowded: Callable[[], bool] = lambda: False
+    """Whether requests wait for a place; then no audit begins."""
     leave: Callable[[], None] = lambda: None
     """Ends the gateway; set by whoever runs it."""
     exit_code: int = 0
@@ -87,8 +89,13 @@ class GatewayAudits:
                 tokens=reply.think_tokens + reply.probe_tokens + reply.visible_tokens,
                 prompt_tokens=reply.prompt_tokens,
             ),
-            finish,
+            None if self.is_crowded() else finish,
         )
+
+    def shed(self) -> None:
+        """Give up all audits under way: somebody waits for the place they take."""
+        for auditor in self._auditors.values():
+            auditor.shed()
 
     async def drain(self, seconds: float) -> None:
         """Let audits end, and give up what takes longer."""
