@@ -84,7 +84,7 @@ def run(options: MonitorOptions, out: TextIO, err: TextIO) -> int:
     if options.reset is not None:
         reset(series, options.reset)
     gold = () if options.gold is None else read_gold(options.gold)
-    course, remarks = replay(series, drift_reference(policy), gold=gold)
+    course, remarks = replay(series, drift_reference(policy), gold=gold, policy=policy)
     if options.gold is not None and not course.settings.needs_gold:
         remarks += ("this policy promises equal replies: gold decides nothing",)
     document = monitor_document(course, policy, remarks, drift_delta=DRIFT_DELTA)

@@ -21,9 +21,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.errors import OutputError, PolicyError
+from stopadvisor.errors import CalibrationError, OutputError, PolicyError
+from stopadvisor.policy.frozen import Policy
+from stopadvisor.policy.values import short_repr
 from stopadvisor.runs.storage import no_follow
-from stopadvisor.serving.monitoring import Course, WatchSettings
+from stopadvisor.serving.monitoring import Course, WatchSettings, watch_settings
 
 __all__ = ["AuditLog", "Series", "find_series", "merged", "replay", "reset"]
 
@@ -159,7 +161,12 @@ class AuditLog:
             file.seek(self._size)
             added = file.read()
         for line in added.splitlines():
-            self.course.apply(json.loads(line))
+            try:
+                record = _parse(line)
+            except ValueError:
+                continue  # said when the log is read again
+            if isinstance(record, dict) and record.get("kind") == "reset":
+                self.course.apply(record)
         self._size += len(added)
 
     def _end_torn_line(self) -> None:
@@ -213,6 +220,7 @@ def replay(
     reference: Mapping[str, Sequence[float]] | None = None,
     *,
     gold: Iterable[Mapping[str, Any]] = (),
+    policy: Policy | None = None,
 ) -> tuple[Course, tuple[str, ...]]:
     """Read logs again, several replicas merged by time.
 
@@ -224,6 +232,8 @@ def replay(
         See `Course`.
     gold : iterable of mapping
         Records of kind `gold` that came later, without time: applied last.
+    policy : Policy, optional
+        Whose promise the logs have to be about; not checked where none is given.
 
     Returns
     -------
@@ -254,14 +264,32 @@ def replay(
     states = [header["state"] for header in headers if header["state"] is not None]
     if states:
         remarks.append(f"{len(states)} of {len(series)} logs begin later than their replica did")
+    if policy is not None:
+        _check_settings(settings, policy, series[0].files[0])
     course = Course.join(settings, states, reference)
     for replica, record in merged(series, remarks):
-        course.apply(record, replica if len(series) > 1 else "")
+        try:
+            course.apply(record, replica if len(series) > 1 else "")
+        except CalibrationError as error:
+            raise PolicyError(f"the log of replica {replica}: {error}") from error
     replicas = [one.replica if len(series) > 1 else "" for one in series]
     for later in gold:
         for replica in replicas:
             course.apply(later, replica)
     return course, tuple(remarks)
+
+
+def _check_settings(found: WatchSettings, policy: Policy, path: Path) -> None:
+    """Refuse a log that watches something else than the policy promises."""
+    own = watch_settings(
+        policy, share=found.share, change=found.change, differs_limit=found.differs_limit
+    )
+    for name, value in asdict(own).items():
+        if getattr(found, name) != value:
+            raise PolicyError(
+                f"{path}, line 1: expected the policy's own {name} ({value!r}), got "
+                f"{short_repr(getattr(found, name))}"
+            )
 
 
 def reset(series: Sequence[Series], by: str) -> None:
@@ -352,15 +380,33 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise PolicyError(f"{path}: cannot be read: {error.strerror}") from error
 
 
+_LARGEST = 1e12
+"""Of any number in a record: a thousand times the seconds since 1970."""
+_OPTIONAL = ("tokens", "prompt_tokens", "first_logprob", "share", "stop")
+
+
+def _parse(line: bytes) -> Any:
+    """Parse one line of JSON; ValueError where it is none, or as nobody writes it."""
+
+    def refuse(name: str) -> None:
+        raise ValueError(f"expected a finite number, got {name}")
+
+    try:
+        return json.loads(line, parse_constant=refuse)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
 def _header(path: Path) -> dict[str, Any]:
     for _, line in _lines(path):
         try:
-            header = json.loads(line)
-            WatchSettings(**header["settings"])
-        except (ValueError, TypeError, KeyError):
+            header = _parse(line)
+            settings = WatchSettings(**header["settings"])
+            settings.tests()  # refuses what is no number, or out of range
+            if header["kind"] == "header" and header["schema"] == _SCHEMA and "state" in header:
+                return dict(header)
+        except (ValueError, TypeError, KeyError, CalibrationError):
             break
-        if header.get("kind") == "header" and header.get("schema") == _SCHEMA and "state" in header:
-            return dict(header)
         break
     raise PolicyError(f"{path}, line 1: expected the header of an audit log")
 
@@ -371,7 +417,7 @@ def _records(path: Path, remarks: list[str]) -> Iterator[dict[str, Any]]:
         if number == 1 or not line.strip():
             continue
         try:
-            record = json.loads(line)
+            record = _parse(line)
         except ValueError:
             remarks.append(f"{path}, line {number}: torn, left out")
             continue
@@ -380,17 +426,22 @@ def _records(path: Path, remarks: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def _check(record: Any, path: Path, number: int) -> None:
-    fields = _KINDS.get(record["kind"]) if type(record) is dict and "kind" in record else None
-    if fields is not None and type(record.get("t")) in (int, float):
-        for name, types in fields.items():
-            if type(record.get(name, fields)) not in types:
-                break
-        else:
-            return
     here = f"{path}, line {number}"
-    if type(record) is not dict or type(record.get("t")) not in (int, float):
+    if type(record) is not dict or not _is_number(record.get("t")):
         raise PolicyError(f"{here}: expected a record with a time 't'")
+    kind = record.get("kind")
+    fields = _KINDS.get(kind) if type(kind) is str else None
     if fields is None:
         raise PolicyError(f"{here}: field 'kind': expected one of {', '.join(_KINDS)}")
-    found = record.get(name)
-    raise PolicyError(f"{here}: field {name!r}: expected {types[0].__name__}, got {found!r}")
+    for name, types in fields.items():
+        if type(record.get(name, fields)) not in types:
+            found = short_repr(record.get(name))
+            raise PolicyError(f"{here}: field {name!r}: expected {types[0].__name__}, got {found}")
+    for name in _OPTIONAL:
+        if name in record and record[name] is not None and not _is_number(record[name]):
+            found = short_repr(record[name])
+            raise PolicyError(f"{here}: field {name!r}: expected a number, got {found}")
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and -_LARGEST < value < _LARGEST

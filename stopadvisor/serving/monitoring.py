@@ -7,6 +7,7 @@ Knows no files, no clock and no text of any request.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.stats.exchangeability import ExchangeabilityTest
 from stopadvisor.stats.sequential import (
+    RATIOS,
     AuditProcess,
     AuditTest,
     betting_upper_limit,
@@ -134,6 +136,14 @@ def watch_settings(
 def drift_reference(policy: Policy) -> Mapping[str, Sequence[float]]:
     """What calibration questions were like, by names of `WATCHED`; empty where it is not held."""
     found = (policy.content["expected"] or {}).get("served", {})
+    if not isinstance(found, Mapping):
+        raise PolicyError("field 'expected.served': expected a dict")
+    for name in WATCHED:
+        values = found.get(name) or ()
+        if not isinstance(values, Sequence) or not all(
+            type(value) is float and math.isfinite(value) for value in values
+        ):
+            raise PolicyError(f"field 'expected.served.{name}': expected finite floats")
     return {name: found[name] for name in WATCHED if found.get(name)}
 
 
@@ -363,7 +373,33 @@ class Course:
 
     @classmethod
     def restore(cls, settings: WatchSettings, state: Mapping[str, Any]) -> Course:
-        """The course that a state was taken of; its points begin anew."""
+        """The course that a state was taken of; its points begin anew.
+
+        Raises
+        ------
+        PolicyError
+            It is no such state.  Whether there is an alarm is read off the evidence too.
+        """
+        try:
+            course = cls._restored(settings, state)
+            figures = [
+                *(x for one in course.processes.values() for x in (*one.logs, *one.sums)),
+                *(test.capital for test in course.drift.values()),
+                *course.counts.values(),
+            ]
+            lengths = {len(x) for one in course.processes.values() for x in (one.logs, one.sums)}
+            sound = lengths == {len(RATIOS)} and all(math.isfinite(x) for x in figures)
+            sound = sound and min(course.counts.values(), default=0) >= -course.counts["requests"]
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise PolicyError(f"the log's header holds no state: {error!r:.80}") from error
+        if not sound:
+            raise PolicyError("the log's header holds no state: a number is out of range")
+        if course.counts["requests"]:
+            course._look(marked=False)
+        return course
+
+    @classmethod
+    def _restored(cls, settings: WatchSettings, state: Mapping[str, Any]) -> Course:
         course = cls(settings)
         course.processes = {
             name: AuditProcess.restore(test, state["processes"][name])

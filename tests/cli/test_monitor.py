@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,6 +134,86 @@ def test_gold_that_cannot_be_used(call: Call, line: str, words: str) -> None:
     assert (code, out) == (2, "")
     assert words in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"settings": {"alpha": 0.9}}, "expected the policy's own alpha"),
+        ({"settings": {"delta": 1e-9}}, "expected the policy's own delta"),
+        ({"settings": {"digest": "0" * 64}}, "expected the policy's own digest"),
+        ({"settings": {"alpha": "x"}}, "line 1: expected the header"),
+        ({"state": {"processes": 5}}, "the log's header holds no state"),
+        ({"state": []}, "the log's header holds no state"),
+    ],
+)
+def test_a_header_that_hides_something(call: Call, change: dict[str, Any], words: str) -> None:
+    write_log(write_policy(), lost_from=0, requests=10)
+    (path,) = LOGS.iterdir()
+    header, *rest = path.read_text().splitlines()
+    found = json.loads(header)
+    for name, value in change.items():
+        found[name] = {**found[name], **value} if name == "settings" else value
+    path.write_text("\n".join([json.dumps(found), *rest]) + "\n")
+    code, out, err = call(POLICY, LOGS)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_a_state_cannot_hide_the_alarm_of_its_evidence(call: Call) -> None:
+    log = write_log(write_policy(), lost_from=0, requests=600)
+    assert log.course.alarm is not None
+    (path,) = LOGS.iterdir()
+    header = json.loads(path.read_text().splitlines()[0])
+    header["state"] = {**log.course.state(), "alarm": None}
+    path.write_text(json.dumps(header) + "\n")
+    assert call(POLICY, LOGS)[0] == 6
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"kind":["request"],"t":1}',
+        '{"kind":"request","t":1,"id":"a","stop":1,"share":"x"}',
+        '{"kind":"request","t":1,"id":"a","stop":1,"tokens":"x"}',
+        '{"kind":"request","t":1e300,"id":"a","stop":1}',
+        '{"kind":"result","t":1,"id":"a","differs":true,"tokens":1' + "0" * 400 + "}",
+    ],
+)
+def test_a_damaged_record_is_one_line(call: Call, line: str) -> None:
+    write_log(write_policy(), lost_from=0, requests=3)
+    (path,) = LOGS.iterdir()
+    path.write_text(path.read_text() + line + "\n")
+    code, out, err = call(POLICY, LOGS, "--json")
+    assert code == 2
+    assert "line 5: " in err + out
+    assert len(err + out) < 400
+
+
+def test_deep_lines_are_torn_ones(call: Call) -> None:
+    write_log(write_policy(), lost_from=0, requests=3)
+    (path,) = LOGS.iterdir()
+    path.write_text(path.read_text() + "[" * 100_000 + "\n")
+    code, out, _ = call(POLICY, LOGS)
+    assert code == 0
+    assert "torn, left out" in " ".join(out.split())
+
+
+@pytest.mark.parametrize("served", ["x", [1], {"stop": 5}, {"stop": [None]}])
+def test_traffic_of_calibration_that_is_none(call: Call, served: Any) -> None:
+    policy = write_policy()
+    write_log(policy, lost_from=0, requests=3)
+    content = example_content()
+    content["certificate"] = dict(policy.content["certificate"])
+    content["expected"] = {"served": served}
+    save_policy(build_policy(content), POLICY)
+    (path,) = LOGS.iterdir()
+    digest = load_policy(POLICY).digest
+    path.rename(path.with_name(path.name.replace(policy.digest[:8], digest[:8])))
+    code, _, err = call(POLICY, LOGS)
+    assert code == 2
+    assert "expected.served" in err
 
 
 def test_without_a_log_of_the_policy(call: Call) -> None:
