@@ -106,7 +106,7 @@ def read_gold(path: Path) -> Iterator[dict[str, Any]]:
     """
     seen: set[str] = set()
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise PolicyError(f"{path}: cannot be read: {error}") from error
     for number, line in enumerate(lines, start=1):
@@ -117,7 +117,7 @@ def read_gold(path: Path) -> Iterator[dict[str, Any]]:
             found = json.loads(line)
             key = found["id"]
             served, full = found["served_correct"], found["full_correct"]
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise PolicyError(
                 f"{here}: expected an object with 'id', 'served_correct' and 'full_correct'"
             ) from error

@@ -144,7 +144,7 @@ class LabelFile:
             is_last = number > len(whole)
             try:
                 row = json.loads(line) if line else None
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 if is_last:
                     return
                 raise ProbeError(f"{self.path}:{number}: not a line of JSON: {error}") from error
@@ -279,7 +279,7 @@ def _json_rows(path: Path, text: str) -> Iterable[tuple[int, dict[str, Any]]]:
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ProbeError(f"{path}:{number}: not a line of JSON: {error}") from error
         if not isinstance(row, dict):
             raise ProbeError(f"{path}:{number}: expected an object, got {row!r}")
@@ -288,9 +288,13 @@ def _json_rows(path: Path, text: str) -> Iterable[tuple[int, dict[str, Any]]]:
 
 def _csv_rows(path: Path, text: str) -> Iterable[tuple[int, dict[str, Any]]]:
     reader = csv.DictReader(StringIO(text, newline=""))
-    for row in reader:
+    try:
+        rows = [(reader.line_num, row) for row in reader]
+    except csv.Error as error:
+        raise ProbeError(f"{path}:{reader.line_num}: not a row of CSV: {error}") from error
+    for number, row in rows:
         gold = row.get("gold")
         # A spreadsheet's cell that was quoted lest it be taken for a formula.
         if gold is not None and gold[:1] == "'":
             row["gold"] = gold[1:]
-        yield reader.line_num, {**row, "gold": None} if gold == "null" else row
+        yield number, {**row, "gold": None} if gold == "null" else row

@@ -122,6 +122,7 @@ def test_gold_breaks_the_promise_itself(call: Call) -> None:
     [
         ('{"id": "a"}', "gold.jsonl, line 2: expected an object with 'id', 'served_correct'"),
         ("nonsense", "gold.jsonl, line 2: expected an object"),
+        ("[" * 100_000, "gold.jsonl, line 2: expected an object"),
         ('{"id": 1, "served_correct": true, "full_correct": true}', "line 2: expected a string"),
         ('{"id": "r7", "served_correct": true, "full_correct": true}', "'r7' is named twice"),
     ],
