@@ -1,4 +1,4 @@
-"""What an installation without extras must do: show its help, plan, and read a policy.
+"""What an installation without extras must do: help, samples, a plan, a certificate, a policy.
 
 `python .ci/smoke.py` with the interpreter of the environment where the package is installed; the
 checkout itself is not on its path.  Fails loudly, prints what it tried.
@@ -6,9 +6,11 @@ checkout itself is not on its path.  Fails loudly, prints what it tried.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,12 +26,13 @@ def is_there(name: str) -> bool:
         return False
 
 
-def call(*words: str) -> str:
-    """Return what the command line prints."""
+def call(*words: str, code: int = 0) -> str:
+    """Return what the command line prints; it must end with this exit code."""
     print("$ stopadvisor", *words, flush=True)
     done = subprocess.run(
-        [sys.executable, "-m", "stopadvisor", *words], stdout=subprocess.PIPE, text=True, check=True
+        [sys.executable, "-m", "stopadvisor", *words], stdout=subprocess.PIPE, text=True
     )
+    assert done.returncode == code, f"ended with {done.returncode}, not {code}:\n{done.stdout}"
     return done.stdout
 
 
@@ -49,6 +52,14 @@ def main() -> None:
         policy = stopadvisor.load_policy(path)
         assert policy.start() is not None
         assert json.loads(call("inspect", str(path), "--json"))["digest_valid"]
+    with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):
+        sample = json.loads(call("samples", "--json"))
+        words = ("assess", sample["workloads"][0], "--model", sample["model"], "--json")
+        assert "pip install 'stopadvisor[hf]'" in call(*words, code=2)
+        call("simulate", "-n", "400", "-o", "runs/simulated", "--quiet")
+        call("assess", "runs/simulated", "--families", "confidence", "--no-report", "--quiet")
+        call("calibrate", "--alpha", "0.15", "--despite-advice", "--quiet")
+        assert json.loads(call("inspect", "--json"))["certificate"]
     print(f"{found.parent} works without extras")
 
 

@@ -37,6 +37,7 @@ from stopadvisor.report.documents.profile_serving import ProfileServingDocument
 from stopadvisor.report.documents.program import (
     CompletionDocument,
     ErrorDocument,
+    SamplesDocument,
     SchemaListDocument,
 )
 from stopadvisor.report.documents.promote import PromoteDocument
@@ -81,6 +82,7 @@ DOCUMENTS: dict[str, type] = {
     "study": StudyDocument,
     "study-all": StudyAllDocument,
     "study-list": StudyListDocument,
+    "samples": SamplesDocument,
     "schema-list": SchemaListDocument,
     "completion": CompletionDocument,
     "error": ErrorDocument,

@@ -1,11 +1,12 @@
 """The wheel and the source archive: built without a network, complete, and at work without extras.
 
-CI installs both into clean environments; here the wheel is unpacked, and what the extras bring is
-hidden from it.
+`python -m tests.release` installs both into clean environments; here the wheel is unpacked, and
+what the extras bring is hidden from it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import subprocess
@@ -16,21 +17,21 @@ from pathlib import Path
 
 import pytest
 
+from stopadvisor.cli.samples import SAMPLES
+
 ROOT = Path(__file__).resolve().parent.parent
 HIDE = """
-import sys
+from importlib.machinery import PathFinder
 
-class Hidden:
-    names = {"torch", "transformers", "tokenizers", "safetensors", "httpx2", "anyio", "tenacity",
-             "matplotlib", "jinja2", "datasets", "cryptography", "aiohttp", "starlette", "uvicorn",
-             "prometheus_client", "httptools"}
+HIDDEN = {"torch", "transformers", "tokenizers", "safetensors", "httpx2", "anyio", "tenacity",
+          "matplotlib", "jinja2", "datasets", "cryptography", "aiohttp", "starlette", "uvicorn",
+          "prometheus_client", "httptools"}
+find = PathFinder.find_spec
 
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in self.names:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-        return None
+def find_spec(name, path=None, target=None):
+    return None if name.partition(".")[0] in HIDDEN else find(name, path, target)
 
-sys.meta_path.insert(0, Hidden())
+PathFinder.find_spec = find_spec
 """
 """Comes before everything else that a process of this test imports."""
 
@@ -41,13 +42,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("hatchling", reason="hatchling (extra dev) builds the package")
     build = importlib.import_module("hatchling.build")
     folder = tmp_path_factory.mktemp("dist")
-    before = Path.cwd()
-    os.chdir(ROOT)
-    try:
+    with contextlib.chdir(ROOT):
         build.build_wheel(str(folder))
         build.build_sdist(str(folder))
-    finally:
-        os.chdir(before)
     return folder
 
 
@@ -60,7 +57,10 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Path) -> None:
         for path in (ROOT / "stopadvisor").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert {name for name in names if ".dist-info/" not in name} == tracked
+    bundled = {name for name in names if name.startswith("stopadvisor/_samples/")}
+    assert {name for name in names - bundled if ".dist-info/" not in name} == tracked
+    # What `stopadvisor samples` looks for.
+    assert {name.split("/")[2] for name in bundled} == set(SAMPLES)
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
@@ -78,6 +78,21 @@ def test_the_source_archive_holds_what_its_tests_need(built: Path) -> None:
         "README.md",
     ):
         assert needed in names
+
+
+@pytest.mark.integration
+def test_the_source_archive_makes_the_same_wheel_byte_for_byte(built: Path, tmp_path: Path) -> None:
+    (wheel,), (archive,) = built.glob("*.whl"), built.glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.iterdir()
+    # By a process of its own: the build reads the version of the package that it finds there.
+    code = (
+        "import hatchling.build as b, sys; b.build_wheel(sys.argv[1]); b.build_sdist(sys.argv[1])"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=source, check=True)
+    assert (tmp_path / wheel.name).read_bytes() == wheel.read_bytes()
+    assert (tmp_path / archive.name).read_bytes() == archive.read_bytes()
 
 
 @pytest.mark.integration

@@ -43,6 +43,9 @@ class CommandEntry:
 
 
 COMMANDS = {
+    "samples": CommandEntry(
+        "stopadvisor.cli.samples", "Write the bundled model and workloads, to try things with."
+    ),
     "assess": CommandEntry(
         "stopadvisor.cli.assess",
         "Advise whether to stop early, with which rule, and what it saves.",
@@ -118,6 +121,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
 """What `--version` names: the packages that are needed, and those of each extra."""
 
 _EXAMPLES = (
+    "stopadvisor samples",
     "stopadvisor assess samples/arithmetic.jsonl --model samples/tiny-reasoner",
     "stopadvisor calibrate --alpha 0.15",
     "stopadvisor assess --help",

@@ -222,6 +222,10 @@ def test_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert "there are assess, calibrate" in capsys.readouterr().err
 
 
+def test_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check("samples", answer(capsys, "samples", tmp_path / "samples"))
+
+
 def test_errors(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["inspect", "nothing"], ["plan", "--alpha", "2"]):
         assert main([*words, "--json"]) == 2

@@ -1,8 +1,9 @@
-"""What the program itself prints as JSON: an error, a shell's script, the list of schemas."""
+"""What the program itself prints as JSON: an error, a shell's script, its samples and schemas."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, TypedDict
 
 from stopadvisor.report.documents.fields import Document, fill
@@ -10,9 +11,11 @@ from stopadvisor.report.documents.fields import Document, fill
 __all__ = [
     "CompletionDocument",
     "ErrorDocument",
+    "SamplesDocument",
     "SchemaListDocument",
     "completion_document",
     "error_document",
+    "samples_document",
     "schema_list_document",
 ]
 
@@ -36,6 +39,14 @@ class CompletionDocument(Document):
     script: Annotated[str, "What to source."]
 
 
+class SamplesDocument(Document):
+    """`samples --json`."""
+
+    out: Annotated[str, "The folder that was written."]
+    model: Annotated[str, "The model's folder in it."]
+    workloads: Annotated[list[str], "The workload files in it."]
+
+
 class _SchemaEntry(TypedDict):
     name: Annotated[str, "For `stopadvisor schema NAME`."]
     describes: Annotated[str, "Which command prints such a document, and which file holds one."]
@@ -55,6 +66,16 @@ def error_document(kind: str, message: str, exit_code: int) -> ErrorDocument:
 def completion_document(shell: str, script: str) -> CompletionDocument:
     """Build the document of a completion script."""
     return fill(CompletionDocument, shell=shell, script=script)
+
+
+def samples_document(folder: Path, model: str, workloads: Sequence[str]) -> SamplesDocument:
+    """Build the document of the samples that were written, from their names in the folder."""
+    return fill(
+        SamplesDocument,
+        out=folder,
+        model=folder / model,
+        workloads=[folder / name for name in workloads],
+    )
 
 
 def schema_list_document(described: Mapping[str, str]) -> SchemaListDocument:

@@ -1,4 +1,4 @@
-"""What commands print that write one file: a benchmark, made-up probes, a profile, a page.
+"""What commands print that write files: a benchmark, samples, made-up probes, a profile, a page.
 
 Formats documents and computes nothing.
 """
@@ -9,13 +9,21 @@ from typing import TextIO
 
 from stopadvisor.report.documents.import_probes import ImportDocument
 from stopadvisor.report.documents.profile_serving import ProfileServingDocument
+from stopadvisor.report.documents.program import SamplesDocument
 from stopadvisor.report.documents.report import ReportDocument
 from stopadvisor.report.documents.simulate import SimulateDocument
 from stopadvisor.report.documents.workload import WorkloadDocument
 from stopadvisor.report.text.screen import Screen
 from stopadvisor.report.words import listed, plural, share, shell_quote
 
-__all__ = ["show_import", "show_profile", "show_report_file", "show_simulation", "show_workload"]
+__all__ = [
+    "show_import",
+    "show_profile",
+    "show_report_file",
+    "show_samples",
+    "show_simulation",
+    "show_workload",
+]
 
 
 def show_workload(document: WorkloadDocument, out: TextIO) -> None:
@@ -32,6 +40,16 @@ def show_workload(document: WorkloadDocument, out: TextIO) -> None:
         ]
     )
     screen.command(f"stopadvisor preflight {shell_quote(document['out'])}")
+
+
+def show_samples(document: SamplesDocument, out: TextIO) -> None:
+    """Print where the samples lie, and the first command to try."""
+    screen = Screen(out)
+    screen.headline(f"Written to {document['out']}: a tiny model, and workloads for it.")
+    workloads = document["workloads"]
+    screen.facts([("model", document["model"]), ("workloads", ", ".join(workloads))])
+    words = ("assess", workloads[0], "--model", document["model"])
+    screen.command(" ".join(("stopadvisor", *map(shell_quote, words))))
 
 
 def show_simulation(document: SimulateDocument, out: TextIO) -> None:

@@ -1,0 +1,100 @@
+"""`samples`: the bundled files as they are, whole or not at all, and never over anything."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import stopadvisor
+from stopadvisor.cli.main import main
+from stopadvisor.cli.samples import SAMPLES
+from tests.material import Call, caller
+
+BUNDLED = Path(__file__).parents[2] / "samples"
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Call:
+    monkeypatch.chdir(tmp_path)
+    return caller(capsys)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def test_they_are_written_where_the_readme_has_them(call: Call, tmp_path: Path) -> None:
+    code, out, err = call("samples")
+    assert (code, err) == (0, "")
+    assert "stopadvisor assess samples/arithmetic.jsonl --model samples/tiny-reasoner" in out
+    bundled = {k: v for k, v in contents(BUNDLED).items() if k.partition("/")[0] in SAMPLES}
+    assert contents(tmp_path / "samples") == bundled
+    assert "tiny-reasoner/model.safetensors" in bundled
+    assert {p.name for p in (tmp_path / "samples").iterdir()} == set(SAMPLES)
+
+
+def test_json_names_the_files(call: Call, tmp_path: Path) -> None:
+    code, out, _ = call("samples", tmp_path / "a" / "b c", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert Path(found["model"], "config.json").is_file()
+    assert [Path(path).name for path in found["workloads"]] == list(SAMPLES[1:])
+    assert all(Path(path).is_file() for path in found["workloads"])
+
+
+def test_nothing_is_written_over(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "choice.jsonl").symlink_to("nowhere")
+    code, out, err = call("samples", ".")
+    assert (code, out) == (2, "")
+    assert err == (
+        "stopadvisor: choice.jsonl is there already, and nothing is written over; "
+        "name another DIR\n"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["choice.jsonl"]
+
+
+def test_other_files_are_left_alone(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "mine.jsonl").write_text("{}\n", encoding="utf-8")
+    assert call("samples", ".")[0] == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"mine.jsonl", *SAMPLES}
+
+
+def test_a_full_disk_leaves_nothing(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(source: Path, to: Path) -> None:
+        if to.name == SAMPLES[-1]:
+            raise OSError(28, "No space left on device")
+        to.write_bytes(source.read_bytes())
+
+    monkeypatch.setattr(shutil, "copyfile", fail)
+    code, _, err = call("samples", "new/place")
+    assert (code, err) == (2, "stopadvisor: cannot write new/place: No space left on device\n")
+    assert not (tmp_path / "new" / "place").exists()
+
+
+def test_a_file_is_no_folder(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    code, _, err = call("samples", "file")
+    assert (code, err) == (2, "stopadvisor: cannot write to file: file is not a folder\n")
+
+
+def test_an_installation_without_them_says_so(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopadvisor, "__file__", str(tmp_path / "site" / "stopadvisor" / "x.py"))
+    code, _, err = call("samples")
+    assert code == 2
+    assert err.endswith("the samples were not installed with it; install it anew\n")
+
+
+def test_main_lists_it_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    commands = capsys.readouterr().out.partition("Commands:")[2]
+    assert commands.split()[0] == "samples"
