@@ -12,10 +12,11 @@ tear the last one, which is moved to the next line and reported.
 from __future__ import annotations
 
 import heapq
-import json
+import io
 import os
 import re
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,20 +26,15 @@ from stopadvisor.errors import CalibrationError, OutputError, PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.values import short_repr
 from stopadvisor.runs.storage import no_follow
+from stopadvisor.serving.audit_records import SCHEMA, line_of, parse, read_header, read_records
 from stopadvisor.serving.monitoring import Course, WatchSettings, watch_settings
 
 __all__ = ["AuditLog", "Series", "find_series", "merged", "replay", "reset"]
 
-_SCHEMA = 1
 _NAME = re.compile(r"audit-([0-9a-f]{8})-([A-Za-z0-9_.]{1,64})-([0-9]{6})\.jsonl")
 _DAY = 86_400.0
-_KINDS: dict[str, dict[str, tuple[type, ...]]] = {
-    "request": {"id": (str,), "stop": (int, type(None))},
-    "result": {"id": (str,), "differs": (bool,)},
-    "shed": {"id": (str,)},
-    "gold": {"id": (str,), "served": (bool,), "full": (bool,)},
-    "reset": {"by": (str,)},
-}
+_LOOK_SECONDS = 1.0
+"""How often a log looks whether its file is still there."""
 
 
 @dataclass(frozen=True)
@@ -104,12 +100,13 @@ class AuditLog:
             raise OutputError(f"cannot make {folder}: {error.strerror}") from error
         before = [s for s in find_series([folder], settings.digest) if s.replica == replica]
         self.course = Course(settings, reference)
-        self._number, self._size = 0, 0
+        self._number, self._looked = 0, 0.0
+        self._close: Callable[[], object] = lambda: None
         if before:
             last = before[0].files[-1]
             self._number = _number(last)
             self.course, given_up = _reopened(last, settings, reference)
-            self._path, self._size = last, last.stat().st_size
+            self._open(last)
             self._end_torn_line()
             for key in given_up:
                 self.write("shed", id=key)
@@ -124,7 +121,7 @@ class AuditLog:
         OutputError
             It cannot be written; then it does not count either.
         """
-        record = {"kind": kind, "t": round(self._clock(), 3), **fields}
+        record = {"kind": kind, "t": round(self._clock() * 1000) / 1000, **fields}
         self._append(record)
         self.course.apply(record)
         if self._size >= self._max_bytes:
@@ -136,12 +133,12 @@ class AuditLog:
         return f"audit-{self._settings.digest[:8]}-{self._replica}-{number:06d}.jsonl"
 
     def _begin(self) -> None:
-        self._path, self._size = self._folder / self._name(self._number), 0
+        self._open(self._folder / self._name(self._number))
         self._append(
             {
                 "kind": "header",
                 "t": round(self._clock(), 3),
-                "schema": _SCHEMA,
+                "schema": SCHEMA,
                 "replica": self._replica,
                 "settings": asdict(self._settings),
                 "keep_days": self._keep_days,
@@ -149,25 +146,51 @@ class AuditLog:
             }
         )
 
+    def _open(self, path: Path) -> None:
+        """Hold a file open: opening it takes longer than to write a line."""
+        file = _opened(path)
+        self._close()
+        self._close = weakref.finalize(self, file.close)
+        self._path, self._file = path, file
+        self._size = os.fstat(file.fileno()).st_size
+
     def _append(self, record: Mapping[str, Any]) -> None:
-        self.take_in_resets()
-        self._size += _append(self._path, record)
+        data = line_of(record)
+        if not 0 <= record["t"] - self._looked < _LOOK_SECONDS:
+            self._look()
+            self._looked = record["t"]
+        # Where the line ends tells what somebody else wrote before it.
+        end = _write(self._file, data, self._path)
+        if end > self._size + len(data):
+            self._apply_resets(end - len(data))
+        self._size = end
 
     def take_in_resets(self) -> None:
         """Apply what `monitor --reset` wrote behind our last line."""
-        if not self._path.exists() or self._path.stat().st_size <= self._size:
+        end = os.fstat(self._file.fileno()).st_size
+        self._apply_resets(end)
+        self._size = end
+
+    def _look(self) -> None:
+        """See whether the file that is held open is still the one with its name."""
+        try:
+            same = os.path.samestat(os.lstat(self._path), os.fstat(self._file.fileno()))
+        except FileNotFoundError:  # somebody took it away: the next one says where we stood
+            self._number += 1
+            self._begin()
             return
-        with open(self._path, "rb", opener=no_follow) as file:
-            file.seek(self._size)
-            added = file.read()
+        if not same:
+            raise OutputError(f"cannot write {self._path}: another file was put in its place")
+
+    def _apply_resets(self, end: int) -> None:
+        added = os.pread(self._file.fileno(), max(end - self._size, 0), self._size)
         for line in added.splitlines():
             try:
-                record = _parse(line)
+                record = parse(line)
             except ValueError:
                 continue  # said when the log is read again
             if isinstance(record, dict) and record.get("kind") == "reset":
                 self.course.apply(record)
-        self._size += len(added)
 
     def _end_torn_line(self) -> None:
         with open(self._path, "rb+", opener=no_follow) as file:
@@ -253,7 +276,7 @@ def replay(
     a request's time.
     """
     remarks: list[str] = []
-    headers = [_header(one.files[0]) for one in series]
+    headers = [read_header(one.files[0]) for one in series]
     settings = WatchSettings(**headers[0]["settings"])
     for one, header in zip(series, headers, strict=True):
         if WatchSettings(**header["settings"]) != settings:
@@ -307,7 +330,9 @@ def reset(series: Sequence[Series], by: str) -> None:
     if not by.strip() or not by.isprintable():
         raise PolicyError("an alarm is reset by a name, in printable letters")
     for one in series:
-        _append(one.files[-1], {"kind": "reset", "t": round(time.time(), 3), "by": by})
+        path = one.files[-1]
+        with _opened(path) as file:
+            _write(file, line_of({"kind": "reset", "t": round(time.time(), 3), "by": by}), path)
 
 
 def merged(
@@ -324,13 +349,13 @@ def merged(
     def timed(number: int, one: Series) -> Iterator[tuple[float, int, dict[str, Any]]]:
         latest = 0.0
         for path in one.files:
-            for record in _records(path, [] if remarks is None else remarks):
+            for record in read_records(path, [] if remarks is None else remarks):
                 latest = max(latest, float(record["t"]))
                 yield latest, number, record
 
     if len(series) == 1:  # one that is alone keeps its order anyway
         for path in series[0].files:
-            for record in _records(path, [] if remarks is None else remarks):
+            for record in read_records(path, [] if remarks is None else remarks):
                 yield series[0].replica, record
         return
     streams = [timed(number, one) for number, one in enumerate(series)]
@@ -338,15 +363,24 @@ def merged(
         yield series[number].replica, record
 
 
-def _append(path: Path, record: Mapping[str, Any]) -> int:
-    """Add a line in one write; returns its bytes."""
-    data = json.dumps(record, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+def _opened(path: Path) -> io.FileIO:
     try:
-        with open(path, "ab", buffering=0, opener=no_follow) as file:
-            file.write(data)
+        return open(path, "ab+", buffering=0, opener=no_follow)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror}") from error
-    return len(data)
+
+
+def _write(file: io.FileIO, data: bytes, path: Path) -> int:
+    """Add a line in one write: it is there or it is not; returns where it ends."""
+    try:
+        written = file.write(data)
+        end = file.tell()
+        if written != len(data):  # the disk is full: no half line for the next one to end
+            file.truncate(end - written)
+            raise OutputError(f"cannot write {path}: no space left")
+        return end
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _number(path: Path) -> int:
@@ -359,7 +393,7 @@ def _reopened(
     path: Path, settings: WatchSettings, reference: Mapping[str, Sequence[float]] | None
 ) -> tuple[Course, list[str]]:
     """Where a file's replica stands, and which of its audits have no result."""
-    header = _header(path)
+    header = read_header(path)
     if WatchSettings(**header["settings"]) != settings:
         raise PolicyError(
             f"{path}: written under other settings; give the same --audit and alarms as before, or "
@@ -367,81 +401,6 @@ def _reopened(
         )
     state = header["state"]
     course = Course(settings, reference) if state is None else Course.restore(settings, state)
-    for record in _records(path, []):
+    for record in read_records(path, []):
         course.apply(record)
     return course, [str(key).partition("/")[2] for key in course.processes["differs"].open_keys()]
-
-
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    try:
-        with open(path, "rb", opener=no_follow) as file:
-            yield from enumerate(file, start=1)
-    except OSError as error:
-        raise PolicyError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-_LARGEST = 1e12
-"""Of any number in a record: a thousand times the seconds since 1970."""
-_OPTIONAL = ("tokens", "prompt_tokens", "first_logprob", "share", "stop")
-
-
-def _parse(line: bytes) -> Any:
-    """Parse one line of JSON; ValueError where it is none, or as nobody writes it."""
-
-    def refuse(name: str) -> None:
-        raise ValueError(f"expected a finite number, got {name}")
-
-    try:
-        return json.loads(line, parse_constant=refuse)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
-
-
-def _header(path: Path) -> dict[str, Any]:
-    for _, line in _lines(path):
-        try:
-            header = _parse(line)
-            settings = WatchSettings(**header["settings"])
-            settings.tests()  # refuses what is no number, or out of range
-            if header["kind"] == "header" and header["schema"] == _SCHEMA and "state" in header:
-                return dict(header)
-        except (ValueError, TypeError, KeyError, CalibrationError):
-            break
-        break
-    raise PolicyError(f"{path}, line 1: expected the header of an audit log")
-
-
-def _records(path: Path, remarks: list[str]) -> Iterator[dict[str, Any]]:
-    """What follows the header; a torn line is left out and said."""
-    for number, line in _lines(path):
-        if number == 1 or not line.strip():
-            continue
-        try:
-            record = _parse(line)
-        except ValueError:
-            remarks.append(f"{path}, line {number}: torn, left out")
-            continue
-        _check(record, path, number)
-        yield record
-
-
-def _check(record: Any, path: Path, number: int) -> None:
-    here = f"{path}, line {number}"
-    if type(record) is not dict or not _is_number(record.get("t")):
-        raise PolicyError(f"{here}: expected a record with a time 't'")
-    kind = record.get("kind")
-    fields = _KINDS.get(kind) if type(kind) is str else None
-    if fields is None:
-        raise PolicyError(f"{here}: field 'kind': expected one of {', '.join(_KINDS)}")
-    for name, types in fields.items():
-        if type(record.get(name, fields)) not in types:
-            found = short_repr(record.get(name))
-            raise PolicyError(f"{here}: field {name!r}: expected {types[0].__name__}, got {found}")
-    for name in _OPTIONAL:
-        if name in record and record[name] is not None and not _is_number(record[name]):
-            found = short_repr(record[name])
-            raise PolicyError(f"{here}: field {name!r}: expected a number, got {found}")
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and -_LARGEST < value < _LARGEST

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -174,6 +173,13 @@ class Point:
     """`Course.upper_limit`; only the points that are kept to the end have it."""
 
 
+class _Counts(dict[Any, int]):
+    """Numbers by name, 0 where there is none; a Counter takes twice as long to add."""
+
+    def __missing__(self, key: object) -> int:
+        return 0
+
+
 class Course:
     """Everything that the records said so far.
 
@@ -197,9 +203,9 @@ class Course:
         self.drifted: dict[str, int] = {}
         """By feature: the request at which its change was first seen."""
         self.alarm: Alarm | None = None
-        self.counts: Counter[str] = Counter()
-        self._points: list[tuple[float, float, float, Counter[str], Counter[float]]] = []
-        self._differing: Counter[float] = Counter()  # by audit share, unresolved ones included
+        self.counts = _Counts()
+        self._points: list[tuple[float, float, float, _Counts, _Counts]] = []
+        self._differing = _Counts()  # by audit share, unresolved ones included
         self._stride = 1
         self._time = 0.0
 
@@ -219,30 +225,35 @@ class Course:
         if kind == "request":
             self._request(record, key)
         elif kind == "result":
-            self._result(key, bool(record["differs"]), int(record.get("tokens", 0)))
+            self._result(key, bool(record["differs"]), int(record.get("tokens") or 0))
+        elif kind == "gold":
+            self._gold(key, served=record["served"], full=record["full"])
         elif kind == "shed":
             self.counts["shed"] += 1
             for process in self.processes.values():
                 process.give_up(key)
-        elif kind == "gold":
-            self._gold(key, served=record["served"], full=record["full"])
+            return
         elif kind == "reset":
             self._reset()
-        if kind in ("request", "result", "gold"):
-            self._time = max(self._time, float(record.get("t", 0.0)))
-            self._look(marked="share" in record or kind != "request")
+            return
+        else:
+            return
+        time = record.get("t", 0.0)
+        if time > self._time:
+            self._time = float(time)
+        self._look(marked="share" in record or kind != "request")
 
     def _request(self, record: Mapping[str, Any], key: str) -> None:
-        share, stopped = record.get("share"), record["stop"] is not None
-        self.counts["requests"] += 1
-        self.counts["stopped"] += stopped
-        self.counts["tokens"] += record.get("tokens", 0)
+        counts, share, stopped = self.counts, record.get("share"), record["stop"] is not None
+        counts["requests"] += 1
+        counts["stopped"] += stopped
+        counts["tokens"] += record.get("tokens") or 0
         if share is None:
             for process in self.processes.values():
                 process.count()
         else:
-            self.counts["audits"] += 1
-            self.counts["audited_stops"] += stopped
+            counts["audits"] += 1
+            counts["audited_stops"] += stopped
             for process in self.processes.values():
                 # What never stopped is full thinking itself.
                 process.audit(key, share) if stopped else process.count()
@@ -254,14 +265,14 @@ class Course:
     def _watch_drift(self, record: Mapping[str, Any], key: str) -> None:
         # The same whenever the record is read, and independent of every value.
         tie = zlib.crc32(key.encode()) / 2**32
+        limit = len(self.drift) / DRIFT_DELTA
         for name, test in self.drift.items():
             value = record.get(name)
-            if name == "stop" and value is None:
-                value = -1
             if value is None:
-                continue
-            test.update(value, tie)
-            if name not in self.drifted and test.capital >= len(self.drift) / DRIFT_DELTA:
+                if name != "stop":
+                    continue
+                value = -1
+            if test.update(value, tie) >= limit and name not in self.drifted:
                 self.drifted[name] = self.counts["requests"]
 
     def _result(self, key: str, differs: bool, tokens: int) -> None:
@@ -270,9 +281,10 @@ class Course:
         if share is None:  # its request stands in a log that is gone, or before a reset
             return
         process.resolve(key, int(differs))
-        self.counts["resolved"] += 1
-        self.counts["audit_tokens"] += tokens
-        self.counts["differing"] += differs
+        counts = self.counts
+        counts["resolved"] += 1
+        counts["audit_tokens"] += tokens
+        counts["differing"] += differs
         if not differs:
             self._differing[share] -= 1
             for name, other in self.processes.items():
@@ -294,18 +306,21 @@ class Course:
         """Somebody looked into the alarm: a new test begins, with a delta of its own."""
         fresh = Course(self.settings)
         self.processes, self._differing = fresh.processes, fresh._differing
-        self.alarm, self.counts = None, Counter({"resets": self.counts["resets"] + 1})
+        self.alarm, self.counts = None, _Counts({"resets": self.counts["resets"] + 1})
 
     def _look(self, *, marked: bool) -> None:
+        counts = self.counts
         if self.alarm is None:
             for name, process in self.processes.items():
-                if process.alarm is not None:
-                    request = self.counts["requests"]
-                    self.alarm = Alarm(name, process.alarm, request, self._time)
+                kind = process.alarm
+                if kind is not None:
+                    self.alarm = Alarm(name, kind, counts["requests"], self._time)
                     marked = True
                     break
-        self.counts["marks"] += marked
-        if not marked or self.counts["marks"] % self._stride:
+        if not marked:
+            return
+        counts["marks"] = marks = counts["marks"] + 1
+        if marks % self._stride:
             return
         watched = self.processes["differs"]
         self._points.append(
@@ -313,8 +328,8 @@ class Course:
                 self._time,
                 watched.e_value,
                 watched.detector,
-                self.counts.copy(),
-                self._differing.copy(),
+                _Counts(self.counts),
+                _Counts(self._differing),
             )
         )
         if len(self._points) >= _MOST_POINTS:
@@ -347,7 +362,7 @@ class Course:
             for time, e_value, detector, counts, differing in self._points
         )
 
-    def _upper(self, counts: Counter[str], differing: Counter[float]) -> float | None:
+    def _upper(self, counts: _Counts, differing: _Counts) -> float | None:
         audits, requests = counts["audited_stops"], counts["requests"]
         if not audits:
             return None
@@ -410,8 +425,8 @@ class Course:
         }
         course.drifted = {**state["drifted"]}
         course.alarm = None if state["alarm"] is None else Alarm(**state["alarm"])
-        course.counts = Counter(state["counts"])
-        course._differing = Counter(dict(state["differing"]))
+        course.counts = _Counts(state["counts"])
+        course._differing = _Counts(dict(state["differing"]))
         return course
 
     @classmethod
@@ -438,8 +453,10 @@ class Course:
                 process.requests += other.requests
                 process.logs = [a + b for a, b in zip(process.logs, other.logs, strict=True)]
                 process.sums = [a + b for a, b in zip(process.sums, other.sums, strict=True)]
-            course.counts += one.counts
-            course._differing += one._differing
+            for name, number in one.counts.items():
+                course.counts[name] += number
+            for share, number in one._differing.items():
+                course._differing[share] += number
             if one.alarm and (course.alarm is None or one.alarm.time < course.alarm.time):
                 course.alarm = one.alarm
         return course

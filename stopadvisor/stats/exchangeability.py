@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from typing import Any
 
 __all__ = ["ExchangeabilityTest", "coarse"]
@@ -19,11 +18,16 @@ __all__ = ["ExchangeabilityTest", "coarse"]
 _JUMP = 0.01
 """Share of the capital that changes its bet at each value: a bet may begin late."""
 
+_STAY = 1 - _JUMP
+
 _MOST = 1e12
 """Capital beyond which more says nothing; what is above is given away."""
 
 
-@lru_cache(maxsize=8192)
+_REMEMBERED = 8192
+"""Values whose place on the scale is kept."""
+
+
 def coarse(value: float) -> float:
     """A value on a fixed scale of about 9 % a step, so that few distinct ones are counted.
 
@@ -54,14 +58,16 @@ class ExchangeabilityTest:
     def __init__(self, reference: Iterable[float]) -> None:
         self._values: list[float] = []
         self._counts: list[int] = []
+        self._places: dict[float, int] = {}
         self._number = 0
         self._bets = (1 / 3, 1 / 3, 1 / 3)
         self.capital = 1.0
         """Evidence of a change."""
         for value in reference:
-            self._insert(coarse(value))
+            self._counts[self._place(value)] += 1
+            self._number += 1
 
-    def update(self, value: float, tie: float) -> None:
+    def update(self, value: float, tie: float) -> float:
         """See a new value.
 
         Parameters
@@ -69,28 +75,43 @@ class ExchangeabilityTest:
         value : float
         tie : float
             Uniform on [0, 1), drawn for this value alone and without looking at it.
-        """
-        place = self._insert(coarse(value))
-        larger = sum(self._counts[place + 1 :])
-        slope = (larger + tie * self._counts[place]) / self._number - 0.5
-        small, flat, large = self._bets
-        if self.capital > _MOST:
-            scale = _MOST / self.capital
-            small, flat, large = small * scale, flat * scale, large * scale
-        shared = _JUMP * (small + flat + large) / 3
-        small = ((1 - _JUMP) * small + shared) * (1 - slope)
-        flat = (1 - _JUMP) * flat + shared
-        large = ((1 - _JUMP) * large + shared) * (1 + slope)
-        self._bets = (small, flat, large)
-        self.capital = small + flat + large
 
-    def _insert(self, value: float) -> int:
-        place = bisect_left(self._values, value)
-        if place == len(self._values) or self._values[place] != value:
-            self._values.insert(place, value)
-            self._counts.insert(place, 0)
-        self._counts[place] += 1
+        Returns
+        -------
+        float
+            `capital`.
+        """
+        counts = self._counts
+        place = self._places.get(value)
+        if place is None:
+            place = self._place(value)
+        counts[place] += 1
         self._number += 1
+        slope = (sum(counts[place + 1 :]) + tie * counts[place]) / self._number - 0.5
+        capital, (small, flat, large) = self.capital, self._bets
+        if capital > _MOST:
+            scale = _MOST / capital
+            small, flat, large = small * scale, flat * scale, large * scale
+            capital = small + flat + large
+        shared = _JUMP * capital / 3
+        small = (_STAY * small + shared) * (1 - slope)
+        flat = _STAY * flat + shared
+        large = (_STAY * large + shared) * (1 + slope)
+        self._bets = (small, flat, large)
+        self.capital = capital = small + flat + large
+        return capital
+
+    def _place(self, value: float) -> int:
+        """Where a value is counted; remembered until another one moves it."""
+        level, levels = coarse(value), self._values
+        place = bisect_left(levels, level)
+        if place == len(levels) or levels[place] != level:
+            levels.insert(place, level)
+            self._counts.insert(place, 0)
+            self._places.clear()
+        elif len(self._places) >= _REMEMBERED:
+            self._places.clear()
+        self._places[value] = place
         return place
 
     def state(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ all it needs.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,8 @@ __all__ = [
 
 RATIOS: tuple[float, ...] = (1.25, 1.5, 2.0, 3.0, 5.0)
 """Risks that the bets are made for, as multiples of alpha where everything is audited."""
+
+_ONES = (1.0,) * len(RATIOS)
 
 _MOST_STAKE = 0.9
 """Of the stake that one audit could bankrupt."""
@@ -88,13 +91,8 @@ class AuditTest:
         return tuple(min((ratio - 1) / room, most) for ratio in RATIOS)
 
 
-@dataclass
-class _Open:
-    """An audit that has no result yet: where the process stood once its request was counted."""
-
-    share: float
-    logs: list[float]
-    sums: list[float]
+_Open = tuple[float, list[float], list[float]]
+"""An audit without a result yet: its share, `logs` and `sums` once its request was counted."""
 
 
 @dataclass
@@ -133,9 +131,13 @@ class AuditProcess:
     """Shiryaev-Roberts sum of each stake."""
     _open: dict[Hashable, _Open] = field(default_factory=dict, repr=False)
     _quiet: tuple[float, ...] = field(init=False, repr=False)
+    _factors: tuple[float, ...] = field(init=False, repr=False)
+    _limit: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self._quiet = tuple(math.log1p(-stake * self.test.alpha) for stake in self.test.stakes)
+        self._factors = tuple(math.exp(quiet) for quiet in self._quiet)
+        self._limit = -math.log(self.test.delta)
 
     @property
     def e_value(self) -> float:
@@ -153,9 +155,9 @@ class AuditProcess:
     def alarm(self) -> str | None:
         """``e-value``, ``change``, or None; e-value where both are reached."""
         # A mean is no larger than the largest: most of the time that settles it.
-        if max(self.logs) >= -math.log(self.test.delta) and self.e_value >= 1 / self.test.delta:
+        if max(self.logs) >= self._limit and self.e_value >= 1 / self.test.delta:
             return "e-value"
-        return "change" if self.detector >= self.test.change else None
+        return "change" if sum(self.sums) / len(self.sums) >= self.test.change else None
 
     def open_keys(self) -> tuple[Hashable, ...]:
         """Audits without a result, in the order of their requests."""
@@ -164,7 +166,7 @@ class AuditProcess:
     def share_of(self, key: Hashable) -> float | None:
         """With which probability an open audit was picked; None where none is open."""
         found = self._open.get(key)
-        return None if found is None else found.share
+        return None if found is None else found[0]
 
     def give_up(self, key: Hashable) -> None:
         """Wait no longer for an audit's result: it counts 0 for ever."""
@@ -173,10 +175,11 @@ class AuditProcess:
     def count(self, requests: int = 1) -> None:
         """Count requests that were not audited, or whose loss is known to be 0."""
         if requests == 1:
-            for k, quiet in enumerate(self._quiet):
-                self.logs[k] += quiet
-                self.sums[k] = (self.sums[k] + 1) * math.exp(quiet)
+            # New lists: open audits hold the old ones.
+            self.logs = list(map(operator.add, self.logs, self._quiet))
+            self.sums = list(map(operator.mul, map(operator.add, self.sums, _ONES), self._factors))
         elif requests > 1:
+            self.logs, self.sums = self.logs.copy(), self.sums.copy()
             for k, quiet in enumerate(self._quiet):
                 whole = requests * quiet
                 self.logs[k] += whole
@@ -206,7 +209,7 @@ class AuditProcess:
         if key in self._open:
             raise CalibrationError(f"an audit {key!r} is open already")
         self.count()
-        self._open[key] = _Open(share, self.logs.copy(), self.sums.copy())
+        self._open[key] = (share, self.logs, self.sums)
 
     def resolve(self, key: Hashable, loss: int) -> None:
         """Put an audit's result where its request stands.
@@ -235,15 +238,16 @@ class AuditProcess:
         del self._open[key]
         if not loss:
             return
+        self.logs, self.sums = self.logs.copy(), self.sums.copy()
+        share, logs_then, sums_then = found
+        later.append((share, self.logs, self.sums))
         for k, stake in enumerate(self.test.stakes):
-            rise = math.log1p(stake * (loss / found.share - self.test.alpha)) - self._quiet[k]
-            log, partial = found.logs[k], found.sums[k] * math.expm1(rise)
+            rise = math.log1p(stake * (loss / share - self.test.alpha)) - self._quiet[k]
+            log, partial = logs_then[k], sums_then[k] * math.expm1(rise)
             # Every sum that began at or before this request holds its factor.
-            for one in later:
-                one.sums[k] = min(one.sums[k] + partial * math.exp(one.logs[k] - log), _MOST_SUM)
-                one.logs[k] += rise
-            self.sums[k] = min(self.sums[k] + partial * math.exp(self.logs[k] - log), _MOST_SUM)
-            self.logs[k] += rise
+            for _, logs, sums in later:
+                sums[k] = min(sums[k] + partial * math.exp(logs[k] - log), _MOST_SUM)
+                logs[k] += rise
 
     def state(self) -> dict[str, Any]:
         """What `restore` needs to go on, as JSON values."""
@@ -251,7 +255,7 @@ class AuditProcess:
             "requests": self.requests,
             "logs": list(self.logs),
             "sums": list(self.sums),
-            "open": [[k, o.share, o.logs, o.sums] for k, o in self._open.items()],
+            "open": [[key, *one] for key, one in self._open.items()],
         }
 
     @classmethod
@@ -259,7 +263,7 @@ class AuditProcess:
         """The process that a state was taken of, under the same test."""
         process = cls(test, state["requests"], [*state["logs"]], [*state["sums"]])
         for key, share, logs, sums in state["open"]:
-            process._open[key] = _Open(share, [*logs], [*sums])
+            process._open[key] = (share, [*logs], [*sums])
         return process
 
 

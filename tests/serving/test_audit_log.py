@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -193,10 +195,58 @@ def test_other_files_and_settings(tmp_path: Path) -> None:
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:
-    log = AuditLog(tmp_path, "a", SETTINGS)
+    clock = Clock()
+    log = AuditLog(tmp_path, "a", SETTINGS, clock=clock)
     (path,) = tmp_path.iterdir()
     victim = tmp_path / "victim"
     path.rename(victim)
     path.symlink_to(victim)
+    clock.now += 1  # it looks once a second; until then it writes into the file that it holds
     with pytest.raises(OutputError, match="cannot write"):
         log.write("request", id="0", stop=43)
+    with pytest.raises(PolicyError, match="cannot be read"):
+        AuditLog(tmp_path, "a", SETTINGS)
+
+
+def test_a_log_that_is_taken_away_takes_no_evidence_along(tmp_path: Path) -> None:
+    clock = Clock()
+    log = AuditLog(tmp_path, "a", SETTINGS, clock=clock)
+    fill(log, 0, 30, clock, step=0.01)
+    (path,) = tmp_path.iterdir()
+    path.unlink()
+    fill(log, 30, 60, clock)
+    ((found,),) = (one.files for one in find_series([tmp_path], SETTINGS.digest))
+    assert found != path
+    assert figures(read(tmp_path)) == figures(log.course)
+    assert log.course.counts["requests"] == 60
+
+
+def test_a_reset_counts_where_it_stands(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path, "a", SETTINGS)
+    log.write("request", id="0", stop=43, share=0.1)
+    reset(find_series([tmp_path], SETTINGS.digest), "A. Smith")
+    log.write("request", id="1", stop=43, share=0.1)
+    assert log.course.counts == read(tmp_path).counts
+    assert (log.course.counts["requests"], log.course.counts["resets"]) == (1, 1)
+    reset(find_series([tmp_path], SETTINGS.digest), "A. Smith")
+    log.take_in_resets()
+    assert (log.course.counts["requests"], log.course.counts["resets"]) == (0, 2)
+
+
+def test_a_full_disk_leaves_no_half_line(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path, "a", SETTINGS)
+    (path,) = tmp_path.iterdir()
+    before = path.read_bytes()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 20, limits[1]))
+    try:
+        with pytest.raises(OutputError, match="no space left"):
+            log.write("request", id="0", stop=43)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert path.read_bytes() == before
+    assert log.course.counts["requests"] == 0
+    log.write("request", id="0", stop=43, tokens=None)
+    assert figures(read(tmp_path)) == figures(log.course)

@@ -1,0 +1,122 @@
+"""One line of an audit log: how it is written, and what may stand in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from stopadvisor.errors import CalibrationError, PolicyError
+from stopadvisor.policy.values import short_repr
+from stopadvisor.runs.storage import no_follow
+from stopadvisor.serving.monitoring import WatchSettings
+
+__all__ = ["SCHEMA", "line_of", "parse", "read_header", "read_records"]
+
+SCHEMA = 1
+
+_KINDS: dict[str, tuple[tuple[str, tuple[type, ...]], ...]] = {
+    "request": (("id", (str,)), ("stop", (int, type(None)))),
+    "result": (("id", (str,)), ("differs", (bool,))),
+    "shed": (("id", (str,)),),
+    "gold": (("id", (str,)), ("served", (bool,)), ("full", (bool,))),
+    "reset": (("by", (str,)),),
+}
+_OPTIONAL = ("tokens", "prompt_tokens", "first_logprob", "share", "stop")
+_NUMBERS = (int, float)
+_LARGEST = 1e12
+"""Of any number in a record: a thousand times the seconds since 1970."""
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"expected a finite number, got {name}")
+
+
+# One for all lines: making them takes as long as using them.
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False).encode
+_decode = json.JSONDecoder(parse_constant=_refuse).decode
+
+
+def line_of(record: Mapping[str, Any]) -> bytes:
+    """What is written for a record."""
+    return _encode(record).encode() + b"\n"
+
+
+def parse(line: bytes) -> Any:
+    """Parse one line of JSON; ValueError where it is none, or as nobody writes it."""
+    try:
+        return _decode(line.decode())
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """The first line of a log.
+
+    Raises
+    ------
+    PolicyError
+        It is no header, or the file cannot be read.
+    """
+    for _, line in _lines(path):
+        try:
+            header = parse(line)
+            settings = WatchSettings(**header["settings"])
+            settings.tests()  # refuses what is no number, or out of range
+            if header["kind"] == "header" and header["schema"] == SCHEMA and "state" in header:
+                return dict(header)
+        except (ValueError, TypeError, KeyError, CalibrationError):
+            break
+        break
+    raise PolicyError(f"{path}, line 1: expected the header of an audit log")
+
+
+def read_records(path: Path, remarks: list[str]) -> Iterator[dict[str, Any]]:
+    """What follows the header; a torn line is left out and said in the remarks.
+
+    Raises
+    ------
+    PolicyError
+        A record is not as a server writes it, or the file cannot be read.
+    """
+    for number, line in _lines(path):
+        if number == 1 or line.isspace():
+            continue
+        try:
+            record = parse(line)
+        except ValueError:
+            remarks.append(f"{path}, line {number}: torn, left out")
+            continue
+        fault = _fault(record)
+        if fault is not None:
+            raise PolicyError(f"{path}, line {number}: {fault}")
+        yield record
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    try:
+        with open(path, "rb", opener=no_follow) as file:
+            yield from enumerate(file, start=1)
+    except OSError as error:
+        raise PolicyError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _fault(record: Any) -> str | None:
+    """What is wrong with a record; None where nothing is."""
+    time: Any = record.get("t") if type(record) is dict else None
+    if type(time) not in _NUMBERS or not -_LARGEST < time < _LARGEST:
+        return "expected a record with a time 't'"
+    get = record.get
+    kind = get("kind")
+    fields = _KINDS.get(kind) if type(kind) is str else None
+    if fields is None:
+        return f"field 'kind': expected one of {', '.join(_KINDS)}"
+    for name, types in fields:
+        if type(get(name, fields)) not in types:
+            return f"field {name!r}: expected {types[0].__name__}, got {short_repr(get(name))}"
+    for name in _OPTIONAL:
+        value = get(name)
+        if value is not None and (type(value) not in _NUMBERS or not -_LARGEST < value < _LARGEST):
+            return f"field {name!r}: expected a number, got {short_repr(value)}"
+    return None
