@@ -12,6 +12,7 @@ import argparse
 import ast
 import importlib.abc
 import importlib.machinery
+import math
 import os
 import random
 import signal
@@ -22,15 +23,27 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["EQUIVALENT", "LEAST_CAUGHT", "TESTS", "Mutant", "mutants_of", "sample", "survives"]
+__all__ = [
+    "EQUIVALENT",
+    "LEAST_CAUGHT",
+    "TESTS",
+    "Mutant",
+    "Outcome",
+    "mutants_of",
+    "outcome",
+    "sample",
+]
 
 ROOT = Path(__file__).resolve().parent.parent
 LEAST_CAUGHT = 0.95
-_LONGEST_S = 240.0
-"""Seconds after which a mutant counts as caught: it does not end."""
+_SLOWER = 5
+"""A mutant counts as caught after as many times the seconds that its module as it is takes."""
+_LEAST_S = 60.0
+"""Seconds that a mutant gets in any case."""
 
 TESTS: dict[str, str] = {
     "stats/bootstrap": "stats/test_bootstrap",
@@ -264,11 +277,24 @@ class _NoShrinking:
         settings.load_profile("mutants")
 
 
-def survives(mutant: Mutant | None, module: str, log: Path) -> bool:
-    """Run a module's tests on a mutant, or on the module as it is; whether all of them passed."""
+class Outcome(Enum):
+    """How the tests of a module ended on a mutant of it."""
+
+    ALIVE = "ALIVE"
+    """All passed."""
+    CAUGHT = "ok"
+    """A test failed, or the module could not be imported."""
+    SLOW = "slow"
+    """They did not end in many times the seconds that the module as it is takes: caught."""
+    BROKEN = "BROKEN"
+    """Nothing is known: no test was run, or the process died (killed, say, for its memory)."""
+
+
+def outcome(mutant: Mutant | None, module: str, log: Path, longest_s: float) -> Outcome:
+    """Run a module's tests on a mutant, or on the module as it is."""
     child = os.fork()
     if child == 0:
-        os.setsid()  # what it starts ends with it
+        os.setpgid(0, 0)  # what it starts ends with it
         code = 70
         try:
             code = _tested(mutant, module, log)
@@ -277,15 +303,18 @@ def survives(mutant: Mutant | None, module: str, log: Path) -> bool:
         finally:
             sys.stdout.flush()
             os._exit(code)
-    ends = time.monotonic() + _LONGEST_S
+    os.setpgid(child, child)
+    ends = time.monotonic() + longest_s
     while time.monotonic() < ends:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
-            return os.waitstatus_to_exitcode(status) == 0
+            # Of pytest: 0 all passed, 1 a test failed, 2 a file could not be collected.
+            ends_of = {0: Outcome.ALIVE, 1: Outcome.CAUGHT, 2: Outcome.CAUGHT}
+            return ends_of.get(os.waitstatus_to_exitcode(status), Outcome.BROKEN)
         time.sleep(0.05)
     os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    return False
+    return Outcome.SLOW
 
 
 def _tested(mutant: Mutant | None, module: str, log: Path) -> int:
@@ -341,17 +370,23 @@ def main() -> int:
     alive = 0
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log.txt"
-        for module in sorted({mutant.module for mutant in drawn}):
-            if not survives(None, module, log):
-                print(f"{module}: its tests fail without a mutant\n{log.read_text()}")
-                return 2
+        longest_s = 0.0
         for count, mutant in enumerate(drawn, start=1):
+            if count == 1 or mutant.module != drawn[count - 2].module:
+                began = time.monotonic()
+                if outcome(None, mutant.module, log, math.inf) is not Outcome.ALIVE:
+                    print(f"{mutant.module}: its tests fail without a mutant\n{log.read_text()}")
+                    return 2
+                longest_s = max(_LEAST_S, _SLOWER * (time.monotonic() - began))
             began = time.monotonic()
-            lives = survives(mutant, mutant.module, log)
-            alive += lives
+            ended = outcome(mutant, mutant.module, log, longest_s)
+            if ended is Outcome.BROKEN:
+                print(f"{mutant.description}: no test was run\n{log.read_text()}")
+                return 2
+            alive += ended is Outcome.ALIVE
             print(
-                f"{'ALIVE' if lives else 'ok   '} {mutant.module}:{mutant.number} line "
-                f"{mutant.line}, {time.monotonic() - began:.0f} s, {count - alive} of {count}: "
+                f"{ended.value:5} {mutant.module}:{mutant.number} line {mutant.line}, "
+                f"{time.monotonic() - began:.0f} s, {count - alive} of {count}: "
                 f"{mutant.description}",
                 flush=True,
             )

@@ -98,6 +98,30 @@ def test_a_mutant_is_caught_in_a_process_of_its_own() -> None:
     assert wanted.description in done.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("files", "seconds", "ends"),
+    [
+        ("stats/test_reliability", 300.0, "ALIVE"),
+        ("stats/test_reliability", 0.0, "SLOW"),
+        ("test_that_is_not_there", 300.0, "BROKEN"),
+    ],
+)
+def test_only_a_failure_or_far_too_long_a_run_counts_as_caught(
+    files: str, seconds: float, ends: str, tmp_path: Path
+) -> None:
+    program = f"""
+from pathlib import Path
+from tests import mutants
+mutants.TESTS["stats/reliability"] = {files!r}
+print(mutants.outcome(None, "stats/reliability", Path({str(tmp_path)!r}) / "log", {seconds}).name)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == (f"{ends}\n", "")
+
+
 @pytest.mark.long
 def test_nineteen_of_twenty_are_caught() -> None:
     done = subprocess.run([sys.executable, "-m", "tests.mutants"], cwd=ROOT, check=False)
