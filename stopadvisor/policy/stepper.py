@@ -8,13 +8,14 @@ same stops that calibration saw.  Knows no files, no model, and not when to prob
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, SupportsFloat, SupportsIndex
 
 from stopadvisor.answers.normal_form import TASKS, normalize
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.schema import MIXED_TASKS
+from stopadvisor.policy.tree_sum import TreeSum
 from stopadvisor.policy.triggers import listed_positions, most_probes, trigger_of
 from stopadvisor.policy.values import short_repr
 from stopadvisor.probes.trigger import Trigger
@@ -38,9 +39,6 @@ _OF_ANSWERS = frozenset(
 )
 _ANYWHERE = 2**63
 """No position is so far."""
-
-# A node is its value at a leaf, else (feature, threshold, left, right): the fastest walk found.
-Node = Any
 
 
 class Decision(NamedTuple):
@@ -74,9 +72,7 @@ class StopRule:
     intercept: float
     columns: tuple[tuple[int, float, float, float], ...]
     """(index into `_KNOWN`, mean, scale, coefficient), in the order of summation."""
-    trees: tuple[Node, ...]
-    tree_columns: tuple[int, ...]
-    """Index into `_KNOWN` of each feature that the trees number."""
+    trees: TreeSum | None
     features: frozenset[str]
     """All that are read."""
     reads_positions: bool
@@ -109,8 +105,7 @@ class StopRule:
                 if linear
                 else ()
             ),
-            trees=tuple(_root(tree) for tree in content.get("trees", ())),
-            tree_columns=() if linear else places,
+            trees=TreeSum(content["trees"], places) if "trees" in content else None,
             features=used,
             reads_positions=not used.isdisjoint(POSITION_FEATURES + OPEN_FEATURES),
             needs_answer=(
@@ -124,20 +119,6 @@ class StopRule:
             needs_markers="marker_density" in used,
             needs_closed=not used.isdisjoint(OPEN_FEATURES),
         )
-
-
-def _root(tree: Mapping[str, Sequence[Any]]) -> Node:
-    """Find the root of a tree given as lists; children stand after their parents."""
-    nodes: list[Node] = list(tree["value"])
-    for k in range(len(nodes) - 1, -1, -1):
-        if tree["feature"][k] >= 0:
-            nodes[k] = (
-                tree["feature"][k],
-                tree["threshold"][k],
-                nodes[tree["left"][k]],
-                nodes[tree["right"][k]],
-            )
-    return nodes[0]
 
 
 class Stepper:
@@ -395,14 +376,8 @@ def _position_values(
 
 def _learned_score(rule: StopRule, values: tuple[float, ...]) -> float:
     z = rule.intercept
-    if rule.trees:
-        inputs = [values[k] for k in rule.tree_columns]
-        for node in rule.trees:
-            while type(node) is tuple:
-                feature, threshold, left, right = node
-                node = left if inputs[feature] <= threshold else right
-            z = z + node
-        return z
+    if rule.trees is not None:
+        return rule.trees.score(z, values)
     for k, mean, scale, coef in rule.columns:
         z = z + coef * ((values[k] - mean) / scale)
     return z

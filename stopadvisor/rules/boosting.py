@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from stopadvisor.arrays import BoolArray, FloatArray
 from stopadvisor.errors import CalibrationError
 from stopadvisor.rules.features import FEATURES
 
-__all__ = ["BoostedModel", "Tree", "fit_boosted"]
+__all__ = ["BoostedModel", "LeafBits", "Tree", "fit_boosted", "leaf_bits"]
 
 _N_TREES = 40
 _MOST_LEAVES = 8
@@ -24,6 +25,8 @@ _SMALLEST_LEAF = 20
 _LEARNING_RATE = 0.1
 _BITS = 8
 """Leaves that fit into one byte."""
+_LOWEST = tuple((bits & -bits).bit_length() for bits in range(1 << _BITS))
+"""The place of the lowest bit of each byte, counted from 1."""
 
 
 @dataclass(frozen=True)
@@ -53,49 +56,71 @@ class BoostedModel:
         columns = [np.ascontiguousarray(flat[:, k]) for k in range(flat.shape[1])]
         z = np.full(len(flat), self.intercept)
         for tree in self.trees:
-            small = tree.feature.count(-1) <= _BITS
-            z = z + (_by_leaf_bits if small else _by_walking)(tree, columns, len(flat))
+            bits = leaf_bits(tree.feature, tree.left, tree.right, tree.value)
+            if bits is None:
+                z = z + _by_walking(tree, columns)
+            else:
+                z = z + _by_leaf_bits(tree, bits, columns)
         return z.reshape(features.shape[:-1])
 
 
-def _by_leaf_bits(tree: Tree, columns: list[FloatArray], n_rows: int) -> FloatArray:
-    """Leaf values through one byte a row: a bit for every leaf still possible, leftmost lowest.
+class LeafBits(NamedTuple):
+    """A tree of at most eight leaves, one bit each: the leftmost leaf has the lowest.
 
     A test that sends a row right strikes out the leaves under its left branch; the leftmost leaf
-    that remains is the one a walk would reach.  That is a handful of byte
-    operations per test, and no walk.
+    that remains is the one a walk would reach.
 
     References
     ----------
     Lucchese et al. (2015), "QuickScorer", SIGIR.
     """
-    leaves: list[int] = []
-    tests: list[tuple[int, int]] = []  # node, bits of the leaves under its left branch
+
+    tests: tuple[tuple[int, int], ...]
+    """Inner nodes, each with the bits of the leaves under its left branch."""
+    values: tuple[float, ...]
+    """What the tree gives, by the bits of the leaves that remain."""
+
+
+def leaf_bits(
+    feature: Sequence[int], left: Sequence[int], right: Sequence[int], value: Sequence[float]
+) -> LeafBits | None:
+    """Number a tree's leaves by bits; None where there are more than a byte has."""
+    leaves: list[float] = []
+    tests: list[tuple[int, int]] = []
 
     def visit(node: int) -> int:
-        if tree.feature[node] < 0:
-            leaves.append(node)
+        if len(leaves) > _BITS:
+            return 0
+        if feature[node] < 0:
+            leaves.append(value[node])
             return 1 << (len(leaves) - 1)
-        left = visit(tree.left[node])
-        tests.append((node, left))
-        return left | visit(tree.right[node])
+        below = visit(left[node])
+        tests.append((node, below))
+        return below | visit(right[node])
 
     every = visit(0)
-    possible = np.full(n_rows, every, dtype=np.uint8)
-    for node, left in tests:
+    if len(leaves) > _BITS:
+        return None
+    leaves.insert(0, 0.0)  # none remains: never the case
+    return LeafBits(tuple(tests), tuple(leaves[k] for k in _LOWEST[: every + 1]))
+
+
+def _by_leaf_bits(tree: Tree, bits: LeafBits, columns: list[FloatArray]) -> FloatArray:
+    """Leaf values of all rows by a handful of byte operations per test, and no walk."""
+    every = len(bits.values) - 1
+    possible = np.full(len(columns[0]), every, dtype=np.uint8)
+    for node, left in bits.tests:
         goes_left = columns[tree.feature[node]] <= tree.threshold[node]
         keep = goes_left.view(np.uint8) * np.uint8(left)
         keep |= np.uint8(every & ~left)
         possible &= keep
-    lowest = [(bits & -bits).bit_length() - 1 for bits in range(1, every + 1)]
-    table = np.array([0.0] + [tree.value[leaves[bit]] for bit in lowest])
-    return np.asarray(table[possible], dtype=np.float64)
+    return np.asarray(np.array(bits.values)[possible], dtype=np.float64)
 
 
-def _by_walking(tree: Tree, columns: list[FloatArray], n_rows: int) -> FloatArray:
+def _by_walking(tree: Tree, columns: list[FloatArray]) -> FloatArray:
     """Leaf values by a walk of all rows at once, for trees of more leaves than a byte has bits."""
-    out = np.empty(n_rows)
-    waiting = [(0, np.arange(n_rows))]
+    out = np.empty(len(columns[0]))
+    waiting = [(0, np.arange(len(out)))]
     while waiting:
         node, rows = waiting.pop()
         if tree.feature[node] < 0:
