@@ -6,21 +6,31 @@ Names, ids and messages come from files, models and servers.  Knows no terminal 
 from __future__ import annotations
 
 import re
+import reprlib
 
-__all__ = ["csv_cell", "json_safe", "printable"]
+__all__ = ["csv_cell", "json_safe", "printable", "short_repr"]
 
 _NEGATIVE = re.compile(r"-\d+(\.\d+)?(e[+-]?\d+)?")
 """A number as tables write it, such as a threshold of -0.4761: no formula."""
 
 _CONTROL = (*range(0x20), *range(0x7F, 0xA0))
-# Marks that reorder the line around them: a name could show another name.
+# Marks that reorder the line around them (a name could show another name), and line separators.
 _REORDERING = (*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x2028, 0x2029)
+# Halves of pairs, which have no UTF-8, and what no XML may hold.
+_NO_LETTERS = (*range(0xD800, 0xE000), 0xFFFE, 0xFFFF)
 _ESCAPES = {
     code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
-    for code in (*_CONTROL, *_REORDERING)
+    for code in (*_CONTROL, *_REORDERING, *_NO_LETTERS)
     if chr(code) not in "\n\t"
 }
-_JSON_ESCAPES = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), *_REORDERING)}
+_JSON_ESCAPES = {
+    code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), *_REORDERING, *_NO_LETTERS)
+}
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
+_MOST_SHOWN = 240
+_SHORT.maxlist = _SHORT.maxdict = _SHORT.maxlevel = 4
 
 
 def printable(text: str) -> str:
@@ -31,6 +41,12 @@ def printable(text: str) -> str:
 def json_safe(text: str) -> str:
     """Do the same to JSON, which escapes all below the space by itself, and keep it JSON."""
     return text.translate(_JSON_ESCAPES)
+
+
+def short_repr(value: object) -> str:
+    """Write a value for an error message: on one line, and shortened."""
+    text = " ".join(_SHORT.repr(value).split())
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def csv_cell(value: object) -> object:

@@ -64,12 +64,23 @@ TESTS: dict[str, str] = {
     "policy/values": "policy/test_load_limits policy/test_frozen policy/test_hostile",
     "runs/chain": "runs/test_ledger",
     "runs/ledger": "runs/test_ledger certification/test_looks",
-    "certification/calibration": "certification/test_refusals certification/test_calibration",
+    "certification/calibration": (
+        "certification/test_refusals certification/test_calibration certification/test_several "
+        "certification/test_groups certification/test_transfer"
+    ),
     "certification/expectation": "certification/test_expectation",
-    "certification/looks": "certification/test_looks",
-    "certification/refusals": "certification/test_refusals",
-    "certification/verdicts": "certification/test_verification",
-    "certification/verification": "certification/test_verification",
+    "certification/looks": (
+        "certification/test_looks studies/test_closed certification/test_groups"
+    ),
+    "certification/refusals": (
+        "certification/test_refusals certification/test_several certification/test_groups"
+    ),
+    "certification/verdicts": (
+        "certification/test_verification certification/test_several certification/test_groups"
+    ),
+    "certification/verification": (
+        "certification/test_verification certification/test_several certification/test_groups"
+    ),
 }
 """The critical modules, each with the files of its tests: its own first."""
 

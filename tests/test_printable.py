@@ -9,7 +9,7 @@ import pytest
 
 from stopadvisor.cli.options import OutputOptions, emit
 from stopadvisor.cli.progress import LineProgress
-from stopadvisor.printable import csv_cell, json_safe, printable
+from stopadvisor.printable import csv_cell, json_safe, printable, short_repr
 from stopadvisor.report.text.screen import Screen
 
 HOSTILE = "a\x1b[2Jb\x9b1mc\x07d\u202ee\re\x7f"
@@ -19,6 +19,23 @@ ESCAPED = "a\\x1b[2Jb\\x9b1mc\\x07d\\u202ee\\re\\x7f".replace("\\r", "\\x0d")
 def test_control_characters_are_written_as_escapes() -> None:
     assert printable(HOSTILE) == ESCAPED
     assert printable("é → 東京 🙂\n\t") == "é → 東京 🙂\n\t"
+
+
+def test_nothing_begins_a_line_but_a_line_feed() -> None:
+    text = printable("a\x0bb\x0cc\x1cd\x1de\x1ef\x85g\u2028h\u2029i\r\nj")
+    assert text.splitlines() == text.split("\n")
+    assert text.endswith("f\\x85g\\u2028h\\u2029i\\x0d\nj")
+
+
+def test_what_no_file_may_hold_is_written_as_an_escape() -> None:
+    assert printable("a\ud800\udfffb\ufffe\uffff") == "a\\ud800\\udfffb\\ufffe\\uffff"
+    assert json.loads(json_safe('"\ud800\uffff"')) == "\ud800\uffff"
+
+
+def test_what_an_error_repeats_is_short_and_one_line() -> None:
+    for value in ("x" * 10_000, ["y" * 10_000] * 50, {"k" * 999: ["z"] * 99}, 10**400, "a\nb"):
+        assert len(short_repr(value)) < 300
+        assert "\n" not in short_repr(value)
 
 
 def test_every_part_of_a_screen_is_filtered() -> None:

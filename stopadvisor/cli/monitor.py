@@ -15,6 +15,7 @@ from stopadvisor.cli.options import OUTPUT, PATH, OutputOptions, declare, emit, 
 from stopadvisor.cli.page import Command
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import load_policy
+from stopadvisor.printable import short_repr
 from stopadvisor.report.documents.monitor import monitor_document
 from stopadvisor.report.text.monitor import show_monitoring
 from stopadvisor.serving.audit_log import find_series, replay, reset
@@ -124,6 +125,6 @@ def read_gold(path: Path) -> Iterator[dict[str, Any]]:
         if type(key) is not str or type(served) is not bool or type(full) is not bool:
             raise PolicyError(f"{here}: expected a string and two booleans")
         if key in seen:
-            raise PolicyError(f"{here}: request {key!r} is named twice")
+            raise PolicyError(f"{here}: request {short_repr(key)} is named twice")
         seen.add(key)
         yield {"kind": "gold", "id": key, "served": served, "full": full}

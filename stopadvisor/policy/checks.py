@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy.values import short_repr
+from stopadvisor.printable import short_repr
 
 __all__ = [
     "FieldCheck",

@@ -21,8 +21,8 @@ from stopadvisor.policy.values import (
     MAX_CONTAINERS,
     MAX_DEPTH,
     MAX_ELEMENTS,
-    short_repr,
 )
+from stopadvisor.printable import short_repr
 
 __all__ = ["Format", "decode", "encode", "read_bytes", "replace_file"]
 

@@ -45,9 +45,9 @@ from stopadvisor.policy.values import (
     canonical_digest,
     check_plain,
     read_only,
-    short_repr,
     to_plain,
 )
+from stopadvisor.printable import short_repr
 from stopadvisor.probes.plan import OnStop
 from stopadvisor.probes.trigger import GridTrigger, Trigger
 from stopadvisor.rules.families import FAMILIES

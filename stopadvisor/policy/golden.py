@@ -16,7 +16,7 @@ from stopadvisor.answers.normal_form import TASKS, normalize
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.schema import MIXED_TASKS
 from stopadvisor.policy.stepper import Stepper, StopRule
-from stopadvisor.policy.values import short_repr
+from stopadvisor.printable import short_repr
 from stopadvisor.probes.trigger import MarkerTrigger
 
 __all__ = ["make_golden", "replay_golden"]

@@ -18,8 +18,8 @@ from stopadvisor.policy.values import (
     MAX_DEPTH,
     MAX_ELEMENTS,
     TextBudget,
-    short_repr,
 )
+from stopadvisor.printable import short_repr
 
 __all__ = ["decode_pickle"]
 

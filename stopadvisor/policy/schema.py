@@ -36,7 +36,7 @@ from stopadvisor.policy.triggers import (
     most_probes,
     trigger_of,
 )
-from stopadvisor.policy.values import short_repr
+from stopadvisor.printable import short_repr
 from stopadvisor.rules.families import (
     FAMILIES,
     LEARNED_FAMILIES,

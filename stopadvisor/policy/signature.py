@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.file import read_bytes
-from stopadvisor.policy.values import short_repr
+from stopadvisor.printable import short_repr
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric import ec

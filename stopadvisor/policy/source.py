@@ -10,7 +10,8 @@ from typing import Any
 
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.schema import reads_logprobs
-from stopadvisor.policy.values import short_repr, to_plain
+from stopadvisor.policy.values import to_plain
+from stopadvisor.printable import short_repr
 from stopadvisor.probes.plan import plan_cue
 
 __all__ = ["check_source", "policy_source"]

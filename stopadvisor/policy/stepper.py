@@ -17,7 +17,7 @@ from stopadvisor.errors import PolicyError
 from stopadvisor.policy.schema import MIXED_TASKS
 from stopadvisor.policy.tree_sum import TreeSum
 from stopadvisor.policy.triggers import listed_positions, most_probes, trigger_of
-from stopadvisor.policy.values import short_repr
+from stopadvisor.printable import short_repr
 from stopadvisor.probes.trigger import Trigger
 from stopadvisor.rules.families import AGREEMENT_FAMILIES
 from stopadvisor.rules.features import (

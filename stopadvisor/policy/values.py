@@ -8,13 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import reprlib
 import sys
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any, NoReturn
 
 from stopadvisor.errors import PolicyError
+from stopadvisor.printable import short_repr
 
 __all__ = [
     "MAX_BYTES",
@@ -28,7 +28,6 @@ __all__ = [
     "canonical_digest",
     "check_plain",
     "read_only",
-    "short_repr",
     "to_plain",
 ]
 
@@ -43,17 +42,6 @@ MAX_TEXT = 2**20
 MAX_DEPTH = 24
 """Deepest nesting of lists and dicts."""
 _MAX_INT = 2**63
-
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
-_MOST_SHOWN = 240
-_SHORT.maxlist = _SHORT.maxdict = _SHORT.maxlevel = 4
-
-
-def short_repr(value: object) -> str:
-    """Write a value for an error message: on one line, and shortened."""
-    text = " ".join(_SHORT.repr(value).split())
-    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
 def to_plain(value: Any) -> Any:

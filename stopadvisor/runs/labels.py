@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.errors import OutputError, ProbeError
-from stopadvisor.printable import csv_cell
+from stopadvisor.printable import csv_cell, short_repr
 from stopadvisor.runs.chain import timestamp
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.storage import append, encode, replace_file, set_aside_tail
@@ -74,8 +74,9 @@ class LabelFile:
                 mine.pop(name, None)
             elif name in mine and mine[name] != row["gold"]:
                 raise ProbeError(
-                    f"{where}: field 'gold': question {name!r} has {mine[name]!r} in line "
-                    f"{lines[labeller, name]}, got {row['gold']!r}; take one of the two lines out"
+                    f"{where}: field 'gold': question {short_repr(name)} has "
+                    f"{short_repr(mine[name])} in line {lines[labeller, name]}, got "
+                    f"{short_repr(row['gold'])}; take one of the two lines out"
                 )
             else:
                 mine[name] = row["gold"]
@@ -95,14 +96,17 @@ class LabelFile:
         known, new = self.read(), []
         for label in labels:
             if label.id not in self._keys:
-                raise ProbeError(f"gold for question {label.id!r}, which is not in the run")
+                raise ProbeError(
+                    f"gold for question {short_repr(label.id)}, which is not in the run"
+                )
             mine = known.setdefault(label.labeller, {})
             if label.id not in mine:
                 new.append(label)
             if mine.setdefault(label.id, label.gold) != label.gold:
                 raise ProbeError(
-                    f"question {label.id!r} is labelled {mine[label.id]!r} already, got "
-                    f"{label.gold!r}; withdraw the first with undo, or say --labeller"
+                    f"question {short_repr(label.id)} is labelled {short_repr(mine[label.id])} "
+                    f"already, got {short_repr(label.gold)}; withdraw the first with undo, or say "
+                    "--labeller"
                 )
         self._append(self._named(label) | {"gold": label.gold} for label in new)
 
@@ -153,17 +157,20 @@ class LabelFile:
 
     def _check(self, row: Any, where: str) -> None:
         if not isinstance(row, dict):
-            raise ProbeError(f"{where}: expected an object, got {row!r}")
+            raise ProbeError(f"{where}: expected an object, got {short_repr(row)}")
         for field in ("run", "id", "key", "labeller"):
             if not isinstance(row.get(field), str):
-                raise ProbeError(f"{where}: field {field!r}: expected text, got {row.get(field)!r}")
+                found = short_repr(row.get(field))
+                raise ProbeError(f"{where}: field {field!r}: expected text, got {found}")
         gold = row.get("gold", "" if row.get("withdrawn") else 0)
         if not (gold is None or isinstance(gold, str)):
-            raise ProbeError(f"{where}: field 'gold': expected text or null, got {gold!r}")
+            raise ProbeError(
+                f"{where}: field 'gold': expected text or null, got {short_repr(gold)}"
+            )
         if row["run"] != self._run or self._keys.get(row["id"]) != row["key"]:
             raise ProbeError(
-                f"{where}: question {row['id']!r} of run {row['run']}: these are the labels of "
-                f"another run, and this one is {self._run}"
+                f"{where}: question {short_repr(row['id'])} of run {short_repr(row['run'])}: "
+                f"these are the labels of another run, and this one is {self._run!r}"
             )
 
 
@@ -248,14 +255,16 @@ def read_sheet(path: Path, run: RunDirectory, labeller: str) -> tuple[list[Label
             raise ProbeError(f"{where}: field {field!r} is missing")
         if row.get("run") not in (None, "", run.manifest["id"]):
             raise ProbeError(
-                f"{where}: field 'run': the labels of another run, {row['run']}; this one is "
-                f"{run.manifest['id']}"
+                f"{where}: field 'run': the labels of another run, {short_repr(row['run'])}; this "
+                f"one is {run.manifest['id']!r}"
             )
         gold = row["gold"]
         if isinstance(gold, int | float) and not isinstance(gold, bool):
             gold = str(gold)
         if not (gold is None or isinstance(gold, str)):
-            raise ProbeError(f"{where}: field 'gold': expected text or null, got {gold!r}")
+            raise ProbeError(
+                f"{where}: field 'gold': expected text or null, got {short_repr(gold)}"
+            )
         if gold is not None and not gold.strip():
             n_open += 1
             continue
@@ -263,7 +272,8 @@ def read_sheet(path: Path, run: RunDirectory, labeller: str) -> tuple[list[Label
         line, earlier = lines.setdefault(name, (number, gold))
         if earlier != gold:
             raise ProbeError(
-                f"{where}: question {name!r} has gold {earlier!r} in line {line}, got {gold!r}"
+                f"{where}: question {short_repr(name)} has gold {short_repr(earlier)} in line "
+                f"{line}, got {short_repr(gold)}"
             )
     return [Label(name, gold, labeller) for name, (_, gold) in lines.items()], n_open
 
@@ -282,7 +292,7 @@ def _json_rows(path: Path, text: str) -> Iterable[tuple[int, dict[str, Any]]]:
         except (ValueError, RecursionError) as error:
             raise ProbeError(f"{path}:{number}: not a line of JSON: {error}") from error
         if not isinstance(row, dict):
-            raise ProbeError(f"{path}:{number}: expected an object, got {row!r}")
+            raise ProbeError(f"{path}:{number}: expected an object, got {short_repr(row)}")
         yield number, row
 
 

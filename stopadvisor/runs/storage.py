@@ -9,6 +9,7 @@ import errno
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,13 +31,23 @@ __all__ = [
 
 
 def no_follow(path: str, flags: int) -> int:
-    """Open a file, but no link: a run directory may come from somebody else."""
+    """Open a plain file, but no link and no pipe: a folder may come from somebody else."""
     try:
-        return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+        # Without O_NONBLOCK a named pipe would make the open wait for ever.
+        found = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise OSError(error.errno, "links in a run directory are not followed") from error
+        if error.errno == errno.ENXIO:  # a pipe that nobody reads
+            raise OSError(error.errno, _NOT_PLAIN) from error
         raise
+    if not stat.S_ISREG(os.fstat(found).st_mode):
+        os.close(found)
+        raise OSError(errno.EINVAL, _NOT_PLAIN)
+    return found
+
+
+_NOT_PLAIN = "not a plain file"
 
 
 def check_writable(folder: Path) -> None:

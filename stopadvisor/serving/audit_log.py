@@ -24,7 +24,7 @@ from typing import Any
 
 from stopadvisor.errors import CalibrationError, OutputError, PolicyError
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.policy.values import short_repr
+from stopadvisor.printable import short_repr
 from stopadvisor.runs.storage import no_follow
 from stopadvisor.serving.audit_records import SCHEMA, line_of, parse, read_header, read_records
 from stopadvisor.serving.monitoring import Course, WatchSettings, watch_settings

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.errors import CalibrationError, PolicyError
-from stopadvisor.policy.values import short_repr
+from stopadvisor.printable import short_repr
 from stopadvisor.runs.storage import no_follow
 from stopadvisor.serving.monitoring import WatchSettings
 
@@ -38,6 +38,22 @@ _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circula
 _decode = json.JSONDecoder(parse_constant=_refuse).decode
 
 
+class _Twice(ValueError):
+    """A field stands twice in a record, and readers differ in which of them they take."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        name = next(name for name in names if names.count(name) > 1)
+        raise _Twice(f"field {short_repr(name)}: expected once, got it twice")
+    return found
+
+
+_decode_with_care = json.JSONDecoder(parse_constant=_refuse, object_pairs_hook=_once).decode
+
+
 def line_of(record: Mapping[str, Any]) -> bytes:
     """What is written for a record."""
     return _encode(record).encode() + b"\n"
@@ -46,9 +62,14 @@ def line_of(record: Mapping[str, Any]) -> bytes:
 def parse(line: bytes) -> Any:
     """Parse one line of JSON; ValueError where it is none, or as nobody writes it."""
     try:
-        return _decode(line.decode())
+        text = line.decode()
+        record = _decode(text)
+        # A name that stands twice leaves a colon over; few other lines have one more than fields.
+        if type(record) is dict and text.count(":") != len(record):
+            record = _decode_with_care(text)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+    return record
 
 
 def read_header(path: Path) -> dict[str, Any]:
@@ -85,6 +106,8 @@ def read_records(path: Path, remarks: list[str]) -> Iterator[dict[str, Any]]:
             continue
         try:
             record = parse(line)
+        except _Twice as error:
+            raise PolicyError(f"{path}, line {number}: {error}") from error
         except ValueError:
             remarks.append(f"{path}, line {number}: torn, left out")
             continue

@@ -255,7 +255,7 @@ class Coverage:
         if not isinstance(message, Mapping) or set(message) != {"role", "content"}:
             return "messages"
         text = message["content"]
-        if message["role"] != "user" or not isinstance(text, str):
+        if message["role"] != "user" or not isinstance(text, str) or not _is_text(text):
             return "messages"
         (request,) = make_requests([[{"role": "user", "content": text}]], self.policy, task=task)
         if not self.any_text and not self._stands_in_template(text, task):
@@ -272,6 +272,15 @@ class Coverage:
         before, _, after = template.partition("{question}")
         room = len(text) - len(before) - len(after)
         return room > 0 and text.startswith(before) and text.endswith(after)
+
+
+def _is_text(text: str) -> bool:
+    """Whether a tokenizer can read it: half a surrogate pair is no letter, and has no UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_stream_options(options: Any) -> bool:

@@ -102,6 +102,28 @@ def test_the_page_draws_the_course(call: Call) -> None:
     assert "http://" not in page.replace("http://www.w3.org", "")
 
 
+@pytest.mark.skipif(bool(missing_packages()), reason="the page needs the extra report")
+def test_hostile_names_stay_text_on_the_page(call: Call) -> None:
+    """Of folders and replicas, which remarks repeat."""
+    write_log(write_policy(), lost_from=10**9, requests=30)
+    logs = Path("<script>alert(1)<\\script>\x1b[2J\u202e\u2028&amp;\udc80")
+    (log,) = LOGS.iterdir()
+    logs.mkdir()
+    log.rename(logs / log.name)
+    with (logs / log.name).open("a") as file:
+        file.write("torn\n")
+    kept = Path("kept.txt")
+    kept.write_text("mine")
+    Path("course.html").symlink_to(kept)
+    assert call(POLICY, logs, "--report", "course.html", "--quiet")[0] == 0
+    assert kept.read_text() == "mine", "the page takes the link's place"
+    page = Path("course.html").read_text(encoding="utf-8")
+    assert "&lt;script&gt;alert(1)" in page
+    assert "\\x1b[2J\\u202e\\u2028&amp;amp;\\udc80" in page
+    assert "<script" not in page
+    assert not set("\x1b\u202e\u2028") & set(page)
+
+
 def test_gold_breaks_the_promise_itself(call: Call) -> None:
     policy = write_policy(differs_upper=0.9)
     log = write_log(policy, lost_from=0, requests=1_500)

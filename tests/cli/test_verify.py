@@ -13,6 +13,8 @@ import pytest
 
 from stopadvisor.cli.main import main
 from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
+from stopadvisor.printable import printable
+from stopadvisor.report.junit import write_junit
 from stopadvisor.rules.drift import DRIFT_FEATURES
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ledger import read_ledger
@@ -143,6 +145,28 @@ def test_a_gate_opens_for_a_confirmation_alone(
     assert [end.tag for end in certificate] == [{0: "system-out", 4: "failure", 7: "skipped"}[code]]
     assert suite.get("tests") == str(len(suite)) == str(1 + len(DRIFT_FEATURES))
     assert call(POLICY, fresh)[0] == (4 if code == 4 else 0)
+
+
+def test_a_gate_writes_no_file_that_a_link_leads_to(call: Call) -> None:
+    kept = Path("kept.txt")
+    kept.write_text("mine")
+    Path("gate.xml").symlink_to(kept)
+    assert call(POLICY, FRESH, "--gate", "--junit", "gate.xml")[0] == 0
+    assert kept.read_text() == "mine"
+    assert not Path("gate.xml").is_symlink()
+    assert ElementTree.parse("gate.xml").getroot().tag == "testsuite"
+
+
+def test_hostile_names_stay_text_in_a_gate(tmp_path: Path) -> None:
+    name = "]]><failure/>&\x1b[2J\x00\ud800\uffff\u2028\"'"
+    document: Any = {
+        "losses": 1, "n": 9, "lower": 0.0, "upper": 0.3, "alpha": 0.2, "verdict": "silent",
+        "drift": [{"feature": name, "distance": 0.1, "adjusted_p": 0.5}],
+    }  # fmt: skip
+    write_junit(document, tmp_path / "gate.xml")
+    cases = ElementTree.parse(tmp_path / "gate.xml").getroot()
+    assert [case.get("name") for case in cases] == ["certificate", f"drift.{printable(name)}"]
+    assert cases.get("failures") == "0"
 
 
 def test_without_fresh_questions_it_is_refused(call: Call) -> None:

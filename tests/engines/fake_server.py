@@ -118,6 +118,8 @@ class FakeServer:
     echoes_key: bool = False
     says: str = "Incorrect API key provided:"
     """What it says before the key, where it repeats it."""
+    preface: bytes = b""
+    """What a streamed completion begins with."""
     faults: list[str] = field(default_factory=list)
     """Met by the next completions, one each."""
     always: str | None = None
@@ -321,6 +323,8 @@ class FakeServer:
         number = len(self.streamed)
         self.streamed.append(0)
         _begin_stream(to)
+        if "text" in pieces[0]:
+            to.wfile.write(self.preface)
         for i, piece in enumerate(pieces):
             if (i == 3 and fault in BREAKS) or fault == "truncated":
                 self._break(to, str(fault))

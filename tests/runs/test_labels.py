@@ -40,6 +40,37 @@ def test_each_answer_is_a_line_and_a_withdrawn_one_counts_no_more(labels: LabelF
     assert row == {"run": "1a2b3c4d", "id": "q1", "key": "k1", "labeller": "", "gold": "12"}
 
 
+def test_what_an_error_repeats_of_a_label_is_short(
+    labels: LabelFile, run: RunDirectory, tmp_path: Path
+) -> None:
+    long = "9" * 10_000
+    row = {"run": "1a2b3c4d", "id": "q1", "key": "k1", "labeller": "", "gold": long}
+    bad: list[dict[str, Any]] = [
+        {"labeller": [long]},
+        {"gold": [long]},
+        {"run": long},
+        {"id": long},
+        {"gold": long + "1"},
+    ]
+    for change in bad:
+        labels.path.write_text(json.dumps(row) + "\n" + json.dumps(row | change) + "\n")
+        with pytest.raises(ProbeError, match=r"labels\.jsonl:2: ") as caught:
+            labels.read()
+        assert len(str(caught.value)) < 600
+    labels.path.write_text(json.dumps(row) + "\n")
+    for label in (Label("q1", long + "1"), Label(long, "1")):
+        with pytest.raises(ProbeError) as caught:
+            labels.add([label])
+        assert len(str(caught.value)) < 400
+    sheet = tmp_path / "sheet.jsonl"
+    for first, second in ((long, [long]), (long, long + "1")):
+        rows = [{"id": long, "gold": gold} for gold in (first, second)]
+        sheet.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        with pytest.raises(ProbeError, match=r"sheet\.jsonl:2: ") as caught:
+            read_sheet(sheet, run, "")
+        assert len(str(caught.value)) < 400
+
+
 def test_the_same_label_again_is_no_new_line(labels: LabelFile) -> None:
     labels.add([Label("q1", "12")])
     before = labels.path.read_bytes()

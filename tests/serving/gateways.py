@@ -147,7 +147,7 @@ class Answer:
     def text(self, name: str) -> str:
         """A field of all deltas, put together."""
         return "".join(
-            event["choices"][0]["delta"].get(name) or ""
+            (event["choices"][0]["delta"] or {}).get(name) or ""
             for event in self.events
             if event["choices"]
         )

@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -105,6 +106,37 @@ def test_an_alarm_outlives_a_restart_until_it_is_reset_by_name(tmp_path: Path) -
     assert AuditLog(tmp_path, "a", SETTINGS).course.alarm is None
     with pytest.raises(PolicyError, match="by a name"):
         reset(find_series([tmp_path], SETTINGS.digest), " ")
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["pipe", "folder"])
+def test_a_log_is_a_plain_file(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """A pipe would be read for ever."""
+    path = tmp_path / f"audit-{SETTINGS.digest[:8]}-a-000000.jsonl"
+    make(path)
+    (series,) = find_series([tmp_path], SETTINGS.digest)
+    with pytest.raises(PolicyError, match="cannot be read: not a plain file"):
+        replay([series])
+    with pytest.raises(OutputError, match=r"not a plain file|Is a directory"):
+        reset([series], "A. Smith")
+
+
+@pytest.mark.parametrize(
+    ("line", "field"),
+    [
+        ('{"kind":"result","t":1,"id":"0","differs":false,"differs":true}', "differs"),
+        ('{"kind":"reset","t":1,"by":"A","by":"B:C"}', "by"),
+        ('{"kind":"result","t":1,"id":"0","differs":true,"x":{"a":1,"a":2}}', "a"),
+    ],
+)
+def test_a_field_that_stands_twice_is_refused(tmp_path: Path, line: str, field: str) -> None:
+    clock = Clock()
+    fill(AuditLog(tmp_path, "a", SETTINGS, clock=clock), 0, 2, clock)
+    (series,) = find_series([tmp_path], SETTINGS.digest)
+    with series.files[0].open("a") as file:
+        file.write('{"kind":"reset","t":1,"by":"A: B"}\n' + line + "\n")
+    said = f"line 6: field '{field}': expected once, got it twice"
+    with pytest.raises(PolicyError, match=said):
+        replay([series])
 
 
 def test_replicas_are_merged_by_time_and_clocks_may_differ(tmp_path: Path) -> None:

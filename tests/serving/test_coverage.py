@@ -91,6 +91,7 @@ def test_fields_that_change_nothing(fields: dict[str, Any]) -> None:
         ({"messages": [MESSAGE, MESSAGE, MESSAGE]}, "messages"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages"),
         ({"messages": [MESSAGE | {"name": "me"}]}, "messages"),
+        ({"messages": [{"role": "user", "content": TEXT + "\ud800"}]}, "messages"),
         ({"messages": [{"role": "user", "content": "What is 2 + 2?"}]}, "template"),
         ({"chat_template_kwargs": {"enable_thinking": False}}, "thinking"),
         ({"chat_template_kwargs": {}}, "template"),

@@ -265,6 +265,26 @@ def test_what_is_not_covered_goes_through_as_it_came(
     assert answer.body == direct(server, gateway, body, "/v1/chat/completions").body
 
 
+def test_half_a_surrogate_pair_is_passed_on(server: OddServer, gateway: RunningGateway) -> None:
+    """It is no letter, and no tokenizer takes it: what becomes of it is for the server to say."""
+    body = json.dumps(chat_body("3+4 \ud800")).encode()
+
+    def refuse(to: BaseHTTPRequestHandler, sent: bytes) -> None:
+        assert sent == body
+        to.send_response(400)
+        to.send_header("Content-Length", "2")
+        to.end_headers()
+        to.wfile.write(b"{}")
+
+    server.odd["/v1/chat/completions"] = refuse
+    try:
+        answer = gateway.ask(body)
+    finally:
+        del server.odd["/v1/chat/completions"]
+    assert answer.way == "passthrough; reason=messages"
+    assert (answer.status, answer.body) == (400, b"{}")
+
+
 def test_bytes_are_not_touched(server: OddServer, gateway: RunningGateway) -> None:
     """Compressed, binary, a refusal, a redirection; with the query, and no header of ours."""
     seen: list[tuple[str, bytes, dict[str, str]]] = []

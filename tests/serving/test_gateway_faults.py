@@ -209,6 +209,54 @@ def test_half_an_answer(server: OddServer, gateway: RunningGateway, fault: str) 
     assert answer.text("content") == Story().visible
 
 
+INJECTED = '7\n\ndata: {"choices": []}\r\n\r\nevent: end\ndata: [DONE]\n\n\x00\u2028 </think>'
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_what_a_model_says_is_no_event(policies: Path, stream: bool) -> None:
+    """Events of its own, line ends of every kind and NUL come as text, in a reply of one shape."""
+    story = Story(visible=INJECTED)
+    with fake_server(story=story) as server, running(policies / "never.json", server) as gateway:
+        answer = gateway.ask(chat_body(stream=stream))
+    assert answer.way == "policy; reason=covered"
+    if stream:
+        assert answer.text("content") == INJECTED
+        assert {len(event["choices"]) for event in answer.events} == {1}
+    else:
+        assert answer.json["choices"][0]["message"]["content"] == INJECTED
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x00: nothing\n\n",
+        b"event: error\nid: 7\nretry: 1\n\n",
+        b"data: \x00\x00\n\n",
+        b"data: " + b"[" * 100_000 + b"\n\n",
+        b'data: {"choices": [{"text": 7}], "choices": {}}\n\n',
+        b"data: [DONE]\n\n",
+        b"data: " + b"x" * 2**24 + b"\n\n",
+        b"x" * 2**24,
+    ],
+    ids=["nul", "fields", "nul data", "nested", "twice", "ended", "long event", "long line"],
+)
+def test_a_hostile_stream_costs_no_request(
+    server: OddServer, gateway: RunningGateway, sent: bytes
+) -> None:
+    """Its own lines reach no client, and the request is answered in full all the same."""
+    server.preface = sent
+    answer = gateway.ask(chat_body(stream=True))
+    assert answer.status == 200
+    assert answer.text("content") == Story().visible
+    assert answer.text("reasoning") + answer.text("reasoning_content") in (
+        Story().thinking,
+        2 * Story().thinking,
+    )
+    assert len(answer.body) < 2**16
+    server.preface = b""
+    assert gateway.ask(chat_body()).way == "policy; reason=covered"
+
+
 def test_a_server_that_is_killed_in_a_stream_ends_it_with_an_error(
     server: OddServer, gateway: RunningGateway
 ) -> None:

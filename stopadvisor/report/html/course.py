@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from stopadvisor.errors import OutputError
 from stopadvisor.report.documents.monitor import MonitorDocument
-from stopadvisor.report.html.page import missing_packages
+from stopadvisor.report.html.page import missing_packages, page_environment
 from stopadvisor.report.text.monitor import fact_rows, verdict_sentence
 from stopadvisor.runs.storage import encode, replace_file
 
@@ -37,7 +37,6 @@ def write_course(document: MonitorDocument, path: Path) -> None:
             f"the page needs {' and '.join(missing)}, not installed here: "
             "pip install 'stopadvisor[report]'"
         )
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
     from stopadvisor.report.html.theme import inline_svg, style
@@ -52,18 +51,18 @@ def write_course(document: MonitorDocument, path: Path) -> None:
             with style(name):
                 svg = inline_svg(draw(document), name, title, said)
             pictures.append({"name": name, "title": title, "said": said, "svg": Markup(svg)})
-    environment = Environment(
-        loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    page = environment.get_template("course.html").render(
-        headline=verdict_sentence(document),
-        tone={"alarm": "plain", "no-alarm": "good", "no-audits": "open"}[document["verdict"]],
-        facts=fact_rows(document),
-        pictures=pictures,
-        digest=document["digest"],
-        remarks=document["remarks"],
-        style=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
+    page = (
+        page_environment()
+        .get_template("course.html")
+        .render(
+            headline=verdict_sentence(document),
+            tone={"alarm": "plain", "no-alarm": "good", "no-audits": "open"}[document["verdict"]],
+            facts=fact_rows(document),
+            pictures=pictures,
+            digest=document["digest"],
+            remarks=document["remarks"],
+            style=Markup((_HERE / "page.css").read_text(encoding="utf-8")),
+        )
     )
     replace_file(path, encode(page))
 

@@ -19,6 +19,7 @@ from stopadvisor.assessment.assess import FitAssessment
 from stopadvisor.assessment.recommendation import probability_words
 from stopadvisor.errors import OutputError
 from stopadvisor.paper.assess import PaperAssessment
+from stopadvisor.printable import printable
 from stopadvisor.report.figures.data import QuestionExample
 from stopadvisor.report.figures.load import ReportData, load
 from stopadvisor.report.html import captions
@@ -32,9 +33,10 @@ from stopadvisor.studies.study import Cell, Column, Table
 from stopadvisor.studies.write import table_csv
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
     from matplotlib.figure import Figure
 
-__all__ = ["WrittenPage", "missing_packages", "render", "write_report"]
+__all__ = ["WrittenPage", "missing_packages", "page_environment", "render", "write_report"]
 
 _HERE = Path(__file__).parent
 _NEEDED = ("matplotlib", "jinja2")
@@ -70,6 +72,17 @@ class _Picture:
 def missing_packages() -> tuple[str, ...]:
     """What of the extra `report` is not installed; imports none of it."""
     return tuple(name for name in _NEEDED if find_spec(name) is None)
+
+
+def page_environment() -> Environment:
+    """Make what renders a template: every text in it is escaped, control characters too."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    return Environment(
+        loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,
+    )  # fmt: skip
 
 
 def write_report(
@@ -113,14 +126,10 @@ def render(data: ReportData) -> str:
     str
         HTML that refers to nothing outside itself, the same for the same data.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
     document = data.document
-    environment = Environment(
-        loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+    environment = page_environment()
     environment.filters |= {"sheet": _sheet, "words": _words}
     style = (_HERE / "page.css").read_text(encoding="utf-8")
     script = (_HERE / "page.js").read_text(encoding="utf-8")
