@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stopadvisor.rules.boosting import LeafBits, leaf_bits
+from stopadvisor.rules.leaf_bits import LeafBits, leaf_bits
 
 __all__ = ["TreeSum"]
 

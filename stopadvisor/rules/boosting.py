@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,17 +15,14 @@ from numpy.typing import NDArray
 from stopadvisor.arrays import BoolArray, FloatArray
 from stopadvisor.errors import CalibrationError
 from stopadvisor.rules.features import FEATURES
+from stopadvisor.rules.leaf_bits import LeafBits, leaf_bits
 
-__all__ = ["BoostedModel", "LeafBits", "Tree", "fit_boosted", "leaf_bits"]
+__all__ = ["BoostedModel", "Tree", "fit_boosted"]
 
 _N_TREES = 40
 _MOST_LEAVES = 8
 _SMALLEST_LEAF = 20
 _LEARNING_RATE = 0.1
-_BITS = 8
-"""Leaves that fit into one byte."""
-_LOWEST = tuple((bits & -bits).bit_length() for bits in range(1 << _BITS))
-"""The place of the lowest bit of each byte, counted from 1."""
 
 
 @dataclass(frozen=True)
@@ -62,47 +58,6 @@ class BoostedModel:
             else:
                 z = z + _by_leaf_bits(tree, bits, columns)
         return z.reshape(features.shape[:-1])
-
-
-class LeafBits(NamedTuple):
-    """A tree of at most eight leaves, one bit each: the leftmost leaf has the lowest.
-
-    A test that sends a row right strikes out the leaves under its left branch; the leftmost leaf
-    that remains is the one a walk would reach.
-
-    References
-    ----------
-    Lucchese et al. (2015), "QuickScorer", SIGIR.
-    """
-
-    tests: tuple[tuple[int, int], ...]
-    """Inner nodes, each with the bits of the leaves under its left branch."""
-    values: tuple[float, ...]
-    """What the tree gives, by the bits of the leaves that remain."""
-
-
-def leaf_bits(
-    feature: Sequence[int], left: Sequence[int], right: Sequence[int], value: Sequence[float]
-) -> LeafBits | None:
-    """Number a tree's leaves by bits; None where there are more than a byte has."""
-    leaves: list[float] = []
-    tests: list[tuple[int, int]] = []
-
-    def visit(node: int) -> int:
-        if len(leaves) > _BITS:
-            return 0
-        if feature[node] < 0:
-            leaves.append(value[node])
-            return 1 << (len(leaves) - 1)
-        below = visit(left[node])
-        tests.append((node, below))
-        return below | visit(right[node])
-
-    every = visit(0)
-    if len(leaves) > _BITS:
-        return None
-    leaves.insert(0, 0.0)  # none remains: never the case
-    return LeafBits(tuple(tests), tuple(leaves[k] for k in _LOWEST[: every + 1]))
 
 
 def _by_leaf_bits(tree: Tree, bits: LeafBits, columns: list[FloatArray]) -> FloatArray:
