@@ -88,6 +88,7 @@ def _of_assessment(document: Mapping[str, Any]) -> dict[str, Any]:
         settings = dict(document["settings"])
         settings["weights"] = Weights(**settings["weights"])
         settings["families"] = tuple(settings["families"])
+        settings["also"] = tuple(Guarantee(**limit) for limit in settings.get("also", ()))
         values |= settings
     return values
 

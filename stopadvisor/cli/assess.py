@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TextIO
@@ -21,23 +21,23 @@ from stopadvisor.assessment.assess import FitAssessment, assess
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.measured import measured_settings, remark_on_serving
 from stopadvisor.assessment.remarks import remarks_on_promise, remarks_on_sample
+from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.looks import open_for_paper, show_fit
 from stopadvisor.cli.model import ModelOptions, open_engine
 from stopadvisor.cli.options import PATH, VERBOSE, emit
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.probing import ProbeOptions, probe_options
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.cli.settings import overrides, setting_options
+from stopadvisor.cli.settings import GUARANTEES, overrides, setting_options
 from stopadvisor.collection.labels import regrade_run
 from stopadvisor.collection.probing import probe
 from stopadvisor.collection.progress import Progress
 from stopadvisor.collection.settings import ProbeSettings
 from stopadvisor.engines.openai.regime import read_regime
-from stopadvisor.errors import StopAdvisorError, WorkloadError
+from stopadvisor.errors import CalibrationError, StopAdvisorError, WorkloadError
 from stopadvisor.paper.assess import PaperAssessment, assess_paper
 from stopadvisor.report.documents.assess import assessment_document
 from stopadvisor.report.text.assess import PAPER_FLAW, show_assessment
-from stopadvisor.rules.losses import DIFFERS
 from stopadvisor.runs.sources import ASSESSMENT, REPORT, Source, open_source
 from stopadvisor.runs.storage import lock_directory, write_json_atomically
 
@@ -50,7 +50,7 @@ class AssessOptions:
 
     probing: ProbeOptions
     """What is assessed (its `workload`), and how to probe it if it is a workload."""
-    settings: Settings
+    wanted: SettingsOverrides = field(default_factory=SettingsOverrides)
     protocol: Literal["deploy", "paper"] = "deploy"
     open_calibration: bool = False
     given: frozenset[str] = frozenset()
@@ -94,6 +94,7 @@ class AssessOptions:
     help="What to act on, or the published analysis number for number.",
 )
 @setting_options()
+@GUARANTEES
 @click.option(
     "--open-calibration",
     is_flag=True,
@@ -116,13 +117,15 @@ def command(ctx: click.Context, /, target: Path, protocol: str, **params: Any) -
     raw.npz archive is assessed as it is.  The advice is provisional: `calibrate` decides.
     """
     given = _given(ctx)
-    settings = overrides(params).settings()
+    wanted = overrides(params)
     open_calibration, report = params.pop("open_calibration"), params.pop("report")
+    if protocol == "paper" and (wanted.loss or wanted.also):
+        raise click.UsageError("--protocol paper counts lost answers alone: leave --loss out")
     if open_calibration and protocol != "paper":
         raise click.UsageError("--open-calibration belongs to --protocol paper")
     options = AssessOptions(
         ProbeOptions.of(params, target),
-        settings,
+        wanted,
         "paper" if protocol == "paper" else "deploy",
         open_calibration,
         frozenset(given),
@@ -156,9 +159,7 @@ def run(options: AssessOptions, out: TextIO, err: TextIO) -> int:
         source = _source(options, progress)
         server = None if source.is_archive else read_regime(source.folder)
         served = server is not None or (source.engine or "").startswith("openai")
-        is_paper, settings = options.protocol == "paper", options.settings
-        if source.graded_by == "agreement" and not is_paper:
-            settings = replace(settings, loss=DIFFERS.name)  # the only one that takes no gold
+        is_paper, settings = options.protocol == "paper", _settings(options, source)
         if served and options.serving_is_open:
             settings = measured_settings(settings, server, paper=is_paper)
         assessment = _assess(source, settings, options)
@@ -177,6 +178,20 @@ def run(options: AssessOptions, out: TextIO, err: TextIO) -> int:
     output = options.probing.output
     emit(document, output, out, partial(show_assessment, verbose=output.verbose))
     return 0
+
+
+def _settings(options: AssessOptions, source: Source) -> Settings:
+    """Settings as asked for; differing replies are the only loss that takes no gold."""
+    if options.protocol == "paper":
+        return options.wanted.settings()
+    settings = options.wanted.settings(graded_by=source.graded_by)
+    needy = [limit for limit in settings.guarantees if limit.counted.needs_gold]
+    if needy and source.graded_by == "agreement":
+        raise CalibrationError(
+            f"{source.folder}: a limit on {needy[0].loss} takes gold to assess, and the questions "
+            "have none: leave --loss out, and `stopadvisor label` asks for the gold that matters"
+        )
+    return settings
 
 
 def _assess(

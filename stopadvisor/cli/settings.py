@@ -46,7 +46,8 @@ def overrides(params: dict[str, Any]) -> SettingsOverrides:
         weights=weights,
         alpha=limit,
         loss=first,
-        also=tuple(Guarantee(*each) for each in also) or None,
+        # Who names a loss names all limits.
+        also=tuple(Guarantee(*each) for each in also) or (None if first is None else ()),
     )
 
 
@@ -126,7 +127,7 @@ def _families(text: str) -> tuple[str, ...]:
 _OWN = Settings()
 _OPTIONS: dict[str, tuple[str, Any, Any, str]] = {
     "alpha": (
-        "Certificate", float, _OWN.alpha,
+        "Certificate", Parsed("limit|loss=limit,...", _limits), _OWN.alpha,
         "Largest share of all questions that may lose a right answer.",
     ),
     "delta": ("Certificate", float, _OWN.delta, "Probability that the certificate is wrong."),
@@ -166,7 +167,6 @@ _OPTIONS: dict[str, tuple[str, Any, Any, str]] = {
     ),
 }  # fmt: skip
 """By name: section of the help, type, default, and help."""
-_LIMITS = Parsed("limit|loss=limit,...", _limits)
 
 GUARANTEES = declare(
     option("Certificate")(
@@ -206,8 +206,7 @@ def setting_options(
     otherwise : str, optional
         Where values come from that are not given, for the help; None for defaults of their own.
     asked : sequence of str
-        Those without any default: the command asks for them.  Limits of several losses may be
-        given at once.
+        Those without any default: the command asks for them.
     """
     found = []
     for name in names:
@@ -216,7 +215,7 @@ def setting_options(
         found.append(
             option(section)(
                 f"--{name}",
-                type=_LIMITS if name in asked else kind,
+                type=kind,
                 default=default if otherwise is None else None,
                 show_default=shown,
                 help=text,

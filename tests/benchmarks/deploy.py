@@ -21,7 +21,6 @@ def main() -> None:
     from io import StringIO
     from pathlib import Path
 
-    from stopadvisor.assessment.choice import Settings
     from stopadvisor.cli import assess, calibrate
     from stopadvisor.cli.options import OutputOptions
     from stopadvisor.cli.probing import ProbeOptions
@@ -35,7 +34,7 @@ def main() -> None:
             start, out = time.process_time(), StringIO()
             if what == "assess":
                 probing = ProbeOptions(ProbeSettings(path), output=OutputOptions(quiet=True))
-                assess.run(assess.AssessOptions(probing, Settings(), report=False), out, out)
+                assess.run(assess.AssessOptions(probing, report=False), out, out)
             else:
                 calibrate.run(calibrate.CalibrateOptions(path), out, out)
             seconds = time.process_time() - start

@@ -1,4 +1,4 @@
-"""`calibrate --loss`: other promises than that on lost answers, and several of one rule."""
+"""`--loss` of `assess` and `calibrate`: other promises than lost answers, and several at once."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from stopadvisor.assessment.settings import SettingsOverrides
+from stopadvisor.cli.settings import overrides
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.runs.ledger import read_ledger
 from stopadvisor.runs.sources import open_source
@@ -91,6 +93,31 @@ def test_what_cannot_hold_says_all_that_was_asked(call: Call) -> None:
     assert "asked to promise at most 30% lost; accuracy falls by at most 0.1%" in " ".join(
         out.split()
     )
+
+
+def test_what_was_assessed_for_is_what_is_certified(call: Call) -> None:
+    limits = ("--alpha", "drop=0.25,lost=0.3", "--families", "confidence", "--no-report")
+    code, out, err = call("assess", RUN, *limits)
+    assert code == 0, err
+    shown = " ".join(out.split())
+    assert "can promise: accuracy falls by at most 25%; at most 30% lost; chance" in shown
+    assert "rule drop accuracy saves" in shown
+    assert f"stopadvisor calibrate {RUN} --alpha drop=0.25,lost=0.3" in shown
+    assessed = json.loads((open_source(RUN).folder / "assessment.json").read_bytes())
+    assert assessed["settings"]["loss"] == "drop"
+    assert assessed["settings"]["also"] == [{"loss": "lost", "alpha": 0.3, "category": None}]
+    taken_over = calibrated(call, "--alpha", "0.25", "--out", "taken.json")
+    assert taken_over["asked"] == assessed["asked"]
+    # Who names a loss names all of them.
+    assert SettingsOverrides(alpha=0.3, loss="lost", also=()).settings(assessed).is_lost
+    named = {"alpha": 0.3, "loss": ("lost",), "price": None, "serving_profile": None}
+    assert overrides(named).also == ()
+
+
+def test_the_paper_counts_lost_answers_alone(call: Call) -> None:
+    code, _, err = call("assess", RUN, "--protocol", "paper", "--loss", "drop")
+    assert code == 2
+    assert "--protocol paper counts lost answers alone: leave --loss out" in err
 
 
 def test_a_category_without_questions_is_one_line_and_no_look(call: Call) -> None:

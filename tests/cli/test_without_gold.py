@@ -45,6 +45,12 @@ def as_read(text: str) -> str:
     return " ".join(text.split())
 
 
+def test_a_loss_that_takes_gold_is_not_assessed_without_it(call: Call) -> None:
+    code, out, err = call("assess", RUN, "--loss", "lost", "--no-report")
+    assert (code, out) == (2, "")
+    assert "run: a limit on lost takes gold to assess, and the questions have none" in as_read(err)
+
+
 def test_assess_profiles_by_agreement_and_says_so(call: Call, run_without_gold: Path) -> None:
     found = json.loads((run_without_gold / "assessment.json").read_bytes())
     assert (found["workload"]["graded_by"], found["settings"]["loss"]) == ("agreement", "differs")

@@ -141,7 +141,10 @@ def test_assess(
         answer(capsys, "assess", runs / "served"),
         answer(capsys, "assess", runs / "copy", "--serving", "overlap", "--price", "1/0.1/4"),
         answer(capsys, "assess", runs / "raw.npz", "--protocol", "paper", *folder),
-        answer(capsys, "assess", runs / "apart" / "visible", "--families", "learned"),
+        answer(
+            capsys, "assess", runs / "apart" / "visible", "--families", "learned",
+            "--alpha", "drop=0.3,lost=0.4",
+        ),
         answer(
             capsys, "assess", grouped / "assessed" / "run", "--families", "learned",
             "--group-claim", "groups", "--group-cap", "4",

@@ -21,7 +21,9 @@ from stopadvisor.report.documents.parts import (
     WeightFields,
 )
 from stopadvisor.report.headline import assessed_headline
+from stopadvisor.report.promises import asked
 from stopadvisor.rules.costs import Serving, ServingCost
+from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.schedules import grid_positions
 
 __all__ = [
@@ -169,6 +171,12 @@ class _Recommendation(TypedDict):
     reasons: Annotated[list[str], "Why, step by step."]
 
 
+class _Limit(TypedDict):
+    loss: Annotated[str, "What is limited: `lost`, `differs` or `drop`."]
+    alpha: Annotated[float, "To which share."]
+    category: Annotated[str | None, "Of whose questions alone; null for all."]
+
+
 class _Settings(TypedDict):
     serving: Annotated[str, "The serving regime."]
     weights: Annotated[WeightFields, "Prices of tokens."]
@@ -177,7 +185,13 @@ class _Settings(TypedDict):
     multiplicity: Annotated[str, "How thresholds share the error probability."]
     families: Annotated[list[str], "Rules that may be chosen."]
     loss: NotRequired[
-        Annotated[Literal["differs"], "Only without gold: replies that differ are counted."]
+        Annotated[
+            Literal["differs", "drop"],
+            "What `alpha` limits, where that is not lost answers; `differs` without gold.",
+        ]
+    ]
+    also: NotRequired[
+        Annotated[list[_Limit], "Only where asked for: further limits that hold at once."]
     ]
     group_claim: NotRequired[
         Annotated[Literal["groups"], "Only where it was asked: one question of a group counts."]
@@ -244,6 +258,9 @@ class _ProtocolFields(TypedDict, total=False):
         float | None, "Deploy only: estimated chance that `calibrate` certifies a saving."
     ]
     settings: Annotated[_Settings, "Deploy only: what `calibrate` takes over."]
+    asked: Annotated[
+        str, "Deploy only: all limits asked for in words, where they are not one on lost answers."
+    ]
     full_accuracy: Annotated[float, "Paper only: accuracy of full thinking."]
 
 
@@ -345,8 +362,10 @@ def _protocol_fields(assessment: FitAssessment | PaperAssessment) -> _ProtocolFi
             _Settings,
             settings,
             group_claim="groups" if settings.group_claim == "groups" else None,
-            loss="differs" if settings.loss == "differs" else None,
+            loss=None if settings.loss == LOST.name else settings.loss,
+            also=settings.also or None,
         ),
+        asked=None if settings.is_lost else asked(settings.guarantees),
     )
 
 

@@ -18,6 +18,7 @@ from stopadvisor.report.headline import (
     other_stacks,
     saving_words,
 )
+from stopadvisor.report.promises import promise_of
 from stopadvisor.report.text.screen import Screen
 from stopadvisor.report.words import (
     COMMON_STACK,
@@ -30,13 +31,13 @@ from stopadvisor.report.words import (
     listed,
     number,
     percent,
-    promised,
     risk_difference,
     rule_headline,
     share,
     shell_quote,
     why,
 )
+from stopadvisor.rules.losses import LOST, Guarantee
 from stopadvisor.runs.archives import SIMULATED
 
 __all__ = [
@@ -74,7 +75,7 @@ def show_assessment(document: Document, out: TextIO, *, verbose: bool = False) -
     if paper:
         screen.command(f"stopadvisor assess {run} --alpha {document['alpha']:g}")
     elif stops:
-        screen.command(f"stopadvisor calibrate {run} --alpha {document['alpha']:g}")
+        screen.command(f"stopadvisor calibrate {run} {_limits(document)}")
     if paper:
         screen.items("Read this first", [PAPER_FLAW])
     _profile(screen, document)
@@ -87,6 +88,18 @@ def show_assessment(document: Document, out: TextIO, *, verbose: bool = False) -
     show_label_needs(screen, document.get("label_needs", []))
     _serving(screen, document)
     screen.items("Why, step by step", advice["reasons"])
+
+
+def _limits(document: Document) -> str:
+    """What was asked for, as options of `calibrate`; it takes what cannot be asked otherwise."""
+    alpha, settings = document["alpha"], document["settings"]
+    also = [Guarantee(**limit) for limit in settings.get("also", [])]
+    if document["workload"]["graded_by"] == "agreement" or not ("loss" in settings or also):
+        return f"--alpha {alpha:g}"
+    first = Guarantee(settings.get("loss", LOST.name), alpha)
+    of_all = ",".join(str(limit) for limit in (first, *also) if limit.category is None)
+    among = [f"--guarantee {shell_quote(str(each))}" for each in also if each.category]
+    return " ".join((f"--alpha {of_all}", *among))
 
 
 def _facts(document: Document) -> list[tuple[str, str]]:
@@ -104,8 +117,8 @@ def _facts(document: Document) -> list[tuple[str, str]]:
             *_server(document),
         ]
     else:
-        what = "of the replies differ" if effect.loss == "differs" else "are lost"
         lower = percent(document["fit_saving_lower_pct"])
+        promise = document.get("asked") or promise_of({"alpha": document["alpha"]})
         rows = [
             ("advice", rule_headline(advice["family"], advice.get("where"))),
             ("why", why(document)),
@@ -114,8 +127,7 @@ def _facts(document: Document) -> list[tuple[str, str]]:
             *_stack(document, effect),
             (
                 "certain",
-                f"not yet: these are estimates. `calibrate` can promise that at most "
-                f"{promised(document['alpha'])} {what}; chance "
+                f"not yet: these are estimates. `calibrate` can promise: {promise}; chance "
                 f"{probability_words(document['chance_to_certify'])}",
             ),
         ]
@@ -278,9 +290,10 @@ def _matched_risk(screen: Screen, document: Document, *, verbose: bool) -> None:
 
 def _graded_columns(document: Document) -> tuple[str, str]:
     """What risk and accuracy are called."""
+    loss = document["settings"].get("loss", LOST.name)
     if document["workload"]["graded_by"] == "agreement":
         return "differs", "agrees"
-    return "lost", "accuracy"
+    return {"differs": "differs", "drop": "drop"}.get(loss, "lost"), "accuracy"
 
 
 def _at_risk(point: Document) -> tuple[str, ...]:
