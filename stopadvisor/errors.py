@@ -9,6 +9,7 @@ from __future__ import annotations
 __all__ = [
     "CalibrationError",
     "EngineError",
+    "GraderError",
     "ModelError",
     "NothingToChoose",
     "OutputError",
@@ -35,6 +36,12 @@ class WorkloadError(StopAdvisorError):
 
 class ProbeError(StopAdvisorError):
     """A run directory or a published archive cannot be used as it is."""
+
+    exit_code = 2
+
+
+class GraderError(StopAdvisorError):
+    """A grader of the user's cannot be had, or does what none may do."""
 
     exit_code = 2
 

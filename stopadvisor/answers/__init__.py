@@ -1,3 +1,5 @@
 """Short answers: the normal form that decides which are equal, and grades against gold."""
 
-__all__ = ["grading", "math_worker", "normal_form", "numerals"]
+__all__ = [
+    "function_grader", "grading", "math_worker", "normal_form", "numerals", "worker"
+]  # fmt: skip

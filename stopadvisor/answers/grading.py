@@ -8,30 +8,19 @@ no probes and no files, and imports no mathematics itself.
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import select
-import subprocess
-import sys
-import weakref
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from queue import SimpleQueue
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
 from stopadvisor.answers.normal_form import GRADER, NORMALIZER, extract_forced, normalize
+from stopadvisor.answers.worker import NotReady, Workers
 from stopadvisor.errors import StopAdvisorError
 
 __all__ = ["GRADING", "Grader"]
 
 GRADING = {"normalizer": NORMALIZER, "grader": GRADER}
 """Versions that decide the labels; changing them needs `regrade`, not new probes."""
-
-_START_SECONDS = 120.0
-_WALL_PER_CPU_SECOND = 10.0  # patience with a machine that is busy with other things
 
 
 class Grader:
@@ -52,6 +41,10 @@ class Grader:
     timeouts : int
         Answers given up so far, be it for the time limit or because the comparison took its
         process down; each is graded False.
+    identity : mapping of str to str
+        What a run's manifest says about how its answers were graded.
+    reads_questions : bool
+        False: questions need not be given.
 
     Raises
     ------
@@ -65,16 +58,13 @@ class Grader:
     [True, False]
     """
 
+    identity: Mapping[str, str] = GRADING
+    reads_questions = False
+
     def __init__(self, workers: int = 1, timeout_s: float = 5.0) -> None:
-        if workers < 1:
-            raise ValueError(f"workers must be >= 1, got {workers!r}")
-        if not timeout_s > 0:
-            raise ValueError(f"timeout_s must be > 0, got {timeout_s!r}")
         self.timeouts = 0
-        self._workers = [_Worker(timeout_s) for _ in range(workers)]
+        self._workers = Workers(workers, timeout_s)
         self._verdicts: dict[tuple[str, str], bool] = {}
-        # For those who forget to close: workers end with the grader, at the latest at exit.
-        self._finalizer = weakref.finalize(self, _stop_all, self._workers)
 
     def __enter__(self) -> Self:
         return self
@@ -89,13 +79,15 @@ class Grader:
 
     def close(self) -> None:
         """End the worker processes; a later mathematical answer would start new ones."""
-        _stop_all(self._workers)
+        self._workers.close()
 
     def grade(self, task: str, gold: str, answer: str | None) -> bool:
         """Grade one answer; see `grade_many`."""
         return self.grade_many([(task, gold, answer)])[0]
 
-    def grade_many(self, items: Sequence[tuple[str, str, str | None]]) -> list[bool]:
+    def grade_many(
+        self, items: Sequence[tuple[str, str, str | None]], questions: Sequence[str] = ()
+    ) -> list[bool]:
         r"""Grade answers against gold.
 
         Parameters
@@ -103,6 +95,8 @@ class Grader:
         items : sequence of (task, gold, answer)
             `answer` is a raw probe text or an extracted answer; None (thinking never closed), ""
             and what holds no answer of the task's kind are wrong.
+        questions : sequence of str
+            For graders that read them; a comparison with gold does not.
 
         Raises
         ------
@@ -126,34 +120,24 @@ class Grader:
         self._compare(list(pending))
         return [v if isinstance(v, bool) else self._verdicts[v] for v in verdicts]
 
+    def remarks(self) -> list[str]:
+        """What the reader should know of the grades; nothing about a comparison with gold."""
+        return []
+
     def _compare(self, pairs: list[tuple[str, str]]) -> None:
         """Put a verdict on each pair; an interruption keeps those that are there."""
-        if len(self._workers) == 1 or len(pairs) < 2:
-            for pair in pairs:
-                self._keep(pair, self._workers[0].same(*pair))
-            return
-        idle: SimpleQueue[_Worker] = SimpleQueue()
-        for worker in self._workers:
-            idle.put(worker)
-
-        def compare(pair: tuple[str, str]) -> bool | None:
-            worker = idle.get()
-            try:
-                return worker.same(*pair)
-            finally:
-                idle.put(worker)
-
-        with ThreadPoolExecutor(len(self._workers)) as pool:
-            try:
-                for pair, verdict in zip(pairs, pool.map(compare, pairs), strict=True):
-                    self._keep(pair, verdict)
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
-
-    def _keep(self, pair: tuple[str, str], verdict: bool | None) -> None:
-        self.timeouts += verdict is None
-        self._verdicts[pair] = bool(verdict)
+        requests = [
+            {"gold": _formulas(gold)[0], "answers": _formulas(answer)} for gold, answer in pairs
+        ]
+        try:
+            for pair, reply in zip(pairs, self._workers.ask_each(requests), strict=True):
+                self.timeouts += not reply
+                self._verdicts[pair] = reply == b"1"
+        except NotReady as error:
+            raise StopAdvisorError(
+                "cannot grade mathematical answers, which needs math-verify 0.9 "
+                f"(pip install 'math-verify>=0.9,<0.10'): {error}"
+            ) from error
 
 
 _INTEGER = re.compile(r"-?\d+", re.ASCII)
@@ -190,86 +174,3 @@ def _formulas(text: str) -> list[str]:
     if "$" in bare or "\\(" in bare or "\\[" in bare:
         return [text]  # several formulas, or prose around them: it finds them itself
     return [f"${bare}$", text] if _PROSE.search(bare) else [f"${bare}$"]
-
-
-class _Worker:
-    """One process that compares, started when needed and killed when it takes too long."""
-
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def same(self, gold: str, answer: str) -> bool | None:
-        """Verdict on one pair; None when it had to be given up."""
-        process = self._process
-        if process is None or process.poll() is not None:
-            process = self._start()
-        assert process.stdin is not None
-        request = {
-            "gold": _formulas(gold)[0],
-            "answers": _formulas(answer),
-            "cpu_seconds": self._timeout_s,
-        }
-        try:
-            process.stdin.write(json.dumps(request).encode() + b"\n")
-            process.stdin.flush()
-            reply = _read(process, self._timeout_s * _WALL_PER_CPU_SECOND)
-        except BrokenPipeError:
-            reply = b""
-        except BaseException:
-            self.stop()  # interrupted: its late answer must not pass for the next one's
-            raise
-        if reply in (b"0", b"1"):
-            return reply == b"1"
-        self.stop()
-        return None
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        self.stop()
-        # By its path and without the script's folder in front (-P): it starts the same way from
-        # tests, scripts, notebooks and the entry point, and our module names shadow no library.
-        # Its own session keeps Ctrl-C for the parent.
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", str(Path(__file__).with_name("math_worker.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        reply = _read(self._process, _START_SECONDS)
-        if reply != b"+":
-            self.stop()
-            reason = reply[1:].decode(errors="replace") or "the process ended without a word"
-            raise StopAdvisorError(
-                "cannot grade mathematical answers, which needs math-verify 0.9 "
-                f"(pip install 'math-verify>=0.9,<0.10'): {reason}"
-            )
-        return self._process
-
-    def stop(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            assert pipe is not None
-            try:
-                pipe.close()
-            except BrokenPipeError:
-                continue  # a request that was never read is lost with its reader
-
-
-def _read(process: subprocess.Popen[bytes], seconds: float) -> bytes:
-    """Read what the process says within the time; b"" when it ends or stays silent."""
-    assert process.stdout is not None
-    answers = select.poll()
-    answers.register(process.stdout, select.POLLIN)
-    if not answers.poll(seconds * 1000):
-        return b""
-    return os.read(process.stdout.fileno(), select.PIPE_BUF)
-
-
-def _stop_all(workers: Sequence[_Worker]) -> None:
-    for worker in workers:
-        worker.stop()

@@ -1,50 +1,73 @@
-"""The process that compares mathematical answers, so that a hanging comparison can be killed.
+"""The process that grades one answer after the other, so that a hanging one can be killed.
 
-``grading.py`` starts this file as a script: it reads one JSON request per line from standard input
-and writes one byte each to standard output, ``+`` once it is ready, then ``1`` for the same and
-``0`` for different.  It knows nothing of the package around it, not even how to import it.
+``worker.py`` starts this file as a script, without arguments to compare mathematical answers, or
+with ``MODULE:FUNCTION`` to ask a function of the user's.  It reads one JSON request per line from
+standard input and writes a short reply each: ``+`` once it is ready, then ``1`` for right and ``0``
+for wrong; of a user's function also ``?`` and why it cannot tell, ``!`` and what it did that no
+grader may do, ``x`` and why nothing can be graded now.  It knows nothing of the package around it,
+not even how to import it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import importlib
+import inspect
 import json
 import logging
 import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 __all__ = ["main"]
 
 SUPPORTED = "0.9."
 _MEMORY_BYTES = 4 << 30
+_MOST_SAID = 300
+"""Characters of a message: with any encoding less than what a pipe takes at once."""
+_GIVES_UP = "stopadvisor.errors"
+"""Errors from this module end the command: nothing can be graded now."""
+
+_Grade = Callable[[Mapping[str, Any]], bytes]
 
 
 def main() -> None:
     """Serve requests until standard input ends."""
-    # Whatever a library prints must not pass for an answer.
-    answers = os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    # Whatever a library prints, or reads, must not pass for an answer or take a request.
+    answers, requests = os.dup(1), os.fdopen(os.dup(0), "rb")
+    os.dup2(os.open(os.devnull, os.O_RDWR), 1)
+    os.dup2(1, 0)
     logging.disable(logging.CRITICAL)
     try:
-        same = _comparison()
+        grade, ready = _function(sys.argv[1]) if len(sys.argv) > 1 else _comparison()
     except Exception as error:  # noqa: BLE001 - reported to the parent, whatever it is
-        os.write(answers, f"!{type(error).__name__}: {error}".encode())
+        os.write(answers, b"!" + _said(error))
         return
-    _limit_memory()
-    os.write(answers, b"+")
-    for line in sys.stdin.buffer:
+    os.write(answers, b"+" + ready)
+    for line in requests:
         request = json.loads(line)
         # The limit is CPU time, so that a busy machine changes no label; the signal's default
         # action ends the process, whatever code it is in, even when the parent is gone.
         signal.setitimer(signal.ITIMER_PROF, request["cpu_seconds"])
-        verdict = same(request["gold"], request["answers"])
+        reply = grade(request)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        os.write(answers, b"1" if verdict else b"0")
+        os.write(answers, reply)
 
 
-def _comparison() -> Callable[[str, Sequence[str]], bool]:
+def _said(error: Exception) -> bytes:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:_MOST_SAID].encode(
+        errors="replace"
+    )
+
+
+# --- Mathematics ----------------------------------------------------------------------------------
+
+
+def _comparison() -> tuple[_Grade, bytes]:
     from importlib.metadata import version
 
     from math_verify import parse, verify
@@ -65,7 +88,8 @@ def _comparison() -> Callable[[str, Sequence[str]], bool]:
             return False
 
     same("$x^2$", ["$x$"])  # builds the parser's tables before the first clock starts
-    return same
+    _limit_memory()
+    return lambda request: b"1" if same(request["gold"], request["answers"]) else b"0", b""
 
 
 def _limit_memory() -> None:
@@ -76,6 +100,55 @@ def _limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     except (OSError, ValueError):
         return  # macOS has no such limit; the CPU limit still holds
+
+
+# --- A function of the user's ---------------------------------------------------------------------
+
+
+def _function(name: str) -> tuple[_Grade, bytes]:
+    """Load ``MODULE:FUNCTION``, and say which file it is from."""
+    module_name, _, attribute = name.partition(":")
+    sys.path.append(os.getcwd())  # at the end: a user's json.py is not taken for the library's
+    sys.dont_write_bytecode = True
+    module = importlib.import_module(module_name)
+    function = getattr(module, attribute)
+    if not callable(function):
+        raise TypeError(f"{attribute} is a {type(function).__name__}, not a function")
+    file = getattr(module, "__file__", None)
+    if file is None:
+        raise ImportError(f"module {module_name} has no source file to name by its hash")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        signature = None  # written in C
+    if signature is not None:
+        try:
+            signature.bind("", "", "")
+        except TypeError as error:
+            raise TypeError(
+                f"{attribute} does not take (question, gold, answer): {error}"
+            ) from None
+    identity = {
+        "sha256": hashlib.sha256(Path(file).read_bytes()).hexdigest(),
+        "version": str(getattr(function, "version", "")),
+        "workers": int(getattr(function, "workers", 1)),
+    }
+
+    def grade(request: Mapping[str, Any]) -> bytes:
+        try:
+            verdict = function(request["question"], request["gold"], request["answer"])
+        except Exception as error:  # noqa: BLE001 - whatever a user's function raises
+            if any(kind.__module__ == _GIVES_UP for kind in type(error).__mro__):
+                return b"x" + _said(error).partition(b": ")[2]
+            return b"?" + _said(error)
+        if verdict is None:
+            return b"?it returned None"
+        if type(verdict).__name__ not in ("bool", "bool_"):  # numpy's own is as good
+            found = f"{type(verdict).__name__} {verdict!r}"
+            return b"!" + found[:_MOST_SAID].encode(errors="replace")
+        return b"1" if verdict else b"0"
+
+    return grade, json.dumps(identity).encode()
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from stopadvisor.answers.function_grader import BY_GOLD, described
 from stopadvisor.arrays import IntArray
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.looks import open_rows
@@ -171,7 +172,7 @@ def _bound(policy: Policy, source: Source, *, transfer: bool) -> list[str]:
                 sampling={key: plan[key] for key in ("greedy", "temperature")},
                 answer_cap=plan.get("answer_cap"),
             )
-            remarks += _graded_alike(policy.content, manifest["grading"])
+            remarks += _graded_alike(policy.terms.grading, manifest["grading"])
         task = policy.content["task"]
         others = sorted(set(source.table.tasks) - {task})
         if others and task != MIXED_TASKS:
@@ -183,17 +184,28 @@ def _bound(policy: Policy, source: Source, *, transfer: bool) -> list[str]:
     return remarks
 
 
-def _graded_alike(content: Mapping[str, Any], grading: Mapping[str, str]) -> list[str]:
-    normalizer = grading.get("normalizer", content["normalizer"])
-    if normalizer != content["normalizer"]:
+def _graded_alike(ours: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
+    """Refuse another normal form, and a function in another's place; remark on other versions."""
+    normalizer = theirs.get("normalizer", ours["normalizer"])
+    if normalizer != ours["normalizer"]:
         raise PolicyError(
-            f"the policy compares answers by normaliser {content['normalizer']!r}, the run by "
+            f"the policy compares answers by normaliser {ours['normalizer']!r}, the run by "
             f"{normalizer!r}: grade it again with `stopadvisor assess RUN --regrade`"
         )
-    grader = grading.get("grader", content["grader"])
-    if grader == content["grader"]:
+    theirs = {"grader": ours["grader"], **theirs}
+    names = [identity["grader"] for identity in (ours, theirs)]
+    digests = [identity.get("grader_sha256") for identity in (ours, theirs)]
+    if names[0] == names[1] and digests[0] == digests[1]:
         return []
-    return [f"the run was graded by {grader}, the calibration questions by {content['grader']}"]
+    if names[0] != names[1] and any(digests):
+        raise PolicyError(
+            f"the policy's questions were graded by {described(ours)}, the run by "
+            f"{described(theirs)}: grade it again with `stopadvisor assess RUN --regrade "
+            f"--grader {names[0].partition(' ')[0] if digests[0] else BY_GOLD}`"
+        )
+    return [
+        f"the run was graded by {described(theirs)}, the calibration questions by {described(ours)}"
+    ]
 
 
 def _not_on_record(content: Mapping[str, Any], source: Source) -> list[str]:

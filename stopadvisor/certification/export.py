@@ -232,6 +232,8 @@ def policy_content(
     rule = calibration.rule
     manifest = source.manifest
     grading = {} if manifest is None else manifest["grading"]
+    if "grader_sha256" in grading and source.graded_by != "gold":
+        grading = {}  # it was never asked
     table = source.table
     fields: dict[str, Any] = {
         "kind": "stop" if rule else "full-budget",
@@ -300,6 +302,9 @@ def policy_content(
         fields["certificate"] |= counted
     elif choice.settings.group_claim == "groups" and group_sizes(table).max() > 1:
         fields["certificate"]["group_claim"] = "groups"
+    if "grader_sha256" in grading:
+        function = {"name": grading["grader"], "sha256": grading["grader_sha256"]}
+        fields["certificate"]["grader"] = function
     few = calibration.labelled is not None
     if few:
         fields["certificate"]["labelled"] = calibration.labelled

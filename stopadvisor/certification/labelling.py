@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from stopadvisor.answers.function_grader import described
 from stopadvisor.answers.grading import Grader
 from stopadvisor.arrays import IntArray
 from stopadvisor.assessment.choice import Choice, Settings
@@ -33,6 +34,7 @@ from stopadvisor.collection.gold_labels import (
     grade_by,
     settle,
 )
+from stopadvisor.errors import GraderError
 from stopadvisor.probes.outcomes import CalibrationQuestions
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.table import ProbeTable
@@ -74,8 +76,16 @@ def label_request(source: Source, settings: Settings) -> dict[str, Any]:
     ------
     CalibrationError
         As `check_partial`.
+    GraderError
+        A function graded the run; what people type is compared as gold.
     """
     check_partial(settings)
+    grading = (source.manifest or {}).get("grading", {})
+    if "grader_sha256" in grading:
+        raise GraderError(
+            f"{source.folder} was graded by {described(grading)}, and typed labels are compared as "
+            "gold: grade it again with `stopadvisor assess RUN --regrade --grader gold`"
+        )
     table = source.part("calibration")
     keys = [table.keys[row] for row in asking_order(table.keys, _salt(source))]
     return {"asking": _digest("\n".join(keys))}

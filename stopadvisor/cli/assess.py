@@ -29,7 +29,8 @@ from stopadvisor.cli.page import Command
 from stopadvisor.cli.probing import ProbeOptions, probe_options
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.settings import GUARANTEES, overrides, setting_options
-from stopadvisor.collection.labels import regrade_run
+from stopadvisor.collection.grader_check import remarks_on_grader
+from stopadvisor.collection.labels import check_graded_by, regrade_run
 from stopadvisor.collection.probing import probe
 from stopadvisor.collection.progress import Progress
 from stopadvisor.collection.settings import ProbeSettings
@@ -38,6 +39,7 @@ from stopadvisor.errors import CalibrationError, StopAdvisorError, WorkloadError
 from stopadvisor.paper.assess import PaperAssessment, assess_paper
 from stopadvisor.report.documents.assess import assessment_document
 from stopadvisor.report.text.assess import PAPER_FLAW, show_assessment
+from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.sources import ASSESSMENT, REPORT, Source, open_source
 from stopadvisor.runs.storage import lock_directory, write_json_atomically
 
@@ -133,7 +135,7 @@ def command(ctx: click.Context, /, target: Path, protocol: str, **params: Any) -
         report,
     )
     if not options.is_workload:
-        known = {"seed", "split", "out"} if target.suffix == ".npz" else {"regrade"}
+        known = {"seed", "split", "out"} if target.suffix == ".npz" else {"regrade", "grader"}
         if useless := sorted(given - known):
             names = ", ".join("--" + name.replace("_", "-") for name in useless)
             raise click.UsageError(f"{target} is probed already, so these mean nothing: {names}")
@@ -164,6 +166,8 @@ def run(options: AssessOptions, out: TextIO, err: TextIO) -> int:
             settings = measured_settings(settings, server, paper=is_paper)
         assessment = _assess(source, settings, options)
         of_sample, of_promise = remarks_on_sample(assessment), remarks_on_promise(assessment)
+        if not source.is_archive:
+            of_sample += remarks_on_grader(RunDirectory.load(source.folder))
         if served:
             asked = not options.serving_is_open
             of_promise.append(remark_on_serving(server, settings, asked=asked))
@@ -220,7 +224,9 @@ def _source(options: AssessOptions, progress: Progress) -> Source:
         model = partial(open_engine, replace(options.probing.model, remark=progress.remark))
         return open_source(probe(settings, model, progress, whole=True).run.path)
     if settings.regrade:
-        regrade_run(target, progress)
+        regrade_run(target, progress, settings.grader)
+    elif settings.grader is not None and target.is_dir():
+        check_graded_by(target, settings.grader)
     seed = settings.seed if "seed" in options.given else None
     split = settings.split if "split" in options.given else None
     return open_source(target, seed=seed, fractions=split, folder=settings.out)

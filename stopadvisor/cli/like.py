@@ -13,8 +13,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from stopadvisor.answers.function_grader import BY_GOLD, described, open_graders
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy.frozen import MIXED_TASKS, load_policy
+from stopadvisor.policy.frozen import MIXED_TASKS, Policy, load_policy
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.probes.positions import at_trigger
 
@@ -75,9 +76,41 @@ def like_policy(ctx: click.Context, params: Mapping[str, Any], path: Path) -> di
                 f"--like brings --{name.replace('_', '-')} {_as_option(value)}, got "
                 f"{_as_option(params[name])}"
             )
+    _check_grader(policy, params)
     own = policy.terms.task
     of_task = {} if own == MIXED_TASKS else {"assumed_task": own}
     return {**params, **wanted, **of_trigger, **of_task}
+
+
+def _check_grader(policy: Policy, params: Mapping[str, Any]) -> None:
+    """Ask for the policy's own grader; a function runs code, so the command line must name it.
+
+    Raises
+    ------
+    click.UsageError
+        Another grader, or none, is named.
+    GraderError
+        The named one cannot be had.
+    """
+    ours = policy.terms.grading
+    if "grader_sha256" in ours and params["grader"] is None:
+        raise click.UsageError(
+            f"the policy's questions were graded by {described(ours)}: name it with --grader, "
+            "because its code is run"
+        )
+    if "grader_sha256" not in ours and params["grader"] in (None, BY_GOLD):
+        return
+    with open_graders(params["grader"]) as graders:
+        mine = graders.right.identity
+    wanted = ours["grader"] if "grader_sha256" in ours else BY_GOLD
+    if mine["grader"] != wanted:
+        raise click.UsageError(f"--like brings --grader {wanted}, got {mine['grader']}")
+    if mine != ours and not params["quiet"]:
+        click.echo(
+            f"note: {described(mine)} grades, the policy's questions were graded by "
+            f"{described(ours)}",
+            err=True,
+        )
 
 
 def _as_option(value: Any) -> str:

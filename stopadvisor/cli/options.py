@@ -29,6 +29,7 @@ __all__ = [
     "SectionOption",
     "declare",
     "emit",
+    "grader_option",
     "option",
     "parse_object",
     "take",
@@ -133,6 +134,17 @@ class OutputOptions:
     quiet: bool = False
     verbose: bool = False
     """Print also what a result rests on; only some commands fold it away."""
+
+
+def grader_option(declared: Callable[..., Decorator]) -> Decorator:
+    """`--grader`, declared by `click.option` or the option of a section."""
+    return declared(
+        "--grader",
+        metavar="MODULE:FUNCTION|gold",
+        show_default="gold",
+        help="What says whether an answer is right: a function of (question, gold, answer), or "
+        "the comparison with gold.",
+    )
 
 
 OUTPUT = (

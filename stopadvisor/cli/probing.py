@@ -28,6 +28,7 @@ from stopadvisor.cli.options import (
     OutputOptions,
     Parsed,
     declare,
+    grader_option,
     option,
     take,
 )
@@ -317,6 +318,7 @@ _PROBE = (
         is_flag=True,
         help="Grade recorded answers again, by the workload's gold and this version's rules.",
     ),
+    grader_option(_probing),
 )
 
 

@@ -22,7 +22,16 @@ from stopadvisor.cli.model import (
     model_options,
     open_engine,
 )
-from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, declare, emit, take
+from stopadvisor.cli.options import (
+    COUNT,
+    OUTPUT,
+    PATH,
+    OutputOptions,
+    declare,
+    emit,
+    grader_option,
+    take,
+)
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.errors import ModelError
@@ -114,6 +123,7 @@ class RunOptions:
     multiple=True,
     help="Refuse a policy that this key has not signed (PEM); several: one of them must have.",
 )
+@grader_option(click.option)
 @declare(*SERVER, *OUTPUT)
 def command(files: tuple[Path, ...], **params: Any) -> int:
     """Answer the questions of WORKLOAD (JSONL, no gold needed), stopping as POLICY says.

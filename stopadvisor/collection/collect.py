@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from stopadvisor.answers.grading import GRADING
-from stopadvisor.collection.labels import Grades, grade_traces
+from stopadvisor.answers.function_grader import Grades
+from stopadvisor.collection.labels import grade_traces
 from stopadvisor.collection.progress import NullProgress, Progress
 from stopadvisor.engines import OutOfMemory
 from stopadvisor.errors import EngineError, ProbeError
@@ -223,13 +223,16 @@ def collect(
     asked = _asked(questions, samples, repeated)
     wanted = {(q.id, sample) for sample, those in enumerate(asked) for q in those}
     already = len(wanted & done)
-    if done and already < len(wanted) and run.manifest["grading"] != GRADING:
+    grading = dict(grader.identity)
+    # A function is named by whoever wants its grades; versions of ours may differ unnoticed.
+    mixes = already < len(wanted) or grader.reads_questions
+    if done and mixes and run.manifest["grading"] != grading:
         raise ProbeError(
-            f"{run.path} was graded with {_versions(run.manifest['grading'])}, this installation "
-            f"grades with {_versions(GRADING)}: use --regrade to grade all its answers alike"
+            f"{run.path} was graded with {_versions(run.manifest['grading'])}, this call grades "
+            f"with {_versions(grading)}: use --regrade to grade all its answers alike"
         )
     if not done:
-        run.annotate(grading=GRADING)
+        run.annotate(grading=grading)
     run.annotate(workload=describe_workload(workload), batch_size=batch_size)
     progress.begin("probing", len(wanted), already)
     job = _Job(run, plan, grader, template, progress)
@@ -364,4 +367,5 @@ def _finished(run: RunDirectory, workload: Workload, progress: Progress) -> set[
 
 
 def _versions(grading: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in sorted(grading.items()))
+    shown = {name.replace("_", " "): version[:60] for name, version in sorted(grading.items())}
+    return ", ".join(f"{name} {version}" for name, version in shown.items())

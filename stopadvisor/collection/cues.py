@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from stopadvisor.answers.function_grader import Grades
 from stopadvisor.answers.normal_form import extract_forced, extract_natural, normalize
 from stopadvisor.collection.collect import ask_all, make_prompts
-from stopadvisor.collection.labels import Grades, grade_traces
+from stopadvisor.collection.labels import grade_traces
 from stopadvisor.collection.progress import NullProgress, Progress
 from stopadvisor.errors import EngineError
 from stopadvisor.probes.plan import Engine, ProbePlan, RawProbe, RawTrace, Status
@@ -91,7 +92,7 @@ def agreement(
     unsure = [i for i, (q, a, _) in enumerate(pairs) if not same[i] and a and q.task == "math"]
     verdicts = grader.grade_many([("math", pairs[i][1], pairs[i][2]) for i in unsure])
     for i, equivalent in zip(unsure, verdicts, strict=True):
-        same[i] = equivalent
+        same[i] = equivalent is True
     examples = tuple(
         CueExample(q.id, a, b) for (q, a, b), equal in zip(pairs, same, strict=True) if not equal
     )
@@ -138,6 +139,7 @@ def compare_cues(
     cues: Mapping[str, str],
     *,
     grader: Grades,
+    right: Grades | None = None,
     template: str | None = None,
     batch_size: int = 16,
     progress: Progress | None = None,
@@ -150,6 +152,10 @@ def compare_cues(
         Fit questions, never others: outcomes are shown.
     plan
         How traces are drawn; its budgets and its cue are replaced.
+    grader
+        Decides whether two answers are equivalent.
+    right
+        Decides what is right; None for the same.
     cues
         Texts by name.
 
@@ -179,11 +185,11 @@ def compare_cues(
     for name, cue in cues.items():
         asked = replace(plan.at_budgets(plan.max_think), cue=cue)
         traces = ask_all(engine, prompts, asked, batch_size=batch_size, progress=progress)
-        records = grade_traces(questions, traces, grader, entropy=plan.entropy)
+        records = grade_traces(questions, traces, right or grader, entropy=plan.entropy)
         thinking = [trace.thinking for trace in traces]
         first = first or thinking
         graded = [r for r in records if r.is_graded]
-        right = sum(bool(r.checkpoints[-1].correct) for r in graded)
+        n_right = sum(bool(r.checkpoints[-1].correct) for r in graded)
         if graded:
             natural = sum(bool(r.natural_correct) for r in graded) / len(graded)
         final = [trace.probes[-1] for trace in traces]
@@ -193,8 +199,8 @@ def compare_cues(
                 name=name,
                 cue=cue,
                 status=agreed.status,
-                forced_accuracy=right / len(graded) if graded else None,
-                ci95=exact_interval(right, len(graded)) if graded else None,
+                forced_accuracy=n_right / len(graded) if graded else None,
+                ci95=exact_interval(n_right, len(graded)) if graded else None,
                 agreement=agreed.share,
                 mean_probe_tokens=sum(p.probe_tokens for p in final) / len(final),
                 mean_think_tokens=sum(t.trace_tokens for t in traces) / len(traces),

@@ -8,30 +8,23 @@ batches, and not how two answers are compared.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
-from stopadvisor.answers.grading import GRADING, Grader
+from stopadvisor.answers.function_grader import BY_GOLD, Grades, described, open_graders
 from stopadvisor.answers.normal_form import extract_natural, normalize
 from stopadvisor.collection.progress import Progress
-from stopadvisor.errors import ProbeError, WorkloadError
+from stopadvisor.errors import GraderError, ProbeError, WorkloadError
 from stopadvisor.probes.plan import RawTrace
 from stopadvisor.probes.records import Checkpoint, ProbeRecord
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.storage import lock_directory
 from stopadvisor.workload.questions import Question, Workload, read_workload
 
-__all__ = ["Grades", "grade_records", "grade_traces", "regrade", "regrade_run"]
-
-
-class Grades(Protocol):
-    """The part of `answers.Grader` that labels need."""
-
-    def grade_many(self, items: Sequence[tuple[str, str, str | None]]) -> list[bool]:
-        """Say of each (task, gold, answer) whether it is right."""
-        ...
+__all__ = [
+    "check_graded_by", "check_grader", "grade_records", "grade_traces", "regrade", "regrade_run"
+]  # fmt: skip
 
 
 def grade_traces(
@@ -83,12 +76,26 @@ def grade_traces(
                 marker_positions=trace.marker_positions,
             )
         )
-    return grade_records(records, grader)
+    return grade_records(records, grader, {q.key: q.text for q in questions})
 
 
-def grade_records(records: Sequence[ProbeRecord], grader: Grades) -> list[ProbeRecord]:
-    """Fill in `normalized` and `correct` from the raw texts; the same for new and old records."""
+def grade_records(
+    records: Sequence[ProbeRecord], grader: Grades, questions: Mapping[str, str] | None = None
+) -> list[ProbeRecord]:
+    """Fill in `normalized` and `correct` from the raw texts; the same for new and old records.
+
+    Parameters
+    ----------
+    questions : mapping of str to str, optional
+        What is asked, by key; only for a grader that reads it.
+
+    Raises
+    ------
+    GraderError
+        The grader reads questions, and one is not among them.
+    """
     items: list[tuple[str, str, str | None]] = []
+    asked: list[str] = []
     for record in records:
         if record.gold is None:
             continue
@@ -97,22 +104,37 @@ def grade_records(records: Sequence[ProbeRecord], grader: Grades) -> list[ProbeR
         answers = [None if w is None else extract_natural(record.task, w) for w in written]
         answers += [c.answer for c in record.checkpoints]
         items += [(record.task, record.gold, answer) for answer in answers]
-    found = iter(grader.grade_many(items))
+        if grader.reads_questions:
+            text = (questions or {}).get(record.key)
+            if text is None:
+                raise GraderError(
+                    f"{grader.identity['grader']} reads the question, and that of {record.id!r} is "
+                    "not in the workload's file"
+                )
+            asked += [text] * len(answers)
+    found = iter(grader.grade_many(items, asked))
     labelled = []
     for record in records:
         verdicts: Iterator[bool | None] = itertools.repeat(None) if record.gold is None else found
-        natural = next(verdicts)
-        right = [None if c.visible_answer is None else next(verdicts) for c in record.checkpoints]
+        n_visible = sum(c.visible_answer is not None for c in record.checkpoints)
+        mine = [next(verdicts) for _ in range(1 + n_visible + len(record.checkpoints))]
+        untold = 0 if record.gold is None else mine.count(None)
+        if untold:
+            mine = [verdict is True for verdict in mine]
+        natural, *of_probes = mine
+        visible_verdicts, forced = iter(of_probes[:n_visible]), of_probes[n_visible:]
         checkpoints = tuple(
             replace(
                 c,
                 normalized=normalize(record.task, c.answer),
-                correct=next(verdicts),
-                visible_correct=verdict,
+                correct=verdict,
+                visible_correct=None if c.visible_answer is None else next(visible_verdicts),
             )
-            for c, verdict in zip(record.checkpoints, right, strict=True)
+            for c, verdict in zip(record.checkpoints, forced, strict=True)
         )
-        labelled.append(replace(record, natural_correct=natural, checkpoints=checkpoints))
+        labelled.append(
+            replace(record, natural_correct=natural, checkpoints=checkpoints, cannot_tell=untold)
+        )
     return labelled
 
 
@@ -133,6 +155,8 @@ def regrade(run: RunDirectory, grader: Grades, workload: Workload | None = None)
     ------
     ProbeError
         Labels were recorded elsewhere, and some question has no gold to grade by.
+    GraderError
+        As `grade_records`; what is recorded stays.
     """
     run.repair()
     old = run.records()
@@ -149,26 +173,65 @@ def regrade(run: RunDirectory, grader: Grades, workload: Workload | None = None)
         if question is not None and question.gold is not None:
             record = replace(record, gold=question.gold, task=question.task)
         relabelled.append(record)
-    new = grade_records(relabelled, grader)
+    new = grade_records(relabelled, grader, {key: q.text for key, q in asked.items()})
     run.rewrite(new)
-    run.annotate(grading=GRADING)
+    run.annotate(grading=dict(grader.identity))
     return sum(a != b for a, b in zip(old, new, strict=True))
 
 
-def regrade_run(path: Path, progress: Progress) -> None:
+def check_grader(run: RunDirectory, name: str | None) -> None:
+    """Refuse to grade again by gold what a function graded, unless gold is named.
+
+    Raises
+    ------
+    GraderError
+        With the grader's name.
+    """
+    grading = run.manifest["grading"]
+    if name is None and "grader_sha256" in grading:
+        raise GraderError(
+            f"{run.path} was graded by {grading['grader']}: name it with --grader to grade with it "
+            f"again, or --grader {BY_GOLD} to compare with gold from now on"
+        )
+
+
+def check_graded_by(path: Path, name: str) -> None:
+    """Refuse a run that another grader has graded.
+
+    Raises
+    ------
+    GraderError
+        With both names; or the grader cannot be had.
+    """
+    recorded = RunDirectory.load(path).manifest["grading"]
+    with open_graders(name) as graders:
+        mine = graders.right.identity
+    if mine != recorded:
+        raise GraderError(
+            f"{path} was graded by {described(recorded)}, got --grader {described(mine)}: "
+            "--regrade grades it again"
+        )
+
+
+def regrade_run(path: Path, progress: Progress, grader_name: str | None = None) -> None:
     """Grade a run's recorded answers again; says nothing of what changed, which is an outcome.
 
     Raises
     ------
     ProbeError
         There is no such run, or another process writes it.
+    GraderError
+        The grader cannot be had, or another one graded the run and it was not named.
     """
     run = RunDirectory.load(path)
-    with lock_directory(path), Grader() as grader:
+    check_grader(run, grader_name)
+    with lock_directory(path), open_graders(grader_name) as graders:
         try:
             workload = read_workload(Path(run.manifest["workload"]["path"]))
         except WorkloadError as error:
             progress.remark(f"note: graded against the recorded gold, for want of a file: {error}")
             workload = None
-        regrade(run, grader, workload)
+        regrade(run, graders.right, workload)
+        for remark in graders.right.remarks():
+            progress.remark(f"note: {remark}")
     progress.remark(f"graded {path} again")

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from stopadvisor.answers.function_grader import Grades
 from stopadvisor.answers.normal_form import (
     announces_answer,
     extract_forced,
@@ -21,7 +22,6 @@ from stopadvisor.answers.normal_form import (
 )
 from stopadvisor.collection.collect import ask_all, make_prompts
 from stopadvisor.collection.cues import CueAgreement, CueExample, agreement, below
-from stopadvisor.collection.labels import Grades
 from stopadvisor.collection.markers import MarkerFindings, count_words
 from stopadvisor.collection.progress import NullProgress, Progress
 from stopadvisor.collection.schedule import NO_MARKERS, ProbeCost, expected_cost
@@ -109,6 +109,7 @@ def run_preflight(
     plan: ProbePlan,
     *,
     grader: Grades,
+    right: Grades | None = None,
     template: str | None = None,
     batch_size: int = PREFLIGHT_QUESTIONS,
     named: Sequence[str] | None = None,
@@ -126,6 +127,8 @@ def run_preflight(
         visible answer is the reply by three of its own, too.
     grader
         Decides whether two answers are equivalent where their texts differ.
+    right
+        Decides what is right; None for the same.
     batch_size
         Most questions at once; halved when memory runs out.
     named
@@ -162,7 +165,7 @@ def run_preflight(
     forced = [probe for trace in traces for probe in trace.probes]
     words = found or count_words(engine, traces, named)
     agreed = agreement(questions, traces, final, grader)
-    verdicts, wrong = _graded(questions, traces, final, grader)
+    verdicts, wrong = _graded(questions, traces, final, right or grader)
     accuracy = sum(verdicts) / len(verdicts) if verdicts else None
     return PreflightReport(
         checks=(
@@ -383,7 +386,7 @@ def _graded(
             answer = extract_forced(question.task, probe.text)
         asked.append(question)
         items.append((question.task, question.gold, answer))
-    verdicts = grader.grade_many(items)
+    verdicts = [v is True for v in grader.grade_many(items, [q.text for q in asked])]
     wrong = tuple(
         WrongExample(q.id, str(q.messages[-1]["content"])[:SHOWN], gold, answer)
         for q, (_, gold, answer), right in zip(asked, items, verdicts, strict=True)

@@ -17,10 +17,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from stopadvisor.answers.grading import GRADING, Grader
+from stopadvisor.answers.function_grader import Graders, open_graders
 from stopadvisor.collection.collect import collect
 from stopadvisor.collection.cues import CUE_QUESTIONS, CueComparison, compare_cues
-from stopadvisor.collection.labels import regrade
+from stopadvisor.collection.grader_check import remarks_on_grader
+from stopadvisor.collection.labels import check_grader, regrade
 from stopadvisor.collection.markers import sentence_ids
 from stopadvisor.collection.pilot import cue_ids, thinking_cap
 from stopadvisor.collection.preflight import PreflightReport, run_preflight
@@ -112,6 +113,8 @@ def probe(
         The run directory holds something else, or another process writes it.
     PreflightError
         The engine does not do what probing needs.
+    GraderError
+        The grader cannot be had, or does what none may do.
     """
     workload = settings.read()
     for remark in _remarks_on_gold(workload):
@@ -123,8 +126,8 @@ def probe(
             f"{count} questions: with fewer than {SMALL_WORKLOAD}, --split 40/60/0 certifies more"
         )
     check_writable(settings.out or Path("runs"))
-    with open_engine() as engine:
-        return _probe_with(engine, settings.for_engine(engine), workload, progress)
+    with open_graders(settings.grader) as graders, open_engine() as engine:
+        return _probe_with(engine, settings.for_engine(engine), workload, graders, progress)
 
 
 def _remarks_on_gold(workload: Workload) -> list[str]:
@@ -169,7 +172,7 @@ def try_engine(
             f"{workload.path}: preflight needs at least one fit question, got none out of "
             f"{len(workload.questions)}; add questions or raise the first share of --split"
         )
-    with open_engine() as engine, Grader() as grader:
+    with open_graders(settings.grader) as graders, open_engine() as engine:
         settings = settings.for_engine(engine)
         plan = _settle_cap(engine, workload, settings.plan(), settings, progress)
         size = settings.batch_size or _choose_batch_size(engine, plan)
@@ -178,7 +181,8 @@ def try_engine(
             settled = settle(engine, fit, plan, settings, batch_size=size, progress=progress)
             plan, found = settled.plan, settled.markers
         how: dict[str, Any] = {
-            "grader": grader,
+            "grader": graders.equal,
+            "right": graders.right,
             "template": settings.prompt_template,
             "batch_size": size,
             "progress": progress,
@@ -195,7 +199,11 @@ def try_engine(
 
 
 def _probe_with(
-    engine: RegimeEngine, settings: ProbeSettings, workload: Workload, progress: Progress
+    engine: RegimeEngine,
+    settings: ProbeSettings,
+    workload: Workload,
+    graders: Graders,
+    progress: Progress,
 ) -> ProbeSummary:
     """Open or begin the run of this engine and workload, and probe."""
     _check_samples(engine, settings)
@@ -212,7 +220,7 @@ def _probe_with(
             auto_markers=not settings.marker_ids,
             cue_ids=cue_ids(engine, settings.cue),
             template=settings.prompt_template,
-            grading=GRADING,
+            grading=graders.right.identity,
         )
         return settings.out or run_path(Path("runs"), manifest), manifest
 
@@ -221,8 +229,8 @@ def _probe_with(
         # A workload that grows keeps the split that its run began with.
         path, manifest = described(begun)
         settings = replace(settings, split=begun)
-    with lock_directory(path), Grader() as grader:
-        return _Probing(settings, workload, engine, grader, progress).go(path, manifest)
+    with lock_directory(path):
+        return _Probing(settings, workload, engine, graders, progress).go(path, manifest)
 
 
 def _split_begun(
@@ -247,7 +255,7 @@ class _Probing:
     settings: ProbeSettings
     workload: Workload
     engine: RegimeEngine
-    grader: Grader
+    graders: Graders
     progress: Progress
     reported: set[str] = field(default_factory=set)
     """Remarks of the engine that were shown."""
@@ -266,7 +274,8 @@ class _Probing:
         batch_size = batch_size or _choose_batch_size(self.engine, plan)
         run = found or self._begin(path, manifest, fit, plan, batch_size)
         if found and self.settings.regrade:
-            changed = regrade(run, self.grader, self.workload)
+            check_grader(run, self.settings.grader)
+            changed = regrade(run, self.graders.right, self.workload)
             self.progress.remark(f"graded again: {changed} questions changed")
         self._preflight(run, fit, batch_size)
         report_remarks(self.engine, self.progress, self.reported)
@@ -277,7 +286,7 @@ class _Probing:
                 run.plan,
                 run,
                 batch_size=batch_size,
-                grader=self.grader,
+                grader=self.graders.right,
                 template=self.settings.prompt_template,
                 limit=self.settings.limit,
                 samples=self.settings.samples,
@@ -294,6 +303,8 @@ class _Probing:
             raise
         report_remarks(self.engine, self.progress, self.reported)
         self._measure_serving(run, new=collected.n_new > 0)
+        for remark in [*self.graders.right.remarks(), *remarks_on_grader(run)]:
+            self.progress.remark(remark)
         table = run.table()
         first = table.samples == 0  # of every question, as the samples are collected in turn
         counts = np.bincount(run.parts(table)[first], minlength=len(PARTS)).tolist()
@@ -386,7 +397,8 @@ class _Probing:
             self.engine,
             fit,
             run.plan,
-            grader=self.grader,
+            grader=self.graders.equal,
+            right=self.graders.right,
             template=self.settings.prompt_template,
             batch_size=batch_size,
             named=[word["text"] for word in run.manifest.get("markers", [])] or None,

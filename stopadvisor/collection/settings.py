@@ -77,6 +77,8 @@ class ProbeSettings:
     """Shares of fit, calibration and test; None: `default_split` of the workload."""
     preflight: bool = True
     regrade: bool = False
+    grader: str | None = None
+    """``MODULE:FUNCTION`` that says what is right, or ``gold``; None: compare with gold."""
     task: str | None = None
     """Of questions that name none; None: as their gold says."""
     assumed_task: str = ASSUMED_TASK

@@ -49,8 +49,8 @@ def claim(certificate: Mapping[str, Any], *, simulated: bool = False) -> str:
     Parameters
     ----------
     certificate : mapping
-        With `alpha` and `delta`; `confidence`, `conditional`, `loss`, `group_claim`, `group_cap`
-        and `labelled` where they are set.
+        With `alpha` and `delta`; `confidence`, `conditional`, `loss`, `group_claim`, `group_cap`,
+        `labelled` and `grader` where they are set.
     simulated : bool
         The probes come from the simulator, of which alone the claim holds.
     """
@@ -75,6 +75,13 @@ def claim(certificate: Mapping[str, Any], *, simulated: bool = False) -> str:
     )
     if "labelled" in certificate:
         text += _FEW_LABELS
+    losses = (LOSSES[str(each.get("loss", LOST.name))] for each in several)
+    if "grader" in certificate and any(loss.needs_gold for loss in losses):
+        function = certificate["grader"]
+        text += (
+            f" What is right was decided by {function['name']} (SHA-256 "
+            f"{function['sha256'][:12]}), not by comparison with gold."
+        )
     return text + " The probes are simulated: it holds for the simulator alone." * simulated
 
 

@@ -9,10 +9,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy.checks import expect, list_of, nullable, one_of, record, where, whole
+from stopadvisor.policy.checks import (
+    expect,
+    list_of,
+    matching,
+    nullable,
+    one_of,
+    record,
+    where,
+    whole,
+)
 from stopadvisor.rules.losses import LOSSES
 
-__all__ = ["check_counts"]
+__all__ = ["check_counts", "check_grader"]
 
 _MOST = 64
 """Limits of one certificate."""
@@ -34,6 +43,22 @@ _GUARANTEE = record(
     }
 )
 _GUARANTEES = list_of(_GUARANTEE, most=_MOST)
+
+
+_GRADER = record(
+    {
+        "name": matching("[ -~]{1,200}", "1 to 200 printable ASCII characters"),
+        "sha256": matching("[0-9a-f]{64}", "a SHA-256 in 64 hex digits"),
+    }
+)
+
+
+def check_grader(certificate: Mapping[str, Any], grader: str) -> None:
+    """The function that graded calibration questions; files without one compared with gold."""
+    if "grader" in certificate:
+        _GRADER(certificate["grader"], "certificate.grader")
+        found = certificate["grader"]["name"]
+        expect(found == grader, "certificate.grader.name", f"grader ({grader!r})", found)
 
 
 def check_counts(certificate: Mapping[str, Any]) -> None:

@@ -27,7 +27,7 @@ from stopadvisor.policy.checks import (
     whole,
 )
 from stopadvisor.policy.learned_checks import check_learned
-from stopadvisor.policy.limits import check_counts
+from stopadvisor.policy.limits import check_counts, check_grader
 from stopadvisor.policy.template_arguments import reserved_arguments
 from stopadvisor.policy.triggers import (
     MOST_GRID_POSITIONS,
@@ -182,7 +182,9 @@ FIELDS: dict[str, FieldCheck] = {
         "How answers are normalised; `mixed`: each request names its own task."
     ),
     "normalizer": _NAME.means("Version of the normal form by which answers are compared."),
-    "grader": _NAME.means("What graded the calibration questions."),
+    "grader": _NAME.means(
+        "What graded the calibration questions; of a function `certificate.grader` has the hash."
+    ),
     "entropy_source": matching(
         "full|none|top-k:[1-9][0-9]{0,6}", "'full', 'top-k:K' with K >= 1, or 'none'"
     ).means("Which part of the vocabulary entropies are taken over."),
@@ -366,6 +368,7 @@ def check_fields(content: Mapping[str, Any]) -> None:
                 raise PolicyError(f"field '{key}': required when a model is named, got null")
     if content["certificate"] is not None:
         check_counts(content["certificate"])
+        check_grader(content["certificate"], content["grader"])
     if content["kind"] == "full-budget":
         _check_full_budget(content)
     else:

@@ -119,6 +119,8 @@ class PolicyTerms:
     """None: the policy comes from an archive or a simulation."""
     engine: EngineTerms | None
     certificate: CertificateTerms | None
+    grading: Mapping[str, str]
+    """What graded the calibration questions, as a run's manifest says it."""
     split: SplitTerms | None
 
     @classmethod
@@ -133,6 +135,7 @@ class PolicyTerms:
             model=None if model is None else ModelTerms(**model),
             engine=None if engine is None else EngineTerms(**engine),
             certificate=_certificate(content["certificate"]),
+            grading=_grading(content),
             split=_split(content["split"]),
         )
 
@@ -159,6 +162,12 @@ def _certificate(found: Mapping[str, Any] | None) -> CertificateTerms | None:
         return None
     terms: dict[str, Any] = {f.name: found.get(f.name) for f in fields(CertificateTerms)}
     return CertificateTerms(**terms)
+
+
+def _grading(content: Mapping[str, Any]) -> dict[str, str]:
+    found = {name: content[name] for name in ("normalizer", "grader")}
+    function = (content["certificate"] or {}).get("grader")
+    return found if function is None else {**found, "grader_sha256": function["sha256"]}
 
 
 def _split(found: Mapping[str, Any] | None) -> SplitTerms | None:

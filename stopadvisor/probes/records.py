@@ -77,6 +77,8 @@ class ProbeRecord:
     checkpoints: tuple[Checkpoint, ...]
     marker_positions: tuple[int, ...] | None = None
     """Thinking tokens before each marker, probed or not; None where nobody looked for any."""
+    cannot_tell: int = 0
+    """Of its answers, how many the grader could not tell; they count as wrong."""
 
     @property
     def is_graded(self) -> bool:
@@ -95,12 +97,14 @@ class ProbeRecord:
                     del row[name]
         if data["marker_positions"] is None:
             del data["marker_positions"]  # runs on a grid alone are written without
+        if not data["cannot_tell"]:
+            del data["cannot_tell"]
         return json.dumps(data, ensure_ascii=False, allow_nan=False)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], where: str) -> ProbeRecord:
         """Read a record back; `where` names file and line for the error message."""
-        names = {f.name for f in fields(cls)} - {"marker_positions"}
+        names = {f.name for f in fields(cls)} - {"marker_positions", "cannot_tell"}
         missing = sorted(names - set(data))
         if missing:
             raise ProbeError(f"{where}: field {missing[0]!r} is missing")
@@ -113,6 +117,7 @@ class ProbeRecord:
             **{name: data[name] for name in names - {"checkpoints"}},
             checkpoints=checkpoints,
             marker_positions=None if found is None else tuple(found),
+            cannot_tell=data.get("cannot_tell", 0),
         )
 
 

@@ -188,8 +188,8 @@ class AnswerFile:
             if others:
                 raise OutputError(
                     f"{path} holds answers under other settings ({others[0].setting}, now "
-                    f"{setting}): of another policy, model, dtype or --on-stop; choose another "
-                    "--out"
+                    f"{setting}): of another policy, model, dtype, --on-stop or --grader; choose "
+                    "another --out"
                 )
             yield cls(path, setting, found)
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from stopadvisor.answers.grading import Grader
+from stopadvisor.answers.function_grader import Grades
 from stopadvisor.answers.normal_form import extract_natural
 from stopadvisor.collection.progress import Progress, report_remarks
 from stopadvisor.engines import OutOfMemory
@@ -38,7 +38,7 @@ class AnswerPass:
     mode: ThinkingMode | None
     """From `AnsweringEngine.thinking_mode`."""
     file: AnswerFile
-    grader: Grader
+    grader: Grades
     progress: Progress
     compare_full: bool
     asked_size: int | None
@@ -130,7 +130,8 @@ class AnswerPass:
         if question.gold is not None:
             gold = question.gold
             items = [(question.task, gold, _gradable(question, r)) for r in graded]
-            correct = list(self.grader.grade_many(items))
+            verdicts = self.grader.grade_many(items, [question.text] * len(items))
+            correct = [verdict is True for verdict in verdicts]
         whole = None
         if full is not None:
             whole = FullAnswer(

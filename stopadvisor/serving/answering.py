@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from stopadvisor.answers.grading import Grader
+from stopadvisor.answers.function_grader import Grades, described, open_graders
 from stopadvisor.collection.progress import Progress
 from stopadvisor.errors import EngineError
 from stopadvisor.policy.budgets import check_budgets
@@ -59,6 +59,8 @@ class AnswerSettings:
     """None: the one that was certified, else the default."""
     serving: ThinkingMode | None = None
     """None: overlap at a server where the policy was chosen for it."""
+    grader: str | None = None
+    """``MODULE:FUNCTION`` that says what is right; None: compare with gold."""
     require_signature: tuple[Path, ...] = ()
     """Public keys, of which one must have signed the policy; without any it may be unsigned."""
 
@@ -151,6 +153,8 @@ def answer_workload(
         The model cannot be used, or fails; answers up to then are in the file.
     OutputError
         The file cannot be written, or holds answers under other settings.
+    GraderError
+        The grader cannot be had, or does what none may do.
     """
     policy = load_policy(settings.policy, require_signature=settings.require_signature or None)
     policy_plan(policy, answer_cap=settings.answer_cap)  # refused before a model is loaded
@@ -162,14 +166,16 @@ def answer_workload(
     recorded = RunDirectory.load(settings.against) if settings.against else None
     if settings.against is not None:
         check_budgets(policy, str(settings.policy), open_source(settings.against))
-    with open_engine(policy) as engine:
+    with open_graders(settings.grader) as graders, open_engine(policy) as engine:
         plan = engine.policy_plan(policy, answer_cap=settings.answer_cap)
         remarks = _check_engine(engine, policy, settings)
         serving = engine.thinking_mode(policy, settings.serving, remarks)
         on_stop = settings.on_stop or policy.on_stop
         path = settings.out or Path("runs") / f"{workload.name}-{policy.digest[:8]}.jsonl"
-        setting = _setting(policy, engine.identity(), plan, on_stop, serving)
-        with AnswerFile.open(path, setting) as file, Grader() as grader:
+        if any(question.gold is not None for question in workload.questions):
+            remarks += _graded_otherwise(policy, graders.right)
+        setting = _setting(policy, engine.identity(), plan, on_stop, serving, graders.right)
+        with AnswerFile.open(path, setting) as file:
             answer_pass = AnswerPass(
                 policy,
                 plan,
@@ -177,12 +183,15 @@ def answer_workload(
                 on_stop,
                 serving,
                 file,
-                grader,
+                graders.right,
                 progress,
                 compare_full=settings.compare_full,
                 asked_size=settings.batch_size,
             )
             _answer(answer_pass, workload, settings, remarks, progress)
+            for remark in graders.right.remarks():
+                remarks.append(remark)
+                progress.remark(f"note: {remark}")
             wanted = {question.id for question in workload.questions[: settings.limit]}
             lines = tuple(line for line in file.lines if line.id in wanted)
             return AnsweredWorkload(
@@ -246,15 +255,29 @@ def _check_engine(engine: AnsweringEngine, policy: Policy, settings: AnswerSetti
     return remarks
 
 
+def _graded_otherwise(policy: Policy, grader: Grades) -> list[str]:
+    """Remark on answers that another function grades than graded the policy's questions."""
+    ours, mine = policy.terms.grading, dict(grader.identity)
+    if mine == ours or not any("grader_sha256" in identity for identity in (ours, mine)):
+        return []
+    return [
+        f"these answers are graded by {described(mine)}, the calibration questions were by "
+        f"{described(ours)} (--grader)"
+    ]
+
+
 def _setting(
     policy: Policy,
     identity: Mapping[str, Any],
     plan: ProbePlan,
     on_stop: OnStop,
     serving: ThinkingMode | None,
+    grader: Grades,
 ) -> str:
-    """Name everything that decides the answers and what they cost, in eight digits."""
+    """Name everything that decides the answers, their grades and costs, in eight digits."""
     decides = [policy.digest, identity, plan.answer_cap, on_stop]
+    if grader.reads_questions:
+        decides.append(dict(grader.identity))
     if serving == "overlap":
         decides.append(serving)
     return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:8]

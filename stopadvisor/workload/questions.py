@@ -69,6 +69,11 @@ class Question:
     """Given as `question`, so that the prompt template applies; False for `messages`."""
 
     @property
+    def text(self) -> str:
+        """What is asked: the last message."""
+        return self.messages[-1]["content"]
+
+    @property
     def group_key(self) -> str:
         """What stays together in the split: the group, or the content where there is none."""
         return self.group or self.key

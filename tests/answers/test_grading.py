@@ -11,12 +11,13 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stopadvisor.answers import grading
+from stopadvisor.answers import grading, worker
 from stopadvisor.answers.grading import Grader
 from stopadvisor.answers.normal_form import normalize
 from stopadvisor.errors import StopAdvisorError
@@ -109,16 +110,16 @@ def test_no_process_without_mathematics(monkeypatch: pytest.MonkeyPatch) -> None
 def test_identical_items_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def same(_: object, gold: str, answer: str) -> bool:
-        asked.append((gold, answer))
-        return True
+    def ask(_: object, request: dict[str, Any]) -> bytes:
+        asked.append((request["gold"], *request["answers"]))
+        return b"1"
 
-    monkeypatch.setattr(grading._Worker, "same", same)
+    monkeypatch.setattr(worker.Worker, "ask", ask)
     with Grader() as grader:
         item = ("math", "x+1", "1+x")
         assert grader.grade_many([item] * 3) == [True] * 3
         assert grader.grade(*item)
-    assert asked == [("x+1", "1+x")]
+    assert asked == [("$x+1$", "$1+x$")]
 
 
 @pytest.mark.slow
@@ -148,7 +149,7 @@ def test_several_workers_give_the_same_verdicts() -> None:
 def test_crashed_process_is_replaced() -> None:
     with Grader() as grader:
         assert grader.grade("math", "x+1", "1+x")
-        process = grader._workers[0]._process
+        process = grader._workers.each[0]._process
         assert process is not None
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
@@ -190,7 +191,7 @@ def test_works_in_a_script_without_a_main_guard(tmp_path: Path) -> None:
 def test_forgotten_grader_leaves_no_process() -> None:
     grader = Grader()
     grader.grade("math", "x+1", "1+x")
-    process = grader._workers[0]._process
+    process = grader._workers.each[0]._process
     assert process is not None
     del grader
     gc.collect()
@@ -198,15 +199,15 @@ def test_forgotten_grader_leaves_no_process() -> None:
 
 
 def test_interrupted_comparison_leaves_no_late_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = grading._read
+    read = worker._read
 
     def interrupted(process: subprocess.Popen[bytes], seconds: float) -> bytes:
-        if seconds == grading._START_SECONDS:
+        if seconds == worker._START_SECONDS:
             return read(process, seconds)
         raise KeyboardInterrupt
 
     with Grader() as grader:
-        monkeypatch.setattr(grading, "_read", interrupted)
+        monkeypatch.setattr(worker, "_read", interrupted)
         with pytest.raises(KeyboardInterrupt):
             grader.grade("math", "x+1", "1+x")
         monkeypatch.undo()

@@ -129,6 +129,22 @@ def recorded(
     return run
 
 
+def test_a_grader_says_what_is_right(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(bench.folder)
+    first = json.loads(bench.file.read_text(encoding="utf-8").splitlines()[0])["question"]
+    code = f"return None if question == {first!r} else True"
+    Path("graders.py").write_text(f"def all_right(question, gold, answer):\n    {code}\n")
+    document = bench.document("--grader", "graders:all_right")
+    assert (document["labelled"], document["accuracy"]) == (N, (N - 1) / N)
+    graded, untold = document["remarks"][-2:]
+    assert graded.startswith("these answers are graded by graders:all_right (SHA-256")
+    assert "could not tell of 1 of" in untold
+    # Answers under another grader are other answers.
+    code, _, err = bench.call("--quiet")
+    assert code == 2
+    assert "setting" in err
+
+
 def test_stops_are_those_of_the_recorded_probes(
     bench: Bench, policy: Policy, recorded: RunDirectory
 ) -> None:

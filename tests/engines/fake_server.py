@@ -108,6 +108,8 @@ class FakeServer:
     where it stands in the answer's text; None for no chat."""
     chat_form: str | None = None
     """Field that makes the chat complete a message; None: it closes what it is given."""
+    judges: Callable[[str], str] | None = None
+    """What it replies to a chat that is not streamed, by the last message."""
     renders_reasoning: bool = True
     """Whether reasoning in a message makes part of the prompt."""
     renders_blank: bool = True
@@ -198,7 +200,7 @@ class FakeServer:
         if to.path == "/tokenize" and self.tokenizes:
             _send(to, 200, {"tokens": ids_of(body["prompt"])})
             return
-        chat = to.path == "/v1/chat/completions" and self.chat
+        chat = to.path == "/v1/chat/completions" and (self.chat or self.judges)
         if not chat and (to.path != "/v1/completions" or not self.completions):
             _send(to, 404, {"detail": "Not Found"})
             return
@@ -250,6 +252,9 @@ class FakeServer:
             _send(to, 400, {"error": {"message": said}})
         elif (body.get("logprobs") or 0) > self.top_limit > 0:
             _send(to, 400, {"error": {"message": f"at most {self.top_limit} logprobs"}})
+        elif self.judges:
+            said = self.judges(body["messages"][-1]["content"])
+            _send(to, 200, {"choices": [{"message": {"content": said}}]})
         elif "messages" in body:
             self._stream(to, *self._chat(body), fault)
         elif body.get("stream"):

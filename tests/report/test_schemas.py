@@ -160,7 +160,10 @@ def test_calibrate_inspect_and_verify(
     few = make_run(runs / "few" / "run", 300, gold=False)
     # One rule under several promises, of which the first is on a drop.
     several = ("--alpha", "drop=0.3,lost=0.4,differs=0.6")
-    visible = answer(capsys, "calibrate", *CERTIFY, runs / "apart" / "visible", *several, *rule)
+    apart = RunDirectory.load(runs / "apart" / "visible")
+    function = {"grader": "mine:check", "grader_sha256": "ab" * 32}
+    apart.annotate(grading=apart.manifest["grading"] | function)
+    visible = answer(capsys, "calibrate", *CERTIFY, apart.path, *several, *rule)
     certified = answer(capsys, "calibrate", *CERTIFY, runs / "old", *ALPHA, *rule)
     policy = runs / "old" / "policy.joblib"
     inspected = answer(capsys, "inspect", policy)

@@ -56,7 +56,7 @@ _SAID = {
     *(*_STOPS, "threshold", "order", "certificate", "expected", "serving", "model", "engine"),
     *("probe", "prompt_template", "chat_template_kwargs", "sampling", "max_think", "task"),
     *("workload_sha256", "golden", "digest", "created", "split", "calibration_features"),
-    *("profile", "versions", "schema"),
+    *("profile", "versions", "schema", "grader"),
 }
 """Fields that a change of its own says, or that differ between any two calibrations."""
 
@@ -111,12 +111,18 @@ def _changes(a: Content, b: Content) -> Iterator[tuple[str, str, str]]:
     yield "caps", _caps(a), _caps(b)
     yield "workload", _short(a["workload_sha256"]), _short(b["workload_sha256"])
     yield "task", a["task"], b["task"]
+    yield "grader", _grader(a), _grader(b)
 
 
 def _rule(content: Content) -> str:
     if content["kind"] != "stop":
         return "full thinking: it never stops"
     return f"stops by {rule_name(content['family'])}"
+
+
+def _grader(content: Content) -> str:
+    function = (content["certificate"] or {}).get("grader")
+    return content["grader"] if function is None else f"{content['grader']} {function['sha256']}"
 
 
 def _probes(content: Content) -> str:

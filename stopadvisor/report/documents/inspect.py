@@ -130,7 +130,9 @@ class InspectDocument(Document):
     probe: Annotated[_ProbeSettings | None, "What a probe appends."]
     sampling: Annotated[dict[str, Any], "`greedy`, `temperature` and `seed` of the traces."]
     normalizer: Annotated[str, "Version of the rules that compare answers."]
-    grader: Annotated[str, "Version of the rules that grade them."]
+    grader: Annotated[
+        str, "What graded them: a version of the comparison with gold, or a function."
+    ]
     workload_sha256: Annotated[str | None, "Of the workload that made it."]
     engine_settings: Annotated[
         list[_EngineSetting],

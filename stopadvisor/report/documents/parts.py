@@ -77,6 +77,13 @@ class ProvenanceFields(TypedDict):
     labels_sha256: Annotated[str, "Of which of their answers are right."]
 
 
+class GraderFields(TypedDict):
+    """A function that said which answers are right."""
+
+    name: Annotated[str, "As `--grader` named it, with its own version behind it."]
+    sha256: Annotated[str, "Of its module's file."]
+
+
 class LabelFields(TypedDict):
     """Labels of calibration questions, of which few have gold."""
 
@@ -159,6 +166,9 @@ class CertificateFields(TypedDict):
             "Only where few calibration questions have gold: how many do; what differs without any "
             "counts as lost.",
         ]
+    ]
+    grader: NotRequired[
+        Annotated[GraderFields, "Only with `--grader`: the function that graded the answers."]
     ]
     loss: NotRequired[
         Annotated[Literal["differs", "drop"], "What alpha limits; without it lost answers."]

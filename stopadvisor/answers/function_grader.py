@@ -1,0 +1,229 @@
+"""Is an answer right: ask a function of the user's, ``MODULE:FUNCTION``.
+
+The function is called as ``function(question, gold, answer)`` in a process that can be killed, and
+says True (right), False (wrong) or None (it cannot tell).  An exception, a crash and a lack of time
+mean that it cannot tell, too; such an answer counts as wrong and is counted.  It decides what is
+right and nothing else: whether two answers are equal, which rules read, is for their normal forms.
+This module imports nothing of the user's, and knows no probes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self
+
+from stopadvisor.answers.grading import Grader
+from stopadvisor.answers.normal_form import NORMALIZER, extract_forced
+from stopadvisor.answers.worker import NotReady, Workers
+from stopadvisor.errors import EngineError, GraderError
+
+__all__ = [
+    "BY_GOLD", "FUNCTION_SECONDS", "FunctionGrader", "Graders", "Grades",
+    "described", "open_graders"
+]  # fmt: skip
+
+BY_GOLD = "gold"
+"""Name of the comparison with gold, where one has to say that no function is meant."""
+FUNCTION_SECONDS = 30.0
+"""CPU time that a function may take over one answer; of wall time, ten times as much."""
+_MOST_WORKERS = 64
+_LONGEST_NAME = 200
+"""Characters that a policy holds of it."""
+
+
+class Grades(Protocol):
+    """What grades answers against gold."""
+
+    @property
+    def identity(self) -> Mapping[str, str]:
+        """Versions, names and hashes of all that decides."""
+        ...
+
+    @property
+    def reads_questions(self) -> bool:
+        """Whether questions must be given."""
+        ...
+
+    def grade_many(
+        self, items: Sequence[tuple[str, str, str | None]], questions: Sequence[str] = ()
+    ) -> Sequence[bool | None]:
+        """Say of each (task, gold, answer) whether it is right; None where that cannot be told."""
+        ...
+
+    def remarks(self) -> list[str]:
+        """What the reader should know of the grades so far."""
+        ...
+
+
+class FunctionGrader:
+    """Grades by a function of the user's; a context manager, because it owns processes.
+
+    The answer that the function sees is the one that stands in the text, as the task's rule finds
+    it, before it is brought to its normal form; a text without one is wrong, and not asked about.
+    Equal items are asked once.
+
+    Parameters
+    ----------
+    name : str
+        ``MODULE:FUNCTION``, looked for among the installed packages and then in the current
+        directory.  The function may carry attributes: `version`, a text that becomes a part of its
+        name, and `workers`, how many processes may ask it at once.
+    timeout_s : float
+        CPU seconds that one answer may take.
+
+    Attributes
+    ----------
+    identity : mapping of str to str
+        With the name, and the SHA-256 of the module's file.
+
+    Raises
+    ------
+    GraderError
+        There is no such function, or it does not take three arguments.
+    """
+
+    reads_questions = True
+
+    def __init__(self, name: str, timeout_s: float = FUNCTION_SECONDS) -> None:
+        module, _, function = name.partition(":")
+        if not all(part.isidentifier() for part in [*module.split("."), function]):
+            raise GraderError(f"--grader: expected MODULE:FUNCTION or {BY_GOLD!r}, got {name!r}")
+        self._asked = f"--grader {name}"
+        first = Workers(1, timeout_s, (name,))
+        try:
+            found = json.loads(first.each[0].start())
+        except NotReady as error:
+            raise GraderError(
+                f"{self._asked}: expected a function of (question, gold, answer) in an installed "
+                f"module or one in the current directory, got {error}"
+            ) from error
+        self.name = f"{name} ({found['version']})" if found["version"] else name
+        if len(self.name) > _LONGEST_NAME or not (self.name.isascii() and self.name.isprintable()):
+            raise GraderError(
+                f"{self._asked}: expected a name and version of at most {_LONGEST_NAME} printable "
+                f"ASCII characters, got {self.name[:_LONGEST_NAME]!a}"
+            )
+        self.identity = {
+            "normalizer": NORMALIZER,
+            "grader": self.name,
+            "grader_sha256": str(found["sha256"]),
+        }
+        self._workers = first
+        if found["workers"] > 1:
+            first.close()
+            self._workers = Workers(min(found["workers"], _MOST_WORKERS), timeout_s, (name,))
+        self._verdicts: dict[tuple[str, str, str], bool | None] = {}
+        self._untold: Counter[str] = Counter()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._workers.close()
+
+    def grade_many(
+        self, items: Sequence[tuple[str, str, str | None]], questions: Sequence[str] = ()
+    ) -> list[bool | None]:
+        """Ask of each answer whether it is right.
+
+        Parameters
+        ----------
+        items : sequence of (task, gold, answer)
+            As for `Grader`.
+        questions : sequence of str
+            One for each item.
+
+        Raises
+        ------
+        GraderError
+            The function returned something else than True, False and None.
+        EngineError
+            The function says that it cannot grade now, as a judge whose server is down.
+        """
+        answers = [extract_forced(task, answer or "") for task, _, answer in items]
+        asked = [
+            (question, gold, answer)
+            for question, (_, gold, _), answer in zip(questions, items, answers, strict=True)
+        ]
+        self._ask([each for each in dict.fromkeys(asked) if each[2] and each not in self._verdicts])
+        return [self._verdicts[each] if each[2] else False for each in asked]
+
+    def _ask(self, new: Sequence[tuple[str, str, str]]) -> None:
+        """Put a verdict on each; an interruption keeps those that are there."""
+        names = ("question", "gold", "answer")
+        requests = [dict(zip(names, each, strict=True)) for each in new]
+        try:
+            for each, reply in zip(new, self._workers.ask_each(requests), strict=True):
+                self._verdicts[each] = self._verdict(reply)
+        except NotReady as error:
+            raise GraderError(f"{self._asked}: {error}") from error
+
+    def _verdict(self, reply: bytes) -> bool | None:
+        kind, said = reply[:1], reply[1:].decode(errors="replace")
+        if kind in (b"0", b"1"):
+            return kind == b"1"
+        if kind == b"!":
+            raise GraderError(f"{self._asked}: expected True, False or None, got {said}")
+        if kind == b"x":
+            raise EngineError(f"{self._asked}: {said}")
+        self._untold[said or "it ran out of time, or took its process down"] += 1
+        return None
+
+    def remarks(self) -> list[str]:
+        """How many different answers the function could not tell, and what happened most often."""
+        if not self._untold:
+            return []
+        (reason, count), *_ = self._untold.most_common(1)
+        total = self._untold.total()
+        return [
+            f"{self.name} could not tell of {total} of {len(self._verdicts)} different answers "
+            f"whether they are right, and they count as wrong; most often ({count}): {reason}"
+        ]
+
+
+def described(identity: Mapping[str, str]) -> str:
+    """Name what graded answers; a function with the beginning of its module's hash."""
+    name, digest = identity.get("grader", "an unknown grader"), identity.get("grader_sha256")
+    return name if digest is None else f"{name} (SHA-256 {digest[:12]})"
+
+
+@dataclass(frozen=True)
+class Graders:
+    """What decides about answers while a command runs."""
+
+    equal: Grader
+    """Whether two answers of the model are equivalent: never a user's function."""
+    right: Grades
+    """Whether an answer is right."""
+
+
+@contextmanager
+def open_graders(name: str | None) -> Iterator[Graders]:
+    """Graders of a command, closed at the end.
+
+    Parameters
+    ----------
+    name : str, optional
+        ``MODULE:FUNCTION`` for what is right; None, or ``gold``, to compare with gold.
+
+    Raises
+    ------
+    GraderError
+        As `FunctionGrader`, before anything is graded.
+    """
+    with Grader() as equal:
+        if name is None or name == BY_GOLD:
+            yield Graders(equal, equal)
+            return
+        with FunctionGrader(name) as right:
+            yield Graders(equal, right)

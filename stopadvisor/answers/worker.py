@@ -1,0 +1,174 @@
+"""Processes that compare answers, each of which can be killed when one answer takes too long.
+
+They run ``math_worker.py``, which reads a JSON request a line and writes a short reply to each.
+This module knows neither what is asked nor what a reply means.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+__all__ = ["WALL_PER_CPU_SECOND", "NotReady", "Worker", "Workers"]
+
+_START_SECONDS = 120.0
+WALL_PER_CPU_SECOND = 10.0
+"""Patience with a machine that is busy with other things."""
+
+
+class NotReady(Exception):
+    """A process ended before it could answer; the text says why, in its own words."""
+
+
+class Workers:
+    """Equal processes; none is started before the first request.
+
+    Parameters
+    ----------
+    count : int
+        Processes.
+    timeout_s : float
+        CPU seconds that one request may take, and a tenth of its wall time.
+    arguments : sequence of str
+        Of the script that they run.
+
+    Raises
+    ------
+    ValueError
+        `count` < 1 or `timeout_s` not positive.
+    """
+
+    def __init__(self, count: int, timeout_s: float, arguments: Sequence[str] = ()) -> None:
+        if count < 1:
+            raise ValueError(f"workers must be >= 1, got {count!r}")
+        if not timeout_s > 0:
+            raise ValueError(f"timeout_s must be > 0, got {timeout_s!r}")
+        self.each = [Worker(timeout_s, arguments) for _ in range(count)]
+        # For those who forget to close: workers end with their owner, at the latest at exit.
+        self._finalizer = weakref.finalize(self, _stop_all, self.each)
+
+    def close(self) -> None:
+        """End the processes; a later request would start new ones."""
+        _stop_all(self.each)
+
+    def ask_each(self, requests: Sequence[Mapping[str, Any]]) -> Iterator[bytes]:
+        """Reply to each request, in their order; b"" where it had to be given up.
+
+        Raises
+        ------
+        NotReady
+            A process cannot be started.
+        """
+        if len(self.each) == 1 or len(requests) < 2:
+            yield from map(self.each[0].ask, requests)
+            return
+        idle: SimpleQueue[Worker] = SimpleQueue()
+        for worker in self.each:
+            idle.put(worker)
+
+        def ask(request: Mapping[str, Any]) -> bytes:
+            worker = idle.get()
+            try:
+                return worker.ask(request)
+            finally:
+                idle.put(worker)
+
+        with ThreadPoolExecutor(len(self.each)) as pool:
+            try:
+                yield from pool.map(ask, requests)
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+
+class Worker:
+    """One process, started when needed and killed when it takes too long."""
+
+    def __init__(self, timeout_s: float, arguments: Sequence[str] = ()) -> None:
+        self._timeout_s = timeout_s
+        self._arguments = arguments
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ready = b""
+
+    def start(self) -> bytes:
+        """Start it where it does not run, and return what it said when it was ready."""
+        if self._process is None or self._process.poll() is not None:
+            self._start()
+        return self._ready
+
+    def ask(self, request: Mapping[str, Any]) -> bytes:
+        """Reply to a request; b"" when it had to be given up."""
+        self.start()
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        line = json.dumps({**request, "cpu_seconds": self._timeout_s}).encode() + b"\n"
+        try:
+            process.stdin.write(line)
+            process.stdin.flush()
+            reply = _read(process, self._timeout_s * WALL_PER_CPU_SECOND)
+        except BrokenPipeError:
+            reply = b""
+        except BaseException:
+            self.stop()  # interrupted: its late answer must not pass for the next one's
+            raise
+        if not reply:
+            self.stop()
+        return reply
+
+    def _start(self) -> None:
+        self.stop()
+        # By its path and without the script's folder in front (-P): it starts the same way from
+        # tests, scripts, notebooks and the entry point, and our module names shadow no library.
+        # Its own session keeps Ctrl-C for the parent.
+        script = str(Path(__file__).with_name("math_worker.py"))
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", script, *self._arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        reply = _read(self._process, _START_SECONDS)
+        if not reply.startswith(b"+"):
+            self.stop()
+            raise NotReady(reply[1:].decode(errors="replace") or "the process ended without a word")
+        self._ready = reply[1:]
+
+    def stop(self) -> None:
+        """Kill it."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                continue  # a request that was never read is lost with its reader
+
+
+def _read(process: subprocess.Popen[bytes], seconds: float) -> bytes:
+    """Read what the process says within the time; b"" when it ends or stays silent."""
+    assert process.stdout is not None
+    answers = select.poll()
+    answers.register(process.stdout, select.POLLIN)
+    if not answers.poll(seconds * 1000):
+        return b""
+    return os.read(process.stdout.fileno(), select.PIPE_BUF)
+
+
+def _stop_all(workers: Sequence[Worker]) -> None:
+    for worker in workers:
+        worker.stop()

@@ -1,0 +1,93 @@
+"""A language model at an endpoint that says whether an answer is right: `--grader` ready to use.
+
+``--grader stopadvisor.engines.openai.judge:judge`` asks the server that the environment names:
+``STOPADVISOR_JUDGE_URL`` (as ``--base-url``), ``STOPADVISOR_JUDGE_MODEL`` and, where it needs one,
+``STOPADVISOR_JUDGE_KEY``.  A judge errs: how often it differs from the plain comparison with gold
+is counted, and said by `probe` and `assess`.  Knows one question and one answer at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+
+from stopadvisor.engines.http.client import Client, Key
+from stopadvisor.errors import EngineError
+
+__all__ = ["judge"]
+
+_PROMPT = """\
+A question, its reference answer and a candidate answer follow. Does the candidate answer say the \
+same as the reference answer, as an answer to this question? Ignore form, wording and units that \
+are understood. Judge the final result alone, and trust the reference answer.
+
+Question:
+{question}
+
+Reference answer:
+{gold}
+
+Candidate answer:
+{answer}
+
+Reply with one word: CORRECT or INCORRECT."""
+_VERDICT = re.compile(r"\b(IN)?CORRECT\b")
+_THINKING = re.compile(r".*</think>", re.DOTALL)
+_MAX_TOKENS = 4096
+"""Of the reply; a judge may think first."""
+_REQUEST_TIMEOUT, _RETRY_TIMEOUT = 120.0, 120.0
+"""Seconds; together less than what a grader may take over one answer."""
+
+
+def judge(question: str, gold: str, answer: str) -> bool | None:
+    """Ask the model whether an answer says the same as gold.
+
+    Returns
+    -------
+    bool or None
+        None where its reply holds no verdict, or was cut off.
+
+    Raises
+    ------
+    EngineError
+        The server or its name is missing, or it refuses; the command ends, and nothing is graded.
+    """
+    return asyncio.run(_ask(_PROMPT.format(question=question, gold=gold, answer=answer)))
+
+
+judge.workers = 8  # type: ignore[attr-defined]  # servers answer several requests at once
+judge.version = os.environ.get("STOPADVISOR_JUDGE_MODEL", "")  # type: ignore[attr-defined]
+
+
+async def _ask(prompt: str) -> bool | None:
+    url, model = (_setting(f"STOPADVISOR_JUDGE_{name}") for name in ("URL", "MODEL"))
+    key = Key.of_environment("STOPADVISOR_JUDGE_KEY", required=False)
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": prompt}],
+        "temperature": 0.0,
+        "max_tokens": _MAX_TOKENS,
+    }
+    async with Client(
+        [url],
+        model,
+        key=key,
+        request_timeout=_REQUEST_TIMEOUT,
+        retry_timeout=_RETRY_TIMEOUT,
+    ) as client:
+        reply = await client.ask("POST", "/chat/completions", body)
+    try:
+        text = reply["choices"][0]["message"]["content"] or ""
+    except (LookupError, TypeError) as error:
+        raise EngineError(f"{url}: the judge's reply holds no message") from error
+    # Thinking that stands in the text weighs both verdicts.
+    found = _VERDICT.findall(_THINKING.sub("", str(text)).upper())
+    return None if not found else found[-1] != "IN"
+
+
+def _setting(name: str) -> str:
+    value = os.environ.get(name)
+    if not value:
+        raise EngineError(f"the judge needs {name} in the environment")
+    return value

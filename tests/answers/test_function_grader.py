@@ -1,0 +1,164 @@
+"""A grader of the user's: what it is asked, what its replies mean, and what it may not do."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from stopadvisor.answers.function_grader import FunctionGrader, Graders, open_graders
+from stopadvisor.errors import EngineError, GraderError
+
+MODULE = """
+import json, os, sys, time
+
+def same(question, gold, answer):
+    print("noise", input if False else "")
+    return gold in answer and question == "Q"
+
+def versioned(question, gold, answer):
+    return True
+versioned.version = "v2"
+versioned.workers = 3
+
+def odd(question, gold, answer):
+    if answer == "raise":
+        raise ValueError("no idea\\nat all")
+    if answer == "none":
+        return None
+    if answer == "crash":
+        os._exit(3)
+    if answer == "hang":
+        while True:
+            pass
+    return answer == "right"
+
+def text(question, gold, answer):
+    return "yes"
+
+def down(question, gold, answer):
+    from stopadvisor.errors import EngineError
+    raise EngineError("the judge is away")
+
+def numpy_bool(question, gold, answer):
+    import numpy as np
+    return np.bool_(True)
+
+def two(question, gold):
+    return True
+
+number = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "mine.py"
+    file.write_text(MODULE)
+    return file
+
+
+def items(*answers: str | None) -> list[tuple[str, str, str | None]]:
+    return [("exact", "7", answer) for answer in answers]
+
+
+def test_the_function_sees_question_gold_and_the_answer_as_it_stands() -> None:
+    with FunctionGrader("mine:same") as grader:
+        asked = items("Final answer: **7** apples", "Final answer: 8", "", None)
+        assert grader.grade_many(asked, ["Q"] * 4) == [True, False, False, False]
+        assert grader.grade_many(items("7"), ["another"]) == [False]
+        assert grader.remarks() == []
+
+
+def test_it_is_named_with_its_version_and_its_modules_hash(module: Path) -> None:
+    digest = hashlib.sha256(module.read_bytes()).hexdigest()
+    with FunctionGrader("mine:versioned") as grader:
+        assert grader.identity["grader"] == "mine:versioned (v2)"
+        assert grader.identity["grader_sha256"] == digest
+        assert grader.grade_many(items("1", "2", "3", "4"), ["Q"] * 4) == [True] * 4
+    module.write_text(MODULE + "# another\n")
+    with FunctionGrader("mine:same") as grader:
+        assert grader.identity["grader_sha256"] != digest
+
+
+def test_what_it_cannot_tell_is_counted() -> None:
+    asked = items("right", "raise", "none", "crash", "hang", "right", "raise")
+    with FunctionGrader("mine:odd", timeout_s=0.3) as grader:
+        verdicts = grader.grade_many(asked, ["Q"] * len(asked))
+        assert verdicts == [True, None, None, None, None, True, None]
+        (remark,) = grader.remarks()
+    assert "mine:odd could not tell of 4 of 5 different answers" in remark
+    assert "most often (2): it ran out of time, or took its process down" in remark
+
+
+def test_reasons_are_one_line() -> None:
+    with FunctionGrader("mine:odd") as grader:
+        assert grader.grade_many(items("raise"), ["Q"]) == [None]
+        assert grader.remarks()[0].endswith("most often (1): ValueError: no idea at all")
+
+
+def test_numpys_bool_is_a_bool() -> None:
+    with FunctionGrader("mine:numpy_bool") as grader:
+        assert grader.grade_many(items("1"), ["Q"]) == [True]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "expected"),
+    [
+        ("mine:text", GraderError, "expected True, False or None, got str 'yes'"),
+        ("mine:down", EngineError, "--grader mine:down: the judge is away"),
+    ],
+)
+def test_what_ends_the_command(name: str, kind: type[Exception], expected: str) -> None:
+    with FunctionGrader(name) as grader, pytest.raises(kind, match=expected):
+        grader.grade_many(items("1"), ["Q"])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("mine", "expected MODULE:FUNCTION or 'gold', got 'mine'"),
+        ("mine.py:same", "No module named 'mine.py'"),
+        ("os;rm:same", "expected MODULE:FUNCTION"),
+        ("absent:same", "No module named 'absent'"),
+        ("mine:absent", "has no attribute 'absent'"),
+        ("mine:number", "number is a int, not a function"),
+        ("mine:two", r"two does not take \(question, gold, answer\)"),
+        ("sys:intern", "has no source file"),
+    ],
+)
+def test_functions_that_cannot_be_had(name: str, expected: str) -> None:
+    with pytest.raises(GraderError, match=expected) as error:
+        FunctionGrader(name)
+    assert "\n" not in str(error.value)
+    assert error.value.exit_code == 2
+
+
+def test_a_broken_module_is_one_line(module: Path) -> None:
+    module.write_text("raise RuntimeError('first\\nsecond')")
+    with pytest.raises(GraderError, match="RuntimeError: first second"):
+        FunctionGrader("mine:same")
+
+
+def test_a_name_that_no_policy_could_hold_is_refused(module: Path) -> None:
+    module.write_text(MODULE + "same.version = 'a' * 300\n")
+    with pytest.raises(GraderError, match="at most 200 printable ASCII characters"):
+        FunctionGrader("mine:same")
+
+
+def test_the_current_directory_shadows_no_library(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("raise ImportError")
+    with FunctionGrader("mine:same") as grader:
+        assert grader.grade_many(items("7"), ["Q"]) == [True]
+
+
+def test_whether_two_answers_are_equal_is_never_asked_of_it() -> None:
+    with open_graders("mine:same") as graders:
+        assert graders.equal.grade("math", "x+1", "1+x")
+        assert graders.right is not graders.equal
+    for name in (None, "gold"):
+        with open_graders(name) as graders:
+            assert graders == Graders(graders.equal, graders.equal)

@@ -1,0 +1,228 @@
+"""`--grader`: from the command line to manifest, policy, certificate and the next run."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stopadvisor.answers.normal_form import GRADER
+from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
+from stopadvisor.runs.directory import RunDirectory
+from tests.engines.fake_server import fake_server
+from tests.engines.test_judge import JUDGE, verdict
+from tests.material import CERTIFY, Call, caller
+from tests.scripted import ScriptedEngine, write_sums
+
+BUDGETS = ("--budgets", "0,16,64", "--max-think", "256", "--quiet")
+GRADERS = """
+def strict(question, gold, answer):
+    return gold == answer.strip()
+
+def lenient(question, gold, answer):
+    if question.startswith("What is 2 + "):
+        return None
+    return gold == answer.strip() or gold.endswith("8")
+"""
+
+
+@pytest.fixture
+def call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Call:
+    """The command line in a folder with sums and graders, before a scripted model."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("stopadvisor.cli.model.load_engine", lambda options: ScriptedEngine())
+    Path("graders.py").write_text(GRADERS)
+    write_sums(Path("sums.jsonl"), 300)
+    return caller(capsys)
+
+
+def manifest() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Path("run/manifest.json").read_bytes())
+    return found
+
+
+def probed(call: Call, *words: str) -> Path:
+    code, _, err = call("probe", "sums.jsonl", *BUDGETS, "--out", "run", *words)
+    assert code == 0, err
+    return Path("run")
+
+
+def assess(call: Call, *words: str) -> list[str]:
+    options = ("--families", "confidence", "--no-report", "--json", "--quiet")
+    code, out, err = call("assess", "run", *options, *words)
+    assert code == 0, err
+    remarks: list[str] = json.loads(out)["remarks"]
+    return remarks
+
+
+def calibrated(call: Call, name: str = "policy.joblib") -> Path:
+    words = (*CERTIFY, "--families", "confidence", "--quiet", "--out", name)
+    code, _, err = call("calibrate", "run", *words)
+    assert code == 0, err
+    return Path(name)
+
+
+def test_a_grader_stands_in_manifest_policy_and_claim(call: Call) -> None:
+    probed(call, "--grader", "graders:strict")
+    grading = manifest()["grading"]
+    assert grading["grader"] == "graders:strict"
+    (remark,) = (r for r in assess(call) if "graders:strict" in r)
+    assert f"(SHA-256 {grading['grader_sha256'][:12]})" in remark
+    assert re.search(r"differs from comparison with gold on 0 of \d\d+ different answers", remark)
+    policy = load_policy(calibrated(call))
+    function = {"name": "graders:strict", "sha256": grading["grader_sha256"]}
+    assert policy.content["certificate"]["grader"] == function
+    assert policy.content["grader"] == "graders:strict"
+    claim = policy.summary()["certificate"]["claim"]
+    assert claim.endswith(
+        f"What is right was decided by graders:strict (SHA-256 {function['sha256'][:12]}), not by "
+        "comparison with gold."
+    )
+    assert call("inspect", "policy.joblib")[0] == 0
+
+
+def test_grades_are_the_functions_and_what_it_cannot_tell_is_counted(call: Call) -> None:
+    probed(call, "--grader", "graders:lenient")
+    records = RunDirectory.load(Path("run")).records()
+    assert all(r.natural_correct for r in records if r.gold and r.gold.endswith("8"))
+    (untold,) = (r for r in records if r.cannot_tell)
+    assert untold.id == "q2"
+    assert untold.cannot_tell == 1 + sum(bool(c.answer) for c in untold.checkpoints)
+    assert not untold.natural_correct
+    remarks = assess(call)
+    (count,) = (r for r in remarks if "could not tell" in r)
+    assert f"could not tell of {untold.cannot_tell} recorded answers" in count
+    (differs,) = (r for r in remarks if "differs from comparison" in r)
+    found = re.search(r"on (\d+) of (\d+) different answers", differs)
+    assert found is not None
+    assert 0 < int(found[1]) < int(found[2])
+
+
+def test_probe_says_it_too(call: Call) -> None:
+    code, _, err = call(
+        "probe", "sums.jsonl", *BUDGETS[:-1], "--out", "run", "--grader", "graders:lenient"
+    )
+    assert code == 0
+    assert "graders:lenient could not tell of" in err
+    assert "differs from comparison with gold on" in err
+
+
+def test_graders_do_not_mix(call: Call) -> None:
+    run = probed(call, "--grader", "graders:strict")
+    before = (run / "probes.jsonl").read_bytes()
+    again = ("probe", "sums.jsonl", *BUDGETS, "--out", "run")
+    assert call(*again)[0] == 0  # nothing is graded
+    code, _, err = call(*again, "--grader", "graders:lenient")
+    assert code == 2
+    assert "was graded with grader graders:strict" in err
+    assert "use --regrade" in err
+    code, _, err = call("assess", "run", "--grader", "graders:lenient")
+    assert code == 2
+    assert "was graded by graders:strict (SHA-256" in err
+    code, _, err = call("assess", "run", "--regrade")
+    assert code == 2
+    assert "name it with --grader" in err
+    assert (run / "probes.jsonl").read_bytes() == before
+    assess(call, "--regrade", "--grader", "graders:lenient")
+    assert manifest()["grading"]["grader"] == "graders:lenient"
+    assess(call, "--regrade", "--grader", "gold")
+    assert "grader_sha256" not in manifest()["grading"]
+    assert (run / "probes.jsonl").read_bytes() == before  # strict says what gold says here
+
+
+def test_verify_holds_the_policys_grader_against_the_runs(call: Call) -> None:
+    probed(call, "--grader", "graders:strict")
+    calibrated(call)
+    write_sums(Path("fresh.jsonl"), 200, start=1000)
+    like = ("probe", "fresh.jsonl", "--like", "policy.joblib", "--quiet", "--out", "fresh")
+    code, _, err = call(*like)
+    assert code == 2
+    assert "graded by graders:strict (SHA-256" in err
+    assert "name it with --grader" in err
+    code, _, err = call(*like, "--grader", "graders:lenient")
+    assert code == 2
+    assert "--like brings --grader graders:strict, got graders:lenient" in err
+    assert call(*like, "--grader", "graders:strict")[0] == 0
+    assert call("verify", "policy.joblib", "fresh", "--quiet")[0] == 0
+
+    # The same name, another file: said, and no more.
+    Path("graders.py").write_text(GRADERS + "# changed\n")
+    assert call("assess", "fresh", "--regrade", "--grader", "graders:strict", "--no-report")[0] == 0
+    code, out, _ = call("verify", "policy.joblib", "fresh", "--json")
+    assert code == 0
+    assert any("the run was graded by graders:strict" in r for r in json.loads(out)["remarks"])
+    code, _, err = call(*(word for word in like if word != "--quiet"), "--grader", "graders:strict")
+    assert "the policy's questions were graded by graders:strict" in err
+
+    assert call("assess", "fresh", "--regrade", "--grader", "gold", "--no-report")[0] == 0
+    code, _, err = call("verify", "policy.joblib", "fresh", "--quiet")
+    assert code == 2
+    assert "`stopadvisor assess RUN --regrade --grader graders:strict`" in err
+    assert call("verify", "policy.joblib", "fresh", "--quiet", "--transfer")[0] == 0
+
+
+def test_a_policy_of_gold_asks_for_gold(call: Call) -> None:
+    probed(call)
+    calibrated(call)
+    write_sums(Path("fresh.jsonl"), 100, start=1000)
+    like = ("probe", "fresh.jsonl", "--like", "policy.joblib", "--quiet", "--out", "fresh")
+    code, _, err = call(*like, "--grader", "graders:strict")
+    assert code == 2
+    assert "--like brings --grader gold, got graders:strict" in err
+    assert call(*like, "--grader", "gold")[0] == 0
+
+
+def test_a_policys_grader_must_be_its_certificates(call: Call) -> None:
+    probed(call, "--grader", "graders:strict")
+    content = dict(load_policy(calibrated(call)).content)
+    content["grader"] = "math-verify-0.9/1"
+    with pytest.raises(Exception, match=r"field 'certificate.grader.name': expected grader"):
+        save_policy(build_policy(content), Path("forged.joblib"))
+
+
+def test_what_cannot_be_had_ends_before_the_model_is_loaded(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stopadvisor.cli.model.load_engine", lambda options: pytest.fail("loaded"))
+    for name, said in (("absent:same", "No module named"), ("graders:no", "no attribute 'no'")):
+        code, _, err = call("probe", "sums.jsonl", *BUDGETS, "--grader", name)
+        assert code == 2
+        assert err.startswith(f"stopadvisor: --grader {name}: ")
+        assert said in err
+        assert len(err.splitlines()) == 1
+
+
+def test_typed_labels_are_for_runs_that_gold_grades(call: Call) -> None:
+    write_sums(Path("sums.jsonl"), 300, gold=False)
+    probed(call, "--task", "numeric", "--grader", "graders:strict")
+    assert any("graders:strict was not asked" in remark for remark in assess(call))
+    code, _, err = call("label", "run", "--alpha", "0.15", "--export", "labels.csv")
+    assert code == 2
+    assert "typed labels are compared as gold" in err
+    # Nothing was graded by it, and so no certificate names it.
+    policy = load_policy(calibrated(call))
+    assert "grader" not in policy.content["certificate"]
+    assert policy.content["grader"] == GRADER
+
+
+def test_a_judge_at_a_server_grades(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_sums(Path("sums.jsonl"), 60)
+    with fake_server(judges=verdict) as server:
+        monkeypatch.setenv("STOPADVISOR_JUDGE_URL", server.url)
+        monkeypatch.setenv("STOPADVISOR_JUDGE_MODEL", "large-judge")
+        probed(call, "--grader", JUDGE)
+        assert 60 <= len(server.asked) <= 60 * 4  # equal answers are judged once
+        assert server.most_at_once > 1
+    assert manifest()["grading"]["grader"] == f"{JUDGE} (large-judge)"
+    # Where the server is gone nothing is graded, and what was is kept.
+    write_sums(Path("sums.jsonl"), 61)
+    monkeypatch.setenv("STOPADVISOR_JUDGE_URL", "")
+    code, _, err = call("probe", "sums.jsonl", *BUDGETS, "--out", "run", "--grader", JUDGE)
+    assert code == 1
+    assert "the judge needs STOPADVISOR_JUDGE_URL" in err
+    assert len(RunDirectory.load(Path("run")).records()) == 60
