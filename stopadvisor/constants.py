@@ -28,6 +28,15 @@ PROBE_CAP = 48
 STOP_MARKER = "</think>"
 """Stop-thinking marker (Appendix "Reproducibility Manifest", Prompting)."""
 
+KNOWN_MARKERS = (
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<seed:think>", "</seed:think>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
+)
+"""Opener and closer of the reasoning models we know; others are named by the user."""
+
 DEFAULT_CUE = "\n\nFinal answer:"
 """Terse answer cue, written after the closed thinking (Appendix, Prompting)."""
 

@@ -27,6 +27,7 @@ from stopadvisor.report.documents.assess import AssessDocument
 from stopadvisor.report.documents.calibrate import CalibrateDocument
 from stopadvisor.report.documents.diff import DiffDocument
 from stopadvisor.report.documents.fields import alternatives, fields_of
+from stopadvisor.report.documents.import_log import ImportLogDocument
 from stopadvisor.report.documents.import_probes import ImportDocument
 from stopadvisor.report.documents.inspect import InspectDocument
 from stopadvisor.report.documents.label import LabelDocument
@@ -69,6 +70,7 @@ DOCUMENTS: dict[str, type] = {
     "probe": ProbeDocument,
     "preflight": PreflightDocument,
     "import": ImportDocument,
+    "import-log": ImportLogDocument,
     "inspect": InspectDocument,
     "diff": DiffDocument,
     "promote": PromoteDocument,

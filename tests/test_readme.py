@@ -39,6 +39,7 @@ OTHERS = {
     *("--device", "--shape", "--half", "--only", "--rounds"),  # benchmarks
     *("--module", "--count", "--piece"),  # python -m tests.mutants
     "--stop-timeout",  # Docker
+    *("--no-remove-reasoning-tags", "--save-details"),  # lighteval
     *("--signature", "--public"),  # model_signing
 }
 """Options of other programs."""

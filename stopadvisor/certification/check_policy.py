@@ -32,6 +32,7 @@ from stopadvisor.rules.losses import DIFFERS, loss_of
 from stopadvisor.runs.archives import names_questions
 from stopadvisor.runs.checks import PolicyCheck, record_check
 from stopadvisor.runs.ledger import read_ledger
+from stopadvisor.runs.manifest import recorded_sampling
 from stopadvisor.runs.results import read_assessment
 from stopadvisor.runs.sources import Source
 from stopadvisor.runs.storage import lock_directory
@@ -169,7 +170,10 @@ def _bound(policy: Policy, source: Source, *, transfer: bool) -> list[str]:
                 cap=plan["cap"],
                 max_think=plan["max_think"],
                 prompt_template=manifest["prompt_template"] or manifest["prompt_templates"],
-                sampling={key: plan[key] for key in ("greedy", "temperature")},
+                sampling={
+                    **{key: plan[key] for key in ("greedy", "temperature")},
+                    **recorded_sampling(manifest),
+                },
                 answer_cap=plan.get("answer_cap"),
             )
             remarks += _graded_alike(policy.terms.grading, manifest["grading"])

@@ -44,6 +44,7 @@ from stopadvisor.runs.access import open_test
 from stopadvisor.runs.archives import SIMULATED
 from stopadvisor.runs.chain import timestamp
 from stopadvisor.runs.ledger import Look
+from stopadvisor.runs.manifest import recorded_sampling
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.group_betting import group_interval
 from stopadvisor.stats.intervals import exact_interval
@@ -418,6 +419,7 @@ def _bound_to(source: Source) -> dict[str, Any]:
             "greedy": plan["greedy"],
             "temperature": plan["temperature"],
             "seed": plan["seed"],
+            **recorded_sampling(manifest),
         },
         "max_think": plan["max_think"],
     }

@@ -4,7 +4,7 @@ __all__ = [
     "assess",
     "calibrate",
     "completion",
-    "import_probes",
+    "imports",
     "inspect",
     "like",
     "main",

@@ -66,8 +66,8 @@ COMMANDS = {
         "stopadvisor.cli.preflight", "Check that the model obeys budgets, markers and answer cue."
     ),
     "import": CommandEntry(
-        "stopadvisor.cli.import_probes",
-        "Make a run of forced answers that somebody recorded.",
+        "stopadvisor.cli.imports",
+        "Make a workload of a program's log, or a run of recorded answers.",
     ),
     "inspect": CommandEntry(
         "stopadvisor.cli.inspect", "Show what a frozen policy does and promises."
@@ -116,6 +116,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "serve": ("aiohttp", "httptools", "prometheus-client", "starlette", "uvicorn"),
     "vllm": ("vllm",),
     "datasets": ("datasets",),
+    "import": ("backports-zstd", "pyarrow"),
     "sign": ("cryptography",),
 }
 """What `--version` names: the packages that are needed, and those of each extra."""

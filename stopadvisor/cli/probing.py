@@ -274,6 +274,14 @@ _PROBE = (
         help="Fit questions that think twice, to see how often full thinking differs from itself.",
     ),
     _probing(
+        "--traces",
+        metavar="FILE",
+        type=PATH,
+        show_default="none: the model thinks",
+        help="Recorded thinking and replies of all questions, as `import` writes them: only forced "
+        "answers are asked for.",
+    ),
+    _probing(
         "--task",
         type=click.Choice(TASKS),
         show_default="as gold says; math without any",

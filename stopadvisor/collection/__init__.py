@@ -9,6 +9,7 @@ __all__ = [
     "preflight",
     "probing",
     "progress",
+    "recorded",
     "schedule",
     "settings",
 ]

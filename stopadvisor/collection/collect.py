@@ -47,7 +47,15 @@ def make_prompts(
     questions: Sequence[Question], template: str | None, sample: int = 0
 ) -> list[Prompt]:
     """The questions as the engine sees them, prompt template applied."""
-    return [Prompt(q.key, tuple(render_messages(q, template)), sample) for q in questions]
+    return [
+        Prompt(
+            q.key,
+            tuple(render_messages(q, template)),
+            sample,
+            q.traces[sample] if q.traces else None,
+        )
+        for q in questions
+    ]
 
 
 def _probe(

@@ -26,6 +26,7 @@ from stopadvisor.collection.markers import sentence_ids
 from stopadvisor.collection.pilot import cue_ids, thinking_cap
 from stopadvisor.collection.preflight import PreflightReport, run_preflight
 from stopadvisor.collection.progress import Progress, report_remarks
+from stopadvisor.collection.recorded import recorded_cap
 from stopadvisor.collection.schedule import SettledSchedule, check_markers, settle
 from stopadvisor.collection.settings import (
     ProbeSettings,
@@ -221,6 +222,7 @@ def _probe_with(
             cue_ids=cue_ids(engine, settings.cue),
             template=settings.prompt_template,
             grading=graders.right.identity,
+            traces=settings.recorded.describe() if settings.recorded else None,
         )
         return settings.out or run_path(Path("runs"), manifest), manifest
 
@@ -444,6 +446,8 @@ def _settle_cap(
     A run that has begun keeps its cap, or refuses questions that are too long for it.
     """
     auto = settings.max_think is None and not begun
+    longest = recorded_cap(engine, workload.questions, plan, auto=auto, progress=progress)
+    plan = replace(plan, max_think=longest)
     cap = thinking_cap(
         engine, workload.questions, plan, template=settings.prompt_template, auto=auto
     )
@@ -454,6 +458,8 @@ def _settle_cap(
 
 def _check_samples(engine: Engine, settings: ProbeSettings) -> None:
     """Refuse to draw the same trace several times."""
+    if settings.traces is not None:
+        return  # whoever recorded them has drawn them
     asked = f"--samples {settings.samples}" if settings.samples > 1 else ""
     asked = asked or (f"--repeat {settings.repeat}" if settings.repeat else "")
     if asked and engine.temperature(settings.plan()) == 0:

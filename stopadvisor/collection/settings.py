@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from stopadvisor.workload.questions import (
     default_split,
     read_workload,
 )
+from stopadvisor.workload.traces import RecordedTraces, read_traces, with_traces
 
 __all__ = ["REPEATED", "ProbeSettings", "check_split", "fit_questions", "repeated_questions"]
 
@@ -81,6 +83,8 @@ class ProbeSettings:
     """``MODULE:FUNCTION`` that says what is right, or ``gold``; None: compare with gold."""
     task: str | None = None
     """Of questions that name none; None: as their gold says."""
+    traces: Path | None = None
+    """Recorded traces of the questions; None: the model thinks."""
     assumed_task: str = ASSUMED_TASK
     """Of those that have no gold either; a policy's own where it says how to probe."""
 
@@ -98,8 +102,17 @@ class ProbeSettings:
         return replace(self, entropy=entropy, marker_ids=tuple(found) or self.marker_ids)
 
     def read(self) -> Workload:
-        """The workload, its tasks filled in; raises as `read_workload`."""
-        return read_workload(self.workload, default_task=self.task, assumed=self.assumed_task)
+        """The workload, its tasks filled in, with the traces of `recorded`.
+
+        Raises as `read_workload`, `read_traces` and `with_traces`.
+        """
+        found = read_workload(self.workload, default_task=self.task, assumed=self.assumed_task)
+        return found if self.recorded is None else with_traces(found, self.recorded, self.samples)
+
+    @cached_property
+    def recorded(self) -> RecordedTraces | None:
+        """The traces that were recorded; None where the model is to think."""
+        return None if self.traces is None else read_traces(self.traces)
 
     @property
     def auto_every(self) -> bool:
@@ -160,9 +173,17 @@ def repeated_questions(
         Whether a second trace may differ from the first; none is drawn by default where it cannot.
     """
     wanted = settings.repeat
+    fit = {question.key: question for question in fit_questions(workload, settings)}
+    if settings.traces is not None:
+        twice = [key for key in sorted(fit) if len(fit[key].traces) > 1]
+        if wanted is not None and len(twice) < wanted:
+            raise WorkloadError(
+                f"{settings.traces}: --repeat {wanted} needs two recorded traces of so many fit "
+                f"questions, got {len(twice)}"
+            )
+        return [fit[key] for key in twice[: wanted or 0]]
     if wanted is None:
         wanted = REPEATED if draws and not workload.n_labelled else 0
-    fit = {question.key: question for question in fit_questions(workload, settings)}
     return [fit[key] for key in sorted(fit)[:wanted]]
 
 

@@ -13,21 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from stopadvisor.constants import KNOWN_MARKERS
 from stopadvisor.engines.errors import first_line
 from stopadvisor.errors import ModelError
 from stopadvisor.policy.template_arguments import reserved_arguments
 from stopadvisor.probes.plan import Check, Prompt, cue_text, is_open
 
-__all__ = ["KNOWN_MARKERS", "Chat", "Marker", "find_markers"]
-
-KNOWN_MARKERS = (
-    ("<think>", "</think>"),
-    ("[THINK]", "[/THINK]"),
-    ("<seed:think>", "</seed:think>"),
-    ("<|START_THINKING|>", "<|END_THINKING|>"),
-    ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
-)
-"""Opener and closer of the reasoning models we know; others are named by the user."""
+__all__ = ["Chat", "Marker", "find_markers"]
 
 _TAG = re.compile(r"<\|.*?\|>")
 _SPECIMEN = (

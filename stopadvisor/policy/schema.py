@@ -194,7 +194,10 @@ FIELDS: dict[str, FieldCheck] = {
     "chat_template_kwargs": FieldCheck(
         "a dict without names that the rendering itself sets", _check_template_arguments
     ).means("Arguments of the model's chat template; `chat_template` and its like are refused."),
-    "sampling": _ANY_DICT.means("How thinking is drawn: `greedy`, `temperature`, `seed`."),
+    "sampling": _ANY_DICT.means(
+        "How thinking is drawn: `greedy`, `temperature`, `seed`; where it was recorded, "
+        "`recorded`, the SHA-256 of the traces, and the others count for nothing."
+    ),
     "max_think": nullable(whole(1)).means("Most thinking tokens of a request."),
     "model": nullable(
         record(

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from stopadvisor.constants import PROBE_CAP
 from stopadvisor.errors import ProbeError
+from stopadvisor.workload.questions import RecordedTrace
 
 __all__ = [
     "OPEN",
@@ -64,6 +65,8 @@ class Prompt:
     """Chat messages, prompt template already applied."""
     sample: int = 0
     """Number of the trace, where a question has several."""
+    recorded: RecordedTrace | None = None
+    """What was thought before; None where the model is to think."""
 
 
 @dataclass(frozen=True)
@@ -319,6 +322,8 @@ class Engine(Protocol):
         on_tokens: Callable[[int], None] | None = None,
     ) -> Iterator[tuple[int, RawTrace]]:
         """Generate one trace per prompt and probe it where `positions.trace_positions` says.
+
+        Where a prompt brings a recorded trace, that one is read instead; all bring one or none.
 
         Yields the number of each prompt with its trace, in the order in which they are finished.
         `on_tokens` is called with the number of further tokens, where the engine sees them come.

@@ -29,6 +29,7 @@ __all__ = [
     "describe_workload",
     "differences",
     "identity_of",
+    "recorded_sampling",
     "run_id",
     "run_path",
     "short",
@@ -52,6 +53,7 @@ def build_manifest(
     cue_ids: Sequence[int] | None = None,
     template: str | None = None,
     grading: Mapping[str, str] | None = None,
+    traces: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Describe everything that decides a run's outcome, before the first question is probed.
 
@@ -77,6 +79,9 @@ def build_manifest(
         The user's prompt template; None for the task's own.
     grading
         Versions of the normaliser and the grader.
+    traces
+        File of recorded traces, by `path` and `sha256`; None where the model thought.  Another file
+        is another run.
     """
     versions = {"stopadvisor": __version__, "python": platform.python_version()}
     for name in _PACKAGES:
@@ -105,6 +110,8 @@ def build_manifest(
         manifest["requested_every"] = "auto" if auto_every else plan.every
     if plan.schedule == "marker":
         manifest["requested_markers"] = "auto" if auto_markers else plan.markers
+    if traces is not None:
+        manifest["traces"] = dict(traces)
     manifest["id"] = run_id(manifest)
     plain: dict[str, Any] = json.loads(json.dumps(manifest, allow_nan=False))  # tuples become lists
     return plain
@@ -132,7 +139,12 @@ def identity_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
     requested = ("budgets", "max_think", "every", "markers")
     named = {name: f"requested_{name}" for name in requested}
     asked = {name: manifest[field] for name, field in named.items() if field in manifest}
-    return {**identity, "plan": {**identity["plan"], **asked}}
+    return {**identity, "plan": {**identity["plan"], **asked}, **recorded_sampling(manifest)}
+
+
+def recorded_sampling(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """What a policy's sampling says beside the plan's: the hash of the traces, if recorded."""
+    return {"recorded": manifest["traces"]["sha256"]} if "traces" in manifest else {}
 
 
 def run_path(root: Path, manifest: Mapping[str, Any]) -> Path:

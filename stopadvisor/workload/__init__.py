@@ -1,3 +1,3 @@
 """Labelled questions: read, checked, identified by content and split."""
 
-__all__ = ["converters", "lines", "questions"]
+__all__ = ["converters", "imports", "lines", "questions", "traces"]

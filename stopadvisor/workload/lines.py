@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from stopadvisor.errors import WorkloadError
 
-__all__ = ["messages_field", "read_rows", "refuse", "text_field"]
+__all__ = ["check_text", "is_reply", "messages_field", "read_rows", "refuse", "text_field"]
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -141,11 +141,11 @@ def text_field(row: dict[str, Any], name: str, where: str, *, decimals: bool = F
     if not isinstance(value, str) or not value.strip():
         kind = "number" if decimals else "whole number"
         refuse(where, name, f"text that is not empty, or a {kind}", value)
-    _check_text(value, where, name)
+    check_text(value, where, name)
     return value
 
 
-def _check_text(text: str, where: str, field: str) -> None:
+def check_text(text: str, where: str, field: str) -> None:
     """Refuse half a surrogate pair, which JSON can spell and no UTF-8 file can hold."""
     if text.isascii():
         return
@@ -156,7 +156,10 @@ def _check_text(text: str, where: str, field: str) -> None:
 
 
 def messages_field(row: dict[str, Any], where: str) -> tuple[tuple[Mapping[str, str], ...], bool]:
-    """Return the chat messages of a line, and whether they were given as `question`."""
+    """Return the chat messages of a line, and whether they were given as `question`.
+
+    A last message from the assistant is a recorded reply, and not part of the question.
+    """
     question, messages = row.get("question"), row.get("messages")
     if question is not None and messages is not None:
         refuse(where, "messages", "only one of 'question' and 'messages'", "both", shown=True)
@@ -165,15 +168,22 @@ def messages_field(row: dict[str, Any], where: str) -> tuple[tuple[Mapping[str, 
             refuse(where, "question", "'question' or 'messages'", "neither", shown=True)
         if not isinstance(question, str) or not question.strip():
             refuse(where, "question", "text that is not empty", question)
-        _check_text(question, where, "question")
+        check_text(question, where, "question")
         return ({"role": "user", "content": question},), True
     if not isinstance(messages, list) or not messages:
         refuse(where, "messages", "a list of chat messages that is not empty", messages)
+    if len(messages) > 1 and is_reply(messages[-1]):
+        messages = messages[:-1]
     for index, message in enumerate(messages):
         _check_message(message, where, f"messages[{index}]")
     if messages[-1]["role"] != "user":
         refuse(where, f"messages[{len(messages) - 1}].role", "'user'", messages[-1]["role"])
     return tuple(messages), False
+
+
+def is_reply(message: Any) -> bool:
+    """Whether a message is the assistant's."""
+    return isinstance(message, dict) and message.get("role") == "assistant"
 
 
 def _check_message(message: Any, where: str, field: str) -> None:
@@ -187,4 +197,4 @@ def _check_message(message: Any, where: str, field: str) -> None:
     for name, value in message.items():
         if not isinstance(value, str):
             refuse(where, f"{field}.{name}", "text", value)
-        _check_text(value, where, f"{field}.{name}")
+        check_text(value, where, f"{field}.{name}")

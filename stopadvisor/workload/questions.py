@@ -30,6 +30,7 @@ __all__ = [
     "SMALLEST_PARTS",
     "TASKS",
     "Question",
+    "RecordedTrace",
     "Workload",
     "assign_parts",
     "content_key",
@@ -45,6 +46,17 @@ ASSUMED_TASK = "math"
 """Where nothing says the kind of answer: the form that tells numbers from formulas and words."""
 SMALLEST_PARTS = {"fit": 20, "calibration": 10, "test": 10}
 """Fewest different questions that each part can do its work with."""
+
+
+@dataclass(frozen=True)
+class RecordedTrace:
+    """Thinking that was recorded, and the reply to it."""
+
+    where: str
+    """``FILE:LINE``."""
+    thinking: str
+    reply: str | None
+    """None where thinking was cut before its end."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +79,8 @@ class Question:
     """Questions of one group stay in one part of the split."""
     templated: bool = True
     """Given as `question`, so that the prompt template applies; False for `messages`."""
+    traces: tuple[RecordedTrace, ...] = ()
+    """What it was thought before; empty where the model is to think."""
 
     @property
     def text(self) -> str:

@@ -1,4 +1,4 @@
-"""`import probes`: what it says and refuses, and the other commands on the run that it makes."""
+"""`import`: what it says and refuses, and the other commands on the run that it makes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from stopadvisor.policy.frozen import load_policy
 from tests.material import CERTIFY, Call, caller
 
+LOGS = Path(__file__).parent.parent / "testdata" / "imports"
 BUDGETS = (0, 64, 128, 192, 256, 384, 512)
 
 
@@ -91,7 +92,7 @@ def test_bad_requests_end_with_exit_code_2(
 def test_no_file_and_no_such_format_end_with_exit_code_2(call: Call) -> None:
     code, _, err = call("import", "probes", "none.jsonl", "-o", "run")
     assert (code, err) == (2, "stopadvisor: none.jsonl: expected a JSONL file, found none\n")
-    assert call("import", "promptfoo", "none.jsonl", "-o", "run")[0] == 2
+    assert call("import", "diary", "none.jsonl", "-o", "run")[0] == 2
 
 
 def test_the_run_is_assessed_calibrated_and_verified_like_any_other(call: Call) -> None:
@@ -159,3 +160,57 @@ def test_a_rule_at_recorded_markers_is_certified_and_never_served(call: Call) ->
     code, _, err = call("run", "run/policy.joblib", "q.jsonl", "--model", "reasoner")
     assert code == 2
     assert "knows no marker's token ids" in err
+
+
+# --- Logs of programs -----------------------------------------------------------------------------
+
+
+def test_a_log_becomes_a_workload_with_its_traces(call: Call) -> None:
+    log = str(LOGS / "inspect" / "sums.eval")
+    code, out, err = call("import", "inspect", log, "-o", "sums.jsonl")
+    assert code == 0
+    assert out.startswith("4 questions, 6 recorded traces.")
+    assert "gold        of 3" in out
+    assert "stopadvisor assess sums.jsonl\n" in out
+    assert "1 questions have no recorded trace: --traces-only leaves them out" in err
+    assert "2 replies hold no thinking that can be told apart, the first in" in err
+    words = ("import", "inspect", log, "-o", "sums.jsonl", "--traces-only", "--quiet")
+    code, out, err = call(*words)
+    assert (code, err) == (0, "")
+    assert "stopadvisor assess sums.jsonl --traces sums.jsonl" in out
+    found = json.loads(call(*words, "--json")[1])
+    assert (found["n_questions"], found["n_untraced"], found["n_left_out"]) == (3, 0, 5)
+
+
+def test_columns_and_markers_are_named(call: Call) -> None:
+    Path("t.csv").write_text("q;x,a\nWhy?,[a]so[b]7\n", encoding="utf-8")
+    words = ("import", "csv", "t.csv", "-o", "w.jsonl", "--map", "question=q;x,answer=a")
+    assert call(*words, "--think-open", "[a]", "--think-close", "[b]", "--task", "numeric")[0] == 0
+    row = json.loads(Path("w.jsonl").read_text(encoding="utf-8"))
+    assert (row["traces"], row["task"]) == ([{"thinking": "so", "reply": "7"}], "numeric")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("csv", "t.csv"), "format csv needs --map question=COLUMN"),
+        (("csv", "t.csv", "--map", "gold=a"), "format csv needs --map question=COLUMN"),
+        (("csv", "t.csv", "--map", "question=a,question=b"), "with each kind once"),
+        (("csv", "t.csv", "--map", "why=a"), "of question, gold, thinking, answer, id, category"),
+        (("csv", "t.csv", "--map", "question"), "expected KIND=COLUMN"),
+        (("inspect", "t.eval", "--map", "question=a"), "--map is no option of format inspect"),
+        (("inspect", "t.eval", "--cap", "3"), "--cap is no option of format inspect"),
+        (("inspect", "t.eval", "--think-open", "a"), "need each other"),
+        (("inspect", "t.eval", "w.jsonl"), "--out w.jsonl is a file to be read"),
+        (("probes", "t.jsonl", "--task", "math"), "--task is no option of format probes"),
+        (("probes", "t.jsonl", "u.jsonl"), "format probes takes one file, got 2"),
+        (("inspect", "t.eval"), "t.eval: expected a readable file, got: No such file"),
+    ],
+)
+def test_bad_requests_for_logs_end_with_exit_code_2(
+    call: Call, words: tuple[str, ...], message: str
+) -> None:
+    code, out, err = call("import", *words, "-o", "w.jsonl")
+    assert (code, out) == (2, "")
+    assert message in err
+    assert not Path("w.jsonl").exists()

@@ -149,8 +149,8 @@ def test_gold_numbers_keep_their_digits(tmp_path: Path, literal: str, text: str)
         ),
         ({"messages": [{**USER, "name": 3}], "gold": 1}, "field 'messages[0].name': expected text"),
         (
-            {"messages": [USER, {"role": "assistant", "content": "2"}], "gold": 1},
-            "field 'messages[1].role': expected 'user', got \"assistant\"",
+            {"messages": [USER, {"role": "tool", "content": "2"}], "gold": 1},
+            "field 'messages[1].role': expected 'user', got \"tool\"",
         ),
     ],
 )

@@ -18,11 +18,13 @@ from stopadvisor.engines.hf.branch import Branch
 from stopadvisor.engines.hf.chunks import MOST_AT_ONCE, probe_in_chunks
 from stopadvisor.engines.hf.early_exit import serve
 from stopadvisor.engines.hf.model import LocalModel, within_memory
+from stopadvisor.engines.hf.recorded import read_traces
 from stopadvisor.engines.hf.sampler import Sampler, uniforms
 from stopadvisor.engines.hf.size import free_memory, kv_bytes_per_token
-from stopadvisor.engines.hf.traces import Finished, TraceBatch
+from stopadvisor.engines.hf.traces import Finished, Limits, TraceBatch
 from stopadvisor.engines.hf.visible import StoppedTrace, visible_answers
 from stopadvisor.engines.raw_trace import raw_trace
+from stopadvisor.engines.recorded import RecordedIds, are_recorded, recorded_ids
 from stopadvisor.engines.sampling import entropy_top_k
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, Request, ThinkingMode, policy_plan
@@ -154,21 +156,13 @@ class HfEngine(LocalModel):
     def _probe(
         self, prompts: Sequence[Prompt], plan: ProbePlan, on_tokens: Callable[[int], None] | None
     ) -> list[RawTrace]:
-        sampling = self.sampling(plan)
         entropy_top_k(plan.entropy)  # refused before, not after, the traces are drawn
         suffix = self.suffix_ids(plan.cue)
         ids = [self.chat.prompt_ids(prompt.messages) for prompt in prompts]
         limits = self.limits(ids, plan)
         traces: list[RawTrace | None] = [None] * len(prompts)
         with torch.inference_mode():
-            streams = (
-                uniforms(prompts, plan.seed, limits.steps)
-                if sampling.temperature > 0
-                else np.empty((len(prompts), 0))
-            )
-            sampler = Sampler(sampling, ids, streams, self.vocabulary, self.runner.device)
-            batch = TraceBatch(self.runner, ids, sampler, limits, self.pad_id)
-            for group in batch.finished(on_tokens):
+            for group in self._groups(prompts, ids, plan, limits, on_tokens):
                 positions = [
                     trace_positions(plan, row[:length].tolist())
                     for row, length in zip(group.ids, group.trace_tokens, strict=True)
@@ -190,6 +184,41 @@ class HfEngine(LocalModel):
                         visible=visible[i],
                     )
         return [trace for trace in traces if trace is not None]
+
+    def _groups(
+        self,
+        prompts: Sequence[Prompt],
+        ids: list[list[int]],
+        plan: ProbePlan,
+        limits: Limits,
+        on_tokens: Callable[[int], None] | None,
+    ) -> Iterator[Finished]:
+        """The traces of a batch, drawn or read, as their rows are finished."""
+        if are_recorded(prompts):
+            yield read_traces(self.runner, ids, self._recorded(prompts, limits), self.pad_id)
+            return
+        sampling = self.sampling(plan)
+        streams = (
+            uniforms(prompts, plan.seed, limits.steps)
+            if sampling.temperature > 0
+            else np.empty((len(prompts), 0))
+        )
+        sampler = Sampler(sampling, ids, streams, self.vocabulary, self.runner.device)
+        batch = TraceBatch(self.runner, ids, sampler, limits, self.pad_id)
+        yield from batch.finished(on_tokens)
+
+    def _recorded(self, prompts: Sequence[Prompt], limits: Limits) -> list[RecordedIds]:
+        return [
+            recorded_ids(
+                self.chat,
+                prompt.recorded,
+                stop_id=limits.stop_ids[0],
+                max_think=room,
+                answer_cap=limits.answer_cap,
+            )
+            for prompt, room in zip(prompts, limits.max_think.tolist(), strict=True)
+            if prompt.recorded is not None
+        ]
 
     def longest_thinking(self, prompts: Sequence[Prompt], plan: ProbePlan) -> int | None:
         """Return the thinking tokens that the context leaves, whatever the plan's cap is."""

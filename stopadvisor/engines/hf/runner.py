@@ -8,6 +8,7 @@ and masks; not what a trace or a probe is.
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,17 +116,29 @@ class Runner:
             return None
         return fold(mask, self.groups) if folded else mask[:, None]
 
-    def prefill(self, prompts: list[list[int]], pad_id: int) -> tuple[KeptCache, Tensor, Tensor]:
+    def prefill(
+        self,
+        prompts: list[list[int]],
+        pad_id: int,
+        behind: Sequence[list[int]] | None = None,
+    ) -> tuple[KeptCache, Tensor, Tensor]:
         """Read prompts of any length, padded on the left.
 
-        Returns the cache, with as many columns as the longest prompt has tokens; the columns of
-        padding before each prompt, of shape (rows,); and the logits of the token after each, of
-        shape (rows, vocabulary).
+        Texts that stand `behind` them all begin in one column, and are padded on the right.
+
+        Returns the cache, with as many columns as the longest prompt has tokens, and the longest
+        text behind one; the columns of padding before each prompt, of shape (rows,); and the logits
+        of the last column, of shape (rows, vocabulary).
         """
-        columns = max(len(prompt) for prompt in prompts)
-        padded = [[pad_id] * (columns - len(prompt)) + prompt for prompt in prompts]
+        behind = behind or [[]] * len(prompts)
+        begun, longest = max(map(len, prompts)), max(map(len, behind))
+        columns = begun + longest
+        padded = [
+            [pad_id] * (begun - len(prompt)) + prompt + text + [pad_id] * (longest - len(text))
+            for prompt, text in zip(prompts, behind, strict=True)
+        ]
         ids = torch.tensor(padded, device=self.device)  # (rows, columns)
-        pads = torch.tensor([columns - len(p) for p in prompts], device=self.device)
+        pads = torch.tensor([begun - len(p) for p in prompts], device=self.device)
         places = torch.arange(columns, device=self.device)
         positions = (places[None, :] - pads[:, None]).clamp_min(0)
         cache = KeptCache()

@@ -287,12 +287,15 @@ class OpenAiEngine:
     async def _question(
         self, prompt: Prompt, plan: ProbePlan, slots: anyio.CapacityLimiter
     ) -> RawTrace:
-        """Draw one trace, then all its answers at once: its prefix is in the server's cache."""
+        """Draw or read one trace, then ask all its answers at once: a drawn one is in the cache."""
         model = self.served_model
         replica = model.client.assign_replica()
         trace = model.begin(model.open(prompt.messages), prompt, plan, replica=replica)
-        async with slots:
-            await model.extend(trace)
+        if prompt.recorded is None:
+            async with slots:
+                await model.extend(trace)
+        else:
+            model.read(trace)
         length = trace.end.thinking
         positions = trace_positions(plan, trace.ids[:length])
         forced: dict[int, ForcedAnswer] = {}

@@ -25,6 +25,7 @@ from stopadvisor.engines.openai.requests import (
     sampling_params,
 )
 from stopadvisor.engines.openai.trace import Trace, TraceEnd, mean_statistics, token_statistics
+from stopadvisor.engines.recorded import recorded_ids
 from stopadvisor.engines.sampling import Sampling, entropy_top_k, thinking_room
 from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.probes.plan import ProbePlan, Prompt
@@ -111,6 +112,20 @@ class ServedModel:
         room = self.thinking_room(prompt_ids, plan)
         end = TraceEnd(self.chat.closer.ids, self.stop_ids, room, plan.answer_cap)
         return Trace(prompt_ids, prompt, plan, replica, end)
+
+    def read(self, trace: Trace) -> None:
+        """Take the recorded trace of the prompt as drawn; nothing is asked."""
+        assert trace.prompt.recorded is not None  # the caller has looked
+        found = recorded_ids(
+            self.chat,
+            trace.prompt.recorded,
+            stop_id=self.stop_ids[0],
+            max_think=trace.end.max_think,
+            answer_cap=trace.end.answer_cap,
+        )
+        trace.ids = list(found.ids)
+        trace.end.thinking, trace.end.closed = found.thinking, found.closed
+        trace.end.cut, trace.end.over = not found.closed, True
 
     async def extend(self, trace: Trace, *, until: int | None = None) -> None:
         """Draw on until the trace is over, or until so many tokens stand behind the prompt.

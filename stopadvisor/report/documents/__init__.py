@@ -4,6 +4,7 @@ __all__ = [
     "assess",
     "calibrate",
     "fields",
+    "import_log",
     "import_probes",
     "inspect",
     "parts",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TextIO
 
+from stopadvisor.report.documents.import_log import ImportLogDocument
 from stopadvisor.report.documents.import_probes import ImportDocument
 from stopadvisor.report.documents.profile_serving import ProfileServingDocument
 from stopadvisor.report.documents.program import SamplesDocument
@@ -18,6 +19,7 @@ from stopadvisor.report.words import listed, plural, share, shell_quote
 
 __all__ = [
     "show_import",
+    "show_import_log",
     "show_profile",
     "show_report_file",
     "show_samples",
@@ -68,6 +70,29 @@ def show_simulation(document: SimulateDocument, out: TextIO) -> None:
         ]
     )
     screen.command(f"stopadvisor assess {shell_quote(document['out'])}")
+
+
+def show_import_log(document: ImportLogDocument, out: TextIO) -> None:
+    """Print what was read of a program's log."""
+    screen = Screen(out)
+    n, gold, traces = (document[k] for k in ("n_questions", "n_gold", "n_traces"))
+    screen.headline(f"{plural(n, 'question')}, {plural(traces, 'recorded trace')}.")
+    tasks = ", ".join(f"{task} {count}" for task, count in document["tasks"].items())
+    cut = f", {document['n_cut']} of them cut" if document["n_cut"] else ""
+    without = document["n_without_thinking"]
+    rest = f"; {without} without their thinking" if without else ""
+    screen.facts(
+        [
+            ("written to", document["out"]),
+            ("read from", listed(document["sources"])),
+            ("gold", "none" if not gold else "of all" if gold == n else f"of {gold}"),
+            ("task", tasks),
+            ("traces", f"{traces}{cut}{rest}"),
+        ]
+    )
+    where = shell_quote(document["out"])
+    all_traced = traces and not (document["n_without_thinking"] or document["n_untraced"])
+    screen.command(f"stopadvisor assess {where}" + (f" --traces {where}" if all_traced else ""))
 
 
 def show_import(document: ImportDocument, out: TextIO) -> None:

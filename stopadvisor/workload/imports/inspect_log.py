@@ -1,0 +1,192 @@
+"""Logs of inspect_ai: ``.eval`` archives, and the same as JSON.
+
+An ``.eval`` file is a zip archive of JSON documents, one for each sample and epoch, packed with
+Zstandard.  Reasoning is kept where the log has it as parts of their own (``ContentReasoning``) or
+between markers in the text; reasoning that the provider redacted is not there to be kept.
+
+References
+----------
+inspect_ai, "Eval Logs", https://inspect.aisi.org.uk/eval-logs.html
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from stopadvisor.errors import WorkloadError
+from stopadvisor.workload.imports.logged import (
+    MOST_BYTES,
+    Asked,
+    LogContent,
+    Logged,
+    chat_messages,
+    gold_text,
+    load_json,
+    open_log,
+    option_lines,
+    plain_text,
+    read_json,
+)
+from stopadvisor.workload.lines import is_reply, refuse
+from stopadvisor.workload.traces import split_thinking
+
+__all__ = ["read_inspect"]
+
+_ATTACHMENT = "attachment://"
+"""Stands in for a long text, which the sample's ``attachments`` hold once."""
+
+
+def read_inspect(paths: Sequence[Path], asked: Asked) -> LogContent:
+    """Read inspect_ai's logs.
+
+    Raises
+    ------
+    WorkloadError
+        A file is no such log, is damaged, or unpacks to more than a log would.
+    """
+    entries: list[Logged] = []
+    left_out: list[str] = []
+    for path in paths:
+        for where, sample in _samples(path):
+            entries.append(_logged(where, sample, asked, left_out))
+    return LogContent(tuple(entries), tuple(left_out))
+
+
+# --- Files ----------------------------------------------------------------------------------------
+
+
+def _samples(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each sample of a log, with its place."""
+    with open_log(path) as file:
+        packed = file.read(2) == b"PK"
+    if packed:
+        yield from _unpacked(path)
+        return
+    samples = read_json(path).get("samples")
+    if not isinstance(samples, list) or not samples:
+        refuse(str(path), "samples", "the samples of a log that is finished", samples)
+    for number, sample in enumerate(samples):
+        where = f"{path}: samples[{number}]"
+        if not isinstance(sample, dict):
+            raise WorkloadError(f"{where}: expected an object, got {type(sample).__name__}")
+        yield where, sample
+
+
+def _unpacked(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    try:
+        with _zipfile().ZipFile(path) as archive:
+            members = [m for m in archive.infolist() if m.filename.startswith("samples/")]
+            if not members:
+                raise WorkloadError(f"{path}: expected samples in the archive, found none")
+            for member in members:
+                where = f"{path}: {member.filename}"
+                with archive.open(member) as packed:
+                    # No more than is allowed, whatever size the archive says it has.
+                    yield where, load_json(packed.read(MOST_BYTES + 1), where)
+    except WorkloadError:
+        raise
+    except Exception as error:  # archives and decompressors raise a dozen kinds
+        raise WorkloadError(f"{path}: expected an .eval log, got a broken one: {error}") from error
+
+
+def _zipfile() -> ModuleType:
+    """The standard library's zipfile, which reads Zstandard from Python 3.14 on."""
+    if sys.version_info >= (3, 14):
+        import zipfile
+
+        return zipfile
+    try:
+        from backports.zstd import zipfile
+    except ImportError as error:
+        raise WorkloadError(
+            ".eval logs are packed with Zstandard: pip install 'stopadvisor[import]'"
+        ) from error
+    return zipfile
+
+
+# --- Samples --------------------------------------------------------------------------------------
+
+
+def _logged(where: str, sample: dict[str, Any], asked: Asked, left_out: list[str]) -> Logged:
+    attachments = sample.get("attachments")
+    known = attachments if isinstance(attachments, dict) else {}
+    messages = sample.get("messages")
+    messages = [_resolve(m, known) for m in messages] if isinstance(messages, list) else []
+    answered = bool(messages) and is_reply(messages[-1])
+    thinking = reply = None
+    if answered:
+        thinking, reply = _reply(messages.pop(), where, asked)
+        if thinking is None and reply is None:
+            left_out.append(f"{where}: reply: expected text, got none")
+    else:
+        left_out.append(f"{where}: reply: expected one, got {_error(sample)}")
+    options = sample.get("choices")
+    gold = gold_text(sample.get("target"), where, "target", left_out)
+    return Logged(
+        where,
+        _asked_messages(_text(sample.get("input"), known), messages, options, where),
+        gold=gold,
+        name=plain_text(sample.get("id"), where, "id"),
+        thinking=thinking,
+        reply=reply,
+    )
+
+
+def _asked_messages(
+    found: Any, messages: list[Any], options: Any, where: str
+) -> tuple[dict[str, str], ...]:
+    """The conversation before the reply; of a sample that was never asked, its input."""
+    if messages:
+        return chat_messages(messages, where, "messages")
+    if isinstance(found, list):
+        return chat_messages(found, where, "input")
+    if not isinstance(found, str) or not found.strip():
+        refuse(where, "input", "text or chat messages", found)
+    if isinstance(options, list) and options:
+        found = option_lines(found, [str(option) for option in options])
+    return ({"role": "user", "content": found},)
+
+
+def _reply(message: dict[str, Any], where: str, asked: Asked) -> tuple[str | None, str | None]:
+    """Thinking and reply of the assistant's message; both None where it says nothing."""
+    content = message.get("content")
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}]
+    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+        refuse(where, "messages[-1].content", "text or parts of it", content)
+    reasoning = [part for part in content if part.get("type") == "reasoning"]
+    text = "".join(str(part.get("text", "")) for part in content if part.get("type") == "text")
+    if not reasoning:
+        return split_thinking(text, asked.markers) if text else (None, None)
+    if any(part.get("redacted") for part in reasoning):
+        return None, text or None
+    return "\n".join(str(part.get("reasoning", "")) for part in reasoning), text or None
+
+
+def _error(sample: dict[str, Any]) -> str:
+    error = sample.get("error")
+    text = str(error.get("message", "")) if isinstance(error, dict) else ""
+    return f"the error {' '.join(text.split())[:100]!r}" if text else "no assistant's message"
+
+
+def _resolve(message: Any, attachments: Mapping[str, Any]) -> Any:
+    """A message with its long texts in their places."""
+    if not isinstance(message, dict):
+        return message
+    content = message.get("content")
+    if isinstance(content, list):
+        content = [
+            {k: _text(v, attachments) for k, v in p.items()} if isinstance(p, dict) else p
+            for p in content
+        ]
+    return {**message, "content": _text(content, attachments)}
+
+
+def _text(value: Any, attachments: Mapping[str, Any]) -> Any:
+    if isinstance(value, str) and value.startswith(_ATTACHMENT):
+        return attachments.get(value.removeprefix(_ATTACHMENT), value)
+    return value

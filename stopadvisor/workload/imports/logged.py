@@ -1,0 +1,184 @@
+"""What every format is read into: one asked question, with its gold and its reply where known.
+
+Also what the formats share: fields that are checked, and files of a bounded size.  Knows no format.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from stopadvisor.constants import KNOWN_MARKERS
+from stopadvisor.errors import WorkloadError
+from stopadvisor.workload.lines import refuse
+
+__all__ = [
+    "LETTERS",
+    "MOST_BYTES",
+    "Asked",
+    "LogContent",
+    "Logged",
+    "chat_messages",
+    "gold_text",
+    "load_json",
+    "open_log",
+    "option_lines",
+    "plain_text",
+    "read_json",
+]
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+"""Names of options."""
+MOST_BYTES = 2**28
+"""Largest JSON document that is read at once; what a longer one holds is no log of questions."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How a log is to be read, as far as the user says."""
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Names of the log's own columns or fields, by what they hold: see `tables.COLUMNS`."""
+    markers: tuple[tuple[str, str], ...] = KNOWN_MARKERS
+    """Openers and closers of thinking that stands in the reply's text."""
+
+
+@dataclass(frozen=True)
+class Logged:
+    """One question as it was asked, and one reply to it."""
+
+    where: str
+    """``FILE:LINE``, or the file's own name of the place."""
+    messages: tuple[Mapping[str, str], ...]
+    """The conversation before the reply."""
+    gold: str | None = None
+    name: str | None = None
+    """The log's own id of the question."""
+    category: str | None = None
+    thinking: str | None = None
+    """None where none was recorded, or it cannot be told apart from the reply."""
+    reply: str | None = None
+    """Text behind the thinking; None where there is none."""
+
+
+@dataclass(frozen=True)
+class LogContent:
+    """What was read of some files."""
+
+    entries: tuple[Logged, ...]
+    """In the order of the files; several of a question where it has several replies."""
+    left_out: tuple[str, ...] = ()
+    """One sentence for each reply that was not taken, or question without the gold that it has."""
+
+
+# --- Fields ---------------------------------------------------------------------------------------
+
+
+def plain_text(value: Any, where: str, name: str) -> str | None:
+    """Text of an optional field that may hold a number; None where it is absent or blank."""
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return None
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool) or not hasattr(value, "__int__"):
+        refuse(where, name, "text or a number", value)
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))  # a column of numbers with a gap in it
+    return str(value)
+
+
+def gold_text(value: Any, where: str, name: str, left_out: list[str]) -> str | None:
+    """Text of gold; none of a list of several, which is noted in `left_out`."""
+    if isinstance(value, list):
+        different = list(dict.fromkeys(map(str, value)))
+        if len(different) > 1:
+            left_out.append(
+                f"{where}: gold: {name} holds {len(different)} right answers, a workload one"
+            )
+            return None
+        value = different[0] if different else None
+    return plain_text(value, where, name)
+
+
+def chat_messages(value: Any, where: str, name: str) -> tuple[dict[str, str], ...]:
+    """Chat messages as role and text, whatever else they hold.
+
+    Raises
+    ------
+    WorkloadError
+        They are no list of messages, or one has content that is not text.
+    """
+    if not isinstance(value, list) or not value:
+        refuse(where, name, "a list of chat messages that is not empty", value)
+    found = []
+    for index, message in enumerate(value):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            refuse(where, f"{name}[{index}]", "an object with 'role' and 'content'", message)
+        content = message.get("content")
+        if isinstance(content, list):
+            content = _joined(content, where, f"{name}[{index}].content")
+        if not isinstance(content, str) or not content.strip():
+            refuse(where, f"{name}[{index}].content", "text that is not empty", content)
+        found.append({"role": message["role"], "content": content})
+    return tuple(found)
+
+
+def _joined(parts: list[Any], where: str, name: str) -> str:
+    """Content in parts, which must all be text."""
+    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            refuse(where, f"{name}[{index}]", "text", parts[index])
+    return "\n".join(texts)
+
+
+def option_lines(question: str, options: Sequence[str]) -> str:
+    """A question with its options, a line each behind a letter."""
+    shown = [f"{LETTERS[k]}. {text.strip()}" for k, text in enumerate(options[: len(LETTERS)])]
+    return "\n".join([question.strip(), "", *shown])
+
+
+# --- Files ----------------------------------------------------------------------------------------
+
+
+def load_json(data: bytes, where: str) -> dict[str, Any]:
+    """Parse a JSON object.
+
+    Raises
+    ------
+    WorkloadError
+        It is longer than `MOST_BYTES`, or no such object.
+    """
+    if len(data) > MOST_BYTES:
+        raise WorkloadError(f"{where}: expected at most {MOST_BYTES >> 20} MB of JSON, got more")
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise WorkloadError(f"{where}: expected one JSON object, got: {error}") from None
+    if not isinstance(found, dict):
+        raise WorkloadError(f"{where}: expected one JSON object, got {type(found).__name__}")
+    return found
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON file of at most `MOST_BYTES`; raises as `load_json`, or as it cannot be read."""
+    with open_log(path) as file:
+        return load_json(file.read(MOST_BYTES + 1), str(path))
+
+
+def open_log(path: Path) -> BinaryIO:
+    """Open a file for reading.
+
+    Raises
+    ------
+    WorkloadError
+        It cannot be opened.
+    """
+    try:
+        return path.open("rb")
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        reason = getattr(error, "strerror", None) or error
+        raise WorkloadError(f"{path}: expected a readable file, got: {reason}") from None

@@ -1,0 +1,47 @@
+"""Rows of Parquet files, for the formats that are kept in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from stopadvisor.errors import WorkloadError
+from stopadvisor.workload.imports.logged import open_log
+from stopadvisor.workload.lines import refuse
+
+__all__ = ["read_parquet"]
+
+_ROWS_AT_ONCE = 64
+
+
+def read_parquet(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Read some columns of a file, row by row, with each row's place.
+
+    Raises
+    ------
+    WorkloadError
+        pyarrow is not installed, the file is no Parquet file, or lacks a column.
+    """
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise WorkloadError(
+            "Parquet files are read by pyarrow: pip install 'stopadvisor[import]'"
+        ) from error
+    with open_log(path) as file:
+        try:
+            table = ParquetFile(file)
+            missing = [name for name in columns if name not in table.schema_arrow.names]
+            if missing:
+                found = ", ".join(table.schema_arrow.names)
+                refuse(str(path), missing[0], f"a column of {found}", None)
+            number = 0
+            for batch in table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=list(columns)):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"{path}: row {number}", row
+        except (ArrowException, OSError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise WorkloadError(f"{path}: expected a Parquet file, got: {reason}") from None

@@ -1,0 +1,122 @@
+"""Tables, CSV or Parquet, whose columns the user names.
+
+Knows no program: what a column holds, ``--map`` says.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+from stopadvisor.errors import WorkloadError
+from stopadvisor.workload.imports.logged import (
+    MOST_BYTES,
+    Asked,
+    LogContent,
+    Logged,
+    chat_messages,
+    gold_text,
+    open_log,
+    plain_text,
+)
+from stopadvisor.workload.imports.parquet import read_parquet
+from stopadvisor.workload.lines import is_reply, refuse
+from stopadvisor.workload.traces import split_thinking
+
+__all__ = ["COLUMNS", "read_csv", "read_parquet_table"]
+
+COLUMNS = ("question", "gold", "thinking", "answer", "id", "category")
+"""What a column may hold."""
+
+_Rows = Iterator[tuple[str, Mapping[str, Any]]]
+
+
+def read_csv(paths: Sequence[Path], asked: Asked) -> LogContent:
+    """Read CSV files with a header.
+
+    Raises
+    ------
+    WorkloadError
+        A file cannot be read, lacks a column, or a row does not fit the header or has no question.
+    """
+    return _read(paths, asked, _csv_rows)
+
+
+def read_parquet_table(paths: Sequence[Path], asked: Asked) -> LogContent:
+    """Read Parquet files; raises as `read_csv`."""
+    return _read(paths, asked, read_parquet)
+
+
+def _read(paths: Sequence[Path], asked: Asked, rows: Any) -> LogContent:
+    wanted = sorted(set(asked.columns.values()))
+    entries: list[Logged] = []
+    left_out: list[str] = []
+    for path in paths:
+        for where, row in rows(path, wanted):
+            entries.append(_logged(where, row, asked, left_out))
+    return LogContent(tuple(entries), tuple(left_out))
+
+
+def _logged(where: str, row: Mapping[str, Any], asked: Asked, left_out: list[str]) -> Logged:
+    names = asked.columns
+
+    def text(kind: str) -> str | None:
+        return plain_text(row[names[kind]], where, names[kind]) if kind in names else None
+
+    question = row[names["question"]]
+    thinking, reply = text("thinking"), text("answer")
+    if isinstance(question, list):
+        if "answer" not in names and len(question) > 1 and is_reply(question[-1]):
+            reply = plain_text(question[-1].get("content"), where, names["question"])
+            question = question[:-1]
+        messages = chat_messages(question, where, names["question"])
+    else:
+        shown = plain_text(question, where, names["question"])
+        if shown is None:
+            refuse(where, names["question"], "text that is not empty", question)
+        messages = ({"role": "user", "content": shown},)
+    if thinking is None and reply is not None:
+        thinking, reply = split_thinking(reply, asked.markers)
+    gold = row[names["gold"]] if "gold" in names else None
+    return Logged(
+        where,
+        messages,
+        gold=gold_text(gold, where, names.get("gold", "gold"), left_out),
+        name=text("id"),
+        category=text("category"),
+        thinking=thinking,
+        reply=reply,
+    )
+
+
+def _csv_rows(path: Path, wanted: Sequence[str]) -> _Rows:
+    with open_log(path) as file:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise WorkloadError(f"{path}: expected at most {MOST_BYTES >> 20} MB of CSV, got more")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        number = data.count(b"\n", 0, error.start) + 1
+        raise WorkloadError(f"{path}:{number}: expected UTF-8 text, got: {error.reason}") from None
+    usual = csv.field_size_limit(MOST_BYTES)  # thinking is longer than the usual cell
+    try:
+        rows = csv.DictReader(StringIO(text, newline=""), strict=True)
+        header = list(rows.fieldnames or ())
+        for name in wanted:
+            if header.count(name) != 1:
+                expected = f"one column of that name among {', '.join(header) or 'none'}"
+                refuse(f"{path}:1", name, expected, header.count(name))
+        for row in rows:
+            where = f"{path}:{rows.line_num}"
+            if None in row or None in row.values():
+                found = "more" if None in row else "fewer"
+                raise WorkloadError(f"{where}: expected {len(header)} cells, got {found}")
+            yield where, row
+    except csv.Error as error:
+        raise WorkloadError(f"{path}:{rows.reader.line_num}: expected CSV, got: {error}") from None
+    finally:
+        csv.field_size_limit(usual)

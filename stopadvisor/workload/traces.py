@@ -1,0 +1,180 @@
+"""Recorded traces of a workload's questions: thinking, and the reply behind it.
+
+A line names its question as a line of a workload does, and brings one trace as the assistant's turn
+at the end of `messages`, or several as `traces`.  Knows no tokens and no log of any program.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from stopadvisor.constants import KNOWN_MARKERS
+from stopadvisor.errors import WorkloadError
+from stopadvisor.workload.lines import check_text, is_reply, messages_field, read_rows, refuse
+from stopadvisor.workload.questions import RecordedTrace, Workload, content_key
+
+__all__ = [
+    "RecordedTraces",
+    "message_reply",
+    "read_traces",
+    "split_thinking",
+    "with_traces",
+]
+
+REASONING = ("reasoning_content", "reasoning")
+"""Where servers return thinking in a message: vLLM's name, and that of OpenRouter and new vLLM."""
+Markers = Sequence[tuple[str, str]]
+"""Openers and closers of thinking that stands in a reply's text."""
+
+
+@dataclass(frozen=True)
+class RecordedTraces:
+    """The traces of a file."""
+
+    path: Path
+    sha256: str
+    """SHA-256 (hex) of the file's bytes."""
+    by_key: Mapping[str, tuple[RecordedTrace, ...]] = field(repr=False)
+    """By `Question.key`, in the order of the file."""
+
+    def describe(self) -> dict[str, Any]:
+        """The file as a run's manifest names it."""
+        return {"path": str(self.path), "sha256": self.sha256}
+
+
+def read_traces(path: Path) -> RecordedTraces:
+    """Read and check recorded traces.
+
+    A line has `question` or `messages` as in a workload.  Its traces are the list `traces`, each
+    with `thinking` and `reply`, or the assistant's message at the end of `messages`; both are told
+    apart there by a field `reasoning_content` or `reasoning`, or by thinking markers in the text.
+    A trace without a reply is one whose thinking was cut.  Lines without any trace are allowed.
+
+    Raises
+    ------
+    WorkloadError
+        The file cannot be read, holds no trace, or the thinking of a trace is missing or cannot be
+        told apart from its reply; the message gives ``FILE:LINE``.
+    """
+    data, rows = read_rows(path)
+    found: dict[str, list[RecordedTrace]] = {}
+    for where, row in rows:
+        key = content_key(messages_field(row, where)[0])
+        found.setdefault(key, []).extend(_traces(row, where))
+    if not any(found.values()):
+        raise WorkloadError(f"{path}: expected recorded traces, got none in {len(rows)} lines")
+    by_key = {key: tuple(traces) for key, traces in found.items()}
+    return RecordedTraces(path, hashlib.sha256(data).hexdigest(), by_key)
+
+
+def with_traces(workload: Workload, recorded: RecordedTraces, samples: int) -> Workload:
+    """The workload whose questions have their recorded traces.
+
+    Raises
+    ------
+    WorkloadError
+        A question has fewer than `samples` of them.
+    """
+    questions = []
+    for line, question in enumerate(workload.questions, start=1):  # a line holds one question
+        traces = recorded.by_key.get(question.key, ())
+        if len(traces) < samples:
+            wanted = "a recorded trace" if samples == 1 else f"{samples} recorded traces"
+            raise WorkloadError(
+                f"{workload.path}:{line}: question {question.id!r}: expected {wanted} in "
+                f"{recorded.path}, got {len(traces)}"
+            )
+        questions.append(replace(question, traces=traces))
+    return replace(workload, questions=tuple(questions))
+
+
+def _traces(row: Mapping[str, Any], where: str) -> list[RecordedTrace]:
+    found, messages = row.get("traces"), row.get("messages")
+    turn = messages[-1] if messages and is_reply(messages[-1]) else None
+    if found is not None and turn is not None:
+        refuse(where, "traces", "only one of 'traces' and an assistant's turn", "both", shown=True)
+    if turn is not None:
+        return [_trace(*message_reply(turn, where, KNOWN_MARKERS), where, "messages[-1]")]
+    if found is None:
+        return []
+    if not isinstance(found, list):
+        refuse(where, "traces", "a list of traces", found)
+    traces = []
+    for number, trace in enumerate(found):
+        name = f"traces[{number}]"
+        if not isinstance(trace, dict):
+            refuse(where, name, "an object with 'thinking' and 'reply'", trace)
+        for part in ("thinking", "reply"):
+            value = trace.get(part)
+            if value is not None and not isinstance(value, str):
+                refuse(where, f"{name}.{part}", "text", value)
+        traces.append(_trace(trace.get("thinking"), trace.get("reply"), where, name))
+    return traces
+
+
+def _trace(thinking: str | None, reply: str | None, where: str, name: str) -> RecordedTrace:
+    if thinking is None:
+        found = "nothing" if reply is None else "a reply alone"
+        refuse(where, name, "thinking that can be told apart from the reply", found, shown=True)
+    for text in (thinking, reply or ""):
+        check_text(text, where, name)
+    return RecordedTrace(where, thinking, reply)
+
+
+# --- Thinking and reply ---------------------------------------------------------------------------
+
+
+def split_thinking(text: str, markers: Markers) -> tuple[str | None, str | None]:
+    """Tell thinking from the reply behind it by the first of the markers that occurs.
+
+    Returns
+    -------
+    tuple
+        Thinking and reply, as they stand.  Without an opener, which a chat template may write
+        into the prompt, all before the closer is thinking; without a closer there is no reply;
+        without either there is no thinking.
+
+    Examples
+    --------
+    >>> split_thinking("<think>6 and 1</think>7", [("<think>", "</think>")])
+    ('6 and 1', '7')
+    >>> split_thinking("7", [("<think>", "</think>")])
+    (None, '7')
+    """
+    for opener, closer in markers:
+        begun = text.lstrip().startswith(opener)
+        if not begun and closer not in text:
+            continue
+        thinking, closed, reply = text.partition(closer)
+        if begun:
+            thinking = thinking.lstrip()[len(opener) :]
+        return thinking, reply if closed else None
+    return None, text
+
+
+def message_reply(
+    message: Mapping[str, Any], where: str, markers: Markers
+) -> tuple[str | None, str | None]:
+    """Thinking and reply of an assistant's message, in the form of chat completions.
+
+    The thinking is a field of its own, under one of the names that servers give it, or stands
+    between markers in the content.
+
+    Raises
+    ------
+    WorkloadError
+        A field is no text.
+    """
+    fields = {name: message.get(name) for name in (*REASONING, "content")}
+    for name, value in fields.items():
+        if value is not None and not isinstance(value, str):
+            refuse(where, name, "text", value)
+    content = fields.pop("content") or None
+    for thinking in fields.values():
+        if thinking:
+            return thinking, content
+    return split_thinking(content, markers) if content else (None, None)

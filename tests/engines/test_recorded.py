@@ -1,0 +1,91 @@
+"""Recorded traces: their forced answers are those of the live traces that were recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from stopadvisor.collection.collect import make_prompts
+from stopadvisor.engines.hf import load_engine
+from stopadvisor.engines.hf.engine import HfEngine
+from stopadvisor.errors import EngineError
+from stopadvisor.probes.plan import ProbePlan, Prompt, RawTrace
+from stopadvisor.workload.questions import RecordedTrace, read_workload
+from tests.engines.fake_server import fake_server
+from tests.engines.online_policies import TINY_REASONER
+from tests.engines.test_openai_engine import engine_at
+
+PLAN = ProbePlan((0, 8, 32, 64), cue="\n\nFinal answer:", max_think=96, greedy=True)
+SAMPLES = TINY_REASONER.parent
+
+
+@pytest.fixture(scope="module")
+def reasoner() -> HfEngine:
+    return load_engine(str(TINY_REASONER), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[Prompt]:
+    return make_prompts(read_workload(SAMPLES / "arithmetic.jsonl").questions[:10], None)
+
+
+def recorded(prompts: Sequence[Prompt], traces: Sequence[RawTrace]) -> list[Prompt]:
+    """Prompts that bring what was live thinking as text."""
+    return [
+        replace(prompt, recorded=RecordedTrace("t:1", trace.thinking, trace.natural_text))
+        for prompt, trace in zip(prompts, traces, strict=False)
+    ]
+
+
+def check_equal(found: Sequence[RawTrace], live: Sequence[RawTrace]) -> None:
+    for one, other in zip(found, live, strict=True):
+        assert replace(one, probes=()) == replace(other, probes=())
+        for probe, expected in zip(one.probes, other.probes, strict=True):
+            near = {k: pytest.approx(getattr(expected, k), abs=1e-4) for k in FIGURES}
+            assert vars(probe) == {**vars(expected), **near}
+
+
+FIGURES = ("mean_logprob", "mean_entropy")
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    "plan",
+    [PLAN, replace(PLAN, on_stop="answer", answer_cap=24), replace(PLAN, cue="open:\nAnswer:")],
+    ids=["probe", "answer", "open"],
+)
+def test_probes_of_recorded_thinking_are_those_of_live_thinking(
+    reasoner: HfEngine, prompts: list[Prompt], plan: ProbePlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = reasoner.probe(prompts, plan)
+    assert {trace.finish for trace in live} == {"stop", "length"}  # both kinds
+    monkeypatch.setattr(
+        "stopadvisor.engines.hf.engine.TraceBatch", lambda *_: pytest.fail("thinking is drawn")
+    )
+    check_equal(reasoner.probe(recorded(prompts, live), plan), live)
+    # Under a smaller cap, the recorded thinking is cut there.
+    cut = reasoner.probe(recorded(prompts, live), replace(plan, max_think=16, budgets=(0, 8)))
+    assert {(trace.trace_tokens, trace.finish) for trace in cut} == {(16, "length")}
+
+
+@pytest.mark.integration
+def test_a_batch_is_recorded_or_drawn(reasoner: HfEngine, prompts: list[Prompt]) -> None:
+    mixed = [replace(prompts[0], recorded=RecordedTrace("t:1", "a", "b")), *prompts[1:]]
+    with pytest.raises(EngineError, match="recorded trace or none, got 1 of 10"):
+        reasoner.probe(mixed, PLAN)
+
+
+@pytest.mark.parametrize(
+    "plan", [PLAN, replace(PLAN, on_stop="answer"), replace(PLAN, max_think=9)]
+)
+def test_a_server_is_asked_for_answers_alone(prompts: list[Prompt], plan: ProbePlan) -> None:
+    plan = replace(plan, budgets=(0, 4, 8), entropy="top-k:20")
+    with fake_server() as server, engine_at(server) as engine:
+        live = engine.probe(prompts[:3], plan)
+        kinds = {usage.kind for usage in engine.requests}
+        engine.requests.clear()
+        found = engine.probe(recorded(prompts, live), plan)
+        assert {usage.kind for usage in engine.requests} == kinds - {"trace"}
+    check_equal(found, live)

@@ -1,0 +1,298 @@
+"""Logs of evaluation programs as workloads: files that the programs wrote, and broken ones."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from stopadvisor.errors import WorkloadError
+from stopadvisor.workload.imports import inspect_log, logged
+from stopadvisor.workload.imports.gather import Gathered, gather
+from stopadvisor.workload.imports.logged import Asked
+from stopadvisor.workload.imports.registry import FORMATS
+
+LOGS = Path(__file__).parent.parent / "testdata" / "imports"
+"""README.md there says which program wrote each."""
+SUMS = [json.loads(line) for line in (LOGS / "sums.jsonl").read_text().splitlines()]
+
+
+def read(kind: str, *paths: Path, task: str | None = None, **columns: str) -> Gathered:
+    return gather(FORMATS[kind].read(paths, Asked(columns)), task=task)
+
+
+def user(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+def refused(kind: str, path: Path, **columns: str) -> str:
+    with pytest.raises(WorkloadError) as caught:
+        read(kind, path, **columns)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+    return str(caught.value).removeprefix(str(path))
+
+
+# --- inspect_ai -----------------------------------------------------------------------------------
+
+
+def test_inspects_log_keeps_prompt_gold_and_thinking_of_each_epoch() -> None:
+    found = read("inspect", LOGS / "inspect" / "sums.eval")
+    first, marked, cut, bare = found.lines
+    assert first["id"] == "sum-3"
+    system = {"role": "system", "content": "You are good at sums."}
+    assert [dict(m) for m in first["messages"]] == [system, *user("What is 3 + 4?")]
+    assert first["gold"] == "7"
+    thought = "Three and four make seven. Wait, yes, seven."
+    assert first["traces"] == [{"thinking": thought, "reply": "ANSWER: 7"}] * 2
+    assert marked["traces"][0] == {
+        "thinking": "\nTwelve less five is seven.\n", "reply": "\n\nANSWER: 7"
+    }  # fmt: skip
+    assert cut["traces"][0].keys() == {"thinking"}
+    assert cut["traces"][0]["thinking"].startswith("Six sevens")
+    assert "gold" not in bare  # two targets
+    assert bare["traces"] == [{"reply": "ANSWER: 18"}] * 2
+    assert (found.n_gold, found.n_traces, found.n_cut, found.n_untraced) == (3, 6, 2, 1)
+    assert len(found.without_thinking) == 2
+    assert found.without_thinking[0].endswith("sums.eval: samples/sum-9_epoch_1.json")
+    assert "holds 2 right answers" in found.left_out[0]
+
+
+def test_inspects_log_may_be_json_and_hold_choices() -> None:
+    packed, plain = (read("inspect", LOGS / "inspect" / f"primes.{k}") for k in ("eval", "json"))
+    (line,) = packed.lines
+    assert plain.lines == packed.lines
+    assert line["gold"] == "B"
+    assert line["messages"][0]["content"].endswith("A) 9\nB) 11\nC) 15")
+
+
+def test_only_what_has_its_thinking_may_be_wanted() -> None:
+    log = FORMATS["inspect"].read([LOGS / "inspect" / "sums.eval"], Asked())
+    found = gather(log, traces_only=True)
+    assert [line["id"] for line in found.lines] == ["sum-3", "sum-1", "sum-6"]
+    assert (found.n_untraced, found.without_thinking) == (0, ())
+    assert sum("expected its thinking" in sentence for sentence in found.left_out) == 2
+
+
+def test_ids_that_several_questions_have_are_told_apart(tmp_path: Path) -> None:
+    def sample(text: str) -> dict[str, Any]:
+        return {"id": 1, "input": text, "target": "x", "messages": []}
+
+    log = tmp_path / "l.json"
+    log.write_text(json.dumps({"samples": [sample("a"), sample("b"), sample("c"), sample("a")]}))
+    found = read("inspect", log)
+    assert [(line["id"], line["question"]) for line in found.lines] == [
+        ("1", "a"), ("1-2", "b"), ("1-3", "c"),
+    ]  # fmt: skip
+    assert len(found.renamed) == 2
+    assert len(found.left_out) == 4  # no replies
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: data[: len(data) // 2], "expected an .eval log, got a broken one"),
+        (lambda data: data[:200] + b"\0" * 900 + data[1100:], "expected an .eval log"),
+        (lambda data: b"", "expected one JSON object"),
+        (lambda data: b"[" * 100_000, "expected one JSON object"),
+        (lambda data: b'{"samples": []}', "field 'samples': expected the samples of a log"),
+        (lambda data: b'{"samples": [3]}', "samples[0]: expected an object, got int"),
+        (lambda data: b'{"samples": [{}]}', "field 'input': expected text or chat messages"),
+        (
+            lambda data: (
+                b'{"samples": [{"messages": [{"role": "user", "content": [{"image": 1}]}]}]}'
+            ),
+            "field 'messages[0].content[0]': expected text",
+        ),
+        (
+            lambda data: (
+                b'{"samples": [{"input": "a", "target": ["b"]}, {"input": "a", "target": "c"}]}'
+            ),
+            "field 'gold': expected 'b' as for the same question in",
+        ),
+    ],
+)
+def test_damaged_logs_are_refused_in_one_line(
+    tmp_path: Path, damage: Callable[[bytes], bytes], message: str
+) -> None:
+    log = tmp_path / "x.eval"
+    log.write_bytes(damage((LOGS / "inspect" / "sums.eval").read_bytes()))
+    assert message in refused("inspect", log)
+
+
+def test_an_archive_unpacks_to_no_more_than_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bomb = tmp_path / "bomb.eval"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("samples/1.json", b" " * 300_000)
+    monkeypatch.setattr(inspect_log, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(logged, "MOST_BYTES", 100_000)
+    assert "samples/1.json: expected at most" in refused("inspect", bomb)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="the standard library reads Zstandard")
+def test_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "backports.zstd", None)
+    with pytest.raises(WorkloadError, match=r"pip install 'stopadvisor\[import\]'"):
+        read("inspect", LOGS / "inspect" / "sums.eval")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(WorkloadError, match=r"pip install 'stopadvisor\[import\]'"):
+        read("lighteval", LOGS / "lighteval" / "details_sums.parquet")
+
+
+# --- lm-eval --------------------------------------------------------------------------------------
+
+
+def test_lm_evals_samples_keep_every_reply_and_each_once() -> None:
+    found = read("lm-eval", LOGS / "lm-eval" / "samples_sums.jsonl", question="question", id="id")
+    assert [(line["id"], line["gold"]) for line in found.lines] == [
+        (row["id"], row["answer"]) for row in SUMS
+    ]
+    assert found.lines[0]["messages"][0]["content"] == SUMS[0]["question"]
+    assert [len(line["traces"]) for line in found.lines] == [2] * 4  # repeats, not filters
+    for trace in (trace for line in found.lines for trace in line["traces"]):
+        assert trace["reply"].startswith("\n\nFinal answer")
+        assert "</think>" not in trace["thinking"]
+
+
+def test_a_rendered_prompt_asks_for_the_questions_field() -> None:
+    message = refused("lm-eval", LOGS / "lm-eval" / "samples_sums.jsonl")
+    assert message.startswith(":1: field 'arguments'")
+    assert "--map question=FIELD of the sample's doc (id, question, answer)" in message
+    message = refused("lm-eval", LOGS / "lm-eval" / "samples_sums.jsonl", question="prompt")
+    assert "field 'doc.prompt': expected a field of id, question, answer" in message
+
+
+def test_lm_evals_options_become_letters() -> None:
+    found = read("lm-eval", LOGS / "lm-eval" / "samples_options.jsonl")
+    assert found.lines == (
+        {"question": "Which is a prime?\nAnswer:\n\nA. 9\nB. 11\nC. 15", "gold": "B"},
+        {"question": "Which is even?\nAnswer:\n\nA. 4\nB. 7", "gold": "A"},
+    )
+    plain = read("lm-eval", LOGS / "lm-eval" / "samples_plain.jsonl")
+    assert plain.lines[1]["messages"] == tuple(user(SUMS[1]["question"]))
+    assert plain.n_traces == 0
+    assert len(plain.without_thinking) == 8
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({}, ":1: field 'arguments': expected the requests of a sample"),
+        ({"arguments": {"a": {"arg_0": 3}}}, ":1: field 'arguments': expected a prompt, got 3"),
+        (
+            {"arguments": {"a": {"arg_0": "q"}}, "resps": [[3]]},
+            ":1: field 'resps': expected texts, got 3",
+        ),
+        (
+            {"arguments": {k: {"arg_0": "q", "arg_1": k} for k in "ab"}, "target": "2"},
+            ":1: field 'target': expected one of 2 options",
+        ),
+    ],
+)
+def test_bad_samples_of_lm_eval_are_refused(
+    tmp_path: Path, row: dict[str, Any], message: str
+) -> None:
+    (tmp_path / "s.jsonl").write_text(json.dumps(row))
+    assert refused("lm-eval", tmp_path / "s.jsonl").startswith(message)
+
+
+def test_lm_evals_gold_behind_a_solution_and_messages_as_text(tmp_path: Path) -> None:
+    sent = json.dumps([{"role": "system", "content": "Be brief."}, *user("How many?")])
+    row = {"target": "2 and 2.\n#### 1,004", "arguments": {"a": {"arg_0": sent, "arg_1": {}}}}
+    (tmp_path / "s.jsonl").write_text(json.dumps({**row, "resps": [["<think>a</think>b"]]}))
+    (line,) = read("lm-eval", tmp_path / "s.jsonl").lines
+    assert line["gold"] == "1004"
+    assert [m["role"] for m in line["messages"]] == ["system", "user"]
+
+
+# --- Tables ---------------------------------------------------------------------------------------
+
+
+def table(path: Path, *rows: dict[str, Any]) -> Path:
+    if path.suffix == ".parquet":
+        parquet.write_table(pa.Table.from_pylist(list(rows)), path)
+    else:
+        with path.open("w", encoding="utf-8-sig", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_columns_are_named(tmp_path: Path, kind: str) -> None:
+    rows = [
+        {"n": 4, "ask": 'How "many"?\nSay.', "right": 7.0, "why": "x" * 200_000, "says": "7"},
+        {"n": 5, "ask": "And now?", "right": None, "why": None, "says": "<think>b</think>8"},
+    ]
+    file = table(tmp_path / f"t.{kind}", *rows)
+    columns = {"question": "ask", "gold": "right", "thinking": "why", "answer": "says", "id": "n"}
+    first, second = read(kind, file, **columns).lines
+    assert (first["id"], first["messages"]) == ("4", tuple(user('How "many"?\nSay.')))
+    assert first["gold"] == ("7" if kind == "parquet" else "7.0")
+    assert first["traces"] == [{"thinking": "x" * 200_000, "reply": "7"}]
+    assert second["traces"] == [{"thinking": "b", "reply": "8"}]
+    assert "gold" not in second
+    only = read(kind, file, question="ask").lines
+    assert only == ({"question": 'How "many"?\nSay.'}, {"question": "And now?"})
+
+
+def test_a_column_may_hold_a_conversation(tmp_path: Path) -> None:
+    chat = [*user("How many?"), {"role": "assistant", "content": "<think>a</think>7"}]
+    (line,) = read("parquet", table(tmp_path / "t.parquet", {"chat": chat}), question="chat").lines
+    assert [dict(m) for m in line["messages"]] == user("How many?")
+    assert line["traces"] == [{"thinking": "a", "reply": "7"}]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"ask,right\nWhy?,\xff\n", ":2: expected UTF-8 text"),
+        (b"ask\nWhy?\n", ":1: field 'right': expected one column of that name among ask, got 0"),
+        (b"ask,right,right\n", ":1: field 'right': expected one column of that name"),
+        (b"ask,right\nWhy?\n", ":2: expected 2 cells, got fewer"),
+        (b"ask,right\nWhy?,7,8\n", ":2: expected 2 cells, got more"),
+        (b"ask,right\n ,7\n", ":2: field 'ask': expected text that is not empty"),
+        (b'ask,right\n"Why?,7\n', ":2: expected CSV, got: unexpected end of data"),
+        (b"ask,right\nWhy?,7\nWhy?,8\n", ":3: field 'gold': expected '7' as for the same question"),
+    ],
+)
+def test_bad_tables_are_refused_by_line(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "t.csv").write_bytes(content)
+    assert refused("csv", tmp_path / "t.csv", question="ask", gold="right").startswith(message)
+
+
+def test_bad_parquet_is_refused(tmp_path: Path) -> None:
+    file = table(tmp_path / "t.parquet", {"ask": "Why?", "right": True})
+    assert "field 'why': expected a column of ask, right" in refused(
+        "parquet", file, question="why"
+    )
+    message = refused("parquet", file, question="ask", gold="right")
+    assert message == ": row 1: field 'right': expected text or a number, got true"
+    file.write_bytes(file.read_bytes()[:40])
+    assert refused("parquet", file, question="ask").startswith(": expected a Parquet file, got")
+    assert "No such file" in refused("parquet", tmp_path / "none.parquet", question="ask")
+
+
+def test_there_must_be_a_question_and_gold_that_an_answer_can_equal(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("ask,right\n")
+    with pytest.raises(WorkloadError, match="expected at least one question, got none"):
+        read("csv", tmp_path / "t.csv", question="ask")
+    (tmp_path / "t.csv").write_text("ask,right\nWhy?,Paris\n")
+    with pytest.raises(WorkloadError, match=r"t.csv:2: field 'gold': expected an option letter"):
+        read("csv", tmp_path / "t.csv", task="choice", question="ask", gold="right")
+    log = FORMATS["csv"].read([tmp_path / "t.csv"], Asked({"question": "ask"}))
+    broken = replace(log, entries=(replace(log.entries[0], thinking="\ud800"),))
+    with pytest.raises(WorkloadError, match=r"t.csv:2: .*half a surrogate pair"):
+        gather(broken)
