@@ -280,16 +280,16 @@ class Course:
         share = process.share_of(key)
         if share is None:  # its request stands in a log that is gone, or before a reset
             return
-        process.resolve(key, int(differs))
         counts = self.counts
         counts["resolved"] += 1
         counts["audit_tokens"] += tokens
         counts["differing"] += differs
-        if not differs:
+        if differs:
+            process.resolve(key, 1)
+        else:
             self._differing[share] -= 1
-            for name, other in self.processes.items():
-                if name != "differs":  # equal replies are right or wrong together
-                    other.give_up(key)
+            for one in self.processes.values():  # equal replies are right or wrong together
+                one.give_up(key)
 
     def _gold(self, key: str, *, served: bool, full: bool) -> None:
         process = self.processes[self.settings.loss]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import signal
@@ -10,11 +11,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from stopadvisor.errors import OutputError, PolicyError
 from stopadvisor.serving.audit_log import AuditLog, find_series, replay, reset
+from stopadvisor.serving.audit_records import line_of
 from stopadvisor.serving.monitoring import Course, WatchSettings
 
 SETTINGS = WatchSettings("ab" * 32, "differs", 0.05, 0.05, 0.05, 0.1, 1e6)
@@ -171,6 +174,22 @@ def test_kill_9_loses_no_line(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
     assert done.returncode == -9
     assert AuditLog(tmp_path, "a", SETTINGS).course.counts["requests"] == 50
+
+
+def test_lines_are_those_of_json() -> None:
+    records: list[dict[str, Any]] = [
+        {"kind": "request", "t": 1.5, "id": 'é"\\\n\ud800', "stop": None, "share": 1e-7},
+        {"kind": "result", "t": 1e16, "id": "%s", "differs": True, "tokens": -3},
+        {"%d": False, "state": {"logs": [0.1], "alarm": None}},
+        {"%d": False},
+        {},
+    ]
+    for record in records:
+        assert line_of(record) == json.dumps(record, separators=(",", ":")).encode() + b"\n"
+    for bad in (math.nan, math.inf, -math.inf):
+        for value in (bad, [bad]):
+            with pytest.raises(ValueError, match=r"finite|compliant"):
+                line_of({"t": value})
 
 
 def test_a_torn_line_is_said_and_ended(tmp_path: Path) -> None:
