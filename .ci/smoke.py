@@ -1,67 +1,235 @@
-"""What an installation without extras must do: help, samples, a plan, a certificate, a policy.
+"""What an installation must do: without extras, or with the one that is named.
 
-`python .ci/smoke.py` with the interpreter of the environment where the package is installed; the
-checkout itself is not on its path.  Fails loudly, prints what it tried.
+`python .ci/smoke.py [EXTRA]` with the interpreter of the environment where the package is
+installed; the checkout itself is not on its path.  Every module is imported, the extra's commands
+are tried in an empty folder.  Fails loudly, prints what it tried.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
+import os
+import pkgutil
+import re
+import socket
 import subprocess
 import sys
 import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import requires
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-EXTRAS = ("torch", "transformers", "httpx2", "matplotlib", "jinja2", "datasets")
+POLICY = ROOT / "policies" / "choice.joblib"
+OF_TRANSFORMERS = {"transformers", "tokenizers", "safetensors", "huggingface_hub"}
+"""Comes with three extras."""
+NOWHERE = "http://127.0.0.1:9/v1"
+"""Port 9 discards; nothing listens there."""
 
 
-def is_there(name: str) -> bool:
-    """Whether a package could be imported."""
-    try:
-        return find_spec(name) is not None
-    except ModuleNotFoundError:  # a test hides it
-        return False
-
-
-def call(*words: str, code: int = 0) -> str:
+def call(*words: object, code: int = 0, stderr: bool = False) -> str:
     """Return what the command line prints; it must end with this exit code."""
-    print("$ stopadvisor", *words, flush=True)
+    line = [str(word) for word in words]
+    print("$ stopadvisor", *line, flush=True)
     done = subprocess.run(
-        [sys.executable, "-m", "stopadvisor", *words], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "stopadvisor", *line],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if stderr else None,
+        text=True,
     )
     assert done.returncode == code, f"ended with {done.returncode}, not {code}:\n{done.stdout}"
     return done.stdout
 
 
-def main() -> None:
+def document(*words: object) -> Any:
+    """Return what a command prints with --json."""
+    return json.loads(call(*words, "--json"))
+
+
+# --- What each extra is for -----------------------------------------------------------------------
+
+
+def without_extras() -> None:
+    """Certify made-up probes; read the policies; say what the model would need."""
+    import stopadvisor
+
+    assert "calibrate" in call("--help")
+    assert document("plan")["calibration_labels"] > 0
+    for path in sorted(POLICY.parent.glob("*.joblib")):
+        assert stopadvisor.load_policy(path).start() is not None
+        assert document("inspect", path)["digest_valid"]
+    sample = document("samples")
+    words = ("assess", sample["workloads"][0], "--model", sample["model"], "--json")
+    assert "pip install 'stopadvisor[hf]'" in call(*words, code=2)
+    simulated()
+    call("calibrate", "--alpha", "0.15", "--despite-advice", "--quiet")
+    assert document("inspect")["certificate"]
+
+
+def simulated() -> None:
+    """Assess made-up probes."""
+    call("simulate", "-n", "400", "-o", "runs/simulated", "--quiet")
+    call("assess", "runs/simulated", "--families", "confidence", "--quiet")
+
+
+def hf() -> None:
+    """The README's first commands, outside a checkout."""
+    call("samples")
+    call("assess", "samples/arithmetic.jsonl", "--model", "samples/tiny-reasoner", "--quiet")
+    assert "Certified." in call("calibrate", "--alpha", "0.15", "--quiet")
+
+
+def report() -> None:
+    """`assess` writes the page where it can."""
+    simulated()
+    assert "<svg" in Path("runs/simulated/report.html").read_text(encoding="utf-8")
+
+
+def openai() -> None:
+    """Everything but a server."""
+    call("samples", "--quiet")
+    render()
+    words = ("--engine", "openai", "--base-url", NOWHERE, "--model", "m", "--patience", "1")
+    tokenizer = ("--tokenizer", "samples/tiny-reasoner")
+    said = call("preflight", "samples/choice.jsonl", *words, *tokenizer, "--json", code=1)
+    assert "cannot reach the server" in said
+
+
+def render() -> None:
+    """A chat template is rendered by a package that transformers does not bring."""
+    from stopadvisor.engines.local_tokenizer import load_tokenizer
+
+    tokenizer = load_tokenizer("samples/tiny-reasoner").tokenizer
+    text = tokenizer.apply_chat_template([{"role": "user", "content": "6 + 7"}], tokenize=False)
+    assert "6 + 7" in text
+
+
+def serve() -> None:
+    """A gateway lives, is not ready before its upstream is, and ends when it is told to."""
+    call("samples", "--quiet")
+    render()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = ("serve", POLICY, "--upstream", NOWHERE, "--port", port, "--admin-port", "0")
+    print("$ stopadvisor", *words, flush=True)
+    line = [sys.executable, "-m", "stopadvisor", *map(str, words)]
+    with subprocess.Popen(line, stderr=subprocess.DEVNULL) as gateway:
+        try:
+            until = time.monotonic() + 120
+            while not _answers(f"http://127.0.0.1:{port}/healthz"):
+                assert gateway.poll() is None, f"ended with {gateway.returncode}"
+                assert time.monotonic() < until, "nothing listens after two minutes"
+                time.sleep(0.2)
+            assert not _answers(f"http://127.0.0.1:{port}/readyz")
+        finally:
+            gateway.terminate()
+        assert gateway.wait(120) == 0
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=10):
+            return True
+    except (urllib.error.URLError, ConnectionError):
+        return False
+
+
+def datasets() -> None:
+    """A benchmark from a copy."""
+    rows = [{"question": f"What is {n} + 2?", "answer": f"So.\n#### {n + 2}"} for n in range(9)]
+    Path("copy.jsonl").write_text("".join(f"{json.dumps(r)}\n" for r in rows), encoding="utf-8")
+    found = document("workload", "gsm8k", "-n", "5", "--from", "copy.jsonl", "-o", "out.jsonl")
+    assert found["n_questions"] == 5
+
+
+def sign() -> None:
+    """Sign a policy, and require the signature; a policy without one is refused."""
+    for words in (
+        ("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", "own.pem"),
+        ("ec", "-in", "own.pem", "-pubout", "-out", "own.pub"),
+    ):
+        subprocess.run(["openssl", *words], check=True, capture_output=True)
+    Path("own.joblib").write_bytes(POLICY.read_bytes())
+    call("inspect", "own.joblib", "--key", "own.pub", code=2, stderr=True)
+    call("inspect", "own.joblib", "--sign", "own.pem")
+    call("inspect", "own.joblib", "--key", "own.pub")
+
+
+TRIES: dict[str, Callable[[], None]] = {
+    "": without_extras,
+    "datasets": datasets,
+    "hf": hf,
+    "openai": openai,
+    "report": report,
+    "serve": serve,
+    "sign": sign,
+}
+"""By extra; `vllm` takes a server's environment, and has tests in `tests/integration`."""
+
+
+# --- Every environment ----------------------------------------------------------------------------
+
+
+def is_installed(name: str) -> bool:
+    """Whether what a distribution is imported as is there."""
+    return find_spec({"scikit-learn": "sklearn"}.get(name, name.replace("-", "_"))) is not None
+
+
+def check_packages(extra: str) -> None:
+    """An extra brings its packages, and nothing needs those of another one to be imported.
+
+    Raises
+    ------
+    AssertionError
+        A package of the extra is missing, or a module misses something that no extra brings.
+    """
+    import stopadvisor
+
+    wanted, every = set(), set()
+    for line in requires("stopadvisor") or []:
+        requirement, _, condition = line.replace("'", '"').partition(";")
+        name = re.split(r"[^\w-]", requirement)[0]
+        if not condition or f'extra == "{extra}"' in condition:
+            wanted.add(name)
+        if 'extra == "dev"' not in condition:
+            every.add(name)
+    others = every - wanted
+    missing = sorted(name for name in wanted if not is_installed(name))
+    assert not missing, f"not installed: {', '.join(missing)}"
+    found = sorted(name for name in others if is_installed(name))
+    assert extra or not found, f"no clean environment: {', '.join(found)}"
+    absent = OF_TRANSFORMERS | {name.replace("-", "_") for name in others.difference(found)}
+    for module in pkgutil.walk_packages(stopadvisor.__path__, "stopadvisor."):
+        if module.name.rpartition(".")[2] == "__main__":
+            continue
+        try:
+            import_module(module.name)
+        except ModuleNotFoundError as error:
+            name = (error.name or "").partition(".")[0]
+            assert name in absent, f"{module.name} misses {name}, which no extra brings"
+
+
+def main(extra: str) -> None:
     """Try everything once."""
     import stopadvisor
 
-    found = Path(stopadvisor.__file__).resolve()
-    assert ROOT / "stopadvisor" not in found.parents, f"{found} is the checkout"
-    present = [name for name in EXTRAS if is_there(name)]
-    assert not present, f"not an environment without extras: {', '.join(present)} are there"
-    assert (found.parent / "py.typed").exists(), "the package lost its mark for type checkers"
-
-    assert "calibrate" in call("--help")
-    assert json.loads(call("plan", "--json"))["calibration_labels"] > 0
-    for path in sorted((ROOT / "policies").glob("*.joblib")):
-        policy = stopadvisor.load_policy(path)
-        assert policy.start() is not None
-        assert json.loads(call("inspect", str(path), "--json"))["digest_valid"]
-    with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):
-        sample = json.loads(call("samples", "--json"))
-        words = ("assess", sample["workloads"][0], "--model", sample["model"], "--json")
-        assert "pip install 'stopadvisor[hf]'" in call(*words, code=2)
-        call("simulate", "-n", "400", "-o", "runs/simulated", "--quiet")
-        call("assess", "runs/simulated", "--families", "confidence", "--no-report", "--quiet")
-        call("calibrate", "--alpha", "0.15", "--despite-advice", "--quiet")
-        assert json.loads(call("inspect", "--json"))["certificate"]
-    print(f"{found.parent} works without extras")
+    package = Path(stopadvisor.__file__).resolve().parent
+    assert package != ROOT / "stopadvisor", f"{package} is the checkout"
+    assert (package / "py.typed").exists(), "the package lost its mark for type checkers"
+    check_packages(extra)
+    with tempfile.TemporaryDirectory() as place:
+        os.chdir(place)
+        TRIES[extra]()
+        os.chdir(ROOT)
+    print(f"{package} works {f'with the extra {extra}' if extra else 'without extras'}")
 
 
 if __name__ == "__main__":
-    main()
+    main(*(sys.argv[1:] or [""]))

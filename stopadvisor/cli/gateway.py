@@ -29,8 +29,8 @@ _TIMEOUTS = {
 _SECONDS = click.FloatRange(min=0, min_open=True)
 _PORT = click.IntRange(0, 65535)
 _PACKAGES = (
-    *("aiohttp", "anyio", "httptools", "httpx2", "prometheus_client", "starlette", "tenacity"),
-    *("transformers", "uvicorn"),
+    *("aiohttp", "anyio", "httptools", "httpx2", "jinja2", "prometheus_client", "starlette"),
+    *("tenacity", "transformers", "uvicorn"),
 )
 
 _NAMES = (

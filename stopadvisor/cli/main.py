@@ -110,8 +110,8 @@ COMMANDS = {
 
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "": ("click", "joblib", "math-verify", "numpy", "rich", "scikit-learn", "scipy"),
-    "hf": ("torch", "transformers"),
-    "report": ("jinja2", "matplotlib"),
+    "hf": ("torch", "transformers", "jinja2"),
+    "report": ("matplotlib",),
     "openai": ("anyio", "httpx2", "tenacity"),
     "serve": ("aiohttp", "httptools", "prometheus-client", "starlette", "uvicorn"),
     "vllm": ("vllm",),

@@ -56,6 +56,8 @@ def test_files_are_named_in_the_readme_and_hold_no_objects() -> None:
     assert len(files) == 39
     notice = (RECORDED / "README.md").read_text(encoding="utf-8")
     assert "Copyright (c) 2025 Hao AI Lab" in notice
+    licence = (RECORDED / "LICENSE").read_text(encoding="utf-8")
+    assert "Copyright (c) 2025 Hao AI Lab" in licence  # as it asks of every copy
     for file in files:
         with np.load(file, allow_pickle=False) as arrays:
             assert {array for array in arrays.files if f"`{array}`" not in notice} == set()
