@@ -22,7 +22,8 @@ from stopadvisor.cli.probing import ProbeOptions, probe_options
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.collection.probing import probe
 from stopadvisor.report.documents.probe import probe_document
-from stopadvisor.report.words import shell_quote
+from stopadvisor.report.text.screen import Screen
+from stopadvisor.report.words import listed, plural, share, shell_quote
 
 __all__ = ["command", "run"]
 
@@ -78,17 +79,24 @@ def run(options: ProbeOptions, out: TextIO, err: TextIO) -> int:
 def _show(document: Mapping[str, Any], out: TextIO) -> None:
     n_questions, n_traces, new = (document[name] for name in ("questions", "traces", "new"))
     several = "" if n_traces == n_questions else f" in {n_traces} traces"
-    parts = ", ".join(f"{name} {count}" for name, count in document["split"].items())
-    print(document["run"], file=out)
-    print(f"  questions  {n_questions}{several} ({new} new): {parts}", file=out)
-    print(f"  budgets    {_places(document)}", file=out)
-    if document["schedule"] == "marker":
-        print(f"  markers    {', '.join(document['markers'])}", file=out)
-    share, cap = document["truncated_share"], document["max_think"]
-    print(f"  truncated  {share:.1%} at {cap} thinking tokens", file=out)
+    parts = ", ".join(f"{count} {name}" for name, count in document["split"].items())
+    cut, cap = share(document["truncated_share"]), document["max_think"]
+    screen = Screen(out)
+    screen.headline(f"Probed {plural(n_questions, 'question')}{several}, {new} of them now.")
+    rows = [
+        ("run", document["run"]),
+        ("parts", f"{parts}: fit chooses a rule, calibration certifies it, test checks it"),
+        ("probed at", _places(document)),
+        ("markers", ", ".join(document["markers"])),
+        (
+            "cut off",
+            f"{cut} of the traces, at {cap} thinking tokens",
+        ),
+    ]
+    screen.facts(row for row in rows if row[1])
 
 
 def _places(document: Mapping[str, Any]) -> str:
     if document["every"] is None:
-        return ", ".join(map(str, document["budgets"]))
+        return f"{listed(document['budgets'])} thinking tokens"
     return f"every {document['every']} thinking tokens"

@@ -159,7 +159,7 @@ def _elsewhere(effect: Effect, first: str) -> str:
         return ""
     where = f" under {other}, as asked for," if asked else place(other)
     verb = "save" if saving >= 0 else "cost"
-    more = "" if saving >= 0 else " more"
+    more = "" if saving >= 0 else " more than full thinking"
     return f";{where} it would {verb} {whole_percent(abs(saving))}{more}"
 
 
@@ -213,7 +213,9 @@ def other_stacks(effect: Effect) -> list[str]:
     found = []
     for name, saving in effect.savings.items():
         if name != effect.serving and saving is not None:
-            said = f"saves {percent(saving)}" if saving >= 0 else f"costs {percent(-saving)} more"
+            said = f"saves {percent(saving)}"
+            if saving < 0:
+                said = f"costs {percent(-saving)} more than full thinking"
             found.append(f"{said} under {name}{' (as in vLLM)' * (name == COMMON_STACK)}")
     return found
 

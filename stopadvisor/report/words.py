@@ -131,6 +131,10 @@ def interval(values: Sequence[float] | None, scale: float = 1.0) -> str:
     return f"[{scale * values[0]:.1f}, {scale * values[1]:.1f}]"
 
 
+BRACKETS = ("brackets", "hold 95% intervals")
+"""A fact that says what `interval` shows."""
+
+
 def listed(values: Sequence[int] | Sequence[str]) -> str:
     """Numbers, or names, with commas and an "and"."""
     words = [str(value) for value in values]

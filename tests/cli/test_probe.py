@@ -87,10 +87,11 @@ def test_probe_prints_the_run_and_no_outcome(bench: Bench) -> None:
     code, out, err = bench.call()
     assert code == 0
     (run,) = Path("runs").iterdir()
-    assert out.splitlines()[0] == str(run)
+    assert out.startswith("Probed 100 questions, 100 of them now.\n")
+    assert f"  run        {run}\n" in out
     assert run.name.startswith("sums-scripted-")
-    assert "questions  100 (100 new): fit " in out
-    assert "budgets    0, 16, 64" in out
+    assert " fit, " in out
+    assert "probed at  0, 16 and 64 thinking tokens" in out
     assert f"next: stopadvisor assess {run}" in err
     for word in ("correct", "accuracy", "solved", "right"):
         assert word not in (out + err).lower()
@@ -528,8 +529,8 @@ def test_preflight_prints_its_verdict_and_every_check(bench: Bench) -> None:
     code, out, err = bench.call(command="preflight")
     assert code == 0
     summary, *checks = out.splitlines()
-    assert summary.startswith("Preflight passed: budgets, thinking markers and answer cue work ")
-    assert sum("  pass: " in line for line in checks) == 11
+    assert summary.startswith("Ready to probe: budgets, thinking markers and answer cue work ")
+    assert sum("  ok: " in line for line in checks) == 11
     assert max(map(len, checks)) <= 80
     assert "Traceback" not in err
     assert not Path("runs").exists()
@@ -539,8 +540,8 @@ def test_preflight_ends_with_5_and_says_what_to_do(bench: Bench) -> None:
     bench.engine = ScriptedEngine(faults=frozenset({"ignores-budgets"}))
     code, out, _ = bench.call(command="preflight")
     assert code == 5
-    assert out.startswith("Preflight failed: measuring would mislead (16 fit questions).")
-    assert "-> the engine ignores thinking budgets: use another engine" in " ".join(out.split())
+    assert out.startswith("Not ready to probe: what is measured like this would mislead ")
+    assert "to do the engine ignores thinking budgets: use another engine" in " ".join(out.split())
     code, out, _ = bench.call("--json", command="preflight")
     assert code == 5
     assert json.loads(out).keys() == REPORT_FIELDS | {"cues"}

@@ -58,7 +58,7 @@ def test_a_stride_probes_every_so_many_tokens(bench: Bench) -> None:
         assert [c.budget for c in record.checkpoints] == list(range(24, record.trace_tokens, 24))
         assert record.marker_positions is None
     _, out, _ = bench.call("--schedule", "stride", "--every", "24")
-    assert "  budgets    every 24 thinking tokens" in out
+    assert "  probed at  every 24 thinking tokens" in out
     assert "markers" not in out
 
 
@@ -185,7 +185,7 @@ def test_a_model_without_markers_fails_preflight_for_markers_alone(bench: Bench)
     assert "--schedule marker has nowhere to probe" in " ".join(out.split())
     code, out, _ = bench.call(command="preflight")
     assert code == 0
-    assert "marker-words  pass: none of the usual ones is used" in out
+    assert "marker-words  ok: none of the usual ones is used" in out
 
 
 def test_preflight_shows_the_markers(bench: Bench) -> None:
@@ -197,7 +197,7 @@ def test_preflight_shows_the_markers(bench: Bench) -> None:
     assert used["text"] == "Wait"
     assert used["per_1000"] == pytest.approx(1000 * used["sentences"] / found["n_tokens"])
     _, out, _ = bench.call(command="preflight")
-    assert "Sentences that begin with a marker, 16 traces" in out
+    assert "Words with which the model turns back, in 16 traces" in out
     (row,) = [line.split() for line in out.splitlines() if line.split()[:2] == ["Wait", "used"]]
     assert len(row) == 5
 
@@ -206,7 +206,7 @@ def test_a_named_word_that_no_trace_holds_is_warned_of(bench: Bench) -> None:
     words = ("--schedule", "marker", "--every", "9", "--markers", "Hmm")
     code, out, _ = bench.call(*words, command="preflight")
     assert code == 0
-    assert "marker-words warn: 0/16 traces hold a marker" in " ".join(out.split())
+    assert "marker-words warning: 0/16 traces hold a marker" in " ".join(out.split())
 
 
 @pytest.mark.parametrize(

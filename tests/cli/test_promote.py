@@ -75,7 +75,7 @@ def test_promote_is_the_way_there_and_back(call: Call) -> None:
     assert (RUN / "calibration.json").read_bytes() == calibration_of(careful).read_bytes()
     code, out, _ = call("promote", found["previous_policy"])
     assert code == 0
-    assert f"next    stopadvisor promote {careful}" in out
+    assert f"way back   stopadvisor promote {careful}" in out
     assert (RUN / "policy.joblib").read_bytes() == bold.read_bytes()
     assert json.loads((RUN / "calibration.json").read_bytes())["alpha"] == 0.3
 

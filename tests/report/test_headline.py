@@ -20,7 +20,7 @@ from stopadvisor.report.headline import (
 
 STACKS = {"kv-fork": 16.2, "prefix-cache": -5.6, "black-box": -80.0}
 COSTLY = Effect(16.2, "kv-fork", 0.103, 0.845, 0.923, 565, "calibration questions", savings=STACKS)
-OTHER = "; on vLLM's prefix cache it would cost 6% more."
+OTHER = "; on vLLM's prefix cache it would cost 6% more than full thinking."
 GAIN = replace(COSTLY, risk=0.02, accuracy=0.957, full_accuracy=0.843)
 
 

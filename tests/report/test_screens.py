@@ -74,7 +74,8 @@ SERVED: dict[str, Any] = {
         ],
     },
     "accuracy": 0.84, "certified": True, "alpha": 0.15, "loss": "lost",
-    "out": "runs/sums-6c815c28.jsonl",
+    "out": "runs/sums-6c815c28.jsonl", "policy": "runs/sums/policy.joblib",
+    "workload": "my sums.jsonl", "model": "samples/tiny-reasoner",
     "full": {
         **FIGURES, "token_saving_pct": 34.2, "think_saving_pct": 40.1, "time_saving_pct": 11.0,
         "seconds": 16.1, "full_seconds": 18.1, "timed_questions": 900,

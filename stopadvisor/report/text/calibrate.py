@@ -21,6 +21,7 @@ from stopadvisor.report.text.assess import graded_rows
 from stopadvisor.report.text.label import label_counts, more_labels
 from stopadvisor.report.text.screen import Screen
 from stopadvisor.report.words import (
+    BRACKETS,
     advised_otherwise,
     explained,
     listed,
@@ -175,6 +176,8 @@ def expectation(expected: Document, serving: str) -> list[tuple[str, str]]:
     ]
     if others := other_stacks(effect):
         rows.append(("elsewhere", f"the same rule {listed(others)}"))
+    if effect.saving_range or effect.risk_range:
+        rows.append(BRACKETS)
     return rows
 
 

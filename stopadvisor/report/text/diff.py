@@ -23,12 +23,12 @@ def show_diff(document: DiffDocument, out: TextIO) -> None:
     elif not changes:
         screen.headline("Two calibrations of the same rule: nothing differs in what it does.")
     else:
-        stops = ", both stop at the same places" if document["same_stops"] else ""
-        screen.headline(f"{plural(len(changes), 'difference')}{stops}.")
+        stops = "both stop at the same places" if document["same_stops"] else "they stop elsewhere"
+        screen.headline(f"B differs from A in {plural(len(changes), 'point')}; {stops}.")
     screen.facts(
-        (name, f"{side['policy']} ({side['digest'][:8]}, {side['created'][:10]})")
+        (name, f"{side['policy']} (digest {side['digest'][:8]}, of {side['created'][:10]})")
         for name, side in (("A", document["a"]), ("B", document["b"]))
     )
     if changes:
-        screen.title("A -> B")
+        screen.title("What it is in A -> in B")
         screen.facts((row["what"], f"{row['before']} -> {row['after']}") for row in changes)

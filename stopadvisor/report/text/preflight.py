@@ -14,19 +14,26 @@ from stopadvisor.report.words import interval, plural, share
 __all__ = ["show_cues", "show_report"]
 
 
+_FIRST = ("fail", "warn", "pass")
+_SAID = {"fail": "FAILED: ", "warn": "warning: ", "pass": "ok: "}
+
+
 def show_report(report: PreflightReport, screen: Screen) -> None:
     """The verdict, then what was seen of each check and what to do about it."""
     verdicts: dict[str, tuple[str, Tone]] = {
-        "pass": ("Preflight passed: budgets, thinking markers and answer cue work", "good"),
-        "warn": ("Preflight passed with warnings: read them before you probe", "doubtful"),
-        "fail": ("Preflight failed: measuring would mislead", "bad"),
+        "pass": ("Ready to probe: budgets, thinking markers and answer cue work", "good"),
+        "warn": ("Ready to probe, with warnings: read them first", "doubtful"),
+        "fail": ("Not ready to probe: what is measured like this would mislead", "bad"),
     }
     text, tone = verdicts[report.status]
-    screen.headline(f"{text} ({plural(report.n_questions, 'fit question')}).", tone)
-    screen.facts(
-        (c.name, f"{c.status}: {c.detail}" + (f" -> {c.advice}" if c.advice else ""))
-        for c in report.checks
-    )
+    screen.headline(f"{text} (tried on {plural(report.n_questions, 'question')}).", tone)
+    rows: list[tuple[str, str]] = []
+    # What has to be read stands first.
+    for c in sorted(report.checks, key=lambda check: _FIRST.index(check.status)):
+        rows.append((c.name, f"{_SAID[c.status]}{c.detail}"))
+        if c.advice:
+            rows.append(("  to do", c.advice))
+    screen.facts(rows)
     _show_words(report.marker_words, screen)
     if report.cost is not None:
         screen.text(f"Probing takes {report.cost}.")
@@ -38,8 +45,8 @@ def _show_words(found: MarkerFindings, screen: Screen) -> None:
     if not said:
         return
     screen.table(
-        f"Sentences that begin with a marker, {plural(found.n_traces, 'trace')}",
-        ("word", "", "per 1,000", "place", "without"),
+        f"Words with which the model turns back, in {plural(found.n_traces, 'trace')}",
+        ("word", "", "per 1,000 tokens", "place", "traces without"),
         (
             (
                 word.text,
@@ -53,8 +60,8 @@ def _show_words(found: MarkerFindings, screen: Screen) -> None:
         left=2,
     )
     screen.text(
-        "per 1,000 thinking tokens; place: median share of the trace before it; without: traces "
-        "that hold none; used: --schedule marker probes before it."
+        "Sentences that begin with the word; place: the share of the thinking before it, median; "
+        "used: probe --schedule marker asks just before it."
     )
 
 
@@ -62,7 +69,7 @@ def show_cues(cues: CueComparison, own: str, screen: Screen) -> None:
     """The paper's template table: what each cue makes of the same thinking."""
     screen.table(
         f"Cues at the end of thinking, {cues.n_questions} fit questions",
-        ("cue", "", "right", "95 %", "agree", "probe", "thinking"),
+        ("cue", "", "right", "95 % interval", "agree", "probe", "thinking"),
         (
             (
                 f"{row.name} *" if row.cue == own else row.name,
@@ -78,8 +85,9 @@ def show_cues(cues: CueComparison, own: str, screen: Screen) -> None:
         left=2,
     )
     screen.text(
-        "* in use; probe and thinking in mean tokens; agree: forced answers that are the natural "
-        f"ones, of which {share(cues.natural_accuracy)} are right."
+        "* in use; right: forced answers at the end of thinking; agree: those that are what the "
+        f"model answers by itself, of which {share(cues.natural_accuracy)} are right; probe and "
+        "thinking: mean tokens."
     )
     same = min(row.same_traces for row in cues.rows)
     screen.text(

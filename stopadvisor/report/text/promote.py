@@ -18,12 +18,13 @@ def show_promotion(document: PromoteDocument, out: TextIO) -> None:
     """Print what is in use now."""
     screen = Screen(out)
     same = document["previous_digest"] == document["digest"]
-    screen.headline("In use already." if same else "Promoted.", "good")
+    said = "is in use already" if same else "is in use now"
+    screen.headline(f"{document['policy']} {said}.", "good")
     alpha = document["alpha"]
-    promise = "never stops" if alpha is None else f"at most {promised(alpha)} lost"
-    promise = document.get("promise", promise)
+    promise = "none: it never stops" if alpha is None else f"at most {promised(alpha)} lost"
     rows = [
-        ("in use", f"{document['current']}, a copy of {document['policy']} ({promise})"),
+        ("promise", document.get("promise", promise)),
+        ("served as", f"{document['current']}, a copy of it"),
         ("digest", f"{document['digest'][:16]}..."),
     ]
     back = document["previous_policy"]
@@ -31,4 +32,4 @@ def show_promotion(document: PromoteDocument, out: TextIO) -> None:
         rows.append(("before", back))
     screen.facts(rows)
     if back is not None and not same:
-        screen.command(f"stopadvisor promote {shell_quote(back)}")
+        screen.command(f"stopadvisor promote {shell_quote(back)}", "way back")

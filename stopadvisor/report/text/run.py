@@ -7,15 +7,27 @@ from typing import Any, TextIO
 
 from stopadvisor.report.headline import change_words, run_effect
 from stopadvisor.report.text.screen import Screen
-from stopadvisor.report.words import interval, percent, plural, promised, share
+from stopadvisor.report.words import (
+    BRACKETS,
+    explained,
+    interval,
+    percent,
+    plural,
+    promised,
+    share,
+    shell_quote,
+)
 
 __all__ = ["show_summary"]
 
 Document = Mapping[str, Any]
 _SERVING = {
-    "resume": "thinking was resumed after each probe",
-    "overlap": "overlap: thinking streamed on while a probe ran, and was broken off at a stop",
+    None: f"this machine, by {explained('kv-fork')}",
+    "resume": "a server; thinking was resumed after each probe, which reads it from the prefix "
+    "cache where the server keeps one",
+    "overlap": "a server; thinking streamed on while a probe ran, and was broken off at a stop",
 }
+"""What answered, and what a probe took there, by `serving`."""
 
 
 def show_summary(document: Document, out: TextIO) -> None:
@@ -23,6 +35,13 @@ def show_summary(document: Document, out: TextIO) -> None:
     screen = Screen(out)
     screen.headline(document["headline"])
     screen.facts(_facts(document))
+    policy, workload = map(shell_quote, (document["policy"], document["workload"]))
+    if document["kind"] == "stop" and not document["full"]:
+        screen.command(f"stopadvisor run {policy} {workload} --compare-full")
+    elif document["kind"] == "stop":
+        # Where a server answered the gateway stands before it, elsewhere vLLM is started.
+        server = "--upstream URL" if document["serving"] else f"-- {shell_quote(document['model'])}"
+        screen.command(f"stopadvisor serve {policy} {server}")
     if document["full"]:
         screen.title("Against full thinking, in the same run")
         screen.facts(_against_full(document))
@@ -48,8 +67,8 @@ def _facts(document: Document) -> Iterator[tuple[str, str]]:
         yield "time", f"{document['seconds']:.1f} s for {plural(document['new'], 'new question')}"
     else:
         yield "new", "none: all of them had been answered before"
-    if document["serving"] and document["kind"] == "stop":
-        yield "serving", _SERVING[document["serving"]]
+    if document["kind"] == "stop":
+        yield "stack", _SERVING[document["serving"]]
     if document["labelled"]:
         yield "accuracy", f"{share(document['accuracy'])} of {document['labelled']} with gold"
     if not document["certified"] and document["kind"] == "stop":
@@ -103,6 +122,7 @@ def _against_full(document: Document) -> Iterator[tuple[str, str]]:
     unmet = full["unmet"]
     if unmet["labelled"] and unmet["labelled"] != full["labelled"]:
         yield "of new", f"{_lost(unmet)} that had no part in choosing or certifying the policy"
+    yield BRACKETS
 
 
 def _saved(saving: float, word: str) -> str:

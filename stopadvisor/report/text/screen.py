@@ -81,9 +81,9 @@ class Screen:
             table.add_row(_styled(name, "dim"), _styled(value))
         self._indented(table)
 
-    def command(self, text: str) -> None:
+    def command(self, text: str, name: str = "next") -> None:
         """A command to copy, below the facts: one line, or on a terminal lines that shells join."""
-        name = f"  {'next':{self._names}}  "
+        name = f"  {name:{self._names}}  "
         lines = [text]
         if self._console.is_terminal:
             lines = _shell_lines(text, self._console.width - len(name))

@@ -12,7 +12,7 @@ from stopadvisor.assessment.recommendation import probability_words
 from stopadvisor.report.headline import Effect, change_words, saving_words, verified_effect
 from stopadvisor.report.promises import counted, loss_name, promise_of
 from stopadvisor.report.text.screen import Screen, Tone
-from stopadvisor.report.words import explained, interval, plural, promised, share
+from stopadvisor.report.words import BRACKETS, explained, interval, plural, promised, share
 
 __all__ = ["show_verification"]
 
@@ -111,7 +111,7 @@ def _facts(document: Document, *, verbose: bool) -> list[tuple[str, str]]:
             *([f"{plural(repeated, 'further trace')} of a question"] if repeated else []),
         ]
         rows.append(("left out", ", ".join(texts)))
-    return rows
+    return [*rows, BRACKETS]
 
 
 def _accuracy(document: Document, effect: Effect) -> list[tuple[str, str]]:
@@ -146,6 +146,6 @@ def _drift(screen: Screen, document: Document) -> None:
         return
     screen.table(
         "Features that moved since calibration (all tested together at 5 %)",
-        ("feature", "distance", "adjusted p"),
+        ("feature", "distance (0 to 1)", "adjusted p"),
         [(row["feature"], f"{row['distance']:.3f}", f"{row['adjusted_p']:.4f}") for row in moved],
     )
