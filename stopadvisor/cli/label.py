@@ -73,6 +73,11 @@ _certificate = option("Certificate")
 @click.option("--most", type=COUNT, default=150, help="Questions on an exported sheet at most.")
 @setting_options(otherwise="as assessed", asked=("alpha",))
 @_certificate(
+    "--fresh",
+    is_flag=True,
+    help="Only calibration questions that no look has used yet, as for `calibrate --fresh`.",
+)
+@_certificate(
     "--allow-truncated",
     is_flag=True,
     help="Certify although more than 10 % of the traces were cut off.",

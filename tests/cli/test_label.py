@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
+import select
 import shutil
+import subprocess
+import sys
+import termios
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -74,9 +82,9 @@ class Labeller:
         assert question is not None
         return self.choose(question[1], re.findall(r"\[\d\] +(\S+)", shown))
 
-    def label(self, **options: Any) -> str:
+    def label(self, *, fresh: bool = False, **options: Any) -> str:
         out = StringIO()
-        asked = LabelOptions(Path("run"), REQUEST, **options)
+        asked = LabelOptions(Path("run"), replace(REQUEST, fresh=fresh), **options)
         assert run(asked, out, self.err, self, lambda: self.line) == 0
         return out.getvalue()
 
@@ -242,6 +250,59 @@ def test_two_labellers_and_where_they_disagree(call: Call) -> None:
     assert found["asked"] == found["used"] + 2
 
 
+def takes_keys(terminal: int) -> bool:
+    """Whether it gives each key at once, instead of lines."""
+    return not termios.tcgetattr(terminal)[3] & termios.ICANON
+
+
+def test_a_terminal_takes_keys(folder: Path) -> None:
+    """The command itself, at a terminal of its own: keys without Enter, and what is typed."""
+    ours, its = pty.openpty()
+    words = [sys.executable, "-m", "stopadvisor", "label", "run", *ASK, "--json"]
+    with subprocess.Popen(
+        words, stdin=its, stdout=subprocess.PIPE, stderr=its, env=os.environ | {"TERM": "dumb"}
+    ) as process:
+        os.close(its)
+        shown = b""
+        for wanted, by_key, keys in (
+            (b"labelled, about", True, b"1"),
+            (b"1 question labelled", True, b"n"),
+            (b"right answer", False, b"17\n"),
+            (b"2 questions labelled", True, b"q"),
+        ):
+            until = time.monotonic() + 60
+            # What is typed before the terminal gives single keys is thrown away.
+            while wanted not in shown or takes_keys(ours) != by_key:
+                assert time.monotonic() < until, shown
+                if select.select([ours], [], [], 0.05)[0]:
+                    shown += os.read(ours, 65_536)
+            shown = b""
+            os.write(ours, keys)
+        assert process.stdout is not None
+        found = json.loads(process.stdout.read())
+    os.close(ours)
+    assert process.returncode == 0
+    assert found["labels"]["asked"] == 2
+    assert [row["gold"] for row in labels()][1] == "17"
+
+
+def test_fresh_questions_are_labelled_after_a_certificate(call: Call, unlabelled_run: Path) -> None:
+    Labeller().label()
+    assert calibrated(call)["certified"]
+    code, _, err = call("label", "run", *ASK, "--fresh", "--export", "none.jsonl")
+    assert code == 2
+    assert "--fresh: all" in err
+    shutil.copy(unlabelled_run.with_name("run-sums.jsonl"), "run-sums.jsonl")
+    before = {row["id"] for row in labels()}
+    make_run(Path("run"), 1_200, gold=False, fractions=(0.4, 0.6, 0.0))  # the same run goes on
+    labeller = Labeller()
+    labeller.label(fresh=True)
+    assert labeller.asked
+    assert not before & set(labeller.asked)
+    found = calibrated(call, "--fresh")
+    assert (found["look"]["number"], found["labels"]["asked"]) == (1, len(labeller.asked))
+
+
 def test_without_a_terminal_there_is_one_line(call: Call) -> None:
     code, out, err = call("label", "run", *ASK)
     assert (code, out) == (2, "")
@@ -278,7 +339,7 @@ def test_labels_from_elsewhere(call: Call, kind: str) -> None:
     ("row", "said"),
     [
         ({"id": "q9999", "gold": "1"}, "gold for question 'q9999', which is not in the run"),
-        ({"id": "q1", "gold": "1", "run": "0"}, "field 'run': the labels of another run, 0"),
+        ({"id": "q1", "gold": "1", "run": "0"}, "field 'run': the labels of another run, '0'"),
     ],
 )
 def test_a_sheet_of_another_run_is_refused(call: Call, row: dict[str, str], said: str) -> None:
