@@ -145,7 +145,7 @@ def _expected(
     graded_by: GradedBy,
 ) -> dict[str, Any]:
     fields: dict[str, Any] = {
-        "weights": asdict(settings.weights),
+        "weights": settings.weights.to_dict(),
         "cache_block": settings.cache_block,
         "fit_total_saving_pct": rule.fit_saving_pct,
         "fit_risk": rule.fit_risk,

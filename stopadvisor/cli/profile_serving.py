@@ -1,15 +1,17 @@
-"""`stopadvisor profile-serving`: what thinking, probes and tokens cost in seconds here.
+"""`stopadvisor profile-serving`: what requests, thinking, probes and tokens cost in seconds.
 
-Writes the serving profile by which costs are counted in seconds, beside tokens and money.
+Writes the serving profile by which costs are counted in seconds, beside tokens and money: of a
+model that is loaded here, or of a server, there with the goodput of a policy too.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, get_args
 
 import click
 
@@ -20,15 +22,54 @@ from stopadvisor.cli.model import (
     model_options,
     open_local,
 )
-from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, Parsed, declare, emit, take
+from stopadvisor.cli.options import (
+    COUNT,
+    OUTPUT,
+    PATH,
+    OutputOptions,
+    Parsed,
+    declare,
+    emit,
+    option,
+    take,
+)
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
+from stopadvisor.collection.progress import Progress
+from stopadvisor.engines.errors import require_packages
+from stopadvisor.errors import PolicyError
+from stopadvisor.policy.frozen import load_policy
 from stopadvisor.report.documents.profile_serving import serving_profile_document
 from stopadvisor.report.text.written import show_profile
+from stopadvisor.rules.serving_profile import ServingProfile, Slo
 from stopadvisor.runs.storage import check_writable, write_json_atomically
-from stopadvisor.serving.profiling import ProfileSettings, profile
+from stopadvisor.serving.goodput import Arrivals, ReplaySettings
+from stopadvisor.serving.profiling import ProfileSettings, find_questions, profile
 
-__all__ = ["ProfileOptions", "command", "run"]
+__all__ = ["ProfileOptions", "ServerOptions", "command", "run"]
+
+_SECONDS = click.FloatRange(min=0, min_open=True)
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """Which server to measure, and the limits at which a policy is compared there."""
+
+    engine: str = "hf"
+    base_url: str | None = None
+    api_key_env: str | None = None
+    request_timeout: float = 600.0
+    slo: Slo | None = None
+    policy: Path | None = None
+    arrivals: Arrivals = "poisson"
+    minutes: float = 10.0
+    block: int = 200
+    seed: int = 0
+
+    @property
+    def at_server(self) -> bool:
+        """Whether a server is measured, and not a model that is loaded here."""
+        return self.engine != "hf"
 
 
 @dataclass(frozen=True)
@@ -37,6 +78,7 @@ class ProfileOptions:
 
     settings: ProfileSettings = field(default_factory=ProfileSettings)
     model: ModelOptions = field(default_factory=ModelOptions)
+    server: ServerOptions = field(default_factory=ServerOptions)
     out: Path = Path("profile.json")
     output: OutputOptions = field(default_factory=OutputOptions)
 
@@ -48,7 +90,79 @@ def _counts(text: str) -> tuple[int, ...]:
     return tuple(sorted({int(part) for part in parts}))
 
 
+def _slo(text: str) -> Slo:
+    limits: dict[str, float] = {}
+    for part in text.split(","):
+        name, _, value = part.strip().partition("=")
+        try:
+            limits[name] = float(value)
+        except ValueError:
+            limits[name] = 0.0
+        if name not in ("ttft", "tpot", "e2e") or not 0 < limits[name] < float("inf"):
+            raise ValueError("expected limits in seconds such as ttft=2,tpot=0.05,e2e=60")
+    return Slo(**limits)
+
+
 _COUNTS = Parsed("n,n,...", _counts)
+
+_server = option("Model")
+_replay = option("Goodput")
+_OWN = ServerOptions()
+_AT_SERVER = (
+    _server(
+        "--engine",
+        type=click.Choice(["hf", "openai", "vllm"]),
+        default=_OWN.engine,
+        help="Load the model here, or measure a server: any OpenAI-compatible one, or vLLM, whose "
+        "metrics tell the use of its KV cache.",
+    ),
+    _server("--base-url", metavar="URL", help="The server, such as http://host:8000/v1."),
+    _server(
+        "--api-key-env",
+        metavar="NAME",
+        show_default="OPENAI_API_KEY, where set",
+        help="Environment variable that holds the server's key.",
+    ),
+    _server(
+        "--request-timeout",
+        metavar="SECONDS",
+        type=_SECONDS,
+        default=_OWN.request_timeout,
+        help="Longest time to wait for one answer.",
+    ),
+    _replay(
+        "--slo",
+        type=Parsed("ttft=s,tpot=s,e2e=s", _slo),
+        help="Find the highest rate of arrival at which 99 of 100 questions keep these limits in "
+        "seconds, under --policy and with full thinking, at a server that has the policy.",
+    ),
+    _replay(
+        "--policy", type=PATH, help="The policy that the server, or the gateway, serves under."
+    ),
+    _replay(
+        "--arrivals",
+        type=click.Choice(get_args(Arrivals)),
+        default=_OWN.arrivals,
+        help="Questions arrive at random, or evenly.",
+    ),
+    _replay(
+        "--minutes",
+        type=_SECONDS,
+        default=_OWN.minutes,
+        help="Time for it; the same command again goes on where this one ends.",
+    ),
+    _replay(
+        "--block",
+        type=click.IntRange(min=20),
+        default=_OWN.block,
+        help="Questions that arrive at one rate, all but the first fifth judged.",
+    ),
+    _replay("--seed", type=int, default=_OWN.seed, help="Of the questions' order and arrivals."),
+)
+_LOCAL_ONLY = (
+    *("device", "dtype", "allow_pickle_weights", "think_open", "think_close"),
+    *("chat_template_kwargs", "checkpoints", "cap", "max_think"),
+)
 
 
 @click.command(
@@ -58,16 +172,21 @@ _COUNTS = Parsed("n,n,...", _counts)
     examples=[
         "stopadvisor profile-serving --model samples/tiny-reasoner --out profile.json",
         "stopadvisor profile-serving --model Qwen/Qwen3-8B --batch 1,8,32 --device cuda",
+        "stopadvisor profile-serving --engine vllm --base-url http://gpu:8000/v1",
     ],
     exit_codes=(0, 1, 2, 130),
 )
-@model_options(DEFAULT_MODEL, served=False)
+@model_options(DEFAULT_MODEL)
+@declare(*_AT_SERVER)
 @click.option("--batch", "batches", type=_COUNTS, default="1,8", help="Questions at once.")
 @click.option(
     "--checkpoints", type=_COUNTS, default="4,7,10", help="Numbers of checkpoints to measure."
 )
 @click.option(
-    "--questions", type=COUNT, default=ProfileSettings.questions, help="Questions to measure with."
+    "--questions",
+    type=COUNT,
+    show_default="16, at a server all",
+    help="Questions to measure with.",
 )
 @click.option(
     "--workload",
@@ -92,22 +211,120 @@ _COUNTS = Parsed("n,n,...", _counts)
 )
 @declare(CHAT_TEMPLATE, *OUTPUT)
 def command(**params: Any) -> int:
-    """Measure seconds and memory per question with probes, and seconds per token.
+    """Measure what requests and tokens cost in seconds, here or at a server.
 
-    Nothing is stopped: each question thinks to its own end and is probed on the way.
+    With a model that is loaded here also seconds and memory of whole questions: nothing is stopped,
+    each thinks to its own end and is probed on the way.  With --slo also how many more questions a
+    server answers in time under its policy.
     """
+    server = take(ServerOptions, params)
+    _check(server, params["workload"])
+    if params["questions"] is None and not server.at_server:
+        params["questions"] = ProfileSettings.questions
     settings, model = take(ProfileSettings, params), take(ModelOptions, params)
-    options = ProfileOptions(settings, model, output=take(OutputOptions, params), **params)
-    return run(options, sys.stdout, sys.stderr)
+    output = take(OutputOptions, params)
+    return run(
+        ProfileOptions(settings, model, server, params["out"], output), sys.stdout, sys.stderr
+    )
+
+
+def _check(server: ServerOptions, workload: Path | None) -> None:
+    """Refuse options that say nothing to what is measured.
+
+    Raises
+    ------
+    click.UsageError
+        With the option's name.
+    """
+    context = click.get_current_context()
+
+    def given(name: str) -> bool:
+        source = context.get_parameter_source(name)
+        return source is not click.core.ParameterSource.DEFAULT
+
+    names = [*ServerOptions.__dataclass_fields__][1:]
+    if server.at_server:
+        names = list(_LOCAL_ONLY)
+        if server.base_url is None:
+            raise click.UsageError(f"--engine {server.engine} needs --base-url")
+    foreign = next((name for name in names if given(name)), None)
+    if foreign is not None:
+        other = "hf" if server.at_server else "openai or vllm"
+        raise click.UsageError(
+            f"--{foreign.replace('_', '-')} belongs to --engine {other}, got --engine "
+            f"{server.engine}"
+        )
+    if (server.slo is None) != (server.policy is None):
+        raise click.UsageError("--slo and --policy go together: limits, and what is to keep them")
+    if server.slo is not None and workload is None:
+        raise click.UsageError("--slo needs --workload, whose questions the policy is for")
+
+
+def _measure_server(options: ProfileOptions, progress: Progress) -> ServingProfile:
+    require_packages("serve", "aiohttp", "httpx2", what="measuring a server")
+    from stopadvisor.serving.load import LoadServer
+    from stopadvisor.serving.measured import MeasuredFile
+    from stopadvisor.serving.server_profile import profile_server
+
+    own, model = options.server, options.model.model
+    assert own.base_url is not None
+    assert model is not None
+    replay = None
+    if own.slo is not None and own.policy is not None:
+        policy = load_policy(own.policy)
+        if policy.kind != "stop":
+            raise PolicyError(f"{own.policy}: a full-budget policy never stops: nothing to compare")
+        named = ("slo", "arrivals", "minutes", "block", "seed")
+        replay = ReplaySettings(policy=policy, **{name: getattr(own, name) for name in named})
+    questions = find_questions(options.settings)
+    header = {
+        "base_url": own.base_url,
+        "model": model,
+        "engine": own.engine,
+        "batches": list(options.settings.batches),
+        "questions": [question.key[:12] for question in questions],
+        "slo": None if own.slo is None else asdict(own.slo),
+        "policy": None if replay is None else replay.policy.digest,
+        **{name: getattr(own, name) for name in ("arrivals", "block", "seed")},
+    }
+    server = LoadServer(
+        own.base_url.rstrip("/"),
+        model,
+        own.api_key_env,
+        own.request_timeout,
+        metrics=own.engine == "vllm",
+    )
+    kept = MeasuredFile(options.out.with_suffix(".measured.jsonl"), header)
+
+    async def measure() -> ServingProfile:
+        async with server:
+            return await profile_server(
+                server,
+                questions,
+                options.settings.batches,
+                replay,
+                kept,
+                progress,
+                engine=own.engine,
+                device=str(own.base_url),
+            )
+
+    measured = asyncio.run(measure())
+    if replay is None:
+        kept.delete()
+    return measured
 
 
 def run(options: ProfileOptions, out: TextIO, err: TextIO) -> int:
     """Measure, write and show."""
     check_writable(options.out.parent)
-    with progress_on(err, quiet=options.output.quiet) as progress:
-        measured = profile(options.settings, partial(open_local, options.model), progress)
-    document = serving_profile_document(measured)
     options.out.parent.mkdir(parents=True, exist_ok=True)
+    with progress_on(err, quiet=options.output.quiet) as progress:
+        if options.server.at_server:
+            measured = _measure_server(options, progress)
+        else:
+            measured = profile(options.settings, partial(open_local, options.model), progress)
+    document = serving_profile_document(measured)
     write_json_atomically(options.out, document)
     path = str(options.out)
     emit(document, options.output, out, lambda document, out: show_profile(document, path, out))

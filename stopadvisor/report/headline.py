@@ -24,6 +24,7 @@ from stopadvisor.report.words import (
     share,
     whole_percent,
 )
+from stopadvisor.rules.costs import SECONDS, SECONDS_AT_SLO
 
 __all__ = [
     "Effect",
@@ -34,6 +35,8 @@ __all__ = [
     "calibrated_headline",
     "change_words",
     "expected_effect",
+    "gains",
+    "goodput_headline",
     "measured_regime",
     "other_stacks",
     "policy_headline",
@@ -77,6 +80,13 @@ class Effect:
     """Of the cost; None: the paper's."""
     loss: str = "lost"
     """What `risk` counts: ``lost``, ``differs`` or ``drop``."""
+    decoded: Mapping[str, float | None] = field(default_factory=dict)
+    """Saving of the decoded tokens alone, by serving stack."""
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether costs are seconds that `profile-serving` measured."""
+        return self.unit in (SECONDS, SECONDS_AT_SLO)
 
     @property
     def change(self) -> float | None:
@@ -120,6 +130,11 @@ def sentence(effect: Effect, measured: str | None = None) -> str:
     noun = cost_noun(effect.unit)
     saves = f"{whole_percent(saving)} of {noun}{on}"
     costs = f"{whole_percent(-saving)} more than full thinking{on}"
+    tokens = effect.decoded.get(first)
+    if effect.is_timed and tokens is not None:
+        # Tokens are not time: both are said.
+        saves = f"{whole_percent(tokens)} of the decoded tokens, {saves}"
+        costs = f"{whole_percent(-saving)} more of {noun} than full thinking{on}"
     other = _elsewhere(effect, first)
     if _overthinks(effect):
         but = f"saves {saves}" if saving >= 0 else f"costs {costs}"
@@ -151,16 +166,37 @@ def _price(effect: Effect, verb: str) -> str:
 
 
 def _elsewhere(effect: Effect, first: str) -> str:
-    """The same rule on the stack that was asked for, or on the one that most people have."""
-    asked = first != effect.serving
-    other = effect.serving if asked else COMMON_STACK
-    saving = effect.saving_pct if asked else effect.savings.get(other)
-    if other == first or saving is None:
-        return ""
-    where = f" under {other}, as asked for," if asked else place(other)
-    verb = "save" if saving >= 0 else "cost"
-    more = "" if saving >= 0 else " more than full thinking"
-    return f";{where} it would {verb} {whole_percent(abs(saving))}{more}"
+    """The same rule on the stack that was asked for, or on those that most people have."""
+    if first != effect.serving:
+        saved = effect.saving_pct
+        return f"; under {effect.serving}, as asked for, it would {_verb(saved)} {_amount(saved)}"
+    # Of a server that is known nobody asks what another would do without a cache.
+    known = effect.is_timed or first == COMMON_STACK
+    others = [COMMON_STACK] if known else [COMMON_STACK, "black-box"]
+    found = [(name, effect.savings.get(name)) for name in others if name != first]
+    text, verb = "", ""
+    for name, saving in found:
+        if saving is None:
+            continue
+        if not text:
+            text = f";{place(name)} it would {_verb(saving)} {_amount(saving)}"
+        elif _verb(saving) == verb:
+            text += f",{place(name)} {_amount(saving).removesuffix(_THAN)}"
+        else:
+            text += f",{place(name)} {_verb(saving)} {_amount(saving)}"
+        verb = _verb(saving)
+    return text
+
+
+_THAN = " than full thinking"
+
+
+def _verb(saving: float) -> str:
+    return "save" if saving >= 0 else "cost"
+
+
+def _amount(saving: float) -> str:
+    return whole_percent(abs(saving)) + ("" if saving >= 0 else f" more{_THAN}")
 
 
 def _overthinks(effect: Effect) -> bool:
@@ -251,6 +287,9 @@ def assessed_effect(document: Document) -> Effect | None:
         f"{document['split']['fit']} fit questions",
         point["fit_think_saving_pct"],
         savings={name: row["saving_pct"] for name, row in rows if isinstance(row, Mapping)},
+        decoded={
+            name: row.get("decoded_saving_pct") for name, row in rows if isinstance(row, Mapping)
+        },
         unit=document["settings"]["weights"]["unit"],
         loss=document["settings"].get("loss", "lost"),
     )
@@ -325,6 +364,26 @@ def policy_headline(expected: Document | None, serving: str, measured: str | Non
     if effect is None:
         return "Certified. What it saves was not measured here."
     return f"Certified. {sentence(effect, measured)}"
+
+
+def gains(goodput: Document) -> bool:
+    """Whether the interval excludes that a policy serves no more questions."""
+    return float(goodput["ratio_ci95"][0]) > 1
+
+
+def goodput_headline(goodput: Document) -> str:
+    """First line about a replay at limits of latency."""
+    low, high = goodput["ratio_ci95"]
+    times = f"{goodput['ratio']:.2f} [{low:.2f}, {high:.2f}] times the questions at your SLO"
+    full, stopped = (goodput[arm]["decoded"] for arm in ("full", "stopped"))
+    tokens = f"{whole_percent(100 * abs(1 - stopped / full))} " + (
+        "fewer" if stopped <= full else "more"
+    )
+    if gains(goodput):
+        return f"The policy serves {times}, with {tokens} decoded tokens."
+    if high < 1:
+        return f"Saves nothing: the policy serves {times}, with {tokens} decoded tokens."
+    return f"Saves nothing that can be told: {times}, with {tokens} decoded tokens."
 
 
 def verified_effect(document: Document) -> Effect:

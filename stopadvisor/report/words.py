@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.assessment.recommendation import deciding_reason
-from stopadvisor.rules.costs import MONEY, PAPER_WEIGHTS
+from stopadvisor.rules.costs import MONEY, PAPER_WEIGHTS, SECONDS, SECONDS_AT_SLO
 from stopadvisor.rules.families import (
     AGREEMENT_FAMILIES,
     FIXED_BUDGET,
@@ -65,9 +65,10 @@ _STACKS = {
     "overlap": "thinking streams on while a probe runs, and what comes after a stop is wasted",
 }
 _NOUNS = {
-    PAPER_WEIGHTS.unit: "the cost",
+    PAPER_WEIGHTS.unit: "the tokens",
     MONEY: "the price",
-    "seconds": "the serving time",
+    SECONDS: "the capacity",
+    SECONDS_AT_SLO: "the capacity at your SLO",
     "tokens": "the tokens",
 }
 

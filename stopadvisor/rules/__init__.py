@@ -7,6 +7,7 @@ __all__ = [
     "families",
     "features",
     "outcomes",
+    "paper_costs",
     "scorer",
     "scores",
     "serving_profile",

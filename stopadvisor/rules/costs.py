@@ -1,20 +1,20 @@
 """What a stopped request costs: a list of engine requests, counted in tokens and weighed.
 
-A request decodes, reads from the prefix cache and prefills.  For every question and every place
-where it may stop, the three counts are summed over its requests; weights turn them into tokens,
-money or seconds.  Knows no scores and no thresholds.
+A request decodes, reads from the prefix cache and prefills, and costs something by itself.  For
+every question and every place where it may stop, the counts are summed over its requests; weights
+turn them into tokens, money or seconds.  Knows no scores and no thresholds.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stopadvisor.arrays import FloatArray
-from stopadvisor.constants import PAPER_CACHED_WEIGHT, PROBE_CAP
+from stopadvisor.constants import PAPER_CACHED_WEIGHT
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.table import ProbeTable
 
@@ -24,14 +24,14 @@ __all__ = [
     "NOTHING_CACHED",
     "PAPER_WEIGHTS",
     "REGIMES",
+    "SECONDS",
+    "SECONDS_AT_SLO",
     "Asking",
-    "PaperCosts",
     "Serving",
     "ServingCost",
     "TokenCounts",
     "Weights",
     "full_counts",
-    "paper_costs",
     "serving_costs",
     "stopped_counts",
 ]
@@ -48,20 +48,32 @@ of which nobody knows that it caches anything."""
 
 @dataclass(frozen=True)
 class Weights:
-    """Price of one token of each kind, in one unit."""
+    """Price of one token of each kind, and of a request, in one unit."""
 
     prefilled: float
     cached: float
     decoded: float
     unit: str
+    request: float = 0.0
+    """Of a request, whatever it reads and decodes."""
+    round_trip: float = 0.0
+    """Tokens that a trace decodes while a request goes to the server and back: with overlap they
+    are wasted at a stop, beside those that the answer takes."""
 
     def __post_init__(self) -> None:
         values = (self.prefilled, self.cached, self.decoded)
-        if not all(np.isfinite(v) and v >= 0 for v in values) or self.decoded == 0:
+        own = (*values, self.request, self.round_trip)
+        if not all(np.isfinite(v) and v >= 0 for v in own) or self.decoded == 0:
             raise CalibrationError(
                 "weights must be finite, >= 0 and positive for decoded tokens, "
-                f"got prefilled/cached/decoded {values!r}"
+                f"got prefilled/cached/decoded {values!r}, request {self.request!r}, round trip "
+                f"{self.round_trip!r}"
             )
+
+    def to_dict(self) -> dict[str, Any]:
+        """What documents and policies hold: what only a profile measures, where it was measured."""
+        fields = asdict(self)
+        return {k: v for k, v in fields.items() if v or k not in ("request", "round_trip")}
 
     def per_thousand(self, cost: float) -> float | None:
         """Money for a thousand requests of this mean cost; None where weights are no prices."""
@@ -71,24 +83,38 @@ class Weights:
 MONEY = "money per million tokens"
 """Unit of weights that are prices."""
 
+SECONDS = "seconds"
+SECONDS_AT_SLO = "seconds at your SLO"
+"""Units of weights that were measured: at full load, or at the load that meets the limits."""
+
 PAPER_WEIGHTS = Weights(1.0, PAPER_CACHED_WEIGHT, 1.0, "paper-weighted tokens")
 """The paper's: a cached token counts a tenth of a decoded one (Section "Deployment Cost")."""
 
 
 @dataclass(frozen=True)
 class TokenCounts:
-    """Tokens of each kind; arrays of one shape."""
+    """Tokens of each kind, and requests; arrays of one shape."""
 
     decoded: FloatArray
     cached: FloatArray
     prefilled: FloatArray
+    requests: FloatArray
+    headroom: FloatArray | None = None
+    """Tokens that thinking could still waste behind a stop; None where it does not stream on."""
+
+    def wasted(self, weights: Weights) -> FloatArray:
+        """Tokens decoded in vain while the last probe was on its way."""
+        if self.headroom is None:
+            return np.zeros_like(self.decoded)
+        return np.minimum(self.headroom, weights.round_trip)
 
     def weighed(self, weights: Weights) -> FloatArray:
         """Cost in the unit of the weights."""
         return (
-            weights.decoded * self.decoded
+            weights.decoded * (self.decoded + self.wasted(weights))
             + weights.cached * self.cached
             + weights.prefilled * self.prefilled
+            + weights.request * self.requests
         )
 
 
@@ -107,7 +133,7 @@ def full_counts(table: ProbeTable) -> TokenCounts:
         decoded = table.trace_tokens + table.natural_tokens
     else:
         decoded = np.minimum(table.trace_tokens, table.budgets[-1]) + table.probe_tokens[:, -1]
-    return TokenCounts(decoded, np.zeros_like(prompt), prompt)
+    return TokenCounts(decoded, np.zeros_like(prompt), prompt, np.ones_like(prompt))
 
 
 @dataclass(frozen=True)
@@ -165,6 +191,10 @@ def stopped_counts(
 
     Behind an open cue a server takes up to two requests a probe: the second sees whether the model
     closes its thinking behind the newline that ended the answer.  Two are counted for each.
+
+    Under kv-fork a probe is a branch of the one request that there is.  Under overlap a stop wastes
+    what is decoded while the probe's answer is, and while the probe is on its way: the former is
+    counted as decoded, of the latter the weights know how much it is.
     """
     if serving not in REGIMES:
         raise CalibrationError(f"serving must be one of {REGIMES}, got {serving!r}")
@@ -182,6 +212,7 @@ def stopped_counts(
     thinking = np.minimum(view.trace_tokens[:, None], positions)
     decoded = np.empty((view.n_questions, view.n_checkpoints + 1))
     probes_decoded = _so_far(answers, asking)
+    headroom = None
     decoded[:, :-1] = thinking + probes_decoded[:, :-1]
     decoded[:, -1] = probes_decoded[:, -1]
     if view.reference == "natural":
@@ -198,10 +229,10 @@ def stopped_counts(
 
     # A probe at 0 tokens is the first request; else thinking starts alone and sends the prompt.
     at_once = asked[:, 0] & (positions[:, 0] == 0)
-    opening = np.repeat(prompt, view.n_checkpoints + 1, axis=1)
+    opens = np.ones((view.n_questions, view.n_checkpoints + 1))
     first = slice(None) if asking.before else slice(0, 1)  # alone, it opens its own stop only
     if serving in ("black-box", "prefix-cache"):
-        opening[:, first] = np.where(at_once[:, None], 0.0, opening[:, first])
+        opens[:, first] = ~at_once[:, None]
     if serving == "kv-fork":
         probe_read, resume_read = np.zeros_like(prefix), np.zeros_like(prefix)
         probe_fill = np.broadcast_to(suffix, prefix.shape)
@@ -216,9 +247,11 @@ def stopped_counts(
             probe_read[at_once, 0] = 0.0  # nothing was sent before
         probe_fill = prefix + suffix - probe_read
         resume_read, resume_fill = standing, prefix - standing
+    own = np.full(prefix.shape, float(serving != "kv-fork"))  # requests of a probe, of a resume
+    probe_requests = resume_requests = reply_requests = own
     if serving != "kv-fork" and view.closed_by_itself is not None:
         # A server is asked once more, what follows the answer's newline.
-        probe_read, probe_fill = 2 * probe_read, 2 * probe_fill
+        probe_read, probe_fill, probe_requests = 2 * probe_read, 2 * probe_fill, 2 * own
     # The visible answer of a stop is written by a request like the resume that it replaces.
     reply_read, reply_fill = resume_read, resume_fill
     if serving != "kv-fork" and view.on_stop == "answer":
@@ -226,25 +259,31 @@ def stopped_counts(
         unopened = live[:, 0] & ~asked[:, 0] & (positions[:, 0] == 0)
         reply_read, reply_fill = resume_read.copy(), resume_fill.copy()
         reply_read[unopened, 0], reply_fill[unopened, 0] = 0.0, prompt[unopened, 0]
-        opening[unopened, 0] = 0.0
+        opens[unopened, 0] = 0.0
     if serving == "overlap":
-        resume_read, resume_fill = np.zeros_like(prefix), np.zeros_like(prefix)
+        resume_read, resume_fill, resume_requests = (np.zeros_like(prefix) for _ in range(3))
         # Thinking streams on while the probe decodes; what it wrote is thrown away.
         last = view.trace_tokens
         if view.reference == "last-checkpoint":
             last = np.minimum(last, view.budgets[-1])  # full thinking is cut there
         left = np.maximum(last[:, None] - positions, 0.0)
-        decoded[:, :-1] += np.minimum(answers, left)
+        thrown_away = np.minimum(answers, left)
+        decoded[:, :-1] += thrown_away
+        headroom = np.zeros_like(decoded)
+        headroom[:, :-1] = np.where(asked, left - thrown_away, 0.0)
     if view.reference == "last-checkpoint":
         # The last probe is the reply: nothing is resumed after it.
         resume_read, resume_fill = resume_read.copy(), resume_fill.copy()
-        resume_read[:, -1] = resume_fill[:, -1] = 0.0
+        resume_requests = resume_requests.copy()
+        resume_read[:, -1] = resume_fill[:, -1] = resume_requests[:, -1] = 0.0
     cached = _along(probe_read, resume_read, asked, asking)
-    prefilled = _along(probe_fill, resume_fill, asked, asking) + opening
+    prefilled = _along(probe_fill, resume_fill, asked, asking) + opens * prompt
+    requests = _along(probe_requests, resume_requests, asked, asking) + opens
     if view.on_stop == "answer":
         cached[:, :-1] += np.where(live, reply_read, 0.0)
         prefilled[:, :-1] += np.where(live, reply_fill, 0.0)
-    return TokenCounts(decoded, cached, prefilled)
+        requests[:, :-1] += np.where(live, reply_requests, 0.0)
+    return TokenCounts(decoded, cached, prefilled, requests, headroom)
 
 
 def _asked(
@@ -298,6 +337,8 @@ class ServingCost:
     serving: Serving
     saving_pct: float
     """Net saving against full thinking, in the weights given."""
+    decoded_saving_pct: float
+    """Of the decoded tokens alone."""
     decoded: float
     cached: float
     prefilled: float
@@ -336,7 +377,7 @@ def serving_costs(
         Probe at which each question stops; their number for never.
     """
     full = full_counts(view)
-    full_cost = float(full.weighed(weights).mean())
+    full_cost, full_decoded = float(full.weighed(weights).mean()), float(full.decoded.mean())
     positions = view.positions_at(range(view.n_checkpoints)).astype(np.float64)
     asked = _asked(view, positions, view.live, asking)
     column = np.arange(view.n_checkpoints)
@@ -350,21 +391,30 @@ def serving_costs(
     thinking = float(
         weights.decoded * np.take_along_axis(last, stops[:, None], axis=1).mean()
         + weights.prefilled * full.prefilled.mean()
+        + weights.request
     )
     rows = []
     for regime in REGIMES:
         counts = stopped_counts(view, regime, cache_block=cache_block, asking=asking)
-        decoded, cached, prefilled = (
+        decoded, cached, prefilled, requests = (
             float(np.take_along_axis(kind, stops[:, None], axis=1).mean())
-            for kind in (counts.decoded, counts.cached, counts.prefilled)
+            for kind in (
+                counts.decoded + counts.wasted(weights),
+                counts.cached,
+                counts.prefilled,
+                counts.requests,
+            )
         )
-        bare = weights.decoded * decoded + weights.prefilled * prefilled
+        bare = (
+            weights.decoded * decoded + weights.prefilled * prefilled + weights.request * requests
+        )
         cost = bare + weights.cached * cached
         probing, shortened = cost - thinking, full_cost - thinking
         rows.append(
             ServingCost(
                 regime,
                 100 * (1 - cost / full_cost),
+                100 * (1 - decoded / full_decoded),
                 decoded,
                 cached,
                 prefilled,
@@ -380,42 +430,3 @@ def serving_costs(
             )
         )
     return tuple(rows)
-
-
-# --- The paper's accounting -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class PaperCosts:
-    """Capped tokens under the paper's accounting."""
-
-    thinking: FloatArray  # (n_questions, n_checkpoints) min(T, B_j)
-    total: FloatArray  # (n_questions, n_checkpoints) thinking + cap · (j + 1)
-    full_thinking: FloatArray  # (n_questions,) T, whatever the last budget
-    full_total: FloatArray  # (n_questions,) T + cap
-    prefix_cache: FloatArray  # (n_questions, n_checkpoints)
-    black_box: FloatArray  # (n_questions, n_checkpoints)
-
-
-def paper_costs(table: ProbeTable, *, cap: int = PROBE_CAP) -> PaperCosts:
-    """The paper's capped accounting under its three regimes.
-
-    References
-    ----------
-    Paper, Section "Training and Metrics" (Eq. for C^cap) and Section "Deployment Cost".  As in
-    the published scripts, prefix-cache adds 0.1 · B_j per probe so far, black-box the prefixes of
-    all of them.
-    """
-    thinking = table.think_tokens.astype(np.float64)
-    steps = np.arange(1, table.n_checkpoints + 1)
-    total = thinking + cap * steps
-    full = table.trace_tokens.astype(np.float64)
-    budgets = table.budgets.astype(np.float64)
-    return PaperCosts(
-        thinking,
-        total,
-        full,
-        full + cap,
-        total + PAPER_CACHED_WEIGHT * budgets * steps,
-        total + np.cumsum(budgets),
-    )

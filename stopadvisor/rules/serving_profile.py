@@ -1,7 +1,7 @@
-"""The serving profile: seconds per token and per question, measured once on the deployer's machine.
+"""The serving profile: seconds of requests, tokens and questions, measured where they are served.
 
-Its file is JSON; what stands in it becomes the weights of the serving costs.  Measures nothing
-itself and knows no engine.
+Its file is JSON; what stands in it becomes the weights of the serving costs.  Files of schema 1,
+which know no price of a request, are read as well.  Measures nothing itself and knows no engine.
 """
 
 from __future__ import annotations
@@ -14,11 +14,22 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.errors import CalibrationError
-from stopadvisor.rules.costs import Weights
+from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
+from stopadvisor.rules.costs import SECONDS, SECONDS_AT_SLO, Weights
 
-__all__ = ["SCHEMA", "PerTokenSeconds", "ProfileRow", "ServingProfile", "read_serving_profile"]
+__all__ = [
+    "SCHEMA",
+    "Arm",
+    "Goodput",
+    "PerTokenSeconds",
+    "ProfileRow",
+    "ServingProfile",
+    "Slo",
+    "read_serving_profile",
+]
 
-SCHEMA = 1
+SCHEMA = 2
+_READABLE = (1, SCHEMA)
 
 
 @dataclass(frozen=True)
@@ -46,6 +57,56 @@ class ProfileRow:
 
 
 @dataclass(frozen=True)
+class Slo:
+    """Limits in seconds that 99 of 100 requests have to keep; None limits nothing."""
+
+    ttft: float | None = None
+    """To the first token that is shown."""
+    tpot: float | None = None
+    """Per further token that is shown."""
+    e2e: float | None = None
+    """To the end."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """The replay under the policy, or without it; counts are means of a question."""
+
+    rate: float
+    """Questions a second at which a block is as likely to meet the limits as not."""
+    blocks: int
+    met: int
+    """Blocks that met the limits."""
+    decoded: float
+    """Tokens."""
+    in_flight: float
+    """Questions at once, at that rate."""
+    kv_block_seconds: float | None
+    """Of the server's KV cache; None where it does not say."""
+
+
+@dataclass(frozen=True)
+class Goodput:
+    """The highest rates of arrival that meet the limits, with the policy and without."""
+
+    slo: Slo
+    policy: str
+    """Digest."""
+    full: Arm
+    stopped: Arm
+    ratio: float
+    """Rate with the policy, divided by the rate of full thinking."""
+    ratio_ci95: tuple[float, float]
+    turns: int
+    """Pairs of blocks, one of each arm."""
+
+    @property
+    def saves(self) -> bool:
+        """Whether the interval excludes that the policy gains nothing."""
+        return self.ratio_ci95[0] > 1
+
+
+@dataclass(frozen=True)
 class ServingProfile:
     """What `profile-serving` measured."""
 
@@ -53,19 +114,58 @@ class ServingProfile:
     engine: str
     device: str
     per_token_seconds: PerTokenSeconds
-    rows: tuple[ProfileRow, ...]
+    rows: tuple[ProfileRow, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     """How it was measured; nothing is computed from it."""
+    per_request_seconds: float = 0.0
+    """Of a request, whatever it reads and decodes."""
+    round_trip_seconds: float = 0.0
+    """From sending a request whose prompt is cached to its first token, on an idle server."""
+    at_batch: int | None = None
+    """Requests in flight for which a decoded token is priced; None: not recorded."""
+    decoded_by_batch: tuple[BatchSeconds, ...] = ()
+    misfit: float | None = None
+    """Relative error of the fit, root mean square; None: nothing was fitted."""
+    goodput: Goodput | None = None
+
+    @classmethod
+    def of_fit(
+        cls, fit: CostFit, *, goodput: Goodput | None = None, **fields: Any
+    ) -> ServingProfile:
+        """Price tokens at the load that meets the limits; at the largest batch without limits."""
+        at = fit.decoded[-1] if goodput is None else fit.nearest(goodput.full.in_flight)
+        return cls(
+            per_token_seconds=PerTokenSeconds(fit.prefilled, fit.cached, at.seconds),
+            per_request_seconds=fit.request,
+            at_batch=at.batch,
+            decoded_by_batch=fit.decoded,
+            misfit=fit.misfit,
+            goodput=goodput,
+            **fields,
+        )
 
     @property
     def weights(self) -> Weights:
         """Prices of the serving costs, in seconds."""
         seconds = self.per_token_seconds
-        return Weights(seconds.prefilled, seconds.cached, seconds.decoded, "seconds")
+        # All that are in flight decode a token a step.
+        step = (self.at_batch or 1) * seconds.decoded
+        return Weights(
+            seconds.prefilled,
+            seconds.cached,
+            seconds.decoded,
+            SECONDS if self.goodput is None else SECONDS_AT_SLO,
+            request=self.per_request_seconds,
+            round_trip=self.round_trip_seconds / step,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """What the file holds."""
-        return {"schema": SCHEMA, **asdict(self), "rows": [asdict(row) for row in self.rows]}
+        found = asdict(self)
+        found |= {name: list(found[name]) for name in ("rows", "decoded_by_batch")}
+        if self.goodput is not None:
+            found["goodput"]["ratio_ci95"] = list(self.goodput.ratio_ci95)
+        return {"schema": SCHEMA, **found}
 
     @classmethod
     def from_dict(cls, data: Any, where: str) -> ServingProfile:
@@ -78,9 +178,10 @@ class ServingProfile:
         """
         if not isinstance(data, Mapping):
             raise CalibrationError(f"{where}: expected a JSON object, got {data!r}")
-        if data.get("schema") != SCHEMA:
+        if data.get("schema") not in _READABLE:
             raise CalibrationError(
-                f"{where}: field 'schema': expected {SCHEMA}, got {data.get('schema')!r}"
+                f"{where}: field 'schema': expected {' or '.join(map(str, _READABLE))}, got "
+                f"{data.get('schema')!r}"
             )
         names = {name: _text(data, name, where) for name in ("model", "engine", "device")}
         seconds = data.get("per_token_seconds")
@@ -105,6 +206,7 @@ class ServingProfile:
             per_token_seconds=PerTokenSeconds(**rates),
             rows=tuple(_row(row, f"{where}: rows[{i}]") for i, row in enumerate(rows)),
             settings=data.get("settings") or {},
+            **(_fitted(data, where) if data["schema"] != 1 else {}),
         )
 
 
@@ -125,20 +227,86 @@ def read_serving_profile(path: Path) -> ServingProfile:
     return ServingProfile.from_dict(data, str(path))
 
 
-def _row(data: Any, where: str) -> ProfileRow:
+def _fitted(data: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The fields that schema 1 lacks."""
+    batches = data.get("decoded_by_batch")
+    if not isinstance(batches, list):
+        raise CalibrationError(
+            f"{where}: field 'decoded_by_batch': expected a list, got {batches!r}"
+        )
+    decoded = []
+    for i, row in enumerate(batches):
+        at = f"{where}: decoded_by_batch[{i}]"
+        own = _object(row, at)
+        kv = _or_none(own, "kv_block_seconds", at)
+        decoded.append(BatchSeconds(_count(own, "batch", at, 1), _number(own, "seconds", at), kv))
+    at_batch, goodput = data.get("at_batch"), data.get("goodput")
+    return {
+        "per_request_seconds": _number(data, "per_request_seconds", where),
+        "round_trip_seconds": _number(data, "round_trip_seconds", where),
+        "at_batch": None if at_batch is None else _count(data, "at_batch", where, 1),
+        "decoded_by_batch": tuple(decoded),
+        "misfit": _or_none(data, "misfit", where),
+        "goodput": None if goodput is None else _goodput(goodput, f"{where}: goodput"),
+    }
+
+
+def _goodput(data: Any, where: str) -> Goodput:
+    own = _object(data, where)
+    slo = _object(own.get("slo"), f"{where}: slo")
+    limits = own.get("ratio_ci95")
+    if not isinstance(limits, list) or len(limits) != 2:
+        raise CalibrationError(f"{where}: field 'ratio_ci95': expected two numbers, got {limits!r}")
+    low, high = (_number({"ratio_ci95": limit}, "ratio_ci95", where) for limit in limits)
+    arms = {name: _arm(own.get(name), f"{where}: {name}") for name in ("full", "stopped")}
+    return Goodput(
+        Slo(**{name: _or_none(slo, name, f"{where}: slo") for name in ("ttft", "tpot", "e2e")}),
+        _text(own, "policy", where),
+        **arms,
+        ratio=_number(own, "ratio", where),
+        ratio_ci95=(low, high),
+        turns=_count(own, "turns", where, 1),
+    )
+
+
+def _arm(data: Any, where: str) -> Arm:
+    own = _object(data, where)
+    return Arm(
+        rate=_number(own, "rate", where),
+        blocks=_count(own, "blocks", where, 1),
+        met=_count(own, "met", where, 0),
+        decoded=_number(own, "decoded", where),
+        in_flight=_number(own, "in_flight", where),
+        kv_block_seconds=_or_none(own, "kv_block_seconds", where),
+    )
+
+
+def _object(data: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(data, Mapping):
         raise CalibrationError(f"{where}: expected an object, got {data!r}")
-    counts = {name: _number(data, name, where) for name in ("batch", "checkpoints")}
-    for name, least in (("batch", 1), ("checkpoints", 0)):
-        if counts[name] < least or not float(counts[name]).is_integer():
-            raise CalibrationError(
-                f"{where}: field {name!r}: expected a whole number >= {least}, got {counts[name]!r}"
-            )
+    return data
+
+
+def _count(data: Mapping[str, Any], name: str, where: str, least: int) -> int:
+    value = _number(data, name, where)
+    if value < least or not value.is_integer():
+        raise CalibrationError(
+            f"{where}: field {name!r}: expected a whole number >= {least}, got {value!r}"
+        )
+    return int(value)
+
+
+def _or_none(data: Mapping[str, Any], name: str, where: str) -> float | None:
+    return None if data.get(name) is None else _number(data, name, where)
+
+
+def _row(data: Any, where: str) -> ProfileRow:
+    data = _object(data, where)
     return ProfileRow(
-        batch=int(counts["batch"]),
-        checkpoints=int(counts["checkpoints"]),
+        batch=_count(data, "batch", where, 1),
+        checkpoints=_count(data, "checkpoints", where, 0),
         seconds_per_question=_number(data, "seconds_per_question", where),
-        std=None if data.get("std") is None else _number(data, "std", where),
+        std=_or_none(data, "std", where),
         peak_memory_gb=_number(data, "peak_memory_gb", where),
     )
 

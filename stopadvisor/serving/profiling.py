@@ -1,4 +1,4 @@
-"""Measuring what thinking, probes and tokens cost in seconds on this machine.
+"""Measuring what thinking, probes and tokens cost in seconds with a model that is loaded here.
 
 Nothing is stopped: each question thinks to its own end and is probed on the way.  Knows no command
 line and writes no file.
@@ -22,13 +22,14 @@ from stopadvisor.constants import CUES, PROBE_CAP
 from stopadvisor.errors import WorkloadError
 from stopadvisor.policy.requests import Request
 from stopadvisor.probes.plan import ProbePlan
+from stopadvisor.rules.cost_fit import fit_costs
 from stopadvisor.rules.serving_profile import ServingProfile
 from stopadvisor.workload.questions import Question, content_key, read_workload
 
 if TYPE_CHECKING:
     from stopadvisor.engines.hf.engine import HfEngine
 
-__all__ = ["ProfileSettings", "profile"]
+__all__ = ["ProfileSettings", "find_questions", "profile"]
 
 _LONGEST_PREFIX = 1024
 """Tokens of the longer prefix by which tokens are measured, where the context holds so many."""
@@ -40,7 +41,8 @@ class ProfileSettings:
 
     batches: tuple[int, ...] = (1, 8)
     checkpoints: tuple[int, ...] = (4, 7, 10)
-    questions: int = 16
+    questions: int | None = 16
+    """None: as many as the workload has."""
     workload: Path | None = None
     """None: sums of our own."""
     cap: int = PROBE_CAP
@@ -63,7 +65,7 @@ def profile(
     WorkloadError
         The workload cannot be used, or holds fewer questions than a batch.
     """
-    questions = _questions(settings)
+    questions = find_questions(settings)
     with open_engine() as engine:
         return _measure(engine, questions, settings, progress)
 
@@ -109,13 +111,13 @@ def _measure(
     )
     longest = min(_LONGEST_PREFIX, (engine.context or 2 * _LONGEST_PREFIX) // 2)
     progress.remark("measuring seconds per token")
-    per_token = measure_tokens(engine, longest // 2, max(settings.batches))
+    fit = fit_costs(measure_tokens(engine, longest // 2, settings.batches))
     identity = engine.identity()
-    return ServingProfile(
+    return ServingProfile.of_fit(
+        fit,
         model=engine.name,
         engine=f"hf {identity['engine_version']}",
         device=device_name(engine),
-        per_token_seconds=per_token,
         rows=tuple(rows),
         settings={
             "dtype": identity["dtype"],
@@ -126,15 +128,22 @@ def _measure(
             "max_think": plan.max_think,
             "cap": plan.cap,
             "schedules": {str(count): list(schedules[count]) for count in sorted(schedules)},
-            "per_token": {"prefix": longest // 2, "batch": max(settings.batches)},
+            "per_token": {"prefix": longest // 2, "batches": list(settings.batches)},
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
         },
     )
 
 
-def _questions(settings: ProfileSettings) -> Sequence[Question]:
+def find_questions(settings: ProfileSettings) -> Sequence[Question]:
+    """Return the questions to measure with.
+
+    Raises
+    ------
+    WorkloadError
+        The workload cannot be used, or holds fewer questions than a batch.
+    """
     if settings.workload is None:
-        texts = [_sum(i) for i in range(settings.questions)]
+        texts = [_sum(i) for i in range(settings.questions or 16)]
         found = []
         for i, text in enumerate(texts):
             messages = ({"role": "user", "content": text},)

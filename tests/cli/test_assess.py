@@ -61,8 +61,8 @@ POINT = {
 FAST = ["--families", "entropy,confidence"]
 """One side instead of two, in a fraction of the time."""
 SERVING = [
-    "saving_pct", "tokens", "money_per_1000", "probes", "break_even_probes",
-    "break_even_cached_price",
+    "saving_pct", "decoded_saving_pct", "tokens", "money_per_1000", "probes",
+    "break_even_probes", "break_even_cached_price",
 ]  # fmt: skip
 LABEL_SAVING = ["calibration", "labels", "saving_pct", "is_here"]
 SETTINGS = ["serving", "weights", "cache_block", "bound", "multiplicity", "families"]

@@ -168,7 +168,7 @@ def test_every_option_stands_once_in_the_help(
     for param in page(name).params:
         if isinstance(param, click.Option) and not param.hidden:
             assert len(re.findall(rf"^  (-\w, )?{param.opts[0]}\b(?!-)", text, re.MULTILINE)) == 1
-    is_long = name in ("assess", "probe", "preflight", "run")
+    is_long = name in ("assess", "probe", "preflight", "run", "profile-serving")
     assert ("\nModel:\n" in text) == is_long
     assert ("\nCertificate:\n" in text) == (name in ("assess", "calibrate", "label"))
 

@@ -11,8 +11,15 @@ from click.testing import CliRunner
 
 from stopadvisor.cli.main import cli, main
 from stopadvisor.errors import CalibrationError
+from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
 from stopadvisor.rules.costs import Weights
-from stopadvisor.rules.serving_profile import ServingProfile, read_serving_profile
+from stopadvisor.rules.serving_profile import (
+    Arm,
+    Goodput,
+    ServingProfile,
+    Slo,
+    read_serving_profile,
+)
 from tests.engines.online_policies import TINY_REASONER
 
 ROW = {"batch": 1, "checkpoints": 4, "seconds_per_question": 3.59, "std": 1.992}
@@ -37,14 +44,65 @@ def test_a_profile_becomes_weights_in_seconds(file: Path) -> None:
     profile = read_serving_profile(file)
     assert profile.weights == Weights(1e-5, 1e-7, 0.02, "seconds")
     assert (profile.rows[0].checkpoints, profile.rows[0].std) == (4, 1.992)
-    assert profile.to_dict() == GOOD | {"settings": {}}
+    assert profile.to_dict().items() >= (GOOD | {"schema": 2, "settings": {}}).items()
     assert ServingProfile.from_dict(profile.to_dict(), "it") == profile
+
+
+FIT = CostFit(
+    2e-3,
+    3e-5,
+    1e-6,
+    (BatchSeconds(1, 4e-3, 0.01), BatchSeconds(8, 1e-3, None), BatchSeconds(64, 2e-4, 0.03)),
+    0.05,
+)
+GOODPUT = Goodput(
+    Slo(ttft=1.0, e2e=20.0),
+    "ab" * 32,
+    Arm(2.0, 12, 6, 900.0, 9.0, 40.0),
+    Arm(3.0, 12, 7, 500.0, 8.0, None),
+    1.5,
+    (1.3, 1.7),
+    12,
+)
+NAMES = {"model": "m", "engine": "vllm", "device": "http://host:8000/v1"}
+
+
+def test_a_fit_prices_requests_and_the_tokens_of_its_load() -> None:
+    profile = ServingProfile.of_fit(FIT, round_trip_seconds=0.016, **NAMES)
+    # At 64 at once a step takes 12.8 ms.
+    busy = Weights(3e-5, 1e-6, 2e-4, "seconds", request=2e-3, round_trip=0.016 / 0.0128)
+    assert profile.weights == busy
+    # Nine questions at once meet the limits: the batch of 8 is nearest, a step takes 8 ms.
+    limited = ServingProfile.of_fit(FIT, round_trip_seconds=0.016, goodput=GOODPUT, **NAMES)
+    at_slo = Weights(3e-5, 1e-6, 1e-3, "seconds at your SLO", request=2e-3, round_trip=2.0)
+    assert limited.weights == at_slo
+    for written in (profile, limited):
+        assert ServingProfile.from_dict(json.loads(json.dumps(written.to_dict())), "it") == written
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"schema": 2}, "field 'schema': expected 1, got 2"),
+        ({"per_request_seconds": -1}, "field 'per_request_seconds': expected a finite number >= 0"),
+        ({"at_batch": 0}, "field 'at_batch': expected a whole number >= 1, got 0"),
+        ({"decoded_by_batch": {}}, "field 'decoded_by_batch': expected a list, got {}"),
+        ({"decoded_by_batch": [{"batch": 1}]}, r"decoded_by_batch\[0\]: field 'seconds'"),
+        ({"goodput": 3}, "goodput: expected an object, got 3"),
+        ({"goodput": {"slo": {}, "ratio_ci95": [1]}}, "'ratio_ci95': expected two numbers"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_a_damaged_fit_is_refused(change: dict[str, Any], words: str, file: Path) -> None:
+    good = ServingProfile.of_fit(FIT, round_trip_seconds=0.016, **NAMES).to_dict()
+    file.write_text(json.dumps(good | change), encoding="utf-8")
+    with pytest.raises(CalibrationError, match=words):
+        read_serving_profile(file)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"schema": 3}, "field 'schema': expected 1 or 2, got 3"),
         ({"model": ""}, "field 'model': expected a text, got ''"),
         ({"per_token_seconds": None}, "field 'per_token_seconds': expected an object"),
         (
@@ -96,6 +154,8 @@ def test_the_tiny_model_is_measured(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert document == json.loads(out.read_text(encoding="utf-8"))
     assert list(document) == [
         *("schema", "model", "engine", "device", "per_token_seconds", "rows", "settings"),
+        *("per_request_seconds", "round_trip_seconds", "at_batch", "decoded_by_batch", "misfit"),
+        "goodput",
     ]
     profile = read_serving_profile(out)
     assert profile.model == "tiny-reasoner"

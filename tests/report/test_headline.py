@@ -20,7 +20,11 @@ from stopadvisor.report.headline import (
 
 STACKS = {"kv-fork": 16.2, "prefix-cache": -5.6, "black-box": -80.0}
 COSTLY = Effect(16.2, "kv-fork", 0.103, 0.845, 0.923, 565, "calibration questions", savings=STACKS)
-OTHER = "; on vLLM's prefix cache it would cost 6% more than full thinking."
+OTHER = (
+    "; on vLLM's prefix cache it would cost 6% more than full thinking, at a server without a "
+    "cache 80% more."
+)
+TIMED = replace(COSTLY, unit="seconds at your SLO", decoded={"kv-fork": 40.1, "prefix-cache": 39.0})
 GAIN = replace(COSTLY, risk=0.02, accuracy=0.957, full_accuracy=0.843)
 
 
@@ -28,18 +32,18 @@ GAIN = replace(COSTLY, risk=0.02, accuracy=0.957, full_accuracy=0.843)
     ("effect", "measured", "said"),
     [
         pytest.param(
-            COSTLY, None, f"Saves 16% of the cost for 7.8 points of accuracy{OTHER}", id="saves"
+            COSTLY, None, f"Saves 16% of the tokens for 7.8 points of accuracy{OTHER}", id="saves"
         ),
         pytest.param(
             replace(COSTLY, accuracy=0.913),
             None,
-            f"Saves 16% of the cost for 1 point of accuracy{OTHER}",
+            f"Saves 16% of the tokens for 1 point of accuracy{OTHER}",
             id="one point",
         ),
         pytest.param(
             replace(COSTLY, savings={"prefix-cache": 0.4}),
             None,
-            "Saves 16% of the cost for 7.8 points of accuracy; on vLLM's prefix cache it would "
+            "Saves 16% of the tokens for 7.8 points of accuracy; on vLLM's prefix cache it would "
             "save 0.4%.",
             id="less than a percent",
         ),
@@ -60,21 +64,21 @@ GAIN = replace(COSTLY, risk=0.02, accuracy=0.957, full_accuracy=0.843)
         pytest.param(
             replace(COSTLY, serving="prefix-cache", saving_pct=4.0),
             "prefix-cache",
-            "Saves 4% of the cost on this server (prefix-cache, as measured) for 7.8 points of "
+            "Saves 4% of the tokens on this server (prefix-cache, as measured) for 7.8 points of "
             "accuracy.",
             id="measured as asked",
         ),
         pytest.param(
             COSTLY,
             "overlap",
-            f"Saves 16% of the cost for 7.8 points of accuracy{OTHER}",
+            f"Saves 16% of the tokens for 7.8 points of accuracy{OTHER}",
             id="measured, but not priced",
         ),
         pytest.param(
             GAIN,
             None,
             "Stopping raises accuracy from 84.3 to 95.7%: this model overthinks. It saves 16% of "
-            f"the cost{OTHER}",
+            f"the tokens{OTHER}",
             id="gain",
         ),
         pytest.param(
@@ -87,20 +91,35 @@ GAIN = replace(COSTLY, risk=0.02, accuracy=0.957, full_accuracy=0.843)
         pytest.param(
             replace(COSTLY, accuracy=0.931, n=100),
             None,
-            f"Saves 16% of the cost; accuracy rises from 92.3 to 93.1%, which may be chance{OTHER}",
+            "Saves 16% of the tokens; accuracy rises from 92.3 to 93.1%, which may be chance"
+            f"{OTHER}",
             id="a gain of chance",
         ),
         pytest.param(
             replace(COSTLY, accuracy=0.9231),
             None,
-            f"Saves 16% of the cost; accuracy stays at 92.3%{OTHER}",
+            f"Saves 16% of the tokens; accuracy stays at 92.3%{OTHER}",
             id="unchanged",
         ),
         pytest.param(
             replace(COSTLY, accuracy=None, full_accuracy=None, loss="differs"),
             None,
-            f"Saves 16% of the cost for 10.3% of replies that differ from full thinking{OTHER}",
+            f"Saves 16% of the tokens for 10.3% of replies that differ from full thinking{OTHER}",
             id="no gold",
+        ),
+        pytest.param(
+            TIMED,
+            None,
+            "Saves 40% of the decoded tokens, 16% of the capacity at your SLO for 7.8 points of "
+            "accuracy; on vLLM's prefix cache it would cost 6% more than full thinking.",
+            id="timed",
+        ),
+        pytest.param(
+            replace(TIMED, serving="prefix-cache", saving_pct=-5.6, unit="seconds"),
+            None,
+            "Costs 6% more of the capacity than full thinking on vLLM's prefix cache, and takes "
+            "7.8 points of accuracy.",
+            id="tokens are not time",
         ),
         pytest.param(
             replace(COSTLY, unit="money per million tokens", savings={}),
@@ -194,7 +213,7 @@ def test_a_verdict_comes_with_what_was_lost(verdict: str, first: str, last: str)
         (
             {"loss": "drop", "risk": -0.05, "accuracy": 0.88},
             "accuracy +5.0 points on 300 fresh questions, promise at most -15.0 points. Saves 18% "
-            "of the cost; accuracy rises from 83.0 to 88.0%.",
+            "of the tokens; accuracy rises from 83.0 to 88.0%.",
         ),
         ({"conditional": True}, "11.3% of 300 fresh questions that full thinking gets right lost"),
     ],

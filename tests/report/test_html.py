@@ -79,7 +79,7 @@ def test_first_screen_repeats_the_assessment(before: ReportData, html: str) -> N
     text = Page(html).text
     for words in (
         document["headline"],
-        f"Saves {percent(point['fit_total_saving_pct'])} of the cost",
+        f"Saves {percent(point['fit_total_saving_pct'])} of the tokens",
         f"Loses {share(point['fit_risk'])} of questions lost, promise 15%",
         f"at least {percent(document['fit_saving_lower_pct'])} (one-sided 95%)",
         f"Accuracy {share(point['fit_accuracy'])} ",

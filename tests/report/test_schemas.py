@@ -26,6 +26,8 @@ from stopadvisor.policy.frozen import Policy, build_policy, save_policy
 from stopadvisor.probes.plan import Check
 from stopadvisor.report.documents.inspect import policy_document
 from stopadvisor.report.documents.probe import preflight_document
+from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
+from stopadvisor.rules.serving_profile import ServingProfile
 from stopadvisor.runs.directory import RunDirectory
 from tests.goldens import Goldens
 from tests.keys import make_key
@@ -108,6 +110,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     new = RunDirectory.load(root / "new")
     new.rewrite([replace(record, category="sums") for record in new.records()[300:]])
     write_archive(root / "raw.npz")
+    fit = CostFit(0.01, 1e-4, 1e-5, (BatchSeconds(8, 0.01, None),), 0.0)
+    named = {"model": "m", "engine": "vllm", "device": "here", "round_trip_seconds": 0.1}
+    profile = ServingProfile.of_fit(fit, **named).to_dict()
+    (root / "profile.json").write_text(json.dumps(profile), encoding="utf-8")
     return root
 
 
@@ -143,7 +149,7 @@ def test_assess(
         answer(capsys, "assess", runs / "raw.npz", "--protocol", "paper", *folder),
         answer(
             capsys, "assess", runs / "apart" / "visible", "--families", "learned",
-            "--alpha", "drop=0.3,lost=0.4",
+            "--alpha", "drop=0.3,lost=0.4", "--serving-profile", runs / "profile.json",
         ),
         answer(
             capsys, "assess", grouped / "assessed" / "run", "--families", "learned",
@@ -163,7 +169,8 @@ def test_calibrate_inspect_and_verify(
     apart = RunDirectory.load(runs / "apart" / "visible")
     function = {"grader": "mine:check", "grader_sha256": "ab" * 32}
     apart.annotate(grading=apart.manifest["grading"] | function)
-    visible = answer(capsys, "calibrate", *CERTIFY, apart.path, *several, *rule)
+    timed = ("--serving-profile", runs / "profile.json")
+    visible = answer(capsys, "calibrate", *CERTIFY, apart.path, *several, *rule, *timed)
     certified = answer(capsys, "calibrate", *CERTIFY, runs / "old", *ALPHA, *rule)
     policy = runs / "old" / "policy.joblib"
     inspected = answer(capsys, "inspect", policy)

@@ -20,27 +20,38 @@ from stopadvisor.rules.costs import (
     Serving,
     Weights,
     full_counts,
-    paper_costs,
+    serving_costs,
     stopped_counts,
 )
+from stopadvisor.rules.paper_costs import paper_costs
 from tests.populations import make_table, with_own_positions
 
 Counts = tuple[float, float, float]  # decoded, read from cache, prefilled
+Walked = tuple[float, float, float, int]  # and requests
 
 
 EVERYWHERE = Asking()
 FIXED = Asking(before=False)
+SECONDS_OF = Weights(0.5, 0.05, 2.0, "seconds", request=30.0)
 
 
 def serve(
-    table: OpenQuestions, i: int, stop: int, serving: Serving, block: int, asking: Asking
-) -> Counts:
+    table: OpenQuestions,
+    i: int,
+    stop: int,
+    serving: Serving,
+    block: int,
+    asking: Asking,
+    *,
+    round_trip: float = 0.0,
+) -> Walked:
     """Tokens of one question, one engine request after the other.
 
     `stop` is a column of the table; their number means never.  Written from the table of
     serving costs, not from the code: a server holds the keys and values of everything it has been
     sent and has decoded, but for the last decoded token; only whole blocks of a prefix are found
-    again, and at least the last token of a request is computed.
+    again, and at least the last token of a request is computed.  A probe is `round_trip` tokens of
+    thinking on its way.
     """
     prompt, suffix = int(table.prompt_tokens[i]), table.suffix_tokens
     length = int(table.trace_tokens[i])
@@ -48,9 +59,11 @@ def serve(
     last = length if natural else min(length, int(table.positions[i, -1]))
     reuses = serving in ("prefix-cache", "overlap")
     decoded = cached = prefilled = 0.0
+    requests = 0
 
     def send(tokens: int, standing: int) -> None:
-        nonlocal cached, prefilled
+        nonlocal cached, prefilled, requests
+        requests += 1
         found = max(0, min(standing, tokens - 1)) // block * block if reuses else 0
         cached += found
         prefilled += tokens - found
@@ -72,7 +85,8 @@ def serve(
             if serving != "kv-fork":
                 send(prompt + budget, prompt + budget - 1 if started else 0)
             assert table.visible_tokens is not None
-            return decoded + float(table.visible_tokens[i, column]), cached, prefilled
+            decoded += float(table.visible_tokens[i, column])
+            return decoded, cached, prefilled, requests
         if not started and (serving in ("kv-fork", "overlap") or budget > 0):
             send(prompt, 0)
             started = True
@@ -89,15 +103,16 @@ def serve(
         decoded += answer
         if column == stop:
             if serving == "overlap":
-                decoded += min(answer, last - budget)  # thinking ran on meanwhile
+                # Thinking ran on meanwhile.
+                decoded += min(answer + round_trip, last - budget)
             if table.visible_tokens is not None:
                 if serving != "kv-fork":
                     send(here, here - 1)
                 decoded += float(table.visible_tokens[i, column])
-            return decoded, cached, prefilled
+            return decoded, cached, prefilled, requests
         is_reply = not natural and column == table.n_checkpoints - 1
         if is_reply:
-            return decoded, cached, prefilled
+            return decoded, cached, prefilled, requests
         if serving in ("prefix-cache", "black-box"):
             send(here, here - 1)
             started = True
@@ -109,7 +124,7 @@ def serve(
         decoded += float(table.natural_tokens[i])
     else:
         decoded += float(table.probe_tokens[i, -1])
-    return decoded, cached, prefilled
+    return decoded, cached, prefilled, requests
 
 
 def is_asked(table: OpenQuestions, position: int, asking: Asking) -> bool:
@@ -199,8 +214,13 @@ def test_equals_the_server_walked_through(
     found = stopped_counts(table, serving, cache_block=block, asking=asking)
     for i in range(table.n_questions):
         for stop in places(table, i, asking):
-            got = tuple(float(a[i, stop]) for a in (found.decoded, found.cached, found.prefilled))
+            arrays = (found.decoded, found.cached, found.prefilled, found.requests)
+            got = tuple(float(a[i, stop]) for a in arrays)
             assert got == serve(table, i, stop, serving, block, asking), (i, stop)
+            priced = replace(SECONDS_OF, round_trip=float(block))
+            walked = serve(table, i, stop, serving, block, asking, round_trip=block)
+            cost = float(np.dot(walked, [2.0, 0.05, 0.5, 30.0]))
+            assert found.weighed(priced)[i, stop] == pytest.approx(cost)
 
 
 def one_question(**changes: Any) -> OpenQuestions:
@@ -310,6 +330,39 @@ def test_under_the_last_checkpoint_never_stopping_is_stopping_at_the_last() -> N
             assert array[0, 2] == array[0, 3]
 
 
+@pytest.mark.parametrize(
+    ("serving", "stopped", "never"),
+    [("kv-fork", 1, 1), ("prefix-cache", 3, 6), ("black-box", 3, 6), ("overlap", 3, 4)],
+)
+def test_requests_by_hand(serving: Serving, stopped: int, never: int) -> None:
+    # At a server the probe at 0 comes first, then a resume before each further probe; with overlap
+    # one request thinks throughout.
+    found = stopped_counts(one_question(), serving)
+    assert (found.requests[0, 1], found.requests[0, 3]) == (stopped, never)
+
+
+def test_overlap_wastes_what_is_decoded_on_the_way() -> None:
+    # Stopped at 50 of 120: the answer's 5 tokens are wasted beside the round trip's 12, and where
+    # thinking ends before the answer is back, no more than thinking has left.
+    dear = Weights(0.0, 0.0, 1.0, "tokens", round_trip=12.0)
+    found = stopped_counts(one_question(), "overlap")
+    assert found.weighed(dear)[0, 1] == 58 + 5 + 12
+    (*_, overlap) = serving_costs(one_question(), np.array([1]), dear)
+    assert (overlap.decoded, overlap.cost) == (75, 75)
+    assert overlap.decoded_saving_pct == pytest.approx(100 * (1 - 75 / 140))
+    short = stopped_counts(one_question(trace_tokens=np.array([60])), "overlap")
+    assert short.weighed(dear)[0, 1] == 58 + 10
+    assert found.weighed(dear)[0, 3] == 155, "who never stops wastes nothing"
+    kept = stopped_counts(one_question(), "prefix-cache")
+    assert kept.weighed(dear)[0, 1] == 58, "nothing streams on"
+
+
+def test_what_only_a_profile_measures_is_written_where_it_was() -> None:
+    assert list(PAPER_WEIGHTS.to_dict()) == ["prefilled", "cached", "decoded", "unit"]
+    measured = Weights(1.0, 0.1, 2.0, "seconds", request=3.0, round_trip=4.0)
+    assert Weights(**measured.to_dict()) == measured
+
+
 def test_weights_are_prices() -> None:
     counts = stopped_counts(one_question(), "prefix-cache")
     money = Weights(3.0, 0.3, 15.0, "money per million tokens")
@@ -336,6 +389,8 @@ def test_impossible_requests_are_refused() -> None:
     for values in ((-1.0, 0.0, 1.0), (0.0, 0.0, 0.0), (float("nan"), 0.0, 1.0)):
         with pytest.raises(CalibrationError, match="weights must be finite"):
             Weights(*values, unit="x")
+    with pytest.raises(CalibrationError, match="round trip -1"):
+        Weights(0.0, 0.0, 1.0, "x", round_trip=-1.0)
 
 
 def test_the_papers_accounting_by_hand() -> None:

@@ -1,8 +1,8 @@
 """Seconds and memory of serving with probes, measured on this machine.
 
 Per question: batches are answered with and without probes in turn, so that other work on the
-machine slows all of them alike.  Per token: the difference between a long and a short run, so that
-the fixed cost of a call cancels.  Knows no policy and no file.
+machine slows all of them alike.  Per token: prompts read, probes and steps, each timed alone for
+`rules.cost_fit`.  Knows no policy and no file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from stopadvisor.policy.requests import Reply, Request
 from stopadvisor.policy.stepper import Decision
 from stopadvisor.probes.plan import ProbePlan
 from stopadvisor.probes.trigger import GridTrigger
-from stopadvisor.rules.serving_profile import PerTokenSeconds, ProfileRow
+from stopadvisor.rules.cost_fit import Measurement
+from stopadvisor.rules.serving_profile import ProfileRow
 
 __all__ = ["device_name", "measure_questions", "measure_tokens", "spread_budgets"]
 
@@ -105,46 +106,51 @@ def measure_questions(
 
 
 @torch.inference_mode()
-def measure_tokens(engine: HfEngine, length: int, batch: int) -> PerTokenSeconds:
-    """Measure what a token costs: prefilled, read from the cache, decoded.
+def measure_tokens(engine: HfEngine, length: int, batches: Sequence[int]) -> list[Measurement]:
+    """Time work that tells what a token costs: prefilled, read from the cache, decoded.
 
-    `length` is that of the shorter of two prefixes that are compared; the longer has twice as many
-    tokens.  `batch` sequences share the cost of a step while decoding and probing.
+    `length` is that of the shorter of two prefixes; the longer has twice as many tokens.
 
-    Notes
-    -----
-    *Prefilled*: a prompt of two lengths is read alone; the difference per further token.
-    *Cached*: an answer of eight tokens is forced behind a prefix of each length, on every sequence
-    of a batch; the difference per probe and per further token of prefix, in which every one of the
-    answer's steps reads that token.  *Decoded*: single-token steps over the shorter prefix, each
-    step's time divided by the batch.  Medians of five; what comes out below zero, by noise where
-    the cost is next to nothing, counts as zero.
+    Returns
+    -------
+    list of Measurement
+        For each batch, of both prefixes: reading so many prompts anew, and forcing an answer of
+        eight tokens behind a prefix that is kept, as a probe does; and single-token steps over the
+        shorter prefix.  Medians of five.  A probe here is a branch and no request.
     """
     short, long = (_ids(engine, n) for n in (length, 2 * length))
-    prefill = [
-        _median(engine, lambda ids=ids: engine.runner.prefill([ids], engine.pad_id))  # type: ignore[misc]
-        for ids in (short, long)
-    ]
     stops = replace(
         engine.stops, flags=np.zeros(engine.vocabulary, dtype=np.uint8)
     )  # answers never end
-    probe = []
-    for ids in (short, long):
-        kept = _prefix(engine, ids, batch)
-        branches = [Branch(row, 0) for row in range(batch)]
+    suffix = engine.suffix_ids(" ")
+    found = []
+    for size in batches:
+        for ids in (short, long):
 
-        def ask(kept: Kept = kept, branches: list[Branch] = branches) -> None:
-            probe_branches(
-                engine.runner, kept, branches, engine.suffix_ids(" "), stops, cap=_BRANCH_TOKENS
+            def fill(ids: list[int] = ids, size: int = size) -> None:
+                engine.runner.prefill([ids] * size, engine.pad_id)
+
+            kept = _prefix(engine, ids, size)
+            branches = [Branch(row, 0) for row in range(size)]
+
+            def ask(kept: Kept = kept, branches: list[Branch] = branches) -> None:
+                probe_branches(engine.runner, kept, branches, suffix, stops, cap=_BRANCH_TOKENS)
+
+            tokens = size * len(ids)
+            found.append(Measurement(size, size, tokens, 0, 0, _median(engine, fill)))
+            found.append(
+                Measurement(
+                    size,
+                    0,
+                    size * len(suffix),
+                    tokens,
+                    size * _BRANCH_TOKENS,
+                    _median(engine, ask),
+                )
             )
-
-        probe.append(_median(engine, ask))
-    steps = _median(engine, lambda: _decode(engine, short, batch)) / _STEPS
-    return PerTokenSeconds(
-        prefilled=max(0.0, prefill[1] - prefill[0]) / length,
-        cached=max(0.0, probe[1] - probe[0]) / (batch * length),
-        decoded=steps / batch,
-    )
+        seconds = _median(engine, lambda size=size: _decode(engine, short, size))  # type: ignore[misc]
+        found.append(Measurement(size, 0, 0, 0, size * _STEPS, seconds))
+    return found
 
 
 def _ids(engine: HfEngine, length: int) -> list[int]:

@@ -129,6 +129,9 @@ class _Money(TypedDict):
 
 class _ServingCost(TypedDict):
     saving_pct: Annotated[float | None, "Net saving."]
+    decoded_saving_pct: NotRequired[
+        Annotated[float | None, "Deploy only: of the decoded tokens alone."]
+    ]
     tokens: NotRequired[Annotated[RequestTokens | None, "Deploy only: of one request."]]
     money_per_1000: NotRequired[
         Annotated[_Money | None, "Deploy with `--price` only: money per 1000 requests."]
@@ -361,6 +364,7 @@ def _protocol_fields(assessment: FitAssessment | PaperAssessment) -> _ProtocolFi
         settings=fill(
             _Settings,
             settings,
+            weights=settings.weights.to_dict(),
             group_claim="groups" if settings.group_claim == "groups" else None,
             loss=None if settings.loss == LOST.name else settings.loss,
             also=settings.also or None,

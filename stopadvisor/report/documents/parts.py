@@ -60,6 +60,12 @@ class WeightFields(TypedDict):
     cached: Annotated[float, "Read from the cache."]
     decoded: Annotated[float, "Generated."]
     unit: Annotated[str, "What the prices are in."]
+    request: NotRequired[Annotated[float, "Measured only: of a request, whatever it reads."]]
+    round_trip: NotRequired[
+        Annotated[
+            float, "Measured only: tokens that a trace decodes while a request is on its way."
+        ]
+    ]
 
 
 class RequestTokens(TypedDict):

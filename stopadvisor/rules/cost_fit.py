@@ -1,0 +1,128 @@
+"""What requests and tokens cost in seconds, fitted to batches of work that were timed.
+
+    seconds = request · requests + prefilled · uncached + cached · cached + decoded(batch) · decoded
+
+Seconds are wall time while `batch` requests are in flight all along, so that the prices are shares
+of a server that is busy.  Knows no engine and no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import nnls
+
+from stopadvisor.errors import CalibrationError
+
+__all__ = ["BatchSeconds", "CostFit", "Measurement", "fit_costs"]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One timed piece of work."""
+
+    batch: int
+    """Requests in flight."""
+    requests: int
+    uncached: int
+    """Tokens read for the first time."""
+    cached: int
+    """Tokens read from the cache."""
+    decoded: int
+    seconds: float
+    """Wall time of all."""
+    kv_block_seconds: float | None = None
+    """Blocks of the KV cache in use, summed over the time; None where the server does not say."""
+
+
+@dataclass(frozen=True)
+class BatchSeconds:
+    """Decoding with so many requests in flight."""
+
+    batch: int
+    seconds: float
+    """Of a decoded token: of a step, divided by the batch."""
+    kv_block_seconds: float | None
+    """Of the KV cache, for a decoded token; None where the server does not say."""
+
+
+@dataclass(frozen=True)
+class CostFit:
+    """The coefficients, in seconds."""
+
+    request: float
+    prefilled: float
+    cached: float
+    decoded: tuple[BatchSeconds, ...]
+    """By batch, the smallest first."""
+    misfit: float
+    """Root mean square of what the fit misses, as a part of the seconds measured."""
+
+    def nearest(self, in_flight: float) -> BatchSeconds:
+        """Return the measured batch that is nearest, by ratio."""
+        return min(self.decoded, key=lambda row: abs(np.log(row.batch / max(in_flight, 1.0))))
+
+
+def fit_costs(measurements: Sequence[Measurement]) -> CostFit:
+    """Fit the coefficients by least squares of relative errors, none of them below zero.
+
+    Raises
+    ------
+    CalibrationError
+        The measurements do not determine the coefficients, or decoding comes out free.
+
+    Notes
+    -----
+    A request of one token takes part in one step, whose cost falls with the batch: that is the
+    price of its decoded token.  What is left to the request is what no batch shares.  Where no
+    measurement reads cached tokens they are priced as uncached ones.
+
+    References
+    ----------
+    C. L. Lawson, R. J. Hanson, Solving Least Squares Problems, 1974, chapter 23 (non-negative).
+    """
+    batches = sorted({m.batch for m in measurements})
+    rows = [
+        [m.requests, m.uncached, m.cached, *(m.decoded * (m.batch == b) for b in batches)]
+        for m in measurements
+    ]
+    work = np.array(rows, dtype=np.float64).reshape(len(rows), 3 + len(batches))
+    seconds = np.array([m.seconds for m in measurements])
+    caches = bool(work[:, 2].any())
+    if not caches:
+        work = np.delete(work, 2, axis=1)
+    relative = work / seconds[:, None]
+    # Columns of one size, so that the rank does not depend on units.
+    scale = np.linalg.norm(relative, axis=0)
+    if not batches or (scale == 0).any() or np.linalg.matrix_rank(relative / scale) < scale.size:
+        raise CalibrationError(
+            f"{len(rows)} measurements do not tell the cost of requests, of prompt tokens and of "
+            f"decoded tokens at {batches} in flight apart"
+        )
+    found, _ = nnls(relative / scale, np.ones(len(rows)))
+    prices = found / scale
+    misfit = float(np.sqrt(np.mean((relative @ prices - 1) ** 2)))
+    request, prefilled, *rest = prices.tolist()
+    cached = rest.pop(0) if caches else prefilled
+    if min(rest) <= 0:
+        raise CalibrationError(
+            f"decoding at {batches[int(np.argmin(rest))]} in flight comes out free: the seconds "
+            "measured vary more than what they are to tell; measure again on an idle machine"
+        )
+    decoded = [
+        BatchSeconds(batch, price, _kv_of([m for m in measurements if m.batch == batch]))
+        for batch, price in zip(batches, rest, strict=True)
+    ]
+    return CostFit(request, prefilled, cached, tuple(decoded), misfit)
+
+
+def _kv_of(measurements: Sequence[Measurement]) -> float | None:
+    """Block-seconds of a decoded token, by the pieces of work that mostly decode."""
+    known = [
+        (m.kv_block_seconds, m.decoded)
+        for m in measurements
+        if m.kv_block_seconds is not None and m.decoded > 4 * m.requests
+    ]
+    return sum(k for k, _ in known) / sum(d for _, d in known) if known else None

@@ -1,0 +1,104 @@
+"""The rate that meets limits: the walk, the judgement, and intervals that hold what they should."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stopadvisor.rules.serving_profile import Slo
+from stopadvisor.serving.goodput import ARMS, Block, fit_ratio, is_met, next_rate, order
+
+
+def walked(
+    rng: np.random.Generator, turns: int, ratio: float, width: float, drift: float = 0.0
+) -> list[Block]:
+    """Blocks of a server whose chance to meet the limits falls with the rate; full thinking's even
+    chance is at one question a second."""
+    start, blocks, slow = math.exp(rng.uniform(-2, -1)), list[Block](), 0.0
+    for turn in range(turns):
+        slow = 0.8 * slow + drift * rng.normal()  # the same machine, for both arms
+        for arm in order(turn):
+            rate = next_rate(start, [b.met for b in blocks if b.arm == arm])
+            limit = slow + math.log(ratio) * (arm == "policy")
+            chance = 0.5 * (1 + math.tanh((limit - math.log(rate)) / width / 2))
+            met = bool(rng.random() < chance)
+            blocks.append(Block(turn, arm, rate, met, 160, 60.0, 1.0))
+    return blocks
+
+
+@pytest.mark.parametrize(
+    ("turns", "width", "drift", "least"),
+    [(10, 0.05, 0.0, 0.93), (25, 0.05, 0.05, 0.93), (10, 0.12, 0.0, 0.88), (50, 0.12, 0.05, 0.93)],
+    ids=["few", "a drifting machine", "few, gentle", "gentle, drifting"],
+)
+def test_the_interval_holds_the_ratio(turns: int, width: float, drift: float, least: float) -> None:
+    # Of 200: three standard errors below 93 % (few and gentle: 90 %).
+    rng = np.random.default_rng(turns)
+    found = [fit_ratio(walked(rng, turns, 1.4, width, drift)) for _ in range(200)]
+    known = [f for f in found if f is not None]
+    assert len(known) >= 195
+    held = np.mean([f.low <= 1.4 <= f.high for f in known])
+    assert held >= least - 3 * math.sqrt(least * (1 - least) / len(known))
+    # Nor by being endless, nor beside the mark.
+    assert np.median([f.high / f.low for f in known]) < 2.1
+    assert np.median([f.ratio for f in known]) == pytest.approx(1.4, rel=0.03)
+    assert np.median([f.full for f in known]) == pytest.approx(1, rel=0.06)
+
+
+def test_no_gain_is_rarely_called_one() -> None:
+    rng = np.random.default_rng(4)
+    found = [fit_ratio(walked(rng, 20, 1.0, 0.05, 0.03)) for _ in range(150)]
+    called = np.mean([f is not None and f.low > 1 for f in found])
+    assert called <= 0.025 + 3 * math.sqrt(0.025 * 0.975 / 150)
+
+
+def test_more_turns_say_more() -> None:
+    rng = np.random.default_rng(5)
+    few, many = (
+        [fit_ratio(walked(rng, turns, 1.4, 0.05)) for _ in range(20)] for turns in (10, 60)
+    )
+    width = [np.median([f.high / f.low for f in found if f is not None]) for found in (few, many)]
+    assert width[1] < width[0]
+
+
+def test_without_both_outcomes_there_is_no_ratio() -> None:
+    blocks = walked(np.random.default_rng(1), 12, 1.4, 0.05)
+    assert fit_ratio(blocks) is not None
+    assert fit_ratio([]) is None
+    assert fit_ratio([replace(b, met=True) for b in blocks]) is None
+    only = [replace(b, met=True) if b.arm == "policy" else b for b in blocks]
+    assert fit_ratio(only) is None
+
+
+def test_half_a_turn_does_not_count() -> None:
+    blocks = walked(np.random.default_rng(2), 12, 1.4, 0.05)
+    more = [*blocks, Block(12, "full", 99.0, True, 160, 60.0, 1.0)]
+    assert fit_ratio(more) == fit_ratio(blocks)
+
+
+def test_the_walk_doubles_and_then_narrows() -> None:
+    assert next_rate(1.0, []) == 1
+    assert next_rate(1.0, [True, True]) == pytest.approx(4)
+    # Down by the root of two, and from the second turn-round on by its root.
+    assert next_rate(1.0, [True, True, False]) == pytest.approx(4 / 2**0.5)
+    narrow = [True, True, False, True, False, True]
+    assert next_rate(1.0, narrow) / next_rate(1.0, narrow[:-1]) == pytest.approx(2**0.25)
+
+
+def test_arms_take_turns_in_being_first() -> None:
+    assert [order(turn)[0] for turn in range(4)] == ["full", "policy", "full", "policy"]
+    assert all(set(order(turn)) == set(ARMS) for turn in range(2))
+
+
+def test_one_in_a_hundred_may_be_late() -> None:
+    times = np.full(200, 0.5)
+    times[:2] = math.inf
+    on_time = np.zeros(200)
+    assert is_met(Slo(e2e=1.0), times, times, times)
+    times[2] = 1.1
+    assert not is_met(Slo(e2e=1.0), on_time, on_time, times)
+    assert is_met(Slo(ttft=1.0, tpot=1.0), on_time, on_time, times)
+    assert not is_met(Slo(tpot=1.0), on_time, times, on_time)
