@@ -97,6 +97,17 @@ EQUIVALENT: dict[str, str] = {
     "policy/claims claim: certificate.get('confidence', 1.0) ->": (
         "it is not more than 1 - delta anyway"
     ),
+    "policy/claims binomial_tail: term < 1e-18 ->": (
+        "what such a term would add is below the precision that is claimed, 1e-10"
+    ),
+    "policy/claims _check_bets: factor > 0 -> factor > 1": (
+        "where a factor is below 1 all are: too much was lost, whatever their logarithms add up to"
+    ),
+    "policy/golden : -30.0 -> -33": "so far is searched for examples at the threshold",
+    "policy/golden : (0.0, 20.0) -> (0.0, 22": "so far is searched for examples at the threshold",
+    "policy/golden : (0.0, 64.0) -> (0.0, 70": "so far is searched for examples at the threshold",
+    "certification/expectation : _RESAMPLES = 1000 ->": "a resample more is as good",
+    "certification/expectation : _MOST_BLOCKS = 1000 ->": "a block more is as good",
     "policy/claims binomial_tail: n + 1 -> n - 1": (
         "the sum begins at a neighbour of its largest term"
     ),

@@ -9,17 +9,20 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from stopadvisor.assessment.chances import counted_labels
 from stopadvisor.assessment.choice import SIMPLER_WITHIN, Choice, Settings, choose, rank_of
 from stopadvisor.certification.calibration import (
     calibrate,
     check_questions,
     entering_rows,
     recalibrate,
+    transfer_test,
 )
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.grouping import calibration_rows
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.families import FIXED_BUDGET
+from stopadvisor.rules.losses import Guarantee
 from stopadvisor.stats.bounds import Certified, NotCertified, max_losses, unspent, upper_limit
 from tests.populations import POPULATIONS, regraded, renamed
 from tests.replay import stops
@@ -323,6 +326,58 @@ def test_a_rule_from_elsewhere_that_saves_nothing_here_is_withheld(choice: Choic
     assert found.rule is None
     assert found.refusal is not None
     assert "eat the saving" in found.refusal.reason
+
+
+def test_a_rule_from_elsewhere_takes_an_alpha_below_the_accuracy(choice: Choice) -> None:
+    """At exactly the accuracy, never being right would meet it."""
+    sequence, table = choice.sequences[0], draw(160, 15)
+    half = regraded(table, correct=table.correct, natural_correct=np.arange(160) % 2 == 0)
+    for alpha, refused in ((0.5, True), (0.49, False)):
+        settings = replace(choice.settings, alpha=alpha)
+        found = recalibrate(
+            sequence.scorer, sequence.thresholds, half.as_calibration(), settings
+        ).refusal
+        assert (found is not None and "must be below the full-thinking" in found.reason) == refused
+
+
+def test_a_cap_of_one_question_a_group_is_no_test_of_groups() -> None:
+    table = draw(40, 3)
+    assert transfer_test(table, Settings(alpha=0.15, group_cap=1)) is None
+    found = transfer_test(table, Settings(alpha=0.15, group_cap=2))
+    assert found is not None
+    assert (found.most, found.size) == (2, 1.0)
+
+
+def test_several_limits_from_elsewhere_say_how_many_labels_would_do(choice: Choice) -> None:
+    sequence, table = choice.sequences[0], draw(9, 15)
+    bold = sequence.thresholds[-1:]  # stops the most, and saves
+    settings = replace(choice.settings, alpha=0.5, also=(Guarantee("differs", 0.95),))
+    found = recalibrate(sequence.scorer, bold, table.as_calibration(), settings)
+    view = sequence.scorer.view(table)
+    curve = sequence.scorer.curve(view, bold)
+    lost = float(curve.totals(sequence.scorer.losses(view, settings.counted))[0, 0]) / 9
+    assert found.refusal is not None
+    assert found.refusal.assumed_risk == pytest.approx(lost)
+    needed = counted_labels(settings, None, 0.05, lost)
+    assert found.refusal.labels_needed == needed
+    assert needed is not None
+
+
+def test_labels_are_counted_at_the_first_threshold_that_costs_less(choice: Choice) -> None:
+    """Not at one that costs as much as full thinking to the last digit."""
+    sequence, full = choice.sequences[0], float(choice.fit.full_cost.sum())
+    costs = np.full_like(sequence.costs, full)
+    costs[-1] = full / 2
+    only = replace(sequence, costs=costs, losses=np.zeros_like(sequence.losses))
+    table = draw(160, 19)
+    asked = replace(choice, sequences=(only,), settings=replace(choice.settings, alpha=0.37))
+    found = calibrate(asked, table.as_calibration())
+    view = sequence.scorer.view(table)
+    curve = sequence.scorer.curve(view, sequence.thresholds)
+    lost = curve.totals(sequence.scorer.losses(view))[0] / 160
+    assert lost[-1] > lost[0]
+    assert found.refusal is not None
+    assert found.refusal.assumed_risk == pytest.approx(lost[-1])
 
 
 def test_what_enters_is_decided_without_outcomes(choice: Choice) -> None:

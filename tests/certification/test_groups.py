@@ -17,16 +17,22 @@ from stopadvisor.certification.calibration import (
     check_questions,
     transfer_test,
 )
+from stopadvisor.certification.limit_verdicts import FreshGroups
 from stopadvisor.certification.looks import deploy_request
 from stopadvisor.certification.refusals import refused_beforehand, without_figures
-from stopadvisor.certification.verification import fresh_questions, verify
+from stopadvisor.certification.verification import fresh_questions, scorer_of, verify
 from stopadvisor.errors import CalibrationError, PolicyError
 from stopadvisor.policy.frozen import Policy, load_policy, save_policy
-from stopadvisor.probes.grouping import calibration_rows, group_sizes, question_rows
+from stopadvisor.probes.grouping import (
+    calibration_rows,
+    group_numbers,
+    group_sizes,
+    question_rows,
+)
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bounds import NotCertified
-from stopadvisor.stats.group_betting import group_passes, group_upper_limit
+from stopadvisor.stats.group_betting import group_lower_limit, group_passes, group_upper_limit
 from tests.frozen import frozen, source_of
 from tests.populations import POPULATIONS, regraded, renamed
 
@@ -343,12 +349,39 @@ def test_verify_bets_on_fresh_groups(policy: dict[str, Any], source: Source) -> 
     assert few.verdict == "silent"
     with pytest.raises(PolicyError, match="holds 6, and the certificate is about groups of at"):
         check(policy, replace(table, groups=("six",) * 6 + table.groups[6:]))
-    low, high = found.accuracy_difference_ci95
-    assert -0.5 < low < found.accuracy_difference < high < 0.5
+    # What a stop makes wrong less what it makes right, by the same bets on whole groups.
+    scorer = scorer_of(policy, table)
+    view = scorer.view(table)
+    stops = scorer.curve(view, np.array([policy["decision_threshold"]])).stops(0)
+    right = np.column_stack([view.correct_online, view.full_correct])
+    right_stopped = right[np.arange(table.n_questions), stops]
+    worse_by = (1.0 * table.full_correct - right_stopped + 1) / 2
+    groups = FreshGroups(group_numbers(table), 5)
+    least, most = groups.interval(worse_by, 0.95)
+    difference = right_stopped.mean() - table.full_correct.mean()
+    assert found.accuracy_difference == pytest.approx(difference)
+    assert found.accuracy_difference_ci95 == (1 - 2 * most, 1 - 2 * least)
+    assert -0.2 < 1 - 2 * most < found.accuracy_difference < 1 - 2 * least < 0.2
+    # The risk that is contradicted four times in five: so many groups lose what lies together.
+    lost = groups.sums(table.full_correct & ~right_stopped)
+    together = np.minimum(groups.sizes, round(lost[lost > 0].mean()))
+
+    def contradicts(unlucky: int) -> bool:
+        losses = np.where(np.arange(500) < unlucky, together, 0)
+        return group_lower_limit(losses, groups.sizes, delta=0.05, most=5) > 0.15
+
+    fewest = next(k for k in range(500) if contradicts(k))
+    share = found.detectable_risk / (together.mean() / groups.sizes.mean())
+    assert stats.binom.sf(fewest - 1, 500, share) == pytest.approx(0.8)
     names = tuple("ab"[i % 3 == 0] for i in range(table.n_questions))
     parts = check(policy, replace(table, categories=names)).categories
     assert sum(row.losses for row in parts) == found.losses
     for row in parts:
+        chosen = np.array([name == row.category for name in names])
+        expected = groups.take(chosen).interval(
+            (table.full_correct & ~right_stopped)[chosen], 0.975
+        )
+        assert row.ci95 == expected
         assert row.ci95[0] < row.losses / row.n < row.ci95[1] < 0.5
     # The other claim takes one question of each.
     other = check(frozen(source, OF_GROUPS), table)

@@ -15,12 +15,14 @@ from stopadvisor.certification.looks import (
     open_rows,
     plan_look,
     questions_of,
+    spent_in_fit,
     take,
     without_used,
 )
 from stopadvisor.errors import CalibrationError
 from stopadvisor.runs.access import closed_questions, open_all, opened_rows
 from stopadvisor.runs.ledger import read_ledger, record_result
+from stopadvisor.runs.neighbours import probe_digests
 from stopadvisor.runs.sources import Source, open_source
 from stopadvisor.workload.questions import PARTS
 from tests.material import make_run
@@ -93,6 +95,10 @@ def test_outcomes_shown_without_a_certificate_are_a_look(source: Source) -> None
         opened_rows(source, rows)
     opened, n_looked = open_rows(source, rows, {"policy": "x"}, delta=0.05)
     assert (opened.n_questions, n_looked) == (rows.sum(), n)
+    (look,) = read_ledger(source.folder)
+    questions = source.part("calibration")
+    assert set(look.questions) == set(questions.keys)
+    assert set(look.probes) == set(probe_digests(questions))
     assert open_rows(source, rows, {"policy": "x"}, delta=0.05)[1] == 0
     assert open_rows(source, rows, {"policy": "y"}, delta=0.05)[1] == n
     assert [look.number for look in read_ledger(source.folder)] == [1, 2]
@@ -125,6 +131,28 @@ def test_what_is_open_takes_no_further_look(source: Source) -> None:
     open_calibration(source, {"study": "peaks"}, delta=0.05)
     assert closed_questions(source) == set()
     assert [look.request["protocol"] for look in read_ledger(source.folder)] == ["paper"]
+
+
+def test_used_questions_go_to_fit_and_a_look_that_was_taken_so_is_found_again(
+    source: Source,
+) -> None:
+    asked = {"alpha": 0.1}
+    questions = source.part("calibration")
+    used = questions.take(np.arange(questions.n_questions) < 10)
+    assert np.array_equal(spent_in_fit(source, asked).parts, source.parts)
+    take(plan_look(source, used, {"alpha": 0.2}, delta=0.05, looks=None))
+    fresh = spent_in_fit(source, asked)
+    left = fresh.part("calibration")
+    assert left.n_questions == questions.n_questions - 10
+    assert set(fresh.part("fit").keys) == {*source.part("fit").keys, *used.keys}
+    (first,) = take(plan_look(fresh, left, asked, delta=0.05, looks=None))
+    # The same settings mean the same look; others, that these questions are used as well.
+    again = spent_in_fit(source, asked)
+    assert np.array_equal(again.parts, fresh.parts)
+    plan = plan_look(again, again.part("calibration"), asked, delta=0.05, looks=None)
+    assert take(plan)[0].look == first.look
+    with pytest.raises(CalibrationError, match=f"--fresh: all {questions.n_questions} "):
+        spent_in_fit(source, {"alpha": 0.3})
 
 
 def test_questions_that_a_look_has_used_can_be_left_out(source: Source) -> None:

@@ -228,6 +228,18 @@ def test_the_claim_is_worded_from_the_fields(changes: dict[str, Any], words: str
     assert "simulator alone" in claim({"alpha": 0.15, "delta": 0.05}, simulated=True)
 
 
+def test_few_labels_and_other_graders_are_said_where_they_are() -> None:
+    own = {"alpha": 0.1, "delta": 0.05}
+    grader = {"name": "judge:grade", "sha256": "0123456789abcdef" * 4}
+    few, judged = "Few questions were labelled", "decided by judge:grade (SHA-256 0123456789ab),"
+    assert few in claim(own | {"labelled": 40})
+    assert judged in claim(own | {"grader": grader})
+    assert judged in claim(own | {"grader": grader, "loss": "drop"})
+    for text in (claim(own), claim(own | {"grader": grader, "loss": "differs"})):
+        assert few not in text
+        assert "was decided by" not in text
+
+
 def test_the_claim_in_a_file_is_never_shown() -> None:
     policy = Policy(build_policy(_with(claim="No question is ever lost.\x1b[2J")))
     shown = policy.summary()["certificate"]["claim"]

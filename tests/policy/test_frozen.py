@@ -8,6 +8,7 @@ import math
 import os
 import pickle
 import re
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -374,6 +375,40 @@ def test_only_built_policies_are_saved(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="'joblib' or 'json', got 'yaml'"):
         save_policy(build_policy(example_content()), path, format="yaml")  # type: ignore[arg-type]
     assert not path.exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="folders cannot be opened")
+def test_the_folder_is_on_disk_too_when_a_policy_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a power failure could bring the old one back after all."""
+    synced, fsync = [], os.fsync
+
+    def noted(handle: int) -> None:
+        synced.append(stat.S_ISDIR(os.fstat(handle).st_mode))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    save_policy(build_policy(example_content()), tmp_path / "policy.joblib")
+    assert synced == [False, True]
+
+
+def test_wide_json_that_grows_too_large_is_written_with_escapes() -> None:
+    small, large = {"a": "é"}, {"a": ["x" * 2**19] * 4, "b": "é"}
+    assert policy_file.encode(small, "json").decode() == '{\n "a": "é"\n}\n'
+    assert policy_file.encode(large, "json").decode() == json.dumps(large, indent=1) + "\n"
+    assert policy_file.decode(policy_file.encode(large, "json")) == large
+
+
+def test_numbers_of_trees_may_be_whole() -> None:
+    content = family_content("learned-boosted")
+    tree = {"feature": [0, -1, -1], "left": [1, 0, 0], "right": [2, 0, 0]}
+    content["trees"] = [{**tree, "threshold": [1, 0, 0], "value": [0, -1, 2]}]
+    built = build_policy(content)["trees"][0]
+    assert [type(x) for x in built["threshold"] + built["value"]] == [float] * 6
+    del content["trees"][0]["value"]
+    with pytest.raises(PolicyError, match="value"):
+        build_policy(content)
 
 
 def test_a_failed_write_leaves_the_old_policy(

@@ -17,11 +17,18 @@ from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import FAMILIES, Policy, build_policy, save_policy
 from stopadvisor.policy.triggers import listed_positions, trigger_content
 from stopadvisor.policy.values import canonical_digest
-from stopadvisor.probes.trigger import MarkerTrigger, StrideTrigger
-from tests.policy_content import TRIGGERS, anywhere_content, example_content, family_content
+from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger
+from tests.policy_content import (
+    TRIGGERS,
+    anywhere_content,
+    example_content,
+    family_content,
+    open_cue_content,
+)
 
 BUILT = {family: build_policy(family_content(family)) for family in FAMILIES}
 BUILT["learned, through logarithms"] = build_policy(anywhere_content("marker", "learned"))
+BUILT["learned, open cue"] = build_policy(open_cue_content())
 INEXACT = ("confidence-leap", "learned, through logarithms")
 """Their scores go through exp or log, whose last bit depends on the C library."""
 
@@ -158,14 +165,36 @@ def test_golden_decisions_stand_where_the_trigger_probes(name: str, family: str)
         ("learned", "8306c2d030b0325e"),
         ("entropy", "7b367995736639f6"),
         ("agreement", "20dcd32b8f2d9ca7"),
+        ("learned, open cue", "3ed2c5656334f5ac"),
+        ("grid-stop", "497c14a0ea75dc83"),
+        ("stride-stop", "7f939426964c739c"),
+        ("marker", "57804b212d2130ef"),
+        ("marker-stop", "b8519814b1746f6b"),
+        ("long grid", "fc57f45cb948b6bf"),
     ],
 )
 def test_the_same_rule_shows_the_same_decisions_in_every_version(
     family: str, expected: str
 ) -> None:
     """Plain arithmetic on numbers from `random()`; another policy would have another digest."""
-    text = json.dumps(BUILT[family]["golden"], sort_keys=True)
+    content = BUILT.get(family)
+    if family in TRIGGERS:
+        content = build_policy(anywhere_content(family, "agreement"))
+    elif content is None:
+        grid = trigger_content(GridTrigger(tuple(range(0, 400, 8))))
+        content = build_policy(family_content("agreement", 1e9) | grid)
+    text = json.dumps(content["golden"], sort_keys=True)
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == expected
+
+
+@pytest.mark.parametrize(("n_steps", "shown"), [(256, True), (257, False)])
+def test_a_stop_at_the_last_position_is_shown_if_it_is_not_too_far(
+    n_steps: int, shown: bool
+) -> None:
+    trigger = trigger_content(StrideTrigger(1, 300, 1, n_steps))
+    golden = build_policy(family_content("agreement", 1e9) | trigger)["golden"]
+    assert (len(golden[-1]["steps"]) == n_steps) == shown
+    assert golden[-1]["decisions"][-1]["stop"] == shown
 
 
 def test_made_up_markers_come_unevenly_and_always_the_same() -> None:

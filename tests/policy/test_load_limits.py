@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import sys
 import tracemalloc
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy import opcodes, replay_cost
+from stopadvisor.policy import file, opcodes, replay_cost, values
 from stopadvisor.policy.file import decode
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.replay_cost import check_replay_cost
-from stopadvisor.policy.values import MAX_BYTES, canonical_digest, to_plain
+from stopadvisor.policy.values import (
+    MAX_BYTES,
+    MAX_CONTAINERS,
+    MAX_DEPTH,
+    MAX_ELEMENTS,
+    MAX_TEXT,
+    TextBudget,
+    canonical_digest,
+    check_plain,
+    to_plain,
+)
 from tests.policy.heavy import BUILT, HEAVY, MEGABYTE
 
 MOST_MEMORY = 64 * MEGABYTE
@@ -80,6 +92,75 @@ def test_calls_are_counted() -> None:
 def test_what_would_take_long_is_refused_before_it_does(name: str, message: str) -> None:
     with pytest.raises(PolicyError, match=message):
         Policy(decode(HEAVY[name]()))
+
+
+def test_the_limits_are_those_that_the_pages_name() -> None:
+    limits = (MAX_BYTES, MAX_ELEMENTS, MAX_CONTAINERS, MAX_TEXT, MAX_DEPTH)
+    assert limits == (8 * MEGABYTE, 250_000, 50_000, MEGABYTE, 24)
+    assert (file._MAX_WIDE_JSON, file._MAX_ESCAPED_JSON) == (2 * MEGABYTE, 6 * MEGABYTE)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "most"),
+    [
+        ("MAX_CONTAINERS", '{"a":[[]]}', 3),
+        ("MAX_ELEMENTS", '{"a":[1,2]}', 3),
+        ("_MAX_WIDE_JSON", '{"a":"é"}', 10),
+        ("_MAX_ESCAPED_JSON", r'{"a":"\n"}', 10),
+    ],
+)
+def test_json_may_hold_so_much_and_no_more(
+    name: str, text: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file, name, most)
+    assert decode(text.encode()) == json.loads(text)
+    monkeypatch.setattr(file, name, most - 1)
+    with pytest.raises(PolicyError, match=r"at most|ASCII|escapes"):
+        decode(text.encode())
+    if "JSON" in name:
+        assert decode(b'{"a":"a longer text"}'), "neither wide nor escaped"
+
+
+def test_values_may_be_so_many_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = {"a": [[], 2**63 - 1, -(2**63)]}
+    for name, most in (("MAX_ELEMENTS", 7), ("MAX_CONTAINERS", 3), ("MAX_DEPTH", 3)):
+        with monkeypatch.context() as patched:
+            patched.setattr(values, name, most)
+            check_plain(content)
+            patched.setattr(values, name, most - 1)
+            with pytest.raises(PolicyError, match="at most"):
+                check_plain(content)
+    for value in (2**63, -(2**63) - 1):
+        with pytest.raises(PolicyError, match="integers must fit 64 bits"):
+            check_plain({"a": value})
+    monkeypatch.setattr(values, "MAX_DEPTH", 2)
+    assert to_plain(([1],)) == [[1]]
+    assert to_plain([np.float64(0.5)]) == [0.5]
+    for deep in (([[1]],), {"a": ({"b": 1},)}):
+        with pytest.raises(PolicyError, match="at most 2 levels"):
+            to_plain(deep)
+
+
+def test_texts_may_take_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = "🙂" * 150  # 600 bytes of UTF-8; what Python takes is more
+    monkeypatch.setattr(values, "MAX_TEXT", 600)
+    TextBudget().spend(wide)
+    TextBudget().spend("x" * 600)
+    TextBudget().check_size(600)
+    for text in (wide + "🙂", "x" * 601):
+        with pytest.raises(PolicyError, match=r"at most 600 bytes, one has 60[14]"):
+            TextBudget().spend(text)
+    monkeypatch.setattr(values, "MAX_BYTES", 1000 + sys.getsizeof(wide))
+    budget = TextBudget()
+    for text in (wide, "x" * 600, "y" * 400, ""):
+        budget.spend(text)
+    with pytest.raises(PolicyError, match="bytes of text, this one more"):
+        budget.spend("z")
+
+
+def test_no_digest_is_taken_of_what_is_no_number() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        canonical_digest({"a": float("nan")})
 
 
 def test_branches_that_two_nodes_share_are_refused() -> None:

@@ -292,6 +292,9 @@ def test_calls_out_of_order_are_refused() -> None:
     for thinking in (4, 7):
         with pytest.raises(PolicyError, match=f"between 5 tokens.* got {thinking}"):
             session.end(thinking, cut=False)
+    whole = Session(Scripted(GridTrigger((0, 4))), closer_tokens=2)
+    whole.receive(6)
+    whole.end(6, cut=True)  # the cap comes before any closer
     session.end(5, cut=False)
     with pytest.raises(PolicyError, match="has ended at 5 tokens already"):
         session.end(5, cut=False)

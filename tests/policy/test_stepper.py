@@ -355,6 +355,10 @@ def test_positions_at_markers_increase_and_nobody_knows_the_next() -> None:
     with pytest.raises(PolicyError, match="must be at least 31, got 30"):
         at(stepper, 30)
     assert at(stepper, 31).natural_end, "three probes are all"
+    stepper = open_end.start()
+    with pytest.raises(PolicyError, match="must be at least 0, got"):
+        at(stepper, 2**63 + 1)
+    assert at(stepper, 2**63).checkpoint == 0
     closed = trigger_content(MarkerTrigger(((1,),), 8, 3, stop_at=60))
     stepper = Policy(build_policy(content | closed)).start()
     with pytest.raises(PolicyError, match="at most 60, where everybody stops, got 61"):

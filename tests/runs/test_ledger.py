@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from stopadvisor.errors import CalibrationError, ProbeError
+from stopadvisor.runs.chain import extend, write_chain
 from stopadvisor.runs.ledger import (
     CALIBRATION,
     LEDGER,
@@ -117,6 +118,12 @@ def test_a_look_is_written_before_its_result_is_known(tmp_path: Path) -> None:
     assert row["questions"] == ["a"]
     assert row["request"] == {"alpha": 0.1, "families": ["learned", "confidence"]}
     assert read_ledger(tmp_path) == [look]
+
+
+def test_a_ledger_says_that_it_is_a_chain(tmp_path: Path) -> None:
+    """Other versions read it by this number."""
+    write_chain(tmp_path / LEDGER, extend([], [{"kind": "note"}]))
+    assert json.loads((tmp_path / LEDGER).read_text(encoding="utf-8"))["schema"] == 2
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"looks": [{"number": 1}]}', '{"schema": 1}', "[]"])
