@@ -51,6 +51,7 @@ class Asked:
     labels: IntArray  # (n_runs,) asked for without a budget
     full: FloatArray  # (n_runs,) net saving that full labels certify, percent
     within_budget: FloatArray  # (n_runs,) the same with 150 labels
+    at_best: FloatArray  # (n_runs,) the most that 150 can certify, whichever are asked for
     unlabelled: FloatArray  # (n_runs,) the same with none
     other: int
     """Runs in which the walk ends elsewhere than full labels do."""
@@ -61,6 +62,11 @@ class Asked:
     def cost_of_budget(self) -> float:
         """Points of mean saving that the budget costs."""
         return float((self.full - self.within_budget).mean())
+
+    @property
+    def least_cost(self) -> float:
+        """The same, whichever questions are asked about."""
+        return float((self.full - self.at_best).mean())
 
 
 def _unlabelled(table: OpenQuestions) -> OpenQuestions:
@@ -93,12 +99,18 @@ def _full(test: LabelTest) -> int:
     return (int(over[0]) if over.size else test.lost.shape[1]) - 1
 
 
+def _reach(test: LabelTest) -> int:
+    """Last threshold that a budget of labels can reach: each settles one question at most."""
+    over = np.flatnonzero(test.differs.sum(axis=0) - BUDGET > test.most)
+    return (int(over[0]) if over.size else test.lost.shape[1]) - 1
+
+
 def _measured(
     name: str,
     alpha: float,
     runs: Iterator[tuple[Choice, OpenQuestions, Sequence[Truth] | None]],
 ) -> Asked:
-    labels, full, short, none = [], [], [], []
+    labels, full, short, ideal, none = [], [], [], [], []
     other = violations = n = 0
     for number, (choice, table, truths) in enumerate(runs):
         tests, n = _tests(choice, table), table.n_questions
@@ -111,6 +123,7 @@ def _measured(
         labels.append(end.asked.size)
         full.append(best)
         short.append(walk(tests, unknown, order, budget=BUDGET).saving(tests))
+        ideal.append(max(t.saving(min(_full(t), _reach(t))) for t in tests))
         none.append(walk(tests, unknown, order).saving(tests))
         reached = [
             (t.saving(i), k, i) for k, (t, i) in enumerate(zip(tests, end.indices, strict=True))
@@ -125,6 +138,7 @@ def _measured(
         np.array(labels),
         np.array(full),
         np.array(short),
+        np.array(ideal),
         np.array(none),
         other,
         violations,

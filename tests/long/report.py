@@ -355,7 +355,10 @@ def _few_labels(found: Asked) -> Check:
         f"  {found.other:4d} of {n}  {found.violations / n:.4f}"
     )
     if found.cost_of_budget > WITHIN:
-        line += f"  {BUDGET} labels cost {found.cost_of_budget:.1f} points"
+        line += (
+            f"  {BUDGET} labels cost {found.cost_of_budget:.1f} points, in any order at "
+            f"least {found.least_cost:.1f}"
+        )
     return Check("labels", ok, line)
 
 
