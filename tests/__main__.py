@@ -9,6 +9,7 @@ part of it after the linters.  The failing check is named, and its code is the e
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -17,8 +18,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-WORKERS = ("-n", "logical", "--maxprocesses", "4", "--dist", "loadfile", "--no-loadscope-reorder")
-"""A worker for each core, up to four: each takes a gigabyte of memory.  Whole files, in order."""
+N_WORKERS = min((os.cpu_count() or 1) + 1, 4)
+"""One more than cores: tests of servers wait.  Up to four: each takes a gigabyte of memory."""
+WORKERS = ("-n", str(N_WORKERS), "--dist", "loadfile", "--no-loadscope-reorder")
+"""Whole files, in order."""
 
 APART = ("slow", "integration", "browser", "vllm", "gpu")
 """Markers of what the fast tier leaves out; `long` is left out of every tier."""

@@ -88,7 +88,8 @@ def test_a_run_goes_on_where_it_was_left(bench: Bench, vllm: VllmServer) -> None
     assert code == 0
     before = (bench.folder / "parts.jsonl").read_text(encoding="utf-8")
     nobody = f"http://127.0.0.1:{free_port()}/v1"
-    code, out, err = bench.run("parts.jsonl", "--engine", "openai", "--base-url", nobody)
+    words = ("--engine", "openai", "--base-url", nobody, "--patience", "1")
+    code, out, err = bench.run("parts.jsonl", *words)
     assert (code, out) == (1, "")  # it may come back
     assert "cannot reach the server" in err
     code, out, _ = bench.run("parts.jsonl", *_at(vllm, "--json", "--quiet"))

@@ -438,7 +438,7 @@ def test_simulated_probes_are_called_so(
     words = ("--profile", "free-form", "--questions", "300", "-o", str(target))
     assert main(["simulate", *words]) == 0
     capsys.readouterr()
-    assessment = assess(open_source(target, root=tmp_path / "runs"), Settings())
+    assessment = assess(open_source(target, root=tmp_path / "runs"), Settings(families=QUICK))
     data = load(assessment, json.loads(json.dumps(assessment_document(assessment))))
     text = Page(render(data)).text
     assert "StopAdvisor report · simulated probes · 300 questions" in text
@@ -541,7 +541,7 @@ def test_no_colour_of_a_picture_escapes_the_theme(html: str) -> None:
 
 @pytest.mark.slow
 def test_texts_of_questions_stay_text(tmp_path: Path) -> None:
-    data = report_data(hostile_run(tmp_path / "run"))
+    data = report_data(hostile_run(tmp_path / "run"), Settings(families=QUICK))
     changed = replace(data, remarks=(HOSTILE,), document={**data.document, "run": HOSTILE})
     for found in (data, changed):
         text = render(found)
@@ -554,9 +554,9 @@ def test_texts_of_questions_stay_text(tmp_path: Path) -> None:
 
 
 def test_without_the_workload_s_file_examples_show_no_question(tmp_path: Path) -> None:
-    path = make_run(tmp_path / "run", 300)
+    path = make_run(tmp_path / "run", 200)
     (tmp_path / "run-sums.jsonl").unlink()
-    data = report_data(path)
+    data = report_data(path, Settings(families=QUICK))
     assert all(example.question is None for example in data.figures.examples)
     assert any("workload file is gone" in remark for remark in data.remarks)
 
