@@ -224,6 +224,11 @@ def run_log(options: ImportLogOptions, out: TextIO, err: TextIO) -> int:
             for sentence in _named(sentences):
                 progress.remark(f"{kind}: {sentence}")
         without = found.without_thinking
+        if found.n_traces and options.kind in ("csv", "parquet"):
+            progress.remark(
+                f"{options.columns['question']!r} is asked as it stands: for recorded thinking it "
+                "must be the prompt that was sent, with all its instructions"
+            )
         if found.n_traces and found.n_untraced:
             progress.remark(
                 f"{found.n_untraced} questions have no recorded trace: --traces-only leaves them "

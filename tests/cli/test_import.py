@@ -185,7 +185,10 @@ def test_a_log_becomes_a_workload_with_its_traces(call: Call) -> None:
 def test_columns_and_markers_are_named(call: Call) -> None:
     Path("t.csv").write_text("q;x,a\nWhy?,[a]so[b]7\n", encoding="utf-8")
     words = ("import", "csv", "t.csv", "-o", "w.jsonl", "--map", "question=q;x,answer=a")
-    assert call(*words, "--think-open", "[a]", "--think-close", "[b]", "--task", "numeric")[0] == 0
+    markers = ("--think-open", "[a]", "--think-close", "[b]")
+    code, _, err = call(*words, *markers, "--task", "numeric")
+    assert code == 0
+    assert "'q;x' is asked as it stands: for recorded thinking it must be the prompt" in err
     row = json.loads(Path("w.jsonl").read_text(encoding="utf-8"))
     assert (row["traces"], row["task"]) == ([{"thinking": "so", "reply": "7"}], "numeric")
 

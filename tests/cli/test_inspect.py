@@ -73,6 +73,16 @@ def test_the_summary_fits_eighty_columns(call: Call, family: str | None) -> None
     assert "its test decisions come out right" in out
 
 
+@pytest.mark.parametrize(
+    ("family", "said"),
+    [("learned", "the trial answer is right is"), ("learned-keeps", "stopping loses nothing is")],
+)
+def test_a_learned_rule_says_what_its_probability_is_of(call: Call, family: str, said: str) -> None:
+    save(family)
+    out = " ".join(call("policy.joblib")[1].split())
+    assert f"when the estimated probability that {said} at least" in out
+
+
 def test_json_policies_are_read_too(call: Call) -> None:
     save("entropy", "policy.json")
     assert call("policy.json")[0] == 0

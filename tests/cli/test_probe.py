@@ -588,6 +588,18 @@ def test_lines_come_every_ten_seconds_and_at_the_end() -> None:
     ]
 
 
+def test_the_first_traces_tell_no_time() -> None:
+    err, now = StringIO(), iter([0.0, 11.0, 22.0])
+    progress = LineProgress(err, clock=lambda: next(now))
+    progress.begin("answering", 400)
+    progress.advance(1, 20)
+    progress.advance(19, 400)
+    assert err.getvalue().splitlines()[1:] == [
+        "answering: 1/400, 2 tokens/s",
+        "answering: 20/400, 19 tokens/s, about 7 min left",
+    ]
+
+
 def test_a_terminal_gets_a_bar_and_no_colour_when_none_is_wanted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -29,6 +29,7 @@ _STOPS_WHEN = {
         "the tokens for which the trial answer has stayed the same, over the root of the position, "
         "reach"
     ),
+    "learned-keeps": "the estimated probability that stopping loses nothing is at least",
 }
 _STOPS_WHEN["deer"] = _STOPS_WHEN["confidence"]
 _REVISION = 24
