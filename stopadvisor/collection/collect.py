@@ -71,7 +71,7 @@ def _probe(
 
     open_prompts = set(range(len(prompts)))
     for number, trace in engine.probe_each(prompts, plan, report):
-        decoded += _decoded_tokens(trace)
+        decoded += _decoded_tokens(trace, recorded=prompts[number].recorded is not None)
         if decoded > reported:
             report(decoded - reported)
         if status := engine.status():
@@ -162,9 +162,9 @@ def _check_probes(
                 )
 
 
-def _decoded_tokens(trace: RawTrace) -> int:
+def _decoded_tokens(trace: RawTrace, *, recorded: bool) -> int:
     answers = sum(probe.probe_tokens + probe.visible_tokens for probe in trace.probes)
-    return trace.trace_tokens + trace.natural_tokens + answers
+    return answers if recorded else answers + trace.trace_tokens + trace.natural_tokens
 
 
 def _halve(batch_size: int, error: OutOfMemory, progress: Progress) -> int:

@@ -128,10 +128,12 @@ def chat_messages(value: Any, where: str, name: str) -> tuple[dict[str, str], ..
 
 def _joined(parts: list[Any], where: str, name: str) -> str:
     """Content in parts, which must all be text."""
-    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
-    for index, text in enumerate(texts):
+    texts: list[str] = []
+    for index, part in enumerate(parts):
+        text = part.get("text") if isinstance(part, dict) else part
         if not isinstance(text, str):
-            refuse(where, f"{name}[{index}]", "text", parts[index])
+            refuse(where, f"{name}[{index}]", "text", part)
+        texts.append(text)
     return "\n".join(texts)
 
 
