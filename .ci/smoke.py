@@ -29,6 +29,8 @@ ROOT = Path(__file__).resolve().parent.parent
 POLICY = ROOT / "policies" / "choice.joblib"
 OF_TRANSFORMERS = {"transformers", "tokenizers", "safetensors", "huggingface_hub"}
 """Comes with three extras."""
+ZSTANDARD = "backports.zstd" if sys.version_info < (3, 14) else "compression.zstd"
+"""What reads .eval logs; from Python 3.14 on there is nothing to install."""
 NOWHERE = "http://127.0.0.1:9/v1"
 """Port 9 discards; nothing listens there."""
 
@@ -149,6 +151,15 @@ def datasets() -> None:
     assert found["n_questions"] == 5
 
 
+def imports() -> None:
+    """Read a packed log and a Parquet file."""
+    logs = ROOT / "tests" / "testdata" / "imports"
+    found = document("import", "inspect", logs / "inspect" / "sums.eval", "-o", "sums.jsonl")
+    assert found["n_traces"] > 0
+    details = logs / "lighteval" / "details_sums.parquet"
+    assert document("import", "lighteval", details, "-o", "details.jsonl")["n_questions"] > 0
+
+
 def sign() -> None:
     """Sign a policy, and require the signature; a policy without one is refused."""
     for words in (
@@ -165,6 +176,7 @@ def sign() -> None:
 TRIES: dict[str, Callable[[], None]] = {
     "": without_extras,
     "datasets": datasets,
+    "import": imports,
     "hf": hf,
     "openai": openai,
     "report": report,
@@ -179,7 +191,11 @@ TRIES: dict[str, Callable[[], None]] = {
 
 def is_installed(name: str) -> bool:
     """Whether what a distribution is imported as is there."""
-    return find_spec({"scikit-learn": "sklearn"}.get(name, name.replace("-", "_"))) is not None
+    own = {"scikit-learn": "sklearn", "backports-zstd": ZSTANDARD}
+    try:
+        return find_spec(own.get(name, name.replace("-", "_"))) is not None
+    except ModuleNotFoundError:  # not even the package that it would lie in
+        return False
 
 
 def check_packages(extra: str) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tests.__main__ import FAST, ROOT
 
-EXTRAS = ("datasets", "hf", "openai", "report", "serve", "sign")
+EXTRAS = ("datasets", "hf", "import", "openai", "report", "serve", "sign")
 """Those that the lock pins and that are tried; `vllm` takes its server's own environment."""
 HEAVY = ("hf",)
 TOOLS = ("hatchling", "uv", "cyclonedx-bom")

@@ -19,7 +19,7 @@ from stopadvisor.policy.frozen import MIXED_TASKS, Policy, load_policy
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.probes.positions import at_trigger
 
-__all__ = ["like_policy"]
+__all__ = ["like_policy", "like_remark"]
 
 _OF_PLAN = (
     "budgets", "cue", "cap", "max_think", "answer_cap", "greedy", "temperature", "entropy",
@@ -111,6 +111,18 @@ def _check_grader(policy: Policy, params: Mapping[str, Any]) -> None:
             f"{described(ours)}",
             err=True,
         )
+
+
+def like_remark(path: Path, *, traces: bool) -> str | None:
+    """What to know where thinking was recorded on one side alone; None where it was not."""
+    there = "recorded" in load_policy(path).terms.sampling
+    if there == traces:
+        return None
+    here = "recorded" if traces else "drawn"
+    return (
+        f"the policy's thinking was {'recorded' if there else 'drawn'}, here it is {here}: nothing "
+        "shows that it was sampled alike"
+    )
 
 
 def _as_option(value: Any) -> str:

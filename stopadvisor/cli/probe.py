@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import click
 
-from stopadvisor.cli.like import like_policy
+from stopadvisor.cli.like import like_policy, like_remark
 from stopadvisor.cli.model import open_engine
 from stopadvisor.cli.options import PATH, emit
 from stopadvisor.cli.page import Command
@@ -65,6 +65,9 @@ def command(ctx: click.Context, /, workload: Path, like: Path | None, **params: 
 def run(options: ProbeOptions, out: TextIO, err: TextIO) -> int:
     """Probe and say what was collected."""
     with progress_on(err, quiet=options.output.quiet) as progress:
+        traces = options.settings.traces is not None
+        if options.like is not None and (said := like_remark(options.like, traces=traces)):
+            progress.remark(said)
         model = replace(options.model, remark=progress.remark)
         summary = probe(options.settings, partial(open_engine, model), progress)
     document = probe_document(summary)

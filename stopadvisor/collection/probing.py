@@ -118,7 +118,7 @@ def probe(
         The grader cannot be had, or does what none may do.
     """
     workload = settings.read()
-    for remark in _remarks_on_gold(workload):
+    for remark in (*_remarks_on_gold(workload), *_remarks_on_traces(workload, settings)):
         progress.remark(remark)
     check_split(workload, settings, workload.questions[: settings.limit if whole else None])
     count = len(workload.questions[: settings.limit])
@@ -148,6 +148,24 @@ def _remarks_on_gold(workload: Workload) -> list[str]:
         found.append(
             f"{count} no gold: a part of the split that holds such counts a reply as right where "
             "it agrees with what full thinking answers"
+        )
+    return found
+
+
+def _remarks_on_traces(workload: Workload, settings: ProbeSettings) -> list[str]:
+    """Recorded traces that are not probed."""
+    if settings.recorded is None:
+        return []
+    found = []
+    asked = {question.key for question in workload.questions}
+    others = sum(len(t) for key, t in settings.recorded.by_key.items() if key not in asked)
+    if others:
+        found.append(f"{others} recorded traces are of no question of {workload.path}: left out")
+    more = sum(len(question.traces) > settings.samples for question in workload.questions)
+    if more:
+        found.append(
+            f"{more} questions have further recorded traces: --samples {settings.samples + 1} "
+            "probes the next of each, where all questions have one"
         )
     return found
 

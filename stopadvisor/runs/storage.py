@@ -85,11 +85,15 @@ def replace_file(path: Path, data: bytes) -> None:
     Raises
     ------
     OutputError
-        The file cannot be written; what stood there before still does.
+        The file cannot be written, or the name is that of a device or pipe; what stood there before
+        still does.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         try:
+            if path.parent.resolve() == Path("/dev") or path.is_fifo() or path.is_char_device():
+                # Renaming would put a file in its place, for everybody.
+                raise OSError(errno.EINVAL, "expected the name of a file, got a device or pipe")
             beside.unlink(missing_ok=True)
             with open(beside, "xb", buffering=0) as file:  # new: no link stands there
                 _write_all(file.fileno(), data)

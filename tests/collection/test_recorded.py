@@ -96,11 +96,13 @@ PROBE = ("probe", "sums.jsonl", "--traces", "traces.jsonl", "--budgets", "0,16,6
 
 
 def test_every_question_is_read_and_the_run_says_so(call: Call) -> None:
-    code, out, _ = call(*PROBE, "--json")
+    code, out, err = call(*PROBE, "--json")
     assert code == 0
     run = RunDirectory.load(Path(json.loads(out)["run"]))
     assert run.manifest["traces"]["path"] == "traces.jsonl"
     assert len({trace.thinking for trace in Reader.read}) > 100
+    assert "150 questions have further recorded traces: --samples 2 probes the next" in err
+    assert "left out" not in err
     # The same goes on; another file, or none, is another run.
     assert json.loads(call(*PROBE, "--json")[1])["new"] == 0
     words = (*PROBE, "--out", str(run.path))
@@ -125,6 +127,11 @@ def test_what_is_missing_is_named(call: Call) -> None:
     assert (code, json.loads(out)["traces"]) == (0, 320)
 
 
+def test_traces_of_other_questions_are_counted(call: Call) -> None:
+    write_sums(Path("sums.jsonl"), 200)
+    assert "150 recorded traces are of no question of sums.jsonl: left out" in call(*PROBE)[2]
+
+
 def test_a_policy_knows_that_its_thinking_was_recorded(call: Call) -> None:
     assert call(*PROBE, "--out", "run")[0] == 0
     code, out, _ = call("calibrate", *CERTIFY, "run", "--alpha", "0.15", "--json")
@@ -136,3 +143,11 @@ def test_a_policy_knows_that_its_thinking_was_recorded(call: Call) -> None:
     drawn = {"greedy": True, "temperature": None}
     remarks = policy.check_source(identity, "full", sampling=drawn)
     assert "thinking was drawn here, recorded at calibration: nothing shows that" in remarks[0]
+    name = json.loads(out)["policy"]
+    assert re.search(rf"Made from.* thinking +{sha256[:16]}", call("inspect", name)[1], re.DOTALL)
+    write_sums(Path("fresh.jsonl"), 100, start=300)
+    _, _, err = call("probe", "fresh.jsonl", "--like", name)
+    assert "the policy's thinking was recorded, here it is drawn: nothing shows" in err
+    traces(Path("fresh.jsonl"))
+    _, _, err = call("probe", "fresh.jsonl", "--like", name, "--traces", "traces.jsonl")
+    assert "nothing shows" not in err

@@ -26,7 +26,7 @@ from stopadvisor.probes.plan import Engine, ProbePlan
 from stopadvisor.probes.trajectories import profile, trajectory
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
-from stopadvisor.workload.questions import Workload, read_workload
+from stopadvisor.workload.questions import RecordedTrace, Workload, read_workload
 from tests.integration.server import NAME, ROOT, TINY_REASONER, VllmServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
@@ -133,6 +133,23 @@ def test_same_probes_at_own_positions(
     np.testing.assert_array_equal(theirs.positions, ours.positions)
     np.testing.assert_array_equal(theirs.marker_positions, ours.marker_positions)
     check_same(theirs, ours)
+
+
+def test_recorded_thinking_gives_the_same_probes(
+    served: OpenAiEngine, workload: Workload, tmp_path: Path
+) -> None:
+    asked = replace(workload, questions=workload.questions[:8])
+    live = served.probe(make_prompts(asked.questions, None), PLAN)
+    traces = [
+        (RecordedTrace("t.jsonl:1", t.thinking, t.natural_text if t.finish == "stop" else None),)
+        for t in live
+    ]
+    recorded = [replace(q, traces=t) for q, t in zip(asked.questions, traces, strict=True)]
+    before = len(served.requests)
+    again = probed(served, replace(asked, questions=tuple(recorded)), tmp_path / "again")
+    assert {usage.kind for usage in list(served.requests)[before:]} == {"probe"}
+    ours = probed(served, asked, tmp_path / "live")
+    check_same(*(in_order(run.table().unseal()) for run in (again, ours)))
 
 
 def test_same_texts_token_for_token(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,15 @@ def test_a_link_is_replaced_and_not_written_through(tmp_path: Path, precious: Pa
     replace_file(link, b"{}")
     assert precious.read_text() == "kept"
     assert not link.is_symlink()
+
+
+def test_no_device_and_no_pipe_is_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/a-name-that-nothing-has")):
+        with pytest.raises(OutputError, match="expected the name of a file, got a device or pipe"):
+            replace_file(path, b"{}")
+    assert pipe.is_fifo()
 
 
 def test_studies_that_are_a_link_are_refused(tmp_path: Path) -> None:

@@ -138,6 +138,8 @@ def test_an_archive_unpacks_to_no_more_than_is_allowed(
     monkeypatch.setattr(inspect_log, "MOST_BYTES", 100_000)
     monkeypatch.setattr(logged, "MOST_BYTES", 100_000)
     assert "samples/1.json: expected at most" in refused("inspect", bomb)
+    monkeypatch.setattr(inspect_log, "MOST_UNPACKED", 1)
+    assert "GB of samples, got more" in refused("inspect", LOGS / "inspect" / "sums.eval")
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="the standard library reads Zstandard")

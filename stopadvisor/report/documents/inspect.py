@@ -128,7 +128,10 @@ class InspectDocument(Document):
         list[_Feature], "By weight: the size of the coefficient, or the number of splits."
     ]
     probe: Annotated[_ProbeSettings | None, "What a probe appends."]
-    sampling: Annotated[dict[str, Any], "`greedy`, `temperature` and `seed` of the traces."]
+    sampling: Annotated[
+        dict[str, Any],
+        "`greedy`, `temperature`, `seed`; `recorded`, a SHA-256, where thinking was.",
+    ]
     normalizer: Annotated[str, "Version of the rules that compare answers."]
     grader: Annotated[
         str, "What graded them: a version of the comparison with gold, or a function."

@@ -259,6 +259,7 @@ def _made_from(document: Document) -> list[tuple[str, str]]:
     hashes = provenance if isinstance(provenance, Mapping) else {}
     found = (
         ("workload", document["workload_sha256"]),
+        ("thinking", document["sampling"].get("recorded")),
         ("probes", hashes.get("probes_sha256")),
         ("labels", hashes.get("labels_sha256")),
         ("ledger", certificate.get("ledger_head")),

@@ -36,6 +36,8 @@ from stopadvisor.workload.traces import split_thinking
 
 __all__ = ["read_inspect"]
 
+MOST_UNPACKED = 2**34
+"""Most bytes that the samples of one archive unpack to."""
 _ATTACHMENT = "attachment://"
 """Stands in for a long text, which the sample's ``attachments`` hold once."""
 
@@ -77,20 +79,27 @@ def _samples(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _unpacked(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    unpacked = 0
     try:
         with _zipfile().ZipFile(path) as archive:
             members = [m for m in archive.infolist() if m.filename.startswith("samples/")]
             if not members:
                 raise WorkloadError(f"{path}: expected samples in the archive, found none")
             for member in members:
-                where = f"{path}: {member.filename}"
+                where = f"{path}: {' '.join(member.filename.split())}"
                 with archive.open(member) as packed:
                     # No more than is allowed, whatever size the archive says it has.
-                    yield where, load_json(packed.read(MOST_BYTES + 1), where)
+                    data = packed.read(MOST_BYTES + 1)
+                unpacked += len(data)
+                if unpacked > MOST_UNPACKED:
+                    allowed = f"{MOST_UNPACKED >> 30} GB"
+                    raise WorkloadError(f"{where}: expected at most {allowed} of samples, got more")
+                yield where, load_json(data, where)
     except WorkloadError:
         raise
     except Exception as error:  # archives and decompressors raise a dozen kinds
-        raise WorkloadError(f"{path}: expected an .eval log, got a broken one: {error}") from error
+        reason = " ".join(str(error).split())[:200]
+        raise WorkloadError(f"{path}: expected an .eval log, got a broken one: {reason}") from error
 
 
 def _zipfile() -> ModuleType:
