@@ -155,7 +155,8 @@ _AT_SERVER = (
         "--block",
         type=click.IntRange(min=20),
         default=_OWN.block,
-        help="Questions that arrive at one rate, all but the first fifth judged.",
+        help="Least questions that arrive at one rate, all but the first fifth judged; more where "
+        "they arrive for less than three times the longest limit.",
     ),
     _replay("--seed", type=int, default=_OWN.seed, help="Of the questions' order and arrivals."),
 )
@@ -256,6 +257,8 @@ def _check(server: ServerOptions, workload: Path | None) -> None:
         )
     if (server.slo is None) != (server.policy is None):
         raise click.UsageError("--slo and --policy go together: limits, and what is to keep them")
+    if server.slo is not None and server.slo.ttft is None and server.slo.e2e is None:
+        raise click.UsageError("--slo needs ttft or e2e, by which a queue that grows is seen")
     if server.slo is not None and workload is None:
         raise click.UsageError("--slo needs --workload, whose questions the policy is for")
 

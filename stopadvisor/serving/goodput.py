@@ -39,8 +39,11 @@ ARMS: tuple[ArmName, ...] = ("full", "policy")
 
 MISSED = 0.01
 """Share of the requests that may be slower than a limit: the 99th percentile meets it."""
+_LIMITS_LONG = 3
+"""Times the longest limit that a block lasts."""
 _FIRST_STEP = math.log(2)
 _FINEST_STEP = _FIRST_STEP / 4
+_MANY_ALIKE = 4
 _GENTLE = 0.5
 """Weight of the preference for slopes about the finest step, in blocks."""
 _MOST_ROUNDS = 200
@@ -58,8 +61,13 @@ class ReplaySettings:
     minutes: float = 10.0
     """Time for it; what an earlier call measured is added."""
     block: int = 200
-    """Requests of a block."""
+    """Requests of a block, at least."""
     seed: int = 0
+
+    def requests(self, rate: float) -> int:
+        """Requests of a block, which arrive for so long that a queue can grow past the limits."""
+        longest = max(limit for limit in (self.slo.ttft, self.slo.e2e, 0.0) if limit is not None)
+        return max(self.block, math.ceil(rate * _LIMITS_LONG * longest))
 
 
 @dataclass(frozen=True)
@@ -105,16 +113,20 @@ def next_rate(start: float, met: Sequence[bool]) -> float:
     """Rate of an arm's next block: up after one that met the limits, down after one that did not.
 
     Steps begin with a factor of 2 and are halved, in logarithms, at each turn-round, down to a
-    quarter of it, 1.19.
+    quarter of it, 1.19.  From four like outcomes in a row on they are doubled again: a machine may
+    have become another.
 
     References
     ----------
     W. J. Dixon, A. M. Mood, A method for obtaining and analyzing sensitivity data, JASA 43, 1948.
     """
-    at, step = math.log(start), _FIRST_STEP
+    at, step, alike = math.log(start), _FIRST_STEP, 0
     for i, now in enumerate(met):
-        if i and now != met[i - 1]:
+        alike = alike + 1 if i and now == met[i - 1] else 1
+        if i and alike == 1:
             step = max(step / 2, _FINEST_STEP)
+        elif alike >= _MANY_ALIKE:
+            step = min(2 * step, _FIRST_STEP)
         at += step if now else -step
     return math.exp(at)
 
@@ -143,7 +155,8 @@ def fit_ratio(blocks: Sequence[Block]) -> RateRatio | None:
     Returns
     -------
     RateRatio or None
-        None while an arm has met or missed the limits in fewer than two blocks.
+        None while an arm has met or missed the limits in fewer than two blocks, and where its
+        rate would lie beyond all that were tried.
 
     Notes
     -----
@@ -173,6 +186,10 @@ def fit_ratio(blocks: Sequence[Block]) -> RateRatio | None:
     turns = np.array([block.turn for block in used])
     kept = np.stack([np.ones_like(x), *(turns != turn for turn in sorted(whole))])
     full, shift, variance = _even_chance(x, stopped, met, kept)
+    for arm, middle in (("full", full[0]), ("policy", full[0] + shift[0])):
+        tried = [math.log(block.rate) for block in used if block.arm == arm]
+        if not min(tried) <= middle <= max(tried):
+            return None
     n, left_out = len(whole), shift[1:]
     jackknife = (n - 1) / n * float(((left_out - left_out.mean()) ** 2).sum())
     reach = float(stats.t.ppf(0.975, n - 1)) * math.sqrt(max(jackknife, float(variance[0])))

@@ -98,7 +98,7 @@ class Replay:
                     if found is not None:
                         self._progress.note(f"{found.low:.2f} to {found.high:.2f} times the rate")
                     spent = int(now() - began) - int(shown - began)
-                    self._progress.advance(spent, int(block.decoded * self._settings.block))
+                    self._progress.advance(spent, int(block.decoded * block.asked))
                     shown = now()
         except TimeoutError:
             pass  # the block that was under way is not counted
@@ -161,11 +161,11 @@ class Replay:
         return await self._server.ask(self._bodies[question], self._headers[arm][question])
 
     async def _block(self, turn: int, arm: ArmName, rate: float) -> Block:
-        n = self._settings.block
+        n = self._settings.requests(rate)
         # The same questions and, in units of the rate, the same times for both arms of a turn.
-        rng = np.random.default_rng([self._settings.seed, turn])
-        chosen = rng.integers(len(self._bodies), size=n).tolist()
-        gaps = rng.exponential(size=n) if self._settings.arrivals == "poisson" else np.ones(n)
+        which, when = (np.random.default_rng([self._settings.seed, turn, i]) for i in range(2))
+        chosen = which.integers(len(self._bodies), size=n).tolist()
+        gaps = when.exponential(size=n) if self._settings.arrivals == "poisson" else np.ones(n)
         skipped = int(_SKIPPED * n)
         judge = _Judge(self._settings.slo, skipped, n - skipped)
         async with self._server.watched() as use:

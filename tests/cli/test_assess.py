@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 
 from stopadvisor.report.text.assess import show_assessment
+from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
+from stopadvisor.rules.serving_profile import ServingProfile
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.ledger import read_ledger
 from tests.material import (
@@ -191,6 +193,54 @@ def test_prices_give_money_and_break_evens(call: Call) -> None:
     assert "per 1000" in out
     assert f"{money['policy']:.4g}" in out
     assert f"instead of {money['full']:.4g} per 1000 requests" in out
+
+
+def timed(request: float, round_trip: float = 0.0) -> Path:
+    """A serving profile: a token takes a second, and reading is free."""
+    fit = CostFit(request, 0.0, 0.0, (BatchSeconds(1, 1.0, None),), 0.0)
+    profile = ServingProfile.of_fit(
+        fit, model="m", engine="vllm", device="here", round_trip_seconds=round_trip
+    )
+    Path("profile.json").write_text(json.dumps(profile.to_dict()), encoding="utf-8")
+    return Path("profile.json")
+
+
+def test_what_a_request_takes_decides_where_to_ask(call: Call) -> None:
+    words = ("runs/sums", "--serving", "overlap", "--serving-profile")
+    found = {
+        price: assessed(call, *words, str(timed(price)))["serving"]["overlap"]
+        for price in (0.0, 12.0)
+    }
+    assert found[12.0]["probes"] < found[0.0]["probes"]
+    assert 0 < found[12.0]["saving_pct"] < found[0.0]["saving_pct"]
+    assert found[0.0]["decoded_saving_pct"] > found[0.0]["saving_pct"] - 1e-9
+
+
+def test_tokens_are_not_time(call: Call) -> None:
+    words = ("runs/sums", "--serving", "prefix-cache", "--serving-profile", str(timed(2.0)))
+    found = assessed(call, *words)
+    assert found["settings"]["weights"]["unit"] == "seconds"
+    row = found["serving"]["prefix-cache"]
+    said = f"Saves {row['decoded_saving_pct']:.0f}% of the decoded tokens, "
+    assert found["headline"].startswith(f"{said}{row['saving_pct']:.0f}% of the capacity")
+
+
+def test_a_rule_that_takes_more_time_is_said_to_save_nothing(call: Call) -> None:
+    words = ("runs/sums", "--serving-profile", str(timed(1000.0)), "--serving")
+    found = assessed(call, *words, "prefix-cache")
+    assert found["recommendation"]["policy"] == "full-budget"
+    assert found["headline"].startswith("Keep full thinking: nothing is saved")
+    # Within the one request that there is, the same tokens are saved as before.
+    forked = assessed(call, *words, "kv-fork")
+    assert forked["serving"]["kv-fork"]["decoded_saving_pct"] > 0
+
+
+def test_overlap_is_charged_its_round_trip(call: Call) -> None:
+    words = ("runs/sums", *FAST, "--serving", "overlap", "--serving-profile")
+    near, far = (assessed(call, *words, str(timed(0.0, trip))) for trip in (0.0, 20.0))
+    rows = [found["serving"]["overlap"] for found in (near, far)]
+    assert far["settings"]["weights"]["round_trip"] == 20
+    assert rows[1]["decoded_saving_pct"] < rows[0]["decoded_saving_pct"]
 
 
 def test_one_side_alone_leaves_the_other_null(call: Call) -> None:

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from stopadvisor.cli.main import cli, main
 from stopadvisor.errors import CalibrationError
+from stopadvisor.policy.frozen import build_policy, load_policy, save_policy
 from stopadvisor.rules.cost_fit import BatchSeconds, CostFit
 from stopadvisor.rules.costs import Weights
 from stopadvisor.rules.serving_profile import (
@@ -21,6 +22,7 @@ from stopadvisor.rules.serving_profile import (
     read_serving_profile,
 )
 from tests.engines.online_policies import TINY_REASONER
+from tests.policy_content import full_budget_content
 
 ROW = {"batch": 1, "checkpoints": 4, "seconds_per_question": 3.59, "std": 1.992}
 GOOD: dict[str, Any] = {
@@ -142,6 +144,84 @@ def test_price_and_profile_exclude_each_other(file: Path) -> None:
     done = CliRunner().invoke(cli, words)
     assert done.exit_code == 2
     assert "--price and --serving-profile exclude each other" in done.output
+
+
+AT_SERVER = ("profile-serving", "--engine", "vllm", "--base-url", "http://gpu:8000/v1")
+POLICY = TINY_REASONER.parents[1] / "policies" / "arithmetic.joblib"
+WORKLOAD = TINY_REASONER.parent / "arithmetic.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--engine", "vllm"], "--engine vllm needs --base-url"),
+        ([*AT_SERVER[1:], "--device", "cpu"], "--device belongs to --engine hf, got --engine vllm"),
+        (["--base-url", "http://gpu:8000/v1"], "--base-url belongs to --engine openai or vllm"),
+        (["--minutes", "3"], "--minutes belongs to --engine openai or vllm, got --engine hf"),
+        ([*AT_SERVER[1:], "--slo", "e2e=1"], "--slo and --policy go together"),
+        ([*AT_SERVER[1:], "--slo", "speed=1"], "expected limits in seconds such as ttft=2"),
+        ([*AT_SERVER[1:], "--slo", "e2e=nan"], "expected limits in seconds such as ttft=2"),
+        ([*AT_SERVER[1:], "--slo", "tpot=.05", "--policy", "p"], "--slo needs ttft or e2e"),
+        ([*AT_SERVER[1:], "--slo", "e2e=1", "--policy", "p"], "--slo needs --workload"),
+    ],
+    ids=lambda value: None if isinstance(value, list) else value[:20],
+)
+def test_options_that_do_not_go_together_are_refused(words: list[str], said: str) -> None:
+    done = CliRunner().invoke(cli, ["profile-serving", *words])
+    assert done.exit_code == 2
+    assert said in " ".join(done.output.split())
+
+
+def test_a_policy_that_never_stops_is_not_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_policy(build_policy(full_budget_content()), tmp_path / "full.joblib")
+    words = ["--policy", str(tmp_path / "full.joblib"), "--workload", str(WORKLOAD)]
+    assert main([*AT_SERVER, "--slo", "e2e=1", *words]) == 2
+    assert "a full-budget policy never stops: nothing to compare" in capsys.readouterr().err
+
+
+def test_a_server_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("aiohttp", reason="aiohttp (extra serve) asks servers")
+    from tests.serving.virtual_server import VirtualServer, run_virtually
+
+    servers: list[VirtualServer] = []
+
+    def open_server(url: str, model: str, *more: Any, metrics: bool) -> VirtualServer:
+        assert (url, model, metrics) == ("http://gpu:8000/v1", "tiny-reasoner", True)
+        servers.append(VirtualServer(policy=load_policy(POLICY)))
+        return servers[-1]
+
+    monkeypatch.setattr("stopadvisor.serving.load.LoadServer", open_server)
+    monkeypatch.setattr("stopadvisor.cli.profile_serving.asyncio.run", run_virtually)
+    out = tmp_path / "new" / "profile.json"
+    words = [*AT_SERVER, "--model", "tiny-reasoner", "--workload", str(WORKLOAD), "--out", str(out)]
+    assert main([*words, "--quiet", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["goodput"] is None
+    assert (document["engine"], document["device"]) == ("vllm", "http://gpu:8000/v1")
+    assert list(out.parent.iterdir()) == [out], "what was kept meanwhile is gone"
+    assert read_serving_profile(out).per_request_seconds > 0
+
+    limited = [*words, "--policy", str(POLICY), "--slo", "e2e=1", "--minutes", "1", "--block", "50"]
+    assert main(limited) == 0
+    printed = capsys.readouterr()
+    screen = " ".join(printed.out.split())
+    assert "times the questions at your SLO, with 50% fewer decoded tokens." in screen
+    assert "The highest rate at which e2e is within 1 s for 99 of 100" in screen
+    assert "replay, seconds: 0/60 done" in printed.err
+    assert out.with_suffix(".measured.jsonl").exists()
+    asked = servers[-1].asked
+    assert main([*limited, "--quiet", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["goodput"]["turns"] > 3
+    assert servers[-1].asked < asked, "the pieces of work are kept"
+    assert ServingProfile.from_dict(document, "it").weights.unit == "seconds at your SLO"
+
+    assert main([*limited[:-1], "90"]) == 2
+    assert "was measured with another block: name another --out" in capsys.readouterr().err
 
 
 @pytest.mark.integration

@@ -102,3 +102,21 @@ def test_one_in_a_hundred_may_be_late() -> None:
     assert not is_met(Slo(e2e=1.0), on_time, on_time, times)
     assert is_met(Slo(ttft=1.0, tpot=1.0), on_time, on_time, times)
     assert not is_met(Slo(tpot=1.0), on_time, times, on_time)
+
+
+def test_a_walk_that_goes_on_and_on_goes_faster() -> None:
+    met = [True, False, True, False, False, False]
+    steps = [next_rate(1.0, met[: n + 1]) / next_rate(1.0, met[:n]) for n in range(4, 6)]
+    assert steps == pytest.approx([2**-0.25, 2**-0.25])
+    more = next_rate(1.0, [*met, False]) / next_rate(1.0, met)
+    assert more == pytest.approx(2**-0.5)
+
+
+def test_a_rate_beyond_all_that_were_tried_is_none() -> None:
+    blocks = walked(np.random.default_rng(1), 12, 1.4, 0.05)
+    # The later, the slower: no rate parts what met the limits from what did not.
+    odd = [replace(block, met=block.turn < 6, rate=1 + 1e-3 * block.turn) for block in blocks]
+    found = fit_ratio(odd)
+    assert found is None or 1 <= found.full <= 1.012
+    odd = [replace(b, met=b.turn in (3, 7), rate=1 + 1e-3 * (b.turn % 2)) for b in blocks]
+    assert fit_ratio(odd) is None
