@@ -1,7 +1,9 @@
 """Results of promptfoo, as ``promptfoo eval -o results.json`` writes them.
 
 Gold is the variable that ``--map gold=VARIABLE`` names, else the value of an ``equals`` assertion.
-Reasoning stands in promptfoo's output as text, between markers where the provider leaves them.
+Reasoning stands in promptfoo's output as text: between markers where the provider leaves them,
+else behind ``Thinking:`` up to a blank line.  As thinking holds blank lines itself, that one is
+taken for its end only where it is the only one; otherwise nobody can tell.
 
 References
 ----------
@@ -28,6 +30,10 @@ from stopadvisor.workload.lines import refuse
 from stopadvisor.workload.traces import split_thinking
 
 __all__ = ["read_promptfoo"]
+
+
+_THINKING, _BLANK = "Thinking: ", "\n\n"
+"""How promptfoo's own providers write reasoning, and what stands behind it."""
 
 
 def read_promptfoo(paths: Sequence[Path], asked: Asked) -> LogContent:
@@ -58,7 +64,7 @@ def _logged(where: str, row: Mapping[str, Any], asked: Asked, left_out: list[str
     response = row.get("response")
     output = response.get("output") if isinstance(response, dict) else None
     if isinstance(output, str) and output:
-        thinking, reply = split_thinking(output, asked.markers)
+        thinking, reply = _told_apart(output, asked)
     else:
         why = row.get("error") or (response or {}).get("error") or "none"
         left_out.append(f"{where}: reply: expected text, got {str(why)[:100]!r}")
@@ -71,6 +77,14 @@ def _logged(where: str, row: Mapping[str, Any], asked: Asked, left_out: list[str
         thinking=thinking,
         reply=reply,
     )
+
+
+def _told_apart(output: str, asked: Asked) -> tuple[str | None, str | None]:
+    """Thinking and reply in an output."""
+    thinking, blank, reply = output.removeprefix(_THINKING).partition(_BLANK)
+    if output.startswith(_THINKING) and blank and _BLANK not in reply:
+        return thinking, reply
+    return split_thinking(output, asked.markers)
 
 
 def _messages(where: str, row: Mapping[str, Any], asked: Asked) -> tuple[Mapping[str, str], ...]:
