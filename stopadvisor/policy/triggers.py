@@ -72,8 +72,6 @@ _OPTIONAL = {
     "none": (),
 }
 
-FieldChecks = Mapping[str, FieldCheck]
-
 
 def trigger_content(trigger: Trigger, *, family: str | None = None) -> dict[str, Any]:
     """Fields `trigger` and `budgets` of a policy that probes so.

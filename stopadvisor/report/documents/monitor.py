@@ -7,7 +7,7 @@ from typing import Annotated, TypedDict
 
 from stopadvisor.policy.claims import claim
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.report.documents.fields import SCHEMA, Document
+from stopadvisor.report.documents.fields import Document, fill
 from stopadvisor.serving.monitoring import Course
 from stopadvisor.stats.sequential import requests_to_alarm
 
@@ -78,74 +78,49 @@ class MonitorDocument(Document):
     remarks: Annotated[list[str], "What the reader should know."]
 
 
+_COUNTED = (
+    *("requests", "stopped", "audits", "resolved", "differing", "shed", "resets"),
+    *("gold", "gold_losses", "audit_tokens"),
+)
+
+
 def monitor_document(
     course: Course, policy: Policy, remarks: Sequence[str], *, drift_delta: float
 ) -> MonitorDocument:
     """Build the document of a course."""
     settings, counts = course.settings, course.counts
     tests = settings.tests()
-    unresolved = counts["audited_stops"] - counts["resolved"]
-    alarm = course.alarm
     saved = None
     if counts["resolved"]:
         saved = counts["stopped"] * counts["audit_tokens"] / counts["resolved"]
-    return {
-        "schema": SCHEMA,
-        "digest": policy.digest,
-        "claim": claim(policy.content["certificate"]),
-        "verdict": "alarm" if alarm else "no-alarm" if counts["audits"] else "no-audits",
-        "alarm": None
-        if alarm is None
-        else {
-            "watch": alarm.watch,
-            "kind": alarm.kind,
-            "request": alarm.request,
-            "time": alarm.time,
-        },
-        "resets": counts["resets"],
-        "watched": [
-            {
-                "watch": name,
-                "limit": tests[name].alpha,
-                "is_promise": name == settings.loss,
-                "e_value": process.e_value,
-                "detector": process.detector,
-            }
+    return fill(
+        MonitorDocument,
+        {name: counts[name] for name in _COUNTED},
+        settings,
+        course,
+        digest=policy.digest,
+        claim=claim(policy.content["certificate"]),
+        verdict="alarm" if course.alarm else "no-alarm" if counts["audits"] else "no-audits",
+        watched=[
+            fill(
+                _Watch,
+                process,
+                watch=name,
+                limit=tests[name].alpha,
+                is_promise=name == settings.loss,
+            )
             for name, process in course.processes.items()
         ],
-        "delta": settings.delta,
-        "change": settings.change,
-        "share": settings.share,
-        "requests": counts["requests"],
-        "stopped": counts["stopped"],
-        "audits": counts["audits"],
-        "resolved": counts["resolved"],
-        "differing": counts["differing"],
-        "shed": counts["shed"],
-        "unresolved": unresolved,
-        "gold": counts["gold"],
-        "gold_losses": counts["gold_losses"],
-        "upper": course.upper_limit(),
-        "delay": [_delay(course, times) for times in (2, 3)],
-        "decoded_tokens": counts["tokens"],
-        "audit_tokens": counts["audit_tokens"],
-        "saved_tokens": saved,
-        "drift": {name: test.capital for name, test in course.drift.items()},
-        "drifted": course.drifted,
-        "drift_delta": drift_delta,
-        "course": [
-            {
-                "request": point.request,
-                "time": point.time,
-                "e_value": point.e_value,
-                "detector": point.detector,
-                "stop_share": point.stop_share,
-                "upper": point.upper,
-            }
-            for point in course.points()
-        ],
-        "remarks": list(remarks),
-    }
+        unresolved=counts["audited_stops"] - counts["resolved"],
+        upper=course.upper_limit(),
+        delay=[_delay(course, times) for times in (2, 3)],
+        decoded_tokens=counts["tokens"],
+        saved_tokens=saved,
+        drift={name: test.capital for name, test in course.drift.items()},
+        drift_delta=drift_delta,
+        course=course.points(),
+        remarks=list(remarks),
+    )
 
 
 def _delay(course: Course, times: int) -> _Delay:

@@ -60,8 +60,6 @@ class RiskFigure:
     """On calibration questions; None until a look has opened them."""
     upper: FloatArray | None  # (n_thresholds,)
     """Upper limit of the observed risk."""
-    upper_name: str
-    """For which thresholds together it holds."""
     alpha: float
     limit: float | None
     """Highest share lost that passes the test; None where the bound is in `upper` already."""

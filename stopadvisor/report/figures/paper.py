@@ -86,7 +86,6 @@ def _risk(
         None,
         found.observed,
         found.upper,
-        "over all candidates",
         assessment.alpha,
         None,
         "",

@@ -56,7 +56,6 @@ def write_course(document: MonitorDocument, path: Path) -> None:
         .get_template("course.html")
         .render(
             headline=verdict_sentence(document),
-            tone={"alarm": "plain", "no-alarm": "good", "no-audits": "open"}[document["verdict"]],
             facts=fact_rows(document),
             pictures=pictures,
             digest=document["digest"],
