@@ -39,6 +39,7 @@ FAULTS = (
     "ignores-budgets",  # every probe sees the whole trace
     "ignores-cap",  # thinking runs on past max_think
     "never-closes",  # the closer is never seen
+    "ends-unclosed",  # every third question's trace ends without the closer
     "no-thinking",  # traces are empty
     "brittle-cue",  # forced answers are no answers
     "disagrees",  # forced answers at the end are others than the natural ones
@@ -190,6 +191,7 @@ class ScriptedEngine:
         cap = len(words) if "ignores-cap" in self.faults else plan.max_think
         length = min(len(words), cap)
         closed = length == len(words) and "never-closes" not in self.faults
+        answers = closed and not ("ends-unclosed" in self.faults and seed[0] % 3 == 0)
         natural = script.result(1.0)
         if "never-waits" in self.faults:
             words = [f"w{i}" for i in range(len(words))]
@@ -203,8 +205,8 @@ class ScriptedEngine:
             trace_tokens=length,
             finish="stop" if closed else "length",
             thinking=" ".join(words[:length]),
-            natural_text=f"It is so.\nFinal answer: {natural}" if closed else None,
-            natural_tokens=9 if closed else 0,
+            natural_text=f"It is so.\nFinal answer: {natural}" if answers else None,
+            natural_tokens=9 if answers else 0,
             probes=probes,
             thinking_ids=ids,
             marker_positions=at.markers,

@@ -200,7 +200,8 @@ def _check(name: str, status: Status, detail: str, advice: str) -> Check:
 def _markers(traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
     """The model thinks at all, and its own closer is seen to end that."""
     thinking = sum(t.trace_tokens > 0 for t in traces)
-    closed = sum(t.finish == "stop" for t in traces)
+    closed = sum(t.finish == "stop" and t.natural_text is not None for t in traces)
+    ended = sum(t.finish == "stop" for t in traces) - closed
     detail = f"{thinking}/{len(traces)} traces hold thinking, {closed} of all close it"
     if closed == 0:
         return Check(
@@ -208,6 +209,13 @@ def _markers(traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
             "fail",
             f"{detail} within {plan.max_think} tokens",
             "check --think-close against the model's chat template, or raise --max-think",
+        )
+    if ended:
+        return _check(
+            "markers",
+            below(1 - ended / len(traces), fail=0.5, warn=0.9),
+            f"{detail}, {ended} end without closing it, and so without an answer",
+            "choose a --think-close that the model writes, or ask for it in --prompt-template",
         )
     return _check(
         "markers",

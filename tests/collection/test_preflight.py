@@ -67,6 +67,7 @@ def test_without_gold_agreement_is_all_there_is(questions: tuple[Question, ...])
         ("never-closes", "markers", "fail", "0 of all close it within 256 tokens"),
         ("never-closes", "agreement", "fail", "no trace ends with a visible answer"),
         ("never-closes", "truncation", "warn", "16/16 traces are cut"),
+        ("ends-unclosed", "markers", "warn", "end without closing it, and so without an answer"),
         ("no-thinking", "markers", "fail", "0/16 traces hold thinking"),
         ("brittle-cue", "cue", "fail", "0/16 forced answers parse, not for example 'I am not"),
         ("disagrees", "agreement", "fail", "0% of forced answers"),

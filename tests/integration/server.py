@@ -95,6 +95,7 @@ class VllmServer:
     """Beside those that every test wants; a later one overrides."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Beside that of every test."""
+    model: Path = TINY_REASONER
     port: int = field(default_factory=free_port)
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False, repr=False)
 
@@ -130,7 +131,7 @@ class VllmServer:
         """Start the process and wait for nothing."""
         words = [
             *(str(self.home / "bin" / "python"), str(self.home / "bin" / "vllm")),
-            *("serve", str(TINY_REASONER), "--served-model-name", NAME),
+            *("serve", str(self.model), "--served-model-name", NAME),
             *("--host", "127.0.0.1", "--port", str(self.port), "--dtype", "float32"),
             *("--max-model-len", str(CONTEXT), "--block-size", str(BLOCK), "--enforce-eager"),
             *("--distributed-executor-backend", "uni", "--kv-cache-memory-bytes", "67108864"),
