@@ -183,7 +183,9 @@ class ServingProfile:
                 f"{where}: field 'schema': expected {' or '.join(map(str, _READABLE))}, got "
                 f"{data.get('schema')!r}"
             )
-        names = {name: _text(data, name, where) for name in ("model", "engine", "device")}
+        names: dict[str, Any] = {
+            name: _text(data, name, where) for name in ("model", "engine", "device")
+        }
         seconds = data.get("per_token_seconds")
         if not isinstance(seconds, Mapping):
             raise CalibrationError(

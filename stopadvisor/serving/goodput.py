@@ -177,8 +177,8 @@ def fit_ratio(blocks: Sequence[Block]) -> RateRatio | None:
     whole = {t for t in (b.turn for b in blocks) if sum(b.turn == t for b in blocks) == len(ARMS)}
     used = [block for block in blocks if block.turn in whole]
     for arm in ARMS:
-        met = [block.met for block in used if block.arm == arm]
-        if min(sum(met), len(met) - sum(met)) < _FEWEST:
+        outcomes = [block.met for block in used if block.arm == arm]
+        if min(sum(outcomes), len(outcomes) - sum(outcomes)) < _FEWEST:
             return None
     x = np.log([block.rate for block in used])
     stopped = np.array([block.arm == "policy" for block in used], dtype=np.float64)

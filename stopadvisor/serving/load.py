@@ -11,7 +11,7 @@ import asyncio
 import math
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -143,7 +143,7 @@ class LoadServer:
                         f"{self._one_line(await reply.content.read(2000))}"
                     )
                 reply.raise_for_status()
-                async with aclosing(read_events(reply.content, read_json)) as events:
+                async with aclosing(read_events(_lines(reply.content), read_json)) as events:
                     async for event in events:
                         reader.read(event)
                 header = reply.headers.get(HEADER, "")
@@ -244,6 +244,11 @@ class LoadServer:
     def _one_line(self, said: bytes) -> str:
         text = " ".join(said.decode(errors="replace").split())[:200]
         return self._key.hide(text) if self._key else text
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncGenerator[bytes]:
+    async for line in content:
+        yield line
 
 
 Ask = Callable[[int], Awaitable[Timed]]

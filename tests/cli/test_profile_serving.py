@@ -66,7 +66,7 @@ GOODPUT = Goodput(
     (1.3, 1.7),
     12,
 )
-NAMES = {"model": "m", "engine": "vllm", "device": "http://host:8000/v1"}
+NAMES: dict[str, Any] = {"model": "m", "engine": "vllm", "device": "http://host:8000/v1"}
 
 
 def test_a_fit_prices_requests_and_the_tokens_of_its_load() -> None:
