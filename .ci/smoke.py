@@ -29,8 +29,6 @@ ROOT = Path(__file__).resolve().parent.parent
 POLICY = ROOT / "policies" / "choice.joblib"
 OF_TRANSFORMERS = {"transformers", "tokenizers", "safetensors", "huggingface_hub"}
 """Comes with three extras."""
-ZSTANDARD = "backports.zstd" if sys.version_info < (3, 14) else "compression.zstd"
-"""What reads .eval logs; from Python 3.14 on there is nothing to install."""
 NOWHERE = "http://127.0.0.1:9/v1"
 """Port 9 discards; nothing listens there."""
 
@@ -191,7 +189,7 @@ TRIES: dict[str, Callable[[], None]] = {
 
 def is_installed(name: str) -> bool:
     """Whether what a distribution is imported as is there."""
-    own = {"scikit-learn": "sklearn", "backports-zstd": ZSTANDARD}
+    own = {"scikit-learn": "sklearn", "backports-zstd": "backports.zstd"}
     try:
         return find_spec(own.get(name, name.replace("-", "_"))) is not None
     except ModuleNotFoundError:  # not even the package that it would lie in
@@ -212,6 +210,8 @@ def check_packages(extra: str) -> None:
     for line in requires("stopadvisor") or []:
         requirement, _, condition = line.replace("'", '"').partition(";")
         name = re.split(r"[^\w-]", requirement)[0]
+        if 'python_version < "3.14"' in condition and sys.version_info >= (3, 14):
+            continue
         if not condition or f'extra == "{extra}"' in condition:
             wanted.add(name)
         if 'extra == "dev"' not in condition:
