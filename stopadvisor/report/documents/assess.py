@@ -174,7 +174,7 @@ class _Recommendation(TypedDict):
     reasons: Annotated[list[str], "Why, step by step."]
 
 
-class _Limit(TypedDict):
+class _Wish(TypedDict):
     loss: Annotated[str, "What is limited: `lost`, `differs` or `drop`."]
     alpha: Annotated[float, "To which share."]
     category: Annotated[str | None, "Of whose questions alone; null for all."]
@@ -194,7 +194,7 @@ class _Settings(TypedDict):
         ]
     ]
     also: NotRequired[
-        Annotated[list[_Limit], "Only where asked for: further limits that hold at once."]
+        Annotated[list[_Wish], "Only where asked for: further limits that hold at once."]
     ]
     group_claim: NotRequired[
         Annotated[Literal["groups"], "Only where it was asked: one question of a group counts."]
