@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,13 +13,24 @@ from stopadvisor.engines.openai import load_engine
 from stopadvisor.engines.openai.engine import OpenAiEngine
 from tests.integration.server import NAME, TINY_REASONER, VllmServer, environment
 
+SIZES = (120, pytest.param(400, marks=pytest.mark.long))
+"""Questions whose stops and answers are held against the local engine's, one by one."""
+
 
 @pytest.fixture(scope="session")
-def _vllm_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    replica = environment()
-    if replica is None:
+def vllm_home() -> Path:
+    """The environment that holds vLLM."""
+    home = environment()
+    if home is None:
         pytest.skip("no vLLM environment: tests/integration/setup-vllm.sh builds it")
-    server = VllmServer(replica, tmp_path_factory.mktemp("vllm"))
+    return home
+
+
+@pytest.fixture(scope="package")
+def _vllm_process(
+    vllm_home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[VllmServer]:
+    server = VllmServer(vllm_home, tmp_path_factory.mktemp("vllm"))
     server.start()
     yield server
     server.stop()

@@ -14,12 +14,12 @@ from stopadvisor.policy.requests import Reply, Request, ThinkingMode, make_reque
 from stopadvisor.serving.chat_reply import forced_content
 from stopadvisor.workload.questions import read_workload
 from tests.engines.online_policies import rule
+from tests.integration.conftest import SIZES
 from tests.integration.server import NAME, ROOT, VllmServer
 from tests.serving.gateways import RunningGateway, running, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
-N_QUESTIONS = 400
 BUDGETS = [0, 16, 43, 64, 129]
 PATIENT = {"first": 60.0, "between": 60.0, "total": 300.0, "probe": 60.0}
 """Seconds on a busy machine."""
@@ -31,10 +31,10 @@ def policy(local: HfEngine) -> Policy:
     return rule(local, "run-stability", 2.0, **changes)
 
 
-@pytest.fixture(scope="module")
-def asked(policy: Policy) -> list[Request]:
+@pytest.fixture(scope="module", params=SIZES)
+def asked(policy: Policy, request: pytest.FixtureRequest) -> list[Request]:
     workload = read_workload(ROOT / "samples" / "arithmetic.jsonl")
-    return make_requests(workload.questions[:N_QUESTIONS], policy)
+    return make_requests(workload.questions[: request.param], policy)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from stopadvisor.probes.trigger import GridTrigger
 from stopadvisor.serving.audits import AuditSettings
 from stopadvisor.serving.vllm.settings import PluginSettings
 from stopadvisor.workload.questions import read_workload
-from tests.integration.server import ROOT, VllmServer, environment, with_plugin
+from tests.integration.server import ROOT, VllmServer, with_plugin
 from tests.integration.test_plugin import POLICY, ask_all
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
@@ -57,10 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[VllmServer]:
-    home = environment()
-    if home is None:
-        pytest.skip("no vLLM environment: tests/integration/setup-vllm.sh builds it")
+def server(vllm_home: Path, folder: Path) -> Iterator[VllmServer]:
     fixed_budget(folder / "policy.joblib")
     audit = AuditSettings(
         0.5,
@@ -72,7 +69,7 @@ def server(folder: Path) -> Iterator[VllmServer]:
     )
     settings = PluginSettings(folder / "policy.joblib", audit=audit).environment()
     arguments = ("--max-logprobs", "-1", "--scheduling-policy", "priority")
-    server = VllmServer(home, folder, arguments, with_plugin(folder, settings))
+    server = VllmServer(vllm_home, folder, arguments, with_plugin(folder, settings))
     server.start()
     yield server
     server.stop()

@@ -10,6 +10,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,12 +22,12 @@ from stopadvisor.policy.requests import Reply, Request, make_requests, policy_pl
 from stopadvisor.serving.chat_reply import forced_content
 from stopadvisor.serving.vllm.settings import PluginSettings
 from stopadvisor.workload.questions import read_workload
-from tests.integration.server import NAME, ROOT, VllmServer, environment, with_plugin
+from tests.integration.conftest import SIZES
+from tests.integration.server import NAME, ROOT, VllmServer, with_plugin
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
 POLICY = ROOT / "policies" / "arithmetic.joblib"
-N_QUESTIONS = 400
 AT_ONCE = 16
 
 
@@ -35,22 +36,19 @@ def policy() -> Policy:
     return load_policy(POLICY)
 
 
-@pytest.fixture(scope="module")
-def requests(policy: Policy) -> list[Request]:
+@pytest.fixture(scope="module", params=SIZES)
+def requests(policy: Policy, request: pytest.FixtureRequest) -> list[Request]:
     workload = read_workload(ROOT / "samples" / "arithmetic.jsonl")
-    return make_requests(workload.questions[:N_QUESTIONS], policy)
+    return make_requests(workload.questions[: request.param], policy)
 
 
 @pytest.fixture(scope="module")
-def plugin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+def plugin(vllm_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     """vLLM with the bundled policy in it, which reads the entropy over the whole vocabulary."""
-    home = environment()
-    if home is None:
-        pytest.skip("no vLLM environment: tests/integration/setup-vllm.sh builds it")
     folder = tmp_path_factory.mktemp("plugin")
     settings = PluginSettings(POLICY).environment()
     server = VllmServer(
-        home,
+        vllm_home,
         folder,
         ("--max-logprobs", "-1", "--scheduling-policy", "priority"),
         with_plugin(folder, settings),
@@ -255,26 +253,14 @@ def test_metrics_stand_next_to_those_of_vllm(plugin: VllmServer, requests: list[
     assert new["vllm:request_success_total"] >= 20
 
 
-@pytest.mark.parametrize(
-    ("arguments", "settings", "message"),
-    [
-        (
-            ("--dtype", "bfloat16", "--max-logprobs", "-1"),
-            {},
-            "the policy was calibrated with dtype 'float32', got 'bfloat16'",
-        ),
-    ],
-)
-def test_a_policy_that_does_not_fit_ends_vllm_in_one_line(
-    tmp_path: Any, arguments: tuple[str, ...], settings: dict[str, str], message: str
-) -> None:
-    home = environment()
-    if home is None:
-        pytest.skip("no vLLM environment: tests/integration/setup-vllm.sh builds it")
-    told = PluginSettings(POLICY).environment() | settings
-    server = VllmServer(home, tmp_path, arguments, with_plugin(tmp_path, told))
+@pytest.mark.long  # a start of vLLM; tests/serving/vllm has each refusal, and how a process ends
+def test_a_policy_that_does_not_fit_ends_vllm_in_one_line(vllm_home: Path, tmp_path: Path) -> None:
+    arguments = ("--dtype", "bfloat16", "--max-logprobs", "-1")
+    told = PluginSettings(POLICY).environment()
+    server = VllmServer(vllm_home, tmp_path, arguments, with_plugin(tmp_path, told))
     with pytest.raises(RuntimeError, match="does not start"):
         server.start()
+    message = "the policy was calibrated with dtype 'float32', got 'bfloat16'"
     said = [line for line in server.log.read_text().splitlines() if message in line]
     assert len(said) == 1
     assert said[0].startswith("stopadvisor: ")
