@@ -50,6 +50,7 @@ def recorded_cap(
             )
         if trace.reply is not None:
             long_replies += len(engine.encode(trace.reply)) >= plan.answer_cap
+        if trace.reply is not None or trace.ended:
             continue
         length = len(engine.encode(trace.thinking))
         if shortest is None or length < shortest[0]:

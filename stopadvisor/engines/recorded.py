@@ -27,6 +27,8 @@ class RecordedIds:
     """How many of them are thinking."""
     closed: bool
     """Thinking came to its end, and did so within the cap."""
+    cut: bool = False
+    """It was cut."""
 
 
 def recorded_ids(
@@ -42,9 +44,11 @@ def recorded_ids(
         Most tokens of thinking and of reply.
     """
     thinking = chat.encode(trace.thinking)
-    if len(thinking) > max_think or trace.reply is None:
+    length = len(thinking)
+    if length > max_think or trace.reply is None:
         thinking = thinking[:max_think]
-        return RecordedIds(tuple(thinking), len(thinking), closed=False)
+        cut = not trace.ended or len(thinking) < length
+        return RecordedIds(tuple(thinking), len(thinking), closed=False, cut=cut)
     reply = [*chat.encode(trace.reply), stop_id][:answer_cap]
     return RecordedIds((*thinking, *chat.closer.ids, *reply), len(thinking), closed=True)
 

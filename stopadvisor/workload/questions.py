@@ -56,7 +56,9 @@ class RecordedTrace:
     """``FILE:LINE``."""
     thinking: str
     reply: str | None
-    """None where thinking was cut before its end."""
+    """None where thinking was cut before its end, or the model ended without a reply."""
+    ended: bool = False
+    """The model ended by itself, be it without closing its thinking."""
 
 
 @dataclass(frozen=True)

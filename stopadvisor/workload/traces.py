@@ -52,7 +52,8 @@ def read_traces(path: Path) -> RecordedTraces:
     A line has `question` or `messages` as in a workload.  Its traces are the list `traces`, each
     with `thinking` and `reply`, or the assistant's message at the end of `messages`; both are told
     apart there by a field `reasoning_content` or `reasoning`, or by thinking markers in the text.
-    A trace without a reply is one whose thinking was cut.  Lines without any trace are allowed.
+    A trace without a reply is one whose thinking was cut, or with `finish` ``stop`` one that ended
+    without closing it.  Lines without any trace are allowed.
 
     Raises
     ------
@@ -112,17 +113,23 @@ def _traces(row: Mapping[str, Any], where: str) -> list[RecordedTrace]:
             value = trace.get(part)
             if value is not None and not isinstance(value, str):
                 refuse(where, f"{name}.{part}", "text", value)
-        traces.append(_trace(trace.get("thinking"), trace.get("reply"), where, name))
+        finish = trace.get("finish")
+        if finish not in (None, "stop", "length"):
+            refuse(where, f"{name}.finish", "'stop' or 'length'", finish)
+        parts = trace.get("thinking"), trace.get("reply")
+        traces.append(_trace(*parts, where, name, ended=finish == "stop"))
     return traces
 
 
-def _trace(thinking: str | None, reply: str | None, where: str, name: str) -> RecordedTrace:
+def _trace(
+    thinking: str | None, reply: str | None, where: str, name: str, *, ended: bool = False
+) -> RecordedTrace:
     if thinking is None:
         found = "nothing" if reply is None else "a reply alone"
         refuse(where, name, "thinking that can be told apart from the reply", found, shown=True)
     for text in (thinking, reply or ""):
         check_text(text, where, name)
-    return RecordedTrace(where, thinking, reply)
+    return RecordedTrace(where, thinking, reply, ended)
 
 
 # --- Thinking and reply ---------------------------------------------------------------------------

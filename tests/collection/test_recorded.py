@@ -36,6 +36,8 @@ def test_the_cap_is_where_recorded_thinking_was_cut() -> None:
     found, said = cap(("x" * 200, "7"), ("x" * 60, None), ("x" * 50, None))
     assert found == 50
     assert said == ["max-think: 50 tokens, at which recorded thinking was cut (t.jsonl:3)"]
+    ended = Question("q", "k", (), None, "exact", traces=(RecordedTrace("t:1", "x", None, True),))
+    assert recorded_cap(ScriptedEngine(), [ended], PLAN, auto=True, progress=Remarks()) == 100
     with pytest.raises(WorkloadError, match=r"t.jsonl:2: .* at --max-think 100, got 60 tokens"):
         cap(("x", "7"), ("x" * 60, None), auto=False)
     with pytest.raises(WorkloadError, match=r"t.jsonl:1: .* at least one token, got 0 tokens"):

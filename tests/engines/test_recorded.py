@@ -71,6 +71,17 @@ def test_probes_of_recorded_thinking_are_those_of_live_thinking(
 
 
 @pytest.mark.integration
+def test_thinking_that_ended_without_its_closer_is_not_cut(
+    reasoner: HfEngine, prompts: list[Prompt]
+) -> None:
+    traces = [RecordedTrace("t:1", "7 - 5", None, ended) for ended in (True, False)]
+    asked = [replace(p, recorded=t) for p, t in zip(prompts, traces, strict=False)]
+    found = reasoner.probe(asked, PLAN)
+    assert [trace.finish for trace in found] == ["stop", "length"]
+    assert [trace.natural_text for trace in found] == [None, None]
+
+
+@pytest.mark.integration
 def test_a_batch_is_recorded_or_drawn(reasoner: HfEngine, prompts: list[Prompt]) -> None:
     mixed = [replace(prompts[0], recorded=RecordedTrace("t:1", "a", "b")), *prompts[1:]]
     with pytest.raises(EngineError, match="recorded trace or none, got 1 of 10"):

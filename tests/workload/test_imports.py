@@ -423,3 +423,17 @@ def test_a_failed_request_of_promptfoo_is_named(tmp_path: Path) -> None:
     )
     (tmp_path / "r.json").write_text(json.dumps({"results": {"results": [3]}}))
     assert "expected an object, got 3" in refused("promptfoo", tmp_path / "r.json")
+
+
+def test_a_model_that_ended_without_a_reply_was_not_cut(tmp_path: Path) -> None:
+    rows = []
+    for name, reason in (("a", "stop"), ("b", "length")):
+        message = {"role": "assistant", "content": None, "reasoning": "So"}
+        body = {"choices": [{"message": message, "finish_reason": reason}]}
+        rows.append({"custom_id": name, "body": {"messages": user(name)}})
+        rows.append({"custom_id": name, "response": {"status_code": 200, "body": body}})
+    (tmp_path / "b.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = read("openai-batch", tmp_path / "b.jsonl")
+    ended, cut = (line["traces"][0] for line in found.lines)
+    assert (ended, cut) == ({"thinking": "So", "finish": "stop"}, {"thinking": "So"})
+    assert found.n_cut == 1

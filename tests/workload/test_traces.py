@@ -83,6 +83,10 @@ def test_an_assistants_turn_is_the_recorded_reply(
             {"question": "a", "traces": [{"thinking": 3}]},
             "field 'traces[0].thinking': expected text, got 3",
         ),
+        (
+            {"question": "a", "traces": [{"thinking": "b", "finish": "tired"}]},
+            "field 'traces[0].finish': expected 'stop' or 'length', got",
+        ),
         ({**turn(content="7"), "traces": []}, "field 'traces': expected only one of"),
         ({"question": "a"}, "expected recorded traces, got none in 1 lines"),
     ],

@@ -26,13 +26,12 @@ def read_traces(
     ids = np.zeros((n_rows, longest), dtype=np.int64)
     for row, trace in zip(ids, traces, strict=True):
         row[: len(trace.ids)] = trace.ids
-    closed = np.array([trace.closed for trace in traces], dtype=np.bool_)
     return Finished(
         rows=np.arange(n_rows),
         ids=ids,
         trace_tokens=np.array([trace.thinking for trace in traces]),
-        closed=closed,
-        cut=~closed,
+        closed=np.array([trace.closed for trace in traces]),
+        cut=np.array([trace.cut for trace in traces]),
         total_tokens=np.array([len(trace.ids) for trace in traces]),
         kept=Kept(cache, pads, max(map(len, prompts))),
     )

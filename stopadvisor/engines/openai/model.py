@@ -125,7 +125,7 @@ class ServedModel:
         )
         trace.ids = list(found.ids)
         trace.end.thinking, trace.end.closed = found.thinking, found.closed
-        trace.end.cut, trace.end.over = not found.closed, True
+        trace.end.cut, trace.end.over = found.cut, True
 
     async def extend(self, trace: Trace, *, until: int | None = None) -> None:
         """Draw on until the trace is over, or until so many tokens stand behind the prompt.

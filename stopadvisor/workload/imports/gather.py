@@ -85,6 +85,7 @@ def gather(log: LogContent, *, task: str | None = None, traces_only: bool = Fals
         if entry.thinking is None and (traces_only or entry.reply is None):
             continue
         trace = {"thinking": entry.thinking, "reply": entry.reply}
+        trace["finish"] = "stop" if entry.reply is None and entry.ended else None
         line.setdefault("traces", []).append({k: v for k, v in trace.items() if v is not None})
     untraced = [key for key, line in questions.items() if not _is_traced(line)]
     if traces_only:
@@ -101,7 +102,7 @@ def gather(log: LogContent, *, task: str | None = None, traces_only: bool = Fals
         lines,
         n_gold=sum("gold" in line for line in lines),
         n_traces=len(traces),
-        n_cut=sum("reply" not in trace for trace in traces),
+        n_cut=sum(trace.keys() == {"thinking"} for trace in traces),
         without_thinking=tuple(without),
         n_untraced=len(untraced),
         renamed=tuple(renamed),

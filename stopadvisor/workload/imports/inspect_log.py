@@ -142,7 +142,16 @@ def _logged(where: str, sample: dict[str, Any], asked: Asked, left_out: list[str
         name=plain_text(sample.get("id"), where, "id"),
         thinking=thinking,
         reply=reply,
+        ended=_stop_reason(sample) == "stop",
     )
+
+
+def _stop_reason(sample: Mapping[str, Any]) -> Any:
+    """Why the model ended, as inspect_ai says it; None where it does not."""
+    output = sample.get("output")
+    choices = output.get("choices") if isinstance(output, dict) else None
+    first = choices[0] if isinstance(choices, list) and choices else None
+    return first.get("stop_reason") if isinstance(first, dict) else None
 
 
 def _asked_messages(

@@ -62,6 +62,8 @@ class Logged:
     """None where none was recorded, or it cannot be told apart from the reply."""
     reply: str | None = None
     """Text behind the thinking; None where there is none."""
+    ended: bool = False
+    """The model ended by itself, as far as the log says; else it may have been cut."""
 
 
 @dataclass(frozen=True)

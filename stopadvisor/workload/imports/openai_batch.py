@@ -78,13 +78,14 @@ def _joined(
             continue
         where, row = replies[name]
         for choice in _choices(where, row, left_out) or [{}]:
-            thinking, reply = message_reply(choice, where, asked.markers)
-            entries.append(Logged(where, messages, name=name, thinking=thinking, reply=reply))
+            thinking, reply = message_reply(choice.get("message", {}), where, asked.markers)
+            ended = choice.get("finish_reason") == "stop"
+            entries.append(Logged(where, messages, None, name, None, thinking, reply, ended))
     return LogContent(tuple(entries), tuple(left_out))
 
 
 def _choices(where: str, row: Mapping[str, Any], left_out: list[str]) -> list[dict[str, Any]]:
-    """The messages of a response; none of one that failed, which is noted."""
+    """The choices of a response; none of one that failed, which is noted."""
     response = row.get("response")
     status = response.get("status_code") if isinstance(response, dict) else None
     body = response.get("body") if isinstance(response, dict) else None
@@ -100,5 +101,5 @@ def _choices(where: str, row: Mapping[str, Any], left_out: list[str]) -> list[di
         message = choice.get("message") if isinstance(choice, dict) else None
         if not isinstance(message, dict):
             refuse(where, f"response.body.choices[{index}].message", "a message", message)
-        found.append(message)
+        found.append(choice)
     return found

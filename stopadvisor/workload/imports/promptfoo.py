@@ -76,6 +76,7 @@ def _logged(where: str, row: Mapping[str, Any], asked: Asked, left_out: list[str
         category=plain_text(_variable(where, row, asked, "category"), where, "category"),
         thinking=thinking,
         reply=reply,
+        ended=isinstance(response, dict) and response.get("finishReason") == "stop",
     )
 
 
