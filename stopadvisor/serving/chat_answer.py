@@ -1,8 +1,9 @@
 """Answers one chat request under a policy, wherever the model runs.
 
 The model thinks on while a probe is asked beside it; a `policy.session.Session` says where to ask,
-what may be shown, and when to stop.  A probe that fails means to think on.  With a shadow policy
-everything is asked and judged, and nothing is stopped.
+what may be shown, and when to stop.  Where the next position is known, the probe is sent as soon as
+the thinking reaches it, and that it goes on there is seen while the probe runs.  A probe that fails
+means to think on.  With a shadow policy everything is asked and judged, and nothing is stopped.
 Knows ids, text and decisions; no HTTP, no engine's interface and no metrics.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -27,8 +29,12 @@ from stopadvisor.serving.chat_reply import ChatCounts, Finish, TextStream, force
 __all__ = ["Answered", "ChatModel", "Reader", "answer_chat"]
 
 
+_ABANDON_SECONDS = 0.05
+"""For which the last tokens of a trace that is given up are waited for."""
+
+
 class ChatModel(Protocol):
-    """A model that thinks, is asked beside it, and writes answers; `ServedModel` is one."""
+    """A model that thinks, is asked beside it, and writes answers."""
 
     @property
     def chat(self) -> Chat:
@@ -45,11 +51,22 @@ class ChatModel(Protocol):
         """Tokens that end a generation."""
         ...
 
-    async def stream(self, trace: Trace, grown: Callable[[], None]) -> None:
+    async def stream(
+        self, trace: Trace, grown: Callable[[], None], *, seldom: bool = False
+    ) -> None:
         """Draw to the trace's end; `grown` is called when it has more tokens.
 
-        Cancelling it gives the thinking up at once.
+        Where `seldom`, tokens may be held back until those of `wake_at` are there.  Cancelling it
+        gives the thinking up at once.
         """
+        ...
+
+    def wake_at(self, trace: Trace, tokens: int | None) -> None:
+        """Say how many tokens are waited for; None for all."""
+        ...
+
+    async def abandon(self, trace: Trace) -> None:
+        """End a `stream` after what was held back has come."""
         ...
 
     async def force(self, trace: Trace, position: int) -> ForcedAnswer:
@@ -132,19 +149,24 @@ class _Thinking:
 
     model: ChatModel
     trace: Trace
+    seldom: bool
+    """Nobody looks at tokens before those that are waited for."""
     _wanted: int | None = None
     """Tokens that are waited for; None for all."""
     _reached: asyncio.Event = field(default_factory=asyncio.Event)
     _task: asyncio.Task[None] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._task = asyncio.create_task(self.model.stream(self.trace, self._tell))
+        drawing = self.model.stream(self.trace, self._tell, seldom=self.seldom)
+        self._task = asyncio.create_task(drawing)
         self._task.add_done_callback(lambda _: self._reached.set())
 
     def _tell(self) -> None:
         """Wake who waits, once there is what it waits for: not for every token."""
         if self._wanted is not None and len(self.trace.ids) >= self._wanted:
             self._reached.set()
+        elif self.seldom:
+            self.model.wake_at(self.trace, self._wanted)
 
     async def reach(self, tokens: int | None) -> None:
         """Return when so many tokens are drawn, or when no more will be."""
@@ -158,10 +180,22 @@ class _Thinking:
 
     async def give_up(self) -> None:
         """Draw no more."""
+        if self.seldom and not self._task.done():
+            await self.model.abandon(self.trace)
+            await asyncio.wait({self._task}, timeout=_ABANDON_SECONDS)
         self._task.cancel()
         await asyncio.wait({self._task})
         if not self._task.cancelled():
             self._task.exception()  # looked at: who is interested has had it from `reach`
+
+
+@dataclass(frozen=True)
+class _Early:
+    """A probe on its way before its answer is asked for."""
+
+    position: int
+    answer: asyncio.Task[ForcedAnswer]
+    began: float = field(default_factory=time.perf_counter)
 
 
 @dataclass
@@ -179,6 +213,8 @@ class _Request:
     probe_seconds: list[float] = field(default_factory=list)
     first_logprob: float | None = None
     shadow: _Shadow | None = None
+    early: _Early | None = None
+    """A probe that was sent before its answer was asked for."""
 
     def __post_init__(self) -> None:
         chat = self.model.chat
@@ -195,7 +231,8 @@ class _Request:
         )
 
     async def answer(self) -> Answered:
-        thinking = _Thinking(self.model, self.trace)
+        seldom = self.reader is None and not self.session.needs_ids
+        thinking = _Thinking(self.model, self.trace, seldom)
         try:
             forced: ForcedAnswer | None = None
             while True:
@@ -210,13 +247,23 @@ class _Request:
                 elif isinstance(event, Ended):
                     return await self._ended(thinking)
                 else:
-                    until = event.until
-                    if self.reader is not None:
-                        until = self.session.drawn + 1
-                    await thinking.reach(until)
+                    await thinking.reach(self._next_wanted(event.until))
                     self._tell()
         finally:
+            if self.early is not None:
+                self.early.answer.cancel()
             await thinking.give_up()
+
+    def _next_wanted(self, until: int | None) -> int | None:
+        """How many tokens to wait for; sends the probe that they lead to."""
+        trace, position = self.trace, self.session.upcoming
+        if position and self.early is None:  # at 0 it would race the prompt
+            if len(trace.ids) < position:
+                until = position
+            else:
+                asked = asyncio.create_task(self.model.force(trace, position))
+                self.early = _Early(position, asked)
+        return until if self.reader is None else self.session.drawn + 1
 
     def _tell(self) -> None:
         """Tell the session what was drawn since it was told last."""
@@ -235,7 +282,11 @@ class _Request:
         """
         began = time.perf_counter()
         try:
-            forced = await self.model.force(self.trace, position)
+            early, self.early = self.early, None
+            if early is not None and early.position == position:
+                began, forced = early.began, await early.answer
+            else:
+                forced = await self.model.force(self.trace, position)
             markers = None
             if self.policy.rule.needs_markers:
                 seen = self.model.chat.decode(self.trace.ids[:position])
@@ -289,6 +340,10 @@ class _Request:
     async def _ended(self, thinking: _Thinking) -> Answered:
         """Let the model write the answer that it began by itself, if it was not cut."""
         trace, stop_ids = self.trace, self.model.stop_ids
+        if self.early is not None:  # the thinking ended just there
+            with suppress(Exception):  # engines raise what they like, and nobody asked for it
+                self.probe_tokens += len((await self.early.answer).ids)
+            self.early = None
         await self._show([], last=True)
         if not trace.end.closed:
             return self._answered(trace.end.thinking, 0, None, "length", None)

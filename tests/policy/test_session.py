@@ -17,6 +17,7 @@ from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy
 from stopadvisor.policy.session import AskProbe, Ended, Session, Show, Stop, Think
 from stopadvisor.policy.stepper import Decision
+from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.plan import OnStop
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
@@ -255,6 +256,25 @@ def test_a_trace_that_ends_at_the_last_position_keeps_its_own_answer() -> None:
     session.receive(8)
     session.end(6, cut=False)
     assert session.next_event() == Ended(6, False)
+
+
+def test_where_the_next_answer_will_be_asked_for_is_known_before() -> None:
+    policy = Policy(build_policy(family_content("confidence") | {"budgets": [4, 12]}))
+    session = Session(policy, closer_tokens=2)
+    seen = [session.upcoming]
+    for _ in range(2):
+        session.receive(8)
+        assert isinstance(session.next_event(), AskProbe)
+        assert session.upcoming is None, "it is asked for already"
+        session.judge(answer="1", mean_logprob=-9.0)
+        seen.append(session.upcoming)
+    assert seen == [4, 12, None]
+    content = family_content("fixed-budget")
+    trigger = trigger_content(GridTrigger((12,), stop_at=12), family="fixed-budget")
+    fixed = content | {**trigger, "decision_threshold": 12.0, "threshold": 12, "budgets": []}
+    for on_stop, expected in (("probe", 12), ("answer", None)):
+        rule = Policy(build_policy(fixed))
+        assert Session(rule, closer_tokens=2, on_stop=on_stop).upcoming == expected
 
 
 def test_a_refused_answer_may_be_given_again() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from stopadvisor.errors import EngineError
 from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.plan import Prompt
 from stopadvisor.probes.trigger import GridTrigger
@@ -72,14 +73,53 @@ def test_a_stop_serves_the_forced_answer(streamed: bool) -> None:
     assert found.reasoning == words().decode(THINKING[:4])
     counts = found.counts
     assert (counts.thinking, counts.probes, counts.budget) == (4, 2, 4)
-    # What the probe's tokens took, the closer that shows that the trace went on, and the abort.
-    assert CLOSER <= counts.discarded <= counts.probe_tokens // 2 + 2
+    # What the probe's tokens took, and the abort; here each turn of the event loop is a token.
+    assert CLOSER <= counts.discarded <= counts.probe_tokens // 2 + 2 + streamed
     assert len(found.trace.ids) == 4 + counts.discarded
     assert len(found.probe_seconds) == 2
     if reader is not None:
         assert reader.text("reasoning") == found.reasoning
         assert reader.parts[-1] == ("content", "Final answer: 5")
     assert not engine.running
+
+
+def test_thinking_wakes_nobody_before_it_is_waited_for() -> None:
+    """A first output, one at each checkpoint, what was held back, and the end."""
+    engine = FakeEngine(pace=0.001)
+    found = answered(engine, **NEVER, budgets=[4, 12])
+    assert found.stop is None
+    (outputs,) = (n for name, n in engine.outputs.items() if name.endswith("-think"))
+    assert outputs <= 6 < len(found.trace.ids)
+    every = FakeEngine(pace=0.001)
+    answered(every, reader=Shown(), **NEVER, budgets=[4, 12])
+    assert len(found.trace.ids) in every.outputs.values(), "a stream shows each token"
+
+
+def test_what_was_held_back_is_counted_at_a_stop() -> None:
+    engine = FakeEngine(pace=0.001)
+    found = answered(engine)
+    (drawn,) = (n for name, n in engine.decoded.items() if name.endswith("-think"))
+    assert len(found.trace.ids) == drawn
+    assert found.trace.ids == THINKING[:drawn]
+    assert not found.trace.end.over, "an audit can think on"
+
+
+def test_a_probe_is_sent_when_the_thinking_is_there() -> None:
+    """Before the closer shows that it goes on; where it ends there, the probe's tokens count."""
+    engine = FakeEngine(pace=0.001)
+    found = answered(engine, **NEVER, budgets=[4, LENGTH])
+    assert (found.stop, found.counts.probes) == (None, 1)
+    asked = [len(ids) for kind, ids, *_ in engine.asked if kind == "probe"]
+    assert asked[1] - asked[0] == LENGTH - 4
+    wasted = sum(n for name, n in engine.decoded.items() if "-probe-" in name)
+    assert found.counts.probe_tokens == wasted
+    assert found.content == Story().visible
+
+
+def test_thinking_that_somebody_aborts_is_an_error() -> None:
+    engine = FakeEngine(pace=0.001, ended={"chatcmpl-1-think"})
+    with pytest.raises(EngineError, match="gave the thinking up"):
+        answered(engine)
 
 
 @pytest.mark.parametrize("streamed", [False, True])

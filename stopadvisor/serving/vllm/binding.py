@@ -61,6 +61,7 @@ class EngineAccess:
     client: Any
     make_prompt: Any
     make_parameters: Any
+    wait: Any = None
 
 
 @dataclass(frozen=True)
@@ -182,6 +183,7 @@ def _bind(
         client=access.client,
         make_prompt=access.make_prompt,
         make_parameters=access.make_parameters,
+        wait=access.wait,
         chat=chat,
         stop_ids=loaded.stop_ids,
         stops=stops,

@@ -28,6 +28,9 @@ _SOON = -1
 """Priority of a probe: while one waits, its trace thinks on in vain."""
 _LAST = 1_000_000
 """Priority of an audit: nobody waits for it."""
+_SELDOM = 64
+"""Tokens that the engine brings at once where nobody waits for an earlier one: each output wakes
+this process, which costs about as much as the token."""
 
 
 class EngineClient(Protocol):
@@ -37,6 +40,10 @@ class EngineClient(Protocol):
         self, prompt: Any, sampling_params: Any, request_id: str, *, priority: int = 0
     ) -> AsyncGenerator[Any, None]:
         """Yield outputs as they come; closing or cancelling it aborts the request."""
+        ...
+
+    async def abort(self, request_id: str) -> None:
+        """End a request; what it has drawn comes with its last output."""
         ...
 
 
@@ -60,6 +67,8 @@ class EngineModel:
     all, None where the rule reads none."""
     by_priority: bool
     """The engine's scheduler goes by priority."""
+    wait: Callable[[str, int], None] | None = None
+    """Has the engine bring a request's next output only when it has drawn so many tokens."""
     suffix: tuple[int, ...] = ()
     """Ids that ask for the forced answer; made once by `of`."""
     name: str = ""
@@ -84,20 +93,50 @@ class EngineModel:
         end = TraceEnd(self.chat.closer.ids, self.stop_ids, plan.max_think, plan.answer_cap)
         return Trace(prompt_ids, prompt, plan, None, end)
 
-    async def stream(self, trace: Trace, grown: Callable[[], None]) -> None:
-        """Draw to the trace's end in one request."""
+    async def stream(
+        self, trace: Trace, grown: Callable[[], None], *, seldom: bool = False
+    ) -> None:
+        """Draw to the trace's end in one request.
+
+        Where `seldom`, tokens come as `wake_at` says.
+
+        Raises
+        ------
+        EngineError
+            Somebody aborted it.
+        """
         parameters = {**self.drawn, "max_tokens": trace.end.most}
+        if seldom and self.wait is not None:
+            parameters["stream_interval"] = _SELDOM
         async with aclosing(self._ask("think", trace.prompt_ids, parameters)) as outputs:
             async for output in outputs:
                 if not trace.requests:
                     cached = output.num_cached_tokens
                     trace.requests.append(RequestUsage("trace", 0, len(trace.prompt_ids), cached))
                 trace.take(output.outputs[0].token_ids)
+                if output.outputs[0].finish_reason == "abort":
+                    raise EngineError("the engine gave the thinking up")
                 grown()
                 if trace.end.over and not output.finished:
                     return
         trace.end.give_up(trace.ids)
         grown()
+
+    def wake_at(self, trace: Trace, tokens: int | None) -> None:
+        """Let the thinking come when so many tokens are drawn; None where none is waited for."""
+        if self.wait is None:
+            return
+        end = trace.end
+        if end.thinking < 0:
+            limit = end.max_think + len(end.closer)
+        else:
+            limit = end.thinking + len(end.closer) + end.answer_cap
+        wanted = limit if tokens is None else min(tokens, limit)
+        self.wait(f"{self.name}-think", min(wanted, len(trace.ids) + _SELDOM))
+
+    async def abandon(self, trace: Trace) -> None:
+        """End the thinking: `stream` takes what was drawn and not brought, and raises."""
+        await self.client.abort(f"{self.name}-think")
 
     async def finish(self, trace: Trace) -> int:
         """Think on behind what was drawn, after all other requests; return the tokens it took.
@@ -162,6 +201,8 @@ class EngineModel:
         """
         prefix = [*trace.prompt_ids, *trace.ids[:at], *self.chat.closer.ids]
         parameters = {**self.drawn, "max_tokens": self.plan.answer_cap}
+        if show is None:
+            parameters["stream_interval"] = _SELDOM
         ids: list[int] = []
         async with aclosing(self._ask("answer", prefix, parameters)) as outputs:
             async for output in outputs:

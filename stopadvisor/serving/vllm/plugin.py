@@ -180,4 +180,19 @@ def _access(engine_client: Any) -> EngineAccess:
         output_kind=RequestOutputKind.DELTA,
         skip_clone=True,
     )
-    return EngineAccess(engine_client, tokens_input, make)
+    return EngineAccess(engine_client, tokens_input, make, _waiting(engine_client.output_processor))
+
+
+def _waiting(processor: Any) -> Callable[[str, int], None]:
+    """Return what tells vLLM when to bring a request's next output.
+
+    Its ``stream_interval`` is fixed for a request by those who ask from outside; in here it may
+    change.  Never below 2: with 1 vLLM does not count what it brought.
+    """
+
+    def wait(name: str, tokens: int) -> None:
+        for own in processor.external_req_ids.get(name, ()):
+            state = processor.request_states[own]
+            state.stream_interval = max(2, tokens - state.sent_tokens_offset)
+
+    return wait

@@ -83,6 +83,12 @@ class FakeEngine:
     hangs: tuple[str, ...] = ()
     """Kinds that never yield."""
     without_logprobs: bool = False
+    waits: dict[str, int] = field(default_factory=dict)
+    """Tokens at which a request's next output is brought, as `wait` was told."""
+    outputs: dict[str, int] = field(default_factory=dict)
+    """How often a request brought some."""
+    ended: set[str] = field(default_factory=set)
+    """Requests that were aborted by name."""
     running: dict[str, Any] = field(default_factory=dict)
     """Requests under way, with their parameters."""
     asked: list[tuple[str, list[int], Any, int]] = field(default_factory=list)
@@ -111,15 +117,23 @@ class FakeEngine:
                 await asyncio.sleep(3600)
             said = self.story.after(ids[len(words().prompt_ids(QUESTION)) :])
             said = said[: parameters.max_tokens]
+            brought, interval = 0, getattr(parameters, "stream_interval", 1)
             for number, token in enumerate(said, 1):
                 await asyncio.sleep(self.pace)
+                if name in self.ended:
+                    yield self._output(said[brought : number - 1], parameters, "abort")
+                    self.aborted.append(name)
+                    return
                 self.decoded[name] = number
                 finished = number == len(said) or token in parameters.stop_token_ids
-                yield SimpleNamespace(
-                    outputs=[self._output(token, getattr(parameters, "logprobs", None))],
-                    num_cached_tokens=16,
-                    finished=finished,
-                )
+                wanted = self.waits.get(name, brought + interval)
+                if finished or not brought or number >= wanted:
+                    self.waits.pop(name, None)
+                    self.outputs[name] = self.outputs.get(name, 0) + 1
+                    yield self._output(
+                        said[brought:number], parameters, "stop" if finished else None
+                    )
+                    brought = number
                 if finished:
                     return
         except (asyncio.CancelledError, GeneratorExit):
@@ -128,17 +142,24 @@ class FakeEngine:
         finally:
             del self.running[name]
 
-    def _output(self, token: int, k: int | None) -> Any:
-        rows = None
+    async def abort(self, request_id: str) -> None:
+        self.ended.add(request_id)
+
+    def wait(self, name: str, tokens: int) -> None:
+        self.waits[name] = tokens
+
+    def _output(self, tokens: list[int], parameters: Any, reason: str | None) -> Any:
+        rows, k = None, getattr(parameters, "logprobs", None)
         if k is not None and not self.without_logprobs:
-            others = range(1, max(k, 0))
+            (token,), others = tokens, range(1, max(k, 0))
             rows = SimpleNamespace(  # one position, flat, the token drawn first
                 start_indices=[0],
                 end_indices=[1 + len(others)],
                 token_ids=[token, *(10_000 + i for i in others)],
                 logprobs=[-0.25, *(-5.0 - i for i in others)],
             )
-        return SimpleNamespace(token_ids=[token], logprobs=rows)
+        output = SimpleNamespace(token_ids=tokens, logprobs=rows, finish_reason=reason)
+        return SimpleNamespace(outputs=[output], num_cached_tokens=16, finished=reason is not None)
 
 
 def bound_at(
@@ -146,7 +167,10 @@ def bound_at(
 ) -> BoundPolicy:
     """A policy at this engine."""
     access = EngineAccess(
-        engine, lambda ids: {"ids": ids}, lambda **kwargs: SimpleNamespace(**kwargs)
+        engine,
+        lambda ids: {"ids": ids},
+        lambda **kwargs: SimpleNamespace(**kwargs),
+        getattr(engine, "wait", None),
     )
     found = [(Path("policy.joblib"), policy or policy_of())]
     return bind(found, replace(FACTS, **changes), loaded(), access, any_text=any_text)

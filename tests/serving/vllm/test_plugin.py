@@ -13,7 +13,7 @@ import pytest
 
 from stopadvisor.policy.frozen import save_policy
 from stopadvisor.serving.vllm import settings
-from stopadvisor.serving.vllm.plugin import StopAdvisorPlugin
+from stopadvisor.serving.vllm.plugin import StopAdvisorPlugin, _waiting
 from tests.serving.vllm.fake_engine import policy_of
 
 
@@ -106,3 +106,15 @@ def test_whatever_is_wrong_ends_the_process_in_one_line(
     assert said.startswith("stopadvisor: ")
     assert message in said
     assert len(said.splitlines()) == 1
+
+
+def test_outputs_come_when_they_are_waited_for() -> None:
+    """An interval behind what was brought; 1 is another way of counting in vLLM."""
+    state = SimpleNamespace(stream_interval=64, sent_tokens_offset=12)
+    processor = SimpleNamespace(external_req_ids={"a": ["a-x"]}, request_states={"a-x": state})
+    wait = _waiting(processor)
+    for tokens, interval in ((44, 32), (13, 2), (5, 2)):
+        wait("a", tokens)
+        assert state.stream_interval == interval
+    wait("gone", 7)
+    assert processor.external_req_ids == {"a": ["a-x"]}
