@@ -5,6 +5,10 @@ what may be shown, and when to stop.  Where the next position is known, the prob
 the thinking reaches it, and that it goes on there is seen while the probe runs.  A probe that fails
 means to think on.  With a shadow policy everything is asked and judged, and nothing is stopped.
 Knows ids, text and decisions; no HTTP, no engine's interface and no metrics.
+
+`engines.openai.early_exit` is the same over HTTP, for `run`, `connect` and the gateway.  Its loop is
+another: it may draw thinking part by part and begin anew where a stream breaks off, by packages
+that are not installed beside vLLM.  What a session is told is told by the same functions.
 """
 
 from __future__ import annotations
@@ -14,16 +18,14 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
 from stopadvisor.engines.chat import Chat
+from stopadvisor.engines.openai.reports import report_answer, report_drawn
 from stopadvisor.engines.openai.trace import Trace
 from stopadvisor.policy.frozen import Policy
-from stopadvisor.policy.session import AskProbe, Ended, Judge, Rule, Session, Show, Stop
-from stopadvisor.policy.stepper import Decision
-from stopadvisor.probes.markers import count_markers
-from stopadvisor.probes.trigger import Positions, Trigger
+from stopadvisor.policy.session import AskProbe, Ended, Rule, Session, Show, Stop
 from stopadvisor.serving.chat_reply import ChatCounts, Finish, TextStream, forced_content
 
 __all__ = ["Answered", "ChatModel", "Reader", "answer_chat"]
@@ -143,6 +145,14 @@ async def answer_chat(
     return await _Request(model, trace, policy, task, shadow, reader).answer()
 
 
+async def _end(task: asyncio.Task[Any]) -> None:
+    """Give up what a task does; who is interested in its error has had it before."""
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()  # looked at
+
+
 @dataclass
 class _Thinking:
     """Tokens that come while others wait for them or probe."""
@@ -183,10 +193,7 @@ class _Thinking:
         if self.seldom and not self._task.done():
             await self.model.abandon(self.trace)
             await asyncio.wait({self._task}, timeout=_ABANDON_SECONDS)
-        self._task.cancel()
-        await asyncio.wait({self._task})
-        if not self._task.cancelled():
-            self._task.exception()  # looked at: who is interested has had it from `reach`
+        await _end(self._task)
 
 
 @dataclass(frozen=True)
@@ -212,19 +219,21 @@ class _Request:
     failed_probes: int = 0
     probe_seconds: list[float] = field(default_factory=list)
     first_logprob: float | None = None
-    shadow: _Shadow | None = None
+    shadow: Stop | None = None
+    shown: int = 0
+    """Thinking tokens that were."""
     early: _Early | None = None
     """A probe that was sent before its answer was asked for."""
 
     def __post_init__(self) -> None:
-        chat = self.model.chat
-        self._thinking_text, self._visible_text = TextStream(chat.decode), TextStream(chat.decode)
-        rule: Rule = self.policy
-        if self.is_shadow:
-            rule = self.shadow = _Shadow(self.policy)
-        self.session = Session(
+        decode = self.model.chat.decode
+        self._thinking_text, self._visible_text = TextStream(decode), TextStream(decode)
+        self.session = self._session(self.policy)
+
+    def _session(self, rule: Rule | None) -> Session:
+        return Session(
             rule,
-            closer_tokens=len(chat.closer.ids),
+            closer_tokens=len(self.model.chat.closer.ids),
             on_stop=self.policy.on_stop,
             task=self.task,
             streams=self.reader is not None,
@@ -238,9 +247,13 @@ class _Request:
             while True:
                 event = self.session.next_event()
                 if isinstance(event, Show):
-                    await self._show(self.trace.ids[event.start : event.stop])
+                    await self._show(self.trace.ids[max(event.start, self.shown) : event.stop])
+                    self.shown = event.stop
                 elif isinstance(event, AskProbe):
                     forced = await self._probe(event.position)
+                elif isinstance(event, Stop) and self.is_shadow:  # on, as if there were no policy
+                    self.shadow, self.session = event, self._session(None)
+                    report_drawn(self.session, self.trace)
                 elif isinstance(event, Stop):
                     await thinking.give_up()
                     return await self._stopped(event, forced)
@@ -248,10 +261,10 @@ class _Request:
                     return await self._ended(thinking)
                 else:
                     await thinking.reach(self._next_wanted(event.until))
-                    self._tell()
+                    report_drawn(self.session, self.trace)
         finally:
             if self.early is not None:
-                self.early.answer.cancel()
+                await _end(self.early.answer)
             await thinking.give_up()
 
     def _next_wanted(self, until: int | None) -> int | None:
@@ -265,16 +278,6 @@ class _Request:
                 self.early = _Early(position, asked)
         return until if self.reader is None else self.session.drawn + 1
 
-    def _tell(self) -> None:
-        """Tell the session what was drawn since it was told last."""
-        session, trace = self.session, self.trace
-        if session.needs_ids:
-            session.receive(trace.ids[session.drawn :])
-        else:
-            session.receive(len(trace.ids) - session.drawn)
-        if session.thinking is None and trace.end.thinking >= 0:
-            session.end(trace.end.thinking, cut=trace.end.cut)
-
     async def _probe(self, position: int) -> ForcedAnswer | None:
         """Force the answer that the session asks for, and hand it over; without one, probe no more.
 
@@ -287,17 +290,8 @@ class _Request:
                 began, forced = early.began, await early.answer
             else:
                 forced = await self.model.force(self.trace, position)
-            markers = None
-            if self.policy.rule.needs_markers:
-                seen = self.model.chat.decode(self.trace.ids[:position])
-                markers = float(count_markers(seen))
-            self.session.judge(
-                answer=forced.text,
-                mean_logprob=forced.mean_logprob,
-                mean_entropy=forced.mean_entropy,
-                markers=markers,
-                closed_by_itself=forced.closed_by_itself,
-            )
+            seen, chat = self.trace.ids[:position], self.model.chat
+            report_answer(self.session, self.policy, chat, seen, forced)
         except Exception:  # noqa: BLE001 - engines raise what they like, and thinking goes on
             self.failed_probes += 1
             self.session.give_up_probing()
@@ -375,7 +369,7 @@ class _Request:
         return Answered(
             trace=trace,
             stop=stop,
-            shadow=None if self.shadow is None else self.shadow.stop,
+            shadow=self.shadow,
             reasoning=self.model.chat.decode(trace.ids[:shown]),
             content=content,
             finish=finish,
@@ -383,7 +377,7 @@ class _Request:
                 prompt=len(trace.prompt_ids),
                 thinking=shown,
                 visible=visible,
-                probes=self.session.probes,
+                probes=len(self.probe_seconds),
                 probe_tokens=self.probe_tokens,
                 discarded=len(trace.ids) - shown - own,
                 budget=None if stop is None else stop.position,
@@ -393,58 +387,3 @@ class _Request:
             probe_seconds=tuple(self.probe_seconds),
             first_logprob=self.first_logprob,
         )
-
-
-@dataclass(frozen=True)
-class _NobodyStops:
-    """A trigger's positions, of which none stops whoever still thinks there."""
-
-    own: Trigger
-    stop_at: None = None
-
-    @property
-    def kind(self) -> Literal["grid", "stride", "marker"]:
-        """The trigger's."""
-        return self.own.kind
-
-    @property
-    def needs_ids(self) -> bool:
-        """The trigger's."""
-        return self.own.needs_ids
-
-    @property
-    def probes(self) -> bool:
-        """The trigger's."""
-        return self.own.probes
-
-    def start(self) -> Positions:
-        """Begin a trace."""
-        return self.own.start()
-
-
-@dataclass
-class _Shadow:
-    """A policy that judges and never stops; remembers where it would have."""
-
-    policy: Policy
-    stop: Stop | None = None
-    _probes: int = 0
-
-    @property
-    def trigger(self) -> Trigger:
-        """Where to probe."""
-        return _NobodyStops(self.policy.trigger)
-
-    def start(self, task: str | None = None) -> Judge:
-        """Begin the request."""
-        self._judge: Judge = self.policy.start(task)
-        return self
-
-    def observe(self, *, think_tokens: int, **answer: Any) -> Decision:
-        """Decide as the policy does; behind its stop there is nothing left to ask."""
-        decision = self._judge.observe(think_tokens=think_tokens, **answer)
-        if decision.stop or think_tokens == self.policy.trigger.stop_at:
-            self.stop = Stop(think_tokens, self._probes, self.policy.on_stop)
-            decision = decision._replace(stop=False, natural_end=True)
-        self._probes += 1
-        return decision

@@ -21,6 +21,7 @@ from stopadvisor.engines.answer_end import ForcedAnswer
 from stopadvisor.engines.openai.chat_backend import OtherTraceError
 from stopadvisor.engines.openai.endpoint import check_streams
 from stopadvisor.engines.openai.model import NO_ENTROPY, ServedModel
+from stopadvisor.engines.openai.reports import report_answer, report_drawn
 from stopadvisor.engines.openai.requests import Prefix
 from stopadvisor.engines.openai.thinking import ResumedThinking, Thinking, streaming
 from stopadvisor.engines.openai.trace import Trace
@@ -29,7 +30,6 @@ from stopadvisor.errors import EngineError, ModelError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import OnStop, Reply, Request, ThinkingMode
 from stopadvisor.policy.session import AskProbe, Ended, Rule, Session, Show, Stop, Think
-from stopadvisor.probes.markers import count_markers
 from stopadvisor.probes.plan import ProbePlan
 
 __all__ = ["Observer", "PolicyService", "choose_thinking_mode", "entropy_at"]
@@ -248,7 +248,7 @@ class _RequestRow:
                 forced = await self._judge(event.position)
             elif isinstance(event, Think):
                 await thinking.reach(event.until)
-                self._tell(self.session)
+                report_drawn(self.session, self.trace)
             elif isinstance(event, Show):
                 self._show(event)
             elif isinstance(event, Stop) and self.observer is not None:
@@ -266,7 +266,7 @@ class _RequestRow:
         if self.observer is None or not self.observer.shows:
             return
         session = self.shown or self.session
-        self._tell(session)
+        report_drawn(session, self.trace)
         while isinstance(event := session.next_event(), Show):
             self._show(event)
         if isinstance(event, Ended) and self.trace.end.closed:
@@ -281,12 +281,6 @@ class _RequestRow:
         assert self.observer is not None  # or the session would not speak of it
         self.has_shown = True
         self.observer.reasoning(self.trace.ids[event.start : event.stop])
-
-    def _tell(self, session: Session) -> None:
-        """Tell a session what was drawn since it was told last."""
-        session.receive(self.trace.ids[session.drawn :])
-        if session.thinking is None and self.trace.end.thinking >= 0:
-            session.end(self.trace.end.thinking, cut=self.trace.end.cut)
 
     async def _judge(self, position: int) -> ForcedAnswer | None:
         """Force the answer that the session asks for, and hand it over; None where it failed."""
@@ -309,18 +303,8 @@ class _RequestRow:
             return None
         self.n_probes += 1
         self.probe_tokens += len(forced.ids)
-        rule, markers = self.service.rule, None
-        # Decoding a long prefix holds up all other requests: only for a rule that reads it.
-        if not isinstance(rule, Policy) or rule.rule.needs_markers:
-            seen = self.service.model.chat.decode(self.trace.ids[:position])
-            markers = float(count_markers(seen))
-        self.session.judge(
-            answer=forced.text,
-            mean_logprob=forced.mean_logprob,
-            mean_entropy=forced.mean_entropy,
-            markers=markers,
-            closed_by_itself=forced.closed_by_itself,
-        )
+        chat, thinking = self.service.model.chat, self.trace.ids[:position]
+        report_answer(self.session, self.service.rule, chat, thinking, forced)
         return forced
 
     async def stopped(self, stop: Stop, forced: ForcedAnswer | None) -> Reply:
