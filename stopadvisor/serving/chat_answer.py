@@ -6,8 +6,8 @@ the thinking reaches it, and that it goes on there is seen while the probe runs.
 means to think on.  With a shadow policy everything is asked and judged, and nothing is stopped.
 Knows ids, text and decisions; no HTTP, no engine's interface and no metrics.
 
-`engines.openai.early_exit` is the same over HTTP, for `run`, `connect` and the gateway.  Its loop is
-another: it may draw thinking part by part and begin anew where a stream breaks off, by packages
+`engines.openai.early_exit` is the same over HTTP, for `run`, `connect` and the gateway.  Its loop
+is another: it may draw thinking part by part and begin anew where a stream breaks off, by packages
 that are not installed beside vLLM.  What a session is told is told by the same functions.
 """
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -56,6 +57,8 @@ class Pass:
     """What one pass over the questions came to."""
 
     seconds: float
+    processor: float
+    """Seconds that the server's processes took of the processors: less noisy on a busy machine."""
     decoded: int
     stops: list[dict[str, int]] = field(default_factory=list)
     """Usage of stopped requests."""
@@ -73,8 +76,23 @@ async def _ask(
     return json.loads(last.removeprefix(b"data: "))["usage"], header
 
 
-async def _pass(url: str, bodies: Sequence[dict[str, Any]], at_once: int, route: str) -> Pass:
-    left, found = iter(bodies), Pass(0.0, 0)
+def processor_seconds(pid: int) -> float:
+    """Of a process and those that it started."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    ticks = int(fields[11]) + int(fields[12])
+    children = Path(f"/proc/{pid}/task").glob("*/children")
+    own = ticks / os.sysconf("SC_CLK_TCK")
+    return own + sum(
+        processor_seconds(int(c)) for file in children for c in file.read_text().split()
+    )
+
+
+async def _pass(
+    server: VllmServer, bodies: Sequence[dict[str, Any]], at_once: int, route: str
+) -> Pass:
+    left, found = iter(bodies), Pass(0.0, 0.0, 0)
+    url = f"{server.base_url}/chat/completions"
+    used = processor_seconds(server.pid)
 
     async def work(session: aiohttp.ClientSession) -> None:
         for body in left:
@@ -88,6 +106,7 @@ async def _pass(url: str, bodies: Sequence[dict[str, Any]], at_once: int, route:
         began = time.perf_counter()
         await asyncio.gather(*(work(session) for _ in range(at_once)))
         found.seconds = time.perf_counter() - began
+    found.processor = processor_seconds(server.pid) - used
     return found
 
 
@@ -125,7 +144,6 @@ def measure(kind: str, questions: int, rounds: int) -> None:
     """Print the rows of one policy."""
     policy = policy_of(kind)
     with served(policy) as server:
-        url = f"{server.base_url}/chat/completions"
         for at_once in AT_ONCE:
             for stream in (False, True):
                 ways = {
@@ -135,7 +153,7 @@ def measure(kind: str, questions: int, rounds: int) -> None:
                 passes: dict[str, list[Pass]] = {route: [] for route in ways}
                 for turn in range(rounds + 1):
                     for route, bodies in ways.items():
-                        found = asyncio.run(_pass(url, bodies, at_once, route))
+                        found = asyncio.run(_pass(server, bodies, at_once, route))
                         if turn:  # the first fills caches
                             passes[route].append(found)
                 _print(kind, at_once, stream, questions, passes["passthrough"], passes["policy"])
@@ -148,11 +166,13 @@ def _print(
     tokens = statistics.median(p.decoded for p in own) / statistics.median(p.decoded for p in full)
     rates = [statistics.median(questions / p.seconds for p in passes) for passes in (full, own)]
     time_ratio = statistics.median(times)
+    used = [statistics.median(p.processor / questions for p in passes) for passes in (full, own)]
     print(
         f"{kind}, {at_once} at once, {'streamed' if stream else 'whole'}: "
         f"{rates[0]:.0f} -> {rates[1]:.0f} questions a second, time {time_ratio:.2f} "
         f"({', '.join(f'{ratio:.2f}' for ratio in times)}), tokens {tokens:.2f}, "
-        f"difference {time_ratio - tokens:+.2f}",
+        f"difference {time_ratio - tokens:+.2f}; processor time {used[1] / used[0]:.2f} "
+        f"({1e3 * used[0]:.0f} -> {1e3 * used[1]:.0f} ms a question)",
         flush=True,
     )
     stops = [usage for found in own for usage in found.stops]

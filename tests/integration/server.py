@@ -105,6 +105,12 @@ class VllmServer:
         return f"http://127.0.0.1:{self.port}/v1"
 
     @property
+    def pid(self) -> int:
+        """Of the process, which has others beneath it."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def log(self) -> Path:
         """What it printed."""
         return self.folder / "vllm.log"

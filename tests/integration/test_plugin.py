@@ -135,7 +135,7 @@ def test_stops_answers_and_reasoning_are_those_of_the_local_replay(
         assert details["budget"] == reply.budget
         assert details["probes"] == reply.n_probes
         in_vain = not stopped and reply.think_tokens in policy.budgets  # it ended just there
-        assert (details["probe_tokens"] > reply.probe_tokens) == in_vain
+        assert details["probe_tokens"] >= reply.probe_tokens
         assert in_vain or details["probe_tokens"] == reply.probe_tokens
         assert found.header == f"policy; reason=covered; digest={policy.digest[:8]}"
         assert (details["discarded_tokens"] > 0) == stopped
