@@ -117,7 +117,7 @@ def test_what_is_shown_is_what_is_replied(changes: dict[str, Any], serving: Thin
     assert seen.stopped == ([] if reply.budget is None else [reply.budget])
     assert seen.probes == reply.n_probes
     if reply.finish == "stop":
-        assert seen.pieces > 5, "in pieces, as it came"
+        assert seen.pieces > 1, "in pieces, as it came; how many is a matter of time"
 
 
 @pytest.mark.parametrize("serving", ["resume", "overlap"])
