@@ -19,7 +19,7 @@ from stopadvisor.policy.requests import make_requests
 from stopadvisor.probes.plan import RawTrace
 from stopadvisor.workload.questions import read_workload
 from tests.integration.proxy import FaultProxy, every
-from tests.integration.server import NAME, ROOT, VllmServer, environment
+from tests.integration.server import NAME, ROOT, VllmServer
 from tests.integration.test_parity import PLAN
 from tests.policy_content import family_content
 
@@ -27,35 +27,6 @@ pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
 N_QUESTIONS = 20
 SILENT = replace(PLAN, entropy="none")
-TEMPLATE = """
-{%- for message in messages %}
-{{- '<|im_start|>' + message.role + '\\n' }}
-{%- set reasoning = message.reasoning_content or message.reasoning %}
-{%- if message.role == 'assistant' and loop.last and reasoning %}
-{{- '<think>' + reasoning + '</think>' }}
-{%- endif %}
-{{- message.content + '<|im_end|>\\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}
-{{- '<|im_start|>assistant\\n<think>' }}
-{%- endif %}
-"""
-"""The tiny reasoner's own, but that it opens the thinking, and keeps that of a last message."""
-
-
-@pytest.fixture(scope="module")
-def chatting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    replica = environment()
-    if replica is None:
-        pytest.skip("no vLLM environment: tests/integration/setup-vllm.sh builds it")
-    folder = tmp_path_factory.mktemp("vllm-chat")
-    template = folder / "template.jinja"
-    template.write_text(TEMPLATE.lstrip(), encoding="utf-8")
-    words = ("--reasoning-parser", "deepseek_r1", "--chat-template", str(template))
-    server = VllmServer(replica, folder, words)
-    server.start()
-    yield server
-    server.stop()
 
 
 def knows_chat_only(path: str, body: bytes) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,22 +11,9 @@ import pytest
 from stopadvisor.cli.main import main
 from stopadvisor.engines.http.client import Client
 from stopadvisor.engines.openai.regime import RegimeMeasure, measure_regime, read_regime
-from tests.integration.server import BLOCK, CONTEXT, NAME, ROOT, VllmServer, environment
+from tests.integration.server import BLOCK, CONTEXT, NAME, ROOT, VllmServer
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def without_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    replica = environment()
-    if replica is None:
-        pytest.skip("no vLLM environment: tests/integration/setup-vllm.sh builds it")
-    server = VllmServer(
-        replica, tmp_path_factory.mktemp("uncached"), arguments=("--no-enable-prefix-caching",)
-    )
-    server.start()
-    yield server
-    server.stop()
 
 
 def _measured(server: VllmServer) -> RegimeMeasure:
@@ -48,12 +34,12 @@ def test_a_prefix_cache_is_told_with_its_blocks(vllm: VllmServer) -> None:
     )
 
 
-def test_a_server_that_caches_nothing_is_a_black_box(without_cache: VllmServer) -> None:
-    found = _measured(without_cache)
+def test_a_server_that_caches_nothing_is_a_black_box(chatting: VllmServer) -> None:
+    found = _measured(chatting)
     assert (found.regime, found.cache_block) == ("black-box", None)
 
 
-@pytest.mark.parametrize("server", ["vllm", "without_cache"])
+@pytest.mark.parametrize("server", ["vllm", "chatting"])
 def test_assess_costs_with_what_probing_found(
     server: str,
     request: pytest.FixtureRequest,
