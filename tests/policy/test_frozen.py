@@ -352,6 +352,10 @@ def test_terms_say_what_the_content_says(name: str) -> None:
     if found["probe"] is not None:
         probe = {"open_cue": False, **content["probe"]}
         assert to_plain(found["probe"]) == to_plain(probe)
+    function = (content["certificate"] or {}).get("grader")
+    digest = {} if function is None else {"grader_sha256": function["sha256"]}
+    graded_by = {name: content[name] for name in ("normalizer", "grader")}
+    assert found.pop("grading") == graded_by | digest
     rest = [key for key in found if key != "probe"]
     assert to_plain({key: found[key] for key in rest}) == {key: content[key] for key in rest}
     with pytest.raises(FrozenInstanceError):
