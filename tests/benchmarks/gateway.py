@@ -110,7 +110,6 @@ class Asking:
         if how.stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         if not how.covered:
-            body["tools"] = []  # changes nothing
             body["max_tokens"] = 500  # less than the policy may need
         began = time.perf_counter()
         first = 0.0
