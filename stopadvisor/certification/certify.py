@@ -146,10 +146,12 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
     """
     plan = plan_choice(source, request)
     assessment, choice = plan.assessment, plan.assessment.choice
-    _check_alpha(assessment, allowed=request.allow_large_alpha)
-    refusal = refused_beforehand(choice, plan.look.questions)
-    if refusal is None and not request.despite_advice:
-        refusal = advised_against(choice, assessment.recommendation)
+    against = None
+    if not request.despite_advice:
+        against = advised_against(choice, assessment.recommendation)
+    if against is None:  # full thinking loses nothing, whatever may be lost
+        _check_alpha(assessment, allowed=request.allow_large_alpha)
+    refusal = refused_beforehand(choice, plan.look.questions) or against
     if refusal is not None:
         created = record_refusal(source.folder, plan.look.request.request)
         calibration = _unopened(plan, refusal)

@@ -58,7 +58,6 @@ def test_where_the_advice_is_full_thinking_so_is_the_policy(
     words = (*FAST, "--alpha", "0.24")
     advice = answer(call, "assess", RUN, *words, "--no-report")["recommendation"]
     assert advice["policy"] == "full-budget"
-    words = (*words, "--allow-large-alpha")
     with monkeypatch.context() as closed:
         closed.setattr("stopadvisor.certification.looks.hand_out", None)
         found = answer(call, "calibrate", RUN, *words, code=3)
@@ -68,9 +67,22 @@ def test_where_the_advice_is_full_thinking_so_is_the_policy(
     assert load_policy(found["policy"]).kind == "full-budget"
     assert read_ledger(RUN) == []
     assert Ledger.read(RUN).entries[-1]["kind"] == "refused"
-    despite = answer(call, "calibrate", RUN, *words, "--despite-advice")
+    words = (*words, "--despite-advice")
+    assert "--allow-large-alpha goes on" in refused(call, "calibrate", RUN, *words)
+    despite = answer(call, "calibrate", RUN, *words, "--allow-large-alpha")
     assert (despite["kind"], despite["certified"]) == ("stop", True)
     assert "--despite-advice" in despite["changed"]
+
+
+def test_a_model_that_is_never_right_gets_a_policy_that_never_stops(call: Call) -> None:
+    def never_right(row: dict[str, Any], part: str) -> None:
+        row["natural_correct"] = False
+        for checkpoint in row["checkpoints"]:
+            checkpoint["correct"] = False
+
+    edit_records(RUN, never_right)
+    found = answer(call, "calibrate", RUN, *FAST, "--alpha", "0.05", code=3)
+    assert (found["kind"], found["look"]) == ("full-budget", None)
 
 
 def test_another_rule_than_the_one_that_was_read_is_explained_in_a_sentence(call: Call) -> None:

@@ -132,8 +132,8 @@ def recorded(
 def test_a_grader_says_what_is_right(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(bench.folder)
     first = json.loads(bench.file.read_text(encoding="utf-8").splitlines()[0])["question"]
-    code = f"return None if question == {first!r} else True"
-    Path("graders.py").write_text(f"def all_right(question, gold, answer):\n    {code}\n")
+    body = f"return None if question == {first!r} else True"
+    Path("graders.py").write_text(f"def all_right(question, gold, answer):\n    {body}\n")
     document = bench.document("--grader", "graders:all_right")
     assert (document["labelled"], document["accuracy"]) == (N, (N - 1) / N)
     graded, untold = document["remarks"][-2:]

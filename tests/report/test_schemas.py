@@ -111,8 +111,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     new.rewrite([replace(record, category="sums") for record in new.records()[300:]])
     write_archive(root / "raw.npz")
     fit = CostFit(0.01, 1e-4, 1e-5, (BatchSeconds(8, 0.01, None),), 0.0)
-    named = {"model": "m", "engine": "vllm", "device": "here", "round_trip_seconds": 0.1}
-    profile = ServingProfile.of_fit(fit, **named).to_dict()
+    profile = ServingProfile.of_fit(
+        fit, model="m", engine="vllm", device="here", round_trip_seconds=0.1
+    ).to_dict()
     (root / "profile.json").write_text(json.dumps(profile), encoding="utf-8")
     return root
 
