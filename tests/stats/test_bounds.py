@@ -218,8 +218,10 @@ def test_most_losses_is_the_last_that_passes(
     assert max_losses(n, alpha, delta, bound) == (int(passing[-1]) if passing.size else -1)
 
 
-def test_no_question_certifies_nothing() -> None:
+def test_no_question_certifies_nothing_and_one_a_lot() -> None:
     assert max_losses(0, 0.1, 0.05) == -1
+    assert max_losses(1, 0.94, 0.05) == -1
+    assert max_losses(1, 0.96, 0.05) == 0
 
 
 # --- Certification --------------------------------------------------------------------------------
