@@ -100,6 +100,7 @@ def _show(document: Mapping[str, Any], out: TextIO) -> None:
 
 
 def _places(document: Mapping[str, Any]) -> str:
-    if document["every"] is None:
-        return f"{listed(document['budgets'])} thinking tokens"
-    return f"every {document['every']} thinking tokens"
+    """Positions that hold for every question; nothing where its markers alone say where."""
+    if document["every"] is not None:
+        return f"every {document['every']} thinking tokens"
+    return f"{listed(document['budgets'])} thinking tokens" if document["budgets"] else ""

@@ -142,7 +142,7 @@ def test_more_samples_continue_the_run(
     assert (second["questions"], second["traces"], second["new"]) == (100, 300, 200)
     assert first["split"] == second["split"]
     assert main([*[w for w in words if w != "--json"], "--samples", "3"]) == 0
-    assert "100 in 300 traces (0 new)" in capsys.readouterr().out
+    assert "Probed 100 questions in 300 traces, 0 of them now." in capsys.readouterr().out
 
 
 def test_samples_of_a_model_that_never_draws_are_refused(
