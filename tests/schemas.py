@@ -27,8 +27,6 @@ from stopadvisor.report.documents.assess import AssessDocument
 from stopadvisor.report.documents.calibrate import CalibrateDocument
 from stopadvisor.report.documents.diff import DiffDocument
 from stopadvisor.report.documents.fields import alternatives, fields_of
-from stopadvisor.report.documents.import_log import ImportLogDocument
-from stopadvisor.report.documents.import_probes import ImportDocument
 from stopadvisor.report.documents.inspect import InspectDocument
 from stopadvisor.report.documents.label import LabelDocument
 from stopadvisor.report.documents.monitor import MonitorDocument
@@ -42,12 +40,16 @@ from stopadvisor.report.documents.program import (
     SchemaListDocument,
 )
 from stopadvisor.report.documents.promote import PromoteDocument
-from stopadvisor.report.documents.report import ReportDocument
 from stopadvisor.report.documents.run import RunDocument
-from stopadvisor.report.documents.simulate import SimulateDocument
 from stopadvisor.report.documents.study import StudyAllDocument, StudyDocument, StudyListDocument
 from stopadvisor.report.documents.verify import VerifyDocument
-from stopadvisor.report.documents.workload import WorkloadDocument
+from stopadvisor.report.documents.written import (
+    ImportDocument,
+    ImportLogDocument,
+    ReportDocument,
+    SimulateDocument,
+    WorkloadDocument,
+)
 
 __all__ = [
     "DOCUMENTS",

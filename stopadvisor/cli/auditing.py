@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from stopadvisor.cli.options import PATH, option
+from stopadvisor.cli.options import PATH, option, take
 from stopadvisor.serving.audits import ALARM_ACTIONS, AuditSettings
 
 __all__ = ["AUDITING", "audit_settings"]
@@ -17,6 +17,7 @@ _option = option("Audits")
 AUDITING = (
     _option(
         "--audit",
+        "share",
         type=click.FloatRange(0, 1, min_open=True),
         metavar="SHARE",
         help="Share of stopped requests that think on in the background and are compared, such as "
@@ -24,6 +25,7 @@ AUDITING = (
     ),
     _option(
         "--audit-log",
+        "folder",
         type=PATH,
         default=Path("audits"),
         help="Folder of the log, which `monitor` reads; it holds no text.",
@@ -49,6 +51,7 @@ AUDITING = (
     ),
     _option(
         "--audits-at-once",
+        "at_once",
         type=click.IntRange(1),
         default=2,
         help="Audits that think at a time; more are left out, and counted.",
@@ -59,13 +62,6 @@ AUDITING = (
 
 def audit_settings(params: dict[str, Any]) -> AuditSettings | None:
     """Take the options out of what click parsed; None without ``--audit``."""
-    share = params.pop("audit")
-    settings = {
-        "folder": params.pop("audit_log"),
-        "replica": params.pop("replica"),
-        "on_alarm": params.pop("on_alarm"),
-        "webhook": params.pop("webhook"),
-        "differs_limit": params.pop("differs_limit"),
-        "at_once": params.pop("audits_at_once"),
-    }
-    return None if share is None else AuditSettings(share, **settings)
+    share = params["share"]
+    settings = take(AuditSettings, params)
+    return None if share is None else settings

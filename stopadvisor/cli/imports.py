@@ -179,13 +179,7 @@ def command(ctx: click.Context, /, **params: Any) -> int:
 
 
 def _check_options(ctx: click.Context, kind: str, params: Mapping[str, Any]) -> None:
-    """Refuse options of other formats, and formats that lack theirs.
-
-    Raises
-    ------
-    click.UsageError
-        With the option's name.
-    """
+    """Refuse options of other formats, and formats that lack theirs."""
     others = _OF_LOGS if kind == PROBES else _OF_PROBES
     named = {option.name: option.opts[0] for option in ctx.command.params}
     for name in others:
@@ -208,7 +202,7 @@ def _check_options(ctx: click.Context, kind: str, params: Mapping[str, Any]) -> 
 
 def run_log(options: ImportLogOptions, out: TextIO, err: TextIO) -> int:
     """Read the logs, write the workload, and read back what was written."""
-    from stopadvisor.report.documents.import_log import import_log_document
+    from stopadvisor.report.documents.written import import_log_document
     from stopadvisor.runs.storage import encode, replace_file
     from stopadvisor.workload.imports.gather import gather
     from stopadvisor.workload.questions import read_workload
@@ -253,7 +247,7 @@ def _named(sentences: Sequence[str]) -> list[str]:
 def run(options: ImportOptions, out: TextIO, err: TextIO) -> int:
     """Read recorded answers, label them, write the run, and say what was written."""
     from stopadvisor.answers.grading import Grader
-    from stopadvisor.report.documents.import_probes import import_document
+    from stopadvisor.report.documents.written import import_document
     from stopadvisor.runs.imported import write_recording
     from stopadvisor.runs.recording import read_recording
 

@@ -42,69 +42,35 @@ class CommandEntry:
     help: str
 
 
+_HELP = {
+    "samples": "Write the bundled model and workloads, to try things with.",
+    "assess": "Advise whether to stop early, with which rule, and what it saves.",
+    "calibrate": "Certify the lost-correct risk and write the frozen policy.",
+    "label": "Give gold to the few questions for which it matters.",
+    "report": "Write a run's results as one page with pictures.",
+    "probe": "Collect forced answers along each question's thinking.",
+    "preflight": "Check that the model obeys budgets, markers and answer cue.",
+    "import": "Make a workload of a program's log, or a run of recorded answers.",
+    "inspect": "Show what a frozen policy does and promises.",
+    "diff": "Say what changed between two policies.",
+    "promote": "Make a policy the one in use; also the way back.",
+    "verify": "Check a frozen policy on fresh labelled probes.",
+    "run": "Answer questions, stopping early as a frozen policy says.",
+    "monitor": "Say from audits whether the traffic keeps the promise.",
+    "serve": "Start vLLM with a policy in it, for the requests it covers.",
+    "profile-serving": "Measure what probing and tokens cost in seconds here.",
+    "plan": "Compute how many labelled questions a certificate needs.",
+    "simulate": "Draw probes of a made-up model, to plan or to try.",
+    "workload": "Write a public benchmark as a workload.",
+    "study": "Repeat the paper's studies on finished runs.",
+    "schema": "Print the JSON Schema of what --json prints.",
+    "completion": "Print the script for completion in bash, zsh or fish.",
+}
 COMMANDS = {
-    "samples": CommandEntry(
-        "stopadvisor.cli.samples", "Write the bundled model and workloads, to try things with."
-    ),
-    "assess": CommandEntry(
-        "stopadvisor.cli.assess",
-        "Advise whether to stop early, with which rule, and what it saves.",
-    ),
-    "calibrate": CommandEntry(
-        "stopadvisor.cli.calibrate", "Certify the lost-correct risk and write the frozen policy."
-    ),
-    "label": CommandEntry(
-        "stopadvisor.cli.label", "Give gold to the few questions for which it matters."
-    ),
-    "report": CommandEntry(
-        "stopadvisor.cli.report", "Write a run's results as one page with pictures."
-    ),
-    "probe": CommandEntry(
-        "stopadvisor.cli.probe", "Collect forced answers along each question's thinking."
-    ),
-    "preflight": CommandEntry(
-        "stopadvisor.cli.preflight", "Check that the model obeys budgets, markers and answer cue."
-    ),
-    "import": CommandEntry(
-        "stopadvisor.cli.imports",
-        "Make a workload of a program's log, or a run of recorded answers.",
-    ),
-    "inspect": CommandEntry(
-        "stopadvisor.cli.inspect", "Show what a frozen policy does and promises."
-    ),
-    "diff": CommandEntry("stopadvisor.cli.diff", "Say what changed between two policies."),
-    "promote": CommandEntry(
-        "stopadvisor.cli.promote", "Make a policy the one in use; also the way back."
-    ),
-    "verify": CommandEntry(
-        "stopadvisor.cli.verify", "Check a frozen policy on fresh labelled probes."
-    ),
-    "run": CommandEntry(
-        "stopadvisor.cli.run", "Answer questions, stopping early as a frozen policy says."
-    ),
-    "monitor": CommandEntry(
-        "stopadvisor.cli.monitor", "Say from audits whether the traffic keeps the promise."
-    ),
-    "serve": CommandEntry(
-        "stopadvisor.cli.serve", "Start vLLM with a policy in it, for the requests it covers."
-    ),
-    "profile-serving": CommandEntry(
-        "stopadvisor.cli.profile_serving", "Measure what probing and tokens cost in seconds here."
-    ),
-    "plan": CommandEntry(
-        "stopadvisor.cli.plan", "Compute how many labelled questions a certificate needs."
-    ),
-    "simulate": CommandEntry(
-        "stopadvisor.cli.simulate", "Draw probes of a made-up model, to plan or to try."
-    ),
-    "workload": CommandEntry("stopadvisor.cli.workload", "Write a public benchmark as a workload."),
-    "study": CommandEntry("stopadvisor.cli.study", "Repeat the paper's studies on finished runs."),
-    "schema": CommandEntry(
-        "stopadvisor.cli.schema", "Print the JSON Schema of what --json prints."
-    ),
-    "completion": CommandEntry(
-        "stopadvisor.cli.completion", "Print the script for completion in bash, zsh or fish."
-    ),
+    name: CommandEntry(
+        f"stopadvisor.cli.{'imports' if name == 'import' else name.replace('-', '_')}", text
+    )
+    for name, text in _HELP.items()
 }
 """The commands, in the order in which one needs them."""
 
@@ -220,18 +186,7 @@ def cli() -> None:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code.
-
-    Parameters
-    ----------
-    args
-        Arguments without the program's name; None for those of this process.
-
-    Returns
-    -------
-    int
-        0, or the code of what went wrong; see the group's help.
-    """
+    """Run one command and return its exit code."""
     # Before numpy is imported: its matrices are small here, and threads would wait for each other.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if _open_closed_streams():

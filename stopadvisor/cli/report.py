@@ -24,7 +24,7 @@ from stopadvisor.cli.progress import progress_on
 from stopadvisor.errors import OutputError, ProbeError, StopAdvisorError
 from stopadvisor.paper.assess import PaperAssessment, assess_paper
 from stopadvisor.report.documents.assess import assessment_document
-from stopadvisor.report.documents.report import report_document
+from stopadvisor.report.documents.written import report_document
 from stopadvisor.report.figures.load import agrees
 from stopadvisor.report.html.page import WrittenPage, write_report
 from stopadvisor.report.text.written import show_report_file
@@ -96,22 +96,7 @@ def run(options: ReportOptions, out: TextIO, err: TextIO) -> int:
 def rewritten_report(
     folder: Path, open_run: Callable[[Path], Source], assessment: FitAssessment | None = None
 ) -> list[str]:
-    """Write a run's page again, if it has one, after what it shows has changed.
-
-    Parameters
-    ----------
-    folder : Path
-        Of the run.
-    open_run : callable
-        Opens it, where there is a page.
-    assessment : FitAssessment, optional
-        Made a moment ago; taken where it is by the settings of ``assessment.json``.
-
-    Returns
-    -------
-    list of str
-        One remark on what became of the page; none where there is none.
-    """
+    """Write a run's page again, if it has one, after what it shows has changed."""
     page = folder / REPORT
     if not page.exists():
         return []

@@ -93,7 +93,7 @@ def command(**params: Any) -> int:
 def run(options: SimulateOptions, out: TextIO, err: TextIO) -> int:
     """Draw, write, and say what was written."""
     from stopadvisor.probes.simulation import checkpoint_grid, parse_profile
-    from stopadvisor.report.documents.simulate import simulation_document
+    from stopadvisor.report.documents.written import simulation_document
     from stopadvisor.runs.simulated import write_archive, write_run
 
     population = parse_profile(options.profile)

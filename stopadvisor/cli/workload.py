@@ -13,7 +13,7 @@ import click
 from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, declare, emit, take
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
-from stopadvisor.report.documents.workload import workload_document
+from stopadvisor.report.documents.written import workload_document
 from stopadvisor.report.text.written import show_workload
 from stopadvisor.runs.storage import encode, replace_file
 from stopadvisor.workload.converters import BENCHMARKS, convert, load_rows

@@ -301,11 +301,6 @@ def assessment_document(
 ) -> AssessDocument:
     """Build the document; under deploy the same fit questions give the same bytes.
 
-    Parameters
-    ----------
-    server : RegimeMeasure, optional
-        What the probed server was measured to be.
-
     Notes
     -----
     It carries no time, and nothing of a calibration question under the deploy protocol.

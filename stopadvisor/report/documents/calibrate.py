@@ -111,16 +111,6 @@ class _CertificationFields(Document):
     graded_by: GradedByField
 
 
-class _RepeatedFields(TypedDict, total=False):
-    repeats: Annotated[
-        RepeatFields, "Only where fit questions thought twice: full thinking beside itself."
-    ]
-
-
-class _TransferredFields(TypedDict, total=False):
-    transfer: Annotated[TransferFields, "Only with `--from`."]
-
-
 class _AdvisedFields(TypedDict):
     advised_family: Annotated[
         str | None, "The rule that `assess` advised; null for the full budget, as the next three."
@@ -138,15 +128,17 @@ class _AdvisedFields(TypedDict):
     headline: Annotated[str, "First line of the screen and of the report."]
 
 
-class _LabelledFields(TypedDict, total=False):
+class _OptionalFields(TypedDict, total=False):
+    repeats: Annotated[
+        RepeatFields, "Only where fit questions thought twice: full thinking beside itself."
+    ]
+    transfer: Annotated[TransferFields, "Only with `--from`."]
     labels: Annotated[
         LabelFields, "Only where few calibration questions have gold: what labels there are."
     ]
 
 
-class CalibrateDocument(
-    _AdvisedFields, _CertificationFields, _RepeatedFields, _TransferredFields, _LabelledFields
-):
+class CalibrateDocument(_AdvisedFields, _CertificationFields, _OptionalFields):
     """`calibrate --json` and `calibration.json`."""
 
 
@@ -162,20 +154,11 @@ class Written:
 def calibration_document(
     found: Certification, written: Written, measured: str | None = None
 ) -> CalibrateDocument:
-    """Build the document of a rule that was chosen on this run.
-
-    Parameters
-    ----------
-    measured : str, optional
-        The serving regime that the run's server was measured to be.
-    """
+    """Build the document of a rule that was chosen on this run."""
     assessment = found.assessment
     choice, advice = assessment.choice, assessment.recommendation
     point = choice.advised_point
     common = _certification(found, choice.settings, assessment.source.folder, written)
-    labelled = _LabelledFields()
-    if found.labels is not None:
-        labelled["labels"] = fill(LabelFields, found.labels)
     return {
         **common,
         "advised_family": advice.family,
@@ -188,9 +171,7 @@ def calibration_document(
         "profile": fill(ProfileFields, assessment.profile.shares),
         "remarks": list(found.remarks),
         "headline": calibrated_headline(common, measured),
-        **fill(_RepeatedFields, repeats=assessment.repeats),
-        **_TransferredFields(),
-        **labelled,
+        **fill(_OptionalFields, repeats=assessment.repeats, labels=found.labels),
     }
 
 
@@ -202,21 +183,7 @@ def transfer_calibration_document(
     written: Written,
     measured: str | None = None,
 ) -> CalibrateDocument:
-    """Build the document of a rule that came from another policy.
-
-    Parameters
-    ----------
-    folder : Path
-        Of the run that was calibrated on.
-    source : mapping
-        Content of the policy that the rule comes from.
-    source_path : Path
-        File of that policy.
-    written : Written
-        Those of the new one.
-    measured : str, optional
-        The serving regime that the run's server was measured to be.
-    """
+    """Build the document of a rule that came from another policy."""
     common = _certification(found, found.settings, folder, written)
     return {
         **common,
@@ -229,9 +196,7 @@ def transfer_calibration_document(
         "profile": found.content["profile"],
         "remarks": list(found.remarks),
         "headline": calibrated_headline(common, measured),
-        "transfer": transfer_fields(source, source_path, found),
-        **_LabelledFields(),
-        **_RepeatedFields(),
+        **_OptionalFields(transfer=transfer_fields(source, source_path, found)),
     }
 
 

@@ -153,15 +153,7 @@ def policy_document(
     upgraded_from: tuple[Policy, Path] | None = None,
     signed_by: str | None = None,
 ) -> InspectDocument:
-    """Build the document of a policy that was loaded from `path`.
-
-    Parameters
-    ----------
-    upgraded_from : (Policy, Path), optional
-        The policy of which it was written anew, and that one's file.
-    signed_by : str, optional
-        Fingerprint of the key whose signature was checked.
-    """
+    """Build the document of a policy that was loaded from `path`."""
     signed = {"file": str(signature_path(path)), "key_sha256": signed_by}
     content = policy.content
     probe = content["probe"]

@@ -61,13 +61,7 @@ class PlanDocument(Document):
 def plan_document(
     wish: CertificateWish, plan: LabelPlan, assessment: FitAssessment | None = None
 ) -> PlanDocument:
-    """Build the document of what was wished and what it takes.
-
-    Parameters
-    ----------
-    assessment : FitAssessment, optional
-        Of a run, at the same risk.
-    """
+    """Build the document of what was wished and what it takes."""
     of_loss: dict[str, object] = {
         "loss": None if wish.loss == LOST.name else wish.loss,
         "expected_gain": wish.expected_gain if wish.loss == DROP.name else None,

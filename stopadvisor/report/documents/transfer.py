@@ -64,17 +64,7 @@ TransferFields = TypedDict(
 def transfer_fields(
     content: Mapping[str, Any], path: Path, found: TransferCertification
 ) -> TransferFields:
-    """Name the source policy, and compare the protocols where that was asked for.
-
-    Parameters
-    ----------
-    content : mapping
-        Of the source policy.
-    path : Path
-        Its file.
-    found : TransferCertification
-        What came of it here.
-    """
+    """Name the source policy, and compare the protocols where that was asked for."""
     return {
         "protocol": TARGET_CALIBRATED,
         "from": str(path),

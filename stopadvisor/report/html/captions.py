@@ -58,14 +58,17 @@ NOT_REGIMES = ("operating_point",)
 class Caption:
     """The words of one picture."""
 
-    name: str
-    """Its id in the page and the name of its CSV file."""
     title: str
     sentence: str
     """What one sees, with its numbers: also the text alternative of the picture."""
     basis: str
     """Whose questions these are."""
     table: Table
+
+    @property
+    def name(self) -> str:
+        """Its id in the page, and the name of its CSV file."""
+        return self.table.name
 
 
 def _numbers(values: Iterable[float]) -> list[Cell]:
@@ -82,7 +85,6 @@ def profile_caption(document: Document) -> Caption:
     whose = "all" if regime["basis"] == "all" else "fit"
     shares = {name: share(row["share"]) for name, row in profile.items()}
     return Caption(
-        "profile",
         "How questions behave along their thinking",
         f"{shares['early_solved']} are right at the first checkpoint and at the end, "
         f"{shares['beneficial']} become right once and stay so, {shares['oscillating']} change "
@@ -120,7 +122,6 @@ def kinds_caption(document: Document) -> Caption | None:
         if p["feasible"]
     ]
     return Caption(
-        "kinds",
         "What each kind of rule saves at the same risk",
         f"Where at most {promised(document['alpha'])} may be lost, the best rules save "
         f"{listed(said) if said else 'nothing'}. Lighter bars leave out the traces that were cut "
@@ -160,7 +161,6 @@ def labels_caption(document: Document) -> Caption | None:
     here = next(r for r in rows if r["is_here"])
     most = rows[-1]
     return Caption(
-        "labels",
         "What more labels would buy",
         f"With {here['calibration']} calibration questions (of {here['labels']} labelled ones) "
         f"calibration is expected to certify a saving of {percent(here['saving_pct'])} with the "
@@ -213,7 +213,6 @@ def serving_caption(document: Document) -> Caption | None:
             cells += [row["probes"], row["break_even_probes"], row["break_even_cached_price"]]
         table.append(tuple(cells))
     return Caption(
-        "serving",
         "What the same rule saves on other serving stacks",
         f"{whose} {listed(savings)}: what a probe costs decides.{chosen}",
         str(serving["operating_point"]),
@@ -282,7 +281,6 @@ def frontier_caption(data: FrontierFigure) -> Caption:
         sentence += "."
     curves = (*data.rules, data.fixed)
     return Caption(
-        "frontier",
         "Accuracy against cost",
         sentence + " Higher and further left is better.",
         data.basis,
@@ -334,7 +332,6 @@ def risk_caption(data: RiskFigure) -> Caption:
         *(empty if v is None else v for v in (data.expected, data.observed, data.upper)),
     ]
     return Caption(
-        "risk",
         "What a lower threshold loses",
         f"{'; '.join(parts)}. {meaning}",
         data.basis,
@@ -383,7 +380,6 @@ def alpha_caption(data: AlphaFigure) -> Caption:
             "questions could still certify."
         )
     return Caption(
-        "alpha",
         "What a stricter promise costs",
         sentence,
         data.basis,
@@ -404,7 +400,6 @@ def reliability_caption(data: ReliabilityFigure) -> Caption:
                 (name, float(low), float(high), int(count), float(predicted), float(observed))
             )
     return Caption(
-        "reliability",
         "Can the score be read as a chance?",
         f"ECE and Brier score, 0 being best: {'; '.join(found)}. On the diagonal a score says how "
         "often it is right; the certificate holds whether it does or not.",
@@ -430,7 +425,6 @@ def checkpoint_caption(figure: CheckpointFigure) -> Caption:
     data = figure.data
     middle = data.budgets.size // 2
     return Caption(
-        "checkpoints",
         "Accuracy at each checkpoint",
         f"Stopping everything at {data.budgets[0]} thinking tokens is right on "
         f"{share(data.accuracy[0])}, at {data.budgets[middle]} on "
@@ -474,7 +468,6 @@ def signal_caption(figures: Sequence[Signal], basis: str) -> Caption:
         for budget, *deciles in zip(*columns, strict=True):
             rows.append((data.name, int(budget), *_numbers(deciles)))
     return Caption(
-        "signals",
         "What a right answer looks like before the end",
         sentence + "Lines are medians, bands reach from the first to the last decile.",
         f"{basis}; forced answers while the trace goes on",

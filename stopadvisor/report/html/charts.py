@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
+from numpy.typing import NDArray
 
 from stopadvisor.assessment.signals import Signal
 from stopadvisor.report.figures.data import (
@@ -63,6 +64,24 @@ def _legend_below(axes: Axes, columns: int = 3) -> None:
     )
 
 
+def _name_rows(axes: Axes, rows: NDArray[np.int64], names: Sequence[str]) -> None:
+    """Names of horizontal bars, without lines between them."""
+    axes.set_yticks(rows, names, color=INK)
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+
+
+def _beside(axes: Axes, text: str, x: float, y: float) -> None:
+    """A figure right of the end of its bar."""
+    axes.annotate(text, (x, y), xytext=(5, 0), textcoords="offset points", va="center")
+
+
+def _ring(axes: Axes, x: float, y: float, **how: Any) -> None:
+    """A point that is marked by a ring."""
+    ring = {"markersize": 12, "markerfacecolor": "none", "markeredgecolor": BAD, **how}
+    axes.plot([x], [y], marker="o", linestyle="none", **ring)
+
+
 def draw_profile(profile: Mapping[str, Mapping[str, Any]]) -> Figure:
     """Shares of the five kinds of trajectory with their exact intervals."""
     figure, axes = framed(2.7)
@@ -81,17 +100,9 @@ def draw_profile(profile: Mapping[str, Mapping[str, Any]]) -> Figure:
         capsize=3,
     )
     for row, share, edge in zip(rows, shares, high, strict=True):
-        axes.annotate(
-            f"{100 * share:.1f}%",
-            (edge, row),
-            xytext=(5, 0),
-            textcoords="offset points",
-            va="center",
-        )
-    axes.set_yticks(rows, [name.replace("_", " ") for name in names], color=INK)
+        _beside(axes, f"{100 * share:.1f}%", edge, row)
+    _name_rows(axes, rows, [name.replace("_", " ") for name in names])
     axes.set_xlim(0, max(0.2, float(high.max()) * 1.18))
-    axes.grid(visible=False, axis="y")
-    axes.tick_params(axis="y", length=0)
     _percent_axis(axes, "x")
     axes.set_xlabel("share of questions, with 95% interval")
     return figure
@@ -110,17 +121,9 @@ def draw_kinds(points: Sequence[Mapping[str, Any]], advised: str | None) -> Figu
     axes.barh(rows + 0.18, saving, height=0.36, color=colours, label="all traces")
     axes.barh(rows - 0.18, uncut, height=0.36, color=colours, alpha=0.4, label="traces not cut off")
     for row, value in zip(rows, saving, strict=True):
-        axes.annotate(
-            f"{value:.1f} %",
-            (max(value, 0.0), row + 0.18),
-            xytext=(5, 0),
-            textcoords="offset points",
-            va="center",
-        )
-    axes.set_yticks(rows, names, color=INK)
+        _beside(axes, f"{value:.1f} %", max(value, 0.0), row + 0.18)
+    _name_rows(axes, rows, names)
     axes.axvline(0, color=INK, linewidth=0.8)
-    axes.grid(visible=False, axis="y")
-    axes.tick_params(axis="y", length=0)
     most = max(5.0, *saving, *uncut)
     axes.set_xlim(max(min(0.0, *saving, *uncut) * 1.15, -most), most * 1.2)
     axes.set_xlabel("saving in percent; lighter: without traces that were cut off")
@@ -133,16 +136,7 @@ def draw_labels(rows: Sequence[Mapping[str, Any]]) -> Figure:
     labels = [row["labels"] for row in rows]
     axes.plot(labels, [row["saving_pct"] for row in rows], color=COLOURS[SERIES[0]], marker="o")
     here = next(row for row in rows if row["is_here"])
-    axes.plot(
-        [here["labels"]],
-        [here["saving_pct"]],
-        marker="o",
-        markersize=12,
-        markerfacecolor="none",
-        markeredgecolor=BAD,
-        linestyle="none",
-        label="these labels",
-    )
+    _ring(axes, here["labels"], here["saving_pct"], label="these labels")
     axes.set_xscale("log")
     axes.set_xticks(labels, [str(label) for label in labels])
     axes.minorticks_off()
@@ -184,18 +178,7 @@ def draw_frontier(data: FrontierFigure) -> Figure:
     costs = [c.cost for c in (*data.rules, data.fixed)]
     if data.chosen is not None:
         _, cost, accuracy = data.chosen
-        axes.plot(
-            [cost],
-            [accuracy],
-            marker="o",
-            markersize=12,
-            markerfacecolor="none",
-            markeredgecolor=BAD,
-            markeredgewidth=2.2,
-            linestyle="none",
-            label=data.chosen_name,
-            zorder=5,
-        )
+        _ring(axes, cost, accuracy, label=data.chosen_name, markeredgewidth=2.2, zorder=5)
         costs.append(np.array([cost]))
     right = min(float(max(c.max() for c in costs)), _WIDEST_COST)
     axes.set_xlim(float(min(c.min() for c in costs)) - 4, max(right, 100) + 4)
@@ -240,18 +223,11 @@ def draw_risk(data: RiskFigure) -> Figure:
         )
     shown = data.observed if data.observed is not None else data.expected
     if data.marked is not None and shown is not None:
-        axes.plot(
-            [x[data.marked]],
-            [shown[data.marked]],
-            marker="o",
-            markersize=10,
-            markerfacecolor=SURFACE,
-            markeredgecolor=INK,
-            markeredgewidth=2,
-            linestyle="none",
-            label=f"{data.marked_name} threshold",
-            zorder=5,
-        )
+        _ring(
+            axes, float(x[data.marked]), float(shown[data.marked]), markersize=10,
+            markerfacecolor=SURFACE, markeredgecolor=INK, markeredgewidth=2,
+            label=f"{data.marked_name} threshold", zorder=5,
+        )  # fmt: skip
     values = [v for v in (data.expected, data.observed, data.upper) if v is not None]
     top = max(float(v.max()) for v in values)
     axes.set_ylim(0, min(max(2.2 * data.alpha, 0.02), max(top, data.alpha) * 1.1))
@@ -275,19 +251,11 @@ def draw_serving(savings: Mapping[str, float], asked: str) -> Figure:
     axes.axvline(0, color=INK, linewidth=1)
     for row, value in zip(rows, values, strict=True):
         # A loss is written right of the zero line, where its bar leaves room.
-        axes.annotate(
-            f"{value:+.1f}%",
-            (max(value, 0.0), row),
-            xytext=(5, 0),
-            textcoords="offset points",
-            va="center",
-        )
+        _beside(axes, f"{value:+.1f}%", max(value, 0.0), row)
     span = max(float(np.ptp([0.0, *values])), 1.0)
     axes.set_xlim(min(0.0, 1.04 * float(values.min())), max(0.0, float(values.max())) + 0.3 * span)
     labels = [f"{name} (asked for)" if name == asked else name for name in names]
-    axes.set_yticks(rows, labels, color=INK)
-    axes.grid(visible=False, axis="y")
-    axes.tick_params(axis="y", length=0)
+    _name_rows(axes, rows, labels)
     _percent_axis(axes, "x", whole=100)
     axes.set_xlabel("net saving against full thinking")
     return figure

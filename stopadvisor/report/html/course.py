@@ -8,9 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stopadvisor.errors import OutputError
 from stopadvisor.report.documents.monitor import MonitorDocument
-from stopadvisor.report.html.page import missing_packages, page_environment
+from stopadvisor.report.html.page import page_environment, require_extra
 from stopadvisor.report.text.monitor import fact_rows, verdict_sentence
 from stopadvisor.runs.storage import encode, replace_file
 
@@ -25,18 +24,8 @@ _LOWEST = 1e-3
 
 
 def write_course(document: MonitorDocument, path: Path) -> None:
-    """Write the page.
-
-    Raises
-    ------
-    OutputError
-        The extra `report` is not installed, or the file cannot be written.
-    """
-    if missing := missing_packages():
-        raise OutputError(
-            f"the page needs {' and '.join(missing)}, not installed here: "
-            "pip install 'stopadvisor[report]'"
-        )
+    """Write the page."""
+    require_extra("the page")
     from markupsafe import Markup
 
     from stopadvisor.report.html.theme import inline_svg, style

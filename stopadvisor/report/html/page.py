@@ -36,7 +36,14 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from matplotlib.figure import Figure
 
-__all__ = ["WrittenPage", "missing_packages", "page_environment", "render", "write_report"]
+__all__ = [
+    "WrittenPage",
+    "missing_packages",
+    "page_environment",
+    "render",
+    "require_extra",
+    "write_report",
+]
 
 _HERE = Path(__file__).parent
 _NEEDED = ("matplotlib", "jinja2")
@@ -74,6 +81,15 @@ def missing_packages() -> tuple[str, ...]:
     return tuple(name for name in _NEEDED if find_spec(name) is None)
 
 
+def require_extra(what: str) -> None:
+    """Refuse to write what needs the extra `report`, where that is not installed."""
+    if missing := missing_packages():
+        raise OutputError(
+            f"{what} needs {' and '.join(missing)}, not installed here: "
+            "pip install 'stopadvisor[report]'"
+        )
+
+
 def page_environment() -> Environment:
     """Make what renders a template: every text in it is escaped, control characters too."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -92,13 +108,6 @@ def write_report(
 ) -> WrittenPage:
     """Write the report on an assessed source.
 
-    Parameters
-    ----------
-    document : mapping
-        Its document, as written to ``assessment.json``.
-    target : Path, optional
-        The file; ``report.html`` in the folder of the source where none is given.
-
     Raises
     ------
     OutputError
@@ -106,11 +115,7 @@ def write_report(
     ProbeError
         What `calibrate` left is damaged.
     """
-    if missing := missing_packages():
-        raise OutputError(
-            f"the report needs {' and '.join(missing)}, not installed here: "
-            "pip install 'stopadvisor[report]'"
-        )
+    require_extra("the report")
     path = target or assessment.source.folder / REPORT
     data = load(assessment, document)
     page = encode(render(data))
@@ -119,13 +124,7 @@ def write_report(
 
 
 def render(data: ReportData) -> str:
-    """Write the page.
-
-    Returns
-    -------
-    str
-        HTML that refers to nothing outside itself, the same for the same data.
-    """
+    """Write the page."""
     from markupsafe import Markup
 
     document = data.document
@@ -311,10 +310,7 @@ def _is_number(value: Cell) -> bool:
 
 
 def _words(text: str) -> str:
-    """Our own texts for the page: commands between backticks as code, no sign torn from its number.
-
-    Everything in them is escaped.
-    """
+    """Our own texts, escaped: commands between backticks as code, no sign torn from its number."""
     from markupsafe import Markup, escape
 
     parts = [escape(part) for part in text.replace(" %", "%").replace("> ", ">\u00a0").split("`")]

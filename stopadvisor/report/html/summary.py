@@ -71,15 +71,7 @@ class Summary:
 
 
 def summarise(document: Document, calibration: Document | None) -> Summary:
-    """Put assessment and, where there is one, calibration into a first screen.
-
-    Parameters
-    ----------
-    document : mapping
-        An ``assessment.json``.
-    calibration : mapping, optional
-        A ``calibration.json``.
-    """
+    """Put assessment and, where there is one, calibration into a first screen."""
     if calibration is not None:
         found = _calibrated(document, calibration)
     else:

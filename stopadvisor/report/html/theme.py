@@ -49,13 +49,7 @@ _SHORTHAND = re.compile(r"font:\s*(?:(\d+|bold)\s+)?([\d.]+)px[^;]*")
 
 @contextmanager
 def style(name: str) -> Iterator[None]:
-    """Settings under which a picture called `name` is drawn and written; left as they were after.
-
-    Parameters
-    ----------
-    name : str
-        Makes the ids inside the picture its own: several pictures share a page.
-    """
+    """Settings under which a picture is drawn and written; its `name` makes ids in it its own."""
     ink, muted = COLOURS["ink"], COLOURS["muted"]
     with matplotlib.rc_context(
         {
@@ -105,13 +99,6 @@ def framed(height: float = 3.5) -> tuple[Figure, Axes]:
 
 def inline_svg(figure: Figure, name: str, title: str, description: str) -> str:
     """Write a figure as an SVG element for a page.
-
-    Parameters
-    ----------
-    name : str
-        As given to `style`; in the page's ids.
-    title, description : str
-        Text alternative: what it is, and its numbers in words.
 
     Returns
     -------

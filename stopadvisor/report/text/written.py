@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from stopadvisor.report.documents.import_log import ImportLogDocument
-from stopadvisor.report.documents.import_probes import ImportDocument
 from stopadvisor.report.documents.profile_serving import GoodputFields, ProfileServingDocument
 from stopadvisor.report.documents.program import SamplesDocument
-from stopadvisor.report.documents.report import ReportDocument
-from stopadvisor.report.documents.simulate import SimulateDocument
-from stopadvisor.report.documents.workload import WorkloadDocument
+from stopadvisor.report.documents.written import (
+    ImportDocument,
+    ImportLogDocument,
+    ReportDocument,
+    SimulateDocument,
+    WorkloadDocument,
+)
 from stopadvisor.report.headline import gains, goodput_headline
 from stopadvisor.report.text.screen import Screen
 from stopadvisor.report.words import listed, number, percent, plural, share, shell_quote
