@@ -215,11 +215,6 @@ def open_graders(name: str | None) -> Iterator[Graders]:
     ----------
     name : str, optional
         ``MODULE:FUNCTION`` for what is right; None, or ``gold``, to compare with gold.
-
-    Raises
-    ------
-    GraderError
-        As `FunctionGrader`, before anything is graded.
     """
     with Grader() as equal:
         if name is None or name == BY_GOLD:

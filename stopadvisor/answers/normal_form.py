@@ -180,10 +180,6 @@ def normalize(task: str, text: str) -> str:
 
     It is "" if the text holds no answer; normalising it again changes nothing.
 
-    Raises
-    ------
-    ValueError
-        Unknown task.
 
     Examples
     --------

@@ -78,11 +78,6 @@ def grid_schedules(table: GradedTable, stop_at: int | None = None) -> tuple[Grid
     """Strides over the positions that all questions share, at once and late.
 
     A position 0, the probe without any thinking, is tried with and without.
-
-    Parameters
-    ----------
-    stop_at : int, optional
-        Last of the positions, where everybody is stopped.
     """
     shared = grid_positions(table)
     longest = int(table.trace_tokens.max()) if stop_at is None else stop_at

@@ -119,13 +119,7 @@ def counted_labels(
     expected_risk: float,
     shares: Sequence[Shares] = (),
 ) -> int | None:
-    """Questions that the bound must count to pass four times in five; None for no number.
-
-    Parameters
-    ----------
-    shares : sequence of Shares
-        Expected of each guarantee, where there is more than one plain loss; none lost by default.
-    """
+    """Questions that the bound must count to pass four times in five; None for no number."""
     if not settings.is_plain and groups is None:
         if not expected_risk:
             return max(fewest(each, delta) for each in settings.guarantees)

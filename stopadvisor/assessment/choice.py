@@ -104,13 +104,7 @@ class Choice:
     """Calibration questions that each guarantee is of, where there is more than one plain loss."""
 
     def deltas(self, n_counted: int) -> tuple[float, ...]:
-        """Error probability of each sequence that is tested; their sum is at most delta.
-
-        Parameters
-        ----------
-        n_counted : int
-            Questions that the bound counts.
-        """
+        """Error probability of each sequence that is tested; their sum is at most delta."""
         settings = self.settings
         # A grid of thresholds may spend all of it, and of bets the size is not known exactly, nor
         # is it that of several tests at once.
@@ -252,15 +246,7 @@ def nothing_chosen(
     *,
     n_groups: int | None = None,
 ) -> Choice:
-    """A choice of full thinking, where what was measured leaves no rule to choose.
-
-    Parameters
-    ----------
-    why : str
-        The reason, which the advice gives.
-    n_calibration, n_groups
-        As for `choose`.
-    """
+    """A choice of full thinking, where what was measured leaves no rule to choose."""
     require_fit(fit_table)
     table = _at_most(fit_table)
     return Choice(

@@ -27,11 +27,6 @@ def compare(
 ) -> tuple[str, Interval | None]:
     """Which side saves more at the risk that is allowed.
 
-    Parameters
-    ----------
-    limit : float or FitLimits
-        Most fit losses; below 0 nothing is feasible.
-
     Returns
     -------
     tuple of str and Interval or None

@@ -66,12 +66,7 @@ def group_test(
 
 
 def require_whole_groups(settings: Settings, most: int) -> None:
-    """Refuse settings that test single questions, where a group can hold `most`.
-
-    Raises
-    ------
-    CalibrationError
-    """
+    """Refuse settings that test single questions, where a group can hold `most`."""
     for name, single in (
         ("--conditional", settings.conditional),
         (f"--bound {settings.bound}", settings.bound != "exact"),

@@ -39,11 +39,6 @@ class LabelNeed:
 def label_needs(choice: Choice, *, shares: Sequence[float] = _SHARES_LOST) -> tuple[LabelNeed, ...]:
     """Estimate the gold labels by how many differing replies turn out to be lost.
 
-    Parameters
-    ----------
-    shares : sequence of float
-        Of the differing replies, those that are lost.
-
     Returns
     -------
     tuple of LabelNeed

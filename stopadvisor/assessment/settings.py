@@ -105,15 +105,7 @@ def alpha_remark(alpha: float, accuracy: float) -> str | None:
 
 
 def large_alpha(alpha: float, accuracy: float, basis: str) -> str | None:
-    """Why `calibrate` goes no further with an alpha this large, where it is; else None.
-
-    Parameters
-    ----------
-    accuracy : float
-        Of full thinking.
-    basis : str
-        On which questions, for the message.
-    """
+    """Why `calibrate` goes no further with an alpha this large, where it is; else None."""
     if alpha <= LARGE_ALPHA * accuracy:
         return None
     most = f"{LARGE_ALPHA * accuracy:.3f}"

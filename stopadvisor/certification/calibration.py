@@ -122,13 +122,7 @@ def check_questions(choice: Choice, calibration_table: ProbeTable) -> IntArray:
 
 
 def require_gold(settings: Settings, table: ProbeTable) -> None:
-    """Refuse a promise that takes gold where questions have none; looks at no outcome.
-
-    Raises
-    ------
-    CalibrationError
-        With the loss.
-    """
+    """Refuse a promise that takes gold where questions have none; looks at no outcome."""
     for each in settings.guarantees:
         if each.counted.needs_gold and table.graded_by != "gold":
             raise CalibrationError(
@@ -150,11 +144,6 @@ def check_groups(calibration_table: ProbeTable, settings: Settings, test: GroupT
     ----------
     test : GroupTest, optional
         None where every group is to be one question.
-
-    Raises
-    ------
-    CalibrationError
-        One is larger, and the claim is about questions.
     """
     largest = int(group_sizes(calibration_table).max(initial=1))
     most = 1 if test is None else test.most
@@ -168,13 +157,7 @@ def check_groups(calibration_table: ProbeTable, settings: Settings, test: GroupT
 
 
 def entering_rows(calibration_table: ProbeTable, settings: Settings) -> IntArray:
-    """Rows that enter the bound, if there are any and few are cut off.
-
-    Raises
-    ------
-    CalibrationError
-        There is none, or too many traces were cut off.
-    """
+    """Rows that enter the bound, if there are any and few are cut off."""
     rows = bound_rows(calibration_table, settings)
     if not rows.size:
         raise CalibrationError("no calibration questions: nothing can be certified")
@@ -191,11 +174,6 @@ def entering_rows(calibration_table: ProbeTable, settings: Settings) -> IntArray
 
 def calibrate(choice: Choice, calibration_table: CalibrationQuestions) -> Calibration:
     """Test the chosen sequences on calibration questions and pick the rule to export.
-
-    Raises
-    ------
-    CalibrationError
-        As `check_questions`.
 
     Notes
     -----
@@ -249,10 +227,6 @@ def recalibrate(
     settings : Settings
         One sequence is tested, at the whole of delta.
 
-    Raises
-    ------
-    CalibrationError
-        As `entering_rows`; or groups hold several questions, and how many is not declared.
 
     Notes
     -----
@@ -299,14 +273,7 @@ def _entering(table: CalibrationQuestions, rows: IntArray) -> CalibrationQuestio
 
 
 def transfer_test(calibration_table: ProbeTable, settings: Settings) -> GroupTest | None:
-    """How groups of several questions are tested where nothing is fitted; looks at no outcome.
-
-    Raises
-    ------
-    CalibrationError
-        Groups hold several, and `group_cap` is not declared or too small; or the settings test
-        single questions.
-    """
+    """How groups of several questions are tested where nothing is fitted; looks at no outcome."""
     if settings.group_claim == "groups":
         return None
     test = None

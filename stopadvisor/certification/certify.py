@@ -127,10 +127,7 @@ class Certification:
 def certify(source: Source, request: CertifyRequest) -> Certification:
     """Choose on fit questions, look at the calibration questions once, and certify.
 
-    Parameters
-    ----------
-    source : Source
-        Run or archive; locked by the caller.
+    The caller holds the lock of the `source`.
 
     Raises
     ------
@@ -180,12 +177,7 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
 def start_labelling(source: Source, request: CertifyRequest) -> Labelling:
     """Choose on fit questions and take the look, for which questions will be labelled.
 
-    Parameters
-    ----------
-    source : Source
-        Run without gold for every calibration question; locked by the caller.
-    request : CertifyRequest
-        As `certify` will be asked for lost answers, so that both are the same look.
+    It is the look that `certify` will take of this `request`; the caller holds the lock.
 
     Raises
     ------

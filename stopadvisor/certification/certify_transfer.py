@@ -71,18 +71,10 @@ class TransferCertification:
 def certify_transfer(
     policy: Policy, file: str, source: Source, request: CertifyRequest, *, comparing: bool = False
 ) -> TransferCertification:
-    """Certify a threshold of another policy's rule.
+    """Certify a threshold of the rule of another policy, which lies in `file`.
 
-    Parameters
-    ----------
-    policy : Policy
-        Whose rule it is.
-    file : str
-        Where it lies, for messages.
-    source : Source
-        Run or archive to certify on; locked by the caller.
-    comparing : bool
-        Compare with the policy as it is and with a rule trained here, on test questions.
+    With `comparing`, hold it against that policy as it is and against a rule trained here, on test
+    questions.  The caller holds the lock of the `source`.
 
     Raises
     ------

@@ -75,13 +75,6 @@ class CheckedPolicy:
 def check_policy(policy: Policy, file: str, source: Source, request: CheckRequest) -> CheckedPolicy:
     """Check a policy against the probes of a source.
 
-    Parameters
-    ----------
-    file : str
-        Where it lies, for messages.
-    source : Source
-        Fresh labelled probes.
-
     Raises
     ------
     PolicyError

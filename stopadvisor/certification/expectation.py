@@ -37,13 +37,7 @@ class Expectation:
 def expectation(
     rule: ExportedRule, entered: CalibrationQuestions, settings: Settings, *, seed: int
 ) -> Expectation:
-    """Measure an exported rule on the calibration questions that entered its bound.
-
-    Parameters
-    ----------
-    seed : int
-        Of the bootstrap.
-    """
+    """Measure an exported rule on the calibration questions that entered its bound."""
     view = rule.scorer.view(entered)
     curve = rule.scorer.curve(view, rule.order)
     counts = rule.scorer.counts(view, settings.serving, cache_block=settings.cache_block)

@@ -145,11 +145,6 @@ def plan_look(
         How many are planned; None for as many as the first look at these questions declared.
     later : sequence of mapping
         Settings of later looks that are declared with this one.
-
-    Raises
-    ------
-    ProbeError
-        A ledger is damaged.
     """
     earlier = looks_at(source.folder, questions.keys)
     taken_over = Ledger.read(source.folder).taken_over
@@ -174,11 +169,6 @@ def take(*planned: PlannedLook) -> list[TakenLook]:
     """Enter looks in the ledger of their run, all or none, and open their questions.
 
     Whoever calls holds the run's lock.
-
-    Raises
-    ------
-    CalibrationError
-        As `runs.ledger.take_looks`.
     """
     looks = take_looks(planned[0].source.folder, [plan.request for plan in planned])
     return [
@@ -223,11 +213,6 @@ def spent_in_fit(source: Source, asked: Mapping[str, Any]) -> Source:
     asked : mapping
         Of the look that is to be taken.  Where it was taken already, its own questions stay where
         they were, so that it is found again.
-
-    Raises
-    ------
-    CalibrationError
-        No calibration question is left.
     """
     looks, asked = read_ledger(source.folder), as_recorded(asked)
     for n in reversed(range(1, len(looks))):
@@ -256,13 +241,7 @@ def _spent(source: Source, looks: Sequence[Look]) -> Source:
 
 
 def without_used(source: Source, names: Sequence[Part]) -> Source:
-    """The source without questions of these parts that were looked at or shown, or their groups.
-
-    Raises
-    ------
-    CalibrationError
-        Nothing is left.
-    """
+    """The source without questions of these parts that were looked at or shown, or their groups."""
     ledger = Ledger.read(source.folder)
     used = {key for look in ledger.looks for key in look.questions} | ledger.shown
     among = np.isin(source.parts, [PARTS.index(name) for name in names])
@@ -316,11 +295,6 @@ def questions_of(source: Source, calibration: Mapping[str, Any]) -> Iterator[Cal
     ----------
     calibration : mapping
         A ``calibration.json``.  It numbers its look, but ``--fresh`` starts to count again.
-
-    Raises
-    ------
-    ProbeError
-        The ledger is damaged.
     """
     if calibration["look"] is None:
         return
@@ -401,13 +375,7 @@ def open_rows(
 def open_calibration(
     source: Source, asked: Mapping[str, Any], *, delta: float, standing: Settings | None = None
 ) -> None:
-    """Enter a look at all calibration questions, unless all of them were shown before.
-
-    Raises
-    ------
-    CalibrationError
-        As `open_rows`.
-    """
+    """Enter a look at all calibration questions, unless all of them were shown before."""
     if unshown_questions(source):
         rows = source.parts == _CALIBRATION
         open_rows(source, rows, asked, delta=delta, standing=standing)

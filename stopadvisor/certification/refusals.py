@@ -138,13 +138,7 @@ def _all_at_best(
 def without_figures(
     calibration: Calibration, settings: Settings, choice: Choice | None = None
 ) -> Calibration:
-    """A failed calibration as it may be shown, without anything that its look has opened.
-
-    Parameters
-    ----------
-    choice : Choice, optional
-        What fit questions chose and expect; None for a rule that was fitted elsewhere.
-    """
+    """A failed calibration as it may be shown, without anything that its look has opened."""
     groups = choice.groups if choice else transfer_test(calibration.entered, settings)
     refusal = NotCertified(_FAILED, *_labels(settings, choice, groups))
     tested = tuple((family, NotCertified("it failed", None)) for family, _ in calibration.tested)

@@ -163,11 +163,6 @@ def _why(failed: Counts, delta: float) -> str:
 def check_categories(questions: ProbeTable, settings: Settings) -> tuple[str, ...]:
     """Hold each category to the fewest questions that its limit takes; opens no outcome.
 
-    Parameters
-    ----------
-    questions : ProbeTable
-        Those that will enter the test.
-
     Returns
     -------
     tuple of str

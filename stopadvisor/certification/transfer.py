@@ -108,11 +108,6 @@ class TransferComparison:
 def check_transfer(content: Mapping[str, Any], target: Source) -> Scorer:
     """Say whether a policy can be calibrated on a target; looks at no outcome.
 
-    Parameters
-    ----------
-    content : mapping
-        Of the source policy.
-
     Returns
     -------
     Scorer
@@ -169,11 +164,6 @@ def calibrate_transfer(
         Of `target_view`.
     settings : Settings
         One sequence is tested, at the whole of delta.
-
-    Raises
-    ------
-    PolicyError, CalibrationError
-        As `check_transfer` and `calibration.entering_rows`.
     """
     scorer = check_transfer(content, target)
     order = np.array(content["order"], dtype=np.float64)
@@ -192,13 +182,6 @@ def transferred_content(
     The rule is the source's, with the target's threshold; everything that it is bound to, and all
     that was shown about it, is the target's.  As fit questions it names those of the source, so
     that they can never confirm it.
-
-    Parameters
-    ----------
-    content : mapping
-        Of the source policy, built (its digest goes into the certificate).
-    calibration : Calibration
-        From `calibrate_transfer`.
     """
     entered = calibration.entered
     shape = profile(trajectory(entered), rng=np.random.default_rng(target.seed))
@@ -235,11 +218,6 @@ def check_comparison(content: Mapping[str, Any], target: Source) -> tuple[IntArr
         Of the test part; one trace per group, none that the source policy has seen.
     n_seen : int
         Traces left out because it has.
-
-    Raises
-    ------
-    PolicyError
-        There is no such question.
     """
     table = target.part("test")
     seen = questions_seen(content, table, workload_sha256=target.workload_sha256)
@@ -274,10 +252,6 @@ def compare(
     trained : Calibration
         Of that choice, on the target's calibration questions.
 
-    Raises
-    ------
-    PolicyError
-        As `check_comparison`.
 
     Notes
     -----

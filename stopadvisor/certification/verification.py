@@ -141,10 +141,7 @@ def scorer_of(
 ) -> Scorer:
     """What a policy's stepper computes, for a whole table at once.
 
-    Parameters
-    ----------
-    along_order : bool
-        To be looked at along all thresholds of its testing order, and not at its own alone.
+    `along_order`: to be looked at along all thresholds of its testing order.
 
     Raises
     ------

@@ -108,13 +108,7 @@ GATEWAY = (
 
 
 def gateway_settings(policy: Path, params: Mapping[str, Any]) -> GatewaySettings | None:
-    """Take the gateway's settings out of click's parameters; None without an upstream.
-
-    Raises
-    ------
-    click.UsageError
-        An option of the gateway is given, and no upstream.
-    """
+    """Take the gateway's settings out of click's parameters; None without an upstream."""
     if not params["upstream"]:
         context = click.get_current_context()
         for name in _NAMES:
@@ -139,11 +133,5 @@ def gateway_settings(policy: Path, params: Mapping[str, Any]) -> GatewaySettings
 
 
 def require_gateway() -> None:
-    """Refuse to start without the packages of the extra.
-
-    Raises
-    ------
-    ModelError
-        One is missing.
-    """
+    """Refuse to start without the packages of the extra."""
     require_packages("serve", *_PACKAGES, what="the gateway")

@@ -32,14 +32,7 @@ _OF_TRIGGER = ("max_probes", "fill")
 def like_policy(ctx: click.Context, params: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Parameters of `probe` with what the policy says about probing.
 
-    Parameters
-    ----------
-    ctx
-        Of the running command, which knows what the command line names itself.
-    params
-        As click parsed them; the seed stays, so that fresh questions get their own split.
-    path
-        The policy's file.
+    The seed stays, so that fresh questions get a split of their own.
 
     Raises
     ------
@@ -83,15 +76,7 @@ def like_policy(ctx: click.Context, params: Mapping[str, Any], path: Path) -> di
 
 
 def _check_grader(policy: Policy, params: Mapping[str, Any]) -> None:
-    """Ask for the policy's own grader; a function runs code, so the command line must name it.
-
-    Raises
-    ------
-    click.UsageError
-        Another grader, or none, is named.
-    GraderError
-        The named one cannot be had.
-    """
+    """Ask for the policy's own grader; a function runs code, so the command line must name it."""
     ours = policy.terms.grading
     if "grader_sha256" in ours and params["grader"] is None:
         raise click.UsageError(

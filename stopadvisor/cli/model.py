@@ -71,13 +71,7 @@ class ModelOptions:
 
 
 def check_engine_options(params: Mapping[str, Any]) -> None:
-    """Refuse a server without its address, and options of the engine that is not used.
-
-    Raises
-    ------
-    click.UsageError
-        With the option's name.
-    """
+    """Refuse a server without its address, and options of the engine that is not used."""
     engine = params["engine"]
     if engine == "openai" and not params["base_url"]:
         raise click.UsageError("--engine openai needs --base-url, such as http://host:8000/v1")
@@ -91,14 +85,7 @@ def check_engine_options(params: Mapping[str, Any]) -> None:
 
 
 def load_engine(options: ModelOptions) -> HfEngine | OpenAiEngine:
-    """Load the model here, or open it at its server.
-
-    Raises
-    ------
-    ModelError
-        There is no such model, it does not fit here, the server cannot be used, or packages are
-        missing.
-    """
+    """Load the model here, or open it at its server."""
     assert options.model is not None
     if options.at_server:
         from stopadvisor.engines import openai

@@ -98,13 +98,7 @@ def run(options: MonitorOptions, out: TextIO, err: TextIO) -> int:
 
 
 def read_gold(path: Path) -> Iterator[dict[str, Any]]:
-    """Gold that came later, as records of a log.
-
-    Raises
-    ------
-    PolicyError
-        A line is not of the form that the option's help gives; or a request has two.
-    """
+    """Gold that came later, as records of a log."""
     seen: set[str] = set()
     try:
         lines = path.read_text(encoding="utf-8").split("\n")

@@ -50,15 +50,7 @@ SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 
 class SectionOption(click.Option):
-    """An option that names the section of a long help in which it stands.
-
-    Parameters
-    ----------
-    *args, **more
-        Of `click.Option`.
-    section : str
-        Title of the section.
-    """
+    """An option that names the section of a long help in which it stands."""
 
     def __init__(self, *args: Any, section: str, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -88,15 +80,7 @@ def take(kind: type[_Value], params: dict[str, Any], **more: Any) -> _Value:
 
 
 class Parsed(click.ParamType[Any]):
-    """A type from a function that raises ValueError with what it expected.
-
-    Parameters
-    ----------
-    name : str
-        What the help shows in place of a value.
-    parse : callable
-        From the text to the value.
-    """
+    """A type from a function that raises ValueError with what it expected."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name

@@ -52,13 +52,7 @@ class ProbeOptions:
 
     @classmethod
     def of(cls, params: dict[str, Any], workload: Path, like: Path | None = None) -> ProbeOptions:
-        """Take these options out of click's parameters; what is left is the command's own.
-
-        Raises
-        ------
-        click.UsageError
-            Options contradict each other.
-        """
+        """Take these options out of click's parameters; what is left is the command's own."""
         check_engine_options(params)
         _check_probing(params)
         if like is None:  # a policy's own trigger may be what no options say
@@ -72,13 +66,7 @@ class ProbeOptions:
 
 
 def _check_probing(params: Mapping[str, Any]) -> None:
-    """Refuse options of probing that contradict each other.
-
-    Raises
-    ------
-    click.UsageError
-        With both of them.
-    """
+    """Refuse options of probing that contradict each other."""
     if params["greedy"] and params["temperature"] is not None:
         raise click.UsageError("--greedy and --temperature exclude each other")
     for name, least in (("samples", 1), ("repeat", 0)):
@@ -95,13 +83,7 @@ def _check_probing(params: Mapping[str, Any]) -> None:
 
 
 def _check_schedule(params: Mapping[str, Any]) -> None:
-    """Refuse what the schedule does not use.
-
-    Raises
-    ------
-    click.UsageError
-        With the option's name.
-    """
+    """Refuse what the schedule does not use."""
     schedule, budgets, every = params["schedule"], params["budgets"], params["every"]
     if schedule == "stride" and budgets:
         raise click.UsageError("--schedule stride takes --every, not --budgets")

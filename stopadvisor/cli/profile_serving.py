@@ -230,13 +230,7 @@ def command(**params: Any) -> int:
 
 
 def _check(server: ServerOptions, workload: Path | None) -> None:
-    """Refuse options that say nothing to what is measured.
-
-    Raises
-    ------
-    click.UsageError
-        With the option's name.
-    """
+    """Refuse options that say nothing to what is measured."""
     context = click.get_current_context()
 
     def given(name: str) -> bool:

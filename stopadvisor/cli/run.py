@@ -157,13 +157,7 @@ def run(options: RunOptions, out: TextIO, err: TextIO) -> int:
 
 @contextmanager
 def _open(options: ModelOptions, policy: Policy) -> Iterator[AnsweringEngine]:
-    """Open the model of a policy, its chat template filled in as at calibration.
-
-    Raises
-    ------
-    ModelError
-        There is no such model, or it cannot be probed here.
-    """
+    """Open the model of a policy, its chat template filled in as at calibration."""
     terms = policy.terms
     assert terms.model is not None  # or there was no plan to open an engine for
     name = options.model or terms.model.name

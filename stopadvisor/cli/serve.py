@@ -98,15 +98,7 @@ def command(policy: Path, words: tuple[str, ...], **params: Any) -> int:
 
 
 def run(options: ServeOptions, out: TextIO, err: TextIO) -> int:
-    """Check what can be checked in a moment, and become vLLM.
-
-    Raises
-    ------
-    PolicyError
-        A policy is refused; vLLM would find out minutes later.
-    ModelError
-        There is no vLLM here, or none that was tried.
-    """
+    """Check what can be checked in a moment, and become vLLM."""
     version = check_vllm()
     policies = load_policies(options.settings.policy, options.settings.require_signature)
     argv, environment = _process(options, os.environ)

@@ -24,15 +24,7 @@ __all__ = ["ALPHA", "DELTA", "GUARANTEES", "overrides", "setting_options"]
 
 
 def overrides(params: dict[str, Any]) -> SettingsOverrides:
-    """Take what was asked for out of click's parameters.
-
-    Raises
-    ------
-    click.UsageError
-        Costs were given in money and in seconds.
-    CalibrationError
-        The serving profile cannot be used.
-    """
+    """Take what was asked for out of click's parameters."""
     alpha, *also = _guarantees(params)
     weights, profile = params.pop("price"), params.pop("serving_profile")
     if profile is not None:
@@ -52,13 +44,7 @@ def overrides(params: dict[str, Any]) -> SettingsOverrides:
 
 
 def _guarantees(params: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """Losses with their limits, the first of all questions first; None where it is left open.
-
-    Raises
-    ------
-    click.UsageError
-        A loss without its limit, or a limit without its loss.
-    """
+    """Losses with their limits, the first of all questions first; None where it is left open."""
     limits, names = params.pop("alpha"), params.pop("loss", ())
     among = list(params.pop("guarantee", ()))
     if not isinstance(limits, dict):

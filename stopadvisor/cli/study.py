@@ -181,17 +181,7 @@ def _written(
 def _all(
     options: StudyCommandOptions, sources: Sequence[Source], err: TextIO
 ) -> tuple[dict[str, StudyDocument], list[SkippedStudy], bool]:
-    """Run every study; what a study refuses is skipped with its reason.
-
-    Returns
-    -------
-    documents : dict
-        By study.
-    skipped : list of dict
-        ``study`` and ``reason``, in the order of the registry.
-    broken : bool
-        Whether one failed for another reason than the data.
-    """
+    """Run every study; what a study refuses is skipped with its reason."""
     known = {key for entry in STUDIES.values() for key in entry.options}
     if strange := sorted(set(options.study.extra) - known):
         raise StudyError(f"no study has an option {strange[0]!r}; see `stopadvisor study list`")

@@ -104,11 +104,6 @@ def ask_all(
     """Ask a few questions, batch by batch, keeping the traces; pilot and preflight do so.
 
     Batches are halved when memory runs out.
-
-    Raises
-    ------
-    EngineError
-        The engine failed, or did not answer every prompt.
     """
     if not engine.capabilities.batched:
         found: dict[int, RawTrace] = {}

@@ -71,15 +71,7 @@ def agreement(
     final: Sequence[RawProbe],
     grader: Grades,
 ) -> CueAgreement:
-    """Compare what is forced at the end of thinking with what the model says by itself.
-
-    Parameters
-    ----------
-    final
-        Each trace's probe at its end.
-    grader
-        Decides whether two answers are equivalent where their texts differ.
-    """
+    """Compare what is forced at the end of thinking with what the model says by itself."""
     pairs: list[tuple[Question, str, str]] = []
     for question, trace, probe in zip(questions, traces, final, strict=True):
         if trace.finish == "stop" and trace.natural_text is not None:

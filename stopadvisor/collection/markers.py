@@ -141,13 +141,6 @@ def count_words(
 ) -> MarkerFindings:
     """Count the candidates in traces, and choose the markers of a run.
 
-    Parameters
-    ----------
-    traces
-        Of fit questions, with `thinking_ids`.
-    named
-        Words that are markers however rare they are, in place of `CANDIDATES`.
-
     Raises
     ------
     ProbeError

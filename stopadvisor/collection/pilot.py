@@ -82,11 +82,6 @@ def cue_ids(engine: Engine, cue: str) -> list[int]:
 def auto_budgets(trace_lengths: Sequence[int]) -> tuple[int, ...]:
     """Scale the paper's grid to a model's own traces.
 
-    Parameters
-    ----------
-    trace_lengths
-        Thinking tokens of the pilot's traces.
-
     Returns
     -------
     tuple of int
@@ -114,11 +109,6 @@ def auto_budgets(trace_lengths: Sequence[int]) -> tuple[int, ...]:
 
 def auto_stride(trace_lengths: Sequence[int]) -> int:
     """Choose a stride of about `STRIDES` probes in a long trace.
-
-    Parameters
-    ----------
-    trace_lengths
-        Thinking tokens of the pilot's traces.
 
     Returns
     -------

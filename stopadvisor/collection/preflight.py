@@ -91,13 +91,7 @@ class PreflightReport:
         return {"schema": 1, "status": self.status, **asdict(self)}
 
     def raise_on_failure(self) -> None:
-        """Refuse to go on with an engine that failed.
-
-        Raises
-        ------
-        PreflightError
-            A check failed; the message carries all that did, with what to do.
-        """
+        """Refuse to go on with an engine that failed."""
         failed = [f"{c.name}: {c.detail}; {c.advice}" for c in self.checks if c.status == "fail"]
         if failed:
             raise PreflightError("preflight failed: " + " | ".join(failed))

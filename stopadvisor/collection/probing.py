@@ -55,13 +55,7 @@ class RegimeEngine(Engine, Protocol):
     """An engine that says who pays for tokens that are sent again."""
 
     def measure_regime(self, cue: str) -> RegimeMeasure | None:
-        """What its server turned out to be; None where there is no server.
-
-        Raises
-        ------
-        EngineError
-            The server refuses, or keeps failing.
-        """
+        """What its server turned out to be; None where there is no server."""
         ...
 
 

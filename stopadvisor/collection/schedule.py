@@ -76,11 +76,6 @@ def settle(
         Fit questions, never others.
     plan
         With its cap on thinking.
-
-    Raises
-    ------
-    ProbeError
-        The pilot's traces hold no thinking.
     """
     search = plan.schedule == "marker" and not plan.markers
     open_grid = settings.budgets is None and plan.schedule == "grid"
@@ -104,13 +99,7 @@ def settle(
 
 
 def check_markers(plan: ProbePlan) -> None:
-    """Refuse a ``marker`` schedule of a model that has none.
-
-    Raises
-    ------
-    ProbeError
-        It has none.
-    """
+    """Refuse a ``marker`` schedule of a model that has none."""
     if plan.schedule == "marker" and not plan.markers:
         raise ProbeError(NO_MARKERS)
 

@@ -89,13 +89,7 @@ class ProbeSettings:
     """Of those that have no gold either; a policy's own where it says how to probe."""
 
     def for_engine(self, engine: Engine) -> ProbeSettings:
-        """The same, with what is left to the engine as this engine has it.
-
-        Raises
-        ------
-        ProbeError
-            A named marker does not survive the engine's tokenizer.
-        """
+        """The same, with what is left to the engine as this engine has it."""
         entropy = engine.capabilities.entropy if self.entropy == "auto" else self.entropy
         words = self.markers or ()
         found = sorted({ids for word in words for ids in sentence_ids(engine, word)})

@@ -160,13 +160,7 @@ class Chat:
         return _name(self.tokenizer)
 
     def render(self, messages: Sequence[Mapping[str, str]], *, generation: bool = True) -> str:
-        """Return the conversation as the chat template writes it.
-
-        Raises
-        ------
-        ModelError
-            The template refuses it.
-        """
+        """Return the conversation as the chat template writes it."""
         try:
             text = self.tokenizer.apply_chat_template(
                 [dict(message) for message in messages],

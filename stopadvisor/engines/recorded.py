@@ -54,13 +54,7 @@ def recorded_ids(
 
 
 def are_recorded(prompts: Sequence[Prompt]) -> bool:
-    """Whether prompts bring recorded traces.
-
-    Raises
-    ------
-    EngineError
-        Some do, and some do not.
-    """
+    """Whether prompts bring recorded traces."""
     recorded = sum(prompt.recorded is not None for prompt in prompts)
     if recorded not in (0, len(prompts)):
         raise EngineError(

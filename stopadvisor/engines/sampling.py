@@ -96,13 +96,7 @@ class Sampling:
 
 
 def thinking_room(context: int | None, prompt_tokens: int, chat: Chat, plan: ProbePlan) -> int:
-    """Return the plan's cap on thinking, or less where the model's context leaves less.
-
-    Raises
-    ------
-    ModelError
-        The prompt leaves no room at all.
-    """
+    """Return the plan's cap on thinking, or less where the model's context leaves less."""
     if context is None:
         return plan.max_think
     probe = len(chat.suffix_ids(plan.cue)) + plan.cap
@@ -122,13 +116,7 @@ def identity_settings(generation_config: Any) -> dict[str, Any]:
 
 
 def entropy_top_k(entropy: str) -> int | None:
-    """Read ``full`` or ``top-k:K``; None stands for the full vocabulary.
-
-    Raises
-    ------
-    ProbeError
-        Neither of the two.
-    """
+    """Read ``full`` or ``top-k:K``; None stands for the full vocabulary."""
     if entropy == "full":
         return None
     kind, _, k = entropy.partition(":")

@@ -359,10 +359,6 @@ def run_paper(
     table : GradedTable
         Read under the ``last-checkpoint`` reference, whatever its own.
 
-    Raises
-    ------
-    CalibrationError
-        Fewer than 10 questions, or one class of labels only.
 
     References
     ----------

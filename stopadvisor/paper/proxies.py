@@ -54,10 +54,6 @@ _NO_VARIANCE = 999.0
 def proxy_scores(family: Proxy, table: GradedTable) -> FloatArray:
     """Score of a proxy at every checkpoint; higher means stop sooner.
 
-    Parameters
-    ----------
-    family : {"deer", "eat", "puma", "terminator-light"}
-
     Returns
     -------
     ndarray of float, shape (n_questions, n_checkpoints)

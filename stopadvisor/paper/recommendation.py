@@ -15,17 +15,7 @@ __all__ = ["recommend_paper"]
 def recommend_paper(
     profile: Profile, row: MatchedRisk, serving: PaperServing, regime: str
 ) -> Recommendation:
-    """Recommendation under the paper's protocol, from its own figures.
-
-    Parameters
-    ----------
-    profile : Profile
-        Of all questions.
-    row : MatchedRisk
-        At the risk target asked for.
-    regime : str
-        Serving regime, one of the paper's three.
-    """
+    """Recommendation under the paper's protocol, from its own figures."""
     reasons = [profile_reason(profile)]
     spread = row.delta_saving_pp
     reasons.append(

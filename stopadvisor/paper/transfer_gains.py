@@ -34,13 +34,7 @@ class Learner:
 
     @classmethod
     def build(cls, table: GradedTable, setting: PaperSetting) -> Learner:
-        """Fit a workload's classifier and find its threshold.
-
-        Parameters
-        ----------
-        setting : PaperSetting
-            Of that table.
-        """
+        """Fit a workload's classifier and find its threshold."""
         features = feature_array(table)
         model = fit_logistic(
             features.reshape(-1, features.shape[-1]), setting.correct.ravel(), solver="lbfgs"

@@ -20,13 +20,6 @@ __all__ = ["check_budgets"]
 def check_budgets(policy: Policy, file: str, source: Source) -> None:
     """Refuse probes that were not taken where the policy takes its own.
 
-    Parameters
-    ----------
-    file : str
-        Where the policy lies, for the message.
-    source : Source
-        The probes.
-
     Raises
     ------
     PolicyError

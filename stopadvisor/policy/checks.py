@@ -52,13 +52,7 @@ class FieldCheck:
 
 
 def expect(ok: bool, name: str, expected: str, value: Any) -> None:
-    """Refuse a field's value unless `ok`.
-
-    Raises
-    ------
-    PolicyError
-        Names the field, what is expected, and the value.
-    """
+    """Refuse a field's value unless `ok`."""
     if not ok:
         raise PolicyError(f"field '{name}': expected {expected}, got {short_repr(value)}")
 

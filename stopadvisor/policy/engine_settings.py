@@ -30,16 +30,6 @@ class EngineSetting:
 def engine_settings(content: Mapping[str, Any]) -> tuple[EngineSetting, ...]:
     """Give a policy's fixed budget as engine settings.
 
-    Parameters
-    ----------
-    content : mapping
-        Of a policy, or what `build_policy` takes.
-
-    Returns
-    -------
-    tuple of EngineSetting
-        Empty for other families, and where the reply is the forced answer.
-
     Notes
     -----
     The engine has to close the thinking with the policy's own ``probe.closer``; another text, such

@@ -56,11 +56,6 @@ _COMPRESSED = {
 def read_bytes(path: Path, *, what: str = "policy", most: int = MAX_BYTES) -> bytes:
     """Read a regular file of at most `most` bytes; a larger one is not read at all.
 
-    Parameters
-    ----------
-    what : str
-        What it is called in messages.
-
     Raises
     ------
     PolicyError

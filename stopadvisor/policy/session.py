@@ -306,11 +306,6 @@ class Session:
     ) -> Decision:
         """Decide on the forced answer that the last `AskProbe` asked for.
 
-        Parameters
-        ----------
-        answer, mean_logprob, mean_entropy, markers, normalized, closed_by_itself
-            As `Stepper.observe` takes them.
-
         Raises
         ------
         PolicyError

@@ -70,13 +70,7 @@ def current_policy(folder: Path) -> Path | None:
 
 
 def newest_policy(root: Path = Path("runs")) -> Path:
-    """The policy in use of the run under `root` whose policy was written last.
-
-    Raises
-    ------
-    PolicyError
-        No run has one.
-    """
+    """The policy in use of the run under `root` whose policy was written last."""
     found = [file for folder in root.glob("*") if (file := current_policy(folder)) is not None]
     if not found:
         raise PolicyError(

@@ -20,11 +20,6 @@ def upgraded(policy: Policy) -> dict[str, Any]:
     """Build a policy's content anew under the present schema.
 
     Rule, stops and certificate are the same; golden decisions and digest are made anew.
-
-    Raises
-    ------
-    PolicyError
-        It has the present schema already.
     """
     found = policy.content["schema"]
     if found == POLICY_SCHEMA:

@@ -139,13 +139,7 @@ class TextBudget:
             raise PolicyError(f"a text in a policy has at most {MAX_TEXT} bytes, one has {size}")
 
     def spend(self, text: str) -> None:
-        """Count one text.
-
-        Raises
-        ------
-        PolicyError
-            It is too long, or too much text was counted.
-        """
+        """Count one text."""
         size = len(text)
         if not text.isascii():
             size = sys.getsizeof(text)

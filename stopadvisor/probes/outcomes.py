@@ -174,13 +174,7 @@ class GradedTable(_Carrier):
 
     @property
     def full_codes(self) -> IntArray:
-        """What full thinking answers, under the table's reference; shape (n_questions,).
-
-        Raises
-        ------
-        ProbeError
-            The natural answers were not numbered.
-        """
+        """What full thinking answers, under the table's reference; shape (n_questions,)."""
         if self.reference == "last-checkpoint":
             return self.answer_codes[:, -1]
         if self._outcomes.natural_code is None:
@@ -189,13 +183,7 @@ class GradedTable(_Carrier):
 
     @property
     def stop_codes(self) -> IntArray:
-        """The reply of a stop, the visible answer or the forced one; as `answer_codes`.
-
-        Raises
-        ------
-        ProbeError
-            Replies are visible answers, and they were not numbered.
-        """
+        """The reply of a stop, the visible answer or the forced one; as `answer_codes`."""
         if self.on_stop == "probe":
             return self.answer_codes
         if self._outcomes.visible_code is None:

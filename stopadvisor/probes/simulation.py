@@ -227,13 +227,7 @@ def parse_profile(text: str) -> Population:
 
 
 def checkpoint_grid(n_checkpoints: int) -> tuple[int, ...]:
-    """Budgets in the shape of the paper's grid; its own with ten checkpoints.
-
-    Raises
-    ------
-    WorkloadError
-        Fewer than two, or so many that budgets would fall together.
-    """
+    """Budgets in the shape of the paper's grid; its own with ten checkpoints."""
     shape = np.linspace(0, len(PAPER_BUDGETS) - 1, n_checkpoints)
     budgets = np.interp(shape, np.arange(len(PAPER_BUDGETS)), PAPER_BUDGETS).round().astype(int)
     if n_checkpoints < 2 or len(set(budgets.tolist())) < n_checkpoints:

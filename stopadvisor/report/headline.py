@@ -346,13 +346,7 @@ def assessed_headline(document: Document) -> str:
 
 
 def calibrated_headline(calibration: Document, measured: str | None = None) -> str:
-    """First line of a calibration.
-
-    Parameters
-    ----------
-    measured : str, optional
-        The stack that the run's server was measured to be.
-    """
+    """First line of a calibration."""
     if not calibration["certified"]:
         return f"Not certified. {KEEP}"
     return policy_headline(calibration["expected"], calibration["serving"], measured)

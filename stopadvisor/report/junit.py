@@ -20,11 +20,6 @@ def write_junit(document: VerifyDocument, path: Path) -> None:
 
     A contradiction is a failure.  What the probes are too few to say is skipped, and so is drift,
     which alone says nothing of the risk.
-
-    Raises
-    ------
-    OutputError
-        The file cannot be written.
     """
     certificate = (
         f"{document['losses']} of {document['n']} fresh questions count against the policy, "

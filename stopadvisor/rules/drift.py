@@ -60,11 +60,6 @@ def drift_features(schema: int) -> tuple[str, ...]:
 def question_features(view: ProbeTable, names: Sequence[str] = DRIFT_FEATURES) -> FloatArray:
     """Mean of each feature over a question's live probes.
 
-    Parameters
-    ----------
-    view : ProbeTable
-        The questions at the probes of a rule.
-
     Returns
     -------
     ndarray of float, shape (n_kept, n_features)

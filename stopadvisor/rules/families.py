@@ -46,11 +46,6 @@ def display_threshold(family: str, linear: float) -> float:
 
     A probability for the learned families, a confidence for ``confidence`` and ``deer``, else the
     same number: thinking tokens for ``agreement`` and ``fixed-budget``.
-
-    Raises
-    ------
-    OverflowError
-        The confidence would pass all numbers.
     """
     if family in ("confidence", "deer"):
         return math.exp(linear)

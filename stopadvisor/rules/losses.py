@@ -57,11 +57,6 @@ class Loss:
     def of(self, view: GradedTable) -> IntArray:
         """Count each question, by place of stopping.
 
-        Parameters
-        ----------
-        view : GradedTable
-            Questions at the probes of a rule.
-
         Returns
         -------
         ndarray of int, shape (n_questions, n_probes + 1)

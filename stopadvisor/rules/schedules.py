@@ -208,13 +208,7 @@ def grid_positions(table: ProbeTable) -> tuple[int, ...]:
 
 
 def grid_view(table: Table) -> Table:
-    """The table at `grid_positions` alone.
-
-    Raises
-    ------
-    ProbeError
-        There is no such position.
-    """
+    """The table at `grid_positions` alone."""
     positions = grid_positions(table)
     if not positions:
         raise ProbeError(
@@ -230,11 +224,6 @@ def probed_markers(table: ProbeTable) -> int | None:
     -------
     int or None
         None where all markers of all traces were probed.
-
-    Raises
-    ------
-    ProbeError
-        Nobody looked for markers.
     """
     if table.marker_positions is None:
         raise ProbeError("nobody looked for markers in these traces")

@@ -53,11 +53,6 @@ def is_opened(source: Source) -> bool:
     """Whether outcomes of all calibration questions have been looked at already.
 
     Archives are published with their outcomes.
-
-    Raises
-    ------
-    ProbeError
-        The ledger is damaged.
     """
     return not closed_questions(source)
 
@@ -79,11 +74,6 @@ def unshown_questions(source: Source) -> set[str]:
 
 def opened_rows(source: Source, rows: NDArray[Any]) -> OpenQuestions:
     """Some questions with their outcomes, after a look at every calibration question among them.
-
-    Parameters
-    ----------
-    rows : ndarray
-        Mask or row numbers.
 
     Raises
     ------

@@ -164,13 +164,7 @@ def is_simulated(path: Path) -> bool:
 
 
 def read_answers(path: Path) -> list[list[str]]:
-    """Forced answers as texts, a list a question, of an archive that `read_archive` accepts.
-
-    Raises
-    ------
-    ProbeError
-        The file cannot be read.
-    """
+    """Forced answers as texts, a list a question, of an archive that `read_archive` accepts."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
             answers = data["ans"].astype(str)

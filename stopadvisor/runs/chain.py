@@ -119,13 +119,7 @@ def write_chain(path: Path, entries: Sequence[Entry]) -> None:
 
 
 def noted_head(folder: Path) -> str | None:
-    """Head of the chain as a run notes it; None where it never had an entry.
-
-    Raises
-    ------
-    ProbeError
-        The file that holds the note cannot be read.
-    """
+    """Head of the chain as a run notes it; None where it never had an entry."""
     note = _note(folder)
     return None if note is None else _content(note).get(_NOTE)
 

@@ -38,14 +38,6 @@ def record_check(
 
     The same policy on the same questions is the same check.
 
-    Parameters
-    ----------
-    policy : str
-        Its digest.
-    delta : float
-        Of the policy's certificate.
-    planned : int, optional
-        Policies that will be checked on these questions; must come with the first one.
 
     Raises
     ------

@@ -221,24 +221,12 @@ def _calibrated_head(folder: Path) -> str | None:
 
 
 def read_ledger(folder: Path) -> list[Look]:
-    """Looks recorded in a run directory, oldest first.
-
-    Raises
-    ------
-    ProbeError
-        As `Ledger.read`.
-    """
+    """Looks recorded in a run directory, oldest first."""
     return list(Ledger.read(folder).looks)
 
 
 def looks_at(folder: Path, questions: Sequence[str]) -> list[Look]:
-    """Looks at any of these questions, oldest first.
-
-    Raises
-    ------
-    ProbeError
-        As `Ledger.read`.
-    """
+    """Looks at any of these questions, oldest first."""
     return _at(read_ledger(folder), questions)
 
 
@@ -312,13 +300,7 @@ def record_result(folder: Path, look: Look, *, certified: bool) -> Look:
 
 
 def record_shown(folder: Path, questions: Iterable[str], by: str) -> None:
-    """Record that outcomes of questions are shown as fit questions, in so far as it is new.
-
-    Parameters
-    ----------
-    by : str
-        The command, as the ledger is to name it.
-    """
+    """Record that outcomes of questions are shown as fit questions, in so far as it is new."""
     ledger = Ledger.read(folder)
     new = sorted(set(questions) - ledger.shown)
     if new:

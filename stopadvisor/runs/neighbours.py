@@ -56,11 +56,6 @@ def probe_digests(table: ProbeTable) -> tuple[str, ...]:
 def looks_beside(source: Source, questions: ProbeTable) -> LooksBeside:
     """Looks at these questions that are on record in the folders beside a run.
 
-    Parameters
-    ----------
-    questions : ProbeTable
-        Some of the source's.
-
     Raises
     ------
     ProbeError

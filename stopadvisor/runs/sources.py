@@ -222,13 +222,7 @@ def open_source(
 
 
 def newest_source(root: Path = Path("runs")) -> Source:
-    """The run or archive under `root` that was assessed last.
-
-    Raises
-    ------
-    ProbeError
-        There is none.
-    """
+    """The run or archive under `root` that was assessed last."""
     found = sorted(root.glob(f"*/{ASSESSMENT}"), key=lambda file: file.stat().st_mtime)
     if not found:
         raise ProbeError(
@@ -239,13 +233,7 @@ def newest_source(root: Path = Path("runs")) -> Source:
 
 
 def newest_run(root: Path = Path("runs")) -> Path:
-    """The folder under `root` that was probed last.
-
-    Raises
-    ------
-    ProbeError
-        There is none.
-    """
+    """The folder under `root` that was probed last."""
     found = [file for name in (PROBES, ARCHIVE) for file in root.glob(f"*/{name}")]
     if not found:
         raise ProbeError(

@@ -68,13 +68,7 @@ def check_writable(folder: Path) -> None:
 
 
 def write_json_atomically(path: Path, content: Any) -> None:
-    """Write a JSON file that is either wholly there or not at all.
-
-    Raises
-    ------
-    OutputError
-        The file cannot be written; what stood there before still does.
-    """
+    """Write a JSON file that is either wholly there or not at all."""
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
     replace_file(path, encode(text))
 

@@ -199,13 +199,7 @@ class AnswerFile:
         return sum(line.full is None for line in self.lines if line.id in wanted)
 
     def done(self, questions: Sequence[Question]) -> set[str]:
-        """Ids of these questions that the file answers already.
-
-        Raises
-        ------
-        OutputError
-            It answers another question under one of these ids.
-        """
+        """Ids of these questions that the file answers already."""
         keys = {line.id: line.key for line in self.lines}
         for question in questions:
             if keys.get(question.id, question.key) != question.key:

@@ -114,13 +114,7 @@ class AuditLog:
             self._begin()
 
     def write(self, kind: str, **fields: Any) -> None:
-        """Write a record, and let it count.
-
-        Raises
-        ------
-        OutputError
-            It cannot be written; then it does not count either.
-        """
+        """Write a record, and let it count."""
         record = {"kind": kind, "t": round(self._clock() * 1000) / 1000, **fields}
         self._append(record)
         self.course.apply(record)
@@ -319,13 +313,6 @@ def reset(series: Sequence[Series], by: str) -> None:
     """Write into each log that somebody looked into its alarm.
 
     A server that is running reads it when it starts again.
-
-    Raises
-    ------
-    PolicyError
-        The name is empty, or not printable.
-    OutputError
-        A log cannot be written.
     """
     if not by.strip() or not by.isprintable():
         raise PolicyError("an alarm is reset by a name, in printable letters")

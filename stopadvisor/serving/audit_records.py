@@ -101,13 +101,7 @@ def parse(line: bytes) -> Any:
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """The first line of a log.
-
-    Raises
-    ------
-    PolicyError
-        It is no header, or the file cannot be read.
-    """
+    """The first line of a log."""
     for _, line in _lines(path):
         try:
             header = parse(line)
@@ -122,13 +116,7 @@ def read_header(path: Path) -> dict[str, Any]:
 
 
 def read_records(path: Path, remarks: list[str]) -> Iterator[dict[str, Any]]:
-    """What follows the header; a torn line is left out and said in the remarks.
-
-    Raises
-    ------
-    PolicyError
-        A record is not as a server writes it, or the file cannot be read.
-    """
+    """What follows the header; a torn line is left out and said in the remarks."""
     for number, line in _lines(path):
         if number == 1 or line.isspace():
             continue

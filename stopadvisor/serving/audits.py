@@ -68,13 +68,7 @@ class AuditSettings:
 
     @classmethod
     def of_json(cls, text: str) -> AuditSettings:
-        """Read what `to_json` wrote.
-
-        Raises
-        ------
-        PolicyError
-            It is something else.
-        """
+        """Read what `to_json` wrote."""
         try:
             found = json.loads(text)
             return cls(**{**found, "folder": Path(found["folder"])})

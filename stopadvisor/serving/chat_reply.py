@@ -44,15 +44,7 @@ Finish = Literal["stop", "length"]
 
 
 def header_value(route: Route, reason: str, digest: str | None) -> str:
-    """Return the value of `HEADER`.
-
-    Parameters
-    ----------
-    reason : str
-        One of `coverage.Reason`, or ``covered``.
-    digest : str or None
-        The policy's; None where no policy is for the model.
-    """
+    """Return the value of `HEADER`."""
     short = "none" if digest is None else digest[:8]
     return f"{route}; reason={reason}; digest={short}"
 

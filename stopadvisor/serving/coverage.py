@@ -174,13 +174,6 @@ class Coverage:
     def check(self, body: Mapping[str, Any], *, task: str | None) -> CoveredRequest | NotCovered:
         """Say whether a request is covered, and what it asks for.
 
-        Parameters
-        ----------
-        body : mapping
-            Of ``POST /v1/chat/completions``, as sent.
-        task : str or None
-            What `TASK_HEADER` names.
-
         Notes
         -----
         Whether prompt and thinking fit the context shows when the prompt is rendered; such a

@@ -74,15 +74,7 @@ class KvUse:
 
 @dataclass
 class LoadServer:
-    """A server under load, within one event loop.
-
-    Parameters
-    ----------
-    url
-        Such as ``http://host:8000/v1``.
-    metrics
-        Whether the server's ``/metrics`` name the use of its KV cache, as vLLM's do.
-    """
+    """A server under load, within one event loop."""
 
     url: str
     model: str

@@ -70,13 +70,7 @@ class RequestRecord:
 
 
 class Metrics:
-    """The counters of one process.
-
-    Parameters
-    ----------
-    registry : CollectorRegistry
-        Where they are exported; the server's own by default.
-    """
+    """The counters of one process."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._registry = registry

@@ -17,18 +17,7 @@ _ENDINGS = (".joblib", ".json")
 
 
 def load_policies(named: Path, keys: Sequence[Path]) -> list[tuple[Path, Policy]]:
-    """Load the policies that are named, trusting nothing in them.
-
-    Parameters
-    ----------
-    keys : sequence of Path
-        Public keys, of which one must have signed each policy; none asks for no signature.
-
-    Raises
-    ------
-    PolicyError
-        There is none, or one is refused.
-    """
+    """Load the policies that are named, trusting nothing in them."""
     files = [named]
     if named.is_dir():
         files = sorted(file for file in named.iterdir() if file.suffix in _ENDINGS)

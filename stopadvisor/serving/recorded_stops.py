@@ -46,13 +46,7 @@ class Agreement:
 
 
 def recorded_stop(policy: Policy, record: ProbeRecord) -> int | None:
-    """Replay recorded probes; returns the checkpoint of the stop, None for the natural end.
-
-    Raises
-    ------
-    ProbeError
-        The run did not probe where the policy does, or looked for no markers where it reads them.
-    """
+    """Replay recorded probes; returns the checkpoint of the stop, None for the natural end."""
     stop = _replayed(policy, record, policy.on_stop)
     return None if stop is None else stop.index
 

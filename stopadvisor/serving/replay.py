@@ -120,13 +120,7 @@ class Replay:
             done += 1
 
     async def _check(self) -> float:
-        """Ask a few questions alone, both ways; half the rate that a busy server would manage.
-
-        Raises
-        ------
-        ModelError
-            They are not answered under the policy, or not past it.
-        """
+        """Ask a few questions alone, both ways; half the rate that a busy server would manage."""
         seconds = list[float]()
         routes: dict[ArmName, str] = {"full": "passthrough", "policy": "policy"}
         for number in range(min(_ALONE, len(self._bodies))):

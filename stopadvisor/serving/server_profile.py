@@ -47,13 +47,6 @@ async def profile_server(
 ) -> ServingProfile:
     """Measure a server.
 
-    Parameters
-    ----------
-    questions
-        Those that are replayed; prompts of all kinds are made of their words.
-    named
-        ``engine`` and ``device`` of the profile.
-
     Raises
     ------
     ModelError

@@ -41,11 +41,6 @@ def coarse(value: float) -> float:
 class ExchangeabilityTest:
     """One feature of the traffic, value by value.
 
-    Parameters
-    ----------
-    reference : iterable of float
-        Values of the calibration questions.
-
     Notes
     -----
     The smoothed rank ``p = (#larger + tie * #equal) / #all`` of each value, itself included, is

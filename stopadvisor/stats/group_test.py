@@ -106,11 +106,6 @@ def certify_groups(
         Of it the test itself takes `most` alone; the rest counts the labels of a refusal.
     multiplicity, expected_risk
         As for `bounds.certify`.
-
-    Raises
-    ------
-    CalibrationError
-        A group holds more questions than `test.most`.
     """
     share = delta if multiplicity == "fixed-sequence" else delta / max(losses.shape[1], 1)
     passed = group_passes(losses, sizes, alpha=alpha, delta=share, most=test.most)

@@ -19,13 +19,7 @@ _EDGE = 1 - 1e-12
 
 
 def exact_interval(count: int, n: int, level: float = 0.95) -> tuple[float, float]:
-    """Clopper–Pearson interval of a share.
-
-    Raises
-    ------
-    CalibrationError
-        Not ``0 <= count <= n`` with ``n >= 1``.
-    """
+    """Clopper–Pearson interval of a share."""
     if not 0 <= count <= n or n < 1:
         raise CalibrationError(f"a share needs 0 <= count <= n and n >= 1, got {count!r} of {n!r}")
     found = stats.binomtest(count, n).proportion_ci(level, method="exact")

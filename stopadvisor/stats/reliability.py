@@ -79,10 +79,6 @@ def reliability(probability: FloatArray, outcome: BoolArray, *, n_bins: int = _B
 def auroc(score: FloatArray, outcome: BoolArray) -> float | None:
     """Chance that a right answer scores higher than a wrong one, ties counted half.
 
-    Parameters
-    ----------
-    outcome : ndarray of bool, shape of `score`
-
     Returns
     -------
     float or None

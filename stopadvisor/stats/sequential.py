@@ -99,10 +99,6 @@ _Open = tuple[float, list[float], list[float]]
 class AuditProcess:
     """Evidence against "every request's risk is at most alpha", request by request.
 
-    Parameters
-    ----------
-    test : AuditTest
-
     Notes
     -----
     `e_value` is ``mean over stakes of prod(1 + stake * (loss / share - alpha))``.  Where no

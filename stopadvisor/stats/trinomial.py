@@ -62,13 +62,6 @@ def _region(n: int, alpha: float, critical: float, seen: tuple[int, int] | None 
 
     Widened until it is monotone: with one lost less or one gained more it rejects all the more.
     Then the null hypothesis is most often rejected where the mean is exactly alpha.
-
-    Parameters
-    ----------
-    critical : float
-        The statistic up to which it rejects.
-    seen : (int, int), optional
-        Lost and gained, at which it is to reject whatever rounding does to the statistic.
     """
     changed = np.arange(n + 1)
     low, high = np.full(n + 1, -1), changed + 1
@@ -238,11 +231,6 @@ def most_lost(n: int, alpha: float, delta: float) -> IntArray:
     -------
     ndarray of int, shape (n + 1,)
         -1 where not even no loss excludes it.
-
-    Raises
-    ------
-    CalibrationError
-        A value out of range, or more than `MOST_QUESTIONS`.
     """
     _check(n, alpha, delta)
     most = _test(n, alpha, delta)

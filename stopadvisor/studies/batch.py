@@ -33,24 +33,7 @@ def together() -> list[str]:
 def run_studies(
     sources: Sequence[Source], options: StudyOptions, jobs: int | None = None
 ) -> Iterator[tuple[str, StudyResult | Exception]]:
-    """Run every study but those that run alone: each with what it found or raised, as they finish.
-
-    Parameters
-    ----------
-    sources : sequence of Source
-        The runs to study.
-    options : StudyOptions
-        Of all studies; each is given what it understands.
-    jobs : int, optional
-        Processes; None for one a core.
-
-    Yields
-    ------
-    name : str
-        Of the study.
-    found : StudyResult or Exception
-        What it found, or why it found nothing.
-    """
+    """Run every study but those that run alone; yields names with what was found, or raised."""
     order = sorted(together(), key=lambda name: not STUDIES[name].slow)
     jobs = min(jobs or os.cpu_count() or 1, len(order))
     chosen = {name: own_options(name, options) for name in order}

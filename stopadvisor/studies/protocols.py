@@ -69,13 +69,7 @@ class Expected(Row):
 
 
 def paper_views(sources: Sequence[Source]) -> list[View]:
-    """What may be shown of each source, as the paper reads it.
-
-    Raises
-    ------
-    StudyError
-        Some of what may be shown has no gold, which the paper's analysis takes.
-    """
+    """What may be shown of each source, as the paper reads it."""
     for source, name in zip(sources, labels(sources), strict=True):
         if not _has_gold(source):
             raise StudyError(_NEEDS_GOLD.format(name))
@@ -92,13 +86,7 @@ def _has_gold(source: Source) -> bool:
 
 
 def paper_setting(view: View) -> PaperSetting:
-    """Scores and costs of a view under the paper's protocol.
-
-    Raises
-    ------
-    StudyError
-        Too few questions, or labels of one class only; the message names the run.
-    """
+    """Scores and costs of a view under the paper's protocol."""
     try:
         return PaperSetting.build(view.table)
     except CalibrationError as error:
@@ -121,19 +109,7 @@ def compare_at_risk(
 
 
 def study_settings(options: StudyOptions, *, boosted: bool = False) -> Settings:
-    """What the deploy protocol is asked for in studies.
-
-    Parameters
-    ----------
-    boosted : bool
-        With boosted trees, as `assess` and `calibrate` have them; their fits take most of the
-        time.
-
-    Raises
-    ------
-    CalibrationError
-        A level outside 0–1, or a serving regime that does not exist.
-    """
+    """What the deploy protocol is asked for in studies."""
     settings = Settings(
         alpha=options.alpha,
         delta=options.delta,
@@ -210,13 +186,7 @@ class DeployProtocol:
 
 
 def fit_data(source: Source, settings: Settings) -> FitData:
-    """Fit questions of a source, prepared for threshold sequences.
-
-    Raises
-    ------
-    CalibrationError
-        Too few of them.
-    """
+    """Fit questions of a source, prepared for threshold sequences."""
     table = source.part("fit")
     if not table.n_questions:
         raise CalibrationError("no fit questions: nothing can be chosen")
@@ -249,19 +219,7 @@ def fit_scores(fit: FitData, family: str, schedule: Schedule) -> FloatArray | No
 def measure_on_test(
     scorer: Scorer, threshold: float, test: GradedTable, settings: Settings, *, seed: int
 ) -> outcomes.Outcome:
-    """Measure a finished rule on test questions, which had no part in it.
-
-    Parameters
-    ----------
-    threshold : float
-        Linear scale.
-    test : GradedTable
-        At least one question; of several traces the first is taken.
-    settings : Settings
-        Serving regime and weights.
-    seed : int
-        Of the bootstrap interval of the saving.
-    """
+    """Measure a finished rule on test questions, which had no part in it."""
     return outcomes.measure_rule(
         scorer,
         threshold,
@@ -323,11 +281,6 @@ def study_both(
     """Run a study that treats each source under the paper's and under the deploy protocol.
 
     Without gold a source has its deploy side alone, where what differs from full thinking counts.
-
-    Parameters
-    ----------
-    paper, deploy : callable
-        Rows and remarks of one source under that protocol.
     """
     views = paper_views(with_gold(sources))
     found = [each for one in views for each in paper(one, options)]

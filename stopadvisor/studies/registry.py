@@ -92,11 +92,6 @@ STUDIES: Mapping[str, StudyEntry] = {
 def run_study(name: str, sources: Sequence[Source], options: StudyOptions) -> StudyResult:
     """Run one study.
 
-    Parameters
-    ----------
-    name : str
-        A key of `STUDIES`.
-
     Raises
     ------
     StudyError

@@ -84,17 +84,5 @@ class Study(Protocol):
     """A study's function: `run` of its module."""
 
     def __call__(self, sources: Sequence[Source], options: StudyOptions) -> StudyResult:
-        """Study one or several sources.
-
-        Parameters
-        ----------
-        sources : sequence of Source
-            Runs and archives, as many as the study needs.
-
-        Raises
-        ------
-        StopAdvisorError
-            These sources lack what the study needs, such as questions enough and labels of both
-            classes; the message names it.
-        """
+        """Study one or several sources."""
         ...

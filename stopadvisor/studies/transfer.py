@@ -78,13 +78,7 @@ OUTLINE = Outline("transfer", 'Appendix "Transfer Protocols"', (_TransferGain, _
 
 
 def run(sources: Sequence[Source], options: StudyOptions) -> StudyResult:
-    """Every ordered pair of the runs given, of which there are two or more.
-
-    Raises
-    ------
-    StopAdvisorError
-        One run only, too few questions, or labels of one class only.
-    """
+    """Every ordered pair of the runs given, of which there are two or more."""
     if len(sources) < 2:
         raise StudyError(f"a transfer needs two runs or more, got {len(sources)}")
     views = paper_views(sources)

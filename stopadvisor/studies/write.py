@@ -34,13 +34,7 @@ def table_csv(table: Table) -> str:
 
 
 def write_csv(result: StudyResult, folder: Path) -> list[Path]:
-    """Write each table as ``STUDY.TABLE.csv``; returns the files.
-
-    Raises
-    ------
-    OutputError
-        The folder cannot be made or written.
-    """
+    """Write each table as ``STUDY.TABLE.csv``; returns the files."""
     _make(folder)
     files = []
     for table in result.tables:
@@ -51,13 +45,7 @@ def write_csv(result: StudyResult, folder: Path) -> list[Path]:
 
 
 def write_study(result: StudyResult, document: Mapping[str, Any], run: Path) -> None:
-    """Write a study's document and its tables into ``studies/`` of a run.
-
-    Raises
-    ------
-    OutputError
-        The folder cannot be made or written.
-    """
+    """Write a study's document and its tables into ``studies/`` of a run."""
     folder = run / FOLDER
     if folder.is_symlink():
         raise OutputError(f"cannot write to {folder}: links in a run directory are not followed")

@@ -293,11 +293,6 @@ def render_messages(question: Question, template: str | None) -> tuple[Mapping[s
     ----------
     template : str or None
         Text with ``{question}``; None for the default of the question's task.
-
-    Raises
-    ------
-    WorkloadError
-        The template lacks ``{question}``.
     """
     if template is not None and "{question}" not in template:
         raise WorkloadError(f"prompt template: expected text with '{{question}}', got {template!r}")
@@ -322,11 +317,6 @@ def parse_split(text: str) -> tuple[float, float, float]:
     -------
     tuple of float
         Shares that add up to 1; only the test share may be 0.
-
-    Raises
-    ------
-    WorkloadError
-        Not three such numbers.
     """
     message = (
         "split: expected FIT/CALIBRATION/TEST in percent, adding up to 100, the first two above 0, "
@@ -371,11 +361,6 @@ def assign_parts(
     -------
     ndarray of int8, shape (n_questions,)
         Index into `PARTS`.
-
-    Raises
-    ------
-    WorkloadError
-        Fractions that are negative or do not add up to 1.
     """
     if min(fractions) < 0 or not abs(sum(fractions) - 1) < 1e-9:
         raise WorkloadError(

@@ -73,13 +73,7 @@ def read_traces(path: Path) -> RecordedTraces:
 
 
 def with_traces(workload: Workload, recorded: RecordedTraces, samples: int) -> Workload:
-    """The workload whose questions have their recorded traces.
-
-    Raises
-    ------
-    WorkloadError
-        A question has fewer than `samples` of them.
-    """
+    """The workload whose questions have their recorded traces."""
     questions = []
     for line, question in enumerate(workload.questions, start=1):  # a line holds one question
         traces = recorded.by_key.get(question.key, ())
@@ -170,11 +164,6 @@ def message_reply(
 
     The thinking is a field of its own, under one of the names that servers give it, or stands
     between markers in the content.
-
-    Raises
-    ------
-    WorkloadError
-        A field is no text.
     """
     fields = {name: message.get(name) for name in (*REASONING, "content")}
     for name, value in fields.items():

@@ -61,10 +61,6 @@ def probe_branches(
     instead of a fork, which saves memory.  With `tight` the prefix is never copied beside the kept
     cache: room for the longest answers is made there at once, and rows whose answers are over stay.
 
-    Raises
-    ------
-    EngineError
-        The model returned numbers that are not finite.
 
     Notes
     -----

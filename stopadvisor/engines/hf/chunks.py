@@ -33,13 +33,7 @@ def probe_in_chunks(
     entropy: str = "full",
     at_once: int = MOST_AT_ONCE,
 ) -> list[ForcedAnswer]:
-    """Do as `probe_branches`, with `at_once` branches of each row at most; uses the cache up.
-
-    Raises
-    ------
-    EngineError
-        The model returned numbers that are not finite.
-    """
+    """Do as `probe_branches`, with `at_once` branches of each row at most; uses the cache up."""
     left: dict[int, list[int]] = {}  # by row, its branches that are not decoded yet
     for number, branch in enumerate(branches):
         left.setdefault(branch.row, []).append(number)

@@ -164,11 +164,6 @@ def check_branches(runner: Runner, vocabulary: int) -> None:
 
     Two prompts of different lengths, two branches each; every branch's last logits are compared
     with those of the same tokens read alone, without cache or mask.
-
-    Raises
-    ------
-    ModelError
-        The model does not follow the masks and positions it is given.
     """
     ids = [(7 * i + 3) % vocabulary for i in range(14)]
     prompts = [ids[:9], ids[4:10]]

@@ -61,13 +61,7 @@ class Sampler:
             self._seen = self._seen[torch.from_numpy(rows).to(self._seen.device)]
 
     def draw(self, logits: Tensor, step: int) -> Tensor:
-        """Return the token of each row at this step, shape (rows,).
-
-        Raises
-        ------
-        EngineError
-            The model returned numbers that are not finite.
-        """
+        """Return the token of each row at this step, shape (rows,)."""
         scores = logits.float()  # (rows, vocabulary)
         if not bool(scores.amax(dim=-1).isfinite().all()):
             raise EngineError(

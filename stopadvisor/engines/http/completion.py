@@ -143,13 +143,7 @@ def read_usage(usage: Mapping[str, Any]) -> tuple[int, int, int | None]:
 
 
 def read_json(text: bytes) -> Any:
-    """Return the value that JSON text stands for.
-
-    Raises
-    ------
-    ValueError
-        It is no JSON, or nested so deeply that it cannot be read.
-    """
+    """Return the value that JSON text stands for."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -157,13 +151,7 @@ def read_json(text: bytes) -> Any:
 
 
 def read_count(value: Any, name: str) -> int:
-    """Return a number of tokens; 0 where none is given.
-
-    Raises
-    ------
-    ValueError
-        It is no count.
-    """
+    """Return a number of tokens; 0 where none is given."""
     if value is None:
         return 0
     if type(value) is not int or not 0 <= value < _MOST:

@@ -21,15 +21,7 @@ _TOKENS = 8
 async def server_checks(
     model: ServedModel, prompt_ids: Sequence[int], plan: ProbePlan
 ) -> list[Check]:
-    """Try the server with one prompt.
-
-    Raises
-    ------
-    ModelError
-        It gives fewer log-probabilities than the plan asks for.
-    EngineError
-        It refuses, or keeps failing.
-    """
+    """Try the server with one prompt."""
     if not model.endpoint.resumes:
         return [await _chat_obeys(model, prompt_ids, plan), _caches(model), _top_k(model, plan)]
     return [

@@ -126,30 +126,14 @@ def _same_root(ours: str | None, theirs: str | None) -> bool:
 
 
 async def open_backend(client: Client, chat: Chat, endpoint: Endpoint) -> Backend:
-    """Return what a server with such an endpoint is asked through.
-
-    Raises
-    ------
-    ModelError
-        Its chat cannot answer behind given reasoning.
-    Unreachable
-        As in `find_endpoint`.
-    """
+    """Return what a server with such an endpoint is asked through."""
     if endpoint.resumes:
         return client
     return await ChatBackend.of(client, chat)
 
 
 async def check_streams(backend: Backend) -> None:
-    """Find out whether every server streams token ids, as overlap needs it.
-
-    Raises
-    ------
-    ModelError
-        One does not.
-    Unreachable
-        As in `find_endpoint`.
-    """
+    """Find out whether every server streams token ids, as overlap needs it."""
     for number, url in enumerate(backend.urls):
         try:
             answer = await backend.stream(

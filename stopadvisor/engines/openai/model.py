@@ -74,13 +74,7 @@ class ServedModel:
         return Prefix(tuple(messages), tuple(self.chat.prompt_ids(messages)))
 
     def check_entropy(self, entropy: str) -> int | None:
-        """Return how many log-probabilities to ask for; None for ``none``.
-
-        Raises
-        ------
-        ModelError
-            The server gives fewer than the plan asks for.
-        """
+        """Return how many log-probabilities to ask for; None for ``none``."""
         if entropy == NO_ENTROPY:
             return None
         k = entropy_top_k(entropy)
@@ -103,11 +97,6 @@ class ServedModel:
         """Return a trace of which nothing is drawn yet.
 
         `prompt` seeds the sampling; see `Client.assign_replica` for the replica.
-
-        Raises
-        ------
-        ModelError
-            The prompt leaves no room for thinking.
         """
         room = self.thinking_room(prompt_ids, plan)
         end = TraceEnd(self.chat.closer.ids, self.stop_ids, room, plan.answer_cap)
@@ -198,11 +187,6 @@ class ServedModel:
         """Refuse a cap that is beyond what the server's context leaves to any prompt.
 
         A policy's certificate holds under its own cap, and under no other.
-
-        Raises
-        ------
-        ModelError
-            It is beyond that.
         """
         room = self.thinking_room((), plan)
         if room < plan.max_think:
@@ -317,13 +301,7 @@ class ServedModel:
         trace.requests.append(usage)
 
     def _new_ids(self, answer: Completion, *, newline: bool = False) -> list[int]:
-        """Return the ids of an answer, the ending one included.
-
-        Raises
-        ------
-        EngineError
-            There are none, or one that the tokenizer does not have.
-        """
+        """Return the ids of an answer, the ending one included."""
         if answer.token_ids is None:
             raise EngineError("the server returns no token ids, as return_token_ids asks")
         ids = self._known(answer.token_ids)

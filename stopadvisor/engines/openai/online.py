@@ -108,20 +108,7 @@ async def bind(
     on_stop: OnStop | None = None,
     serving: ThinkingMode | None = None,
 ) -> PolicyService:
-    """Hold a policy against an opened model, and return what answers with the two.
-
-    Parameters
-    ----------
-    plan
-        Of `policy.requests.policy_plan`.
-    on_stop, serving
-        As in `connect`.
-
-    Raises
-    ------
-    PolicyError, ModelError
-        As in `connect`.
-    """
+    """Hold a policy against an opened model, and return what answers with the two."""
     remarks = policy.check_source(identity_of(served), entropy_at(served, policy))
     mode = await choose_thinking_mode(served, policy, serving, remarks)
     return PolicyService(served, plan, policy, on_stop or policy.on_stop, mode, remarks)

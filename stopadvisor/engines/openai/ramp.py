@@ -65,11 +65,6 @@ async def find_concurrency(backend: Backend, prompts: Sequence[Sequence[int]]) -
 
     Finds the last step whose throughput was worth it, at a bounded latency.  The prompts are used
     in turn.
-
-    Raises
-    ------
-    EngineError
-        The server fails.
     """
     await _step(backend, prompts, 1)  # the first request finds everything cold
     steps: list[RampStep] = []

@@ -132,11 +132,6 @@ async def measure_regime(
 
     They are made of the token ids of `vocabulary`; those of any rendered prompt will do.
     `context` is the most tokens that the server takes.
-
-    Raises
-    ------
-    EngineError
-        The server refuses, or keeps failing.
     """
     ids = np.unique(np.asarray(vocabulary, dtype=np.int64))
     longest = min(LONGEST, (context or LONGEST) - _ROOM)
@@ -176,13 +171,7 @@ def watched(probes: Cached | None = None, block: int = 0) -> RegimeMeasure:
 async def measure_server(
     model: ServedModel, requests: Sequence[RequestUsage], cue: str
 ) -> RegimeMeasure:
-    """Measure the server of a model that was probed, and compare what its probes found with that.
-
-    Raises
-    ------
-    EngineError
-        The server refuses, or keeps failing.
-    """
+    """Measure the server of a model that was probed, and hold what its probes found against it."""
     suffix = len(model.chat.suffix_ids(cue))
     if not model.endpoint.resumes:
         # Token ids that belong to no conversation cannot be sent: its probes alone tell.
@@ -293,13 +282,7 @@ def write_regime(folder: Path, measure: RegimeMeasure) -> None:
 
 
 def read_regime(folder: Path) -> RegimeMeasure | None:
-    """Return what was measured while a run was recorded; None where nothing was.
-
-    Raises
-    ------
-    ProbeError
-        The file is damaged.
-    """
+    """Return what was measured while a run was recorded; None where nothing was."""
     file = folder / SERVING
     try:
         return RegimeMeasure.from_dict(json.loads(file.read_bytes()))

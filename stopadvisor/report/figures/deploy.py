@@ -42,15 +42,7 @@ __all__ = ["deploy_figures"]
 def deploy_figures(
     choice: Choice, calibrated: CalibratedRisk | None, texts: Texts | None
 ) -> Figures:
-    """Everything that a report on a deploy assessment shows.
-
-    Parameters
-    ----------
-    calibrated : CalibratedRisk, optional
-        Losses on calibration questions; None before a look.
-    texts : Texts, optional
-        Questions and answers of the run; archives hold none.
-    """
+    """Everything that a report on a deploy assessment shows."""
     if choice.nothing is not None:
         raise ProbeError(f"there are no pictures where no rule was measured: {choice.nothing}")
     fit = choice.fit

@@ -46,18 +46,7 @@ class ReportData:
 
 
 def load(assessment: FitAssessment | PaperAssessment, document: Document) -> ReportData:
-    """Collect what a report on an assessment shows.
-
-    Parameters
-    ----------
-    document : mapping
-        Its document.
-
-    Raises
-    ------
-    ProbeError
-        ``calibration.json`` or the ledger is damaged.
-    """
+    """Collect what a report on an assessment shows."""
     source = assessment.source
     texts = _texts(source)
     calibration = _calibration(source.folder)
@@ -130,13 +119,7 @@ def _calibration(folder: Path) -> Document | None:
 
 
 def _policy_of(calibration: Document, folder: Path) -> Mapping[str, Any]:
-    """Content of the policy that a calibration wrote; empty where nothing was certified.
-
-    Raises
-    ------
-    PolicyError
-        The policy cannot be read, or is another one.
-    """
+    """Content of the policy that a calibration wrote; empty where nothing was certified."""
     if not calibration["certified"]:
         return {}
     written = Path(calibration["policy"])

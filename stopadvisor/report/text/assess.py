@@ -58,13 +58,7 @@ PAPER_FLAW = (
 
 
 def show_assessment(document: Document, out: TextIO, *, verbose: bool = False) -> None:
-    """Print what `assess` found.
-
-    Parameters
-    ----------
-    verbose : bool
-        Also thresholds, forecasts, costs by serving stack and the reasons step by step.
-    """
+    """Print what `assess` found."""
     screen = Screen(out)
     paper = document["protocol"] == "paper"
     advice = document["recommendation"]

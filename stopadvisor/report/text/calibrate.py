@@ -39,13 +39,7 @@ Document = Mapping[str, Any]
 
 
 def show_calibration(document: Document, out: TextIO, *, verbose: bool = False) -> None:
-    """Print what `calibrate` found.
-
-    Parameters
-    ----------
-    verbose : bool
-        Also the forecast of fit questions, the limit at the threshold and what was tested.
-    """
+    """Print what `calibrate` found."""
     screen = Screen(out)
     screen.headline(document["headline"], "good" if document["certified"] else "doubtful")
     rows = _certified(document, verbose=verbose) if document["certified"] else _refused(document)

@@ -40,13 +40,7 @@ _LEARNED = "the estimated probability that the trial answer is right is at least
 
 
 def show_policy(document: Document, out: TextIO, *, verbose: bool = False) -> None:
-    """Print a policy in words.
-
-    Parameters
-    ----------
-    verbose : bool
-        Also the limit at its threshold alone, and what full thinking means.
-    """
+    """Print a policy in words."""
     screen = Screen(out)
     if document["kind"] == "full-budget":
         screen.headline("Never stops early: every question thinks to its end, without a probe.")

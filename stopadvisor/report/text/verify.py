@@ -28,13 +28,7 @@ _TONES: dict[str, Tone] = {"confirmed": "good", "contradicted": "bad", "silent":
 
 
 def show_verification(document: Document, out: TextIO, *, verbose: bool = False) -> None:
-    """Print what `verify` found.
-
-    Parameters
-    ----------
-    verbose : bool
-        Also the limits of the share lost, and what so many questions can tell.
-    """
+    """Print what `verify` found."""
     screen = Screen(out)
     screen.headline(document["headline"], _TONES[document["verdict"]])
     screen.facts(_facts(document, verbose=verbose))

@@ -38,15 +38,7 @@ class GatewayAudits:
     _shadowed: set[str] = field(default_factory=set)
 
     def prepare(self, policies: Iterable[Policy]) -> None:
-        """Open the logs of policies, those that are open already apart.
-
-        Raises
-        ------
-        PolicyError
-            A policy cannot be watched, or its log is damaged.
-        OutputError
-            A log cannot be written.
-        """
+        """Open the logs of policies, those that are open already apart."""
         for policy in policies:
             digest = policy.digest
             if self.settings is None or policy.kind != "stop" or digest in self._auditors:

@@ -103,18 +103,7 @@ class Forwarder:
     async def forward(
         self, request: Incoming, extra: Iterable[tuple[bytes, bytes]], send: Send
     ) -> tuple[int, Upstream | None]:
-        """Answer a request with what an upstream answers; return the status and who it was.
-
-        Parameters
-        ----------
-        extra
-            Headers to add.
-
-        Raises
-        ------
-        Sent
-            The answer broke off, or its reader fell asleep.
-        """
+        """Answer a request with what an upstream answers; return the status and who it was."""
         tried: list[Upstream] = []
         status, message = 503, "no upstream is in use"
         again = True

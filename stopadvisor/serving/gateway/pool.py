@@ -80,13 +80,7 @@ class Pool:
         return any(upstream.is_up for upstream in self.all)
 
     def pick(self, tried: Collection[Upstream] = ()) -> Upstream:
-        """Return the server with the fewest requests on their way.
-
-        Raises
-        ------
-        NoUpstream
-            None is in use but those that were tried.
-        """
+        """Return the server with the fewest requests on their way."""
         left = [u for u in self.all if u.is_up and u not in tried]
         if not left:
             raise NoUpstream

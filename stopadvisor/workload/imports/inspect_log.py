@@ -43,13 +43,7 @@ _ATTACHMENT = "attachment://"
 
 
 def read_inspect(paths: Sequence[Path], asked: Asked) -> LogContent:
-    """Read inspect_ai's logs.
-
-    Raises
-    ------
-    WorkloadError
-        A file is no such log, is damaged, or unpacks to more than a log would.
-    """
+    """Read inspect_ai's logs."""
     entries: list[Logged] = []
     left_out: list[str] = []
     for path in paths:

@@ -29,13 +29,7 @@ __all__ = ["read_lighteval"]
 
 
 def read_lighteval(paths: Sequence[Path], asked: Asked) -> LogContent:
-    """Read lighteval's details.
-
-    Raises
-    ------
-    WorkloadError
-        A file is no Parquet file, or a row is not such a detail.
-    """
+    """Read lighteval's details."""
     entries: list[Logged] = []
     left_out: list[str] = []
     for path in paths:

@@ -39,13 +39,7 @@ _SOLUTION_END = "####"
 
 
 def read_lm_eval(paths: Sequence[Path], asked: Asked) -> LogContent:
-    """Read the samples of lm-evaluation-harness.
-
-    Raises
-    ------
-    WorkloadError
-        A line is no such sample.
-    """
+    """Read the samples of lm-evaluation-harness."""
     entries: list[Logged] = []
     left_out: list[str] = []
     for path in paths:

@@ -106,13 +106,7 @@ def gold_text(value: Any, where: str, name: str, left_out: list[str]) -> str | N
 
 
 def chat_messages(value: Any, where: str, name: str) -> tuple[dict[str, str], ...]:
-    """Chat messages as role and text, whatever else they hold.
-
-    Raises
-    ------
-    WorkloadError
-        They are no list of messages, or one has content that is not text.
-    """
+    """Chat messages as role and text, whatever else they hold."""
     if not isinstance(value, list) or not value:
         refuse(where, name, "a list of chat messages that is not empty", value)
     found = []
@@ -149,13 +143,7 @@ def option_lines(question: str, options: Sequence[str]) -> str:
 
 
 def load_json(data: bytes, where: str) -> dict[str, Any]:
-    """Parse a JSON object.
-
-    Raises
-    ------
-    WorkloadError
-        It is longer than `MOST_BYTES`, or no such object.
-    """
+    """Parse a JSON object."""
     if len(data) > MOST_BYTES:
         raise WorkloadError(f"{where}: expected at most {MOST_BYTES >> 20} MB of JSON, got more")
     try:
@@ -174,13 +162,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def open_log(path: Path) -> BinaryIO:
-    """Open a file for reading.
-
-    Raises
-    ------
-    WorkloadError
-        It cannot be opened.
-    """
+    """Open a file for reading."""
     try:
         return path.open("rb")
     except (OSError, ValueError) as error:  # ValueError: a null character in the name

@@ -29,13 +29,7 @@ __all__ = ["read_openai_batch"]
 
 
 def read_openai_batch(paths: Sequence[Path], asked: Asked) -> LogContent:
-    """Read a batch's files, output and input in any order.
-
-    Raises
-    ------
-    WorkloadError
-        A line is of neither kind, an id stands twice, or a reply has no question.
-    """
+    """Read a batch's files, output and input in any order."""
     questions: dict[str, tuple[str, Mapping[str, Any]]] = {}
     replies: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for path in paths:

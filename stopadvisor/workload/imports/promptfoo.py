@@ -37,13 +37,7 @@ _THINKING, _BLANK = "Thinking: ", "\n\n"
 
 
 def read_promptfoo(paths: Sequence[Path], asked: Asked) -> LogContent:
-    """Read promptfoo's results.
-
-    Raises
-    ------
-    WorkloadError
-        A file is no such results, or lacks a variable that was named.
-    """
+    """Read promptfoo's results."""
     entries: list[Logged] = []
     left_out: list[str] = []
     for path in paths:

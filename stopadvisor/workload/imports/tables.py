@@ -35,13 +35,7 @@ _Rows = Iterator[tuple[str, Mapping[str, Any]]]
 
 
 def read_csv(paths: Sequence[Path], asked: Asked) -> LogContent:
-    """Read CSV files with a header.
-
-    Raises
-    ------
-    WorkloadError
-        A file cannot be read, lacks a column, or a row does not fit the header or has no question.
-    """
+    """Read CSV files with a header."""
     return _read(paths, asked, _csv_rows)
 
 
