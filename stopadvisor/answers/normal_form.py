@@ -148,6 +148,9 @@ def _boxed(text: str) -> str:
     content = text[text.rindex("\\boxed") + len("\\boxed") :].lstrip()
     if not content.startswith("{"):
         return re.split(r"[\s$]", content, maxsplit=1)[0]
+    end = content.find("}", 1)
+    if end > 0 and content.find("{", 1, end) < 0 and content.find("\\", 1, end) < 0:
+        return content[1:end]
     depth = 0
     position = 0
     while position < len(content):
@@ -198,7 +201,11 @@ def _numeric(text: str) -> str:
     plain = plain_integer(text)
     if plain is not None:
         return plain
-    text = plain_number(_segment(text)).strip()
+    text = _segment(text)
+    plain = plain_integer(text)  # as in a box
+    if plain is not None:
+        return plain
+    text = plain_number(text).strip()
     head, equals, tail = text.rpartition("=")
     match = (NUMBER.search(tail) if equals else None) or NUMBER.search(head or tail)
     return lowest_terms(match) if match else ""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from stopadvisor.arrays import BoolArray, FloatArray
 from stopadvisor.errors import CalibrationError
 from stopadvisor.rules.features import FEATURES
-from stopadvisor.rules.leaf_bits import LeafBits, leaf_bits
+from stopadvisor.rules.leaf_bits import PER_UNIT, LeafBits, leaf_bits
 
 __all__ = ["BoostedModel", "Tree", "fit_boosted"]
 
@@ -135,13 +135,17 @@ def fit_boosted(
                 tuple(np.where(leaf, 0.0, nodes["num_threshold"]).tolist()),
                 tuple(np.where(leaf, 0, nodes["left"].astype(np.int64)).tolist()),
                 tuple(np.where(leaf, 0, nodes["right"].astype(np.int64)).tolist()),
-                tuple(np.where(leaf, nodes["value"], 0.0).tolist()),
+                tuple(_rounded(np.where(leaf, nodes["value"], 0.0)).tolist()),
             )
         )
-    exported = BoostedModel(
-        tuple(names), float(np.ravel(model._baseline_prediction)[0]), tuple(trees)
-    )
+    (intercept,) = _rounded(np.ravel(model._baseline_prediction)).tolist()
+    exported = BoostedModel(tuple(names), intercept, tuple(trees))
     # The trees are read from private attributes: make sure that they are what was fitted.
     if not np.allclose(exported.scores(head), fitted, atol=1e-6):
         raise CalibrationError("this scikit-learn's boosted trees cannot be exported faithfully")
     return exported
+
+
+def _rounded(values: FloatArray) -> FloatArray:
+    """Round to what sums exactly: the stepper may then add in any order, to the same last bit."""
+    return np.rint(values * PER_UNIT) / PER_UNIT

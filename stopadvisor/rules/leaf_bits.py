@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["LeafBits", "leaf_bits"]
+__all__ = ["PER_UNIT", "LeafBits", "leaf_bits", "sums_exactly"]
+
+PER_UNIT = 2.0**36
+"""Values that are fitted are whole multiples of one over this: a float sums them exactly."""
 
 _BITS = 8
 """Leaves that fit into one byte."""
@@ -55,3 +58,11 @@ def leaf_bits(
         return None
     leaves.insert(0, 0.0)  # none remains: never the case
     return LeafBits(tuple(tests), tuple(leaves[k] for k in _LOWEST[: every + 1]))
+
+
+def sums_exactly(*choices: Sequence[float]) -> bool:
+    """Whether a sum of one value of each sequence loses nothing, whatever the order."""
+    most = sum(max(abs(value) for value in values) for values in choices)
+    return most * PER_UNIT < 2.0**53 and all(
+        (value * PER_UNIT).is_integer() for values in choices for value in set(values)
+    )

@@ -11,6 +11,7 @@ from stopadvisor.errors import CalibrationError
 from stopadvisor.rules import boosting
 from stopadvisor.rules.boosting import BoostedModel, Tree, fit_boosted
 from stopadvisor.rules.features import FEATURES, feature_array
+from stopadvisor.rules.leaf_bits import sums_exactly
 from tests.populations import POPULATIONS
 from tests.replay import replayed
 
@@ -39,6 +40,7 @@ def test_the_export_is_what_scikit_learn_fitted() -> None:
     ).fit(x, y)
     ours = fit_boosted(x, y)
     assert len(ours.trees) == boosting._N_TREES
+    assert sums_exactly([ours.intercept], *(tree.value for tree in ours.trees))
     np.testing.assert_allclose(ours.scores(fresh), reference.decision_function(fresh), atol=1e-9)
 
 
