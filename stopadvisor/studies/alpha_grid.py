@@ -18,20 +18,19 @@ from stopadvisor.paper.protocol import match_risk, paper_split
 from stopadvisor.runs.access import View, basis_remarks
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.protocols import paper_setting, paper_views, study_settings
-from stopadvisor.studies.rows import Ends, Outline, Row, column, ends
+from stopadvisor.studies.rows import Ends, Outline, Row, RunRow, column, ends
 from stopadvisor.studies.study import StudyOptions, StudyResult
 
 __all__ = ["OUTLINE", "run"]
 
 
 class _AlphaGridPaper(
-    Row,
+    RunRow,
     table="paper",
     title="Matched risk on the test questions of the paper's split",
     note="a probe is charged the paper's cap; intervals keep thresholds frozen, as the paper's do, "
     "and tell equal families apart far more often than 5 % of the time",
 ):
-    run: str = column("Run")
     alpha: float = column("Alpha")
     scalar: str = column("Best scalar")
     learned_risk: float = column("Learned risk", "share")
@@ -44,12 +43,11 @@ class _AlphaGridPaper(
 
 
 class _Deploy(
-    Row,
+    RunRow,
     table="deploy",
     title="Chosen anew on fit questions, {serving}",
     note="net savings out of fold; intervals choose every threshold anew",
 ):
-    run: str = column("Run")
     alpha: float = column("Alpha")
     scalar: str | None = column("Best scalar")
     learned_risk: float | None = column("Learned risk (fit)", "share")

@@ -28,7 +28,7 @@ from stopadvisor.studies.protocols import (
     paper_views,
     study_settings,
 )
-from stopadvisor.studies.rows import Ends, Outline, Row, column, ends
+from stopadvisor.studies.rows import Ends, Outline, Row, RunRow, column, ends
 from stopadvisor.studies.study import StudyOptions, StudyResult
 
 __all__ = ["OUTLINE", "run"]
@@ -37,8 +37,7 @@ _PROBABILITIES = ("learned", "learned-boosted", "confidence")
 """Scores that are probabilities; the others are ranked only (AUROC)."""
 
 
-class _CalibrationNames(Row):
-    run: str = column("Run")
+class _CalibrationNames(RunRow):
     protocol: str = column("Protocol")
     score: str = column("Score")
 

@@ -21,7 +21,7 @@ from stopadvisor.runs.access import View
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bounds import max_losses, power
 from stopadvisor.studies.protocols import DeployProtocol, Expected, paper_setting, study_both
-from stopadvisor.studies.rows import Outline, Row, column, part
+from stopadvisor.studies.rows import Outline, RunRow, column, part
 from stopadvisor.studies.study import StudyOptions, StudyResult
 
 __all__ = ["OUTLINE", "run"]
@@ -32,13 +32,12 @@ _DRAWS = 8
 
 
 class _Drawn(
-    Row,
+    RunRow,
     table="drawn",
     title="Certified by the paper's bound, alpha = {alpha:g}",
     note="means over sets drawn from the calibration questions; nothing certified counts as never "
     "stopping; slack is what Hoeffding's bound adds to the risk seen",
 ):
-    run: str = column("Run")
     side: str = column("Rule")
     questions: int = column("Labels")
     certified: float = column("Certified", "share")
@@ -52,13 +51,12 @@ class _Drawn(
 
 
 class _Planned(
-    Row,
+    RunRow,
     table="expected",
     title="Expected of the deploy protocol, {serving}",
     note="from fit questions; the chance is that of the rule's most careful threshold that saves "
     "anything",
 ):
-    run: str = column("Run")
     questions: int = column("Labels")
     allowed_losses: int | None = column("Losses allowed")
     chance: float = column("Chance to certify", "chance")

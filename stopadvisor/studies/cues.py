@@ -21,14 +21,13 @@ from stopadvisor.runs.compatibility import require_related
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.intervals import exact_interval, paired_difference
 from stopadvisor.studies.protocols import Expected, deploy_protocols, paper_views, study_settings
-from stopadvisor.studies.rows import Ends, Outline, Row, column, ends, part
+from stopadvisor.studies.rows import Ends, Outline, Row, RunRow, column, ends, part
 from stopadvisor.studies.study import StudyOptions, StudyResult
 
 __all__ = ["OUTLINE", "run"]
 
 
-class _Cue(Row, table="cues", title="Probe templates"):
-    run: str = column("Run")
+class _Cue(RunRow, table="cues", title="Probe templates"):
     questions: int = column("Questions")
     full_accuracy: float = column("Full acc. (forced)", "share")
     full_accuracy_ci: Ends = ends("95% low", "share")
@@ -55,25 +54,23 @@ class _First(Row):
 
 
 class _Against(
-    Row,
+    RunRow,
     table="against",
     title="Forced against natural answers, and cue against cue",
     note="shares right, on traces that are over by the last budget; lost by cue: natural right, "
     "forced wrong; beside first: full accuracy, paired over common questions",
 ):
-    run: str = column("Run")
     natural: _Natural = part(_Natural)
     agreement: float | None = column("Preflight agrees", "share")
     first: _First = part(_First)
 
 
 class _CuesServed(
-    Row,
+    RunRow,
     table="served",
     title="Expected at equal risk, {serving}",
     note="the cheapest rule on fit questions; what it loses is held against natural answers",
 ):
-    run: str = column("Run")
     expected: Expected | None = part(Expected)
 
 

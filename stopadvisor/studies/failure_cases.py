@@ -37,15 +37,14 @@ from stopadvisor.studies.protocols import (
     paper_views,
     study_settings,
 )
-from stopadvisor.studies.rows import Outline, Row, column
+from stopadvisor.studies.rows import Outline, Row, RunRow, column
 from stopadvisor.studies.study import StudyOptions, StudyResult
 from stopadvisor.workload.questions import read_workload
 
 __all__ = ["OUTLINE", "run"]
 
 
-class _FailureCasesNames(Row):
-    run: str = column("Run")
+class _FailureCasesNames(RunRow):
     protocol: str = column("Protocol")
 
 
@@ -91,8 +90,7 @@ class _Checkpoint(
     scalar_score: float | None = column("Scalar")
 
 
-class _Text(Row, table="texts", title="Their texts, where the run holds them"):
-    run: str = column("Run")
+class _Text(RunRow, table="texts", title="Their texts, where the run holds them"):
     id: str = column("Question")
     question: str | None = column("Text")
     gold: str | None = column("Gold")

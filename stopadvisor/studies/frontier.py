@@ -31,7 +31,7 @@ from stopadvisor.runs.access import View
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bootstrap import interval
 from stopadvisor.studies.protocols import DeployProtocol, paper_setting, study_both
-from stopadvisor.studies.rows import Ends, Outline, Row, column, ends
+from stopadvisor.studies.rows import Ends, Outline, Row, RunRow, column, ends
 from stopadvisor.studies.study import StudyOptions, StudyResult
 
 __all__ = ["OUTLINE", "RunPeak", "peak_intervals", "run", "spelled"]
@@ -39,8 +39,7 @@ __all__ = ["OUTLINE", "RunPeak", "peak_intervals", "run", "spelled"]
 _FAMILIES = ("learned", *SCALAR_FAMILIES)
 
 
-class _Run(Row, table="runs", title="Learned against the strongest scalar"):
-    run: str = column("Run")
+class _Run(RunRow, table="runs", title="Learned against the strongest scalar"):
     questions: int = column("Questions")
     full_accuracy: float = column("Full accuracy", "share")
     full_tokens: float = column("Full tokens", "tokens")
@@ -51,10 +50,9 @@ class _Run(Row, table="runs", title="Learned against the strongest scalar"):
     difference_ci: Ends = ends("95 % CI")
 
 
-class RunPeak(Row):
+class RunPeak(RunRow):
     """Peak gain of one rule of a run, thresholds frozen in its interval."""
 
-    run: str = column("Run")
     family: str = column("Rule")
     threshold: str = column("Threshold")
     peak_gain: float = column("Peak gain")
@@ -71,8 +69,7 @@ class _FrontierPeak(
     think_tokens: float = column("Thinking", "tokens")
 
 
-class _Interpolated(Row, table="interpolation", title="Peak gain by how fixed budgets are read"):
-    run: str = column("Run")
+class _Interpolated(RunRow, table="interpolation", title="Peak gain by how fixed budgets are read"):
     family: str = column("Rule")
     linear: float = column("Linear")
     nearest: float = column("Nearest")
@@ -81,13 +78,12 @@ class _Interpolated(Row, table="interpolation", title="Peak gain by how fixed bu
 
 
 class _FrontierServed(
-    Row,
+    RunRow,
     table="served",
     title="On fit questions, as served ({serving})",
     note="gain against closing every trace at one budget for the same net cost; the threshold is "
     "the one that calibration is expected to certify",
 ):
-    run: str = column("Run")
     family: str = column("Rule")
     peak_gain: float = column("Peak gain (fit)")
     threshold: float | None = column("Threshold")
@@ -96,8 +92,7 @@ class _FrontierServed(
     gain: float | None = column("Gain there")
 
 
-class _FrontierPoint(Row, table="curves", title="The curves"):
-    run: str = column("Run")
+class _FrontierPoint(RunRow, table="curves", title="The curves"):
     family: str = column("Rule")
     at: float = column("Threshold or budget")
     think_tokens: float = column("Thinking", "tokens")

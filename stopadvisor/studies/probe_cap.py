@@ -28,7 +28,7 @@ from stopadvisor.studies.protocols import (
     paper_views,
     study_settings,
 )
-from stopadvisor.studies.rows import Ends, Outline, Row, column, ends, part
+from stopadvisor.studies.rows import Ends, Outline, Row, RunRow, column, ends, part
 from stopadvisor.studies.study import StudyOptions, StudyResult
 
 __all__ = ["OUTLINE", "run"]
@@ -38,12 +38,11 @@ _RECORDED_CAPS = (4, 8, *_CAPS)
 
 
 class _Charged(
-    Row,
+    RunRow,
     table="charged",
     title="Every probe charged its cap, alpha = {alpha:g}",
     note="the paper's cap is 48; thresholds chosen anew for each cap",
 ):
-    run: str = column("Run")
     cap: int = column("Cap", "tokens")
     learned_saving_pct: float = column("Learned saves", "%")
     scalar_saving_pct: float = column("Scalar saves", "%")
@@ -56,12 +55,11 @@ class _Charged(
 
 
 class _Recorded(
-    Row,
+    RunRow,
     table="recorded",
     title="Recorded probe tokens cut at the cap, {serving}",
     note="answers are taken as they were; those that a cap cuts may change",
 ):
-    run: str = column("Run")
     cap: int = column("Cap", "tokens")
     cut_share: float = column("Probes cut", "share")
     mean_probe_tokens: float = column("Mean probe", "tokens")

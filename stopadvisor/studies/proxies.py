@@ -18,7 +18,7 @@ from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bootstrap import Interval, interval
 from stopadvisor.studies.frontier import RunPeak, peak_intervals, spelled
 from stopadvisor.studies.protocols import compare_at_risk, paper_setting, paper_views
-from stopadvisor.studies.rows import Ends, Outline, Row, column, ends
+from stopadvisor.studies.rows import Ends, Outline, Row, RunRow, column, ends
 from stopadvisor.studies.study import StudyOptions, StudyResult
 
 __all__ = ["OUTLINE", "run"]
@@ -37,13 +37,12 @@ class _ProxiesPeak(
 
 
 class _Matched(
-    Row,
+    RunRow,
     table="matched-risk",
     title="At matched risk, α = {alpha:g}",
     note="each rule alone is one candidate set of the union bound; a probe is charged the paper's "
     "cap",
 ):
-    run: str = column("Run")
     family: str = column("Rule")
     group: str = column("Group")
     feasible: bool = column("Feasible")

@@ -22,7 +22,7 @@ from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.runs.access import View, basis_remarks, labels, view
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.protocols import study_settings
-from stopadvisor.studies.rows import Ends, Outline, Row, column, ends
+from stopadvisor.studies.rows import Ends, Outline, Row, RunRow, column, ends
 from stopadvisor.studies.study import StudyOptions, StudyResult
 from stopadvisor.studies.trial import Trial, draw_split
 
@@ -42,14 +42,13 @@ _SPLITS = "30"
 
 
 class _Rival(
-    Row,
+    RunRow,
     table="savings",
     title="Net saving at equal certified risk, α = {alpha:g}, {serving}, {splits} splits",
     note="on held-out questions; intervals resample questions; uncut: without traces cut off at "
     "the cap; stops: share of the splits in which something was certified; ahead: StopAdvisor's "
     "saving minus this rule's, on the same questions",
 ):
-    run: str = column("Run")
     rule: str = column("Rule")
     saving_pct: float = column("Saves", "%")
     saving_ci: Ends = ends("95 % CI", "%")

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, dataclass_transform
 from stopadvisor.stats.bootstrap import Interval
 from stopadvisor.studies.study import Cell, Column, StudyOptions, StudyResult, Table, Unit
 
-__all__ = ["Ends", "Outline", "Row", "cells", "column", "columns", "ends", "part"]
+__all__ = ["Ends", "Outline", "Row", "RunRow", "cells", "column", "columns", "ends", "part"]
 
 Ends = Interval | tuple[float, float] | None
 """Both ends of an interval; None where there is none."""
@@ -51,6 +51,12 @@ class Row:
     def __init_subclass__(cls, *, table: str = "", title: str = "", note: str = "") -> None:
         cls.table, cls.title, cls.note = table, title, note
         dataclass(frozen=True)(cls)
+
+
+class RunRow(Row):
+    """A row about one run, which its first column names."""
+
+    run: str = column("Run")
 
 
 def columns(kind: type[Row]) -> tuple[Column, ...]:

@@ -34,7 +34,7 @@ from stopadvisor.studies.protocols import (
     study_both,
     with_gold,
 )
-from stopadvisor.studies.rows import Outline, Row, column
+from stopadvisor.studies.rows import Outline, Row, RunRow, column
 from stopadvisor.studies.study import StudyOptions, StudyResult
 
 __all__ = ["OUTLINE", "nearest_columns", "run"]
@@ -42,21 +42,19 @@ __all__ = ["OUTLINE", "nearest_columns", "run"]
 _PROBED = "as probed"
 
 
-class _Schedule(Row, table="schedules", title="Budgets asked and probed"):
-    run: str = column("Run")
+class _Schedule(RunRow, table="schedules", title="Budgets asked and probed"):
     schedule: str = column("Schedule")
     asked: str = column("Asked")
     probed: str = column("Nearest probed")
 
 
 class _SchedulesGain(
-    Row,
+    RunRow,
     table="gain",
     title="Peak gain of the learned rule",
     note="against fixed budgets at all probed checkpoints; overhead is the paper's cap for each "
     "checkpoint",
 ):
-    run: str = column("Run")
     schedule: str = column("Schedule")
     checkpoints: int = column("Checkpoints")
     peak_gain: float | None = column("Peak gain")
@@ -65,13 +63,12 @@ class _SchedulesGain(
 
 
 class _SchedulesSaving(
-    Row,
+    RunRow,
     table="saving",
     title="Net saving on fit questions at equal risk, {serving}",
     note="the cheapest rule of each schedule, beside that of all checkpoints; probes and recorded "
     "tokens are per request",
 ):
-    run: str = column("Run")
     schedule: str = column("Schedule")
     checkpoints: int = column("Checkpoints")
     family: str | None = column("Rule")

@@ -21,7 +21,7 @@ from stopadvisor.rules.costs import Serving, ServingCost, Weights, full_counts, 
 from stopadvisor.runs.access import View
 from stopadvisor.runs.sources import Source
 from stopadvisor.studies.protocols import DeployProtocol, archive_remarks, paper_setting, study_both
-from stopadvisor.studies.rows import Outline, Row, column
+from stopadvisor.studies.rows import Outline, Row, RunRow, column
 from stopadvisor.studies.study import StudyOptions, StudyResult
 
 __all__ = ["OUTLINE", "run"]
@@ -32,8 +32,7 @@ _CACHED_SHARE = 0.1
 """A cached token's share of the price of a prompt token, while that price is swept."""
 
 
-class _ServingNames(Row):
-    run: str = column("Run")
+class _ServingNames(RunRow):
     regime: str = column("Serving")
 
 
@@ -75,12 +74,11 @@ class _ServingTokens(_ServingNames, table="tokens", title="What it takes, per re
 
 
 class _Price(
-    Row,
+    RunRow,
     table="prices",
     title="Net saving of the rule chosen for {serving}, by price",
     note="a decoded token costs 1; fit questions",
 ):
-    run: str = column("Run")
     swept: str = column("Swept")
     prefilled: float = column("Prompt token")
     cached: float = column("Cached token")

@@ -28,7 +28,7 @@ from stopadvisor.studies.protocols import (
     paper_views,
     study_settings,
 )
-from stopadvisor.studies.rows import Outline, Row, column
+from stopadvisor.studies.rows import Outline, Row, RunRow, column
 from stopadvisor.studies.study import StudyOptions, StudyResult
 from stopadvisor.workload.questions import PARTS, assign_parts
 
@@ -36,13 +36,12 @@ __all__ = ["OUTLINE", "run"]
 
 
 class _SplitSensitivitySummary(
-    Row,
+    RunRow,
     table="summary",
     title="Five 40/60 splits at α = {alpha:g}",
     note="learned ahead: share of the splits in which it saves more on the test questions; a probe "
     "is charged the paper's cap",
 ):
-    run: str = column("Run")
     rule: str = column("Rule")
     families: str = column("Families chosen")
     mean_risk: float = column("Mean risk", "share")
@@ -53,8 +52,7 @@ class _SplitSensitivitySummary(
     mean_difference_pp: float | None = column("Mean difference", "pp")
 
 
-class _Seed(Row, table="seeds", title="Split by split"):
-    run: str = column("Run")
+class _Seed(RunRow, table="seeds", title="Split by split"):
     seed: int = column("Seed")
     scalar: str = column("Best scalar")
     learned_feasible: bool = column("Learned feasible")
@@ -66,12 +64,11 @@ class _Seed(Row, table="seeds", title="Split by split"):
 
 
 class _Certified(
-    Row,
+    RunRow,
     table="certified",
     title="Chosen and certified anew, {serving}",
     note="to look at, not to choose from: the best of several splits is no certificate",
 ):
-    run: str = column("Run")
     seed: int = column("Seed")
     family: str | None = column("Certified")
     checkpoints: int | None = column("Checkpoints")

@@ -19,7 +19,7 @@ from stopadvisor.runs.compatibility import require_related
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.intervals import exact_interval
 from stopadvisor.studies.protocols import Expected, deploy_protocols, paper_setting, study_settings
-from stopadvisor.studies.rows import Ends, Outline, Row, column, ends, part
+from stopadvisor.studies.rows import Ends, Outline, Row, RunRow, column, ends, part
 from stopadvisor.studies.study import StudyOptions, StudyResult
 
 __all__ = ["OUTLINE", "run"]
@@ -27,8 +27,7 @@ __all__ = ["OUTLINE", "run"]
 _VARIED = ("plan.temperature", "plan.greedy", "plan.seed", "split.seed", "split.fractions")
 
 
-class _Sample(Row, table="temperature", title="By temperature, seed and sample"):
-    run: str = column("Run")
+class _Sample(RunRow, table="temperature", title="By temperature, seed and sample"):
     temperature: str = column("Temperature")
     seed: int = column("Seed")
     sample: int = column("Sample")
@@ -51,12 +50,11 @@ class _Spread(Row, table="spread", title="Over all rows"):
 
 
 class _TemperatureServed(
-    Row,
+    RunRow,
     table="served",
     title="Expected at equal risk, {serving}",
     note="the cheapest rule on fit questions, all samples together",
 ):
-    run: str = column("Run")
     temperature: str = column("Temperature")
     expected: Expected | None = part(Expected)
 

@@ -22,19 +22,18 @@ from stopadvisor.runs.access import View, is_opened, labels, open_test
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bootstrap import interval
 from stopadvisor.studies.protocols import DeployProtocol, measure_on_test, paper_setting, study_both
-from stopadvisor.studies.rows import Ends, Outline, Row, column, ends
+from stopadvisor.studies.rows import Ends, Outline, RunRow, column, ends
 from stopadvisor.studies.study import StudyOptions, StudyResult
 
 __all__ = ["OUTLINE", "run"]
 
 
 class _Selected(
-    Row,
+    RunRow,
     table="selected",
     title="Thresholds chosen on validation questions",
     note="saving in thinking and capped probe tokens",
 ):
-    run: str = column("Run")
     family: str = column("Rule")
     threshold: float = column("Threshold")
     validation_gain: float = column("Validation gain")
@@ -46,12 +45,11 @@ class _Selected(
 
 
 class _Deployed(
-    Row,
+    RunRow,
     table="deployed",
     title="Thresholds chosen on fit questions, {serving}",
     note="the last threshold that calibration is expected to certify, over all checkpoints",
 ):
-    run: str = column("Run")
     family: str = column("Rule")
     threshold: float | None = column("Threshold")
     fit_risk: float | None = column("Risk (fit)", "share")

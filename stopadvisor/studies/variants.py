@@ -20,16 +20,15 @@ from stopadvisor.runs.access import View
 from stopadvisor.stats.bootstrap import interval
 from stopadvisor.stats.reliability import auroc
 from stopadvisor.studies.protocols import DeployProtocol
-from stopadvisor.studies.rows import Ends, Row, column, ends
+from stopadvisor.studies.rows import Ends, RunRow, column, ends
 from stopadvisor.studies.study import StudyOptions
 
 __all__ = ["VariantPeak", "VariantSaving", "variant_peaks", "variant_saving"]
 
 
-class VariantPeak(Row):
+class VariantPeak(RunRow):
     """Peak gain of a variant; a study gives it a table, and `ahead` its title."""
 
-    run: str = column("Run")
     variant: str = column("Variant")
     threshold: float = column("Threshold")
     peak_gain: float = column("Peak gain")
@@ -39,10 +38,9 @@ class VariantPeak(Row):
     auroc: float | None = column("AUROC")
 
 
-class VariantSaving(Row):
+class VariantSaving(RunRow):
     """What a variant saves on fit questions; empty where it cannot be fitted or may not stop."""
 
-    run: str = column("Run")
     variant: str = column("Variant")
     auroc: float | None = column("AUROC (fit)")
     fit_risk: float | None = column("Risk (fit)", "share")
