@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests import mutants
-from tests.mutants import EQUIVALENT, LEAST_CAUGHT, ROOT, TESTS, mutants_of, sample
+from tests.mutants import mistakes
+from tests.mutants.__main__ import LEAST_CAUGHT
+from tests.mutants.mistakes import ROOT, mutants_of, sample
+from tests.mutants.modules import EQUIVALENT, TESTS
 
 MODULE = '''
 """A text with 1 < 2 and not a mistake."""
@@ -24,7 +26,7 @@ def f(x: int = 3, *, name: str = "a" + "b") -> bool:
 @pytest.fixture
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A package with `MODULE` alone."""
-    monkeypatch.setattr(mutants, "ROOT", tmp_path)
+    monkeypatch.setattr(mistakes, "ROOT", tmp_path)
     (tmp_path / "stopadvisor").mkdir()
     path = tmp_path / "stopadvisor" / "one.py"
     path.write_text(MODULE, encoding="utf-8")
@@ -85,41 +87,41 @@ def test_what_is_listed_exists() -> None:
     assert 0.95 <= LEAST_CAUGHT < 1
 
 
-@pytest.mark.slow
-def test_a_mutant_is_caught_in_a_process_of_its_own() -> None:
-    """A sign in the share of right answers: its test fails, and the module as it is passes."""
-    wanted = next(m for m in mutants_of("stats/reliability") if "n_right == 0" in m.description)
-    words = ("-m", "tests.mutants", "--only", f"{wanted.module}:{wanted.number}")
-    done = subprocess.run(
-        [sys.executable, *words], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.endswith("1 of 1 caught, 100.0%\n")
-    assert wanted.description in done.stdout
+def test_a_mistake_is_in_the_line_where_its_statement_begins(written: Path) -> None:
+    written.write_text("for x in range(1,\n 2):\n    y = (3 +\n 4)\n", encoding="utf-8")
+    assert [mutant.line for mutant in mutants_of("one")] == [1, 1, 3, 3, 3]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("files", "seconds", "ends"),
+    ("module", "mistake", "files", "seconds", "said"),
     [
-        ("stats/test_reliability", 300.0, "ALIVE"),
-        ("stats/test_reliability", 0.0, "SLOW"),
-        ("test_that_is_not_there", 300.0, "BROKEN"),
+        ("reliability", "n_right == 0", "stats/test_reliability", 300.0, "ok    stats"),
+        ("reliability", "_BINS", "stats/test_reliability", 300.0, "ok    stats"),
+        ("intervals", "score(_EDGE) <", "stats/test_intervals", 300.0, "ALIVE stats"),
+        ("reliability", "n_right == 0", "stats/test_reliability", 0.0, "slow  stats"),
+        ("reliability", "n_right == 0", "no_such_test", 300.0, "stats/reliability: its tests fail"),
     ],
+    ids=["in a function", "at import", "equivalent", "slow", "no test"],
 )
 def test_only_a_failure_or_far_too_long_a_run_counts_as_caught(
-    files: str, seconds: float, ends: str, tmp_path: Path
+    module: str, mistake: str, files: str, seconds: float, said: str
 ) -> None:
+    wanted = next(m for m in mutants_of(f"stats/{module}") if mistake in m.description)
     program = f"""
-from pathlib import Path
-from tests import mutants
-mutants.TESTS["stats/reliability"] = {files!r}
-print(mutants.outcome(None, "stats/reliability", Path({str(tmp_path)!r}) / "log", {seconds}).name)
+import sys
+from tests.mutants import __main__ as command, running
+running.TESTS["stats/{module}"] = {files!r}
+running._LEAST_S, running._SLOWER = {seconds}, 0
+sys.argv[1:] = ["--only", "stats/{module}:{wanted.number}"]
+sys.exit(command.main())
 """
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert (done.stdout, done.stderr) == (f"{ends}\n", "")
+    assert done.stderr == ""
+    assert done.stdout.startswith(said)
+    assert done.returncode == (2 if "fail" in said else "ALIVE" in said)
 
 
 @pytest.mark.long

@@ -86,9 +86,9 @@ def ratio_interval(
     error = float(np.sqrt(((part - ratio * whole) ** 2).sum()) / whole.sum())
     distance = ratios - ratio
     distance[np.abs(distance) <= 1e-9 * abs(ratio)] = 0.0  # sums that should be equal
-    known = errors > 1e-6 * abs(ratio)  # roots of differences that should be 0
-    away = np.where(distance == 0, 0.0, np.copysign(np.inf, distance))
-    scaled = np.where(known, distance / np.where(known, errors, 1.0), away)
+    errors[errors <= 1e-6 * abs(ratio)] = 0.0  # roots of differences that should be 0
+    with np.errstate(divide="ignore"):  # away, and nobody knows how far
+        scaled = np.divide(distance, errors, out=np.zeros_like(distance), where=distance != 0)
     tail = (1 - level) / 2
     lowest = float(np.quantile(scaled, tail, method="lower"))
     highest = float(np.quantile(scaled, 1 - tail, method="higher"))

@@ -312,6 +312,7 @@ def entries(folder: Path) -> list[dict[str, Any]]:
 def test_every_entry_names_the_one_before_it(run: Path) -> None:
     rows, ledger = entries(run), Ledger.read(run)
     assert [row["kind"] for row in rows] == ["look"] * 3 + ["result"]
+    assert rows[0]["previous"] == "0" * 64
     for row, before in zip(rows[1:], rows, strict=False):
         assert row["previous"] == before["digest"]
     for row in rows:
@@ -326,6 +327,11 @@ def test_every_entry_names_the_one_before_it(run: Path) -> None:
     }
 
 
+def test_an_entry_holds_what_every_reader_of_json_reads() -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        extend([], [{"kind": "note", "delta": float("nan")}])
+
+
 @pytest.mark.parametrize("number", [0, 1, 3])
 def test_an_entry_that_was_taken_out_is_missed(run: Path, number: int) -> None:
     rows = entries(run)
@@ -337,11 +343,13 @@ def test_an_entry_that_was_taken_out_is_missed(run: Path, number: int) -> None:
 
 def test_every_value_of_every_entry_is_held(run: Path) -> None:
     rows = entries(run)
-    for row in rows:
+    for number, row in enumerate(rows, start=1):
         for key, value in list(row.items()):
             row[key] = "changed"
             (run / LEDGER).write_text(json.dumps({"schema": 2, "entries": rows}), encoding="utf-8")
-            with pytest.raises(ProbeError, match=r"entry . of the ledger of looks is not as it"):
+            with pytest.raises(
+                ProbeError, match=rf"entry {number} of the ledger of looks is not as"
+            ):
                 read_ledger(run)
             row[key] = value
 

@@ -85,36 +85,49 @@ def plain_limits(part: FloatArray, whole: FloatArray, seed: int) -> tuple[float,
     )
 
 
-def test_limits_of_a_ratio_are_those_of_the_recipe() -> None:
+@pytest.mark.parametrize("spread", [1.0, 1e-4])
+def test_limits_of_a_ratio_are_those_of_the_recipe(spread: float) -> None:
     rng = np.random.default_rng(4)
     whole = rng.lognormal(6, 0.9, 30)
-    part = whole * rng.random(30)
+    part = whole * (1 + spread * (rng.random(30) - 1))
     found = ratio_interval(part, whole, rng=np.random.default_rng(8))
     assert found is not None
     assert (found.low, found.high) == pytest.approx(plain_limits(part, whole, 8))
     assert found.low < found.median < found.high
 
 
-@given(st.integers(2, 30), st.floats(0.1, 50), st.integers(0, 2**32 - 1))
-def test_limits_follow_the_units_of_measurement(n: int, unit: float, seed: int) -> None:
+@given(st.integers(2, 30), st.floats(0.1, 50), st.floats(1e-6, 1e6), st.integers(0, 2**32 - 1))
+def test_limits_follow_the_units_of_measurement(
+    n: int, unit: float, ratio: float, seed: int
+) -> None:
     rng = np.random.default_rng(seed)
     whole, share = 1 + rng.random(n), rng.random(n)
     some = [
         ratio_interval(
-            share * whole * by, whole * by, rng=np.random.default_rng(seed), n_resamples=50
+            share * whole * by * per, whole * by, rng=np.random.default_rng(seed), n_resamples=50
         )
-        for by in (1.0, unit)
+        for by, per in ((1.0, 1.0), (unit, ratio))
     ]
     if some[0] is None or some[1] is None:
         assert some == [None, None]
     else:
-        assert (some[0].low, some[0].high) == pytest.approx((some[1].low, some[1].high))
+        limits = (some[1].low / ratio, some[1].high / ratio)
+        assert limits == pytest.approx((some[0].low, some[0].high), rel=1e-5)
 
 
-def test_units_that_are_all_alike_leave_no_doubt() -> None:
-    found = ratio_interval(np.full(20, 3.0), np.full(20, 12.0), rng=np.random.default_rng(0))
+@pytest.mark.parametrize("n", [2, 20])
+@pytest.mark.parametrize("part", [3.0, 0.0])
+def test_units_that_are_all_alike_leave_no_doubt(part: float, n: int) -> None:
+    found = ratio_interval(np.full(n, part), np.full(n, 12.0), rng=np.random.default_rng(0))
     assert found is not None
-    assert (found.low, found.high) == (0.25, 0.25)
+    assert (found.low, found.high) == (part / 12, part / 12)
+
+
+def test_differences_that_rounding_hides_leave_no_limits() -> None:
+    """The errors of resamples are roots of what is left of a difference, 1e-8 of the ratio."""
+    whole = np.full(20, 12.0)
+    part = 3.0 + 1e-7 * np.arange(20)
+    assert ratio_interval(part, whole, rng=np.random.default_rng(0)) is None
 
 
 @pytest.mark.parametrize("part", [[1.0], [1.0, 4.0]], ids=["one unit", "two units"])

@@ -18,6 +18,7 @@ def test_the_exact_interval_holds_what_two_binomial_tests_admit() -> None:
     assert stats.binom.cdf(3, 40, high) == pytest.approx(0.025)
     assert exact_interval(0, 5)[0] == 0.0
     assert exact_interval(5, 5)[1] == 1.0
+    assert exact_interval(1, 1) == pytest.approx((0.025, 1))
 
 
 def test_the_paired_interval_against_r() -> None:
@@ -27,7 +28,8 @@ def test_the_paired_interval_against_r() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gains", "losses", "n"), [(12, 2, 50), (0, 5, 100), (5, 0, 60), (3, 3, 6), (1, 9, 10)]
+    ("gains", "losses", "n"),
+    [(12, 2, 50), (0, 5, 100), (5, 0, 60), (3, 3, 6), (1, 9, 10), (0, 9, 62)],
 )
 def test_the_paired_interval_against_a_likelihood_maximised_numerically(
     gains: int, losses: int, n: int

@@ -15,6 +15,7 @@ from stopadvisor.stats.reliability import auroc, reliability
 def test_bins_by_hand() -> None:
     found = reliability(np.array([0.05, 0.95, 0.85, 1.0]), np.array([False, True, False, True]))
     assert found.low == pytest.approx([0.0, 0.8, 0.9])
+    assert found.high == pytest.approx([0.1, 0.9, 1.0])
     assert found.count.tolist() == [1, 1, 2]
     assert found.predicted == pytest.approx([0.05, 0.85, 0.975])
     assert found.observed == pytest.approx([0, 0, 1])
@@ -43,6 +44,7 @@ def test_agrees_with_scikit_learn(seed: int) -> None:
 
 def test_what_cannot_be_said_is_not_said() -> None:
     assert auroc(np.array([0.1, 0.9]), np.array([True, True])) is None
+    assert auroc(np.array([0.1, 0.9]), np.array([False, False])) is None
     for chance in ([], [1.2], [float("nan")]):
         with pytest.raises(CalibrationError, match="probabilities in 0 … 1"):
             reliability(np.array(chance), np.zeros(len(chance), bool))

@@ -1,0 +1,174 @@
+"""Mistakes in a module: each is one small change of its syntax tree, and the tree with it a mutant.
+
+A comparison or an and/or turned round, a `not` too many, one operator for another, a number that
+is one off.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutants.modules import EQUIVALENT, TESTS
+
+__all__ = ["ROOT", "Mutant", "mutants_of", "parsed", "sample"]
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+_OTHERS: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.Mult,
+    ast.USub: ast.UAdd,
+}
+"""What stands for an operator or a comparison by mistake."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One mistake in one module."""
+
+    module: str
+    number: int
+    """Among the mistakes of its module."""
+    line: int
+    """Where the statement that it is in begins."""
+    description: str
+    """The function, and what is changed in it: the key in `EQUIVALENT`."""
+
+    def tree(self) -> ast.Module:
+        """The module with its mistake."""
+        tree = parsed(self.module)
+        _Mistake.all_of(tree)[self.number].make()
+        return tree
+
+
+def parsed(module: str) -> ast.Module:
+    return ast.parse((ROOT / "stopadvisor" / f"{module}.py").read_text())
+
+
+@dataclass(frozen=True)
+class _Mistake:
+    """A value to put into a field of a node, or into a place of a field that is a list."""
+
+    node: ast.AST
+    field: str
+    place: int | None
+    value: object
+    shown: ast.AST
+    """The expression or statement that shows it."""
+    function: str
+    line: int
+
+    def make(self) -> None:
+        if self.place is None:
+            setattr(self.node, self.field, self.value)
+        else:
+            getattr(self.node, self.field)[self.place] = self.value
+
+    def describe(self) -> str:
+        """Make it for a moment, and say what it changes."""
+        old = getattr(self.node, self.field)
+        before = ast.unparse(self.shown)
+        self.make() if self.place is None else setattr(
+            self.node, self.field, [*old[: self.place], self.value, *old[self.place + 1 :]]
+        )
+        after = ast.unparse(self.shown)
+        setattr(self.node, self.field, old)
+        return f"{self.function}: {before} -> {after}"
+
+    @classmethod
+    def all_of(cls, tree: ast.Module) -> list[_Mistake]:
+        """Every mistake that can be made in a tree, in the order of its lines."""
+        found: list[_Mistake] = []
+
+        def visit(node: ast.AST, parent: ast.AST, function: str, line: int) -> None:
+            if isinstance(node, (ast.JoinedStr, ast.Raise)):
+                return  # words
+            if isinstance(node, ast.keyword) and node.arg == "strict":
+                return  # of `zip`: an assertion
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                function = f"{function}.{node.name}".lstrip(".")
+            if isinstance(node, ast.stmt):
+                line = node.lineno
+            for field, place, value in _wrong(node):
+                bare = isinstance(node, ast.Constant) or isinstance(value, ast.UAdd)
+                shown = parent if bare and not hasattr(parent, "body") else node
+                found.append(cls(node, field, place, value, shown, function, line))
+            for name, child in ast.iter_fields(node):
+                if name not in ("annotation", "returns", "decorator_list"):
+                    for item in child if isinstance(child, list) else [child]:
+                        if isinstance(item, ast.AST):
+                            visit(item, node, function, line)
+
+        visit(tree, tree, "", 0)
+        return found
+
+
+def _wrong(node: ast.AST) -> Iterator[tuple[str, int | None, object]]:
+    """Fields of a node with what may stand there by mistake."""
+    match node:
+        case ast.Compare(ops=ops):
+            for place, op in enumerate(ops):
+                yield "ops", place, _OTHERS[type(op)]()
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            yield "operand", None, ast.UnaryOp(ast.Not(), operand)
+        case ast.BinOp(op=op, left=left, right=right) if type(op) in _OTHERS:
+            if not any(_is_text(side) for side in (left, right)):
+                yield "op", None, _OTHERS[type(op)]()
+        case ast.BoolOp(op=op) | ast.UnaryOp(op=op) if type(op) in _OTHERS:
+            yield "op", None, _OTHERS[type(op)]()
+        case ast.Constant(value=bool(value)):
+            yield "value", None, not value
+        case ast.Constant(value=int(value)):
+            yield "value", None, value + 1
+        case ast.Constant(value=float(value)):
+            # A tolerance that is a tenth larger is one that is as good.
+            yield "value", None, value * (1.1 if abs(value) > 1e-3 else 1000) if value else 0.1
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, (ast.JoinedStr, ast.List, ast.Tuple)) or (
+        isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+
+
+def mutants_of(module: str) -> list[Mutant]:
+    """Every mutant of a module, by its name in `TESTS`."""
+    tree = parsed(module)
+    seen: Counter[str] = Counter()
+    found = []
+    for number, mistake in enumerate(_Mistake.all_of(tree)):
+        text = f"{module} {mistake.describe()}"
+        seen[text] += 1
+        if seen[text] > 1:
+            text += f" ({seen[text]})"
+        found.append(Mutant(module, number, mistake.line, text))
+    return found
+
+
+def sample(count: int, seed: int, modules: Sequence[str] = tuple(TESTS)) -> list[Mutant]:
+    """Draw that many mutants that change something, each as likely; in the order of modules."""
+    every = [mutant for module in modules for mutant in mutants_of(module)]
+    known = [m for m in every if not m.description.startswith(tuple(EQUIVALENT))]
+    drawn = random.Random(seed).sample(known, min(count, len(known)))
+    return sorted(drawn, key=lambda mutant: (mutant.module, mutant.number))

@@ -1,0 +1,88 @@
+"""The critical modules, the files that test each, and mutants that no test could catch."""
+
+from __future__ import annotations
+
+__all__ = ["EQUIVALENT", "TESTS"]
+
+TESTS: dict[str, str] = {
+    "stats/bootstrap": "stats/test_bootstrap",
+    "stats/bounds": "stats/test_bounds certification/test_refusals",
+    "stats/group_betting": "stats/test_group_betting",
+    "stats/group_test": "stats/test_group_betting",
+    "stats/intervals": "stats/test_intervals",
+    "stats/reliability": "stats/test_reliability",
+    "policy/claims": "policy/test_claims",
+    "policy/file": "policy/test_frozen policy/test_hostile policy/test_load_limits",
+    "policy/frozen": "policy/test_frozen policy/test_golden policy/test_signature",
+    "policy/golden": "policy/test_golden policy/test_frozen",
+    "policy/opcodes": "policy/test_load_limits policy/test_hostile",
+    "policy/replay_cost": "policy/test_load_limits",
+    "policy/session": "policy/test_session",
+    "policy/stepper": "policy/test_stepper policy/test_golden",
+    "policy/triggers": "policy/test_schema policy/test_golden policy/test_session",
+    "policy/values": "policy/test_load_limits policy/test_frozen policy/test_hostile",
+    "runs/chain": "runs/test_ledger",
+    "runs/ledger": "runs/test_ledger certification/test_looks",
+    "certification/calibration": (
+        "certification/test_refusals certification/test_calibration certification/test_several "
+        "certification/test_groups certification/test_transfer"
+    ),
+    "certification/expectation": "certification/test_expectation",
+    "certification/looks": (
+        "certification/test_looks studies/test_closed certification/test_groups"
+    ),
+    "certification/refusals": (
+        "certification/test_refusals certification/test_several certification/test_groups"
+    ),
+    "certification/verdicts": (
+        "certification/test_verification certification/test_several certification/test_groups"
+    ),
+    "certification/verification": (
+        "certification/test_verification certification/test_several certification/test_groups"
+    ),
+}
+"""The critical modules, each with the files of its tests: its own first."""
+
+EQUIVALENT: dict[str, str] = {
+    "stats/bootstrap : MOST_BLOCKS = 2000 ->": "a block more is as good",
+    "stats/bootstrap ratio_interval: np.abs(distance) <= 1e-09 * abs(ratio) -> np.abs(distance) <": (
+        "at the limit itself only where both are 0, as it is set to"
+    ),
+    "stats/bootstrap ratio_interval: errors <= 1e-06 * abs(ratio) -> errors <": (
+        "at the limit itself only where both are 0, as it is set to"
+    ),
+    "stats/intervals : 1 - 1e-12 ->": "limits are found to 1e-9 of a share at best",
+    "stats/intervals paired_difference.score: 0.0 -> 0.1": (
+        "without any disagreement: the search needs its sign alone, beside a quantile"
+    ),
+    "stats/intervals paired_difference: score(-_EDGE) > z ->": "differs at equality, by rounding",
+    "stats/intervals paired_difference: score(_EDGE) < -z ->": "differs at equality, by rounding",
+    "stats/group_betting group_limit: excess(n_groups) >= 0 -> excess(n_groups) > 0": (
+        "at exactly 0 the root that is searched for is n_groups"
+    ),
+    "stats/group_betting group_limit: excess(0.0) < 0 -> excess(0.0) <= 0": (
+        "differs only where a sum of logarithms is exactly 0"
+    ),
+    "policy/session Session.__init__: self._cut = False -> self._cut = True": (
+        "`end` sets it before anybody reads it"
+    ),
+    "policy/claims claim: certificate.get('confidence', 1.0) ->": (
+        "it is not more than 1 - delta anyway"
+    ),
+    "policy/claims binomial_tail: term < 1e-18 ->": (
+        "what such a term would add is below the precision that is claimed, 1e-10"
+    ),
+    "policy/claims _check_bets: factor > 0 -> factor > 1": (
+        "where a factor is below 1 all are: too much was lost, whatever their logarithms add up to"
+    ),
+    "policy/golden : -30.0 -> -33": "so far is searched for examples at the threshold",
+    "policy/golden : (0.0, 20.0) -> (0.0, 22": "so far is searched for examples at the threshold",
+    "policy/golden : (0.0, 64.0) -> (0.0, 70": "so far is searched for examples at the threshold",
+    "certification/expectation : _RESAMPLES = 1000 ->": "a resample more is as good",
+    "certification/expectation : _MOST_BLOCKS = 1000 ->": "a block more is as good",
+    "policy/claims binomial_tail: n + 1 -> n - 1": (
+        "the sum begins at a neighbour of its largest term"
+    ),
+    "policy/frozen : {'answer': '', ": "stands where golden decisions will, until there is a rule",
+}
+"""Mutants that nothing can tell from the original, by how their description begins, and why."""
