@@ -102,7 +102,8 @@ class _Walk:
             start = self.marks.pop()
         else:
             start = len(self.stack) - n
-            if start < (self.marks[-1] if self.marks else 0):
+            # One stays, to take them.
+            if start <= (self.marks[-1] if self.marks else 0):
                 raise PolicyError("damaged pickle: too few values on the stack")
         items = self.stack[start:]
         del self.stack[start:]

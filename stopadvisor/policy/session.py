@@ -395,8 +395,6 @@ class Session:
             # Token n is thinking if no closer is complete that begins at or before it.
             known = max(0, self._drawn - self._closer_tokens + 1)
         new = known - self._fed
-        if new <= 0 and self._thinking is None:
-            return
         self._fed = known
         if self._positions is None:
             return

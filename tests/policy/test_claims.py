@@ -15,6 +15,7 @@ from stopadvisor.policy.claims import binomial_tail, check_certificate, claim
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.stats.bounds import upper_limit
 from stopadvisor.stats.group_betting import group_upper_limit
+from stopadvisor.stats.trinomial import drop_limit, drop_passes
 from tests.policy_content import example_content
 
 
@@ -31,6 +32,9 @@ def test_the_tail_at_its_ends() -> None:
         *(0.0, 1.0, 1.0)
     ]
     assert binomial_tail(2, 5, 1.0) == 0.0
+    for n in range(1, 60):
+        assert binomial_tail(n, n, 0.1) == 1.0
+        assert max(binomial_tail(k, n, 0.1) for k in range(n)) <= 1.0
 
 
 def _with(**changes: Any) -> dict[str, Any]:
@@ -51,6 +55,8 @@ def _with(**changes: Any) -> dict[str, Any]:
         ({"delta": 0.001}, "do not certify"),
         ({"chain_delta": 0.2}, "at most delta"),
         ({"chain_delta": "x"}, "at most delta"),
+        ({"chain_delta": 0.0}, "a float above 0"),
+        ({"n": 10**7}, "do not give"),
         ({"n": 10**9}, "at most 10000000"),
     ],
 )
@@ -113,6 +119,8 @@ def limit(**changes: Any) -> dict[str, Any]:
         ({"gained": 0}, "9 lost and 0 gained of 240 do not show a drop of at most"),
         ({"upper": 0.03}, "'certificate.upper': 9 lost and 5 gained .* at most 0.03 at delta 0.05"),
         ({"n": 20_001}, "expected at most 20000 beside a drop"),
+        ({"n": 20_000, "losses": 5_000}, "5000 lost and 5 gained of 20000 do not show"),
+        ({"losses": 240, "gained": 0, "alpha": 0.9999}, "240 lost and 0 gained of 240 do not show"),
         ({"gained": 235}, "expected at most certificate.n .240., got 244"),
         ({"gained": "many"}, "'certificate.gained': expected"),
         ({"loss": "regret"}, "'certificate.loss': expected one of 'lost', 'differs', 'drop'"),
@@ -122,6 +130,29 @@ def test_a_drop_is_held_to_its_exact_test(changes: dict[str, Any], message: str)
     assert build_policy(_with(**DROP))
     with pytest.raises(PolicyError, match=message):
         build_policy(_with(**DROP | changes))
+
+
+def test_a_drop_without_gains_gained_nothing() -> None:
+    none = {name: value for name, value in DROP.items() if name != "gained"} | {"losses": 1}
+    assert build_policy(_with(**none))
+    upper = drop_limit(1, 0, 240, 0.05)
+    build_policy(_with(**none | {"upper": upper}))
+    with pytest.raises(PolicyError, match="1 lost and 0 gained of 240"):
+        build_policy(_with(**none | {"upper": drop_limit(1, 1, 240, 0.05)}))
+
+
+def test_the_limit_of_a_drop_may_be_off_by_what_halving_and_rounding_leave() -> None:
+    fails, passes = 0.0, 0.05
+    while passes - fails > 1e-9:
+        middle = (fails + passes) / 2
+        if drop_passes(9, 5, 240, middle, 0.05, quick=True):
+            passes = middle
+        else:
+            fails = middle
+    least = (passes - 4e-4) / (1 + 1e-3)
+    assert build_policy(_with(**DROP | {"upper": least + 1e-8}))
+    with pytest.raises(PolicyError, match="do not show a drop"):
+        build_policy(_with(**DROP | {"upper": least - 1e-8}))
 
 
 @pytest.mark.parametrize(
@@ -158,6 +189,10 @@ def test_several_limits_are_one_claim() -> None:
         ({"groups": 81}, r"'certificate\.groups': expected a whole number from 1 to 80"),
         ({"group_cap": True}, r"'certificate\.group_cap': expected a whole number from 1"),
         ({"group_cap": 10**18}, r"'certificate\.group_cap': expected a whole number from 1"),
+        ({"groups": 1, "group_cap": 80}, "3 of 80 lost in 1 groups cannot"),
+        ({"groups": 80, "group_cap": 1, "losses": 9}, "9 of 80 lost in 80 groups cannot"),
+        ({"groups": 40, "losses": 80}, "80 of 80 lost in 40 groups cannot"),
+        ({"groups": 40, "losses": 80, "alpha": 1e-20, "upper": 0.0}, "80 of 80 lost in 40 groups"),
         ({"groups": 39}, "39 groups of at most 2 questions hold no 80"),
         ({"conditional": True}, "expected false beside the betting test"),
         ({"chain_delta": 0.2}, "at most delta"),
@@ -174,6 +209,14 @@ def test_bets_are_held_to_what_so_many_groups_can_show(
     assert build_policy(_with(**bets))
     with pytest.raises(PolicyError, match=message):
         build_policy(_with(**bets | changes))
+
+
+def test_bets_may_be_off_by_what_rounding_leaves() -> None:
+    upper = group_upper_limit(np.zeros(40, int), np.full(40, 2), delta=0.05, most=2)
+    bets = {"bound": "betting", "groups": 40, "group_cap": 2, "losses": 0, "upper": 0.0}
+    assert build_policy(_with(**bets, alpha=upper * (1 - 0.9e-3)))
+    with pytest.raises(PolicyError, match="0 of 80 lost in 40 groups cannot"):
+        build_policy(_with(**bets, alpha=upper * (1 - 1.1e-3)))
 
 
 @given(st.integers(0, 2**32 - 1))

@@ -12,8 +12,9 @@ import pytest
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy import file as policy_file
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy
+from stopadvisor.policy.triggers import TRIGGER, check_trigger, most_probes
 from stopadvisor.policy.values import canonical_digest
-from stopadvisor.probes.trigger import GridTrigger
+from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger
 from stopadvisor.rules.features import FEATURES, TEXT_FEATURES
 from tests.policy_content import (
     TRIGGERS,
@@ -254,6 +255,8 @@ def _where(family: str) -> dict[str, Any]:
         pytest.param(_trigger("grid-stop", cap=128), "null for kind 'grid'", id="grid-cap"),
         pytest.param(_trigger("marker", markers=[[1], []]), "markers[1]", id="marker-empty"),
         pytest.param(_trigger("marker", markers=["Wait"]), "markers[0]", id="marker-text"),
+        pytest.param(_trigger("marker", markers=[[1]] * 1025), "1024", id="markers-many"),
+        pytest.param(example_content(budgets=[64, 64]), "strictly increasing", id="budget-twice"),
         pytest.param(_trigger("marker", max_probes=None), "max_probes", id="marker-probes"),
         pytest.param(_trigger("marker", every=11), "at least min_gap 12", id="marker-every"),
         pytest.param(_trigger("marker", kind="wait"), "one of 'grid'", id="kind"),
@@ -302,6 +305,29 @@ def test_impossible_triggers_are_refused(content: dict[str, Any], expected: str)
         build_policy(content)
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("stride", {"every": 1024, "cap": 65536 * 1024}),
+        ("stride", {"first": 120}),
+        ("stride", {"first": 0, "cap": 0}),
+        ("marker", {"every": 12}),
+        ("marker", {"markers": [[1]] * 1024}),
+    ],
+    ids=["so many strides", "first at the cap", "all at 0", "every at the gap", "so many markers"],
+)
+def test_limits_of_a_trigger_may_be_reached(name: str, changes: dict[str, Any]) -> None:
+    content = _trigger(name, **changes)
+    TRIGGER(content["trigger"], "trigger")
+    check_trigger(content)
+
+
+def test_a_forced_answer_is_a_probe_too() -> None:
+    for stop_at, probes in ((None, 5), (96, 6)):
+        trigger = MarkerTrigger(markers=((1,),), min_gap=3, max_probes=5, stop_at=stop_at)
+        assert most_probes(trigger) == probes
 
 
 @pytest.mark.parametrize("name", TRIGGERS)
