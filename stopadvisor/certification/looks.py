@@ -99,9 +99,9 @@ class PlannedLook:
     request: LookRequest
     n_earlier: int
     """Looks that were taken at these questions before."""
-    taken_over: int = 0
+    taken_over: int
     """Looks of a ledger from before the chain, that this one takes over."""
-    beside: LooksBeside | None = None
+    beside: LooksBeside
     """What is on record in the folders beside the run."""
 
     @property
@@ -184,13 +184,11 @@ def _remarks(look: Look, plan: PlannedLook) -> tuple[str, ...]:
             f"the run's ledger is from before it was a hash chain: its {plan.taken_over} look(s) "
             "were taken over, which is recorded, and count as looks that showed their figures"
         )
-    beside = plan.beside
-    if beside is not None:
-        found += beside.remarks
-        found += [
-            f"{name} beside this run holds the same probes: its {len(looks)} look(s) count here"
-            for name, looks in beside.same.items()
-        ]
+    found += plan.beside.remarks
+    found += [
+        f"{name} beside this run holds the same probes: its {len(looks)} look(s) count here"
+        for name, looks in plan.beside.same.items()
+    ]
     if plan.n_earlier and look.number > 1:  # the first look again is no other one
         found.append(
             f"these calibration questions were looked at before ({plan.n_earlier} recorded); every "

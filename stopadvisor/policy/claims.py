@@ -98,7 +98,7 @@ def binomial_tail(k: int, n: int, p: float) -> float:
     """Chance of at most `k` successes in `n` trials of chance `p`.
 
     Summed from near its largest term down, in logarithms, until terms no longer count: exact to
-    about 1e-10 relative for any size that a policy may hold, and never more than a few thousand terms.
+    about 1e-10 relative for any size that a policy may hold, in a few thousand terms at most.
     """
     if k >= n or p <= 0:
         return 1.0

@@ -135,11 +135,10 @@ class StopCurve:
         """
         n, m = self.low.shape
         steps = np.zeros((n, self.thresholds.size + 1), dtype=np.int8)
-        rows = np.arange(n)
         for column in range(m):  # intervals of one question share no threshold
-            owned = values[:, column] & (self.low[:, column] < self.high[:, column])
-            steps[rows[owned], self.low[owned, column]] += 1
-            steps[rows[owned], self.high[owned, column]] -= 1
+            owned = np.flatnonzero(values[:, column])
+            steps[owned, self.low[owned, column]] += 1
+            steps[owned, self.high[owned, column]] -= 1
         return np.asarray(np.cumsum(steps, axis=1, dtype=np.int8)[:, :-1] > 0)
 
     def stops(self, index: int) -> IntArray:
@@ -230,16 +229,8 @@ def upper_limit(losses: int, n: int, delta: float, bound: Bound = "exact") -> fl
 
 def max_losses(n: int, alpha: float, delta: float, bound: Bound = "exact") -> int:
     """Most losses among `n` that still exclude a risk above alpha; -1 if not even none does."""
-    if n < 1:
-        return -1
-    if bound == "exact":
-        # ppf gives the smallest k with cdf >= delta; the answer is just below it, or at equality.
-        start = int(stats.binom.ppf(delta, n, alpha)) + 1
-    else:
-        start = math.ceil(n * alpha)
-    candidates = np.arange(max(0, start - 2) if bound == "exact" else 0, min(start, n) + 1)
-    good = candidates[p_values(candidates, n, alpha, bound) <= delta]
-    return int(good[-1]) if good.size else -1
+    _check_level("alpha", alpha)
+    return int(_most_losses(np.array([n]), alpha, delta, bound)[0]) if n >= 1 else -1
 
 
 def unspent(n: int, alpha: float, delta: float, bound: Bound = "exact") -> float:
@@ -440,6 +431,7 @@ def labels_needed(
 def _most_losses(sizes: IntArray, alpha: float, delta: float, bound: Bound) -> FloatArray:
     """`max_losses` of many sizes at once."""
     if bound == "exact":
+        # The smallest k with cdf >= delta; the answer is just below it, or at equality.
         most = stats.binom.ppf(delta, sizes, alpha)
         within = stats.binom.cdf(most, sizes, alpha) <= delta
         return np.asarray(np.where(within, most, most - 1), dtype=np.float64)

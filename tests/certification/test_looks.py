@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.certification.looks import (
+    named_settings,
     open_calibration,
     open_for_paper,
     open_rows,
@@ -17,11 +20,13 @@ from stopadvisor.certification.looks import (
     questions_of,
     spent_in_fit,
     take,
+    without_shown_fit,
     without_used,
 )
 from stopadvisor.errors import CalibrationError
+from stopadvisor.rules.losses import Guarantee
 from stopadvisor.runs.access import closed_questions, open_all, opened_rows
-from stopadvisor.runs.ledger import read_ledger, record_result
+from stopadvisor.runs.ledger import Ledger, read_ledger, record_result
 from stopadvisor.runs.neighbours import probe_digests
 from stopadvisor.runs.sources import Source, open_source
 from stopadvisor.workload.questions import PARTS
@@ -44,6 +49,8 @@ def test_a_planned_look_opens_nothing_until_it_is_taken(source: Source) -> None:
     assert taken.look.test_delta == plan.test_delta
     assert taken.questions.keys == questions.keys
     assert taken.remarks == ()
+    (same,) = take(plan_look(source, questions, {"alpha": 0.1}, delta=0.1, looks=None))
+    assert (same.look, same.remarks) == (taken.look, ()), "the same look is no further one"
 
     # The plan of the first look stands where nothing is said, and the second knows of the first.
     again = plan_look(source, questions, {"alpha": 0.2}, delta=0.1, looks=None)
@@ -51,6 +58,44 @@ def test_a_planned_look_opens_nothing_until_it_is_taken(source: Source) -> None:
     (second,) = take(again)
     assert second.look.number == 2
     assert "looked at before (1 recorded)" in second.remarks[0]
+
+
+def test_a_look_that_is_not_planned_may_use_all_of_delta(source: Source) -> None:
+    plan = plan_look(source, source.part("calibration"), {"alpha": 0.1}, delta=0.1, looks=None)
+    assert plan.test_delta == 0.1
+
+
+def test_settings_that_were_not_given_are_not_named() -> None:
+    given = {
+        "group_claim": "groups",
+        "group_cap": 4,
+        "loss": "differs",
+        "also": (Guarantee("differs", 0.1),),
+    }
+    plain = named_settings(Settings(alpha=0.1))
+    assert plain.keys().isdisjoint(given)
+    for name, value in given.items():
+        assert named_settings(replace(Settings(alpha=0.1), **{name: value})).keys() - plain == {
+            name
+        }
+
+
+@pytest.mark.parametrize(
+    ("asked", "answers"),
+    [
+        ({}, False),
+        ({"loss": "differs"}, True),
+        ({"also": [{"loss": "lost"}]}, False),
+        ({"also": [{"loss": "differs"}]}, True),
+        ({"asking": "drop"}, True),
+    ],
+)
+def test_a_look_that_compares_answers_names_them(
+    source: Source, asked: dict[str, Any], answers: bool
+) -> None:
+    plan = plan_look(source, source.part("calibration"), asked, delta=0.1, looks=None)
+    assert source.fingerprint(answers=True) != source.fingerprint(answers=False)
+    assert plan.request.request["data"] == source.fingerprint(answers=answers)
 
 
 def test_a_calibration_finds_what_its_look_opened(source: Source) -> None:
@@ -109,7 +154,9 @@ def test_fit_and_test_questions_take_no_look(source: Source) -> None:
     rows = source.parts != PARTS.index("calibration")
     opened, n_looked = open_rows(source, rows, {"policy": "x"}, delta=0.05)
     assert (opened.n_questions, n_looked) == (rows.sum(), 0)
-    assert read_ledger(source.folder) == []
+    ledger = Ledger.read(source.folder)
+    assert ledger.looks == ()
+    assert ledger.shown == set(source.part("fit").keys), "those of the test part are never used"
 
 
 def test_a_look_that_shows_outcomes_follows_the_plan_of_earlier_ones(source: Source) -> None:
@@ -166,3 +213,16 @@ def test_questions_that_a_look_has_used_can_be_left_out(source: Source) -> None:
     take(plan_look(source, questions, {"alpha": 0.2}, delta=0.05, looks=None))
     with pytest.raises(CalibrationError, match="--fresh: all"):
         without_used(source, ("calibration",))
+
+
+def test_fit_questions_that_were_shown_can_be_left_out(source: Source) -> None:
+    asked = {"alpha": 0.1}
+    joined = np.where(source.parts == PARTS.index("fit"), PARTS.index("calibration"), source.parts)
+    both = replace(source, parts=joined.astype(np.int8))
+    assert without_shown_fit(source, asked).table.n_questions == 60
+    take(plan_look(both, both.part("calibration"), asked, delta=0.05, looks=None))
+    open_rows(source, source.parts == PARTS.index("fit"), {"policy": "x"}, delta=0.05)
+    assert without_shown_fit(source, asked).table.n_questions == 60, "the same look, taken before"
+    left = without_shown_fit(source, {"alpha": 0.2})
+    assert left.part("fit").n_questions == 0
+    assert left.table.n_questions == 60 - source.part("fit").n_questions

@@ -44,6 +44,12 @@ TESTS: dict[str, str] = {
 """The critical modules, each with the files of its tests: its own first."""
 
 EQUIVALENT: dict[str, str] = {
+    "stats/bounds upper_limit: 1 - 1e-12 ->": "limits are searched to about 1e-12",
+    "stats/bounds upper_limit: max(losses / n, 1e-12) -> max(losses / n, 1": (
+        "limits are searched to about 1e-12"
+    ),
+    "stats/bounds labels_needed: ceiling = 16 ->": "the search begins a size later",
+    "stats/bounds labels_needed: ceiling + 1 ->": "another tooth of the saw is as good a witness",
     "stats/bootstrap : MOST_BLOCKS = 2000 ->": "a block more is as good",
     "stats/bootstrap ratio_interval: np.abs(distance) <= 1e-09 * abs(ratio) ->": (
         "at the limit itself only where both are 0, as it is set to"

@@ -3,7 +3,8 @@
 A process of its own collects a module's tests once.  One child of it runs them all on the module
 as it is and notes which lines each runs; another child per mutant puts the mutant's code into the
 functions that it changes and runs the tests of its lines until one fails.  A mutant of what runs
-at import gets a process that imports the mutant, and every test that runs the module.
+already at import, the tests' too, gets a process that imports it, and every test that runs the
+module.
 
 It does not know tests that run a module in a process of their own, nor slow ones.
 """
@@ -226,7 +227,13 @@ class _Warm:
     def __init__(self, module: str, mutants: Sequence[Mutant], results: Connection) -> None:
         self._module, self._mutants, self._results = module, mutants, results
 
+    def pytest_collection(self) -> None:
+        self._collecting: set[int] = set()
+        self._plain = _note(self._module, self._collecting)
+
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        for function, code in self._plain:
+            function.__code__ = code
         here, there = Pipe(duplex=False)
         child = _fork(lambda: self._surveyed(session, there))
         there.close()
@@ -251,9 +258,9 @@ class _Warm:
         return code
 
     def _outcome(self, mutant: Mutant, session: pytest.Session, survey: _Survey) -> Outcome | None:
-        """None where it changes what runs at import, or nothing that is known to run."""
+        """None where it changes what ran already, or nothing that is known to run."""
         swaps, names = _swaps(mutant), survey.running(mutant.line)
-        if not swaps or not names:
+        if not swaps or not names or mutant.line in self._collecting:
             return None
 
         def work() -> int:
@@ -344,27 +351,36 @@ def _noting(module: str) -> list[CodeType]:
     return found
 
 
+def _note(module: str, lines: set[int]) -> list[tuple[FunctionType, CodeType]]:
+    """Have a module's functions note which lines they run; gives their code as it was."""
+    vars(importlib.import_module(_name(module)))["__ran__"] = lines.add
+    swaps = _live(_noting(module))
+    plain = [(function, function.__code__) for function, _ in swaps]
+    for function, code in swaps:
+        function.__code__ = code
+    return plain
+
+
 class _Noting:
     """A plugin that notes which lines of a module each test runs, and how long it takes."""
 
     def __init__(self, module: str) -> None:
         self.survey = _Survey()
-        self._globals = vars(importlib.import_module(_name(module)))
+        self._module = module
         self._of_fixtures: dict[str, set[int]] = {}
-        self._note(set())
-        for function, code in _live(_noting(module)):
-            function.__code__ = code
+        self._lines: set[int] = set()
+        _note(module, self._lines)
 
-    def _note(self, lines: set[int]) -> None:
+    def _start(self, lines: set[int]) -> None:
         self._lines = lines
-        self._globals["__ran__"] = lines.add
+        vars(sys.modules[_name(self._module)])["__ran__"] = lines.add
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
         for found in gc.get_objects():  # what an earlier test has left is made again
             if isinstance(found, _lru_cache_wrapper) and found.__module__.startswith("tests."):
                 found.cache_clear()
-        self._note(set())
+        self._start(set())
         began = time.monotonic()
         try:
             return (yield)
@@ -382,12 +398,12 @@ class _Noting:
     ) -> Generator[None, object, object]:
         """What a fixture runs, every test that uses it runs."""
         outer = self._lines
-        self._note(set())
+        self._start(set())
         try:
             return (yield)
         finally:
             self._of_fixtures.setdefault(fixturedef.argname, set()).update(self._lines)
-            self._note(outer)
+            self._start(outer)
 
 
 def warm() -> None:

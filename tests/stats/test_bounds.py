@@ -25,6 +25,7 @@ from stopadvisor.stats.bounds import (
     max_losses,
     p_values,
     power,
+    unspent,
     upper_limit,
 )
 
@@ -222,6 +223,15 @@ def test_no_question_certifies_nothing_and_one_a_lot() -> None:
     assert max_losses(0, 0.1, 0.05) == -1
     assert max_losses(1, 0.94, 0.05) == -1
     assert max_losses(1, 0.96, 0.05) == 0
+    assert max_losses(1, 0.5, 0.5) == 0, "exactly delta is within delta"
+    with pytest.raises(CalibrationError, match="alpha"):
+        max_losses(10, 1.0, 0.05)
+
+
+def test_what_whole_losses_leave_of_delta() -> None:
+    assert unspent(59, 0.05, 0.05) == pytest.approx(0.05 - 0.95**59)
+    assert unspent(58, 0.05, 0.05) == 0.0
+    assert unspent(59, 0.05, 0.05, "bentkus") == 0.0
 
 
 # --- Certification --------------------------------------------------------------------------------
@@ -406,3 +416,5 @@ def test_too_few_labels_are_told_what_no_loss_takes() -> None:
 def test_impossible_risks_are_refused() -> None:
     with pytest.raises(CalibrationError, match="expected risk"):
         labels_needed(0.1, 0.05, expected_risk=-0.1)
+    with pytest.raises(CalibrationError, match="expected risk"):
+        labels_needed(0.1, 0.05, expected_risk=1.0)
