@@ -66,7 +66,7 @@ def test_a_look_that_is_not_planned_may_use_all_of_delta(source: Source) -> None
 
 
 def test_settings_that_were_not_given_are_not_named() -> None:
-    given = {
+    given: dict[str, Any] = {
         "group_claim": "groups",
         "group_cap": 4,
         "loss": "differs",

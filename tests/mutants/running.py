@@ -316,9 +316,9 @@ def _changed(old: CodeType, new: CodeType) -> list[CodeType]:
         code.replace(co_consts=tuple(c for c in code.co_consts if not isinstance(c, CodeType)))
         for code in (old, new)
     ]
+    found: list[CodeType] = []
     if around[0] != around[1] or len(inner[0]) != len(inner[1]):
-        return []
-    found = []
+        return found
     for one, other in zip(*inner, strict=True):
         if one != other:
             found += [other] if _is_function(other) else _changed(one, other)

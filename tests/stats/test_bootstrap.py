@@ -126,7 +126,7 @@ def test_units_that_are_all_alike_leave_no_doubt(part: float, n: int) -> None:
 def test_differences_that_rounding_hides_leave_no_limits() -> None:
     """The errors of resamples are roots of what is left of a difference, 1e-8 of the ratio."""
     whole = np.full(20, 12.0)
-    part = 3.0 + 1e-7 * np.arange(20)
+    part = 3.0 + 1e-7 * np.arange(20.0)
     assert ratio_interval(part, whole, rng=np.random.default_rng(0)) is None
 
 

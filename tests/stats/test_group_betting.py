@@ -125,6 +125,12 @@ def test_an_interval_holds_the_mean_and_each_limit_at_half() -> None:
     assert high == pytest.approx(group_upper_limit(losses[:, 0], sizes, delta=0.05, most=5))
 
 
+def test_limits_where_nothing_and_everything_is_lost() -> None:
+    sizes = np.full(30, 2)
+    assert group_lower_limit(np.zeros(30, dtype=int), sizes, delta=DELTA, most=2) == 0.0
+    assert group_upper_limit(sizes, sizes, delta=DELTA, most=2) == 1.0
+
+
 def test_gains_may_count_against_losses() -> None:
     assert evidence([0, -1, 0], [2, 2, 2]) > evidence([0, 0, 0], [2, 2, 2])
     gained = -np.ones(80, dtype=int)
@@ -248,6 +254,16 @@ def test_the_fit_limit_is_the_largest_share_that_passes(most: int, together: flo
 
     assert passes(losing)
     assert not passes(losing + 1)
+
+
+def test_there_is_no_fit_limit_just_where_no_loss_does_not_pass() -> None:
+    found = []
+    for n in range(1, 100):
+        none, sizes = np.zeros((n, 1), dtype=np.int64), np.ones(n, dtype=np.int64)
+        passes = bool(group_passes(none, sizes, alpha=ALPHA, delta=DELTA, most=1)[0])
+        assert (group_limit(n, n, alpha=ALPHA, delta=DELTA, most=1) >= 0) == passes
+        found.append(passes)
+    assert {True, False} == set(found)
 
 
 def test_where_a_loss_in_every_group_passes_all_may_lose_one() -> None:
