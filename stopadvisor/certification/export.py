@@ -7,7 +7,6 @@ that was shown about it, from the calibration.  Knows the policy's fields, but n
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from typing import Any, Protocol
 
 import numpy as np
@@ -44,7 +43,7 @@ from stopadvisor.runs.access import open_test
 from stopadvisor.runs.archives import SIMULATED
 from stopadvisor.runs.chain import timestamp
 from stopadvisor.runs.ledger import Look
-from stopadvisor.runs.manifest import recorded_sampling
+from stopadvisor.runs.manifest import recorded_sampling, versions_of
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.group_betting import group_interval
 from stopadvisor.stats.intervals import exact_interval
@@ -54,6 +53,7 @@ _STACKS: tuple[Serving, ...] = ("kv-fork", "prefix-cache", "black-box")
 """Serving stacks for which a policy says what it saves, beside the one it was chosen for."""
 _MOST_STORED = 2000
 """Calibration questions whose features go into the file, for drift to be measured against."""
+_PACKAGES = ("numpy", "scipy", "scikit-learn", "torch", "transformers")
 
 __all__ = ["HeldOut", "RuleBasis", "held_out", "policy_content"]
 
@@ -118,7 +118,7 @@ def held_out(rule: ExportedRule, choice: RuleBasis, source: Source) -> HeldOut |
             exact_interval(outcome.correct, outcome.n),
         )
     view = scorer.view(table)
-    stops = scorer.curve(view, np.array([rule.threshold])).stops(0)[:, None]
+    stops = scorer.stops(view, rule.threshold)[:, None]
     lost = np.take_along_axis(scorer.losses(view, loss), stops, axis=1)[:, 0]
     correct = np.column_stack([view.correct_online, view.full_correct])
     wrong = ~np.take_along_axis(correct, stops, axis=1)[:, 0].astype(bool)
@@ -249,7 +249,7 @@ def policy_content(
             for name, s in profile.shares.items()
         },
         "workload_sha256": source.workload_sha256,
-        "versions": _versions(),
+        "versions": {"stopadvisor": __version__, **versions_of(*_PACKAGES)},
         # The look's own, so that the same calibration gives the same digest.
         "created": created or (look.created if look else timestamp()),
         "split": _split(source),
@@ -432,13 +432,3 @@ def _split(source: Source) -> dict[str, Any]:
         part = source.table.take(source.parts == i)
         ids[name] = sorted({*part.keys, *part.group_ids})
     return {"seed": source.seed, "fractions": list(source.fractions), **ids}
-
-
-def _versions() -> dict[str, str]:
-    versions = {"stopadvisor": __version__}
-    for name in ("numpy", "scipy", "scikit-learn", "torch", "transformers"):
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions

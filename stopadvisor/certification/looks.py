@@ -8,7 +8,7 @@ outcome.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from stopadvisor._version import __version__
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.errors import CalibrationError
+from stopadvisor.probes.grouping import in_groups_of
 from stopadvisor.probes.outcomes import CalibrationQuestions, OpenQuestions, SealedQuestions
 from stopadvisor.rules.losses import LOSSES, LOST
 from stopadvisor.runs.access import closed_questions, opened_rows, unshown_questions
@@ -233,7 +234,7 @@ _NONE_LEFT = (
 
 
 def _spent(source: Source, looks: Sequence[Look]) -> Source:
-    rows = _used_rows(source, {key for look in looks for key in look.questions})
+    rows = in_groups_of(source.table, {key for look in looks for key in look.questions})
     rows &= source.parts == _CALIBRATION
     return replace(source, parts=np.where(rows, _FIT, source.parts).astype(np.int8))
 
@@ -243,7 +244,7 @@ def without_used(source: Source, names: Sequence[Part]) -> Source:
     ledger = Ledger.read(source.folder)
     used = {key for look in ledger.looks for key in look.questions} | ledger.shown
     among = np.isin(source.parts, [PARTS.index(name) for name in names])
-    spent = _used_rows(source, used) & among
+    spent = in_groups_of(source.table, used) & among
     if used and spent.sum() == among.sum():
         raise CalibrationError(_NONE_LEFT.format(int(spent.sum())))
     return _without(source, spent)
@@ -264,14 +265,7 @@ def without_shown_fit(source: Source, asked: Mapping[str, Any]) -> Source:
     keys = set(whole.part("calibration").keys)
     if any((set(look.questions), look.request) == (keys, taken) for look in ledger.looks):
         return source
-    return _without(source, _used_rows(source, ledger.shown) & (source.parts == _FIT))
-
-
-def _used_rows(source: Source, used: Collection[str]) -> NDArray[np.bool_]:
-    """Rows of these questions, and of their groups."""
-    table = source.table
-    groups = {g for g, k in zip(table.groups, table.keys, strict=True) if k in used}
-    return np.array([g in groups for g in table.groups], dtype=bool)
+    return _without(source, in_groups_of(source.table, ledger.shown) & (source.parts == _FIT))
 
 
 def _without(source: Source, rows: NDArray[np.bool_]) -> Source:

@@ -24,7 +24,7 @@ from stopadvisor.certification.export import policy_content
 from stopadvisor.certification.verdicts import Verdict, verdict_on
 from stopadvisor.certification.verification import questions_seen, scorer_of
 from stopadvisor.errors import PolicyError
-from stopadvisor.probes.grouping import calibration_rows, group_sizes
+from stopadvisor.probes.grouping import calibration_rows, group_sizes, in_groups_of
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable
 from stopadvisor.probes.trajectories import profile, trajectory
 from stopadvisor.rules.families import display_threshold
@@ -221,8 +221,7 @@ def check_comparison(content: Mapping[str, Any], target: Source) -> tuple[IntArr
     """
     table = target.part("test")
     seen = questions_seen(content, table, workload_sha256=target.workload_sha256)
-    groups = {g for g, k in zip(table.groups, table.keys, strict=True) if k in seen}
-    fresh = np.array([g not in groups for g in table.groups], dtype=bool)
+    fresh = ~in_groups_of(table, seen)
     if not fresh.any():
         raise PolicyError(
             "a comparison needs test questions that the source policy has not seen: "

@@ -28,6 +28,7 @@ from stopadvisor.probes.grouping import (
     calibration_rows,
     group_numbers,
     group_sizes,
+    in_groups_of,
     question_rows,
 )
 from stopadvisor.probes.outcomes import GradedTable
@@ -224,8 +225,7 @@ def fresh_questions(
             "none: probe with --on-stop answer"
         )
     seen = questions_seen(content, table, workload_sha256=workload_sha256)
-    groups = {g for g, k in zip(table.groups, table.keys, strict=True) if k in seen}
-    unseen = np.flatnonzero(np.array([g not in groups for g in table.groups], dtype=bool))
+    unseen = np.flatnonzero(~in_groups_of(table, seen))
     entering = question_rows if _rests_on_groups(content) else calibration_rows
     rows = unseen[entering(table.take(unseen))] if unseen.size else unseen
     if not rows.size:
@@ -306,7 +306,7 @@ def verify(
     probed = scorer.view(questions).with_on_stop(content["on_stop"])
     if probed.reference != certificate["reference"]:
         probed = probed.with_reference(certificate["reference"])
-    stops = scorer.curve(probed, np.array([content["decision_threshold"]])).stops(0)
+    stops = scorer.stops(probed, content["decision_threshold"])
     prices, block = costing(content)
     weights = weights or prices
     counts = scorer.counts(probed, serving or content["serving"], cache_block=cache_block or block)

@@ -47,7 +47,7 @@ def served_features(rule: ExportedRule, entered: CalibrationQuestions) -> dict[s
         stops; `prompt_tokens`; `first_logprob` of the first forced answer, where known.
     """
     view = rule.scorer.view(entered)
-    stops = rule.scorer.curve(view, np.array([rule.threshold])).stops(0)
+    stops = rule.scorer.stops(view, rule.threshold)
     positions = view.positions_at(range(view.n_checkpoints))
     positions = np.broadcast_to(positions, (view.n_questions, view.n_checkpoints))
     never = np.full((view.n_questions, 1), -1)

@@ -221,9 +221,7 @@ SERVER = (
 )
 
 
-def model_options(
-    default: str | None, show_default: str | bool = True, *, served: bool = True
-) -> Callable[[Any], Any]:
+def model_options(default: str | None, show_default: str | bool = True) -> Callable[[Any], Any]:
     """Add `--model`, and where and how it runs if it is loaded here."""
     name: Decorator = _model(
         "--model",
@@ -231,7 +229,6 @@ def model_options(
         show_default=show_default,
         envvar="STOPADVISOR_MODEL",
         show_envvar=True,
-        help="Model name on the Hugging Face hub, or a folder"
-        + ("; of a server, the name it serves." if served else "."),
+        help="Model name on the Hugging Face hub, or a folder; of a server, the name it serves.",
     )
     return declare(name, *_LOCAL)

@@ -10,6 +10,5 @@ __all__ = [
     "peaks",
     "protocol",
     "proxies",
-    "recommendation",
     "transfer_gains",
 ]

@@ -5,21 +5,20 @@ Every outcome is shown, so each must have been looked at; `runs.access` refuses 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from stopadvisor.assessment.assess import Assessment, check_labels, marked
+from stopadvisor.assessment.recommendation import PolicyKind, Recommendation, profile_reason
 from stopadvisor.constants import PAPER_ALPHAS
 from stopadvisor.errors import CalibrationError
-from stopadvisor.paper.protocol import PaperResult, run_paper
-from stopadvisor.paper.recommendation import recommend_paper
-from stopadvisor.probes.trajectories import profile, trajectory
+from stopadvisor.paper.protocol import MatchedRisk, PaperResult, PaperServing, run_paper
+from stopadvisor.probes.trajectories import Profile, profile, trajectory
 from stopadvisor.runs.access import open_all
 from stopadvisor.runs.sources import Source
 
-__all__ = ["PaperAssessment", "assess_paper"]
+__all__ = ["PaperAssessment", "assess_paper", "recommend_paper"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,6 @@ def assess_paper(
     alpha: float,
     delta: float,
     serving: str = "kv-fork",
-    alphas: Sequence[float] = PAPER_ALPHAS,
 ) -> PaperAssessment:
     """Assess under the paper's protocol, over all questions.
 
@@ -56,7 +54,7 @@ def assess_paper(
     # One trace per question: exact intervals need independent rows.
     table = every.take(every.samples == 0).with_reference("last-checkpoint")
     check_labels(table)
-    levels = sorted({*alphas, alpha})
+    levels = sorted({*PAPER_ALPHAS, alpha})
     result = run_paper(table, alphas=levels, delta=delta)
     row = next(r for r in result.matched_risk if r.alpha == alpha)
     shape = profile(trajectory(table), rng=np.random.default_rng(source.seed))
@@ -80,3 +78,31 @@ def assess_paper(
         advice,
         result,
     )
+
+
+def recommend_paper(
+    shape: Profile, row: MatchedRisk, serving: PaperServing, regime: str
+) -> Recommendation:
+    """Recommendation under the paper's protocol, from its own figures."""
+    reasons = [profile_reason(shape)]
+    spread = row.delta_saving_pp
+    reasons.append(
+        f"Evidence: {row.verdict} at alpha = {row.alpha:g} on test questions (the saving of all "
+        f"signals together minus that of the best one is {spread.median:+.1f} points, 95 % "
+        f"[{spread.low:+.1f}, {spread.high:+.1f}]); the paper's intervals take thresholds for "
+        "given and tell equal rules apart too often."
+    )
+    point = row.learned if row.verdict == "learned better" else row.scalar
+    if row.verdict == "inconclusive" and row.learned.feasible:
+        point = row.learned
+    if not point.feasible:
+        reasons.append("Certificate: the test passes no threshold, so full thinking stays.")
+        return Recommendation("full-budget", None, None, None, regime, tuple(reasons))
+    saving = serving.saving_pct[regime]
+    reasons.append(
+        f"Serving: under {regime} the learned rule saves {saving:.1f} % at its peak-gain threshold."
+    )
+    if saving <= 0 or point.total_saving_pct <= 0:
+        return Recommendation("full-budget", None, None, None, regime, tuple(reasons))
+    side: PolicyKind = "learned" if point.family == "learned" else "scalar"
+    return Recommendation(side, point.family, None, None, regime, tuple(reasons))

@@ -30,8 +30,6 @@ def classify_out_of_fold(
     features: NDArray[np.float64],
     correct: BoolArray,
     folds: IntArray,
-    *,
-    usable: BoolArray | None = None,
 ) -> FloatArray:
     """Probability of being right, by a classifier that never saw the question.
 
@@ -41,8 +39,6 @@ def classify_out_of_fold(
     features : ndarray of float, shape (n_questions, n_checkpoints, n_features)
     correct : ndarray of bool, shape (n_questions, n_checkpoints)
     folds : ndarray of int, shape (n_questions,)
-    usable : ndarray of bool, shape (n_questions, n_checkpoints), optional
-        Rows that may train; all by default.
 
     Returns
     -------
@@ -62,21 +58,20 @@ def classify_out_of_fold(
     from sklearn.preprocessing import StandardScaler
     from threadpoolctl import threadpool_limits  # a dependency of scikit-learn
 
-    rows = np.ones(correct.shape, dtype=bool) if usable is None else usable
     probability = np.empty(correct.shape)
     with threadpool_limits(limits=1), warnings.catch_warnings():
         # A network that stops at its last iteration is still the one the paper reports.
         warnings.simplefilter("ignore", ConvergenceWarning)
         for fold in np.unique(folds):
             held = folds == fold
-            train = rows & ~held[:, None]
-            labels = correct[train]
+            labels = correct[~held].ravel()
             if labels.size == 0 or labels.all() or not labels.any():
                 raise CalibrationError(
                     "a classifier needs both right and wrong forced answers in each training part"
                 )
-            scaler = StandardScaler().fit(features[train])
-            model = _unfitted(kind).fit(scaler.transform(features[train]), labels)
+            train = features[~held].reshape(-1, features.shape[-1])
+            scaler = StandardScaler().fit(train)
+            model = _unfitted(kind).fit(scaler.transform(train), labels)
             flat = scaler.transform(features[held].reshape(-1, features.shape[-1]))
             probability[held] = model.predict_proba(flat)[:, 1].reshape(-1, correct.shape[1])
     return probability

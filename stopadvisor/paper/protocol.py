@@ -350,22 +350,17 @@ def run_paper(
     *,
     alphas: Sequence[float] = PAPER_ALPHAS,
     delta: float = DEFAULT_DELTA,
-    split_seed: int = PAPER_SPLIT_SEED,
 ) -> PaperResult:
     """Reproduce the paper's matched-risk comparison and serving table.
 
-    Parameters
-    ----------
-    table : GradedTable
-        Read under the ``last-checkpoint`` reference, whatever its own.
-
+    The table is read under the ``last-checkpoint`` reference, whatever its own.
 
     References
     ----------
     Paper, Section "Lost-Correct Risk Calibration" and Appendix "Reproducibility Manifest".
     """
     setting = PaperSetting.build(table)
-    calibration, test = paper_split(table.n_questions, split_seed)
+    calibration, test = paper_split(table.n_questions)
     return PaperResult(
         int(calibration.size),
         int(test.size),

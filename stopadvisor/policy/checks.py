@@ -15,6 +15,8 @@ from stopadvisor.errors import PolicyError
 from stopadvisor.printable import short_repr
 
 __all__ = [
+    "NAME",
+    "SHARE",
     "FieldCheck",
     "expect",
     "list_of",
@@ -80,6 +82,12 @@ def matching(pattern: str, expected: str) -> FieldCheck:
 def whole(at_least: int) -> FieldCheck:
     """FieldCheck for an integer."""
     return where(f"an integer >= {at_least}", lambda v: type(v) is int and v >= at_least)
+
+
+NAME = where("a non-empty string", lambda value: type(value) is str and bool(value))
+SHARE = where(
+    "a float strictly between 0 and 1", lambda value: type(value) is float and 0 < value < 1
+)
 
 
 def nullable(check: FieldCheck) -> FieldCheck:

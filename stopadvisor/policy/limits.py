@@ -10,6 +10,8 @@ from typing import Any
 
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.checks import (
+    NAME,
+    SHARE,
     expect,
     list_of,
     matching,
@@ -25,21 +27,17 @@ __all__ = ["check_counts", "check_grader"]
 
 _MOST = 64
 """Limits of one certificate."""
-_NAME = where("a non-empty string", lambda value: type(value) is str and bool(value))
-_SHARE = where(
-    "a float strictly between 0 and 1", lambda value: type(value) is float and 0 < value < 1
-)
 _SHARE_OR_END = where("a float from 0 to 1", lambda value: type(value) is float and 0 <= value <= 1)
 _LOSS = one_of(*LOSSES)
 _GUARANTEE = record(
     {
         "loss": _LOSS,
-        "alpha": _SHARE,
+        "alpha": SHARE,
         "n": whole(1),
         "lost": whole(0),
         "gained": whole(0),
         "upper": _SHARE_OR_END,
-        "category": nullable(_NAME),
+        "category": nullable(NAME),
     }
 )
 _GUARANTEES = list_of(_GUARANTEE, most=_MOST)

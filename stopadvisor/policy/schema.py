@@ -15,6 +15,8 @@ from typing import Any
 from stopadvisor.answers.normal_form import TASKS
 from stopadvisor.errors import PolicyError
 from stopadvisor.policy.checks import (
+    NAME,
+    SHARE,
     FieldCheck,
     expect,
     list_of,
@@ -76,12 +78,8 @@ _MAX_GOLDEN_STEPS = 4096
 # --- Kinds of values ------------------------------------------------------------------------------
 
 _TEXT = where("a string", lambda value: type(value) is str)
-_NAME = where("a non-empty string", lambda value: type(value) is str and bool(value))
 _REAL = where("a float", lambda value: type(value) is float)
 _FLAG = where("true or false", lambda value: type(value) is bool)
-_SHARE = where(
-    "a float strictly between 0 and 1", lambda value: type(value) is float and 0 < value < 1
-)
 _ANY_DICT = where("a dict", lambda value: type(value) is dict)
 _SHA256 = matching("[0-9a-f]{64}", "a SHA-256 in 64 hex digits")
 _IDS = list_of(whole(0))
@@ -174,15 +172,15 @@ FIELDS: dict[str, FieldCheck] = {
     ),
     "markers": record(
         {
-            "phrases": list_of(_NAME).means("What is counted."),
-            "rule": _NAME.means("How it is counted, in words."),
+            "phrases": list_of(NAME).means("What is counted."),
+            "rule": NAME.means("How it is counted, in words."),
         }
     ).means("Backtracking markers, for the feature `marker_density`."),
     "task": one_of(*TASKS, MIXED_TASKS).means(
         "How answers are normalised; `mixed`: each request names its own task."
     ),
-    "normalizer": _NAME.means("Version of the normal form by which answers are compared."),
-    "grader": _NAME.means(
+    "normalizer": NAME.means("Version of the normal form by which answers are compared."),
+    "grader": NAME.means(
         "What graded the calibration questions; of a function `certificate.grader` has the hash."
     ),
     "entropy_source": matching(
@@ -202,22 +200,22 @@ FIELDS: dict[str, FieldCheck] = {
     "model": nullable(
         record(
             {
-                "name": _NAME.means("As it was loaded or served."),
-                "revision": nullable(_NAME).means("A commit, or a hash over the files."),
-                "tokenizer_sha256": nullable(_NAME).means("Over the tokenizer."),
-                "template_sha256": nullable(_NAME).means("Over the chat template."),
+                "name": NAME.means("As it was loaded or served."),
+                "revision": nullable(NAME).means("A commit, or a hash over the files."),
+                "tokenizer_sha256": nullable(NAME).means("Over the tokenizer."),
+                "template_sha256": nullable(NAME).means("Over the chat template."),
             }
         )
     ).means("What it is bound to; null where probes came from an archive or a simulation."),
     "engine": nullable(
         record(
             {
-                "name": _NAME.means("`hf` or `openai`."),
-                "version": nullable(_NAME).means("Of the library or server."),
-                "dtype": nullable(_NAME).means("Of the weights."),
-                "quantization": nullable(_NAME).means("Of the weights."),
-                "attention": nullable(_NAME).means("Implementation of attention."),
-                "device": nullable(_NAME).means("What it ran on."),
+                "name": NAME.means("`hf` or `openai`."),
+                "version": nullable(NAME).means("Of the library or server."),
+                "dtype": nullable(NAME).means("Of the weights."),
+                "quantization": nullable(NAME).means("Of the weights."),
+                "attention": nullable(NAME).means("Implementation of attention."),
+                "device": nullable(NAME).means("What it ran on."),
             }
         )
     ).means("What ran the model; under another one the policy serves, with a remark."),
@@ -227,10 +225,10 @@ FIELDS: dict[str, FieldCheck] = {
     "certificate": nullable(
         record(
             {
-                "alpha": _SHARE.means("Share of questions that may become wrong."),
-                "delta": _SHARE.means("Chance that the claim fails, over the draw of questions."),
-                "bound": _NAME.means("The test."),
-                "multiplicity": _NAME.means("How several thresholds share `delta`."),
+                "alpha": SHARE.means("Share of questions that may become wrong."),
+                "delta": SHARE.means("Chance that the claim fails, over the draw of questions."),
+                "bound": NAME.means("The test."),
+                "multiplicity": NAME.means("How several thresholds share `delta`."),
                 "n": whole(1).means("Calibration questions."),
                 "losses": whole(0).means("Of these, how many stopping made wrong."),
                 "upper": where(
@@ -250,9 +248,9 @@ FIELDS: dict[str, FieldCheck] = {
         record(
             {
                 "seed": _INTEGER.means("Of the split."),
-                "fit": list_of(_NAME).means("Questions that chose the rule, as content hashes."),
-                "calibration": list_of(_NAME).means("Questions that certified it."),
-                "test": list_of(_NAME).means("Questions that did neither."),
+                "fit": list_of(NAME).means("Questions that chose the rule, as content hashes."),
+                "calibration": list_of(NAME).means("Questions that certified it."),
+                "test": list_of(NAME).means("Questions that did neither."),
             },
             more=True,
         )

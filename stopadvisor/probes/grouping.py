@@ -5,18 +5,26 @@ Looks at identities alone, never at an outcome.
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import numpy as np
 
-from stopadvisor.arrays import IntArray
+from stopadvisor.arrays import BoolArray, IntArray
 from stopadvisor.probes.table import ProbeTable
 
-__all__ = ["calibration_rows", "group_numbers", "group_sizes", "question_rows"]
+__all__ = ["calibration_rows", "group_numbers", "group_sizes", "in_groups_of", "question_rows"]
 
 
 def group_numbers(table: ProbeTable) -> IntArray:
     """Number of each question's group, in order of first appearance; shape (n_questions,)."""
     seen: dict[str, int] = {}
     return np.array([seen.setdefault(g, len(seen)) for g in table.groups], dtype=np.int64)
+
+
+def in_groups_of(table: ProbeTable, keys: Container[str]) -> BoolArray:
+    """Rows of these questions and of all others of their groups; shape (n_questions,)."""
+    groups = {g for g, k in zip(table.groups, table.keys, strict=True) if k in keys}
+    return np.array([g in groups for g in table.groups], dtype=bool)
 
 
 def calibration_rows(table: ProbeTable) -> IntArray:

@@ -146,7 +146,7 @@ def measure_rule(
     return measure(
         scorer,
         view,
-        scorer.curve(view, np.array([threshold])).stops(0),
+        scorer.stops(view, threshold),
         scorer.counts(view, serving, cache_block=cache_block).weighed(weights),
         full_counts(table).weighed(weights),
         loss=loss,

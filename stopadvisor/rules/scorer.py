@@ -85,6 +85,10 @@ class Scorer:
         """Where each question stops, at each threshold."""
         return StopCurve.build(self.scores(view), view.live, thresholds)
 
+    def stops(self, view: ProbeTable, threshold: float) -> IntArray:
+        """Where each question stops at one threshold; n_probes where it never does."""
+        return self.curve(view, np.array([threshold])).stops(0)
+
     def losses(self, view: GradedTable, loss: Loss = LOST) -> IntArray:
         """What each question counts by place of stopping, shape (n_questions, n_probes + 1)."""
         return loss.of(view)

@@ -11,11 +11,11 @@ from pathlib import Path
 from stopadvisor._version import __version__
 from stopadvisor.answers.grading import GRADING
 from stopadvisor.answers.normal_form import NORMALIZER
-from stopadvisor.errors import OutputError
 from stopadvisor.probes.plan import ProbePlan, plan_cue
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
 from stopadvisor.runs.recording import Recording
+from stopadvisor.runs.storage import check_free, make_folder
 from stopadvisor.workload.questions import Question, Workload
 
 __all__ = ["IMPORTED", "write_recording"]
@@ -52,8 +52,7 @@ def write_recording(
     OutputError
         The folder exists already or cannot be written.
     """
-    if out.exists():
-        raise OutputError(f"{out}: exists already; choose another --out")
+    check_free(out)
     probes = [c for record in recording.records for c in record.checkpoints]
     in_open = bool(probes) and all(c.closed_by_itself is not None for c in probes)
     plan = ProbePlan(
@@ -74,10 +73,7 @@ def write_recording(
         fractions=fractions,
         grading=_LABELS_AS_RECORDED if recording.has_labels else GRADING,
     )
-    try:
-        out.mkdir(parents=True)
-    except OSError as error:
-        raise OutputError(f"cannot make {out}: {error.strerror or error}") from error
+    make_folder(out)
     run = RunDirectory.create(out, manifest)
     run.append(recording.records)
     return run

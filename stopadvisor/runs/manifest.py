@@ -8,6 +8,7 @@ beside it.  This module knows no files.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import platform
@@ -33,6 +34,7 @@ __all__ = [
     "run_id",
     "run_path",
     "short",
+    "versions_of",
 ]
 
 SCHEMA = 1
@@ -83,12 +85,8 @@ def build_manifest(
         File of recorded traces, by `path` and `sha256`; None where the model thought.  Another file
         is another run.
     """
-    versions = {"stopadvisor": __version__, "python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue  # an engine that was not installed did not take part
+    python = {"python": platform.python_version()}
+    versions = {"stopadvisor": __version__, **python, **versions_of(*_PACKAGES)}
     texts = PROMPT_TEMPLATES if template is None else dict.fromkeys(PROMPT_TEMPLATES, template)
     manifest = {
         "schema": SCHEMA,
@@ -115,6 +113,15 @@ def build_manifest(
     manifest["id"] = run_id(manifest)
     plain: dict[str, Any] = json.loads(json.dumps(manifest, allow_nan=False))  # tuples become lists
     return plain
+
+
+def versions_of(*packages: str) -> dict[str, str]:
+    """Of those that are installed; what is not installed took no part."""
+    found = {}
+    for name in packages:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def describe_workload(workload: Workload) -> dict[str, Any]:

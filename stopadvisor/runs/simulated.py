@@ -28,6 +28,7 @@ from stopadvisor.probes.simulation import Population
 from stopadvisor.runs.archives import SIMULATED
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
+from stopadvisor.runs.storage import check_free, make_folder
 from stopadvisor.workload.questions import Question, Workload, content_key, default_split
 
 __all__ = ["write_archive", "write_run"]
@@ -44,7 +45,7 @@ def write_archive(path: Path, population: Population, n_questions: int, seed: in
     OutputError
         The file exists already or cannot be written.
     """
-    _check_free(path)
+    check_free(path)
     table = population.draw(n_questions, np.random.default_rng(seed), reference="last-checkpoint")
     gold = _golds(n_questions)
     arrays: dict[str, NDArray[Any]] = {
@@ -59,7 +60,7 @@ def write_archive(path: Path, population: Population, n_questions: int, seed: in
         "gold": gold.astype(str),
         SIMULATED: np.array(json.dumps(_recipe(population, n_questions, seed))),
     }
-    _make_folder(path.parent)
+    make_folder(path.parent)
     try:
         with path.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
@@ -75,7 +76,7 @@ def write_run(path: Path, population: Population, n_questions: int, seed: int) -
     OutputError
         The folder exists already or cannot be written.
     """
-    _check_free(path)
+    check_free(path)
     table = population.draw(n_questions, np.random.default_rng(seed))
     recipe = _recipe(population, n_questions, seed)
     questions = tuple(_question(i, gold, seed) for i, gold in enumerate(_golds(n_questions)))
@@ -89,20 +90,8 @@ def write_run(path: Path, population: Population, n_questions: int, seed: int) -
         fractions=default_split(n_questions),
         grading=GRADING,
     )
-    _make_folder(path)
+    make_folder(path)
     RunDirectory.create(path, manifest).append(_records(table, questions))
-
-
-def _check_free(path: Path) -> None:
-    if path.exists():
-        raise OutputError(f"{path}: exists already; choose another --out")
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot make {path}: {error.strerror or error}") from error
 
 
 def _recipe(population: Population, n_questions: int, seed: int) -> dict[str, Any]:

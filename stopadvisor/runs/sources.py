@@ -16,12 +16,13 @@ from typing import Any, Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from stopadvisor.errors import OutputError, ProbeError
+from stopadvisor.errors import ProbeError
 from stopadvisor.probes.outcomes import FitQuestions, Outcomes, SealedQuestions
 from stopadvisor.probes.table import GradedBy
 from stopadvisor.runs.archives import SIMULATED, is_simulated, read_archive
 from stopadvisor.runs.chain import ARCHIVE
-from stopadvisor.runs.directory import MANIFEST, PROBES, RunDirectory, write_json_atomically
+from stopadvisor.runs.directory import MANIFEST, PROBES, RunDirectory
+from stopadvisor.runs.storage import make_folder, write_json_atomically
 from stopadvisor.workload.questions import PARTS, assign_parts, default_split
 
 __all__ = [
@@ -213,10 +214,7 @@ def open_source(
         "split": {"seed": seed or 0, "fractions": list(split)},
     }
     if keep:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputError(f"cannot make {folder}: {error.strerror or error}") from error
+        make_folder(folder)
         write_json_atomically(note, content)
     return _of_archive(folder, path, table, content)
 

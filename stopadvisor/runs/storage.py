@@ -19,10 +19,12 @@ from stopadvisor.errors import OutputError, ProbeError
 
 __all__ = [
     "append",
+    "check_free",
     "check_writable",
     "encode",
     "is_object",
     "lock_directory",
+    "make_folder",
     "no_follow",
     "replace_file",
     "set_aside_tail",
@@ -65,6 +67,20 @@ def check_writable(folder: Path) -> None:
         raise OutputError(f"cannot write to {folder}: {place} is not a folder")
     if not os.access(place, os.W_OK | os.X_OK):
         raise OutputError(f"cannot write to {folder}: {place} is not writable")
+
+
+def check_free(path: Path) -> None:
+    """Refuse to write where something stands."""
+    if path.exists():
+        raise OutputError(f"{path}: exists already; choose another --out")
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, where they are missing."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot make {path}: {error.strerror or error}") from error
 
 
 def write_json_atomically(path: Path, content: Any) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 from stopadvisor.errors import CalibrationError, OutputError, PolicyError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.printable import short_repr
-from stopadvisor.runs.storage import no_follow
+from stopadvisor.runs.storage import make_folder, no_follow
 from stopadvisor.serving.audit_records import SCHEMA, line_of, parse, read_header, read_records
 from stopadvisor.serving.monitoring import Course, WatchSettings, watch_settings
 
@@ -94,10 +94,7 @@ class AuditLog:
             raise OutputError(
                 f"an audit log's replica is named by letters, digits, '.' and '_', got {replica!r}"
             )
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputError(f"cannot make {folder}: {error.strerror}") from error
+        make_folder(folder)
         before = [s for s in find_series([folder], settings.digest) if s.replica == replica]
         self.course = Course(settings, reference)
         self._number, self._looked = 0, 0.0

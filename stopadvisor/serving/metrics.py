@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -21,10 +20,9 @@ from prometheus_client import (
     generate_latest,
 )
 
-__all__ = ["Metrics", "RequestRecord", "Route"]
+from stopadvisor.serving.chat_reply import Route
 
-Route = Literal["policy", "passthrough", "shadow"]
-"""How a request was served, as the header ``X-StopAdvisor`` says."""
+__all__ = ["Metrics", "RequestRecord"]
 
 _SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 _MOST_BUDGETS = 64

@@ -81,7 +81,6 @@ def watch_settings(
     policy: Policy,
     *,
     share: float,
-    delta: float | None = None,
     change: float = 1e6,
     differs_limit: float | None = None,
 ) -> WatchSettings:
@@ -91,8 +90,6 @@ def watch_settings(
     ----------
     share : float
         Of requests that are audited.
-    delta : float, optional
-        Most probability of ever raising a false alarm; the certificate's where none is given.
     differs_limit : float, optional
         For a certificate that needs gold: the share of replies that may differ.  The policy's own
         calibrated limit where none is given.
@@ -124,7 +121,7 @@ def watch_settings(
         loss,
         alpha,
         differs_limit,
-        float(certificate["delta"]) if delta is None else delta,
+        float(certificate["delta"]),
         share,
         change,
     )

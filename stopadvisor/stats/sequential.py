@@ -341,8 +341,8 @@ def mixture_upper_limit(audits: int, differing: int, *, delta: float) -> float:
     return _root(excess, differing / audits if audits else 0.0)
 
 
-def requests_to_alarm(test: AuditTest, risk: float, share: float, *, draws: int = 2_001) -> float:
-    """Median number of requests until the e-value raises its alarm.
+def requests_to_alarm(test: AuditTest, risk: float, share: float) -> float:
+    """Median number of requests until the e-value raises its alarm, over simulated streams.
 
     Parameters
     ----------
@@ -352,15 +352,13 @@ def requests_to_alarm(test: AuditTest, risk: float, share: float, *, draws: int 
         From the first request on; a risk at or below alpha may never be found.
     share : float
         Of requests that are audited.
-    draws : int
-        Simulated streams, by a fixed seed.
 
     Returns
     -------
     float
         Infinity where half of the streams have no alarm after 400 losses were seen.
     """
-    rng = np.random.default_rng(0)
+    rng, draws = np.random.default_rng(0), 2_001
     seen = np.arange(1, 401)
     times = rng.geometric(share * risk, size=(draws, seen.size)).cumsum(axis=1)
     logs = [

@@ -112,7 +112,7 @@ def certified(choice: Choice, table: OpenQuestions, rows: IntArray) -> AppliedRu
         return _full_thinking(table, settings)
     scorer = rule.scorer
     seen = scorer.view(table)
-    stops = scorer.curve(seen, np.array([rule.threshold])).stops(0)
+    stops = scorer.stops(seen, rule.threshold)
     counts = scorer.counts(seen, settings.serving, cache_block=settings.cache_block)
     every = np.arange(table.n_questions)
     return AppliedRule(

@@ -13,7 +13,7 @@ from typing import Any
 
 from stopadvisor.errors import OutputError
 from stopadvisor.printable import csv_cell
-from stopadvisor.runs.storage import encode, replace_file, write_json_atomically
+from stopadvisor.runs.storage import encode, make_folder, replace_file, write_json_atomically
 from stopadvisor.studies.study import StudyResult, Table
 
 __all__ = ["table_csv", "write_csv", "write_study"]
@@ -35,7 +35,7 @@ def table_csv(table: Table) -> str:
 
 def write_csv(result: StudyResult, folder: Path) -> list[Path]:
     """Write each table as ``STUDY.TABLE.csv``; returns the files."""
-    _make(folder)
+    make_folder(folder)
     files = []
     for table in result.tables:
         file = folder / f"{result.study}.{table.name}.csv"
@@ -51,10 +51,3 @@ def write_study(result: StudyResult, document: Mapping[str, Any], run: Path) -> 
         raise OutputError(f"cannot write to {folder}: links in a run directory are not followed")
     write_csv(result, folder)
     write_json_atomically(folder / f"{result.study}.json", document)
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot make {folder}: {error.strerror or error}") from error

@@ -12,8 +12,8 @@ from stopadvisor.assessment.choice import Choice, Settings
 from stopadvisor.assessment.points import FitPoint
 from stopadvisor.assessment.recommendation import deciding_reason, probability_words, recommend
 from stopadvisor.assessment.sequences import ScoredRule, ThresholdSequence
+from stopadvisor.paper.assess import recommend_paper
 from stopadvisor.paper.protocol import MatchedRisk, OperatingPoint, PaperServing
-from stopadvisor.paper.recommendation import recommend_paper
 from stopadvisor.probes.trajectories import Profile, profile
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.outcomes import BlindStopping

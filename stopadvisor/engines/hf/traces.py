@@ -18,8 +18,9 @@ from torch import Tensor
 from stopadvisor.engines.hf.cache import KeptCache, additive
 from stopadvisor.engines.hf.runner import Runner
 from stopadvisor.engines.hf.sampler import Sampler
+from stopadvisor.engines.recorded import RecordedIds
 
-__all__ = ["Finished", "Kept", "Limits", "TraceBatch"]
+__all__ = ["Finished", "Kept", "Limits", "TraceBatch", "read_traces"]
 
 _SMALLEST_SPLIT = 8
 """Batches this small run on until all rows are done: splitting them costs more than it saves."""
@@ -259,3 +260,24 @@ def _among(tokens: NDArray[np.int64], table: NDArray[np.bool_]) -> NDArray[np.bo
 
 def _size(ids: Sequence[int]) -> int:
     return max(ids, default=0) + 1
+
+
+def read_traces(
+    runner: Runner, prompts: list[list[int]], traces: Sequence[RecordedIds], pad_id: int
+) -> Finished:
+    """Read prompts with recorded traces into a kept cache: one pass over all tokens, no steps."""
+    thinking = [list(trace.ids[: trace.thinking]) for trace in traces]
+    cache, pads, _ = runner.prefill(prompts, pad_id, behind=thinking)
+    n_rows, longest = len(traces), max(len(trace.ids) for trace in traces)
+    ids = np.zeros((n_rows, longest), dtype=np.int64)
+    for row, trace in zip(ids, traces, strict=True):
+        row[: len(trace.ids)] = trace.ids
+    return Finished(
+        rows=np.arange(n_rows),
+        ids=ids,
+        trace_tokens=np.array([trace.thinking for trace in traces]),
+        closed=np.array([trace.closed for trace in traces]),
+        cut=np.array([trace.cut for trace in traces]),
+        total_tokens=np.array([len(trace.ids) for trace in traces]),
+        kept=Kept(cache, pads, max(map(len, prompts))),
+    )
