@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from stopadvisor.arrays import FloatArray, IntArray
 from stopadvisor.assessment.limits import Shares
@@ -122,13 +122,13 @@ def verdict_on(losses: int, n: int, alpha: float, delta: float) -> Verdict:
 
 
 def _lower_limit(losses: int, n: int, delta: float) -> float:
-    return float(stats.beta.ppf(delta, losses, n - losses + 1)) if losses else 0.0
+    return float(scipy.stats.beta.ppf(delta, losses, n - losses + 1)) if losses else 0.0
 
 
 def _detectable_risk(n: int, alpha: float, delta: float) -> float | None:
     """Risk at which a contradiction has a probability of four in five."""
-    first = int(stats.binom.isf(delta, n, alpha)) + 1  # fewest losses that contradict
-    return float(stats.beta.ppf(_LIKELY, first, n - first + 1)) if first <= n else None
+    first = int(scipy.stats.binom.isf(delta, n, alpha)) + 1  # fewest losses that contradict
+    return float(scipy.stats.beta.ppf(_LIKELY, first, n - first + 1)) if first <= n else None
 
 
 def _detectable_in_groups(
@@ -147,5 +147,5 @@ def _detectable_in_groups(
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if contradicts(middle) else (middle, high)
-    share = float(stats.beta.ppf(_LIKELY, high, sizes.size - high + 1))
+    share = float(scipy.stats.beta.ppf(_LIKELY, high, sizes.size - high + 1))
     return float(share * lost.mean() / sizes.mean())

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import nnls
+import scipy
 
 from stopadvisor.errors import CalibrationError
 
@@ -101,7 +101,7 @@ def fit_costs(measurements: Sequence[Measurement]) -> CostFit:
             f"{len(rows)} measurements do not tell the cost of requests, of prompt tokens and of "
             f"decoded tokens at {batches} in flight apart"
         )
-    found, _ = nnls(relative / scale, np.ones(len(rows)))
+    found, _ = scipy.optimize.nnls(relative / scale, np.ones(len(rows)))
     prices = found / scale
     misfit = float(np.sqrt(np.mean((relative @ prices - 1) ** 2)))
     request, prefilled, *rest = prices.tolist()

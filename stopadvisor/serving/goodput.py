@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy import special, stats
+import scipy
 
 from stopadvisor.arrays import FloatArray
 from stopadvisor.policy.frozen import Policy
@@ -192,7 +192,7 @@ def fit_ratio(blocks: Sequence[Block]) -> RateRatio | None:
             return None
     n, left_out = len(whole), shift[1:]
     jackknife = (n - 1) / n * float(((left_out - left_out.mean()) ** 2).sum())
-    reach = float(stats.t.ppf(0.975, n - 1)) * math.sqrt(max(jackknife, float(variance[0])))
+    reach = float(scipy.stats.t.ppf(0.975, n - 1)) * math.sqrt(max(jackknife, float(variance[0])))
     middle = float(shift[0])
     return RateRatio(
         full=math.exp(full[0]),
@@ -219,7 +219,7 @@ def _even_chance(
     columns = np.stack([np.ones_like(x), stopped, centre - x], axis=1)  # (n_blocks, 3)
     values = np.tile([0.0, 0.0, 1 / _FINEST_STEP], (len(kept), 1))
     for _ in range(_MOST_ROUNDS):
-        chance = special.expit(values @ columns.T)  # (n_fits, n_blocks)
+        chance = scipy.special.expit(values @ columns.T)  # (n_fits, n_blocks)
         slope = (kept * (chance - met)) @ columns
         slope[:, 2] += _FINEST_STEP * _GENTLE - _GENTLE / values[:, 2]
         curve = np.einsum("fn,ni,nj->fij", kept * chance * (1 - chance), columns, columns)

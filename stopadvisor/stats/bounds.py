@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import optimize, stats
 
 from stopadvisor.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.errors import CalibrationError
@@ -190,7 +190,7 @@ def p_values(losses: IntArray | int, n: int, alpha: float, bound: Bound = "exact
 def _tails(k: IntArray, n: IntArray | int, alpha: float, bound: Bound) -> FloatArray:
     """`p_values` without its checks; `n` may be an array of the shape of `k`."""
     if bound == "exact":
-        return np.asarray(stats.binom.cdf(k, n, alpha), dtype=np.float64)
+        return np.asarray(scipy.stats.binom.cdf(k, n, alpha), dtype=np.float64)
     rate = np.minimum(k / n, alpha)
     if bound == "hoeffding":
         return np.asarray(np.exp(-2 * n * (alpha - rate) ** 2), dtype=np.float64)
@@ -200,7 +200,7 @@ def _tails(k: IntArray, n: IntArray | int, alpha: float, bound: Bound) -> FloatA
             divergence = at_rate + (1 - rate) * np.log((1 - rate) / (1 - alpha))
         chernoff = np.exp(-n * divergence)
         return np.asarray(
-            np.minimum(1.0, np.minimum(chernoff, math.e * stats.binom.cdf(k, n, alpha)))
+            np.minimum(1.0, np.minimum(chernoff, math.e * scipy.stats.binom.cdf(k, n, alpha)))
         )
     raise CalibrationError(f"bound must be one of {BOUNDS}, got {bound!r}")
 
@@ -214,7 +214,7 @@ def upper_limit(losses: int, n: int, delta: float, bound: Bound = "exact") -> fl
     if losses >= n:
         return 1.0
     if bound == "exact":
-        return float(stats.beta.ppf(1 - delta, losses + 1, n - losses))
+        return float(scipy.stats.beta.ppf(1 - delta, losses + 1, n - losses))
     if bound == "hoeffding":
         return min(1.0, losses / n + math.sqrt(math.log(1 / delta) / (2 * n)))
     low, high = max(losses / n, 1e-12), 1 - 1e-12
@@ -224,7 +224,7 @@ def upper_limit(losses: int, n: int, delta: float, bound: Bound = "exact") -> fl
 
     if excess(low) <= 0:
         return low
-    return float(optimize.brentq(excess, low, high)) if excess(high) < 0 else 1.0
+    return float(scipy.optimize.brentq(excess, low, high)) if excess(high) < 0 else 1.0
 
 
 def max_losses(n: int, alpha: float, delta: float, bound: Bound = "exact") -> int:
@@ -378,7 +378,7 @@ def power(
 ) -> float:
     """Chance that `n` calibration questions certify a threshold of the expected risk."""
     most = max_losses(n, alpha, delta, bound)
-    return 0.0 if most < 0 else float(stats.binom.cdf(most, n, expected_risk))
+    return 0.0 if most < 0 else float(scipy.stats.binom.cdf(most, n, expected_risk))
 
 
 def labels_needed(
@@ -423,7 +423,7 @@ def labels_needed(
     ceiling *= 4
     sizes = np.arange(1, ceiling + 1)
     most = _most_losses(sizes, alpha, delta, bound)
-    reached = stats.binom.cdf(most, sizes, expected_risk) >= power_wanted  # cdf(-1) is 0
+    reached = scipy.stats.binom.cdf(most, sizes, expected_risk) >= power_wanted  # cdf(-1) is 0
     short = np.flatnonzero(~reached)
     return int(sizes[short[-1]]) + 1 if short.size else 1
 
@@ -432,8 +432,8 @@ def _most_losses(sizes: IntArray, alpha: float, delta: float, bound: Bound) -> F
     """`max_losses` of many sizes at once."""
     if bound == "exact":
         # The smallest k with cdf >= delta; the answer is just below it, or at equality.
-        most = stats.binom.ppf(delta, sizes, alpha)
-        within = stats.binom.cdf(most, sizes, alpha) <= delta
+        most = scipy.stats.binom.ppf(delta, sizes, alpha)
+        within = scipy.stats.binom.cdf(most, sizes, alpha) <= delta
         return np.asarray(np.where(within, most, most - 1), dtype=np.float64)
     # Below alpha p-values grow with the losses: bisect between none and a share of alpha.
     low, high = np.full(sizes.shape, -1), np.ceil(sizes * alpha).astype(np.int64)

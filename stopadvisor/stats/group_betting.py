@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy import optimize
+import scipy
 
 from stopadvisor.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.errors import CalibrationError
@@ -125,7 +125,7 @@ def group_upper_limit(
         return 1.0
     if excess(edge) >= 0:  # where gains are counted risks may lie below 0
         return 0.0
-    return float(optimize.brentq(excess, edge, 1 - edge, xtol=1e-12))
+    return float(scipy.optimize.brentq(excess, edge, 1 - edge, xtol=1e-12))
 
 
 def group_lower_limit(
@@ -163,7 +163,7 @@ def group_lower_limit(
     edge = 1e-9
     if excess(edge) <= 0:
         return 0.0
-    return float(optimize.brentq(excess, edge, 1.0, xtol=1e-12))
+    return float(scipy.optimize.brentq(excess, edge, 1.0, xtol=1e-12))
 
 
 def group_interval(
@@ -225,7 +225,7 @@ def group_limit(
 
     if excess(0.0) < 0:
         return -1.0
-    found = n_groups if excess(n_groups) >= 0 else optimize.brentq(excess, 0.0, n_groups)
+    found = n_groups if excess(n_groups) >= 0 else scipy.optimize.brentq(excess, 0.0, n_groups)
     return float(found) * min(lost_together, size) / n_questions
 
 

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from stopadvisor.arrays import IntArray
 from stopadvisor.stats.bounds import Certified, Multiplicity, NotCertified
@@ -57,7 +57,7 @@ class GroupTest:
         lost = min(self.lost_together, self.size)
         allowed = math.floor(share * n_questions / lost + 1e-9)
         unlucky = min(expected_risk * self.size / lost, 1.0)
-        return float(stats.binom.cdf(allowed, self._groups(n_questions), unlucky))
+        return float(scipy.stats.binom.cdf(allowed, self._groups(n_questions), unlucky))
 
     def labels_needed(
         self, alpha: float, delta: float, *, expected_risk: float, power_wanted: float = 0.8

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from scipy import optimize, stats
+import scipy
 
 from stopadvisor.errors import CalibrationError
 
@@ -22,7 +22,7 @@ def exact_interval(count: int, n: int, level: float = 0.95) -> tuple[float, floa
     """Clopper–Pearson interval of a share."""
     if not 0 <= count <= n or n < 1:
         raise CalibrationError(f"a share needs 0 <= count <= n and n >= 1, got {count!r} of {n!r}")
-    found = stats.binomtest(count, n).proportion_ci(level, method="exact")
+    found = scipy.stats.binomtest(count, n).proportion_ci(level, method="exact")
     return float(found.low), float(found.high)
 
 
@@ -60,7 +60,7 @@ def paired_difference(gains: int, losses: int, n: int, level: float = 0.95) -> t
         raise CalibrationError(
             f"a paired difference needs gains + losses <= n, got {gains!r} + {losses!r} of {n!r}"
         )
-    z = float(stats.norm.ppf((1 + level) / 2))
+    z = float(scipy.stats.norm.ppf((1 + level) / 2))
     estimate = (gains - losses) / n
 
     def score(difference: float) -> float:
@@ -74,7 +74,7 @@ def paired_difference(gains: int, losses: int, n: int, level: float = 0.95) -> t
 
     low, high = -1.0, 1.0
     if score(-_EDGE) > z:
-        low = float(optimize.brentq(lambda d: score(d) - z, -_EDGE, min(estimate, _EDGE)))
+        low = float(scipy.optimize.brentq(lambda d: score(d) - z, -_EDGE, min(estimate, _EDGE)))
     if score(_EDGE) < -z:
-        high = float(optimize.brentq(lambda d: score(d) + z, max(estimate, -_EDGE), _EDGE))
+        high = float(scipy.optimize.brentq(lambda d: score(d) + z, max(estimate, -_EDGE), _EDGE))
     return low, high
