@@ -15,7 +15,17 @@ from typing import Any, TextIO
 import click
 from click.core import ParameterSource
 
-from stopadvisor.cli.options import COUNT, OUTPUT, PATH, OutputOptions, Parsed, declare, emit, take
+from stopadvisor.cli.options import (
+    COUNT,
+    OUTPUT,
+    PATH,
+    OutputOptions,
+    Parsed,
+    declare,
+    emit,
+    grader_option,
+    take,
+)
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.constants import KNOWN_MARKERS
@@ -30,7 +40,7 @@ __all__ = ["ImportLogOptions", "ImportOptions", "command", "run", "run_log"]
 
 PROBES = "probes"
 """The format that becomes a run; all others become a workload."""
-_OF_PROBES = ("cap", "suffix_tokens", "model", "seed", "split")
+_OF_PROBES = ("cap", "suffix_tokens", "model", "grader", "seed", "split")
 _OF_LOGS = ("columns", "task", "traces_only", "think_open", "think_close")
 _MOST_NAMED = 3
 """Of what was left out or renamed, so much is named one by one."""
@@ -64,6 +74,8 @@ class ImportOptions:
     """None: the longest trace."""
     suffix_tokens: int = SUFFIX_TOKENS
     model: str | None = None
+    grader: str | None = None
+    """``MODULE:FUNCTION`` for what is right; None: gold."""
     seed: int = 0
     split: tuple[float, float, float] | None = None
     """None: `default_split` of what is read."""
@@ -141,6 +153,7 @@ def _columns(text: str) -> dict[str, str]:
     show_default="none: a policy is bound to no model",
     help="Of probes: model that was recorded; a policy is then bound to it.",
 )
+@grader_option(click.option)
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Of probes: seed of the split.")
 @click.option(
     "--split",
@@ -161,7 +174,8 @@ def command(ctx: click.Context, /, **params: Any) -> int:
     natural_answer, natural_correct, natural_answer_tokens and checkpoints. Each checkpoint has its
     own budget (thinking tokens before it), answer, correct and probe_tokens, and where known
     mean_logprob, mean_entropy and markers. Labels may be left out where a line has gold, or all of
-    them: then replies count by whether they agree with what full thinking answers.
+    them: then replies count by whether they agree with what full thinking answers. With --grader
+    no line brings labels, and each has its question and gold.
     """
     kind = params.pop("kind")
     _check_options(ctx, kind, params)
@@ -246,15 +260,16 @@ def _named(sentences: Sequence[str]) -> list[str]:
 
 def run(options: ImportOptions, out: TextIO, err: TextIO) -> int:
     """Read recorded answers, label them, write the run, and say what was written."""
-    from stopadvisor.answers.grading import Grader
+    from stopadvisor.answers.function_grader import open_graders
     from stopadvisor.report.documents.written import import_document
     from stopadvisor.runs.imported import write_recording
     from stopadvisor.runs.recording import read_recording
 
-    with Grader() as grader:
+    with open_graders(options.grader) as graders:
         recording = read_recording(
-            options.source, grader, suffix_tokens=options.suffix_tokens, cap=options.cap
+            options.source, graders.right, suffix_tokens=options.suffix_tokens, cap=options.cap
         )
+        of_grades = graders.right.remarks()
     written = write_recording(
         options.out,
         recording,
@@ -264,7 +279,7 @@ def run(options: ImportOptions, out: TextIO, err: TextIO) -> int:
         fractions=options.split or default_split(len(recording.records)),
     )
     with progress_on(err, quiet=options.output.quiet) as progress:
-        for sentence in _remarks(recording, options):
+        for sentence in [*_remarks(recording, options), *of_grades]:
             progress.remark(sentence)
     document = import_document(written, recording, options.suffix_tokens, options.model)
     emit(document, options.output, out, show_import, indent=None)

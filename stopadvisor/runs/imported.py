@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from stopadvisor._version import __version__
-from stopadvisor.answers.grading import GRADING
-from stopadvisor.answers.normal_form import NORMALIZER
 from stopadvisor.probes.plan import ProbePlan, plan_cue
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.manifest import build_manifest
@@ -22,7 +20,6 @@ __all__ = ["IMPORTED", "write_recording"]
 
 IMPORTED = "imported"
 """Name of the engine in the manifest of such a run."""
-_LABELS_AS_RECORDED = {"normalizer": NORMALIZER, "grader": "recorded"}
 
 
 def write_recording(
@@ -71,7 +68,7 @@ def write_recording(
         plan,
         Workload(recording.path, tuple(questions.values()), recording.sha256, {}),
         fractions=fractions,
-        grading=_LABELS_AS_RECORDED if recording.has_labels else GRADING,
+        grading=recording.grading,
     )
     make_folder(out)
     run = RunDirectory.create(out, manifest)

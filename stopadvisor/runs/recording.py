@@ -15,9 +15,11 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
+from stopadvisor.answers.function_grader import Grades
 from stopadvisor.answers.normal_form import (
+    NORMALIZER,
     TASKS,
     check_gold,
     extract_natural,
@@ -29,7 +31,7 @@ from stopadvisor.probes.records import Checkpoint, ProbeRecord
 from stopadvisor.workload.lines import messages_field, read_rows, refuse, text_field
 from stopadvisor.workload.questions import ASSUMED_TASK, content_key, name_key
 
-__all__ = ["SUFFIX_TOKENS", "Answers", "Recording", "read_recording"]
+__all__ = ["SUFFIX_TOKENS", "Recording", "read_recording"]
 
 SUFFIX_TOKENS = 12
 """Tokens of closer and cue in front of a forced answer, where the user does not say."""
@@ -38,16 +40,10 @@ _FINISH = ("stop", "length")
 _UNCERTAINTY = ("mean_logprob", "mean_entropy")
 _ROUNDING = 1e-6
 """How far above 0 a log-probability may lie that was added up in single precision."""
+_LABELS_AS_RECORDED = {"normalizer": NORMALIZER, "grader": "recorded"}
+"""Some labels were recorded, and by what rules is not known."""
 _NATURAL = -1
 """Stands among the numbers of checkpoints for the natural answer."""
-
-
-class Answers(Protocol):
-    """The part of `answers.Grader` that reading needs."""
-
-    def grade_many(self, items: Sequence[tuple[str, str, str | None]]) -> list[bool]:
-        """Say of each (task, gold, answer) whether it is right."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -61,8 +57,8 @@ class Recording:
     """In the order of the file; each with positions of its own."""
     n_graded: int
     """Labels that were not recorded, and come from gold."""
-    has_labels: bool
-    """Some labels were recorded, and by what rules is not known."""
+    grading: Mapping[str, str]
+    """What graded the answers, as a manifest holds it."""
 
     @property
     def n_ungraded(self) -> int:
@@ -87,7 +83,7 @@ class Recording:
 
 
 def read_recording(
-    path: str | Path, grader: Answers, *, suffix_tokens: int = SUFFIX_TOKENS, cap: int | None = None
+    path: str | Path, grader: Grades, *, suffix_tokens: int = SUFFIX_TOKENS, cap: int | None = None
 ) -> Recording:
     """Read and check recorded forced answers, one trace a line.
 
@@ -103,8 +99,10 @@ def read_recording(
 
     Parameters
     ----------
-    grader : Answers
-        Grades answers that come without a label, as those of every run are graded.
+    grader : Grades
+        Grades answers that come without a label.  One that reads questions is a function of the
+        user's: it grades all of them, so that no line may bring labels, and each needs `question`
+        or `messages`.
     suffix_tokens : int
         Tokens of closer and cue in front of each forced answer.
     cap : int, optional
@@ -122,8 +120,9 @@ def read_recording(
     drafts = [_Draft.of(_Line(where, row), source, suffix_tokens, cap) for where, row in rows]
     _check_together(path, drafts)
     records, n_graded = _label(drafts, grader)
-    digest = hashlib.sha256(data).hexdigest()
-    return Recording(path, digest, records, n_graded, any(draft.has_labels for draft in drafts))
+    recorded = any(draft.has_labels for draft in drafts)
+    grading = _LABELS_AS_RECORDED if recorded else dict(grader.identity)
+    return Recording(path, hashlib.sha256(data).hexdigest(), records, n_graded, grading)
 
 
 def _entropy_source(rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
@@ -385,11 +384,14 @@ def _number(where: str) -> str:
     return where.rpartition(":")[2]
 
 
-def _label(drafts: Sequence[_Draft], grader: Answers) -> tuple[tuple[ProbeRecord, ...], int]:
+def _label(drafts: Sequence[_Draft], grader: Grades) -> tuple[tuple[ProbeRecord, ...], int]:
     """Fill in the labels that were not recorded; also how many."""
     items: list[tuple[str, str, str | None]] = []
+    asked: list[str] = []
     for draft in drafts:
         record = draft.record
+        if grader.reads_questions and (draft.unlabelled or draft.has_labels):
+            asked += [_question(draft)] * len(draft.unlabelled)
         for number in draft.unlabelled:
             if number == _NATURAL:
                 assert record.natural_answer is not None  # else there is nothing to label
@@ -398,14 +400,16 @@ def _label(drafts: Sequence[_Draft], grader: Answers) -> tuple[tuple[ProbeRecord
                 answer = record.checkpoints[number].answer
             assert record.gold is not None
             items.append((record.task, record.gold, answer))
-    verdicts = iter(grader.grade_many(items))
+    verdicts = iter(grader.grade_many(items, asked))
     labelled = []
     for draft in drafts:
-        right = {number: next(verdicts) for number in draft.unlabelled}
+        said = {number: next(verdicts) for number in draft.unlabelled}
+        right = {number: verdict is True for number, verdict in said.items()}
         record = draft.record
         if right:
             record = replace(
                 record,
+                cannot_tell=list(said.values()).count(None),
                 natural_correct=right.get(_NATURAL, record.natural_correct),
                 checkpoints=tuple(
                     replace(c, correct=right[k]) if k in right else c
@@ -414,3 +418,12 @@ def _label(drafts: Sequence[_Draft], grader: Answers) -> tuple[tuple[ProbeRecord
             )
         labelled.append(record)
     return tuple(labelled), len(items)
+
+
+def _question(draft: _Draft) -> str:
+    """What was asked, for a function that is to say of all answers whether they are right."""
+    line = draft.line
+    if draft.has_labels:
+        expected = "no label, here or in 'checkpoints', because --grader says what is right"
+        line.refuse("natural_correct", expected, "recorded labels", shown=True)
+    return str(messages_field(line.fields, line.where)[0][-1]["content"])

@@ -226,3 +226,34 @@ def test_a_judge_at_a_server_grades(call: Call, monkeypatch: pytest.MonkeyPatch)
     assert code == 1
     assert "the judge needs STOPADVISOR_JUDGE_URL" in err
     assert len(RunDirectory.load(Path("run")).records()) == 60
+
+
+def test_recorded_answers_are_graded_by_a_function(call: Call) -> None:
+    asked = {"question": "What is 2 + 6?", "gold": "8"}
+    said = [{"budget": b, "answer": a, "probe_tokens": 1} for b, a in ((0, "18"), (9, "9"))]
+    line = {"id": "a", "trace_tokens": 20, "finish": "stop", "natural_answer": "9"}
+    line |= {"natural_answer_tokens": 1, "checkpoints": said}
+    other = line | {"id": "b", "question": "What is 3 + 6?", "gold": "9"}
+    words = ("import", "probes", "probes.jsonl", "--out", "run", "--grader", "graders:lenient")
+
+    def write(*lines: dict[str, Any]) -> None:
+        Path("probes.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+
+    write(line | asked, other)
+    code, _, err = call(*words)
+    assert code == 0, err
+    assert "graders:lenient could not tell of 2 of 4 different answers" in err
+    assert manifest()["grading"]["grader"] == "graders:lenient"
+    unsure, sure = RunDirectory.load(Path("run")).records()
+    assert (unsure.cannot_tell, unsure.natural_correct) == (3, False)
+    assert (sure.cannot_tell, sure.natural_correct) == (0, True)
+    assert [c.correct for c in sure.checkpoints] == [False, True]
+    for bad, expected in (
+        (line | {"gold": "8"}, "probes.jsonl:1: field 'question': expected"),
+        (other | {"natural_correct": True}, "because --grader says what is right, got recorded"),
+    ):
+        write(bad)
+        code, _, err = call(*words[:3], "--out", "other", *words[5:])
+        assert code == 2
+        assert expected in err
+        assert not Path("other").exists()

@@ -229,7 +229,8 @@ def test_a_line_may_have_neither_labels_nor_gold(tmp_path: Path) -> None:
     ])  # fmt: skip
     found = read(tmp_path, bare, line("b", natural_correct=None, task=None, gold="7"))
     assert [record.is_graded for record in found.records] == [False, True]
-    assert (found.n_ungraded, found.n_graded, found.has_labels) == (1, 1, True)
+    assert (found.n_ungraded, found.n_graded) == (1, 1)
+    assert found.grading["grader"] == "recorded"
     assert (found.records[0].task, found.records[0].gold) == ("math", None)
     table = imported(tmp_path, bare).table().unseal()
     assert (table.graded_by, table.correct.tolist()) == ("agreement", [[True, False]])
