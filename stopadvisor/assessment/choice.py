@@ -287,14 +287,8 @@ def _at_most(table: FitQuestions) -> FitQuestions:
 
 
 def _fit_data(table: FitQuestions, settings: Settings) -> FitData:
-    return FitData.build(
-        table,
-        serving=settings.serving,
-        weights=settings.weights,
-        cache_block=settings.cache_block,
-        most_blocks=_MOST_BLOCKS,
-        guarantees=settings.guarantees_on(table.graded_by),
-    )
+    limits = settings.guarantees_on(table.graded_by)
+    return FitData.build(table, settings.costing, guarantees=limits)
 
 
 # --- Candidates and what they are expected to save ------------------------------------------------

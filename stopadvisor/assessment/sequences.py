@@ -19,8 +19,7 @@ from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.grouping import group_numbers
 from stopadvisor.probes.outcomes import FitQuestions, GradedTable, require_fit
 from stopadvisor.rules.boosting import BoostedModel, fit_boosted
-from stopadvisor.rules.costs import Serving as ServingRegime
-from stopadvisor.rules.costs import Weights, full_counts
+from stopadvisor.rules.costs import Costing
 from stopadvisor.rules.families import AGREEMENT_FAMILIES, FIXED_BUDGET, LEARNED_FAMILIES
 from stopadvisor.rules.features import OPEN_FEATURES, feature_array
 from stopadvisor.rules.losses import LOST, Guarantee, Loss
@@ -79,9 +78,7 @@ class FitData:
     blocks: IntArray  # (n_questions,) unit of resampling
     n_blocks: int
     """As many as there are groups, up to a limit."""
-    serving: ServingRegime
-    weights: Weights
-    cache_block: int
+    costing: Costing
     full_cost: FloatArray  # (n_questions,)
     guarantees: tuple[Guarantee, ...] = (Guarantee(LOST.name, DEFAULT_ALPHA),)
     """What is to hold; its losses are counted along every sequence."""
@@ -93,11 +90,9 @@ class FitData:
     def build(
         cls,
         table: FitQuestions,
+        costing: Costing,
         *,
-        serving: ServingRegime,
-        weights: Weights,
-        cache_block: int,
-        most_blocks: int,
+        most_blocks: int = 1000,
         guarantees: tuple[Guarantee, ...] = (Guarantee(LOST.name, DEFAULT_ALPHA),),
     ) -> FitData:
         """Prepare fit questions; raises CalibrationError for others, and when there are too few."""
@@ -114,10 +109,8 @@ class FitData:
             groups % N_FOLDS,
             groups % n_blocks,
             n_blocks,
-            serving,
-            weights,
-            cache_block,
-            full_counts(table).weighed(weights),
+            costing,
+            costing.full(table),
             guarantees,
         )
 
@@ -139,8 +132,7 @@ class FitData:
 
     def costs(self, scorer: Scorer, view: GradedTable) -> FloatArray:
         """Cost of each question by place of stopping, (n_questions, n_probes + 1)."""
-        counts = scorer.counts(view, self.serving, cache_block=self.cache_block)
-        return counts.weighed(self.weights)
+        return scorer.costs(view, self.costing)
 
 
 @dataclass(frozen=True)

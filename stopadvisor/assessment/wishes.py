@@ -16,6 +16,7 @@ from stopadvisor.rules.costs import (
     DEFAULT_CACHE_BLOCK,
     PAPER_WEIGHTS,
     REGIMES,
+    Costing,
     Serving,
     Weights,
 )
@@ -124,6 +125,11 @@ class Settings:
             replace(each, loss=DIFFERS.name) if each.counted.needs_gold else each
             for each in self.guarantees
         )
+
+    @property
+    def costing(self) -> Costing:
+        """How costs are counted."""
+        return Costing(self.serving, self.weights, self.cache_block)
 
     @property
     def is_plain(self) -> bool:

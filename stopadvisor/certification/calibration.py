@@ -29,7 +29,6 @@ from stopadvisor.probes.grouping import (
 )
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable, require_calibration
 from stopadvisor.probes.table import ProbeTable
-from stopadvisor.rules.costs import full_counts
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bounds import (
     Certified,
@@ -243,9 +242,8 @@ def recalibrate(
     table = _entering(calibration_table, entering_rows(calibration_table, settings))
     view = scorer.view(table)
     curve = scorer.curve(view, order)
-    counts = scorer.counts(view, settings.serving, cache_block=settings.cache_block)
-    costs = counts.weighed(settings.weights)
-    saves = curve.totals(costs)[0] < full_counts(table).weighed(settings.weights).sum()
+    costs = scorer.costs(view, settings.costing)
+    saves = curve.totals(costs)[0] < settings.costing.full(table).sum()
     expected = _first_risk(curve, scorer, view, saves, settings)
     result = _certify_losses(curve, scorer, view, settings, groups, settings.delta, expected)
     tested = ((scorer.family, result),)

@@ -139,12 +139,12 @@ def _settings(policy: Policy, source: Source, request: CertifyRequest) -> Settin
     settings, overrides = request.settings(source), request.overrides
     if overrides.serving is not None or read_assessment(source.folder) is not None:
         return settings
-    weights, cache_block = costing(policy.content)
+    own = costing(policy.content)
     return replace(
         settings,
-        serving=policy.content["serving"],
-        weights=overrides.weights or weights,
-        cache_block=overrides.cache_block or cache_block,
+        serving=own.serving,
+        weights=overrides.weights or own.weights,
+        cache_block=overrides.cache_block or own.cache_block,
     )
 
 

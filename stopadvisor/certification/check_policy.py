@@ -138,7 +138,7 @@ def check_policy(policy: Policy, file: str, source: Source, request: CheckReques
             f"{check.spent:g} on either side (--policies K with the first shares delta)"
         )
     remarks += _not_on_record(content, source)
-    unit = (request.weights or costing(content)[0]).unit
+    unit = (request.weights or costing(content).weights).unit
     return CheckedPolicy(result, request.serving or content["serving"], unit, check, tuple(remarks))
 
 

@@ -15,7 +15,6 @@ from stopadvisor.assessment.choice import Settings
 from stopadvisor.certification.calibration import ExportedRule
 from stopadvisor.probes.grouping import group_numbers
 from stopadvisor.probes.outcomes import CalibrationQuestions
-from stopadvisor.rules.costs import full_counts
 from stopadvisor.rules.outcomes import Outcome, measure
 from stopadvisor.stats.bootstrap import resample_counts
 
@@ -40,9 +39,7 @@ def expectation(
     """Measure an exported rule on the calibration questions that entered its bound."""
     view = rule.scorer.view(entered)
     curve = rule.scorer.curve(view, rule.order)
-    counts = rule.scorer.counts(view, settings.serving, cache_block=settings.cache_block)
-    costs = counts.weighed(settings.weights)
-    full = full_counts(entered).weighed(settings.weights)
+    costs, full = rule.scorer.costs(view, settings.costing), settings.costing.full(entered)
     index = rule.certificate.index
     groups = group_numbers(entered)
     n_blocks = min(int(groups.max()) + 1, _MOST_BLOCKS)

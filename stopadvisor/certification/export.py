@@ -6,7 +6,7 @@ that was shown about it, from the calibration.  Knows the policy's fields, but n
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -105,9 +105,7 @@ def held_out(rule: ExportedRule, choice: RuleBasis, source: Source) -> HeldOut |
         scorer,
         rule.threshold,
         table,
-        serving=settings.serving,
-        weights=settings.weights,
-        cache_block=settings.cache_block,
+        settings.costing,
         loss=loss,
         rng=np.random.default_rng(source.seed),
     )
@@ -198,9 +196,7 @@ def _by_serving(
             rule.scorer,
             rule.threshold,
             rows,
-            serving=serving,
-            weights=settings.weights,
-            cache_block=settings.cache_block,
+            replace(settings.costing, serving=serving),
             loss=settings.counted_on(table.graded_by),
         ).total_saving_pct
         for serving in names

@@ -317,9 +317,7 @@ def _row(
             scorer,
             linear,
             test,
-            serving=settings.serving,
-            weights=settings.weights,
-            cache_block=settings.cache_block,
+            settings.costing,
             loss=settings.counted,
             rng=np.random.default_rng(seed),
         )

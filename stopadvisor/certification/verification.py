@@ -37,9 +37,9 @@ from stopadvisor.rules.boosting import BoostedModel, Tree
 from stopadvisor.rules.costs import (
     DEFAULT_CACHE_BLOCK,
     PAPER_WEIGHTS,
+    Costing,
     Serving,
     Weights,
-    full_counts,
 )
 from stopadvisor.rules.drift import Drift, drift_features, feature_drift, question_features
 from stopadvisor.rules.families import FIXED_BUDGET
@@ -307,13 +307,12 @@ def verify(
     if probed.reference != certificate["reference"]:
         probed = probed.with_reference(certificate["reference"])
     stops = scorer.stops(probed, content["decision_threshold"])
-    prices, block = costing(content)
-    weights = weights or prices
-    counts = scorer.counts(probed, serving or content["serving"], cache_block=cache_block or block)
-    full_cost = full_counts(probed).weighed(weights)
+    own = costing(content)
+    asked = Costing(serving or own.serving, weights or own.weights, cache_block or own.cache_block)
+    costs, full_cost = scorer.costs(probed, asked), asked.full(probed)
     promise = loss_of(certificate)
     loss = DIFFERS if promise.needs_gold and probed.graded_by != "gold" else promise
-    outcome = measure(scorer, probed, stops, counts.weighed(weights), full_cost, loss=loss, rng=rng)
+    outcome = measure(scorer, probed, stops, costs, full_cost, loss=loss, rng=rng)
     lost = np.take_along_axis(scorer.losses(probed, loss), stops[:, None], axis=1)[:, 0]
     conditional = bool(certificate.get("conditional"))
     counted = probed.full_correct if conditional else np.ones(probed.n_questions, dtype=bool)
@@ -371,11 +370,11 @@ def verify(
     )
 
 
-def costing(content: Mapping[str, Any]) -> tuple[Weights, int]:
-    """Weights and cache block in which a policy states its expected saving."""
+def costing(content: Mapping[str, Any]) -> Costing:
+    """How a policy counts the saving that it expects."""
     expected = content["expected"] or {}
     weights = Weights(**expected["weights"]) if "weights" in expected else PAPER_WEIGHTS
-    return weights, expected.get("cache_block", DEFAULT_CACHE_BLOCK)
+    return Costing(content["serving"], weights, expected.get("cache_block", DEFAULT_CACHE_BLOCK))
 
 
 def _expected_risk(content: Mapping[str, Any]) -> float:

@@ -27,6 +27,7 @@ __all__ = [
     "SECONDS",
     "SECONDS_AT_SLO",
     "Asking",
+    "Costing",
     "Serving",
     "ServingCost",
     "TokenCounts",
@@ -134,6 +135,19 @@ def full_counts(table: ProbeTable) -> TokenCounts:
     else:
         decoded = np.minimum(table.trace_tokens, table.budgets[-1]) + table.probe_tokens[:, -1]
     return TokenCounts(decoded, np.zeros_like(prompt), prompt, np.ones_like(prompt))
+
+
+@dataclass(frozen=True)
+class Costing:
+    """How costs are counted: in which serving regime, at which weights, cached in which blocks."""
+
+    serving: Serving = "kv-fork"
+    weights: Weights = PAPER_WEIGHTS
+    cache_block: int = DEFAULT_CACHE_BLOCK
+
+    def full(self, table: ProbeTable) -> FloatArray:
+        """Cost of full thinking without any probe, shape (n_questions,)."""
+        return full_counts(table).weighed(self.weights)
 
 
 @dataclass(frozen=True)

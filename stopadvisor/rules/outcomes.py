@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from stopadvisor.arrays import FloatArray, IntArray
 from stopadvisor.probes.grouping import group_numbers
 from stopadvisor.probes.outcomes import GradedTable
-from stopadvisor.rules.costs import Serving, Weights, full_counts
+from stopadvisor.rules.costs import Costing
 from stopadvisor.rules.losses import LOST, Loss
 from stopadvisor.rules.scorer import Scorer
 from stopadvisor.stats.bootstrap import Interval, ratio_interval
@@ -134,10 +134,8 @@ def measure_rule(
     scorer: Scorer,
     threshold: float,
     table: GradedTable,
+    costing: Costing,
     *,
-    serving: Serving,
-    weights: Weights,
-    cache_block: int,
     loss: Loss = LOST,
     rng: np.random.Generator | None = None,
 ) -> Outcome:
@@ -147,8 +145,8 @@ def measure_rule(
         scorer,
         view,
         scorer.stops(view, threshold),
-        scorer.counts(view, serving, cache_block=cache_block).weighed(weights),
-        full_counts(table).weighed(weights),
+        scorer.costs(view, costing),
+        costing.full(table),
         loss=loss,
         rng=rng,
     )

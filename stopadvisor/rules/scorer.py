@@ -15,7 +15,7 @@ from stopadvisor.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.boosting import BoostedModel
-from stopadvisor.rules.costs import Asking, Serving, TokenCounts, stopped_counts
+from stopadvisor.rules.costs import Asking, Costing, Serving, TokenCounts, stopped_counts
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.features import feature_array
 from stopadvisor.rules.losses import LOST, Loss
@@ -96,3 +96,8 @@ class Scorer:
     def counts(self, view: ProbeTable, serving: Serving, *, cache_block: int) -> TokenCounts:
         """Tokens by place of stopping; see `costs.stopped_counts`."""
         return stopped_counts(view, serving, cache_block=cache_block, asking=self.asking)
+
+    def costs(self, view: ProbeTable, costing: Costing) -> FloatArray:
+        """Cost of each question by place of stopping, (n_questions, n_probes + 1)."""
+        counts = self.counts(view, costing.serving, cache_block=costing.cache_block)
+        return counts.weighed(costing.weights)

@@ -190,14 +190,8 @@ def fit_data(source: Source, settings: Settings) -> FitData:
     table = source.part("fit")
     if not table.n_questions:
         raise CalibrationError("no fit questions: nothing can be chosen")
-    return FitData.build(
-        table,
-        serving=settings.serving,
-        weights=settings.weights,
-        cache_block=settings.cache_block,
-        most_blocks=_MOST_BLOCKS,
-        guarantees=settings.guarantees_on(table.graded_by),
-    )
+    limits = settings.guarantees_on(table.graded_by)
+    return FitData.build(table, settings.costing, guarantees=limits)
 
 
 def fit_scores(fit: FitData, family: str, schedule: Schedule) -> FloatArray | None:
@@ -224,9 +218,7 @@ def measure_on_test(
         scorer,
         threshold,
         test.take(test.samples == 0),
-        serving=settings.serving,
-        weights=settings.weights,
-        cache_block=settings.cache_block,
+        settings.costing,
         loss=settings.counted_on(test.graded_by),
         rng=np.random.default_rng(seed),
     )

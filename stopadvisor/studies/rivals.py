@@ -17,7 +17,6 @@ from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.errors import CalibrationError, NothingToChoose, StudyError
 from stopadvisor.probes.outcomes import OpenQuestions
-from stopadvisor.rules.costs import full_counts
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.runs.access import View, basis_remarks, labels, view
 from stopadvisor.runs.sources import Source
@@ -113,16 +112,15 @@ def certified(choice: Choice, table: OpenQuestions, rows: IntArray) -> AppliedRu
     scorer = rule.scorer
     seen = scorer.view(table)
     stops = scorer.stops(seen, rule.threshold)
-    counts = scorer.counts(seen, settings.serving, cache_block=settings.cache_block)
     every = np.arange(table.n_questions)
     return AppliedRule(
         scorer.losses(seen, settings.counted)[every, stops] > 0,
-        counts.weighed(settings.weights)[every, stops],
+        scorer.costs(seen, settings.costing)[every, stops],
     )
 
 
 def _full_thinking(table: OpenQuestions, settings: Settings) -> AppliedRule:
-    full = full_counts(table).weighed(settings.weights)
+    full = settings.costing.full(table)
     return AppliedRule(np.zeros(table.n_questions, dtype=bool), full)
 
 
@@ -162,7 +160,7 @@ def _rows(each: View, settings: Settings, n_splits: int) -> Iterator[Row | str]:
                     raise StudyError(f"{each.label}: {error}") from error
                 reasons[name] = str(error)
                 outcomes[name].append(_full_thinking(table, settings))
-    full = full_counts(table).weighed(settings.weights)
+    full = settings.costing.full(table)
     trial = Trial(
         held_out,
         np.broadcast_to(table.truncated, held_out.shape),

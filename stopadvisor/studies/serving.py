@@ -168,8 +168,9 @@ def _deploy_rows(deploy: DeployProtocol, options: StudyOptions) -> Iterator[Row 
 
 def _own(deploy: DeployProtocol, chosen: ThresholdSequence, serving: Serving) -> _Own:
     """The rule that a regime itself would choose."""
-    there = replace(deploy, fit=replace(deploy.fit, serving=serving))
-    same = serving == deploy.fit.serving
+    costing = replace(deploy.fit.costing, serving=serving)
+    there = replace(deploy, fit=replace(deploy.fit, costing=costing))
+    same = serving == deploy.fit.costing.serving
     best = there.expected([chosen] if same else there.all_sequences())
     if best is None:
         return _Own(deploy.label, serving, None, None, None)

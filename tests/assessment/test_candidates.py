@@ -20,7 +20,7 @@ from stopadvisor.assessment.sequences import FitData
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.simulation import Population
 from stopadvisor.probes.table import NO_PROBE
-from stopadvisor.rules.costs import PAPER_WEIGHTS
+from stopadvisor.rules.costs import Costing
 from stopadvisor.rules.families import FIXED_BUDGET, STOP_SCALARS
 from stopadvisor.rules.schedules import GridSchedule, MarkerSchedule
 from tests.populations import POPULATIONS, regraded
@@ -39,13 +39,7 @@ def on_budgets(budgets: tuple[int, ...], n: int = 30, seed: int = 0) -> OpenQues
 
 
 def data(table: OpenQuestions) -> FitData:
-    return FitData.build(
-        table.as_fit(),
-        serving="kv-fork",
-        weights=PAPER_WEIGHTS,
-        cache_block=16,
-        most_blocks=1000,
-    )
+    return FitData.build(table.as_fit(), Costing())
 
 
 def with_markers(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -91,13 +93,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> OpenQuestions:
 
 def _fit(table: OpenQuestions) -> FitData:
     own = Settings()
-    return FitData.build(
-        table.as_fit(),
-        serving="kv-fork",
-        weights=own.weights,
-        cache_block=own.cache_block,
-        most_blocks=1000,
-    )
+    return FitData.build(table.as_fit(), replace(own.costing, serving="kv-fork"))
 
 
 @pytest.mark.parametrize("reference", ["natural", "last-checkpoint"])

@@ -19,7 +19,7 @@ from stopadvisor.certification.several import check_categories, counts_of
 from stopadvisor.certification.verification import Verification, fresh_questions, verify
 from stopadvisor.errors import CalibrationError, PolicyError
 from stopadvisor.probes.outcomes import OpenQuestions
-from stopadvisor.rules.costs import PAPER_WEIGHTS
+from stopadvisor.rules.costs import Costing
 from stopadvisor.rules.losses import DROP, LOST, Guarantee
 from stopadvisor.stats.bounds import Certified, max_losses
 from stopadvisor.stats.trinomial import drop_limit, most_lost
@@ -116,10 +116,7 @@ def test_where_thinking_harms_a_drop_admits_a_bolder_rule_than_lost_answers() ->
 def fit_of(settings: Settings) -> FitData:
     return FitData.build(
         draw(200, 0, "f").as_fit(),
-        serving="kv-fork",
-        weights=PAPER_WEIGHTS,
-        cache_block=16,
-        most_blocks=1000,
+        Costing(),
         guarantees=settings.guarantees,
     )
 

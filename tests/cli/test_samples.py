@@ -20,7 +20,7 @@ from stopadvisor.paper.assess import assess_paper
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.probes.grouping import calibration_rows, group_numbers
 from stopadvisor.probes.plan import ProbePlan
-from stopadvisor.rules.costs import PAPER_WEIGHTS
+from stopadvisor.rules.costs import Costing
 from stopadvisor.runs.sources import Source, open_source
 from tests.material import CERTIFY
 from tests.scripted import ScriptedEngine, write_sums
@@ -71,9 +71,7 @@ def test_each_question_has_three_traces_in_one_part(one: Source, three: Source) 
 
 def test_the_samples_share_fold_and_unit_of_resampling(three: Source) -> None:
     fit = three.part("fit")
-    data = FitData.build(
-        fit, serving="kv-fork", weights=PAPER_WEIGHTS, cache_block=16, most_blocks=1000
-    )
+    data = FitData.build(fit, Costing())
     groups = group_numbers(fit)
     n_questions = three.counts()["fit"]
     assert groups.max() + 1 == data.n_blocks == n_questions

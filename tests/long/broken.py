@@ -17,7 +17,7 @@ from stopadvisor.assessment.choice import choose
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence, score, sequence_of
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.rules.boosting import fit_boosted
-from stopadvisor.rules.costs import PAPER_WEIGHTS
+from stopadvisor.rules.costs import Costing
 from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.rules.features import feature_array
 from stopadvisor.rules.schedules import GridSchedule, Schedule
@@ -45,9 +45,7 @@ class Found:
 
 
 def _fit_data(table: OpenQuestions) -> FitData:
-    return FitData.build(
-        table.as_fit(), serving="kv-fork", weights=PAPER_WEIGHTS, cache_block=16, most_blocks=1000
-    )
+    return FitData.build(table.as_fit(), Costing())
 
 
 def _sequence(fit: FitData, family: str, schedule: Schedule) -> ThresholdSequence | None:

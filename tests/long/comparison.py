@@ -23,7 +23,7 @@ from stopadvisor.assessment.sequences import (
     sequence_of,
 )
 from stopadvisor.probes.outcomes import OpenQuestions
-from stopadvisor.rules.costs import PAPER_WEIGHTS
+from stopadvisor.rules.costs import Costing
 from tests.populations import POPULATIONS, KnownPopulation
 
 __all__ = ["SIZES", "Case", "cases", "told_apart"]
@@ -73,13 +73,7 @@ def told_apart(case: Case, repeats: int) -> float:
     for number in range(repeats):
         rng = np.random.default_rng([case.n_fit, round(1000 * case.alpha), number])
         table = _exchangeable(case.population, case.n_fit, case.alpha, rng)
-        fit = FitData.build(
-            table.as_fit(),
-            serving="kv-fork",
-            weights=PAPER_WEIGHTS,
-            cache_block=16,
-            most_blocks=1000,
-        )
+        fit = FitData.build(table.as_fit(), Costing())
         schedules = grid_schedules(table)
         if not case.every_schedule:
             schedules = schedules[:1]

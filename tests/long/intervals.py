@@ -70,9 +70,7 @@ def covered(
         measure_rule,
         rule.scorer,
         rule.threshold,
-        serving=settings.serving,
-        weights=settings.weights,
-        cache_block=settings.cache_block,
+        costing=settings.costing,
     )
     large = population.draw(truth, rng, alpha=alpha)
     true = measured(large).total_saving_pct

@@ -14,7 +14,7 @@ from stopadvisor.certification.calibration import calibrate
 from stopadvisor.paper.protocol import threshold_grid
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.probes.trajectories import profile, trajectory
-from stopadvisor.rules.costs import DEFAULT_CACHE_BLOCK, PAPER_WEIGHTS
+from stopadvisor.rules.costs import DEFAULT_CACHE_BLOCK, PAPER_WEIGHTS, Costing
 from stopadvisor.rules.families import SCALAR_FAMILIES
 from stopadvisor.rules.outcomes import measure_rule
 from stopadvisor.rules.schedules import GridSchedule
@@ -224,9 +224,7 @@ def _saving(
         sequence.scorer,
         float(sequence.thresholds[position]),
         table,
-        serving="black-box",
-        weights=PAPER_WEIGHTS,
-        cache_block=DEFAULT_CACHE_BLOCK,
+        Costing("black-box"),
     )
     return outcome.total_saving_pct
 
@@ -259,9 +257,7 @@ def lower_limit(
             choice.advised.scorer,
             float(choice.advised.thresholds[choice.advised_index]),
             truth,
-            serving=settings.serving,
-            weights=settings.weights,
-            cache_block=settings.cache_block,
+            settings.costing,
         )
         n += 1
         below += true.total_saving_pct < choice.saving_lower

@@ -16,7 +16,7 @@ from stopadvisor.assessment.sequences import FitData
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.errors import CalibrationError, ProbeError
 from stopadvisor.probes.outcomes import CalibrationQuestions, FitQuestions, GradedTable, Outcomes
-from stopadvisor.rules.costs import PAPER_WEIGHTS
+from stopadvisor.rules.costs import Costing
 from stopadvisor.runs.access import open_all, open_test
 from stopadvisor.runs.ledger import Look, LookRequest, hand_out, take_looks
 from stopadvisor.runs.sources import open_source
@@ -33,7 +33,7 @@ from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.assessment.sequences import FitData
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.probes.outcomes import CalibrationQuestions, FitQuestions, SealedQuestions
-from stopadvisor.rules.costs import PAPER_WEIGHTS
+from stopadvisor.rules.costs import Costing
 
 fit = cast(FitQuestions, None)
 calibration = cast(CalibrationQuestions, None)
@@ -41,7 +41,7 @@ sealed = cast(SealedQuestions, None)
 choice = cast(Choice, None)
 rng = np.random.default_rng(0)
 """
-BUILD = "FitData.build({}, serving='kv-fork', weights=PAPER_WEIGHTS, cache_block=16, most_blocks=9)"
+BUILD = "FitData.build({}, Costing(), most_blocks=9)"
 LINES = {
     "choose(fit, 100, Settings())": None,
     "advice_profile(fit, rng=rng)": None,
@@ -90,9 +90,7 @@ def test_the_run_refuses_it_too() -> None:
     with pytest.raises(CalibrationError, match=message):
         FitData.build(
             calibration,  # type: ignore[arg-type]
-            serving="kv-fork",
-            weights=PAPER_WEIGHTS,
-            cache_block=16,
+            Costing(),
             most_blocks=9,
         )
     with pytest.raises(CalibrationError, match="got SealedQuestions"):

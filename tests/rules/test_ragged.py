@@ -11,7 +11,7 @@ from stopadvisor.assessment.choice import Settings, choose
 from stopadvisor.errors import CalibrationError, ProbeError
 from stopadvisor.paper.protocol import PaperSetting
 from stopadvisor.probes.outcomes import OpenQuestions
-from stopadvisor.rules.costs import PAPER_WEIGHTS, serving_costs
+from stopadvisor.rules.costs import PAPER_WEIGHTS, Costing, serving_costs
 from stopadvisor.rules.features import feature_array
 from stopadvisor.rules.outcomes import measure_rule
 from stopadvisor.rules.schedules import MarkerSchedule, grid_view
@@ -113,9 +113,7 @@ def test_stops_losses_and_savings_are_those_of_each_question(family: str) -> Non
             decoded += whole
         decoded += table.suffix_tokens * len(asked) + int(table.prompt_tokens[i])
         full += whole + int(table.prompt_tokens[i])
-    outcome = measure_rule(
-        scorer, threshold, table, serving="kv-fork", weights=PAPER_WEIGHTS, cache_block=16
-    )
+    outcome = measure_rule(scorer, threshold, table, Costing())
     assert (outcome.losses, outcome.correct) == (losses, correct)
     assert outcome.total_saving_pct == pytest.approx(100 * (1 - decoded / full))
     row = serving_costs(view, stops, PAPER_WEIGHTS)[0]

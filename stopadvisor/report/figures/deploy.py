@@ -113,7 +113,7 @@ def _frontier(
         "exported point" if exported else "advised point",
         accuracy_at_cost(fixed, None if chosen is None else chosen[1]),
         choice.full_accuracy,
-        f"cost per question under {choice.fit.serving}",
+        f"cost per question under {choice.fit.costing.serving}",
         basis,
     )
 
