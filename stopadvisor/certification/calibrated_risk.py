@@ -14,7 +14,7 @@ import numpy as np
 from stopadvisor.arrays import FloatArray, IntArray
 from stopadvisor.assessment.choice import Choice
 from stopadvisor.certification.calibration import bound_rows
-from stopadvisor.certification.labelling import graded_by_labels
+from stopadvisor.certification.labelling import first_asked, graded_by_labels
 from stopadvisor.certification.looks import questions_of
 from stopadvisor.certification.verification import scorer_of
 from stopadvisor.errors import PolicyError
@@ -180,6 +180,8 @@ def _risk_on(
     counted = loss_of(document if certificate is None else certificate)
     if counted.needs_gold and table.graded_by == "agreement":
         table, _ = graded_by_labels(source, table)
+        if certificate is not None:
+            table = first_asked(source, table, certificate["n"])
     n = int(table.full_correct.sum()) if conditional else table.n_questions
     if n == 0:
         return None

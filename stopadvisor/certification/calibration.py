@@ -19,6 +19,7 @@ from stopadvisor.assessment.choice import SIMPLER_WITHIN, Choice, Settings, rank
 from stopadvisor.assessment.grouped import require_whole_groups
 from stopadvisor.assessment.limits import Shares
 from stopadvisor.assessment.sequences import ThresholdSequence
+from stopadvisor.certification.partial_labels import LabelPlan
 from stopadvisor.certification.several import certify_all, check_categories, counts_of
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.grouping import (
@@ -171,8 +172,15 @@ def entering_rows(calibration_table: ProbeTable, settings: Settings) -> IntArray
     return rows
 
 
-def calibrate(choice: Choice, calibration_table: CalibrationQuestions) -> Calibration:
+def calibrate(
+    choice: Choice, calibration_table: CalibrationQuestions, plan: LabelPlan | None = None
+) -> Calibration:
     """Test the chosen sequences on calibration questions and pick the rule to export.
+
+    Parameters
+    ----------
+    plan : LabelPlan, optional
+        Which questions count at which threshold, where few have a label; all of them without.
 
     Notes
     -----
@@ -186,10 +194,12 @@ def calibrate(choice: Choice, calibration_table: CalibrationQuestions) -> Calibr
     tested: list[tuple[str, Certified | NotCertified]] = []
     certified: list[tuple[ThresholdSequence, Certified]] = []
     wanted: list[NotCertified | None] = []
-    for sequence, delta in zip(choice.sequences, choice.deltas(counted), strict=True):
+    deltas = choice.deltas(counted) if plan is None else plan.deltas
+    for k, (sequence, delta) in enumerate(zip(choice.sequences, deltas, strict=True)):
         if tested and (delta == 0 or max_losses(counted, choice.settings.alpha, delta) < 0):
             continue  # too little is left for a second test
-        result, labels = _certify_sequence(choice, sequence, table, delta)
+        counts = None if plan is None else plan.counts(k)
+        result, labels = _certify_sequence(choice, sequence, table, delta, counts)
         wanted.append(labels)
         tested.append((sequence.scorer.family, result))
         if isinstance(result, Certified) and _saving(choice, sequence, result.index) > 0:
@@ -207,6 +217,9 @@ def calibrate(choice: Choice, calibration_table: CalibrationQuestions) -> Calibr
         _saving(choice, sequence, certificate.index),
         float(sequence.losses[certificate.index]) / choice.n_fit,
     )
+    if plan is not None:
+        counted = certificate.n
+        table = _entering(table, plan.first(counted))
     return Calibration(rule, None, tuple(tested), table, advised, counted)
 
 
@@ -310,6 +323,7 @@ def _certify_losses(
     delta: float,
     expected_risk: float | None,
     shares: Sequence[Shares] = (),
+    counts: BoolArray | None = None,
 ) -> Certified | NotCertified:
     if not settings.is_plain:
         # Labels are counted for the share lost at the first useful threshold, or for what of each
@@ -328,8 +342,8 @@ def _certify_losses(
     if groups is not None:
         numbers = group_numbers(table)
         sizes = np.bincount(numbers)
-        counts = scorer.losses(table, settings.counted)
-        lost = curve.totals(counts, numbers, sizes.size).round().astype(np.int64)
+        each = scorer.losses(table, settings.counted)
+        lost = curve.totals(each, numbers, sizes.size).round().astype(np.int64)
         result = certify_groups(
             lost,
             sizes,
@@ -343,10 +357,14 @@ def _certify_losses(
     n = _counted(table, settings)
     if n == 0:
         return NotCertified("no calibration question is right with full thinking", None)
-    losses = curve.totals(scorer.losses(table, settings.counted))[0].round().astype(np.int64)
+    of_stops = scorer.losses(table, settings.counted)
+    if counts is None:
+        losses = curve.totals(of_stops)[0].round().astype(np.int64)
+    else:
+        losses = (curve.each(of_stops > 0) & counts).sum(axis=0)
     result = certify(
         losses,
-        n,
+        n if counts is None else counts.sum(axis=0),
         alpha=settings.alpha,
         delta=delta,
         bound=settings.bound,
@@ -371,7 +389,11 @@ def _without_labels(result: Certified | NotCertified) -> Certified | NotCertifie
 
 
 def _certify_sequence(
-    choice: Choice, sequence: ThresholdSequence, table: GradedTable, delta: float
+    choice: Choice,
+    sequence: ThresholdSequence,
+    table: GradedTable,
+    delta: float,
+    counts: BoolArray | None,
 ) -> tuple[Certified | NotCertified, NotCertified | None]:
     """Outcome of one sequence, and what a certified saving is expected to take."""
     settings = choice.settings
@@ -387,7 +409,7 @@ def _certify_sequence(
         expected = min(max(expected, seen or 0.0), 0.999)
     shares = () if settings.is_plain else useful_shares(choice.fit, sequence)
     result = _certify_losses(
-        curve, sequence.scorer, view, settings, choice.groups, delta, expected, shares
+        curve, sequence.scorer, view, settings, choice.groups, delta, expected, shares, counts
     )
     if isinstance(result, NotCertified) or expected is None:
         return result, None

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from stopadvisor.assessment.assess import FitAssessment, assess
-from stopadvisor.assessment.choice import Choice, Settings
+from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.settings import SettingsOverrides, alpha_remark, large_alpha
 from stopadvisor.certification.calibration import (
     Calibration,
@@ -31,6 +31,7 @@ from stopadvisor.certification.labelling import (
     graded_by_labels,
     is_partial,
     label_request,
+    planned_labels,
 )
 from stopadvisor.certification.looks import (
     PlannedLook,
@@ -76,6 +77,9 @@ class CertifyRequest:
     """Look, and export what is certified, where the advice is full thinking."""
     allow_large_alpha: bool = False
     """Go on where alpha is a large share of the full-thinking accuracy."""
+    labels: int | None = None
+    """How many labels are planned for; None for what the ledger says, else for as many as change
+    a decision."""
 
     def __post_init__(self) -> None:
         for alpha in self.later_alphas:
@@ -104,6 +108,8 @@ class Plan:
     look: PlannedLook
     is_partial: bool = False
     """Whether lost answers are counted, and not every calibration question has gold."""
+    labels: int | None = None
+    """How many are planned for."""
 
 
 @dataclass(frozen=True)
@@ -158,12 +164,7 @@ def certify(source: Source, request: CertifyRequest) -> Certification:
     show_fit(assessment.source, "calibrate")
     (taken,) = take(plan.look)
     assert taken.look.test_delta == choice.settings.delta
-    questions, labels = taken.questions, None
-    if plan.is_partial:
-        questions, labels = _by_labels(source, choice, questions)
-    calibration = calibrate(choice, questions)
-    if labels is not None:
-        calibration = replace(calibration, labelled=labels.workload + labels.used)
+    calibration, labels = _calibrated(source, plan, taken.questions)
     look = record_result(source.folder, taken.look, certified=calibration.rule is not None)
     if not look.opened:
         calibration = without_figures(calibration, choice.settings, choice)
@@ -197,21 +198,29 @@ def start_labelling(source: Source, request: CertifyRequest) -> Labelling:
         raise CalibrationError(f"nothing to label: {refusal.reason}")
     show_fit(plan.assessment.source, "label")
     (taken,) = take(plan.look)
-    return Labelling.of(source, choice, _entering(choice, taken.questions))
+    return _labelling(source, plan, taken.questions)
 
 
-def _entering(choice: Choice, questions: CalibrationQuestions) -> CalibrationQuestions:
-    return questions.take(check_questions(choice, questions))
+def _labelling(source: Source, plan: Plan, questions: CalibrationQuestions) -> Labelling:
+    choice = plan.assessment.choice
+    entering = questions.take(check_questions(choice, questions))
+    return Labelling.of(source, choice, entering, plan.labels)
 
 
-def _by_labels(
-    source: Source, choice: Choice, questions: CalibrationQuestions
-) -> tuple[CalibrationQuestions, LabelCounts]:
-    """Calibration questions graded by what labels there are, and how many those are."""
-    entering = _entering(choice, questions)
-    graded, known = graded_by_labels(source, entering)
-    state = Labelling.of(source, choice, entering).state(known.grades)
-    return graded, state.counts(known)
+def _calibrated(
+    source: Source, plan: Plan, questions: CalibrationQuestions
+) -> tuple[Calibration, LabelCounts | None]:
+    """Calibrate by gold, or by what labels there are; and how many those are."""
+    choice = plan.assessment.choice
+    if not plan.is_partial:
+        return calibrate(choice, questions), None
+    labelling = _labelling(source, plan, questions)
+    graded, known = graded_by_labels(source, labelling.questions)
+    calibration = calibrate(choice, graded, labelling.plan)
+    rows = labelling.plan.first(calibration.n_counted)
+    labelled = sum(known.grades.get(row) is not None for row in rows.tolist())
+    counts = labelling.state(known.grades).counts(known)
+    return replace(calibration, labelled=labelled), counts
 
 
 def _check_alpha(assessment: FitAssessment, *, allowed: bool) -> None:
@@ -268,8 +277,11 @@ def plan_choice(
     """
     settings = request.settings(source)
     asked, partial = deploy_request(settings), is_partial(source, settings)
+    labels = None
     if partial:
         asked |= label_request(source, settings)
+        labels = planned_labels(source.folder, asked, request.labels, fresh=request.fresh)
+        asked |= {} if labels is None else {"labels": labels}
     view = spent_in_fit(source, asked) if request.fresh else source
     table = view.part("calibration")
     if not partial:
@@ -295,7 +307,7 @@ def plan_choice(
                 "--group-claim groups, which counts one of each"
             )
     check_questions(assessment.choice, table)
-    return Plan(assessment, look, partial)
+    return Plan(assessment, look, partial, labels)
 
 
 def _remarks(

@@ -11,16 +11,17 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from stopadvisor.answers.function_grader import described
 from stopadvisor.answers.grading import Grader
-from stopadvisor.arrays import IntArray
 from stopadvisor.assessment.choice import Choice, Settings
 from stopadvisor.certification.partial_labels import (
     Grades,
+    LabelPlan,
     at_worst,
     check_partial,
     label_tests,
@@ -34,12 +35,13 @@ from stopadvisor.collection.gold_labels import (
     grade_by,
     settle,
 )
-from stopadvisor.errors import GraderError
+from stopadvisor.errors import CalibrationError, GraderError
 from stopadvisor.probes.outcomes import CalibrationQuestions
 from stopadvisor.probes.records import ProbeRecord
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.runs.directory import RunDirectory
 from stopadvisor.runs.labels import LabelFile
+from stopadvisor.runs.ledger import as_recorded, read_ledger
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.adaptive_labels import (
     LabelForecast,
@@ -55,11 +57,13 @@ __all__ = [
     "LabelCounts",
     "LabelState",
     "Labelling",
+    "first_asked",
     "graded_by_labels",
     "is_partial",
     "known_labels",
     "label_request",
     "of_run",
+    "planned_labels",
 ]
 
 
@@ -89,6 +93,39 @@ def label_request(source: Source, settings: Settings) -> dict[str, Any]:
     table = source.part("calibration")
     keys = [table.keys[row] for row in asking_order(table.keys, _salt(source))]
     return {"asking": _digest("\n".join(keys))}
+
+
+def planned_labels(
+    folder: Path, asked: Mapping[str, Any], wanted: int | None, *, fresh: bool
+) -> int | None:
+    """How many labels are planned for: as many as when labelling began, else as wanted.
+
+    Parameters
+    ----------
+    asked : mapping
+        Settings of the look, and the order of asking.
+    fresh : bool
+        Whether other questions may be asked about, for which another number may be planned.
+
+    Raises
+    ------
+    CalibrationError
+        Another number is wanted than the one by which it was settled which questions count.
+    """
+    asked = as_recorded(asked)
+    for look in reversed(read_ledger(folder)):
+        if any(look.request.get(name) != value for name, value in asked.items()):
+            continue
+        planned: int | None = look.request.get("labels")
+        if wanted in (None, planned):
+            return planned
+        if not fresh:
+            began = "without --labels" if planned is None else f"with --labels {planned}"
+            raise CalibrationError(
+                f"labelling began {began}, which settled what questions count before a label was "
+                f"read, got --labels {wanted}: say --fresh for questions that no look has used"
+            )
+    return wanted
 
 
 def _digest(text: str) -> str:
@@ -161,6 +198,11 @@ def graded_by_labels(
     return at_worst(questions, known.grades), known
 
 
+def first_asked(source: Source, questions: CalibrationQuestions, n: int) -> CalibrationQuestions:
+    """The first so many calibration questions in the order of asking."""
+    return questions.take(np.sort(asking_order(questions.keys, _salt(source))[:n]))
+
+
 # --- Asking ---------------------------------------------------------------------------------------
 
 
@@ -191,6 +233,8 @@ class LabelState:
     saving_pct: float
     """Certified net saving, as fit questions measure it."""
     forecast: LabelForecast
+    n_counted: int
+    """Questions that count where the walk stands."""
 
     def counts(self, known: KnownLabels) -> LabelCounts:
         """The numbers behind it."""
@@ -214,30 +258,38 @@ class Labelling:
     questions: CalibrationQuestions
     """Those that enter the bound, graded by agreement."""
     salt: str
+    labels: int | None = None
+    """How many are planned for; None for as many as change a decision."""
 
     @classmethod
-    def of(cls, source: Source, choice: Choice, questions: CalibrationQuestions) -> Labelling:
+    def of(
+        cls, source: Source, choice: Choice, questions: CalibrationQuestions, labels: int | None
+    ) -> Labelling:
         """For calibration questions of a source, which the ledger has handed out."""
-        return cls(choice, questions, _salt(source))
+        return cls(choice, questions, _salt(source), labels)
 
     @cached_property
-    def order(self) -> IntArray:
-        """Rows in the order of asking."""
-        return asking_order(self.questions.keys, self.salt)
+    def plan(self) -> LabelPlan:
+        """Which questions count at which threshold, and the order of asking."""
+        order = asking_order(self.questions.keys, self.salt)
+        return LabelPlan.of(self.choice, order, self.labels)
 
     @cached_property
     def _tests(self) -> tuple[LabelTest, ...]:
-        return label_tests(self.choice, self.questions)
+        return label_tests(self.choice, self.questions, self.plan)
 
     def state(self, grades: Grades, *, n_draws: int = 50) -> LabelState:
         """How far these labels carry, what to ask next, and what all further labels would buy."""
-        tests = with_labels(self._tests, self.choice, self.questions, grades)
+        order = self.plan.order
+        tests = with_labels(self._tests, self.choice, self.questions, grades, self.plan)
         known = np.zeros(self.questions.n_questions, dtype=np.bool_)
         known[list(grades)] = True
-        reached = walk(tests, known, self.order)
+        reached = walk(tests, known, order)
         rng = np.random.default_rng(0)
-        expected = forecast(tests, known, self.order, rng=rng, n_draws=n_draws)
-        return LabelState(reached, reached.saving(tests), expected)
+        expected = forecast(tests, known, order, rng=rng, n_draws=n_draws)
+        best = max(range(len(tests)), key=lambda k: tests[k].saving(reached.indices[k]))
+        n_counted = int(self.plan.counted[best][max(reached.indices[best], 0)])
+        return LabelState(reached, reached.saving(tests), expected, n_counted)
 
     def answers(self, row: int, record: ProbeRecord) -> list[str]:
         """Different answers to a question, in an order that says nothing of where they come from.

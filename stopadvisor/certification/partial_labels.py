@@ -9,11 +9,11 @@ Knows no files and no grader.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stopadvisor.arrays import BoolArray, FloatArray
+from stopadvisor.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.assessment.choice import Choice
 from stopadvisor.assessment.wishes import Settings
 from stopadvisor.collection.gold_labels import GoldGrade
@@ -21,11 +21,12 @@ from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable
 from stopadvisor.rules.losses import LOST
 from stopadvisor.rules.scorer import Scorer
-from stopadvisor.stats.adaptive_labels import LabelTest
+from stopadvisor.stats.adaptive_labels import LabelTest, counted_questions
 from stopadvisor.stats.bounds import max_losses
 
 __all__ = [
     "Grades",
+    "LabelPlan",
     "at_worst",
     "check_partial",
     "label_tests",
@@ -105,31 +106,85 @@ def at_worst(table: CalibrationQuestions, grades: Grades) -> CalibrationQuestion
     return CalibrationQuestions.of(replace(table.observations, by_gold=None), outcomes)
 
 
-def label_tests(choice: Choice, table: CalibrationQuestions) -> tuple[LabelTest, ...]:
+@dataclass(frozen=True)
+class LabelPlan:
+    """Which calibration questions count at which threshold; settled before a label is read."""
+
+    order: IntArray  # (n_questions,) rows in the order of asking
+    counted: tuple[IntArray, ...]  # of each sequence, (n_thresholds,): the first so many of them
+    deltas: tuple[float, ...]
+    """Error probability of each sequence that is tested; their sum is at most delta."""
+
+    @classmethod
+    def of(cls, choice: Choice, order: IntArray, labels: int | None = None) -> LabelPlan:
+        """Count every question, or as many as the labels that are planned for suffice for.
+
+        Notes
+        -----
+        The exact test of all questions leaves some of delta to a second sequence.  That of fewer
+        may leave less: where numbers differ, the first sequence is tested at what it leaves.
+        """
+        n, deltas = order.size, choice.deltas(order.size)
+        if labels is None:
+            everyone = tuple(np.full(each.thresholds.size, n) for each in choice.sequences)
+            return cls(order, everyone, deltas)
+        rest = tuple(delta * (1 - _ROUNDING) for delta in deltas[1:])
+        counted = []
+        for sequence in choice.sequences:
+            differing = sequence.curve.each(may_be_lost(sequence.view)).mean(axis=0)
+            counted.append(counted_questions(differing, n, labels))
+        return cls(order, tuple(counted), (choice.settings.delta - sum(rest), *rest))
+
+    def counts(self, sequence: int) -> BoolArray:
+        """Whether a question counts at a threshold, (n_questions, n_thresholds)."""
+        rank = np.empty_like(self.order)
+        rank[self.order] = np.arange(self.order.size)
+        return rank[:, None] < self.counted[sequence]
+
+    def first(self, n: int) -> IntArray:
+        """The first so many rows in the order of asking, ascending."""
+        return np.sort(self.order[:n])
+
+
+_ROUNDING = 1e-9
+"""Of delta, so that what a test attains lies safely below what it is allowed."""
+
+
+def label_tests(
+    choice: Choice, table: CalibrationQuestions, plan: LabelPlan
+) -> tuple[LabelTest, ...]:
     """What `certification.calibration` will test, before any label is known."""
-    settings, n = choice.settings, table.n_questions
+    settings = choice.settings
     full = choice.fit.full_cost.sum()
     found = []
-    for sequence, delta in zip(choice.sequences, choice.deltas(n), strict=True):
+    for k, (sequence, delta) in enumerate(zip(choice.sequences, plan.deltas, strict=True)):
         differs = _at_thresholds(sequence.scorer, sequence.thresholds, table, may_be_lost)
-        most = max_losses(n, settings.alpha, delta, settings.bound) if delta > 0 else -1
+        differs &= plan.counts(k)
+        sizes, which = np.unique(plan.counted[k], return_inverse=True)
+        most = np.full(sizes.size, -1)
+        if delta > 0:
+            most[:] = [max_losses(int(n), settings.alpha, delta, settings.bound) for n in sizes]
         savings = 100 * (1 - sequence.costs / full)
-        found.append(LabelTest(differs, np.zeros_like(differs), most, savings))
+        found.append(LabelTest(differs, np.zeros_like(differs), most[which], savings))
     return tuple(found)
 
 
 def with_labels(
-    tests: Sequence[LabelTest], choice: Choice, table: CalibrationQuestions, grades: Grades
+    tests: Sequence[LabelTest],
+    choice: Choice,
+    table: CalibrationQuestions,
+    grades: Grades,
+    plan: LabelPlan,
 ) -> tuple[LabelTest, ...]:
     """The same tests with what the labels say is lost."""
     rows = np.array(sorted(grades), dtype=np.int64)
     graded = at_worst(table.take(rows), {k: grades[int(row)] for k, row in enumerate(rows)})
     found = []
-    for test, sequence in zip(tests, choice.sequences, strict=True):
+    for k, (test, sequence) in enumerate(zip(tests, choice.sequences, strict=True)):
         lost = np.zeros_like(test.differs)
         if rows.size:
             lost[rows] = _at_thresholds(sequence.scorer, sequence.thresholds, graded, _lost)
-        found.append(replace(test, lost=lost))
+        found.append(replace(test, lost=lost & plan.counts(k)))
     return tuple(found)
 
 

@@ -71,6 +71,12 @@ _certificate = option("Certificate")
 @click.option("--export", type=PATH, help="Write the questions to label elsewhere.")
 @click.option("--import", "sheet", type=PATH, help="Take labels from a sheet that was filled in.")
 @click.option("--most", type=COUNT, default=150, help="Questions on an exported sheet at most.")
+@_certificate(
+    "--labels",
+    type=COUNT,
+    help="How many you mean to give: as many questions count as they suffice for. Settled when "
+    "labelling begins; without it as many are asked for as change a decision.",
+)
 @setting_options(otherwise="as assessed", asked=("alpha",))
 @_certificate(
     "--fresh",
@@ -182,7 +188,8 @@ def _document(options: LabelOptions, opened: _Opened, known: KnownLabels) -> Lab
         run=options.path,
         alpha=choice.settings.alpha,
         delta=choice.settings.delta,
-        n=labelling.questions.n_questions,
+        n=state.n_counted,
+        planned=labelling.labels,
         labels=state.counts(known),
         certified_saving_pct=state.saving_pct,
         labellers=known.settled.by_labeller,

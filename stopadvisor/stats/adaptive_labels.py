@@ -18,7 +18,19 @@ import numpy as np
 from stopadvisor.arrays import BoolArray, FloatArray, IntArray
 from stopadvisor.errors import CalibrationError
 
-__all__ = ["LabelForecast", "LabelTest", "LabelWalk", "asking_order", "forecast", "walk"]
+__all__ = [
+    "LabelForecast",
+    "LabelTest",
+    "LabelWalk",
+    "asking_order",
+    "counted_questions",
+    "forecast",
+    "walk",
+]
+
+_FOR_THE_LAST = 0.7
+"""Of the labels that are planned, the share for questions that count at the threshold where the
+asking ends; the others go to questions that count at more careful ones alone.  By simulation."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +40,8 @@ class LabelTest:
     differs: BoolArray  # (n_questions, n_thresholds)
     """Whether the reply may be lost, which takes a label to know."""
     lost: BoolArray  # (n_questions, n_thresholds) read where the label is known, and nowhere else
-    most: int
-    """Most losses that the test allows; -1 where it passes nothing."""
+    most: IntArray | int
+    """Most losses that the test allows, at each threshold or at all; -1 where it passes nothing."""
     savings: FloatArray  # (n_thresholds,) net saving on fit questions, percent
 
     def __post_init__(self) -> None:
@@ -79,6 +91,29 @@ def asking_order(keys: Iterable[str], salt: str) -> IntArray:
     return np.array(sorted(range(len(digests)), key=digests.__getitem__), dtype=np.int64)
 
 
+def counted_questions(differing: FloatArray, n: int, labels: int) -> IntArray:
+    """How many questions count at each threshold, so that about so many labels settle them.
+
+    Fewer questions, all of them settled, certify more than many of which most stay open and count
+    as lost.  Fixed before a label is read, and by other questions than those that will count, so
+    that every test is exact.
+
+    Parameters
+    ----------
+    differing : ndarray of float, shape (n_thresholds,)
+        Share of replies that differ, on fit questions; thresholds as they will be tested.
+    n : int
+        Calibration questions that there are.
+
+    Returns
+    -------
+    ndarray of int, shape (n_thresholds,)
+        Never rising: the first so many questions in the order of asking.
+    """
+    enough = _FOR_THE_LAST * labels / np.maximum(differing, 1 / max(n, 1))
+    return np.minimum.accumulate(np.minimum(n, enough).astype(np.int64))
+
+
 def walk(
     tests: Sequence[LabelTest], known: BoolArray, order: IntArray, *, budget: int | None = 0
 ) -> LabelWalk:
@@ -126,7 +161,8 @@ def _go(
     saved: float,
 ) -> tuple[int, list[int], int | None]:
     """One test: last threshold passed, rows asked for, row wanted; `known` is filled in."""
-    differs, lost, most = test.differs, test.lost, test.most
+    differs, lost = test.differs, test.lost
+    most = np.broadcast_to(test.most, differs.shape[1:])
     if (lost & ~differs)[known].any():
         raise CalibrationError("a reply that equals the natural answer cannot be lost")
     low = lost[known].sum(axis=0)  # losses for certain, (n_thresholds,)
@@ -136,7 +172,7 @@ def _go(
     while True:
         over = high > most
         at = int(over.argmax()) if over.any() else over.size
-        if at == over.size or low[at] > most or test.savings.max(initial=0.0) <= saved:
+        if at == over.size or low[at] > most[at] or test.savings.max(initial=0.0) <= saved:
             return at - 1, asked, None
         row = int(order[(in_order[:, at] & ~known[order]).argmax()])
         if budget is not None and n_asked + len(asked) >= budget:

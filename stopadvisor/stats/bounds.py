@@ -302,7 +302,7 @@ class NotCertified:
 
 def certify(
     losses: IntArray,
-    n: int,
+    n: IntArray | int,
     *,
     alpha: float,
     delta: float,
@@ -318,8 +318,9 @@ def certify(
     losses : ndarray of int, shape (n_thresholds,)
         Lost-correct questions among the `n` calibration questions, thresholds in their order
         fixed beforehand, from careful to aggressive.
-    n : int
-        Calibration questions, independent of everything that chose the thresholds.
+    n : int or ndarray of int, shape (n_thresholds,)
+        Calibration questions, independent of everything that chose the thresholds; so are their
+        numbers where every threshold has its own.
     bound, multiplicity : str
         ``fixed-sequence`` tests in order, each at the full delta, and stops at the first failure;
         ``finite-grid`` tests all at delta / n_thresholds (the paper's union bound).
@@ -339,8 +340,10 @@ def certify(
             f"multiplicity must be one of {MULTIPLICITIES}, got {multiplicity!r}"
         )
     share = delta if multiplicity == "fixed-sequence" else delta / max(len(losses), 1)
-    most = max_losses(n, alpha, share, bound)
-    passed = np.asarray(losses) <= most
+    sizes = np.broadcast_to(n, np.shape(losses))
+    distinct, which = np.unique(sizes, return_inverse=True)
+    limits = [max_losses(int(size), alpha, share, bound) for size in distinct]
+    passed = np.asarray(losses) <= np.array(limits, dtype=np.int64)[which]
     if multiplicity == "fixed-sequence":
         failures = np.flatnonzero(~passed)
         last = (int(failures[0]) if failures.size else len(losses)) - 1
@@ -348,22 +351,23 @@ def certify(
         successes = np.flatnonzero(passed)
         last = int(successes[-1]) if successes.size else -1
     if last >= 0:
-        found = int(losses[last])
-        return Certified(
-            last, alpha, delta, bound, multiplicity, n, found, upper_limit(found, n, delta, bound)
-        )
+        found, size = int(losses[last]), int(sizes[last])
+        upper = upper_limit(found, size, delta, bound)
+        return Certified(last, alpha, delta, bound, multiplicity, size, found, upper)
+    size = int(sizes[0]) if sizes.size else int(np.max(n))
+    most = max_losses(size, alpha, share, bound)
     # So few say next to nothing of the risk: what they would take at the least is certain.
     expected = 0.0 if expected_risk is None or most < 0 else expected_risk
     needed = labels_needed(alpha, share, expected_risk=expected, bound=bound)
     if most < 0:
         reason = (
-            f"{n} {counted} cannot exclude a risk above {alpha:g} at confidence "
+            f"{size} {counted} cannot exclude a risk above {alpha:g} at confidence "
             f"{1 - share:g} by the {bound} test, not even with no loss"
         )
     else:
         reason = (
-            f"the most careful threshold already loses {int(losses[0])} of {n} {counted}; at most "
-            f"{most} are allowed"
+            f"the most careful threshold already loses {int(losses[0])} of {size} {counted}; at "
+            f"most {most} are allowed"
             if len(losses)
             else "there is no threshold to test"
         )

@@ -15,6 +15,7 @@ from stopadvisor.collection.gold_labels import GoldGrade
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.outcomes import CalibrationQuestions, OpenQuestions
 from stopadvisor.rules.losses import LOST, Guarantee
+from stopadvisor.stats.bounds import max_losses
 from tests.populations import POPULATIONS, KnownPopulation, regraded, renamed
 
 ALPHA = 0.10
@@ -116,3 +117,42 @@ def test_without_a_natural_answer_nothing_is_lost_and_nobody_is_asked(choice: Ch
 def test_what_takes_every_label_is_refused(changes: dict[str, object], said: str) -> None:
     with pytest.raises(CalibrationError, match=f"{said}.* takes gold for every"):
         check_partial(replace(SETTINGS, **changes))  # type: ignore[arg-type]
+
+
+def planned(population: KnownPopulation, labels: int | None, seed: int) -> tuple[int, int, int]:
+    """Labels asked for, questions that count, and losses there, after a whole labelling."""
+    n, rng = 500, np.random.default_rng(seed)
+    fit = unlabelled(renamed(population.draw(150, rng), "f")).as_fit()
+    chosen = replace(choose(fit, n, to_choose_by(SETTINGS)), settings=SETTINGS)
+    table = population.draw(n, rng)
+    labelling = Labelling(chosen, unlabelled(table).as_calibration(), str(seed), labels)
+    grades: dict[int, GoldGrade | None] = {}
+    while (row := labelling.state(grades, n_draws=1).walk.wanted) is not None:
+        grades[row] = grade(table, row)
+    graded = at_worst(labelling.questions, grades)
+    found = calibrate(chosen, graded, labelling.plan)
+    state = labelling.state(grades, n_draws=1)
+    assert found.rule is not None
+    certificate = found.rule.certificate
+    # The walk and the test say the same, and what is exported speaks of what was counted.
+    assert certificate.index in state.walk.indices
+    assert certificate.n == found.n_counted == found.entered.n_questions == state.n_counted
+    assert certificate.losses == losses(found.entered, chosen)[certificate.index]
+    first = labelling.plan.order[: certificate.n]
+    assert {table.keys[row] for row in first} == {*found.entered.keys}
+    return len(grades), certificate.n, certificate.losses
+
+
+def test_so_many_questions_count_as_the_planned_labels_suffice_for() -> None:
+    unsolved = POPULATIONS[2]
+    asked, n, _ = planned(unsolved, None, 3)
+    assert n == 500
+    fewer, counted, lost = planned(unsolved, 50, 3)
+    assert asked > 120
+    assert 30 < fewer < 70
+    assert 60 < counted < 300
+    assert lost <= max_losses(counted, ALPHA, SETTINGS.delta)
+
+
+def test_a_plan_for_more_labels_than_it_takes_counts_everyone() -> None:
+    assert planned(POPULATIONS[1], 10_000, 4)[1] == 500

@@ -82,9 +82,10 @@ class Labeller:
         assert question is not None
         return self.choose(question[1], re.findall(r"\[\d\] +(\S+)", shown))
 
-    def label(self, *, fresh: bool = False, **options: Any) -> str:
+    def label(self, *, fresh: bool = False, planned: int | None = None, **options: Any) -> str:
         out = StringIO()
-        asked = LabelOptions(Path("run"), replace(REQUEST, fresh=fresh), **options)
+        request = replace(REQUEST, fresh=fresh, labels=planned)
+        asked = LabelOptions(Path("run"), request, **options)
         assert run(asked, out, self.err, self, lambda: self.line) == 0
         return out.getvalue()
 
@@ -301,6 +302,26 @@ def test_fresh_questions_are_labelled_after_a_certificate(call: Call, unlabelled
     assert not before & set(labeller.asked)
     found = calibrated(call, "--fresh")
     assert (found["look"]["number"], found["labels"]["asked"]) == (1, len(labeller.asked))
+
+
+def test_planned_labels_settle_what_counts(call: Call) -> None:
+    labeller = Labeller()
+    said = labeller.label(planned=10)
+    assert 3 < len(labeller.asked) < 18
+    found = calibrated(call)  # knows the number by the ledger
+    certificate = found["certificate"]
+    assert 0 < certificate["labelled"] <= len(labeller.asked)
+    assert certificate["n"] < 356
+    assert f"{certificate['n']} calibration questions, labelled or not" in said
+    assert (found["look"]["number"], len([e for e in ledger() if e["kind"] == "look"])) == (1, 1)
+    assert call("assess", "run", *ASK[:4], "--no-report", "--quiet")[0] == 0
+    code, out, err = call("report", "run")
+    assert code == 0, err
+    assert "certified" in out
+    code, _, err = call("label", "run", *ASK, "--labels", "20", "--export", "none.jsonl")
+    assert code == 2
+    assert "labelling began with --labels 10" in err
+    assert not Path("none.jsonl").exists()
 
 
 def test_without_a_terminal_there_is_one_line(call: Call) -> None:

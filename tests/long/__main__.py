@@ -65,8 +65,8 @@ def main() -> int:
             print(f"     {names} alpha n_cal   runs certified    broken     limit")
         if part == "labels":
             print(
-                f"     {'questions':22} alpha n_cal    none  budget    full   labels  (in 9 of 10)"
-                "  elsewhere violation"
+                f"     {'questions':22} alpha n_cal    none      60     150    full   labels"
+                "  (in 9 of 10)  elsewhere violation"
             )
         for check in checks:
             if check.part == part:

@@ -2,7 +2,7 @@
 
 Rules are chosen on fit questions without gold, by agreement with full thinking.  Then a walk asks
 for the labels of calibration questions: as many as it takes, which must end where full labels do,
-or 150 of them.
+or so many as were planned for.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import numpy as np
 
 from stopadvisor.arrays import FloatArray, IntArray
 from stopadvisor.assessment.choice import Choice, Settings, choose
-from stopadvisor.certification.partial_labels import label_tests, to_choose_by
+from stopadvisor.certification.partial_labels import LabelPlan, label_tests, to_choose_by
 from stopadvisor.probes.outcomes import FitQuestions, OpenQuestions
 from stopadvisor.rules.losses import LOST
-from stopadvisor.stats.adaptive_labels import LabelTest, asking_order, walk
+from stopadvisor.stats.adaptive_labels import LabelTest, LabelWalk, asking_order, walk
+from stopadvisor.stats.bounds import max_losses
 from stopadvisor.studies.trial import draw_split
 from tests.benchmarks.real_advisor import StopAdvisor
 from tests.benchmarks.real_traces import PASSES, load_traces
@@ -27,7 +28,7 @@ from tests.populations import POPULATIONS, KnownPopulation, regraded, renamed
 
 __all__ = [
     "BROKEN",
-    "BUDGET",
+    "BUDGETS",
     "WITHIN",
     "Asked",
     "asked_on_real",
@@ -36,9 +37,9 @@ __all__ = [
     "cases",
 ]
 
-BUDGET = 150
+BUDGETS = (60, 150)
 WITHIN = 1.0
-"""Points of saving that a budget of labels may cost."""
+"""Points of saving that the larger of them may cost."""
 
 
 @dataclass(frozen=True)
@@ -50,23 +51,19 @@ class Asked:
     n_calibration: int
     labels: IntArray  # (n_runs,) asked for without a budget
     full: FloatArray  # (n_runs,) net saving that full labels certify, percent
-    within_budget: FloatArray  # (n_runs,) the same with 150 labels
-    at_best: FloatArray  # (n_runs,) the most that 150 can certify, whichever are asked for
+    planned: FloatArray  # (n_runs, n_budgets) the same with so many labels, planned for
+    unplanned: FloatArray  # (n_runs,) the same with the larger number, where every question counts
     unlabelled: FloatArray  # (n_runs,) the same with none
     other: int
     """Runs in which the walk ends elsewhere than full labels do."""
-    violations: int
-    """Runs whose rule has a true risk above alpha; 0 where nobody knows it."""
+    violations: IntArray  # (1 + n_budgets,)
+    """Runs whose rule has a true risk above alpha, without a budget and with each; 0 where nobody
+    knows it."""
 
     @property
     def cost_of_budget(self) -> float:
-        """Points of mean saving that the budget costs."""
-        return float((self.full - self.within_budget).mean())
-
-    @property
-    def least_cost(self) -> float:
-        """The same, whichever questions are asked about."""
-        return float((self.full - self.at_best).mean())
+        """Points of mean saving that the larger budget costs."""
+        return float((self.full - self.planned[:, -1]).mean())
 
 
 def _unlabelled(table: OpenQuestions) -> OpenQuestions:
@@ -81,15 +78,14 @@ def _choose(fit: FitQuestions, n: int, settings: Settings) -> Choice:
     return replace(choose(fit, n, to_choose_by(settings)), settings=settings)
 
 
-def _tests(choice: Choice, table: OpenQuestions) -> tuple[LabelTest, ...]:
+def _tests(choice: Choice, table: OpenQuestions, plan: LabelPlan) -> tuple[LabelTest, ...]:
     """Every label is known to them; `walk` reads those that it asks for."""
+    tests = label_tests(choice, table.as_calibration(), plan)
     found = []
-    for test, sequence in zip(
-        label_tests(choice, table.as_calibration()), choice.sequences, strict=True
-    ):
+    for k, (test, sequence) in enumerate(zip(tests, choice.sequences, strict=True)):
         view = sequence.scorer.view(table)
         lost = sequence.scorer.curve(view, sequence.thresholds).each(LOST.of(view) > 0)
-        found.append(replace(test, lost=lost))
+        found.append(replace(test, lost=lost & plan.counts(k)))
     return tuple(found)
 
 
@@ -99,10 +95,13 @@ def _full(test: LabelTest) -> int:
     return (int(over[0]) if over.size else test.lost.shape[1]) - 1
 
 
-def _reach(test: LabelTest) -> int:
-    """Last threshold that a budget of labels can reach: each settles one question at most."""
-    over = np.flatnonzero(test.differs.sum(axis=0) - BUDGET > test.most)
-    return (int(over[0]) if over.size else test.lost.shape[1]) - 1
+def _is_broken(
+    tests: Sequence[LabelTest], end: LabelWalk, truths: Sequence[Truth] | None, alpha: float
+) -> bool:
+    """Whether the rule that is certified has a true risk above alpha, where that is known."""
+    reached = [(t.saving(i), k, i) for k, (t, i) in enumerate(zip(tests, end.indices, strict=True))]
+    saving, which, index = max(reached)
+    return truths is not None and saving > 0 and bool(truths[which].risk[index] > alpha)
 
 
 def _measured(
@@ -110,11 +109,12 @@ def _measured(
     alpha: float,
     runs: Iterator[tuple[Choice, OpenQuestions, Sequence[Truth] | None]],
 ) -> Asked:
-    labels, full, short, ideal, none = [], [], [], [], []
-    other = violations = n = 0
+    labels, full, planned, unplanned, none = [], [], [], [], []
+    other = n = 0
+    violations = np.zeros(1 + len(BUDGETS), dtype=np.int64)
     for number, (choice, table, truths) in enumerate(runs):
-        tests, n = _tests(choice, table), table.n_questions
-        order = asking_order(table.keys, str(number))
+        n, order = table.n_questions, asking_order(table.keys, str(number))
+        tests = _tests(choice, table, LabelPlan.of(choice, order))
         unknown = np.zeros(n, dtype=bool)
         end = walk(tests, unknown, order, budget=None)
         # What could not save more was not asked about.
@@ -122,23 +122,22 @@ def _measured(
         other += end.saving(tests) != best or end.indices[0] != _full(tests[0])
         labels.append(end.asked.size)
         full.append(best)
-        short.append(walk(tests, unknown, order, budget=BUDGET).saving(tests))
-        ideal.append(max(t.saving(min(_full(t), _reach(t))) for t in tests))
         none.append(walk(tests, unknown, order).saving(tests))
-        reached = [
-            (t.saving(i), k, i) for k, (t, i) in enumerate(zip(tests, end.indices, strict=True))
-        ]
-        saving, which, index = max(reached)
-        if truths is not None and saving > 0:
-            violations += bool(truths[which].risk[index] > alpha)
+        unplanned.append(walk(tests, unknown, order, budget=BUDGETS[-1]).saving(tests))
+        ends = [(tests, end)]
+        for budget in BUDGETS:
+            fewer = _tests(choice, table, LabelPlan.of(choice, order, budget))
+            ends.append((fewer, walk(fewer, unknown, order, budget=budget)))
+        planned.append([reached.saving(of) for of, reached in ends[1:]])
+        violations += [_is_broken(of, reached, truths, alpha) for of, reached in ends]
     return Asked(
         name,
         alpha,
         n,
         np.array(labels),
         np.array(full),
-        np.array(short),
-        np.array(ideal),
+        np.array(planned),
+        np.array(unplanned),
         np.array(none),
         other,
         violations,
@@ -181,6 +180,9 @@ def asked_on_real(model: str, alpha: float, splits: int) -> Asked:
 
 # --- Broken ways of asking ------------------------------------------------------------------------
 
+_BROKEN_AT = 0.10
+"""Alpha."""
+
 
 def by_the_stopped_side(test: LabelTest) -> int:
     """Asks once, of those stopped by then, and takes what is stopped later as kept."""
@@ -200,16 +202,26 @@ def by_an_order_chosen_after(test: LabelTest) -> int:
     return int(test.differs.shape[1]) - 1
 
 
+def by_a_number_chosen_after(test: LabelTest) -> int:
+    """Settles how many questions count when every label is known, as it suits."""
+    n, reached = len(test.lost), []
+    for size in range(n // 4, n + 1, 5):
+        over = test.lost[:size].sum(axis=0) > max_losses(size, _BROKEN_AT, DELTA)
+        reached.append(int(over.argmax()) - 1 if over.any() else over.size - 1)
+    return max(reached)
+
+
 BROKEN: dict[str, Callable[[LabelTest], int]] = {
     "labels asked from the stopped side only": by_the_stopped_side,
     "order of asking chosen after the labels": by_an_order_chosen_after,
+    "how many count chosen after the labels": by_a_number_chosen_after,
 }
 
 
 def broken_labels(name: str, fit_sets: int, calibrations: int, truth: int) -> Found:
     """Calibrations whose rule, certified by a broken way of asking, has a risk above alpha."""
     way, population = BROKEN[name], POPULATIONS[0]
-    alpha, n, violations = 0.10, population.n_calibration, 0
+    alpha, n, violations = _BROKEN_AT, population.n_calibration, 0
     known = population.draw(truth, seeded(population, alpha, 73), alpha=alpha)
     for fit_set in range(fit_sets):
         rng = seeded(population, alpha, 74, fit_set)
@@ -218,8 +230,9 @@ def broken_labels(name: str, fit_sets: int, calibrations: int, truth: int) -> Fo
         choice = _choose(_unlabelled(fit).as_fit(), n, settings)
         sequence = choice.sequences[0]
         risk = Truth.of(sequence.scorer, sequence.thresholds, known).risk
+        everyone = LabelPlan.of(choice, np.arange(n))
         for _ in range(calibrations):
-            index = way(_tests(choice, population.draw(n, rng, alpha=alpha))[0])
+            index = way(_tests(choice, population.draw(n, rng, alpha=alpha), everyone)[0])
             violations += bool(index >= 0 and risk[index] > alpha)
     return Found(fit_sets * calibrations, violations)
 

@@ -17,6 +17,7 @@ class LabelDocument(Document):
     alpha: Annotated[float, "The share of lost answers to certify."]
     delta: Annotated[float, "1 minus the confidence."]
     n: Annotated[int, "Calibration questions that the bound counts."]
+    planned: Annotated[int | None, "Labels that were planned for, with `--labels`."]
     labels: Annotated[LabelFields, "What there is, and what more would buy."]
     certified_saving_pct: Annotated[
         float, "Net saving that these labels certify, as fit questions measure it."
