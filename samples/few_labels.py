@@ -20,7 +20,9 @@ from map import SAMPLES, stopadvisor
 
 N_QUESTIONS = 2000
 ALPHA = 0.05
-A_SHEET = 70
+PLANNED = 60
+"""Labels; a third more may be worth asking for."""
+A_SHEET = 40
 """Questions on one: what is asked next depends on the answers."""
 SHEETS = 2
 
@@ -43,7 +45,8 @@ def label(run: Path, golds: Mapping[str, str]) -> int:
     for number in range(1, SHEETS + 1):
         sheet = run.parent / f"sheet-{number}.jsonl"
         if not sheet.exists():  # else this script was stopped behind it
-            stopadvisor(*ask, "--export", sheet, "--most", str(A_SHEET))
+            to_fill = ("--labels", str(PLANNED), "--export", sheet, "--most", str(A_SHEET))
+            stopadvisor(*ask, *to_fill)
         rows = [json.loads(line) for line in sheet.read_text(encoding="utf-8").splitlines()]
         if not rows:
             return number - 1
