@@ -280,7 +280,7 @@ def plan_choice(
     labels = None
     if partial:
         asked |= label_request(source, settings)
-        labels = planned_labels(source.folder, asked, request.labels, fresh=request.fresh)
+        labels = planned_labels(source, asked, request.labels, fresh=request.fresh)
         asked |= {} if labels is None else {"labels": labels}
     view = spent_in_fit(source, asked) if request.fresh else source
     table = view.part("calibration")

@@ -11,7 +11,6 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,7 +95,7 @@ def label_request(source: Source, settings: Settings) -> dict[str, Any]:
 
 
 def planned_labels(
-    folder: Path, asked: Mapping[str, Any], wanted: int | None, *, fresh: bool
+    source: Source, asked: Mapping[str, Any], wanted: int | None, *, fresh: bool
 ) -> int | None:
     """How many labels are planned for: as many as when labelling began, else as wanted.
 
@@ -113,7 +112,7 @@ def planned_labels(
         Another number is wanted than the one by which it was settled which questions count.
     """
     asked = as_recorded(asked)
-    for look in reversed(read_ledger(folder)):
+    for look in reversed(read_ledger(source.folder)):
         if any(look.request.get(name) != value for name, value in asked.items()):
             continue
         planned: int | None = look.request.get("labels")
