@@ -19,7 +19,7 @@ from stopadvisor.assessment.choice import SIMPLER_WITHIN, Choice, Settings, rank
 from stopadvisor.assessment.grouped import require_whole_groups
 from stopadvisor.assessment.limits import Shares
 from stopadvisor.assessment.sequences import ThresholdSequence
-from stopadvisor.certification.partial_labels import LabelPlan
+from stopadvisor.certification.partial_labels import AskingPlan
 from stopadvisor.certification.several import certify_all, check_categories, counts_of
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.grouping import (
@@ -173,13 +173,13 @@ def entering_rows(calibration_table: ProbeTable, settings: Settings) -> IntArray
 
 
 def calibrate(
-    choice: Choice, calibration_table: CalibrationQuestions, plan: LabelPlan | None = None
+    choice: Choice, calibration_table: CalibrationQuestions, plan: AskingPlan | None = None
 ) -> Calibration:
     """Test the chosen sequences on calibration questions and pick the rule to export.
 
     Parameters
     ----------
-    plan : LabelPlan, optional
+    plan : AskingPlan, optional
         Which questions count at which threshold, where few have a label; all of them without.
 
     Notes

@@ -19,8 +19,8 @@ from stopadvisor.answers.function_grader import described
 from stopadvisor.answers.grading import Grader
 from stopadvisor.assessment.choice import Choice, Settings
 from stopadvisor.certification.partial_labels import (
+    AskingPlan,
     Grades,
-    LabelPlan,
     at_worst,
     check_partial,
     label_tests,
@@ -268,10 +268,10 @@ class Labelling:
         return cls(choice, questions, _salt(source), labels)
 
     @cached_property
-    def plan(self) -> LabelPlan:
+    def plan(self) -> AskingPlan:
         """Which questions count at which threshold, and the order of asking."""
         order = asking_order(self.questions.keys, self.salt)
-        return LabelPlan.of(self.choice, order, self.labels)
+        return AskingPlan.of(self.choice, order, self.labels)
 
     @cached_property
     def _tests(self) -> tuple[LabelTest, ...]:

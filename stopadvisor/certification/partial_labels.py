@@ -25,8 +25,8 @@ from stopadvisor.stats.adaptive_labels import LabelTest, counted_questions
 from stopadvisor.stats.bounds import max_losses
 
 __all__ = [
+    "AskingPlan",
     "Grades",
-    "LabelPlan",
     "at_worst",
     "check_partial",
     "label_tests",
@@ -107,7 +107,7 @@ def at_worst(table: CalibrationQuestions, grades: Grades) -> CalibrationQuestion
 
 
 @dataclass(frozen=True)
-class LabelPlan:
+class AskingPlan:
     """Which calibration questions count at which threshold; settled before a label is read."""
 
     order: IntArray  # (n_questions,) rows in the order of asking
@@ -116,7 +116,7 @@ class LabelPlan:
     """Error probability of each sequence that is tested; their sum is at most delta."""
 
     @classmethod
-    def of(cls, choice: Choice, order: IntArray, labels: int | None = None) -> LabelPlan:
+    def of(cls, choice: Choice, order: IntArray, labels: int | None = None) -> AskingPlan:
         """Count every question, or as many as the labels that are planned for suffice for.
 
         Notes
@@ -151,7 +151,7 @@ _ROUNDING = 1e-9
 
 
 def label_tests(
-    choice: Choice, table: CalibrationQuestions, plan: LabelPlan
+    choice: Choice, table: CalibrationQuestions, plan: AskingPlan
 ) -> tuple[LabelTest, ...]:
     """What `certification.calibration` will test, before any label is known."""
     settings = choice.settings
@@ -174,7 +174,7 @@ def with_labels(
     choice: Choice,
     table: CalibrationQuestions,
     grades: Grades,
-    plan: LabelPlan,
+    plan: AskingPlan,
 ) -> tuple[LabelTest, ...]:
     """The same tests with what the labels say is lost."""
     rows = np.array(sorted(grades), dtype=np.int64)

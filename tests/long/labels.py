@@ -14,7 +14,7 @@ import numpy as np
 
 from stopadvisor.arrays import FloatArray, IntArray
 from stopadvisor.assessment.choice import Choice, Settings, choose
-from stopadvisor.certification.partial_labels import LabelPlan, label_tests, to_choose_by
+from stopadvisor.certification.partial_labels import AskingPlan, label_tests, to_choose_by
 from stopadvisor.probes.outcomes import FitQuestions, OpenQuestions
 from stopadvisor.rules.losses import LOST
 from stopadvisor.stats.adaptive_labels import LabelTest, LabelWalk, asking_order, walk
@@ -78,7 +78,7 @@ def _choose(fit: FitQuestions, n: int, settings: Settings) -> Choice:
     return replace(choose(fit, n, to_choose_by(settings)), settings=settings)
 
 
-def _tests(choice: Choice, table: OpenQuestions, plan: LabelPlan) -> tuple[LabelTest, ...]:
+def _tests(choice: Choice, table: OpenQuestions, plan: AskingPlan) -> tuple[LabelTest, ...]:
     """Every label is known to them; `walk` reads those that it asks for."""
     tests = label_tests(choice, table.as_calibration(), plan)
     found = []
@@ -114,7 +114,7 @@ def _measured(
     violations = np.zeros(1 + len(BUDGETS), dtype=np.int64)
     for number, (choice, table, truths) in enumerate(runs):
         n, order = table.n_questions, asking_order(table.keys, str(number))
-        tests = _tests(choice, table, LabelPlan.of(choice, order))
+        tests = _tests(choice, table, AskingPlan.of(choice, order))
         unknown = np.zeros(n, dtype=bool)
         end = walk(tests, unknown, order, budget=None)
         # What could not save more was not asked about.
@@ -126,7 +126,7 @@ def _measured(
         unplanned.append(walk(tests, unknown, order, budget=BUDGETS[-1]).saving(tests))
         ends = [(tests, end)]
         for budget in BUDGETS:
-            fewer = _tests(choice, table, LabelPlan.of(choice, order, budget))
+            fewer = _tests(choice, table, AskingPlan.of(choice, order, budget))
             ends.append((fewer, walk(fewer, unknown, order, budget=budget)))
         planned.append([reached.saving(of) for of, reached in ends[1:]])
         violations += [_is_broken(of, reached, truths, alpha) for of, reached in ends]
@@ -230,7 +230,7 @@ def broken_labels(name: str, fit_sets: int, calibrations: int, truth: int) -> Fo
         choice = _choose(_unlabelled(fit).as_fit(), n, settings)
         sequence = choice.sequences[0]
         risk = Truth.of(sequence.scorer, sequence.thresholds, known).risk
-        everyone = LabelPlan.of(choice, np.arange(n))
+        everyone = AskingPlan.of(choice, np.arange(n))
         for _ in range(calibrations):
             index = way(_tests(choice, population.draw(n, rng, alpha=alpha), everyone)[0])
             violations += bool(index >= 0 and risk[index] > alpha)
