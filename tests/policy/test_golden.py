@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,18 @@ from tests.policy_content import (
     open_cue_content,
 )
 
-BUILT = {family: build_policy(family_content(family)) for family in FAMILIES}
-BUILT["learned, through logarithms"] = build_policy(anywhere_content("marker", "learned"))
-BUILT["learned, open cue"] = build_policy(open_cue_content())
+CONTENTS: dict[str, Callable[[], dict[str, Any]]] = {
+    **{family: partial(family_content, family) for family in FAMILIES},
+    "learned, through logarithms": partial(anywhere_content, "marker", "learned"),
+    "learned, open cue": open_cue_content,
+}
 INEXACT = ("confidence-leap", "learned, through logarithms")
 """Their scores go through exp or log, whose last bit depends on the C library."""
+
+
+@cache
+def built(name: str) -> dict[str, Any]:
+    return build_policy(CONTENTS[name]())
 
 
 def signed(content: dict[str, Any]) -> Policy:
@@ -52,7 +60,7 @@ def down(score: float) -> float:
     return math.nextafter(score, -math.inf)
 
 
-@pytest.mark.parametrize("name", BUILT)
+@pytest.mark.parametrize("name", CONTENTS)
 @pytest.mark.parametrize(
     ("changed", "known"),
     [
@@ -67,8 +75,8 @@ def test_a_score_that_is_another_one_does_not_load(
     name: str, changed: Callable[[float], float], known: tuple[str, ...]
 ) -> None:
     """Even where the digest is right and the decision the same."""
-    for entry, step in places(BUILT[name]):
-        content = copy.deepcopy(BUILT[name])
+    for entry, step in places(built(name)):
+        content = copy.deepcopy(built(name))
         decision = content["golden"][entry]["decisions"][step]
         decision["score"] = changed(decision["score"])
         if name in known:
@@ -86,7 +94,7 @@ def test_a_score_that_is_another_one_does_not_load(
 def test_a_decision_that_is_another_one_does_not_load() -> None:
     """Of a last step, behind which no decision would be missing."""
     for stops in (True, False):
-        content = copy.deepcopy(BUILT["learned"])
+        content = copy.deepcopy(built("learned"))
         last = next(
             e["decisions"][-1] for e in content["golden"] if e["decisions"][-1]["stop"] == stops
         )
@@ -98,7 +106,7 @@ def test_a_decision_that_is_another_one_does_not_load() -> None:
 @pytest.mark.parametrize("family", ["confidence", "run-stability"])
 def test_an_answer_that_normalises_to_something_else_does_not_load(family: str) -> None:
     """Also of a rule that looks at no answer: the package that wrote it had other rules."""
-    content = copy.deepcopy(BUILT[family])
+    content = copy.deepcopy(built(family))
     step = content["golden"][0]["steps"][0]
     assert (step["answer"], step["normalized"]) == (" 7", "7")
     step["normalized"] = "8"
@@ -177,10 +185,11 @@ def test_the_same_rule_shows_the_same_decisions_in_every_version(
     family: str, expected: str
 ) -> None:
     """Plain arithmetic on numbers from `random()`; another policy would have another digest."""
-    content = BUILT.get(family)
-    if family in TRIGGERS:
+    if family in CONTENTS:
+        content = built(family)
+    elif family in TRIGGERS:
         content = build_policy(anywhere_content(family, "agreement"))
-    elif content is None:
+    else:
         grid = trigger_content(GridTrigger(tuple(range(0, 400, 8))))
         content = build_policy(family_content("agreement", 1e9) | grid)
     text = json.dumps(content["golden"], sort_keys=True)

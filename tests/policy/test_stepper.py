@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,6 @@ from stopadvisor.rules.features import (
 from stopadvisor.rules.scores import LinearModel, scalar_scores
 from tests.policy_content import example_content, family_content
 
-POLICIES = {family: Policy(build_policy(family_content(family))) for family in FAMILIES}
 AT_GRIDS = [family for family in FAMILIES if family != "fixed-budget"]
 BUDGETS = example_content()["budgets"]
 STEP: dict[str, Any] = {
@@ -40,6 +40,11 @@ STEP: dict[str, Any] = {
     "markers": 1,
     "think_tokens": 0,
 }
+
+
+@cache
+def policy_of(family: str) -> Policy:
+    return Policy(build_policy(family_content(family)))
 
 
 @dataclass(frozen=True)
@@ -152,7 +157,7 @@ def reference_score(content: dict[str, Any], history: list[Probe]) -> float:
 @settings(max_examples=25)
 @given(probes=questions())
 def test_equals_the_reference(family: str, probes: list[Probe]) -> None:
-    policy = POLICIES[family]
+    policy = policy_of(family)
     content = dict(policy.content)
     stepper = policy.start()
     for j, probe in enumerate(probes):
@@ -366,7 +371,7 @@ def test_positions_at_markers_increase_and_nobody_knows_the_next() -> None:
 
 
 def test_a_fixed_budget_needs_no_answer() -> None:
-    stepper = POLICIES["fixed-budget"].start()
+    stepper = policy_of("fixed-budget").start()
     assert stepper.next_budget == 96
     assert stepper.observe(think_tokens=96) == (True, 96.0, 0, False)
 
@@ -375,7 +380,7 @@ def test_a_fixed_budget_needs_no_answer() -> None:
 
 
 def test_after_a_stop_there_is_nothing_to_observe() -> None:
-    stepper = POLICIES["confidence"].start()
+    stepper = policy_of("confidence").start()
     assert stepper.observe(**STEP | {"mean_logprob": -0.2}).stop is False
     decision = stepper.observe(**STEP | {"mean_logprob": -0.1})
     assert decision == Decision(stop=True, score=-0.1, checkpoint=1, natural_end=False)
@@ -385,7 +390,7 @@ def test_after_a_stop_there_is_nothing_to_observe() -> None:
 
 
 def test_after_the_last_checkpoint_the_decision_says_natural_end() -> None:
-    stepper = POLICIES["confidence"].start()
+    stepper = policy_of("confidence").start()
     decisions = [stepper.observe(**STEP) for _ in BUDGETS]
     assert [decision.natural_end for decision in decisions] == [False] * 5 + [True]
     with pytest.raises(PolicyError, match="the last of 6 checkpoints"):
@@ -393,7 +398,7 @@ def test_after_the_last_checkpoint_the_decision_says_natural_end() -> None:
 
 
 def test_steppers_share_nothing() -> None:
-    policy = POLICIES["run-stability"]
+    policy = policy_of("run-stability")
     one, other = policy.start(), policy.start()
     for _ in range(2):
         assert one.observe(**STEP).stop is False
@@ -430,7 +435,7 @@ def test_steppers_share_nothing() -> None:
     ],
 )
 def test_impossible_inputs_are_refused_and_not_noted(name: str, value: Any, expected: str) -> None:
-    policy = POLICIES["learned"]
+    policy = policy_of("learned")
     stepper = policy.start()
     with pytest.raises(PolicyError) as caught:
         stepper.observe(**STEP | {name: value})
@@ -442,7 +447,7 @@ def test_impossible_inputs_are_refused_and_not_noted(name: str, value: Any, expe
 
 
 def test_thinking_never_shrinks() -> None:
-    stepper = POLICIES["confidence"].start()
+    stepper = policy_of("confidence").start()
     stepper.observe(**STEP)
     stepper.observe(**STEP | {"think_tokens": 16})
     with pytest.raises(PolicyError, match="from 16 to its budget 32, got 8"):
@@ -450,7 +455,7 @@ def test_thinking_never_shrinks() -> None:
 
 
 def test_numpy_numbers_are_numbers() -> None:
-    plain, wrapped = (POLICIES["learned"].start() for _ in range(2))
+    plain, wrapped = (policy_of("learned").start() for _ in range(2))
     given_as_numpy: dict[str, Any] = {
         "answer": " 42.",
         "mean_logprob": np.float64(-0.5),
@@ -480,16 +485,16 @@ def test_numpy_numbers_are_numbers() -> None:
 )
 def test_what_a_family_does_not_read_may_be_left_out(family: str, needed: set[str]) -> None:
     inputs = {k: v for k, v in STEP.items() if k in needed | {"think_tokens"}}
-    decision = POLICIES[family].start().observe(**inputs)
-    assert decision == POLICIES[family].start().observe(**STEP)
+    decision = policy_of(family).start().observe(**inputs)
+    assert decision == policy_of(family).start().observe(**STEP)
     for name in needed:
         with pytest.raises(PolicyError, match=f"needs {name}"):
-            POLICIES[family].start().observe(**{k: v for k, v in inputs.items() if k != name})
+            policy_of(family).start().observe(**{k: v for k, v in inputs.items() if k != name})
 
 
 def test_what_is_given_is_checked_even_where_it_is_not_read() -> None:
     with pytest.raises(PolicyError, match="mean_entropy"):
-        POLICIES["confidence"].start().observe(**STEP | {"mean_entropy": math.nan})
+        policy_of("confidence").start().observe(**STEP | {"mean_entropy": math.nan})
 
 
 def test_a_score_beyond_all_numbers_is_refused() -> None:
@@ -499,7 +504,7 @@ def test_a_score_beyond_all_numbers_is_refused() -> None:
 
 
 def test_tasks_are_the_policys_own_or_named_at_the_start() -> None:
-    policy = POLICIES["learned"]
+    policy = policy_of("learned")
     assert policy.start("numeric").observe(**STEP) == policy.start().observe(**STEP)
     with pytest.raises(PolicyError, match="task must be 'numeric'"):
         policy.start("choice")
