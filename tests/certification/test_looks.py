@@ -131,6 +131,7 @@ def test_a_ledger_from_before_the_chain_is_taken_over_and_said(source: Source) -
         (taken,) = take(plan_look(source, questions, {"alpha": 0.1}, delta=0.05, looks=None))
         assert any("were taken over" in remark for remark in taken.remarks) == said
     assert taken.look.number == 2
+    assert [look.elsewhere for look in read_ledger(source.folder)] == [0, 0]
 
 
 def test_outcomes_shown_without_a_certificate_are_a_look(source: Source) -> None:

@@ -22,7 +22,7 @@ TESTS: dict[str, str] = {
     "policy/triggers": "policy/test_schema policy/test_golden policy/test_session",
     "policy/values": "policy/test_load_limits policy/test_frozen policy/test_hostile",
     "runs/chain": "runs/test_ledger",
-    "runs/ledger": "runs/test_ledger certification/test_looks",
+    "runs/ledger": "runs/test_ledger runs/test_neighbours certification/test_looks",
     "certification/calibration": (
         "certification/test_refusals certification/test_calibration certification/test_several "
         "certification/test_groups certification/test_transfer"

@@ -158,6 +158,8 @@ def _tested(module: str, log: Path, plugin: object) -> int:
     with log.open("wb") as stream:
         os.dup2(stream.fileno(), 1)
         os.dup2(stream.fileno(), 2)
+    if isinstance(plugin, _Import):
+        sys.meta_path.insert(0, plugin)  # conftest may import the module
     files = [f"tests/{name}.py" for name in TESTS[module].split()]
     words = ["-x", "-q", "-n", "0", "--no-header", "-p", "no:cacheprovider", "--tb", "line"]
     words += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # what is warm is imported
@@ -195,9 +197,6 @@ class _Import(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self._name = _name(mutant.module)
         self._tree = ast.fix_missing_locations(mutant.tree())
         self._survey = survey
-
-    def pytest_collection(self) -> None:
-        sys.meta_path.insert(0, self)
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         names = self._survey.running(None)
