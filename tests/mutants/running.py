@@ -21,7 +21,6 @@ import signal
 import sys
 import time
 import traceback
-from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -67,17 +66,14 @@ class Outcome(Enum):
 class _Survey:
     """What the tests of a module do on the module as it is, by the id of the test."""
 
-    files: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    """With all that its fixtures take."""
     lines: dict[str, set[int]] = field(default_factory=dict)
 
     def running(self, line: int | None) -> list[str]:
-        """Tests that run a line, or any: file by file, the quickest first."""
+        """Tests that run a line, or any, the quickest first."""
         found = [name for name, run in self.lines.items() if (line in run if line else run)]
-        total: defaultdict[str, float] = defaultdict(float)
-        for name in found:
-            total[self.files[name]] += self.seconds[name]
-        return sorted(found, key=lambda n: (total[self.files[n]], self.files[n], self.seconds[n]))
+        return sorted(found, key=lambda name: self.seconds[name])
 
     def longest_s(self, names: Iterable[str]) -> float:
         return _LEAST_S + _SLOWER * sum(self.seconds[name] for name in names)
@@ -201,7 +197,7 @@ class _Import(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         names = self._survey.running(None)
         # A constant may stand in the names of tests, which are other ones then.
-        other = [item.nodeid for item in items if item.nodeid not in self._survey.files]
+        other = [item.nodeid for item in items if item.nodeid not in self._survey.lines]
         items[:] = _named(items, [*other, *names])
 
     def find_spec(
@@ -367,6 +363,8 @@ class _Noting:
         self.survey = _Survey()
         self._module = module
         self._of_fixtures: dict[str, set[int]] = {}
+        self._seconds: dict[str, float] = {}
+        self._setting_up_s = 0.0
         self._lines: set[int] = set()
         _note(module, self._lines)
 
@@ -380,16 +378,17 @@ class _Noting:
             if isinstance(found, _lru_cache_wrapper) and found.__module__.startswith("tests."):
                 found.cache_clear()
         self._start(set())
+        self._setting_up_s = 0.0
         began = time.monotonic()
         try:
             return (yield)
         finally:
-            name = item.nodeid
-            self.survey.files[name] = str(item.path)
-            self.survey.seconds[name] = time.monotonic() - began
+            took = time.monotonic() - began - self._setting_up_s
             for fixture in getattr(item, "fixturenames", ()):
                 self._lines |= self._of_fixtures.get(fixture, set())
-            self.survey.lines[name] = self._lines
+                took += self._seconds.get(fixture, 0.0)
+            self.survey.seconds[item.nodeid] = took
+            self.survey.lines[item.nodeid] = self._lines
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(
@@ -398,9 +397,13 @@ class _Noting:
         """What a fixture runs, every test that uses it runs."""
         outer = self._lines
         self._start(set())
+        began = time.monotonic()
         try:
             return (yield)
         finally:
+            took = time.monotonic() - began
+            self._setting_up_s += took
+            self._seconds[fixturedef.argname] = took
             self._of_fixtures.setdefault(fixturedef.argname, set()).update(self._lines)
             self._start(outer)
 
