@@ -180,6 +180,7 @@ def test_limits_power_and_accuracy_by_hand(policy: dict[str, Any]) -> None:
     n, k = found.n, found.losses
     assert n == 150
     assert 0 < k < n
+    assert found.risk == k / n
     assert stats.binom.sf(k - 1, n, found.lower) == pytest.approx(0.05)
     assert stats.binom.cdf(k, n, found.upper) == pytest.approx(0.05)
     confirming = max(j for j in range(n) if stats.binom.cdf(j, n, 0.15) <= 0.05)
@@ -196,6 +197,8 @@ def test_limits_power_and_accuracy_by_hand(policy: dict[str, Any]) -> None:
         outcome.accuracy - outcome.full_correct / outcome.n
     )
     assert found.accuracy_difference_ci95 == paired_difference(gains, k, n)
+    surer = check(policy, fresh_table(150, 4), delta=0.01)
+    assert stats.binom.cdf(k, n, surer.upper) == pytest.approx(0.01)
 
 
 def test_few_questions_can_contradict_nothing(policy: dict[str, Any]) -> None:
@@ -267,6 +270,19 @@ def test_drift_is_measured_where_features_are_stored(
     moved = check(policy, replace(table, mean_entropy=table.mean_entropy + 1.0))
     assert {row.feature for row in moved.drift if row.adjusted_p < 0.05} == {"answer_entropy"}
     assert check(policy | {"calibration_features": None}, table).drift == ()
+
+
+def test_what_is_measured_otherwise_and_not_read_has_no_drift(policy: dict[str, Any]) -> None:
+    reads_none = of_family("agreement", tuple(policy["budgets"]))
+    for name in ("calibration_features", "schema", "entropy_source"):
+        reads_none[name] = policy[name]
+    other = replace(fresh_table(40, 13), entropy_source="top-k")
+    same = replace(other, entropy_source=policy["entropy_source"])
+    every = {row.feature for row in check(policy, same).drift}
+    assert {row.feature for row in check(reads_none, same).drift} == every
+    assert {row.feature for row in check(policy, other).drift} == every
+    unread = {row.feature for row in check(reads_none, other).drift}
+    assert every - unread == {"answer_logprob", "answer_entropy"}
 
 
 @pytest.mark.parametrize(
