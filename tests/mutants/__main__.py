@@ -28,14 +28,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--module", action="append", choices=TESTS, help="of these alone")
     parser.add_argument("--only", action="append", metavar="MODULE:NUMBER", help="these alone")
-    parser.add_argument("--piece", metavar="I/N", help="the I-th of N pieces of the sample")
+    parser.add_argument("--piece", metavar="I/N", help="in every N-th module from the I-th")
     options = parser.parse_args()
     os.chdir(ROOT)
     warm()
     drawn = sample(options.count, options.seed, options.module or tuple(TESTS))
     if options.piece:
-        piece, pieces = map(int, options.piece.split("/"))
-        drawn = drawn[(piece - 1) * len(drawn) // pieces : piece * len(drawn) // pieces]
+        first, step = map(int, options.piece.split("/"))
+        of_piece = tuple(TESTS)[first - 1 :: step]
+        drawn = [mutant for mutant in drawn if mutant.module in of_piece]
     if options.only:
         wanted = sorted(place.rpartition(":")[::2] for place in options.only)
         drawn = [mutants_of(module)[int(number)] for module, number in wanted]
