@@ -119,9 +119,12 @@ def _positions(rule: StopRule, most: int) -> tuple[int, ...]:
     if trigger.stop_at is None:
         return tuple(found)
     before = [position for position in found if position < trigger.stop_at]
-    far = before[-1] if before else 0
-    fills = trigger.every is not None and len(before) < trigger.max_probes
-    if fills and trigger.stop_at - far > (trigger.every or 0):
+    if (
+        before
+        and trigger.every is not None
+        and len(before) < trigger.max_probes
+        and trigger.stop_at - before[-1] > trigger.every
+    ):
         return tuple(before)  # a probe would come first
     return (*before, trigger.stop_at)[-most:]
 

@@ -40,6 +40,9 @@ def main() -> int:
     if options.only:
         wanted = sorted(place.rpartition(":")[::2] for place in options.only)
         drawn = [mutants_of(module)[int(number)] for module, number in wanted]
+    if not drawn:
+        print("no mutant was drawn here")
+        return 0
     ends: Counter[Outcome] = Counter()
     for module, of_it in groupby(drawn, key=lambda mutant: mutant.module):
         with tempfile.TemporaryDirectory() as folder:

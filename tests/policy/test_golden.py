@@ -213,6 +213,8 @@ def test_made_up_markers_come_unevenly_and_always_the_same() -> None:
         (MarkerTrigger(((1,),), 8, 5), [8, 24, 48, 56, 72]),
         (MarkerTrigger(((1,),), 8, 5, 20), [8, 24, 44, 52, 68]),
         (MarkerTrigger(((1,),), 8, 5, stop_at=50), [8, 24, 48, 50]),
+        (MarkerTrigger(((1,),), 8, 5, 20, stop_at=64), [8, 24, 44, 52, 64]),
+        (MarkerTrigger(((1,),), 8, 2, 20, stop_at=100), [8, 24, 100]),
     ):
         content = build_policy(never | trigger_content(trigger))
         positions = [step["think_tokens"] for step in content["golden"][0]["steps"]]
@@ -226,6 +228,15 @@ def test_golden_decisions_at_a_far_last_position_are_whole() -> None:
     (whole,) = (entry for entry in content["golden"] if entry["decisions"][-1]["stop"])
     assert len(whole["steps"]) == 256
     assert whole["steps"][-1]["think_tokens"] == 4096
+
+
+def test_who_is_stopped_at_the_last_position_alone_has_too_low_a_score() -> None:
+    """The steady example has 50 equal answers there, and stops by its score."""
+    trigger = trigger_content(StrideTrigger(8, 400, None, 400))
+    golden = build_policy(family_content("run-stability", 50.0) | trigger)["golden"]
+    last = golden[-1]["decisions"][-1]
+    assert last["stop"]
+    assert last["score"] < 50
 
 
 def test_a_fixed_budget_shows_its_stop_alone() -> None:
