@@ -106,7 +106,6 @@ EQUIVALENT: dict[str, str] = {
         "where a factor is below 1 all are: too much was lost, whatever their logarithms add up to"
     ),
     "policy/golden _edge: high - low < _DISTANCE ->": "so near the threshold is near enough",
-    "policy/golden : _DISTANCE = 1e-07 ->": "so near the threshold is near enough",
     "policy/golden : -30.0 -> -33": "so far is searched for examples at the threshold",
     "policy/golden : (0.0, 20.0) -> (0.0, 22": "so far is searched for examples at the threshold",
     "policy/golden : (0.0, 64.0) -> (0.0, 70": "so far is searched for examples at the threshold",
