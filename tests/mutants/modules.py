@@ -13,7 +13,9 @@ TESTS: dict[str, str] = {
     "stats/reliability": "stats/test_reliability",
     "policy/claims": "policy/test_claims",
     "policy/file": "policy/test_frozen policy/test_hostile policy/test_load_limits",
-    "policy/frozen": "policy/test_frozen policy/test_golden policy/test_signature",
+    "policy/frozen": (
+        "policy/test_frozen policy/test_golden policy/test_schema policy/test_signature"
+    ),
     "policy/golden": "policy/test_golden policy/test_frozen",
     "policy/opcodes": "policy/test_load_limits policy/test_hostile",
     "policy/replay_cost": "policy/test_load_limits",
@@ -112,5 +114,8 @@ EQUIVALENT: dict[str, str] = {
     "certification/expectation : _RESAMPLES = 1000 ->": "a resample more is as good",
     "certification/expectation : _MOST_BLOCKS = 1000 ->": "a block more is as good",
     "policy/frozen : {'answer': '', ": "stands where golden decisions will, until there is a rule",
+    "policy/frozen : {'stop': False, 'score': 0.0} ->": (
+        "stands where golden decisions will, until there is a rule"
+    ),
 }
 """Mutants that nothing can tell from the original, by how their description begins, and why."""

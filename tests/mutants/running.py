@@ -3,8 +3,7 @@
 A process of its own collects a module's tests once.  One child of it runs them all on the module
 as it is and notes which lines each runs; another child per mutant puts the mutant's code into the
 functions that it changes and runs the tests of its lines until one fails.  A mutant of what runs
-already at import, the tests' too, gets a process that imports it, and every test that runs the
-module.
+already at import, the tests' too, gets a process that imports it, and every test.
 
 It does not know tests that run a module in a process of their own, nor slow ones.
 """
@@ -114,7 +113,7 @@ def outcomes(
                 yield found
     if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
         raise TestsFail(f"{module}: its tests fail without a mutant\n{log.read_text()}")
-    longest_s = survey.longest_s(survey.running(None))
+    longest_s = survey.longest_s(survey.seconds)
     for mutant in later:
         plugin = _Import(mutant, survey)
         yield mutant, _ended(_fork(partial(_tested, module, log, plugin)), longest_s)
@@ -190,7 +189,7 @@ class _NoShrinking:
 
 
 class _Import(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """A plugin that gives a mutant where its module is imported, and runs the tests that run it."""
+    """A plugin that gives a mutant where its module is imported."""
 
     def __init__(self, mutant: Mutant, survey: _Survey) -> None:
         self._file = _file(mutant.module)
@@ -199,10 +198,10 @@ class _Import(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self._survey = survey
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        # First what runs the module; the others may read its constants, or bear them in their
+        # names, which are other ones then.
         names = self._survey.running(None)
-        # A constant may stand in the names of tests, which are other ones then.
-        other = [item.nodeid for item in items if item.nodeid not in self._survey.lines]
-        items[:] = _named(items, [*other, *names])
+        items[:] = _named(items, dict.fromkeys([*names, *(item.nodeid for item in items)]))
 
     def find_spec(
         self, fullname: str, path: object, target: object = None
@@ -270,7 +269,7 @@ class _Warm:
         return _ended(_fork(work), survey.longest_s(names))
 
 
-def _named(items: Iterable[pytest.Item], names: Sequence[str]) -> list[pytest.Item]:
+def _named(items: Iterable[pytest.Item], names: Iterable[str]) -> list[pytest.Item]:
     by_name = {item.nodeid: item for item in items}
     return [by_name[name] for name in names if name in by_name]
 

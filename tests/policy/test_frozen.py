@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from stopadvisor.errors import OutputError, PolicyError
 from stopadvisor.policy import file as policy_file
+from stopadvisor.policy import frozen
 from stopadvisor.policy.frozen import (
     FAMILIES,
     Policy,
@@ -474,3 +475,15 @@ def test_loading_and_stepping_import_nothing_heavy(tmp_path: Path) -> None:
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout == "[]\n"
+
+
+def test_a_file_may_have_as_many_bytes_as_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = build_policy(example_content())
+    size = len(policy_file.encode(content, "joblib"))
+    monkeypatch.setattr(frozen, "MAX_BYTES", size)
+    save_policy(content, tmp_path / "policy.joblib")
+    monkeypatch.setattr(frozen, "MAX_BYTES", size - 1)
+    with pytest.raises(PolicyError, match=f"at most {size - 1} bytes, this one would have {size}"):
+        save_policy(content, tmp_path / "policy.joblib")
