@@ -74,8 +74,9 @@ _certificate = option("Certificate")
 @_certificate(
     "--labels",
     type=COUNT,
-    help="How many you mean to give: as many questions count as they suffice for. Settled when "
-    "labelling begins; without it as many are asked for as change a decision.",
+    help="How many labels you mean to give. As many questions count as these suffice for, which "
+    "certifies more than many questions that mostly stay open. Fixed when labelling begins. "
+    "Without it every question counts, and all labels that change a decision are asked for.",
 )
 @setting_options(otherwise="as assessed", asked=("alpha",))
 @_certificate(
