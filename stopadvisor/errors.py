@@ -18,6 +18,7 @@ __all__ = [
     "ProbeError",
     "StopAdvisorError",
     "StudyError",
+    "UndecidedError",
     "WorkloadError",
 ]
 
@@ -60,6 +61,10 @@ class PolicyError(StopAdvisorError):
     """A policy file is refused, or does not fit the probes it meets."""
 
     exit_code = 2
+
+
+class UndecidedError(PolicyError):
+    """The entropy of a forced answer is not known well enough to decide on it."""
 
 
 class StudyError(StopAdvisorError):

@@ -40,6 +40,8 @@ class ForcedAnswer:
     """Mean probability outside the top k; None where no top k was asked for."""
     closed_by_itself: bool | None = None
     """The model closed its thinking right after the answer; None unless the cue is open."""
+    entropy_slack: float = 0.0
+    """Nats by which the entropy may be off."""
 
     @property
     def behind_closer(self) -> tuple[int, ...]:

@@ -103,6 +103,7 @@ class Judge(Protocol):
         markers: float | None,
         normalized: str | None,
         closed_by_itself: bool | None,
+        entropy_slack: float,
     ) -> Decision:
         """Decide on the forced answer at the next checkpoint."""
         ...
@@ -303,13 +304,15 @@ class Session:
         markers: float | None = None,
         normalized: str | None = None,
         closed_by_itself: bool | None = None,
+        entropy_slack: float = 0.0,
     ) -> Decision:
         """Decide on the forced answer that the last `AskProbe` asked for.
 
         Raises
         ------
         PolicyError
-            No answer was asked for, or the stepper refuses this one.
+            No answer was asked for, or the stepper refuses this one; it may be judged again where
+            its entropy was not known well enough.
         """
         asked = self._asked
         if not isinstance(asked, AskProbe) or self._judge is None or self._positions is None:
@@ -322,6 +325,7 @@ class Session:
             markers=markers,
             normalized=normalized,
             closed_by_itself=closed_by_itself,
+            entropy_slack=entropy_slack,
         )
         self._asked = None
         self._probes += 1

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, SupportsFloat, SupportsIndex
 
 from stopadvisor.answers.normal_form import TASKS, normalize
-from stopadvisor.errors import PolicyError
+from stopadvisor.errors import PolicyError, UndecidedError
 from stopadvisor.policy.schema import MIXED_TASKS
 from stopadvisor.policy.tree_sum import TreeSum
 from stopadvisor.policy.triggers import listed_positions, most_probes, trigger_of
@@ -80,6 +80,8 @@ class StopRule:
     needs_answer: bool
     needs_logprob: bool
     needs_entropy: bool
+    entropy_slope: float
+    """Most by which the score may move with one nat of entropy."""
     needs_markers: bool
     needs_closed: bool
 
@@ -120,6 +122,7 @@ class StopRule:
                 or not used.isdisjoint(("answer_logprob", "answer_log_odds"))
             ),
             needs_entropy=family == "entropy" or "answer_entropy" in used,
+            entropy_slope=_entropy_slope(content),
             needs_markers="marker_density" in used,
             needs_closed=not used.isdisjoint(OPEN_FEATURES),
         )
@@ -182,6 +185,7 @@ class Stepper:
         markers: float | None = None,
         normalized: str | None = None,
         closed_by_itself: bool | None = None,
+        entropy_slack: float = 0.0,
     ) -> Decision:
         """Decide on the forced answer at the next checkpoint.
 
@@ -202,9 +206,14 @@ class Stepper:
         closed_by_itself : bool
             The model closed its thinking right after the answer.  May be left out by policies that
             do not read it, as all whose cue follows the closer.
+        entropy_slack : float, nats
+            By how much `mean_entropy` may be off.
 
         Raises
         ------
+        UndecidedError
+            An entropy that is off by no more than its slack might be decided otherwise.  The
+            stepper is unchanged then.
         PolicyError
             Nothing more to observe, an input that the policy needs is missing, or one is
             impossible.  The stepper is unchanged then; observe the same checkpoint again.
@@ -323,6 +332,10 @@ class Stepper:
                     score = score + coef * ((values[k] - mean) / scale)
             if score - score != 0.0:
                 raise PolicyError(f"the score at checkpoint {j} is not finite: {score!r}")
+        if entropy_slack and (
+            abs(score - rule.decision_threshold) <= entropy_slack * rule.entropy_slope
+        ):
+            raise UndecidedError(f"the score at checkpoint {j} is within its slack: {score!r}")
 
         if normalized is not None:
             self._votes[normalized] = votes
@@ -382,6 +395,18 @@ def _position_values(
         float(since),
         max(-MOST_LOG_ODDS, min(MOST_LOG_ODDS, odds)),
     )
+
+
+def _entropy_slope(content: Mapping[str, Any]) -> float:
+    """Most by which the score of a rule moves with one nat of entropy; infinite where it jumps."""
+    if content["family"] == "entropy":
+        return 1.0
+    if "answer_entropy" not in content["features"]:
+        return 0.0
+    if "trees" in content:
+        return math.inf
+    at = content["features"].index("answer_entropy")
+    return abs(float(content["coef"][at] / content["scale"][at]))
 
 
 def _missing(rule: StopRule, name: str) -> str:

@@ -24,6 +24,7 @@ from stopadvisor.engines.answer_end import AnswerStops, ForcedAnswer
 from stopadvisor.engines.chat import Chat
 from stopadvisor.engines.openai.reports import report_answer, report_drawn
 from stopadvisor.engines.openai.trace import Trace
+from stopadvisor.errors import UndecidedError
 from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.session import AskProbe, Ended, Rule, Session, Show, Stop
 from stopadvisor.serving.chat_reply import ChatCounts, Finish, TextStream, forced_content
@@ -71,8 +72,11 @@ class ChatModel(Protocol):
         """End a `stream` after what was held back has come."""
         ...
 
-    async def force(self, trace: Trace, position: int) -> ForcedAnswer:
-        """Force an answer behind so many thinking tokens; cancelling it gives it up at once."""
+    async def force(self, trace: Trace, position: int, *, precise: bool = False) -> ForcedAnswer:
+        """Force an answer behind so many thinking tokens; cancelling it gives it up at once.
+
+        Its entropy may have a slack, unless it shall be `precise`.
+        """
         ...
 
     async def write(
@@ -291,7 +295,12 @@ class _Request:
             else:
                 forced = await self.model.force(self.trace, position)
             seen, chat = self.trace.ids[:position], self.model.chat
-            report_answer(self.session, self.policy, chat, seen, forced)
+            try:
+                report_answer(self.session, self.policy, chat, seen, forced)
+            except UndecidedError:
+                self.probe_tokens += len(forced.ids)
+                forced = await self.model.force(self.trace, position, precise=True)
+                report_answer(self.session, self.policy, chat, seen, forced)
         except Exception:  # noqa: BLE001 - engines raise what they like, and thinking goes on
             self.failed_probes += 1
             self.session.give_up_probing()

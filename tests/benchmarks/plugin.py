@@ -4,8 +4,8 @@ Run: python -m tests.benchmarks.plugin [--questions 150] [--rounds 3] [--only st
 
 Starts vLLM on the bundled model with the plugin in it (tests/integration/setup-vllm.sh builds it),
 one server for each of three policies: one that stops (`stops`), one that never asks (`full`), one
-that probes and never stops (`never`).  Full thinking is the same server's own handler, for requests
-that the policy does not cover.  Both take turns over the same questions, 8 and 48 at once, whole
+that probes and never stops (`never`).  Full thinking is the same server's own handler, to which a
+header leads the same requests.  Both take turns over the same questions, 8 and 48 at once, whole
 and streamed; medians of the rounds are printed, with ratios within a round.  The client shares the
 machine with the server.
 """
@@ -29,6 +29,7 @@ import aiohttp
 
 from stopadvisor.policy.frozen import Policy, build_policy, load_policy, save_policy
 from stopadvisor.policy.requests import make_requests
+from stopadvisor.serving.replay import PAST_THE_POLICY
 from stopadvisor.serving.vllm.settings import PluginSettings
 from stopadvisor.workload.questions import read_workload
 from tests.integration.server import NAME, ROOT, VllmServer, environment, with_plugin
@@ -65,9 +66,10 @@ class Pass:
 
 
 async def _ask(
-    session: aiohttp.ClientSession, url: str, body: dict[str, Any]
+    session: aiohttp.ClientSession, url: str, body: dict[str, Any], route: str
 ) -> tuple[dict[str, Any], str]:
-    async with session.post(url, json=body) as reply:
+    way = {} if route == "policy" else PAST_THE_POLICY
+    async with session.post(url, json=body, headers=way) as reply:
         header = reply.headers["X-StopAdvisor"]
         data = await reply.read()
     if not body["stream"]:
@@ -96,7 +98,7 @@ async def _pass(
 
     async def work(session: aiohttp.ClientSession) -> None:
         for body in left:
-            usage, header = await _ask(session, url, body)
+            usage, header = await _ask(session, url, body, route)
             assert header.startswith(route), header
             found.decoded += usage["completion_tokens"]
             if usage.get("stopadvisor", {}).get("budget") is not None:
@@ -110,12 +112,10 @@ async def _pass(
     return found
 
 
-def bodies_of(policy: Policy, questions: int, *, full: bool, stream: bool) -> list[dict[str, Any]]:
-    """The same requests, under the policy or past it."""
+def bodies_of(policy: Policy, questions: int, *, stream: bool) -> list[dict[str, Any]]:
+    """Requests; the policy covers them, or a header leads them past it."""
     workload = read_workload(ROOT / "samples" / "arithmetic.jsonl")
     fields: dict[str, Any] = {"model": NAME, "temperature": 0, "stream": stream}
-    if full:
-        fields["min_tokens"] = 1  # changes nothing, and is not covered
     if stream:
         fields["stream_options"] = {"include_usage": True}
     asked = make_requests(workload.questions[:questions], policy)
@@ -146,13 +146,10 @@ def measure(kind: str, questions: int, rounds: int) -> None:
     with served(policy) as server:
         for at_once in AT_ONCE:
             for stream in (False, True):
-                ways = {
-                    route: bodies_of(policy, questions, full=route == "passthrough", stream=stream)
-                    for route in ("passthrough", "policy")
-                }
-                passes: dict[str, list[Pass]] = {route: [] for route in ways}
+                bodies = bodies_of(policy, questions, stream=stream)
+                passes: dict[str, list[Pass]] = {"passthrough": [], "policy": []}
                 for turn in range(rounds + 1):
-                    for route, bodies in ways.items():
+                    for route in passes:
                         found = asyncio.run(_pass(server, bodies, at_once, route))
                         if turn:  # the first fills caches
                             passes[route].append(found)

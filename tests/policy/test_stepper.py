@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stopadvisor.answers import normal_form as answers
-from stopadvisor.errors import PolicyError
+from stopadvisor.errors import PolicyError, UndecidedError
 from stopadvisor.policy.frozen import FAMILIES, Decision, Policy, Stepper, build_policy
 from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.table import EMPTY_ANSWER, NO_PROBE, ProbeTable, on_grid
@@ -444,6 +444,38 @@ def test_impossible_inputs_are_refused_and_not_noted(name: str, value: Any, expe
     assert "\n" not in str(caught.value)
     # The same checkpoint may be observed again, as if nothing had been said.
     assert stepper.observe(**STEP) == policy.start().observe(**STEP)
+
+
+@pytest.mark.parametrize("family", ["learned", "entropy", "confidence"])
+def test_what_is_decided_with_a_slack_is_decided_without(family: str) -> None:
+    """At both ends of it, and in between; where that is not so, nothing is decided."""
+    policy = Policy(build_policy(family_content(family)))
+    rng, slack = np.random.default_rng(7), 0.2
+    known = {"think_tokens": 0, "answer": "42", "markers": 0.0}
+    decided = 0
+    for _ in range(200):
+        entropy, logprob = float(rng.uniform(slack, 4)), -float(rng.exponential(0.5))
+
+        def stops(off: float, entropy: float = entropy, logprob: float = logprob) -> bool:
+            stepper = policy.start()
+            at = {"mean_logprob": logprob, "mean_entropy": entropy + off}
+            return stepper.observe(**known, **at).stop
+
+        stepper = policy.start()
+        at = {"mean_logprob": logprob, "mean_entropy": entropy, "entropy_slack": slack}
+        try:
+            stop = stepper.observe(**known, **at).stop
+        except UndecidedError:
+            assert stepper.observe(**known, **(at | {"entropy_slack": 0.0})).checkpoint == 0
+        else:
+            decided += 1
+            assert {stops(-slack), stops(0.0), stops(slack)} == {stop}
+    reads_entropy = policy.rule.entropy_slope > 0
+    assert 100 < decided < 200 if reads_entropy else decided == 200
+
+
+def test_trees_that_read_the_entropy_jump() -> None:
+    assert math.isinf(Policy(build_policy(family_content("learned-boosted"))).rule.entropy_slope)
 
 
 def test_thinking_never_shrinks() -> None:

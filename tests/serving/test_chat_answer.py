@@ -17,7 +17,7 @@ from stopadvisor.probes.trigger import GridTrigger
 from stopadvisor.serving.chat_answer import Answered, answer_chat
 from tests.engines.fake_server import Story, ids_of, words
 from tests.policy_content import family_content, full_budget_content, open_cue_content
-from tests.serving.vllm.fake_engine import QUESTION, FakeEngine, bound_at, policy_of
+from tests.serving.vllm.fake_engine import FACTS, QUESTION, FakeEngine, bound_at, policy_of
 
 THINKING = ids_of(Story().thinking)
 LENGTH = len(THINKING)
@@ -48,12 +48,14 @@ def answered(
     shadow: bool = False,
     reader: Shown | None = None,
     within: float | None = None,
+    max_logprobs: int = 20,
     **changes: Any,
 ) -> Answered:
     policy = policy_of(changes.pop("content", None), **changes)
 
     async def ask() -> Answered:
-        model = bound_at(engine, policy).model.for_request("chatcmpl-1", None)
+        model = bound_at(engine, policy, max_logprobs=max_logprobs).model
+        model = model.for_request("chatcmpl-1", None)
         trace = model.begin(model.chat.prompt_ids(QUESTION), Prompt("key", tuple(QUESTION)))
         async with asyncio.timeout(within):
             return await answer_chat(
@@ -120,6 +122,22 @@ def test_thinking_that_somebody_aborts_is_an_error() -> None:
     engine = FakeEngine(pace=0.001, ended={"chatcmpl-1-think"})
     with pytest.raises(EngineError, match="gave the thinking up"):
         answered(engine)
+
+
+@pytest.mark.parametrize(("off", "again"), [(0.0, True), (0.01, False)])
+def test_an_entropy_that_does_not_decide_is_asked_for_in_whole(off: float, again: bool) -> None:
+    """The likeliest tokens alone enclose it; a threshold within that is too near."""
+    likely = math.exp(-0.25)
+    exact = 0.25 * likely - (1 - likely) * math.log((1 - likely) / (FACTS.vocabulary - 1))
+    content = family_content("entropy", -exact - off)
+    engine = FakeEngine()
+    found = answered(engine, content=content, entropy_source="full", max_logprobs=-1)
+    asked = [parameters.logprobs for kind, _, parameters, _ in engine.asked if kind == "probe"]
+    assert asked[:2] == ([64, -1] if again else [64])
+    decoded = sum(n for name, n in engine.decoded.items() if "-probe-" in name)
+    assert found.counts.probe_tokens == decoded, "those of both requests count"
+    assert found.failed_probes == 0
+    assert again or found.stop is not None
 
 
 @pytest.mark.parametrize("streamed", [False, True])

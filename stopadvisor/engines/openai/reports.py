@@ -39,4 +39,5 @@ def report_answer(
         mean_entropy=forced.mean_entropy,
         markers=markers,
         closed_by_itself=forced.closed_by_itself,
+        entropy_slack=forced.entropy_slack,
     )

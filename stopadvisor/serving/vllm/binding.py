@@ -6,6 +6,7 @@ Knows the engine's settings as plain values, tokenizers and policies; nothing of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from stopadvisor.policy.frozen import Policy
 from stopadvisor.policy.requests import policy_plan
 from stopadvisor.serving.coverage import Coverage
 from stopadvisor.serving.vllm.engine import EngineModel
+from stopadvisor.serving.vllm.probed import Likeliest
 
 __all__ = ["BoundPolicy", "EngineAccess", "EngineFacts", "bind"]
 
@@ -38,6 +40,8 @@ class EngineFacts:
     version: str
     context: int
     """Most tokens of a sequence."""
+    vocabulary: int
+    """Tokens that have a probability."""
     dtype: str
     quantization: str | None
     max_logprobs: int
@@ -190,6 +194,7 @@ def _bind(
         plan=plan,
         sampling=sampling,
         logprobs=logprobs,
+        likeliest=_likeliest(policy, facts.vocabulary) if logprobs == -1 else None,
         by_priority=facts.by_priority,
     )
     most = max(coverage.most_tokens, plan.max_think + len(model.suffix) + plan.cap)
@@ -214,6 +219,13 @@ def _probe_logprobs(policy: Policy, facts: EngineFacts) -> tuple[int | None, str
     if k is not None and k <= facts.max_logprobs:
         return k, own
     return facts.max_logprobs, f"top-k:{facts.max_logprobs}"
+
+
+def _likeliest(policy: Policy, vocabulary: int) -> Likeliest | None:
+    """Return how an entropy over the whole vocabulary is enclosed; None where that tells little."""
+    found = Likeliest(vocabulary)
+    slope = policy.rule.entropy_slope
+    return found if 2 * found.count < vocabulary and math.isfinite(slope) else None
 
 
 def _identity(facts: EngineFacts, loaded: LoadedTokenizer, chat: Chat) -> dict[str, Any]:

@@ -15,12 +15,12 @@ from typing import Any, Protocol
 
 from stopadvisor.engines.answer_end import AnswerStops, AnswerTokens, ForcedAnswer
 from stopadvisor.engines.chat import Chat
-from stopadvisor.engines.http.completion import Completion
 from stopadvisor.engines.openai.requests import RequestUsage
-from stopadvisor.engines.openai.trace import Trace, TraceEnd, mean_statistics, token_statistics
+from stopadvisor.engines.openai.trace import Trace, TraceEnd, mean_statistics
 from stopadvisor.engines.sampling import Sampling
 from stopadvisor.errors import EngineError
 from stopadvisor.probes.plan import ProbePlan, Prompt
+from stopadvisor.serving.vllm.probed import Likeliest, Position, figures, positions
 
 __all__ = ["EngineClient", "EngineModel"]
 
@@ -65,6 +65,9 @@ class EngineModel:
     logprobs: int | None
     """Of how many likeliest tokens a probe asks for log-probabilities: 0 for its own alone, -1 for
     all, None where the rule reads none."""
+    likeliest: Likeliest | None
+    """Encloses an entropy over the whole vocabulary, which costs all requests of a step a sorted
+    vocabulary; None where it is asked for at once."""
     by_priority: bool
     """The engine's scheduler goes by priority."""
     wait: Callable[[str, int], None] | None = None
@@ -156,38 +159,44 @@ class EngineModel:
         trace.end.give_up(trace.ids)
         return len(trace.ids) - drawn
 
-    async def force(self, trace: Trace, position: int) -> ForcedAnswer:
+    async def force(self, trace: Trace, position: int, *, precise: bool = False) -> ForcedAnswer:
         """Force an answer behind so many thinking tokens, greedily.
 
         One request, also where a newline stands before the answer; one that ends the answer ends
-        the request a token late.
+        the request a token late.  Unless it shall be `precise`, an entropy over the whole
+        vocabulary comes from the likeliest tokens, with its slack.
 
         Raises
         ------
         EngineError
             The engine decodes nothing, or leaves log-probabilities out.
         """
-        plan = self.plan
+        plan, likeliest = self.plan, None if precise else self.likeliest
+        k = self.logprobs if likeliest is None else likeliest.count
         parameters: dict[str, Any] = {"temperature": 0.0, "max_tokens": plan.cap}
-        if self.logprobs is not None:
-            parameters["logprobs"] = self.logprobs
+        if k is not None:
+            parameters["logprobs"] = k
         forced = AnswerTokens(self.stops.behind(plan.cue))
-        rows: list[dict[int, float]] = []
+        rows: list[Position] = []
         prefix = [*trace.prompt_ids, *trace.ids[:position], *self.suffix]
-        asked = self._ask(f"probe-{position}", prefix, parameters, priority=_SOON)
+        kind = f"probe-{position}-precise" if precise else f"probe-{position}"
+        asked = self._ask(kind, prefix, parameters, priority=_SOON)
         async with aclosing(asked) as outputs:
             async for output in outputs:
                 new = output.outputs[0]
                 if new.logprobs:
-                    rows += _by_token(new.logprobs)
+                    rows += positions(new.logprobs)
                 forced.extend(new.token_ids, plan.cap)
                 if forced.over and not output.finished:
                     break
         if not forced.ids:
             raise EngineError("the engine decoded no token of a forced answer")
         counted = forced.ids[: forced.counted]
-        logprob, entropy, tail = mean_statistics(_figures(counted, rows, self.logprobs))
-        return forced.forced(logprob, entropy, tail if self.logprobs else None)
+        logprob, entropy, tail = mean_statistics(figures(counted, rows, k))
+        if likeliest is None:
+            return forced.forced(logprob, entropy, tail if k else None)
+        more, slack = likeliest.rest(rows[: len(counted)])
+        return replace(forced.forced(logprob, entropy + more, None), entropy_slack=slack)
 
     async def write(
         self,
@@ -221,36 +230,3 @@ class EngineModel:
             f"{self.name}-{kind}",
             priority=priority if self.by_priority else 0,
         )
-
-
-def _by_token(found: Any) -> list[dict[int, float]]:
-    """Return the log-probability of each token that is named, by position.
-
-    `found` is vLLM's ``FlatLogprobs``, which holds them in one list: others hold an object for each
-    token of a position, and a whole vocabulary of them costs more than the probe.
-    """
-    return [
-        dict(zip(found.token_ids[begin:end], found.logprobs[begin:end], strict=True))
-        for begin, end in zip(found.start_indices, found.end_indices, strict=True)
-    ]
-
-
-def _figures(
-    ids: Sequence[int], rows: Sequence[Mapping[int, float]], k: int | None
-) -> list[tuple[float, float, float]]:
-    """Return log-probability, entropy and tail mass of each token; zeros where none were asked for.
-
-    Raises
-    ------
-    EngineError
-        The engine left some out.
-    """
-    if k is None:
-        return [(0.0, 0.0, 0.0)] * len(ids)
-    try:
-        own = tuple(row[token] for token, row in zip(ids, rows, strict=False))
-    except KeyError as error:
-        raise EngineError("the engine gives no log-probability of a token it decoded") from error
-    top = tuple(tuple(sorted(row.values(), reverse=True)) for row in rows)
-    whole = Completion(None, "", own, top, "stop", 0, 0, None, 0.0)
-    return token_statistics(whole, len(ids), len(top[0]) if k < 0 and top else k)

@@ -155,6 +155,7 @@ def _facts(engine_client: Any, args: Namespace, version: str) -> EngineFacts:
         names=tuple(args.served_model_name or [args.model]),
         version=version,
         context=model.max_model_len,
+        vocabulary=model.get_vocab_size(),
         dtype=str(model.dtype).removeprefix("torch."),
         quantization=model.quantization,
         max_logprobs=model.max_logprobs,

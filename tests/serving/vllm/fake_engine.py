@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -25,6 +26,7 @@ FACTS = EngineFacts(
     names=("tiny-reasoner",),
     version="0.32.0",
     context=1024,
+    vocabulary=559,
     dtype="float32",
     quantization=None,
     max_logprobs=20,
@@ -151,12 +153,14 @@ class FakeEngine:
     def _output(self, tokens: list[int], parameters: Any, reason: str | None) -> Any:
         rows, k = None, getattr(parameters, "logprobs", None)
         if k is not None and not self.without_logprobs:
-            (token,), others = tokens, range(1, max(k, 0))
+            (token,), whole = tokens, FACTS.vocabulary - 1
+            others = range(whole if k < 0 else max(k - 1, 0))
+            rest = math.log((1 - math.exp(-0.25)) / whole)
             rows = SimpleNamespace(  # one position, flat, the token drawn first
                 start_indices=[0],
-                end_indices=[1 + len(others)],
-                token_ids=[token, *(10_000 + i for i in others)],
-                logprobs=[-0.25, *(-5.0 - i for i in others)],
+                end_indices=[2 + len(others)],
+                token_ids=[token, token, *(10_000 + i for i in others)],
+                logprobs=[-0.25, -0.25, *(rest for _ in others)],
             )
         output = SimpleNamespace(token_ids=tokens, logprobs=rows, finish_reason=reason)
         return SimpleNamespace(outputs=[output], num_cached_tokens=16, finished=reason is not None)

@@ -96,7 +96,18 @@ def test_a_probe_asks_for_what_the_rule_reads(
         with pytest.raises(PolicyError, match=expected):
             bound_at(FakeEngine(), policy, max_logprobs=limit)
     else:
-        assert bound_at(FakeEngine(), policy, max_logprobs=limit).model.logprobs == expected
+        model = bound_at(FakeEngine(), policy, max_logprobs=limit).model
+        assert model.logprobs == expected
+        assert (model.likeliest is not None) == (expected == -1)
+
+
+@pytest.mark.parametrize(("family", "vocabulary"), [("learned-boosted", 559), ("entropy", 100)])
+def test_a_whole_vocabulary_is_asked_for_where_a_part_tells_too_little(
+    family: str, vocabulary: int
+) -> None:
+    policy = policy_of(family_content(family), entropy_source="full")
+    bound = bound_at(FakeEngine(), policy, max_logprobs=-1, vocabulary=vocabulary)
+    assert (bound.model.logprobs, bound.model.likeliest) == (-1, None)
 
 
 def test_of_a_folder_the_one_for_this_model_serves() -> None:
