@@ -450,26 +450,29 @@ def test_impossible_inputs_are_refused_and_not_noted(name: str, value: Any, expe
 def test_what_is_decided_with_a_slack_is_decided_without(family: str) -> None:
     """At both ends of it, and in between; where that is not so, nothing is decided."""
     policy = Policy(build_policy(family_content(family)))
-    rng, slack = np.random.default_rng(7), 0.2
-    known = {"think_tokens": 0, "answer": "42", "markers": 0.0}
-    decided = 0
+    rng, slack, decided = np.random.default_rng(7), 0.2, 0
+
+    def judged(stepper: Stepper, logprob: float, entropy: float, slack: float = 0.0) -> Decision:
+        return stepper.observe(
+            think_tokens=0,
+            answer="42",
+            markers=0.0,
+            mean_logprob=logprob,
+            mean_entropy=entropy,
+            entropy_slack=slack,
+        )
+
     for _ in range(200):
         entropy, logprob = float(rng.uniform(slack, 4)), -float(rng.exponential(0.5))
-
-        def stops(off: float, entropy: float = entropy, logprob: float = logprob) -> bool:
-            stepper = policy.start()
-            at = {"mean_logprob": logprob, "mean_entropy": entropy + off}
-            return stepper.observe(**known, **at).stop
-
         stepper = policy.start()
-        at = {"mean_logprob": logprob, "mean_entropy": entropy, "entropy_slack": slack}
         try:
-            stop = stepper.observe(**known, **at).stop
+            stop = judged(stepper, logprob, entropy, slack).stop
         except UndecidedError:
-            assert stepper.observe(**known, **(at | {"entropy_slack": 0.0})).checkpoint == 0
-        else:
-            decided += 1
-            assert {stops(-slack), stops(0.0), stops(slack)} == {stop}
+            assert judged(stepper, logprob, entropy).checkpoint == 0
+            continue
+        decided += 1
+        for off in (-slack, 0.0, slack):
+            assert judged(policy.start(), logprob, entropy + off).stop == stop
     reads_entropy = policy.rule.entropy_slope > 0
     assert 100 < decided < 200 if reads_entropy else decided == 200
 
