@@ -1,6 +1,6 @@
 """The gateway beside the server it stands before: throughput of streams, first tokens, stops.
 
-Run: python -m tests.benchmarks.gateway [--rounds 5] [--requests 192]
+Run: python -m tests.benchmarks.gateway [--rounds 5] [--requests 192] [--only passed|stopped]
 
 Starts vLLM on the bundled model (tests/integration/setup-vllm.sh builds it) and one gateway for
 each policy, each a process of its own; what asks them is a third, so an idle machine is needed.
@@ -163,41 +163,57 @@ def spread(values: Sequence[float], form: str = ".2f") -> str:
     return f"{middle:{form}} [{low:{form}}, {high:{form}}]"
 
 
-async def measure(urls: dict[str, str], asked: Sequence[Request], rounds: int) -> bool:
-    """Print all figures; whether the goals are met."""
-    met, n = True, len(asked)
+async def measure(
+    urls: dict[str, str], asked: Sequence[Request], rounds: int, only: str | None
+) -> bool:
+    """Print the figures; whether the goals are met."""
+    met = True
     timeout = aiohttp.ClientTimeout(total=600)
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=4)
     async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
         asking = Asking(session, asked)
-        for name, key, covered in (("pass-through", "stops", False), ("full budget", "full", True)):
-            for stream, at_once in ((True, 64), (False, 64), (True, 8)):
-                how = How(n, at_once, stream, covered)
-                direct = partial(asking.many, urls["direct"], how)
-                pairs = await in_turns(rounds, direct, partial(asking.many, urls[key], how))
-                ratios = [there[0] / through[0] for there, through in pairs]
-                line = f"{name}, {how}: {spread(ratios)} of direct throughput"
-                if stream and at_once == 64:
-                    good = statistics.median(ratios) >= GOALS[name]
-                    line += f" (goal {GOALS[name]:.2f}: {'met' if good else 'MISSED'})"
-                    met = met and good
-                print(line, flush=True)
-        for name, covered in (("pass-through", False), ("policy", True)):
-            added = await _added_first(asking, urls, How(n, 8, True, covered))
-            print(f"added to the first token, {name}, 8 at once: {spread(added, '.1f')} ms")
-        for stream in (False, True):
-            for at_once in (8, 48):
-                how = How(n, at_once, stream, covered=True)
-                full = partial(asking.many, urls["stops"], replace(how, covered=False))
-                pairs = await in_turns(rounds, full, partial(asking.many, urls["stops"], how))
-                times = [stopped[0] / full[0] for full, stopped in pairs]
-                tokens = [stopped[1] / full[1] for full, stopped in pairs]
-                print(
-                    f"stopped / full, {how}: {spread(times)} of the time for "
-                    f"{statistics.median(tokens):.2f} of the decoded tokens",
-                    flush=True,
-                )
+        if only != "stopped":
+            met = await _passed(asking, urls, len(asked), rounds)
+        if only != "passed":
+            await _stopped(asking, urls["stops"], len(asked), rounds)
     return met
+
+
+async def _passed(asking: Asking, urls: dict[str, str], n: int, rounds: int) -> bool:
+    """What is passed on, beside direct; whether the goals are met."""
+    met = True
+    for name, key, covered in (("pass-through", "stops", False), ("full budget", "full", True)):
+        for stream, at_once in ((True, 64), (False, 64), (True, 8)):
+            how = How(n, at_once, stream, covered)
+            direct = partial(asking.many, urls["direct"], how)
+            pairs = await in_turns(rounds, direct, partial(asking.many, urls[key], how))
+            ratios = [there[0] / through[0] for there, through in pairs]
+            line = f"{name}, {how}: {spread(ratios)} of direct throughput"
+            if stream and at_once == 64:
+                good = statistics.median(ratios) >= GOALS[name]
+                line += f" (goal {GOALS[name]:.2f}: {'met' if good else 'MISSED'})"
+                met = met and good
+            print(line, flush=True)
+    for name, covered in (("pass-through", False), ("policy", True)):
+        added = await _added_first(asking, urls, How(n, 8, True, covered))
+        print(f"added to the first token, {name}, 8 at once: {spread(added, '.1f')} ms")
+    return met
+
+
+async def _stopped(asking: Asking, url: str, n: int, rounds: int) -> None:
+    """Under the policy, beside past it."""
+    for stream in (False, True):
+        for at_once in (8, 48):
+            how = How(n, at_once, stream, covered=True)
+            full = partial(asking.many, url, replace(how, covered=False))
+            pairs = await in_turns(rounds, full, partial(asking.many, url, how))
+            times = [stopped[0] / full[0] for full, stopped in pairs]
+            tokens = [stopped[1] / full[1] for full, stopped in pairs]
+            print(
+                f"stopped / full, {how}: {spread(times)} of the time for "
+                f"{statistics.median(tokens):.2f} of the decoded tokens",
+                flush=True,
+            )
 
 
 async def _added_first(asking: Asking, urls: dict[str, str], how: How) -> list[float]:
@@ -237,6 +253,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=192, help="in each half of a round")
+    parser.add_argument("--only", choices=("passed", "stopped"))
     options = parser.parse_args()
     home = environment()
     if home is None:
@@ -254,7 +271,7 @@ def main() -> int:
         urls = {"direct": server.base_url}
         for key, file in files.items():
             urls[key], _ = stack.enter_context(running_gateway(file, server.base_url))
-        met = asyncio.run(measure(urls, asked, options.rounds))
+        met = asyncio.run(measure(urls, asked, options.rounds, options.only))
     return 0 if met else 1
 
 
