@@ -15,7 +15,6 @@ import numpy as np
 
 from stopadvisor.assessment.choice import Choice, Settings, choose, nothing_chosen
 from stopadvisor.assessment.recommendation import Recommendation, recommend
-from stopadvisor.assessment.repeats import Repeats, repeats_of
 from stopadvisor.constants import SMALL_WORKLOAD
 from stopadvisor.errors import CalibrationError, NothingToChoose
 from stopadvisor.probes.grouping import calibration_rows, question_rows
@@ -25,17 +24,20 @@ from stopadvisor.probes.trajectories import Profile, profile, trajectory
 from stopadvisor.rules.outcomes import BlindStopping, blind_stopping
 from stopadvisor.rules.schedules import grid_positions, grid_view
 from stopadvisor.runs.sources import Source
+from stopadvisor.stats.intervals import exact_interval
 from stopadvisor.workload.questions import SMALLEST_PARTS
 
 __all__ = [
     "SIMULATED_PROBES",
     "Assessment",
     "FitAssessment",
+    "Repeats",
     "advice_profile",
     "assess",
     "calibration_size",
     "check_labels",
     "marked",
+    "repeats_of",
     "split_hint",
 ]
 
@@ -63,6 +65,26 @@ class Assessment:
     full_accuracy: float
     """Full-thinking accuracy of the questions on which the profile is based."""
     recommendation: Recommendation
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Fit questions that thought twice: how often full thinking differs from itself.
+
+    Agreement with full thinking can mean no more than this.  It is shown beside a promise about
+    differing replies, and never subtracted from anything.
+    """
+
+    questions: int
+    differing: int
+    """Of them, how many were answered otherwise the second time; no answer equals none."""
+    ci95: tuple[float, float]
+    """Exact (Clopper-Pearson) interval of their share."""
+
+    @property
+    def share(self) -> float:
+        """Of the questions that thought twice, those that were answered otherwise."""
+        return self.differing / self.questions
 
 
 @dataclass(frozen=True)
@@ -199,3 +221,21 @@ def check_labels(table: GradedTable) -> None:
             f"all {kind} answers are {found}: both right and wrong ones are required to learn "
             "when to stop; check gold answers and the cue with `stopadvisor preflight`"
         )
+
+
+def repeats_of(fit: FitQuestions) -> Repeats | None:
+    """Compare the first two traces of each fit question; None where none has two."""
+    second = {key: row for row, key in enumerate(fit.keys) if fit.samples[row] == 1}
+    pairs = [
+        (row, second[key])
+        for row, key in enumerate(fit.keys)
+        if fit.samples[row] == 0 and key in second
+    ]
+    # Copies of a question share its content, and are the same question.
+    pairs = list({fit.keys[row]: (row, other) for row, other in pairs}.values())
+    if not pairs:
+        return None
+    rows = np.array(pairs)  # (n_pairs, 2)
+    answers = np.where(fit.truncated, -1, fit.full_codes)[rows]
+    differing = int(((answers[:, 0] != answers[:, 1]) | (answers[:, 0] < 0)).sum())
+    return Repeats(len(pairs), differing, exact_interval(differing, len(pairs)))

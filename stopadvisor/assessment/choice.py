@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -164,8 +164,7 @@ def choose(
             f"questions), got {settings.alpha!r}: never being right would meet it"
         )
     fit = _fit_data(table, settings)
-    test = replace(settings.test, groups=groups)
-    imitation = Imitation.draw(fit, n_calibration, test)
+    imitation = Imitation.draw(fit, n_calibration, settings, groups)
     measured = _measured(fit, settings, imitation)
     counted = _counted(table, n_calibration, settings, categories)
     limit = fit_limit(table.n_questions, n_calibration, settings, full_accuracy, groups, counted)
@@ -214,7 +213,7 @@ def choose(
         ()
         if sequence is None
         else tuple(
-            LabelSaving(n, Imitation.draw(fit, n, test).saving_pct(sequence))
+            LabelSaving(n, Imitation.draw(fit, n, settings, groups).saving_pct(sequence))
             for n in sorted({*_LABELS, n_calibration})
         ),
         fit,

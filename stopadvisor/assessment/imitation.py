@@ -16,12 +16,12 @@ import numpy as np
 from stopadvisor.arrays import FloatArray
 from stopadvisor.assessment.limits import allowed, most_of
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence
+from stopadvisor.assessment.wishes import Settings
 from stopadvisor.probes.grouping import group_numbers, question_rows
-from stopadvisor.rules.losses import Guarantee
-from stopadvisor.stats.bounds import Bound, Multiplicity, max_losses
+from stopadvisor.stats.bounds import max_losses
 from stopadvisor.stats.group_test import GroupTest
 
-__all__ = ["ExpectedSaving", "Imitation", "SequenceTest"]
+__all__ = ["ExpectedSaving", "Imitation"]
 
 _DRAWS = 200
 _LIMITS = (2 / 3, 1.0, 4 / 3, 3 / 2, 2.0, 5 / 2)
@@ -29,22 +29,6 @@ _LIMITS = (2 / 3, 1.0, 4 / 3, 3 / 2, 2.0, 5 / 2)
 _FEW_LOSSES = 16
 """Up to so many allowed losses, a few unlucky questions decide; beyond, limits lie closer together,
 as the deviation of a count does beside the count."""
-
-
-@dataclass(frozen=True)
-class SequenceTest:
-    """How a sequence will be tested."""
-
-    alpha: float
-    delta: float
-    bound: Bound
-    multiplicity: Multiplicity
-    conditional: bool
-    """Only questions that full thinking gets right are counted."""
-    groups: GroupTest | None = None
-    """Where groups enter whole; None where single questions do."""
-    guarantees: tuple[Guarantee, ...] = ()
-    """All that is to hold at once, where it is more than one loss of 0 or 1."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +46,9 @@ class ExpectedSaving:
 class Imitation:
     """The same imitated calibrations for every sequence."""
 
-    test: SequenceTest
+    settings: Settings
+    groups: GroupTest | None
+    """Where groups enter whole; None where single questions do."""
     draws: FloatArray  # (n_draws, n_blocks)
     """How often each block of fit questions is drawn, over its size."""
     counted: FloatArray  # (n_draws,)
@@ -72,23 +58,30 @@ class Imitation:
 
     @classmethod
     def draw(
-        cls, fit: FitData, n_calibration: int, test: SequenceTest, *, n_draws: int = _DRAWS
+        cls,
+        fit: FitData,
+        n_calibration: int,
+        settings: Settings,
+        groups: GroupTest | None = None,
+        *,
+        n_draws: int = _DRAWS,
     ) -> Imitation:
         """Draw calibrations of so many questions each; the same for the same fit questions."""
         rng = np.random.default_rng(fit.table.n_questions)
         shares = np.full(fit.n_blocks, 1 / fit.n_blocks)
-        if test.groups is not None:
-            n_groups = max(1, round(n_calibration / test.groups.size))
+        if groups is not None:
+            n_groups = max(1, round(n_calibration / groups.size))
             draws = rng.multinomial(n_groups, shares, n_draws) * _per_group(fit) / fit.block_sizes
             counted = draws @ fit.block_sizes
-            return cls(test, draws.astype(np.float32), counted, float(fit.full_cost.sum()))
-        # Of a block one question at a time is drawn, any of them.
-        draws = rng.multinomial(n_calibration, shares, n_draws) / fit.block_sizes
-        counted = np.full(n_draws, float(n_calibration))
-        if test.conditional:
-            right = np.bincount(fit.blocks, fit.table.full_correct, fit.n_blocks)
-            counted = (draws @ right).round()
-        return cls(test, draws.astype(np.float32), counted, float(fit.full_cost.sum()))
+        else:
+            # Of a block one question at a time is drawn, any of them.
+            draws = rng.multinomial(n_calibration, shares, n_draws) / fit.block_sizes
+            counted = np.full(n_draws, float(n_calibration))
+            if settings.conditional:
+                right = np.bincount(fit.blocks, fit.table.full_correct, fit.n_blocks)
+                counted = (draws @ right).round()
+        full_cost = float(fit.full_cost.sum())
+        return cls(settings, groups, draws.astype(np.float32), counted, full_cost)
 
     def expected(self, sequence: ThresholdSequence) -> ExpectedSaving:
         """What a sequence saves, both ways at the price of one."""
@@ -105,9 +98,7 @@ class Imitation:
     def _mean_costs(self, sequence: ThresholdSequence, limits: Sequence[float]) -> list[float]:
         """Mean cost over the draws, at each limit of losses."""
         n_thresholds = sequence.thresholds.size
-        share = n_thresholds if self.test.multiplicity == "finite-grid" else 1
-        test = self.test
-        tested = list(self._tested(sequence, test.delta / share))
+        tested = list(self._tested(sequence, self.settings.test_delta(n_thresholds)))
         # A certified rule that costs more than full thinking is not exported.
         costs = np.append(np.minimum(sequence.costs, self.full_cost), self.full_cost)
         found = []
@@ -115,9 +106,9 @@ class Imitation:
             over = np.zeros((len(self.draws), n_thresholds), dtype=bool)
             for losses, most in tested:
                 away = (factor - 1) * np.sqrt(np.maximum(most, 0) * np.clip(most, 0, _FEW_LOSSES))
-                most_now = most + away if test.groups else np.round(most + away) + 0.5
+                most_now = most + away if self.groups else np.round(most + away) + 0.5
                 over |= losses > np.where(most < 0, -1.0, most_now + 1e-6)
-            if test.multiplicity == "fixed-sequence":
+            if self.settings.multiplicity == "fixed-sequence":
                 last = np.where(over.any(axis=1), over.argmax(axis=1), n_thresholds) - 1
             else:
                 within = ~over[:, ::-1]
@@ -133,8 +124,8 @@ class Imitation:
             losses = self.draws @ sequence.block_losses.astype(np.float32)
             yield losses, self._most_losses(delta)[:, None]
             return
-        groups = self.test.groups
-        for guarantee, part in zip(self.test.guarantees, sequence.counts, strict=True):
+        groups = self.groups
+        for guarantee, part in zip(self.settings.guarantees, sequence.counts, strict=True):
             counted = (self.draws @ part.sizes).round()
             if groups is not None:
                 share = groups.limit(float(counted.mean()), guarantee.alpha, delta)
@@ -149,12 +140,12 @@ class Imitation:
 
     def _most_losses(self, delta: float) -> FloatArray:
         """Losses that the test allows in each draw, negative where none; shape (n_draws,)."""
-        test = self.test
-        if test.groups is not None:
+        alpha, bound = self.settings.alpha, self.settings.bound
+        if self.groups is not None:
             mean = float(self.counted.mean())
-            return test.groups.limit(mean, test.alpha, delta) * self.counted
+            return self.groups.limit(mean, alpha, delta) * self.counted
         sizes, which = np.unique(self.counted, return_inverse=True)
-        return np.array([max_losses(int(n), test.alpha, delta, test.bound) for n in sizes])[which]
+        return np.array([max_losses(int(n), alpha, delta, bound) for n in sizes])[which]
 
 
 def _per_group(fit: FitData) -> FloatArray:

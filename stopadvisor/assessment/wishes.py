@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from stopadvisor.assessment.imitation import SequenceTest
 from stopadvisor.constants import DEFAULT_ALPHA, DEFAULT_DELTA
 from stopadvisor.errors import CalibrationError
 from stopadvisor.probes.table import GradedBy
@@ -154,15 +153,3 @@ class Settings:
     def test_delta(self, n_thresholds: int) -> float:
         """Error probability of one test in a sequence of so many thresholds."""
         return self.delta / (n_thresholds if self.multiplicity == "finite-grid" else 1)
-
-    @property
-    def test(self) -> SequenceTest:
-        """How a sequence will be tested, at the whole of delta."""
-        return SequenceTest(
-            self.alpha,
-            self.delta,
-            self.bound,
-            self.multiplicity,
-            self.conditional,
-            guarantees=() if self.is_plain else self.guarantees,
-        )

@@ -53,8 +53,7 @@ from stopadvisor.policy.frozen import build_policy
 from stopadvisor.probes.outcomes import CalibrationQuestions
 from stopadvisor.runs.access import opened_rows
 from stopadvisor.runs.ledger import Look, record_refusal, record_result
-from stopadvisor.runs.results import read_assessment
-from stopadvisor.runs.sources import Source
+from stopadvisor.runs.sources import Source, read_assessment
 from stopadvisor.stats.bounds import NotCertified
 
 __all__ = ["Certification", "CertifyRequest", "Plan", "certify", "plan_choice", "start_labelling"]

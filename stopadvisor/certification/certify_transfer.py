@@ -46,8 +46,7 @@ from stopadvisor.errors import CalibrationError
 from stopadvisor.policy.budgets import check_budgets
 from stopadvisor.policy.frozen import Policy, build_policy
 from stopadvisor.runs.ledger import Look, record_result
-from stopadvisor.runs.results import read_assessment
-from stopadvisor.runs.sources import Source
+from stopadvisor.runs.sources import Source, read_assessment
 
 __all__ = ["TransferCertification", "certify_transfer"]
 

@@ -33,8 +33,7 @@ from stopadvisor.runs.archives import names_questions
 from stopadvisor.runs.checks import PolicyCheck, record_check
 from stopadvisor.runs.ledger import read_ledger
 from stopadvisor.runs.manifest import recorded_sampling
-from stopadvisor.runs.results import read_assessment
-from stopadvisor.runs.sources import Source
+from stopadvisor.runs.sources import Source, read_assessment
 from stopadvisor.runs.storage import lock_directory
 from stopadvisor.workload.questions import PARTS
 

@@ -35,8 +35,7 @@ from stopadvisor.runs.ledger import (
     take_looks,
 )
 from stopadvisor.runs.neighbours import LooksBeside, looks_beside, probe_digests
-from stopadvisor.runs.results import read_assessment
-from stopadvisor.runs.sources import Part, Source
+from stopadvisor.runs.sources import Part, Source, read_assessment
 from stopadvisor.runs.storage import lock_directory
 from stopadvisor.workload.questions import PARTS
 

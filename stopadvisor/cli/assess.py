@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 import click
-from click.core import ParameterSource
 
 from stopadvisor.assessment.assess import FitAssessment, assess
 from stopadvisor.assessment.choice import Settings
@@ -24,7 +23,7 @@ from stopadvisor.assessment.remarks import remarks_on_promise, remarks_on_sample
 from stopadvisor.assessment.settings import SettingsOverrides
 from stopadvisor.certification.looks import open_for_paper, show_fit
 from stopadvisor.cli.model import ModelOptions, open_engine
-from stopadvisor.cli.options import PATH, VERBOSE, emit
+from stopadvisor.cli.options import PATH, VERBOSE, emit, is_given
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.probing import ProbeOptions, probe_options
 from stopadvisor.cli.progress import progress_on
@@ -111,14 +110,13 @@ class AssessOptions:
 )
 @probe_options
 @VERBOSE
-@click.pass_context
-def command(ctx: click.Context, /, target: Path, protocol: str, **params: Any) -> int:
+def command(target: Path, protocol: str, **params: Any) -> int:
     """Advise whether the model may stop thinking early on WORKLOAD, and what that saves.
 
     Probes what is missing first, with the options of `probe`; a run directory or a published
     raw.npz archive is assessed as it is.  The advice is provisional: `calibrate` decides.
     """
-    given = _given(ctx)
+    given = {f.name for f in (*fields(ProbeSettings), *fields(ModelOptions)) if is_given(f.name)}
     wanted = overrides(params)
     open_calibration, report = params.pop("open_calibration"), params.pop("report")
     if protocol == "paper" and (wanted.loss or wanted.also):
@@ -131,7 +129,7 @@ def command(ctx: click.Context, /, target: Path, protocol: str, **params: Any) -
         "paper" if protocol == "paper" else "deploy",
         open_calibration,
         frozenset(given),
-        _from_default(ctx, "serving") and _from_default(ctx, "cache_block"),
+        not (is_given("serving") or is_given("cache_block")),
         report,
     )
     if not options.is_workload:
@@ -140,19 +138,6 @@ def command(ctx: click.Context, /, target: Path, protocol: str, **params: Any) -
             names = ", ".join("--" + name.replace("_", "-") for name in useless)
             raise click.UsageError(f"{target} is probed already, so these mean nothing: {names}")
     return run(options, sys.stdout, sys.stderr)
-
-
-def _given(ctx: click.Context) -> set[str]:
-    """Options of probing that the command line itself names."""
-    return {
-        f.name
-        for f in (*fields(ProbeSettings), *fields(ModelOptions))
-        if ctx.get_parameter_source(f.name) == ParameterSource.COMMANDLINE
-    }
-
-
-def _from_default(ctx: click.Context, name: str) -> bool:
-    return ctx.get_parameter_source(name) == ParameterSource.DEFAULT
 
 
 def run(options: AssessOptions, out: TextIO, err: TextIO) -> int:

@@ -49,8 +49,7 @@ from stopadvisor.report.documents.calibrate import (
 from stopadvisor.report.text.calibrate import show_calibration
 from stopadvisor.report.text.transfer import show_transfer
 from stopadvisor.report.words import advised_point, percent, share
-from stopadvisor.runs.results import read_assessment
-from stopadvisor.runs.sources import Source, newest_source, open_source
+from stopadvisor.runs.sources import Source, newest_source, open_source, read_assessment
 from stopadvisor.runs.storage import lock_directory
 
 __all__ = ["NOT_CERTIFIED", "CalibrateOptions", "command", "run"]

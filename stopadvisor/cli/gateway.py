@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from stopadvisor.cli.options import COUNT, option
+from stopadvisor.cli.options import COUNT, is_given, option
 from stopadvisor.engines.errors import require_packages
 from stopadvisor.policy.requests import THINKING_MODES
 from stopadvisor.serving.gateway.settings import GatewaySettings, Timeouts
@@ -110,10 +110,8 @@ GATEWAY = (
 def gateway_settings(policy: Path, params: Mapping[str, Any]) -> GatewaySettings | None:
     """Take the gateway's settings out of click's parameters; None without an upstream."""
     if not params["upstream"]:
-        context = click.get_current_context()
         for name in _NAMES:
-            source = context.get_parameter_source(name)
-            if source is not None and source is not click.core.ParameterSource.DEFAULT:
+            if is_given(name):
                 raise click.UsageError(
                     f"--{name.replace('_', '-')} belongs to --upstream, got no --upstream"
                 )

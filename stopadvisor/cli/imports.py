@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import click
-from click.core import ParameterSource
 
 from stopadvisor.cli.options import (
     COUNT,
@@ -24,6 +23,7 @@ from stopadvisor.cli.options import (
     declare,
     emit,
     grader_option,
+    is_given,
     take,
 )
 from stopadvisor.cli.page import Command
@@ -197,7 +197,7 @@ def _check_options(ctx: click.Context, kind: str, params: Mapping[str, Any]) -> 
     others = _OF_LOGS if kind == PROBES else _OF_PROBES
     named = {option.name: option.opts[0] for option in ctx.command.params}
     for name in others:
-        if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE:
+        if is_given(name):
             raise click.UsageError(f"{named[name]} is no option of format {kind}")
     if kind == PROBES:
         if len(params["sources"]) > 1:

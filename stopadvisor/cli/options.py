@@ -22,6 +22,7 @@ __all__ = [
     "OUTPUT",
     "PATH",
     "SHARE",
+    "SIGNATURE",
     "VERBOSE",
     "Decorator",
     "OutputOptions",
@@ -30,6 +31,7 @@ __all__ = [
     "declare",
     "emit",
     "grader_option",
+    "is_given",
     "option",
     "parse_object",
     "take",
@@ -140,6 +142,20 @@ OUTPUT = (
 VERBOSE = click.option(
     "--verbose", is_flag=True, help="Print also the figures that the result rests on."
 )
+
+SIGNATURE = click.option(
+    "--require-signature",
+    metavar="KEY.pub",
+    type=PATH,
+    multiple=True,
+    help="Refuse a policy that this key has not signed (PEM); several: one of them must have.",
+)
+
+
+def is_given(name: str) -> bool:
+    """Whether the command line itself names an option; neither default nor environment does."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source == click.core.ParameterSource.COMMANDLINE
 
 
 def emit(

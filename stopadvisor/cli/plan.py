@@ -111,8 +111,7 @@ def run(options: PlanOptions, out: TextIO, err: TextIO) -> int:
     if options.source is not None:
         from stopadvisor.assessment.assess import assess
         from stopadvisor.assessment.settings import SettingsOverrides
-        from stopadvisor.runs.results import read_assessment
-        from stopadvisor.runs.sources import open_source
+        from stopadvisor.runs.sources import open_source, read_assessment
 
         source = open_source(options.source, keep=False)
         asked = SettingsOverrides(

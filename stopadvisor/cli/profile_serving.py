@@ -30,6 +30,7 @@ from stopadvisor.cli.options import (
     Parsed,
     declare,
     emit,
+    is_given,
     option,
     take,
 )
@@ -231,18 +232,12 @@ def command(**params: Any) -> int:
 
 def _check(server: ServerOptions, workload: Path | None) -> None:
     """Refuse options that say nothing to what is measured."""
-    context = click.get_current_context()
-
-    def given(name: str) -> bool:
-        source = context.get_parameter_source(name)
-        return source is not click.core.ParameterSource.DEFAULT
-
     names = [*ServerOptions.__dataclass_fields__][1:]
     if server.at_server:
         names = list(_LOCAL_ONLY)
         if server.base_url is None:
             raise click.UsageError(f"--engine {server.engine} needs --base-url")
-    foreign = next((name for name in names if given(name)), None)
+    foreign = next(filter(is_given, names), None)
     if foreign is not None:
         other = "hf" if server.at_server else "openai or vllm"
         raise click.UsageError(

@@ -17,7 +17,7 @@ from stopadvisor.errors import PolicyError
 from stopadvisor.policy.frozen import load_policy
 from stopadvisor.policy.shelf import promote
 from stopadvisor.report.documents.promote import promote_document
-from stopadvisor.report.text.promote import show_promotion
+from stopadvisor.report.text.shelf import show_promotion
 from stopadvisor.runs.sources import open_source
 from stopadvisor.runs.storage import lock_directory
 

@@ -30,8 +30,14 @@ from stopadvisor.report.html.page import WrittenPage, write_report
 from stopadvisor.report.text.written import show_report_file
 from stopadvisor.report.words import shell_quote
 from stopadvisor.runs.access import is_opened
-from stopadvisor.runs.results import read_assessment
-from stopadvisor.runs.sources import ASSESSMENT, REPORT, Source, newest_source, open_source
+from stopadvisor.runs.sources import (
+    ASSESSMENT,
+    REPORT,
+    Source,
+    newest_source,
+    open_source,
+    read_assessment,
+)
 
 __all__ = ["ReportOptions", "command", "rewritten_report", "run"]
 

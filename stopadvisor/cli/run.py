@@ -26,6 +26,7 @@ from stopadvisor.cli.options import (
     COUNT,
     OUTPUT,
     PATH,
+    SIGNATURE,
     OutputOptions,
     declare,
     emit,
@@ -116,13 +117,7 @@ class RunOptions:
     show_default="overlap if the policy was chosen for it",
     help="At a server: resume thinking after each probe, or let it stream on while one runs.",
 )
-@click.option(
-    "--require-signature",
-    metavar="KEY.pub",
-    type=PATH,
-    multiple=True,
-    help="Refuse a policy that this key has not signed (PEM); several: one of them must have.",
-)
+@SIGNATURE
 @grader_option(click.option)
 @declare(*SERVER, *OUTPUT)
 def command(files: tuple[Path, ...], **params: Any) -> int:

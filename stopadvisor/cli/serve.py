@@ -17,7 +17,7 @@ import click
 
 from stopadvisor.cli.auditing import AUDITING, audit_settings
 from stopadvisor.cli.gateway import GATEWAY, gateway_settings, require_gateway
-from stopadvisor.cli.options import PATH, OutputOptions, declare, take
+from stopadvisor.cli.options import PATH, SIGNATURE, OutputOptions, declare, take
 from stopadvisor.cli.page import Command
 from stopadvisor.serving.policy_files import load_policies
 from stopadvisor.serving.vllm.settings import NAME, PluginSettings, check_vllm
@@ -63,13 +63,7 @@ class ServeOptions:
     help="Cover requests without the policy's prompt template around the question: for policies "
     "whose workload held messages.",
 )
-@click.option(
-    "--require-signature",
-    metavar="KEY.pub",
-    type=PATH,
-    multiple=True,
-    help="Refuse a policy that this key has not signed (PEM); several: one of them must have.",
-)
+@SIGNATURE
 @click.option("--json", is_flag=True, help="Print a refusal as one JSON object.")
 @click.option("--quiet", is_flag=True, help="Do not say on stderr what is started.")
 @declare(*GATEWAY, *AUDITING)

@@ -12,7 +12,6 @@ __all__ = [
     "manifest",
     "neighbours",
     "recording",
-    "results",
     "simulated",
     "sources",
     "storage",

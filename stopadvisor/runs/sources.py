@@ -34,6 +34,7 @@ __all__ = [
     "newest_run",
     "newest_source",
     "open_source",
+    "read_assessment",
 ]
 
 ASSESSMENT = "assessment.json"
@@ -228,6 +229,26 @@ def newest_source(root: Path = Path("runs")) -> Source:
             "run directory"
         )
     return open_source(found[-1].parent, root=root)
+
+
+def read_assessment(folder: Path) -> dict[str, Any] | None:
+    """Read a run's ``assessment.json``; None where it was not assessed yet.
+
+    Raises
+    ------
+    ProbeError
+        The file cannot be read, or is no assessment.
+    """
+    file = folder / ASSESSMENT
+    try:
+        content = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ProbeError(f"{file}: cannot read the assessment: {error}; assess again") from error
+    if not isinstance(content, dict):
+        raise ProbeError(f"{file}: not an assessment; assess again")
+    return content
 
 
 def newest_run(root: Path = Path("runs")) -> Path:

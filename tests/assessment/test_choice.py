@@ -79,7 +79,7 @@ def test_the_same_fit_questions_give_the_same_choice(table: OpenQuestions, light
 
 def rated(fit: FitData, settings: Settings) -> list[tuple[float, ThresholdSequence]]:
     """Every candidate with what it is rated by."""
-    imitation = Imitation.draw(fit, 120, settings.test)
+    imitation = Imitation.draw(fit, 120, settings)
     return [(imitation.expected(c).rating_pct, c) for c in candidates(fit, settings.families)]
 
 
@@ -138,7 +138,7 @@ def test_boosting_joins_over_the_schedule_of_the_best_learned_rule() -> None:
     _, linear = max(rated(fit, settings), key=lambda pair: pair[0])
     (boosted,) = boosted_candidates(fit, linear)
     found = choose(fit_table.as_fit(), 120, settings)
-    imitation = Imitation.draw(fit, 120, settings.test)
+    imitation = Imitation.draw(fit, 120, settings)
     best = max((linear, boosted), key=lambda each: imitation.expected(each).rating_pct)
     assert found.learned is not None
     assert found.learned.family == best.scorer.family
@@ -390,6 +390,6 @@ def test_a_rule_whose_first_threshold_loses_too_many_is_not_advised() -> None:
     found = choose(known.as_fit(), 90, Settings(alpha=0.15, families=("fixed-budget",)))
     (tested,) = found.sequences
     assert tested.losses.min() == 8  # of 60; 7 of 90 are allowed
-    assert Imitation.draw(found.fit, 90, found.settings.test).expected(tested).rating_pct > 0
+    assert Imitation.draw(found.fit, 90, found.settings).expected(tested).rating_pct > 0
     assert found.advised is None
     assert found.advised_point is None

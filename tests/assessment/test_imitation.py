@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stopadvisor.assessment.choice import Settings, choose
-from stopadvisor.assessment.imitation import Imitation, SequenceTest
+from stopadvisor.assessment.imitation import Imitation
 from stopadvisor.assessment.sequences import FitData, ThresholdSequence, score, sequence_of
 from stopadvisor.certification.calibration import calibrate
 from stopadvisor.probes.outcomes import OpenQuestions
@@ -17,7 +17,7 @@ from stopadvisor.stats.bounds import max_losses
 from tests.populations import POPULATIONS, fit_data, renamed
 
 MIXED = POPULATIONS[0]
-TEST = SequenceTest(0.15, 0.05, "exact", "fixed-sequence", False)
+TEST = Settings(alpha=0.15, delta=0.05)
 
 
 def draw(n: int, seed: int) -> OpenQuestions:
@@ -34,7 +34,7 @@ def expected(
     fit: FitData, sequence: ThresholdSequence, imitation: Imitation, factors: list[float]
 ) -> float:
     """Mean saving over imitated calibrations, one question and one threshold after the other."""
-    test, size = imitation.test, sequence.thresholds.size
+    test, size = imitation.settings, sequence.thresholds.size
     lost = sequence.scorer.losses(sequence.view)
     stops = [sequence.curve.stops(k) for k in range(size)]
     savings = []
@@ -69,7 +69,7 @@ def expected(
     ],
     ids=["fixed-sequence", "finite-grid", "conditional", "too few"],
 )
-def test_each_imitated_calibration_walks_along_the_sequence(test: SequenceTest) -> None:
+def test_each_imitated_calibration_walks_along_the_sequence(test: Settings) -> None:
     fit = fit_data(draw(40, 1))
     sequence = confidence(fit)
     imitation = Imitation.draw(fit, 60, test, n_draws=15)

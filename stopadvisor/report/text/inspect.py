@@ -51,7 +51,7 @@ def show_policy(document: Document, out: TextIO, *, verbose: bool = False) -> No
         _settings(screen, document)
     if document["certificate"]:
         screen.title("Promise")
-        screen.text(_claim(document["certificate"]))
+        screen.text(str(document["certificate"]["claim"]))
         screen.facts(_certificate(document["certificate"], verbose=verbose))
     else:
         screen.items("Promise", ["None: nothing was certified, so nothing is stopped."])
@@ -197,10 +197,6 @@ def _expected(document: Document) -> list[tuple[str, str]]:
         return expectation(expected, document["serving"])
     except _FOREIGN:
         return [(name, json.dumps(value)) for name, value in expected.items()]
-
-
-def _claim(certificate: Document) -> str:
-    return str(certificate["claim"])  # made from the other fields when the file was read
 
 
 def _looks(certificate: Document) -> str:

@@ -56,10 +56,6 @@ _NAMES = {"lost": "lost", "differs": "different", "drop": "drop"}
 """Of what was counted, by loss."""
 
 
-def _gained(document: Document) -> str:
-    return f" lost and {document['gained']} gained" if "gained" in document else ""
-
-
 def _limits(document: Document) -> list[tuple[str, str]]:
     """Each of several limits by itself."""
     return [
@@ -75,12 +71,13 @@ def _facts(document: Document, *, verbose: bool) -> list[tuple[str, str]]:
     whom = "questions that full thinking gets right" if document["conditional"] else "questions"
     if "groups" in document:
         whom += f" in {document['groups']} groups"
+    gained = f" lost and {document['gained']} gained" if "gained" in document else ""
     effect = verified_effect(document)
     rows = [
         ("means", _MEANS[document["verdict"]]),
         (
             _NAMES[loss_name(document)],
-            f"{document['losses']} of {document['n']} {whom}{_gained(document)}, "
+            f"{document['losses']} of {document['n']} {whom}{gained}, "
             f"{share(document['risk'])}; the promise allows {promised(document['alpha'])}",
         ),
         *_limits(document),
