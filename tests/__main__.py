@@ -28,6 +28,9 @@ APART = ("slow", "integration", "browser", "vllm", "gpu")
 FAST = " and ".join(f"not {marker}" for marker in (*APART, "long"))
 REST = f"({' or '.join(APART)}) and not long"
 
+ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+"""Every process that a test starts would compile the package again."""
+
 
 @dataclass(frozen=True)
 class Check:
@@ -90,7 +93,7 @@ def main(arguments: Sequence[str]) -> int:
         extra = rest if check.shown.startswith("pytest") else []
         print(f"$ {' '.join((check.shown, *extra))}", flush=True)
         code = subprocess.run(
-            [sys.executable, *check.words, *extra], cwd=ROOT, check=False
+            [sys.executable, *check.words, *extra], cwd=ROOT, env=ENVIRONMENT, check=False
         ).returncode
         if code:
             print(f"tests: {check.shown!r} failed with exit code {code}", file=sys.stderr)
