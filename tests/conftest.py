@@ -107,16 +107,17 @@ _REAL_MODEL = {"tiny_reasoner"}
 
 _SERVED = "tests/integration/"
 """Tests of one vLLM server, which takes half a minute to start and most of a core."""
+_FIRST = (_SERVED, "tests/test_snippets.py")
+"""What takes one worker longest: begun last, it would end alone."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` leaves out what is not asked for
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what asks the real model, put the server's tests first, skip `gpu` without a device."""
+    """Mark what asks the real model, put what takes longest first, skip `gpu` without a device."""
     for item in items:
         if _REAL_MODEL.intersection(getattr(item, "fixturenames", ())):
             item.add_marker("integration")
-    # They are one worker's and the longest piece of work: begun last, it would end alone.
-    items.sort(key=lambda item: not item.nodeid.startswith(_SERVED))
+    items.sort(key=lambda item: [not item.nodeid.startswith(first) for first in _FIRST])
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return  # torch takes seconds to import, and most runs hold no such test
