@@ -202,14 +202,16 @@ def _markers(traces: Sequence[RawTrace], plan: ProbePlan) -> Check:
             "markers",
             "fail",
             f"{detail} within {plan.max_think} tokens",
-            "check --think-close against the model's chat template, or raise --max-think",
+            "check --think-close against the model's chat template, or raise --max-think; a closer "
+            "of plain words begins with the blank that the model writes before it",
         )
     if ended:
         return _check(
             "markers",
             below(1 - ended / len(traces), fail=0.5, warn=0.9),
             f"{detail}, {ended} end without closing it, and so without an answer",
-            "choose a --think-close that the model writes, or ask for it in --prompt-template",
+            "choose a --think-close that the model writes, with the blank before it, or ask for it "
+            "in --prompt-template",
         )
     return _check(
         "markers",
