@@ -201,6 +201,21 @@ def test_limits_power_and_accuracy_by_hand(policy: dict[str, Any]) -> None:
     assert stats.binom.cdf(k, n, surer.upper) == pytest.approx(0.01)
 
 
+def test_without_a_risk_on_fit_a_drop_expects_what_calibration_lost_and_gained(
+    policy: dict[str, Any],
+) -> None:
+    certificate = policy["certificate"] | {"loss": "drop", "gained": 1}
+    found = check(policy | {"certificate": certificate, "expected": None}, fresh_table(40, 14))
+    assert found.expected_risk == (certificate["losses"] - 1) / certificate["n"]
+
+
+def test_visible_answers_are_verified_by_visible_answers(policy: dict[str, Any]) -> None:
+    table = fresh_table(10, 15)
+    assert table.on_stop == "probe"
+    with pytest.raises(PolicyError, match="these probes hold none"):
+        fresh_questions(policy | {"on_stop": "answer"}, table)
+
+
 def test_few_questions_can_contradict_nothing(policy: dict[str, Any]) -> None:
     found = check(policy, fresh_table(1, 5))
     assert (found.verdict, found.detectable_risk, found.power_to_confirm) == ("silent", None, 0.0)
