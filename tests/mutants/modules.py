@@ -111,6 +111,9 @@ EQUIVALENT: dict[str, str] = {
     "policy/golden : -30.0 -> -33": "so far is searched for examples at the threshold",
     "policy/golden : (0.0, 20.0) -> (0.0, 22": "so far is searched for examples at the threshold",
     "policy/golden : (0.0, 64.0) -> (0.0, 70": "so far is searched for examples at the threshold",
+    "certification/calibration _pick: saving >= enough -> saving > enough": (
+        "differs where savings are a point apart to the last bit"
+    ),
     "certification/expectation : _RESAMPLES = 1000 ->": "a resample more is as good",
     "certification/expectation : _MOST_BLOCKS = 1000 ->": "a block more is as good",
     "policy/frozen : {'answer': '', ": "stands where golden decisions will, until there is a rule",
