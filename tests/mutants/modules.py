@@ -50,6 +50,9 @@ EQUIVALENT: dict[str, str] = {
     "stats/bounds upper_limit: max(losses / n, 1e-12) -> max(losses / n, 1": (
         "limits are searched to about 1e-12"
     ),
+    "stats/bounds labels_needed: stats.binom.cdf(most, sizes, expected_risk) >= power_wanted ->": (
+        "differs at equality, by rounding"
+    ),
     "stats/bounds labels_needed: ceiling = 16 ->": "the search begins a size later",
     "stats/bounds labels_needed: ceiling + 1 ->": "another tooth of the saw is as good a witness",
     "stats/bootstrap : MOST_BLOCKS = 2000 ->": "a block more is as good",
@@ -66,6 +69,8 @@ EQUIVALENT: dict[str, str] = {
     "stats/intervals paired_difference: score(-_EDGE) > z ->": "differs at equality, by rounding",
     "stats/intervals paired_difference: score(_EDGE) < -z ->": "differs at equality, by rounding",
     "stats/group_betting group_upper_limit: edge = 1e-12 ->": "limits are searched to 1e-12",
+    "stats/group_betting group_upper_limit: xtol=1e-12 ->": "digits that nobody reads",
+    "stats/group_betting group_lower_limit: xtol=1e-12 ->": "digits that nobody reads",
     "stats/group_betting group_upper_limit: excess(1 - edge) < 0 -> excess(1 - edge) <= 0": (
         "differs at equality, by rounding"
     ),

@@ -88,6 +88,7 @@ def test_what_would_take_long_is_refused_before_it_does(name: str, message: str)
 def test_the_limits_are_those_that_the_pages_name() -> None:
     limits = (MAX_BYTES, MAX_ELEMENTS, MAX_CONTAINERS, MAX_TEXT, MAX_DEPTH)
     assert limits == (8 * MEGABYTE, 250_000, 50_000, MEGABYTE, 24)
+    assert opcodes._MAX_OPCODES == 3 * MAX_ELEMENTS
     assert (file._MAX_WIDE_JSON, file._MAX_ESCAPED_JSON) == (2 * MEGABYTE, 6 * MEGABYTE)
 
 

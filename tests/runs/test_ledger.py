@@ -327,6 +327,15 @@ def test_every_entry_names_the_one_before_it(run: Path) -> None:
     }
 
 
+def test_a_failed_look_may_end_in_a_certificate_and_a_certificate_stands(tmp_path: Path) -> None:
+    look = take_look(tmp_path, ["a"], ALPHA_10, delta=0.05)
+    told = [False, False, True, True, False]
+    found = [record_result(tmp_path, look, certified=certified).certified for certified in told]
+    assert found == [False, False, True, True, True]
+    kinds = [(row["kind"], row.get("certified")) for row in entries(tmp_path)]
+    assert kinds == [("look", None), ("result", False), ("result", True)]
+
+
 def test_an_entry_holds_what_every_reader_of_json_reads() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         extend([], [{"kind": "note", "delta": float("nan")}])

@@ -411,6 +411,9 @@ def test_too_few_labels_are_told_what_no_loss_takes() -> None:
     enough = certify(np.array([30]), 200, alpha=0.1, delta=0.05, expected_risk=0.05)
     assert isinstance(enough, NotCertified)
     assert enough.assumed_risk == 0.05
+    just = certify(np.array([5]), 59, alpha=0.05, delta=0.05, expected_risk=0.02)
+    assert isinstance(just, NotCertified)
+    assert (max_losses(59, 0.05, 0.05), just.assumed_risk) == (0, 0.02)
 
 
 def test_impossible_risks_are_refused() -> None:
