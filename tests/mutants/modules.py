@@ -50,9 +50,11 @@ EQUIVALENT: dict[str, str] = {
     "stats/bounds upper_limit: max(losses / n, 1e-12) -> max(losses / n, 1": (
         "limits are searched to about 1e-12"
     ),
-    "stats/bounds labels_needed: stats.binom.cdf(most, sizes, expected_risk) >= power_wanted ->": (
+    "stats/bounds labels_needed: scipy.stats.binom.cdf(most, sizes, expected_risk) >=": (
         "differs at equality, by rounding"
     ),
+    "stats/bounds certify: -1 -> -2 (2)": "below 0 is none",
+    "stats/group_test certify_groups: -1 -> -2 (2)": "below 0 is none",
     "stats/bounds labels_needed: ceiling = 16 ->": "the search begins a size later",
     "stats/bounds labels_needed: ceiling + 1 ->": "another tooth of the saw is as good a witness",
     "stats/bootstrap : MOST_BLOCKS = 2000 ->": "a block more is as good",
