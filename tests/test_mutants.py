@@ -98,7 +98,7 @@ def test_a_mistake_is_in_the_line_where_its_statement_begins(written: Path) -> N
     [
         ("reliability", "n_right == 0", "stats/test_reliability", 300.0, "ok    stats"),
         ("reliability", "_BINS", "stats/test_reliability", 300.0, "ok    stats"),
-        ("intervals", "score(_EDGE) <", "stats/test_intervals", 300.0, "ALIVE stats"),
+        ("intervals", "score(_EDGE) <=", "stats/test_intervals", 300.0, "ALIVE stats"),
         ("reliability", "n_right == 0", "stats/test_reliability", 0.0, "slow  stats"),
         ("reliability", "n_right == 0", "no_such_test", 300.0, "stats/reliability: its tests fail"),
     ],
