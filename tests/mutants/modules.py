@@ -70,7 +70,9 @@ EQUIVALENT: dict[str, str] = {
         "without any disagreement: the search needs its sign alone, beside a quantile"
     ),
     "stats/intervals paired_difference: score(-_EDGE) > z ->": "differs at equality, by rounding",
-    "stats/intervals paired_difference: score(_EDGE) < -z -> score(_EDGE) <=": "differs at equality, by rounding",
+    "stats/intervals paired_difference: score(_EDGE) < -z -> score(_EDGE) <=": (
+        "differs at equality, by rounding"
+    ),
     "stats/group_betting group_upper_limit: edge = 1e-12 ->": "limits are searched to 1e-12",
     "stats/group_betting group_upper_limit: xtol=1e-12 ->": "digits that nobody reads",
     "stats/group_betting group_lower_limit: xtol=1e-12 ->": "digits that nobody reads",
