@@ -1,6 +1,6 @@
 """What every test gets: no network, no user settings, two threads; `gpu` tests need a GPU.
 
-And how `pytest -n` shares the tests out: a worker takes whole files, and one takes the vLLM server.
+And how `pytest -n` shares the tests out: a worker takes whole files, and two take the vLLM servers.
 """
 
 from __future__ import annotations
@@ -106,7 +106,9 @@ _REAL_MODEL = {"tiny_reasoner"}
 """Fixtures that ask the bundled model: a test with one of them is an integration test."""
 
 _SERVED = "tests/integration/"
-"""Tests of one vLLM server, which takes half a minute to start and most of a core."""
+"""Tests of vLLM servers, each of which takes half a minute to start and most of a core."""
+_OTHER_SERVERS = (f"{_SERVED}test_chat.py", f"{_SERVED}test_monitoring.py")
+"""Ask servers that no other file asks, so that another worker can take them."""
 _FIRST = (_SERVED, "tests/test_snippets.py")
 """What takes one worker longest: begun last, it would end alone."""
 
@@ -131,7 +133,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Keep what is made once for a file, or for the vLLM server, in one worker."""
+    """Keep what is made once for a file, or for a vLLM server, in one worker."""
     if config.getoption("dist") != "loadfile":
         return None
 
@@ -140,6 +142,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # xdist ships no types
         def _split_scope(self, nodeid: str) -> str:
             scope: str = super()._split_scope(nodeid)
-            return _SERVED if scope.startswith(_SERVED) else scope
+            if not scope.startswith(_SERVED):
+                return scope
+            return "other servers" if scope in _OTHER_SERVERS else _SERVED
 
     return Scheduling(config, log)

@@ -14,6 +14,7 @@ from stopadvisor.cli.main import main
 from stopadvisor.collection.collect import make_prompts
 from stopadvisor.engines import openai
 from stopadvisor.engines.openai.engine import OpenAiEngine
+from stopadvisor.engines.openai.regime import read_regime
 from stopadvisor.policy.frozen import Policy, build_policy, policy_source
 from stopadvisor.policy.requests import make_requests
 from stopadvisor.probes.plan import RawTrace
@@ -21,6 +22,7 @@ from stopadvisor.workload.questions import read_workload
 from tests.integration.proxy import FaultProxy, every
 from tests.integration.server import NAME, ROOT, VllmServer
 from tests.integration.test_parity import PLAN
+from tests.integration.test_regime import assessed, measured
 from tests.policy_content import family_content
 
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
@@ -48,9 +50,15 @@ def by_chat(gateway: FaultProxy) -> Iterator[OpenAiEngine]:
     engine.close()
 
 
+_RECORDED: list[RawTrace] = []
+
+
 @pytest.fixture
 def recorded(by_chat: OpenAiEngine) -> list[RawTrace]:
-    return by_chat.probe(make_prompts(questions(), None), SILENT)
+    """What nothing disturbed; asked for once."""
+    if not _RECORDED:
+        _RECORDED.extend(by_chat.probe(make_prompts(questions(), None), SILENT))
+    return _RECORDED
 
 
 def questions() -> Any:
@@ -151,3 +159,15 @@ def test_assess_costs_with_overlap(
     assert document["recommendation"]["serving"] == "overlap"
     assert document["server"]["regime"] == "overlap"
     assert set(document["serving"]) & {"overlap"}
+
+
+def test_a_server_that_caches_nothing_is_a_black_box(
+    chatting: VllmServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = measured(chatting)
+    assert (found.regime, found.cache_block) == ("black-box", None)
+    document = assessed(chatting, tmp_path, capsys)
+    kept = read_regime(tmp_path / "run")
+    assert kept is not None
+    assert document["server"]["regime"] == kept.regime == "black-box"
+    assert document["recommendation"]["serving"] == document["server"]["regime"]

@@ -1,10 +1,11 @@
-"""Real servers, told apart by what they are: one caches in blocks, the other caches nothing."""
+"""A real server that caches in blocks is told by it; test_chat has one that caches nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.integration.server import BLOCK, CONTEXT, NAME, ROOT, VllmServer
 pytestmark = [pytest.mark.integration, pytest.mark.vllm, pytest.mark.slow]
 
 
-def _measured(server: VllmServer) -> RegimeMeasure:
+def measured(server: VllmServer) -> RegimeMeasure:
     async def measure() -> RegimeMeasure:
         async with Client([server.base_url], NAME) as client:
             await client.complete(range(200, 230), max_tokens=1)  # the first one warms up
@@ -26,7 +27,7 @@ def _measured(server: VllmServer) -> RegimeMeasure:
 
 
 def test_a_prefix_cache_is_told_with_its_blocks(vllm: VllmServer) -> None:
-    found = _measured(vllm)
+    found = measured(vllm)
     assert (found.regime, found.cache_block, found.basis) == (
         "prefix-cache",
         BLOCK,
@@ -34,41 +35,33 @@ def test_a_prefix_cache_is_told_with_its_blocks(vllm: VllmServer) -> None:
     )
 
 
-def test_a_server_that_caches_nothing_is_a_black_box(chatting: VllmServer) -> None:
-    found = _measured(chatting)
-    assert (found.regime, found.cache_block) == ("black-box", None)
-
-
-@pytest.mark.parametrize("server", ["vllm", "chatting"])
-def test_assess_costs_with_what_probing_found(
-    server: str,
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    running: VllmServer = request.getfixturevalue(server)
+def assessed(server: VllmServer, folder: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    """The document of `assess` at a server; the run is `run` in the folder."""
     lines = (ROOT / "samples" / "arithmetic.jsonl").read_text(encoding="utf-8").splitlines()
-    (tmp_path / "few.jsonl").write_text("\n".join(lines[:60]) + "\n", encoding="utf-8")
-    words = ("--engine", "openai", "--base-url", running.base_url, "--model", NAME)
+    (folder / "few.jsonl").write_text("\n".join(lines[:60]) + "\n", encoding="utf-8")
+    words = ("--engine", "openai", "--base-url", server.base_url, "--model", NAME)
     code = main(
         [
-            *("assess", str(tmp_path / "few.jsonl"), "--out", str(tmp_path / "run"), *words),
+            *("assess", str(folder / "few.jsonl"), "--out", str(folder / "run"), *words),
             *("--concurrency", "4", "--split", "50/50/0", "--budgets", "0,16,43,86"),
             *("--no-preflight", "--no-report", "--json", "--quiet"),
         ]
     )
     text = capsys.readouterr()
     assert code == 0, text.out + text.err
-    document = json.loads(text.out)
+    return json.loads(text.out)
+
+
+def test_assess_costs_with_what_probing_found(
+    vllm: VllmServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = assessed(vllm, tmp_path, capsys)
     kept = read_regime(tmp_path / "run")
     assert kept is not None
-    if server == "vllm":
-        assert document["server"]["regime"] == kept.regime == "prefix-cache"
-        assert document["settings"]["cache_block"] == BLOCK
-        assert kept.probes is not None
-        assert kept.probes.requests > 60
-        assert kept.probes.share is not None
-        assert kept.probes.share > 0.9
-    else:
-        assert document["server"]["regime"] == kept.regime == "black-box"
+    assert document["server"]["regime"] == kept.regime == "prefix-cache"
+    assert document["settings"]["cache_block"] == BLOCK
+    assert kept.probes is not None
+    assert kept.probes.requests > 60
+    assert kept.probes.share is not None
+    assert kept.probes.share > 0.9
     assert document["recommendation"]["serving"] == document["server"]["regime"]
