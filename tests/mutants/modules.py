@@ -57,6 +57,9 @@ EQUIVALENT: dict[str, str] = {
     "stats/group_test : _MOST_GROUPS = 1000000 ->": "doublings from 8 pass both at once",
     "stats/group_test certify_groups: -1 -> -2 (2)": "below 0 is none",
     "stats/bounds labels_needed: ceiling = 16 ->": "the search begins a size later",
+    "stats/bounds labels_needed: 2 * ceiling -> 3 * ceiling (2)": (
+        "the search ends at a larger size, and all below it are looked at"
+    ),
     "stats/bounds labels_needed: ceiling + 1 ->": "another tooth of the saw is as good a witness",
     "stats/bootstrap : MOST_BLOCKS = 2000 ->": "a block more is as good",
     "stats/bootstrap ratio_interval: np.abs(distance) <= 1e-09 * abs(ratio) ->": (
