@@ -120,6 +120,10 @@ EQUIVALENT: dict[str, str] = {
     "policy/claims _check_bets: factor > 0 -> factor > 1": (
         "where a factor is below 1 all are: too much was lost, whatever their logarithms add up to"
     ),
+    "policy/stepper Stepper.observe: mean_logprob = 0.0 ->": "no rule reads it that was given none",
+    "policy/stepper Stepper.observe: mean_entropy = 0.0 ->": "no rule reads it that was given none",
+    "policy/stepper Stepper.observe: markers = 0.0 ->": "no rule reads it that was given none",
+    "policy/stepper Stepper.observe: rise > 0.0 -> rise >= 0.0": "a rise of 0 gives a score of 0",
     "policy/golden _edge: high - low < _DISTANCE ->": "so near the threshold is near enough",
     "policy/golden : -30.0 -> -33": "so far is searched for examples at the threshold",
     "policy/golden : (0.0, 20.0) -> (0.0, 22": "so far is searched for examples at the threshold",

@@ -527,6 +527,14 @@ def test_what_a_family_does_not_read_may_be_left_out(family: str, needed: set[st
             policy_of(family).start().observe(**{k: v for k, v in inputs.items() if k != name})
 
 
+def test_the_slope_in_entropy_is_that_of_the_rule() -> None:
+    content = family_content("learned")
+    at = content["features"].index("answer_entropy")
+    slope = abs(content["coef"][at] / content["scale"][at])
+    found = [policy_of(f).rule.entropy_slope for f in ("confidence", "entropy", "learned")]
+    assert found == [0.0, 1.0, slope]
+
+
 def test_what_is_given_is_checked_even_where_it_is_not_read() -> None:
     with pytest.raises(PolicyError, match="mean_entropy"):
         policy_of("confidence").start().observe(**STEP | {"mean_entropy": math.nan})
