@@ -329,6 +329,19 @@ def test_thresholds_of_groups_are_walked_and_refused_as_single_ones(
     assert (few.labels_needed, few.assumed_risk) == (fewest, 0.0)
 
 
+def test_the_power_is_the_chance_of_so_few_unlucky_groups() -> None:
+    """120 groups of two: one question of each unlucky group is lost."""
+    sizes = np.full(120, 2)
+    losing = np.arange(120)[:, None] < np.arange(121)  # one group more in each column
+    passes = group_passes(losing.astype(np.int64), sizes, alpha=0.15, delta=0.05, most=2)
+    allowed = int(np.flatnonzero(passes)[-1])
+    found = GroupTest(2, 2.0).power(240, 0.15, 0.05, 0.08)
+    assert found == pytest.approx(stats.binom.cdf(allowed, 120, 0.16))
+    assert 0.1 < found < 0.99
+    # Where every group may lose one, even the certainty that each does is no risk.
+    assert GroupTest(10, 10.0).power(1190, 0.15, 0.05, 0.1) == 1.0
+
+
 def test_what_even_no_loss_would_not_certify_has_no_chance() -> None:
     test = GroupTest(5, 2.2)
     assert test.limit(20, 0.15, 0.05) < 0
