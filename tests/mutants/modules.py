@@ -53,6 +53,12 @@ EQUIVALENT: dict[str, str] = {
     "stats/bounds labels_needed: scipy.stats.binom.cdf(most, sizes, expected_risk) >=": (
         "differs at equality, by rounding"
     ),
+    "stats/bounds upper_limit: excess(low) <= 0 -> excess(low) < 0": (
+        "differs at equality, by rounding"
+    ),
+    "stats/bounds _most_losses: sizes * alpha -> sizes / alpha": (
+        "a wider bracket for the same number: beyond alpha no p-value is small"
+    ),
     "stats/bounds certify: -1 -> -2 (2)": "below 0 is none",
     "stats/group_test : _MOST_GROUPS = 1000000 ->": "doublings from 8 pass both at once",
     "stats/group_test certify_groups: -1 -> -2 (2)": "below 0 is none",
