@@ -82,6 +82,9 @@ EQUIVALENT: dict[str, str] = {
     "stats/intervals paired_difference: score(_EDGE) < -z -> score(_EDGE) <=": (
         "differs at equality, by rounding"
     ),
+    "stats/group_betting group_lower_limit: scipy.optimize.brentq(excess, edge, 1.0": (
+        "a wider bracket for the same root"
+    ),
     "stats/group_betting group_upper_limit: edge = 1e-12 ->": "limits are searched to 1e-12",
     "stats/group_betting group_upper_limit: xtol=1e-12 ->": "digits that nobody reads",
     "stats/group_betting group_lower_limit: xtol=1e-12 ->": "digits that nobody reads",
@@ -129,6 +132,7 @@ EQUIVALENT: dict[str, str] = {
     "policy/stepper Stepper.observe: mean_logprob = 0.0 ->": "no rule reads it that was given none",
     "policy/stepper Stepper.observe: mean_entropy = 0.0 ->": "no rule reads it that was given none",
     "policy/stepper Stepper.observe: markers = 0.0 ->": "no rule reads it that was given none",
+    "policy/stepper _position_values: position > 1 -> position >= 1": "the logarithm of 1 is 0",
     "policy/stepper Stepper.observe: rise > 0.0 -> rise >= 0.0": "a rise of 0 gives a score of 0",
     "policy/golden _edge: high - low < _DISTANCE ->": "so near the threshold is near enough",
     "policy/golden : -30.0 -> -33": "so far is searched for examples at the threshold",
