@@ -194,10 +194,11 @@ def by_the_stopped_side(test: LabelTest) -> int:
 
 def by_an_order_chosen_after(test: LabelTest) -> int:
     """Asks ten of those that differ, first what it saw is not lost, and takes the rest as alike."""
+    most = np.broadcast_to(test.most, test.differs.shape[1:])
     for at in range(test.differs.shape[1]):
         differing = test.lost[test.differs[:, at], at]
         seen = np.sort(differing)[:10]
-        if seen.size and seen.mean() * differing.size > test.most:
+        if seen.size and seen.mean() * differing.size > most[at]:
             return at - 1
     return int(test.differs.shape[1]) - 1
 
