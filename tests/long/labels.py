@@ -203,11 +203,12 @@ def by_an_order_chosen_after(test: LabelTest) -> int:
     return int(test.differs.shape[1]) - 1
 
 
-def by_a_number_chosen_after(test: LabelTest) -> int:
-    """Settles how many questions count when every label is known, as it suits."""
+def by_questions_chosen_after(test: LabelTest) -> int:
+    """Settles which third of the questions counts when every label is known, as it suits."""
     n, reached = len(test.lost), []
-    for size in range(n // 4, n + 1, 5):
-        over = test.lost[:size].sum(axis=0) > max_losses(size, _BROKEN_AT, DELTA)
+    most = max_losses(n // 3, _BROKEN_AT, DELTA)
+    for start in range(0, n, 5):
+        over = np.roll(test.lost, start, axis=0)[: n // 3].sum(axis=0) > most
         reached.append(int(over.argmax()) - 1 if over.any() else over.size - 1)
     return max(reached)
 
@@ -215,7 +216,7 @@ def by_a_number_chosen_after(test: LabelTest) -> int:
 BROKEN: dict[str, Callable[[LabelTest], int]] = {
     "labels asked from the stopped side only": by_the_stopped_side,
     "order of asking chosen after the labels": by_an_order_chosen_after,
-    "how many count chosen after the labels": by_a_number_chosen_after,
+    "which questions count chosen after them": by_questions_chosen_after,
 }
 
 

@@ -27,7 +27,7 @@ TESTS: dict[str, str] = {
     "runs/ledger": "runs/test_ledger runs/test_neighbours certification/test_looks",
     "certification/calibration": (
         "certification/test_refusals certification/test_calibration certification/test_several "
-        "certification/test_groups certification/test_transfer"
+        "certification/test_groups certification/test_transfer certification/test_labelling"
     ),
     "certification/expectation": "certification/test_expectation",
     "certification/looks": (
