@@ -328,6 +328,20 @@ def test_a_rule_from_elsewhere_that_saves_nothing_here_is_withheld(choice: Choic
     assert "eat the saving" in found.refusal.reason
 
 
+def test_a_rule_from_elsewhere_that_costs_as_much_as_full_thinking_is_withheld(
+    choice: Choice,
+) -> None:
+    table = draw(160, 17)
+    free = replace(table, probe_tokens=np.zeros(table.probe_tokens.shape), suffix_tokens=0)
+    scorer, never = choice.sequences[0].scorer, np.array([1e9])
+    view = scorer.view(free)
+    costs = scorer.curve(view, never).totals(scorer.costs(view, choice.settings.costing))
+    assert costs[0, 0] == choice.settings.costing.full(free).sum()
+    found = recalibrate(scorer, never, free.as_calibration(), choice.settings)
+    assert found.refusal is not None
+    assert "costs more than full thinking" in found.refusal.reason
+
+
 def test_a_rule_from_elsewhere_takes_an_alpha_below_the_accuracy(choice: Choice) -> None:
     """At exactly the accuracy, never being right would meet it."""
     sequence, table = choice.sequences[0], draw(160, 15)

