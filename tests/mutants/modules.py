@@ -142,6 +142,9 @@ EQUIVALENT: dict[str, str] = {
     "policy/stepper _position_values: position > 1 -> position >= 1": "the logarithm of 1 is 0",
     "policy/stepper Stepper.observe: rise > 0.0 -> rise >= 0.0": "a rise of 0 gives a score of 0",
     "policy/golden _edge: high - low < _DISTANCE ->": "so near the threshold is near enough",
+    "policy/golden _ranges: trigger.stop_at - 1 -> trigger.stop_at - 2": (
+        "an example at the threshold is searched for a token nearer"
+    ),
     "policy/golden : -30.0 -> -33": "so far is searched for examples at the threshold",
     "policy/golden : (0.0, 20.0) -> (0.0, 22": "so far is searched for examples at the threshold",
     "policy/golden : (0.0, 64.0) -> (0.0, 70": "so far is searched for examples at the threshold",

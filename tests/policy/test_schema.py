@@ -231,6 +231,11 @@ def test_the_first_token_id_can_be_a_marker() -> None:
     assert build_policy(_trigger("marker", markers=[[0], [7, 0]]))["trigger"]["markers"][0] == [0]
 
 
+def test_one_probe_a_trace_at_the_first_token_can_be_all() -> None:
+    least = {"every": 1, "min_gap": 1, "max_probes": 1, "max_markers": 1}
+    assert build_policy(_trigger("marker", **least))["trigger"].items() >= least.items()
+
+
 def _where(family: str) -> dict[str, Any]:
     """Where the example of another family probes."""
     return {key: family_content(family)[key] for key in ("trigger", "budgets")}
