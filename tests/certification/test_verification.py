@@ -29,6 +29,7 @@ from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.outcomes import Outcome
 from stopadvisor.rules.schedules import GridSchedule
 from stopadvisor.runs.sources import Source
+from stopadvisor.stats.bounds import max_losses
 from stopadvisor.stats.intervals import exact_interval, paired_difference
 from stopadvisor.workload.questions import PARTS, assign_parts
 from tests.frozen import MODEL, drawn_source, frozen, with_groups
@@ -367,6 +368,12 @@ def test_either_verdict_is_wrong_with_at_most_delta(
 @pytest.mark.parametrize(("n", "verdict"), [(500, "confirmed"), (10, "silent")])
 def test_without_a_loss_nothing_is_contradicted(n: int, verdict: str) -> None:
     assert verdict_on(0, n, 0.05, 0.05) == verdict
+
+
+def test_the_most_losses_that_the_test_allows_confirm() -> None:
+    most = max_losses(500, 0.05, 0.05)
+    assert verdict_on(most, 500, 0.05, 0.05) == "confirmed"
+    assert verdict_on(most + 1, 500, 0.05, 0.05) == "silent"
 
 
 @pytest.mark.parametrize(

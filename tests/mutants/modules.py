@@ -145,6 +145,11 @@ EQUIVALENT: dict[str, str] = {
     "policy/golden _ranges: trigger.stop_at - 1 -> trigger.stop_at - 2": (
         "an example at the threshold is searched for a token nearer"
     ),
+    "policy/golden _ranges: 0 -> 1": "an example at the threshold is searched for a token later",
+    "policy/values : _SHORT_TEXT = 2048 ->": "how much is written at once, not what",
+    "policy/values _is_light: not isinstance(value, (dict, list, tuple)) -> not not": (
+        "how much is written at once, not what"
+    ),
     "policy/golden : -30.0 -> -33": "so far is searched for examples at the threshold",
     "policy/golden : (0.0, 20.0) -> (0.0, 22": "so far is searched for examples at the threshold",
     "policy/golden : (0.0, 64.0) -> (0.0, 70": "so far is searched for examples at the threshold",

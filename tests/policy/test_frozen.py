@@ -31,6 +31,7 @@ from stopadvisor.policy.frozen import (
     build_policy,
     load_policy,
     save_policy,
+    shown_expectation,
 )
 from stopadvisor.policy.schema import FIELDS
 from stopadvisor.policy.triggers import trigger_content
@@ -487,3 +488,8 @@ def test_a_file_may_have_as_many_bytes_as_can_be_read(
     monkeypatch.setattr(frozen, "MAX_BYTES", size - 1)
     with pytest.raises(PolicyError, match=f"at most {size - 1} bytes, this one would have {size}"):
         save_policy(content, tmp_path / "policy.joblib")
+
+
+def test_documents_leave_out_what_a_monitor_compares() -> None:
+    assert shown_expectation({"served": [1.0, 2.0], "fit_risk": 0.01}) == {"fit_risk": 0.01}
+    assert shown_expectation(None) is None

@@ -206,3 +206,9 @@ def test_each_threshold_is_tested_on_questions_of_its_own_number() -> None:
     refused = certify(losses[3:], sizes[3:], alpha=0.05, delta=0.05)
     assert isinstance(refused, NotCertified)
     assert "9 of 100 calibration questions; at most 1 are allowed" in refused.reason
+
+
+def test_where_no_loss_is_allowed_the_first_one_is_named() -> None:
+    found = certify(np.array([1]), 60, alpha=0.05, delta=0.05)
+    assert isinstance(found, NotCertified)
+    assert "already loses 1 of 60 calibration questions; at most 0 are allowed" in found.reason

@@ -387,3 +387,16 @@ def test_what_makes_no_sense_is_refused(
 def test_a_lower_limit_takes_no_gains() -> None:
     with pytest.raises(CalibrationError, match="a group here has gains"):
         group_lower_limit(np.array([1, -1]), np.array([2, 2]), delta=DELTA, most=2)
+
+
+def test_a_risk_at_which_every_group_loses_is_never_certified() -> None:
+    """Five questions a group, lost one at a time: beyond a fifth no group keeps them all."""
+    assert GroupTest(5, 5.0, 1.0).power(4000, 0.05, 0.05, 0.5) == 0.0
+
+
+def test_the_labels_that_groups_take_are_the_fewest_that_the_search_finds() -> None:
+    test = GroupTest(4, 2.0, 1.5)
+    needed = test.labels_needed(0.10, 0.05, expected_risk=0.02)
+    assert needed is not None
+    assert test.power(needed, 0.10, 0.05, 0.02) >= 0.8
+    assert test.power(needed - test.size, 0.10, 0.05, 0.02) < 0.8
