@@ -48,8 +48,7 @@ LINT = (
     Check("mypy", ("-m", "mypy")),
     # It has no module to run by name; its command reads its own arguments, of which there are none.
     Check(
-        "lint-imports",
-        ("-c", "from importlinter.cli import lint_imports_command as main; main()"),
+        "lint-imports", ("-c", "from importlinter.cli import lint_imports_command as main; main()")
     ),
 )
 

@@ -33,10 +33,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Busy machines make deadlines fail tests that are right; the same examples everywhere make a
 # failure one that anybody can see again.
 settings.register_profile(
-    "repeatable",
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow],
+    "repeatable", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("repeatable")
 

@@ -11,12 +11,7 @@ from stopadvisor.constants import DEFAULT_CUE, MARKERS, PROMPT_TEMPLATES
 from stopadvisor.policy.triggers import trigger_content
 from stopadvisor.probes.trigger import GridTrigger, MarkerTrigger, StrideTrigger, Trigger
 from stopadvisor.rules.families import FAMILIES, display_threshold
-from stopadvisor.rules.features import (
-    FEATURES,
-    OPEN_FEATURES,
-    POSITION_FEATURES,
-    TEXT_FEATURES,
-)
+from stopadvisor.rules.features import FEATURES, OPEN_FEATURES, POSITION_FEATURES, TEXT_FEATURES
 
 __all__ = [
     "IDENTITY",

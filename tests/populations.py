@@ -96,11 +96,7 @@ FREE_FORM = KnownPopulation("oscillating", _shares("free-form"), 400, 400)
 POPULATIONS = (
     KnownPopulation("mixed", (0.45, 0.25, 0.08, 0.17, 0.05), 160, 160),
     KnownPopulation(
-        "early-solved",
-        _shares("early-solved"),
-        320,
-        320,
-        signal=PRESETS["early-solved"].signal,
+        "early-solved", _shares("early-solved"), 320, 320, signal=PRESETS["early-solved"].signal
     ),
     KnownPopulation("unsolved-heavy", _shares("unsolved"), 200, 200),
     FREE_FORM,

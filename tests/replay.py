@@ -40,11 +40,7 @@ def rule_of(
         "coef": [],
     }
     if isinstance(model, LinearModel):
-        content |= {
-            "mean": list(model.mean),
-            "scale": list(model.scale),
-            "coef": list(model.coef),
-        }
+        content |= {"mean": list(model.mean), "scale": list(model.scale), "coef": list(model.coef)}
     elif isinstance(model, BoostedModel):
         content["trees"] = [
             {

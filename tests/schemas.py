@@ -12,13 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import NoneType
-from typing import (
-    Any,
-    Literal,
-    get_args,
-    get_origin,
-    is_typeddict,
-)
+from typing import Any, Literal, get_args, get_origin, is_typeddict
 
 from jsonschema import Draft202012Validator
 

@@ -94,8 +94,7 @@ def test_what_cannot_run_here_is_fenced_as_console() -> None:
 
 
 @pytest.mark.parametrize(
-    "words",
-    ["install -e .[nothing]", "install left-pad", "install torch", "uninstall stopadvisor"],
+    "words", ["install -e .[nothing]", "install left-pad", "install torch", "uninstall stopadvisor"]
 )
 def test_an_installation_that_nobody_tried_is_refused(words: str) -> None:
     with pytest.raises(ValueError, match=r"no extra|no test knows"):

@@ -23,10 +23,7 @@ from stopadvisor.assessment.sequences import FitData, ThresholdSequence
 from stopadvisor.assessment.wishes import Settings
 from stopadvisor.errors import CalibrationError, NothingToChoose
 from stopadvisor.probes.outcomes import FitQuestions, require_fit
-from stopadvisor.rules.costs import (
-    ServingCost,
-    serving_costs,
-)
+from stopadvisor.rules.costs import ServingCost, serving_costs
 from stopadvisor.rules.families import (
     AGREEMENT_FAMILIES,
     FIXED_BUDGET,
@@ -35,9 +32,7 @@ from stopadvisor.rules.families import (
 )
 from stopadvisor.rules.outcomes import measure
 from stopadvisor.stats.bootstrap import Interval
-from stopadvisor.stats.bounds import (
-    unspent,
-)
+from stopadvisor.stats.bounds import unspent
 from stopadvisor.stats.group_test import GroupTest
 
 __all__ = [

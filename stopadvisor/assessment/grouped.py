@@ -18,10 +18,7 @@ __all__ = ["group_test", "require_whole_groups"]
 
 
 def group_test(
-    table: FitQuestions,
-    n_calibration: int,
-    n_groups: int | None,
-    settings: Settings,
+    table: FitQuestions, n_calibration: int, n_groups: int | None, settings: Settings
 ) -> GroupTest | None:
     """Say how questions will be tested, where a group can hold several.
 

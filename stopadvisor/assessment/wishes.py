@@ -19,11 +19,7 @@ from stopadvisor.rules.costs import (
     Serving,
     Weights,
 )
-from stopadvisor.rules.families import (
-    FIXED_BUDGET,
-    LEARNED_FAMILIES,
-    STOP_SCALARS,
-)
+from stopadvisor.rules.families import FIXED_BUDGET, LEARNED_FAMILIES, STOP_SCALARS
 from stopadvisor.rules.losses import DIFFERS, LOSSES, LOST, Guarantee, Loss, LossName
 from stopadvisor.stats.bounds import BOUNDS, MULTIPLICITIES, Bound, Multiplicity
 

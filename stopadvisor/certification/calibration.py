@@ -22,22 +22,11 @@ from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.certification.partial_labels import AskingPlan
 from stopadvisor.certification.several import certify_all, check_categories, counts_of
 from stopadvisor.errors import CalibrationError
-from stopadvisor.probes.grouping import (
-    calibration_rows,
-    group_numbers,
-    group_sizes,
-    question_rows,
-)
+from stopadvisor.probes.grouping import calibration_rows, group_numbers, group_sizes, question_rows
 from stopadvisor.probes.outcomes import CalibrationQuestions, GradedTable, require_calibration
 from stopadvisor.probes.table import ProbeTable
 from stopadvisor.rules.scorer import Scorer
-from stopadvisor.stats.bounds import (
-    Certified,
-    NotCertified,
-    StopCurve,
-    certify,
-    max_losses,
-)
+from stopadvisor.stats.bounds import Certified, NotCertified, StopCurve, certify, max_losses
 from stopadvisor.stats.group_test import GroupTest, certify_groups
 
 __all__ = [

@@ -22,12 +22,7 @@ from stopadvisor.constants import MARKERS, PROBE_CAP
 from stopadvisor.policy.claims import claim
 from stopadvisor.policy.frozen import MIXED_TASKS, policy_source
 from stopadvisor.policy.triggers import trigger_content
-from stopadvisor.probes.grouping import (
-    calibration_rows,
-    group_numbers,
-    group_sizes,
-    question_rows,
-)
+from stopadvisor.probes.grouping import calibration_rows, group_numbers, group_sizes, question_rows
 from stopadvisor.probes.markers import RULE
 from stopadvisor.probes.plan import cue_text
 from stopadvisor.probes.table import GradedBy, ProbeTable

@@ -143,10 +143,7 @@ def without_figures(
     refusal = NotCertified(_FAILED, *_labels(settings, choice, groups))
     tested = tuple((family, NotCertified("it failed", None)) for family, _ in calibration.tested)
     return replace(
-        calibration,
-        refusal=refusal,
-        tested=tested,
-        n_counted=calibration.entered.n_questions,
+        calibration, refusal=refusal, tested=tested, n_counted=calibration.entered.n_questions
     )
 
 

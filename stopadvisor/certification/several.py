@@ -45,11 +45,7 @@ class Counts:
             assert self.by_group is not None
             assert self.sizes is not None
             return group_passes(
-                self.by_group,
-                self.sizes,
-                alpha=self.guarantee.alpha,
-                delta=delta,
-                most=groups.most,
+                self.by_group, self.sizes, alpha=self.guarantee.alpha, delta=delta, most=groups.most
             )
         return self.lost <= allowed(most_of(self.guarantee, self.n, delta), self.gained)
 

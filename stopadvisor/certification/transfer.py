@@ -149,10 +149,7 @@ def target_view(target: Source) -> Source:
 
 
 def calibrate_transfer(
-    content: Mapping[str, Any],
-    target: Source,
-    questions: CalibrationQuestions,
-    settings: Settings,
+    content: Mapping[str, Any], target: Source, questions: CalibrationQuestions, settings: Settings
 ) -> Calibration:
     """Certify a threshold of the source's rule on every target question outside the test part.
 

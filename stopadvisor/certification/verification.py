@@ -34,13 +34,7 @@ from stopadvisor.probes.grouping import (
 from stopadvisor.probes.outcomes import GradedTable
 from stopadvisor.probes.table import GradedBy, ProbeTable
 from stopadvisor.rules.boosting import BoostedModel, Tree
-from stopadvisor.rules.costs import (
-    DEFAULT_CACHE_BLOCK,
-    PAPER_WEIGHTS,
-    Costing,
-    Serving,
-    Weights,
-)
+from stopadvisor.rules.costs import DEFAULT_CACHE_BLOCK, PAPER_WEIGHTS, Costing, Serving, Weights
 from stopadvisor.rules.drift import Drift, drift_features, feature_drift, question_features
 from stopadvisor.rules.families import FIXED_BUDGET
 from stopadvisor.rules.losses import DIFFERS, LossName, loss_of

@@ -30,11 +30,7 @@ AUDITING = (
         default=Path("audits"),
         help="Folder of the log, which `monitor` reads; it holds no text.",
     ),
-    _option(
-        "--replica",
-        default="0",
-        help="Name of this server among those that log there.",
-    ),
+    _option("--replica", default="0", help="Name of this server among those that log there."),
     _option(
         "--on-alarm",
         type=click.Choice(ALARM_ACTIONS),

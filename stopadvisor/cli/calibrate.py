@@ -130,9 +130,7 @@ _certificate = option("Certificate")
     help="Certify although alpha is more than 20 % of the full-thinking accuracy.",
 )
 @_certificate(
-    "--despite-advice",
-    is_flag=True,
-    help="Certify although the advice is full thinking.",
+    "--despite-advice", is_flag=True, help="Certify although the advice is full thinking."
 )
 @click.option(
     "--from",

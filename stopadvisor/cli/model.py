@@ -92,11 +92,7 @@ def load_engine(options: ModelOptions) -> HfEngine | OpenAiEngine:
 
         how = {name: getattr(options, name) for name in _OF_SERVER[1:]}
         return openai.load_engine(
-            options.model,
-            options.base_url,
-            **how,
-            **_chat_options(options),
-            on_wait=options.remark,
+            options.model, options.base_url, **how, **_chat_options(options), on_wait=options.remark
         )
     return _load_local(options)
 

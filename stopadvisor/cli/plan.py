@@ -14,16 +14,7 @@ from typing import Any, TextIO, get_args
 import click
 
 from stopadvisor.assessment.label_plan import CertificateWish, plan_labels
-from stopadvisor.cli.options import (
-    OUTPUT,
-    PATH,
-    SHARE,
-    OutputOptions,
-    Parsed,
-    declare,
-    emit,
-    take,
-)
+from stopadvisor.cli.options import OUTPUT, PATH, SHARE, OutputOptions, Parsed, declare, emit, take
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.settings import ALPHA, DELTA
 from stopadvisor.report.documents.plan import plan_document
@@ -121,8 +112,7 @@ def run(options: PlanOptions, out: TextIO, err: TextIO) -> int:
             loss=options.wish.loss,
         )
         assessment = assess(
-            source,
-            asked.settings(read_assessment(source.folder), graded_by=source.graded_by),
+            source, asked.settings(read_assessment(source.folder), graded_by=source.graded_by)
         )
     document = plan_document(options.wish, plan_labels(options.wish), assessment)
     emit(document, options.output, out, show_plan, indent=None)

@@ -91,10 +91,7 @@ def _show(document: Mapping[str, Any], out: TextIO) -> None:
         ("parts", f"{parts}: fit chooses a rule, calibration certifies it, test checks it"),
         ("probed at", _places(document)),
         ("markers", ", ".join(document["markers"])),
-        (
-            "cut off",
-            f"{cut} of the traces, at {cap} thinking tokens",
-        ),
+        ("cut off", f"{cut} of the traces, at {cap} thinking tokens"),
     ]
     screen.facts(row for row in rows if row[1])
 

@@ -185,10 +185,7 @@ _LOCAL_ONLY = (
     "--checkpoints", type=_COUNTS, default="4,7,10", help="Numbers of checkpoints to measure."
 )
 @click.option(
-    "--questions",
-    type=COUNT,
-    show_default="16, at a server all",
-    help="Questions to measure with.",
+    "--questions", type=COUNT, show_default="16, at a server all", help="Questions to measure with."
 )
 @click.option(
     "--workload",

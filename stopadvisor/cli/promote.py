@@ -38,9 +38,7 @@ class PromoteOptions:
     reads="POLICY: a file that `calibrate` wrote, with its calibration beside it.",
     writes="policy.joblib and calibration.json in the same folder, as copies; report.html "
     "where there is one.",
-    examples=[
-        "stopadvisor promote runs/my-Qwen3-8B-1a2b3c4d/policy-a05-5e6f7a8b.joblib",
-    ],
+    examples=["stopadvisor promote runs/my-Qwen3-8B-1a2b3c4d/policy-a05-5e6f7a8b.joblib"],
 )
 @click.argument("policy", metavar="POLICY", type=PATH)
 @declare(*OUTPUT)

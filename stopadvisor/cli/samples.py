@@ -43,10 +43,7 @@ class SamplesOptions:
     "samples",
     cls=Command,
     writes=f"Into DIR: the model, {MODEL}/, and the workloads {', '.join(WORKLOADS)}.",
-    examples=[
-        "stopadvisor samples",
-        "stopadvisor samples tried --json",
-    ],
+    examples=["stopadvisor samples", "stopadvisor samples tried --json"],
 )
 @click.argument("folder", metavar="[DIR]", type=PATH, default=SamplesOptions.folder)
 @declare(*OUTPUT)

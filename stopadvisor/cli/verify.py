@@ -14,16 +14,7 @@ from typing import Any, TextIO
 import click
 
 from stopadvisor.certification.check_policy import CheckRequest, check_policy
-from stopadvisor.cli.options import (
-    COUNT,
-    OUTPUT,
-    PATH,
-    VERBOSE,
-    OutputOptions,
-    declare,
-    emit,
-    take,
-)
+from stopadvisor.cli.options import COUNT, OUTPUT, PATH, VERBOSE, OutputOptions, declare, emit, take
 from stopadvisor.cli.page import Command
 from stopadvisor.cli.progress import progress_on
 from stopadvisor.cli.settings import setting_options

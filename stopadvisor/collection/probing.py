@@ -41,12 +41,7 @@ from stopadvisor.probes.plan import Engine, ProbePlan
 from stopadvisor.runs.directory import MANIFEST, RunDirectory
 from stopadvisor.runs.manifest import build_manifest, run_path
 from stopadvisor.runs.storage import check_writable, lock_directory, write_json_atomically
-from stopadvisor.workload.questions import (
-    PARTS,
-    Question,
-    Workload,
-    default_split,
-)
+from stopadvisor.workload.questions import PARTS, Question, Workload, default_split
 
 __all__ = ["OpenEngine", "ProbeSummary", "RegimeEngine", "probe", "try_engine"]
 

@@ -29,11 +29,7 @@ class PaperAssessment(Assessment):
 
 
 def assess_paper(
-    source: Source,
-    *,
-    alpha: float,
-    delta: float,
-    serving: str = "kv-fork",
+    source: Source, *, alpha: float, delta: float, serving: str = "kv-fork"
 ) -> PaperAssessment:
     """Assess under the paper's protocol, over all questions.
 

@@ -26,10 +26,7 @@ _SEED = 42
 
 
 def classify_out_of_fold(
-    kind: Classifier,
-    features: NDArray[np.float64],
-    correct: BoolArray,
-    folds: IntArray,
+    kind: Classifier, features: NDArray[np.float64], correct: BoolArray, folds: IntArray
 ) -> FloatArray:
     """Probability of being right, by a classifier that never saw the question.
 

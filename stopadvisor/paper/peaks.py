@@ -101,11 +101,7 @@ def peak(
 
 
 def gain_at(
-    scores: FloatArray,
-    thinking: FloatArray,
-    correct: BoolArray,
-    threshold: float,
-    fixed: Frontier,
+    scores: FloatArray, thinking: FloatArray, correct: BoolArray, threshold: float, fixed: Frontier
 ) -> float:
     """Gain of one threshold that was chosen elsewhere."""
     return peak(scores, thinking, correct, np.array([threshold]), fixed).gain

@@ -346,10 +346,7 @@ def match_risk(
 
 
 def run_paper(
-    table: GradedTable,
-    *,
-    alphas: Sequence[float] = PAPER_ALPHAS,
-    delta: float = DEFAULT_DELTA,
+    table: GradedTable, *, alphas: Sequence[float] = PAPER_ALPHAS, delta: float = DEFAULT_DELTA
 ) -> PaperResult:
     """Reproduce the paper's matched-risk comparison and serving table.
 

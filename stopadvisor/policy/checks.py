@@ -62,9 +62,7 @@ def expect(ok: bool, name: str, expected: str, value: Any) -> None:
 def where(expected: str, holds: Callable[[Any], bool]) -> FieldCheck:
     """FieldCheck that something holds."""
     return FieldCheck(
-        expected,
-        lambda value, name: expect(holds(value), name, expected, value),
-        holds=holds,
+        expected, lambda value, name: expect(holds(value), name, expected, value), holds=holds
     )
 
 

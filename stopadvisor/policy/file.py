@@ -16,12 +16,7 @@ from typing import Any, Literal
 
 from stopadvisor.errors import OutputError, PolicyError
 from stopadvisor.policy.opcodes import decode_pickle
-from stopadvisor.policy.values import (
-    MAX_BYTES,
-    MAX_CONTAINERS,
-    MAX_DEPTH,
-    MAX_ELEMENTS,
-)
+from stopadvisor.policy.values import MAX_BYTES, MAX_CONTAINERS, MAX_DEPTH, MAX_ELEMENTS
 from stopadvisor.printable import short_repr
 
 __all__ = ["Format", "decode", "encode", "read_bytes", "replace_file"]

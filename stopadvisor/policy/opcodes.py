@@ -13,12 +13,7 @@ from struct import Struct
 from typing import Any
 
 from stopadvisor.errors import PolicyError
-from stopadvisor.policy.values import (
-    MAX_CONTAINERS,
-    MAX_DEPTH,
-    MAX_ELEMENTS,
-    TextBudget,
-)
+from stopadvisor.policy.values import MAX_CONTAINERS, MAX_DEPTH, MAX_ELEMENTS, TextBudget
 from stopadvisor.printable import short_repr
 
 __all__ = ["decode_pickle"]

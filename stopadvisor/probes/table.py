@@ -56,14 +56,7 @@ def on_grid(budgets: Sequence[int] | NDArray[Any], n_questions: int) -> IntArray
     return np.broadcast_to(row, (n_questions, row.size))
 
 
-_MATRICES = (
-    "positions",
-    "answer_codes",
-    "mean_logprob",
-    "mean_entropy",
-    "markers",
-    "probe_tokens",
-)
+_MATRICES = ("positions", "answer_codes", "mean_logprob", "mean_entropy", "markers", "probe_tokens")
 
 
 @dataclass(frozen=True)
@@ -375,9 +368,7 @@ def row_numbers(rows: NDArray[Any]) -> NDArray[Any]:
 
 
 def answer_codes(
-    answers: NDArray[Any],
-    natural: Sequence[str | None] = (),
-    probed: BoolArray | None = None,
+    answers: NDArray[Any], natural: Sequence[str | None] = (), probed: BoolArray | None = None
 ) -> tuple[IntArray, IntArray]:
     """Number the distinct answers, so that "same answer" is an integer comparison.
 

@@ -169,9 +169,7 @@ _PIECE = 1 << 16
 
 
 def feature_array(
-    table: ProbeTable,
-    schedule: Sequence[int] | None = None,
-    names: Sequence[str] = FEATURES,
+    table: ProbeTable, schedule: Sequence[int] | None = None, names: Sequence[str] = FEATURES
 ) -> NDArray[np.float64]:
     """Features of every question at every checkpoint of a schedule.
 

@@ -298,14 +298,7 @@ def _of_archive(
     fractions = (float(first), float(second), float(third))
     parts = assign_parts(table.groups, seed=split["seed"], fractions=fractions)
     return Source(
-        folder,
-        table,
-        parts,
-        split["seed"],
-        fractions,
-        None,
-        content["sha256"],
-        is_simulated(path),
+        folder, table, parts, split["seed"], fractions, None, content["sha256"], is_simulated(path)
     )
 
 

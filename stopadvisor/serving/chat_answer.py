@@ -80,10 +80,7 @@ class ChatModel(Protocol):
         ...
 
     async def write(
-        self,
-        trace: Trace,
-        at: int,
-        show: Callable[[Sequence[int]], Awaitable[None]] | None = None,
+        self, trace: Trace, at: int, show: Callable[[Sequence[int]], Awaitable[None]] | None = None
     ) -> list[int]:
         """Close the thinking there and return the visible answer; `show` is told what comes."""
         ...

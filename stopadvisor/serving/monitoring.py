@@ -78,11 +78,7 @@ class WatchSettings:
 
 
 def watch_settings(
-    policy: Policy,
-    *,
-    share: float,
-    change: float = 1e6,
-    differs_limit: float | None = None,
+    policy: Policy, *, share: float, change: float = 1e6, differs_limit: float | None = None
 ) -> WatchSettings:
     """What to watch for a policy.
 
@@ -117,13 +113,7 @@ def watch_settings(
             )
         differs_limit = float(limit)
     settings = WatchSettings(
-        policy.digest,
-        loss,
-        alpha,
-        differs_limit,
-        float(certificate["delta"]),
-        share,
-        change,
+        policy.digest, loss, alpha, differs_limit, float(certificate["delta"]), share, change
     )
     settings.tests()  # refuses numbers out of range
     return settings

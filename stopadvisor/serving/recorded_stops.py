@@ -94,10 +94,7 @@ def _replayed(policy: Policy, record: ProbeRecord, on_stop: OnStop) -> Stop | No
 
 
 def compare_stops(
-    policy: Policy,
-    lines: Sequence[AnswerRecord],
-    run: RunDirectory,
-    on_stop: OnStop | None = None,
+    policy: Policy, lines: Sequence[AnswerRecord], run: RunDirectory, on_stop: OnStop | None = None
 ) -> Agreement:
     """Compare real stops with those of a run's recorded probes, the first trace of each question.
 

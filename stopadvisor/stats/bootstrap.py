@@ -12,14 +12,7 @@ import numpy as np
 
 from stopadvisor.arrays import FloatArray, IntArray
 
-__all__ = [
-    "MOST_BLOCKS",
-    "Interval",
-    "block_sums",
-    "interval",
-    "ratio_interval",
-    "resample_counts",
-]
+__all__ = ["MOST_BLOCKS", "Interval", "block_sums", "interval", "ratio_interval", "resample_counts"]
 
 MOST_BLOCKS = 2000
 """Beyond so many units, evenly mixed blocks of them are resampled: memory stays bounded."""

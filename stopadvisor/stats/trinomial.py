@@ -22,14 +22,7 @@ import numpy as np
 from stopadvisor.arrays import FloatArray, IntArray
 from stopadvisor.errors import CalibrationError
 
-__all__ = [
-    "MOST_QUESTIONS",
-    "drop_limit",
-    "drop_passes",
-    "drop_power",
-    "drop_size",
-    "most_lost",
-]
+__all__ = ["MOST_QUESTIONS", "drop_limit", "drop_passes", "drop_power", "drop_size", "most_lost"]
 
 MOST_QUESTIONS = 20_000
 """Of one test; its cost grows with the power 3/2."""
@@ -163,9 +156,7 @@ def drop_size(most: IntArray, alpha: float) -> float:
     highest = np.maximum(at[:-1], at[1:])
     root = (curvature + np.sqrt(curvature**2 + 4 * highest)) / 2
     corners = _chance(
-        most,
-        np.array([0.0, open_[-1]]) + more_lost,
-        np.array([open_[0], top]) + more_gained,
+        most, np.array([0.0, open_[-1]]) + more_lost, np.array([open_[0], top]) + more_gained
     )
     return float(min(1.0, max(float((root**2).max()), float(corners.max())) + _ROUNDING))
 

@@ -18,12 +18,7 @@ from stopadvisor.assessment.candidates import candidates
 from stopadvisor.assessment.chances import fit_limit
 from stopadvisor.assessment.choice import Settings
 from stopadvisor.assessment.limits import FitLimits
-from stopadvisor.assessment.sequences import (
-    FitData,
-    ThresholdSequence,
-    score,
-    sequence_of,
-)
+from stopadvisor.assessment.sequences import FitData, ThresholdSequence, score, sequence_of
 from stopadvisor.errors import CalibrationError, StudyError
 from stopadvisor.paper.protocol import MatchedRisk, PaperSetting, match_risk, paper_split
 from stopadvisor.probes.outcomes import GradedTable

@@ -16,12 +16,7 @@ from typing import Any
 from stopadvisor.assessment.assess import calibration_size
 from stopadvisor.assessment.choice import Choice, Settings, choose
 from stopadvisor.certification.calibration import Calibration, calibrate
-from stopadvisor.certification.transfer import (
-    TransferRow,
-    calibrate_transfer,
-    compare,
-    target_view,
-)
+from stopadvisor.certification.transfer import TransferRow, calibrate_transfer, compare, target_view
 from stopadvisor.errors import CalibrationError, PolicyError, StudyError
 from stopadvisor.paper.transfer_gains import Learner, transfer_gains
 from stopadvisor.policy.frozen import load_policy

@@ -152,10 +152,7 @@ BENCHMARKS = {
         _gpqa,
     ),
     "aime": Benchmark(
-        *("AI-MO/aimo-validation-aime", None, "train", "numeric"),
-        ("problem", "answer"),
-        90,
-        _aime,
+        *("AI-MO/aimo-validation-aime", None, "train", "numeric"), ("problem", "answer"), 90, _aime
     ),
 }
 """The paper names no source of MATH-500: here it is the usual copy of Lightman et al.'s subset."""

@@ -17,13 +17,7 @@ from stopadvisor.errors import WorkloadError
 from stopadvisor.workload.lines import check_text, is_reply, messages_field, read_rows, refuse
 from stopadvisor.workload.questions import RecordedTrace, Workload, content_key
 
-__all__ = [
-    "RecordedTraces",
-    "message_reply",
-    "read_traces",
-    "split_thinking",
-    "with_traces",
-]
+__all__ = ["RecordedTraces", "message_reply", "read_traces", "split_thinking", "with_traces"]
 
 REASONING = ("reasoning_content", "reasoning")
 """Where servers return thinking in a message: vLLM's name, and that of OpenRouter and new vLLM."""

@@ -220,7 +220,7 @@ def test_at_markers_confidence_agreement_and_learned_rules_are_tried() -> None:
     assert at_markers["agreement-scaled"] == 3
     assert at_markers["learned"] == 6
     assert {family for family, count in at_markers.items() if count} == {
-        *("deer", "agreement-scaled", "learned"),
+        *("deer", "agreement-scaled", "learned")
     }
 
 

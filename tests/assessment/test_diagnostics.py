@@ -27,8 +27,7 @@ FIXED = Curve(
 
 
 @pytest.mark.parametrize(
-    ("cost", "accuracy"),
-    [(10.0, 0.2), (30.0, 0.4), (70.0, 0.65), (90.0, 0.7)],
+    ("cost", "accuracy"), [(10.0, 0.2), (30.0, 0.4), (70.0, 0.65), (90.0, 0.7)]
 )
 def test_accuracy_between_budgets_is_read_off_the_line(cost: float, accuracy: float) -> None:
     assert accuracy_at_cost(FIXED, cost) == pytest.approx(accuracy)

@@ -109,11 +109,7 @@ def choice(
             "scalar",
             "entropy alone is taken, the simplest within about 1 point of the best",
         ),
-        (
-            choice("learned", scalar=None),
-            "learned",
-            "savings of 20.0 % by the learned rule; the",
-        ),
+        (choice("learned", scalar=None), "learned", "savings of 20.0 % by the learned rule; the"),
         (
             choice(FIXED_BUDGET, fixed=19.5),
             "fixed-budget",

@@ -156,11 +156,7 @@ def test_one_learned_family_learns_where_nothing_is_lost() -> None:
     kept = regraded(table, correct=table.correct | ~table.full_correct[:, None])
     right, keeps, same = (
         score(fit_data(questions), family, EVERY)
-        for questions, family in (
-            (table, "learned"),
-            (table, "learned-keeps"),
-            (kept, "learned"),
-        )
+        for questions, family in ((table, "learned"), (table, "learned-keeps"), (kept, "learned"))
     )
     assert right is not None
     assert keeps is not None
@@ -178,10 +174,7 @@ def test_a_model_reads_what_is_known() -> None:
         entropy_source="none",
     )
     for features in (SHORT_FEATURES, FULL_FEATURES):
-        for questions, more in (
-            (table, ("answer_log_odds", "answer_entropy")),
-            (silent, ()),
-        ):
+        for questions, more in ((table, ("answer_log_odds", "answer_entropy")), (silent, ())):
             rule = score_learned(fit_data(questions), "learned", EVERY, features)
             assert rule is not None
             assert rule.scorer.model is not None

@@ -124,10 +124,7 @@ def main() -> None:
         engine.close()
     spent = [later - earlier for earlier, later in pairwise(cpu)]
     print(f"{len(prompts)} questions, {len(bodies)} requests, concurrency {CONCURRENCY}")
-    for name, seconds, own in (
-        ("engine", ours, spent[::2]),
-        ("bare client", theirs, spent[1::2]),
-    ):
+    for name, seconds, own in (("engine", ours, spent[::2]), ("bare client", theirs, spent[1::2])):
         middle, each = statistics.median(seconds), statistics.median(own) / len(bodies)
         print(
             f"{name:11}  {middle:6.2f} s  {len(bodies) / middle:6.0f} requests/s  "

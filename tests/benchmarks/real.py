@@ -60,20 +60,8 @@ from tests.benchmarks.real_rivals import (  # noqa: E402
     confidence_at_waits,
     fixed_budget,
 )
-from tests.benchmarks.real_traces import (  # noqa: E402
-    HALVES,
-    MODELS,
-    PASSES,
-    WAIT_MODEL,
-    load_traces,
-    load_waits,
-)
-from tests.benchmarks.real_trial import (  # noqa: E402
-    Broken,
-    Sizes,
-    broken,
-    run_trial,
-)
+from tests.benchmarks.real_traces import HALVES, MODELS, PASSES, WAIT_MODEL, load_traces, load_waits  # noqa: E402
+from tests.benchmarks.real_trial import Broken, Sizes, broken, run_trial  # noqa: E402
 
 DELTA = 0.05
 ALPHAS = (0.05, 0.10)
@@ -139,14 +127,7 @@ def measure(cell: Cell, half: str, n_splits: int, fits: int, draws: int) -> dict
     failures: dict[str, Broken] = {}
     if fits and cell.prefill == PREFILLS[0]:  # prices choose rules, they do not break certificates
         failures = broken(
-            passes,
-            rows,
-            sizes,
-            make,
-            fits=fits,
-            draws=draws,
-            alpha=cell.alpha,
-            delta=DELTA,
+            passes, rows, sizes, make, fits=fits, draws=draws, alpha=cell.alpha, delta=DELTA
         )
     return _document(cell, trial, failures, ~passes[0].certified)
 
@@ -187,11 +168,7 @@ def _table(document: dict[str, Any]) -> str:
         f"  {'ahead of ' + document['best_simple']:>26}  {'broken':14} {shown}".rstrip(),
     ]
     for name, rule in document["rules"].items():
-        ahead, failed, shifted = (
-            rule["ahead_of_best_simple_pp"],
-            rule["broken"],
-            rule["amc_aime"],
-        )
+        ahead, failed, shifted = (rule["ahead_of_best_simple_pp"], rule["broken"], rule["amc_aime"])
         against = ""
         if name != document["best_simple"]:
             against = f"{ahead['mean']:+.1f} [{ahead['low']:+.1f}, {ahead['high']:+.1f}]"

@@ -23,12 +23,7 @@ from stopadvisor.certification.refusals import refused_beforehand, without_figur
 from stopadvisor.certification.verification import fresh_questions, scorer_of, verify
 from stopadvisor.errors import CalibrationError, PolicyError
 from stopadvisor.policy.frozen import Policy, load_policy, save_policy
-from stopadvisor.probes.grouping import (
-    calibration_rows,
-    group_numbers,
-    group_sizes,
-    question_rows,
-)
+from stopadvisor.probes.grouping import calibration_rows, group_numbers, group_sizes, question_rows
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.runs.sources import Source
 from stopadvisor.stats.bounds import NotCertified

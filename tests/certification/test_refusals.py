@@ -13,11 +13,7 @@ from stopadvisor.assessment.choice import Choice, Settings, choose, nothing_chos
 from stopadvisor.assessment.recommendation import Recommendation
 from stopadvisor.assessment.sequences import ThresholdSequence
 from stopadvisor.certification.calibration import calibrate
-from stopadvisor.certification.refusals import (
-    advised_against,
-    refused_beforehand,
-    without_figures,
-)
+from stopadvisor.certification.refusals import advised_against, refused_beforehand, without_figures
 from stopadvisor.probes.outcomes import OpenQuestions
 from stopadvisor.stats.bounds import NotCertified, labels_needed
 from tests.populations import POPULATIONS, regraded, renamed
@@ -135,12 +131,7 @@ def advice(*reasons: str, policy: Any = "full-budget") -> Recommendation:
 @pytest.mark.parametrize(
     ("reasons", "advised", "why", "helps"),
     [
-        (
-            ("Profile: x.", "Certificate: it is a gamble."),
-            True,
-            "it is a gamble",
-            True,
-        ),
+        (("Profile: x.", "Certificate: it is a gamble."), True, "it is a gamble", True),
         (("Profile: x.", "Serving: probes are dear."), True, "probes are dear", False),
         (("Profile: x.", "Evidence: no threshold."), False, "no threshold", True),
         (("Profile: x.", "Evidence: it gives up."), True, "it gives up", False),
@@ -188,10 +179,7 @@ def test_a_failed_look_names_what_fit_questions_knew(choice: Choice) -> None:
     hidden = without_figures(found, SETTINGS, losing(choice, *(8,) * len(choice.sequences)))
     needed = labels_needed(0.15, 0.05, expected_risk=8 / choice.n_fit)
     assert hidden.refusal is not None
-    assert (hidden.refusal.labels_needed, hidden.refusal.assumed_risk) == (
-        needed,
-        8 / choice.n_fit,
-    )
+    assert (hidden.refusal.labels_needed, hidden.refusal.assumed_risk) == (needed, 8 / choice.n_fit)
     assert "A failed look shows no figure" in hidden.refusal.reason
     assert [result for _, result in hidden.tested] == [NotCertified("it failed", None)] * len(
         found.tested

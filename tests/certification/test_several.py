@@ -31,9 +31,7 @@ HARMED = KnownPopulation("choice", (0.833, 0.044, 0.097, 0.009, 0.017), 280, 420
 of the answers are right before thinking, .894 after it."""
 FAMILIES = ("confidence", "fixed-budget")
 LIMITS = Settings(
-    alpha=0.12,
-    families=FAMILIES,
-    also=(Guarantee("drop", 0.06), Guarantee("lost", 0.2, "hard")),
+    alpha=0.12, families=FAMILIES, also=(Guarantee("drop", 0.06), Guarantee("lost", 0.2, "hard"))
 )
 
 
@@ -114,11 +112,7 @@ def test_where_thinking_harms_a_drop_admits_a_bolder_rule_than_lost_answers() ->
 
 
 def fit_of(settings: Settings) -> FitData:
-    return FitData.build(
-        draw(200, 0, "f").as_fit(),
-        Costing(),
-        guarantees=settings.guarantees,
-    )
+    return FitData.build(draw(200, 0, "f").as_fit(), Costing(), guarantees=settings.guarantees)
 
 
 def test_one_plain_loss_counted_as_one_of_several_is_the_same(several: Choice) -> None:

@@ -90,9 +90,7 @@ def test_labels_of_the_test_part_change_nothing(
     test = target.parts == 2
     table = target.table.unseal()
     flipped = regraded(
-        table,
-        correct=table.correct ^ test[:, None],
-        natural_correct=table.full_correct ^ test,
+        table, correct=table.correct ^ test[:, None], natural_correct=table.full_correct ^ test
     )
     again = moved(policy, replace(target, table=flipped.sealed()))
     assert again.rule is not None

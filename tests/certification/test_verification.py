@@ -100,9 +100,7 @@ def test_labels_of_questions_left_out_change_nothing(
     table = source.table.unseal()
     closed = source.parts != 2
     flipped = regraded(
-        table,
-        correct=table.correct ^ closed[:, None],
-        natural_correct=table.full_correct ^ closed,
+        table, correct=table.correct ^ closed[:, None], natural_correct=table.full_correct ^ closed
     )
     assert check(policy, flipped).outcome == check(policy, table).outcome
 

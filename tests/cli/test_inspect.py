@@ -10,12 +10,7 @@ import pytest
 from stopadvisor.policy.frozen import FAMILIES, build_policy, load_policy, save_policy
 from stopadvisor.rules.families import rule_name
 from tests.material import Call, caller
-from tests.policy_content import (
-    TRIGGERS,
-    anywhere_content,
-    family_content,
-    full_budget_content,
-)
+from tests.policy_content import TRIGGERS, anywhere_content, family_content, full_budget_content
 
 FIELDS = [
     "schema", "policy", "policy_schema", "digest_valid", "kind", "family", "threshold",

@@ -397,8 +397,7 @@ def test_a_limit_may_be_small_unless_all_parts_are_wanted(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("out", "message"),
-    [("sums.jsonl", "is not a folder"), ("sums.jsonl/run", "is not a folder")],
+    ("out", "message"), [("sums.jsonl", "is not a folder"), ("sums.jsonl/run", "is not a folder")]
 )
 def test_a_place_that_cannot_be_written_is_refused_early(
     bench: Bench, out: str, message: str

@@ -62,11 +62,7 @@ class Bench:
     """A workload, a policy file and the engine behind the command line."""
 
     def __init__(
-        self,
-        folder: Path,
-        engine: HfEngine,
-        policy: Policy,
-        capsys: pytest.CaptureFixture[str],
+        self, folder: Path, engine: HfEngine, policy: Policy, capsys: pytest.CaptureFixture[str]
     ) -> None:
         self.folder, self.engine = folder, engine
         self.file = folder / "sums.jsonl"
@@ -174,7 +170,7 @@ def test_compare_full_measures_what_stopping_saves(bench: Bench, recorded: RunDi
     full = document["full"]
     assert list(full)[: len(FULL)] == FULL
     assert list(full)[len(FULL) :] == [
-        *("timed_questions", "seconds", "full_seconds", "time_saving_pct", "unmet"),
+        *("timed_questions", "seconds", "full_seconds", "time_saving_pct", "unmet")
     ]
     records = {record.id: record for record in recorded.records()}
     for line in bench.lines:

@@ -139,9 +139,7 @@ def test_memory_that_ends_in_mid_run_costs_nothing_collected(
 
 
 def test_a_run_whose_batch_must_not_shrink_goes_on_where_memory_ended(
-    random_engine: HfEngine,
-    run_out: Callable[[Step, Remarks, int], list[int]],
-    tmp_path: Path,
+    random_engine: HfEngine, run_out: Callable[[Step, Remarks, int], list[int]], tmp_path: Path
 ) -> None:
     """With its own batch size kept, the continued file equals the uninterrupted one."""
     whole = open_run(random_engine, tmp_path / "whole")

@@ -64,10 +64,7 @@ def many_stops(engines: dict[str, HfEngine]) -> dict[str, HfEngine]:
 
 @pytest.mark.parametrize("kind", ["full", "windowed"])
 def test_probes_equal_reading_everything_again(
-    kind: str,
-    many_stops: dict[str, HfEngine],
-    references: dict[str, Reprefill],
-    script: Script,
+    kind: str, many_stops: dict[str, HfEngine], references: dict[str, Reprefill], script: Script
 ) -> None:
     engine, reference = many_stops[kind], references[kind]
     lengths = [0, 1, 5, 17, 30, 40, 12, 3, 25, 9]

@@ -125,10 +125,7 @@ def test_what_follows_an_answer_is_asked_for(
     said: str, text: str, closed: bool, requests: int, tokens: str, obeys_stop: bool
 ) -> None:
     story = Story(forced=lambda at: said, cue=OPEN_PLAN.cue)
-    with (
-        fake_server(story=story, obeys_stop=obeys_stop) as server,
-        engine_at(server) as engine,
-    ):
+    with fake_server(story=story, obeys_stop=obeys_stop) as server, engine_at(server) as engine:
         (trace,) = engine.probe(prompts(1), replace(OPEN_PLAN, budgets=(4,)))
         forced = [body for body in server.asked if body.get("logprobs")]
     (probe,) = trace.probes

@@ -221,9 +221,7 @@ def test_a_stream_that_runs_out_of_time_keeps_what_came() -> None:
 
     with fake_server(pace=0.15) as server:
         answer = asked(
-            [server],
-            lambda c: c.stream(prompt_ids(), take, max_tokens=9),
-            request_timeout=0.5,
+            [server], lambda c: c.stream(prompt_ids(), take, max_tokens=9), request_timeout=0.5
         )
     assert answer.finish_reason == "broken"
     assert 0 < len(got) < 9
@@ -299,10 +297,7 @@ def test_numbers_that_are_none_end_in_one_line(name: str, value: Any) -> None:
         text = json.dumps(answer_with(token_ids=[5, "BIG"])).replace('"BIG"', "1" * 5000)
         with pytest.raises((ValueError, TypeError)):
             read_completion(json.loads(text), 0.1)
-    with (
-        raw(written(answer_with(**{name: value}))) as server,
-        pytest.raises(EngineError) as caught,
-    ):
+    with raw(written(answer_with(**{name: value}))) as server, pytest.raises(EngineError) as caught:
         asked([server], whole, retry_timeout=0.1)
     said = str(caught.value)
     assert "malformed answer (" in said
@@ -382,10 +377,7 @@ def sums(tmp_path: Path) -> Path:
 
 
 def test_a_key_that_the_server_repeats_is_in_no_file_and_on_no_screen(
-    sums: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    sums: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     story = Story(

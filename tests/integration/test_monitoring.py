@@ -60,12 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(vllm_home: Path, folder: Path) -> Iterator[VllmServer]:
     fixed_budget(folder / "policy.joblib")
     audit = AuditSettings(
-        0.5,
-        folder / "audits",
-        on_alarm="shadow",
-        at_once=64,
-        differs_limit=LIMIT,
-        change=1e4,
+        0.5, folder / "audits", on_alarm="shadow", at_once=64, differs_limit=LIMIT, change=1e4
     )
     settings = PluginSettings(folder / "policy.joblib", audit=audit).environment()
     arguments = ("--max-logprobs", "-1", "--scheduling-policy", "priority")

@@ -101,11 +101,7 @@ def check_same(theirs: OpenQuestions, ours: OpenQuestions) -> None:
 
 @pytest.mark.parametrize("on_stop", ["probe", "answer"])
 def test_same_probes_as_the_local_engine(
-    served: OpenAiEngine,
-    local: HfEngine,
-    workload: Workload,
-    tmp_path: Path,
-    on_stop: str,
+    served: OpenAiEngine, local: HfEngine, workload: Workload, tmp_path: Path, on_stop: str
 ) -> None:
     assert served.capabilities.entropy == PLAN.entropy
     plan, asked = PLAN, workload

@@ -117,11 +117,7 @@ def replayed(local: HfEngine, policy: Policy, requests: list[Request]) -> list[R
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_stops_answers_and_reasoning_are_those_of_the_local_replay(
-    plugin: VllmServer,
-    policy: Policy,
-    requests: list[Request],
-    replayed: list[Reply],
-    stream: bool,
+    plugin: VllmServer, policy: Policy, requests: list[Request], replayed: list[Reply], stream: bool
 ) -> None:
     seen = ask_all(plugin, requests, stream=stream)
     cue = policy_plan(policy).cue

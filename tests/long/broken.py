@@ -233,10 +233,6 @@ VARIANTS: Iterable[Variant] = (
         ".44–.83",
     ),
     Variant(
-        "best of ten split seeds",
-        best_of_ten_splits,
-        (1, 150, 5_000),
-        (1, 1000, 50_000),
-        ".14–.21",
+        "best of ten split seeds", best_of_ten_splits, (1, 150, 5_000), (1, 1000, 50_000), ".14–.21"
     ),
 )

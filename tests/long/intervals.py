@@ -66,12 +66,7 @@ def covered(
             break
     else:
         return None
-    measured = partial(
-        measure_rule,
-        rule.scorer,
-        rule.threshold,
-        costing=settings.costing,
-    )
+    measured = partial(measure_rule, rule.scorer, rule.threshold, costing=settings.costing)
     large = population.draw(truth, rng, alpha=alpha)
     true = measured(large).total_saving_pct
     without = missed = 0

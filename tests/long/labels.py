@@ -105,9 +105,7 @@ def _is_broken(
 
 
 def _measured(
-    name: str,
-    alpha: float,
-    runs: Iterator[tuple[Choice, OpenQuestions, Sequence[Truth] | None]],
+    name: str, alpha: float, runs: Iterator[tuple[Choice, OpenQuestions, Sequence[Truth] | None]]
 ) -> Asked:
     labels, full, planned, unplanned, none = [], [], [], [], []
     other = n = 0

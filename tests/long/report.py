@@ -15,17 +15,7 @@ from stopadvisor.stats.bounds import max_losses
 from tests.benchmarks.real_traces import MODELS
 from tests.long.broken import VARIANTS, Found, Variant, sequence_over_five
 from tests.long.comparison import Case, cases, told_apart
-from tests.long.coverage import (
-    ALPHAS,
-    DELTA,
-    FULL,
-    SHORT,
-    TESTS,
-    Cell,
-    Size,
-    ceiling,
-    run_cell,
-)
+from tests.long.coverage import ALPHAS, DELTA, FULL, SHORT, TESTS, Cell, Size, ceiling, run_cell
 from tests.long.coverage import cells as coverage_cells
 from tests.long.intervals import LEVEL, Covered, covered, interval_cases
 from tests.long.labels import (
@@ -37,9 +27,7 @@ from tests.long.labels import (
     asked_on_simulated,
     broken_labels,
 )
-from tests.long.labels import (
-    cases as label_cases,
-)
+from tests.long.labels import cases as label_cases
 from tests.long.losses import BROKEN as BROKEN_LOSSES
 from tests.long.losses import Kept, broken_losses, exact_beside, kept
 from tests.long.losses import cases as loss_cases

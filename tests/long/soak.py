@@ -26,12 +26,7 @@ __all__ = ["MOST_GROWTH", "Soaked", "soak"]
 
 MOST_GROWTH = 8 * 2**20
 """Bytes by which the process may grow behind the first fifth of the requests."""
-_KINDS: tuple[dict[str, Any], ...] = (
-    {},
-    {"stream": True},
-    {"n": 2},
-    {"n": 2, "stream": True},
-)
+_KINDS: tuple[dict[str, Any], ...] = ({}, {"stream": True}, {"n": 2}, {"n": 2, "stream": True})
 
 
 @dataclass(frozen=True)

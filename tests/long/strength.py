@@ -190,12 +190,7 @@ def black_box(population: KnownPopulation, alpha: float, truth: int) -> BlackBox
         sequence = choice.advised
         saving = _saving(population, sequence, choice.advised_index, alpha, truth)
     return BlackBox(
-        alpha,
-        _ten_probes(choice),
-        advice.policy,
-        advice.schedule,
-        choice.saving_lower,
-        saving,
+        alpha, _ten_probes(choice), advice.policy, advice.schedule, choice.saving_lower, saving
     )
 
 
@@ -221,10 +216,7 @@ def _saving(
 ) -> float:
     table = population.draw(truth, seeded(population, alpha, 82))
     outcome = measure_rule(
-        sequence.scorer,
-        float(sequence.thresholds[position]),
-        table,
-        Costing("black-box"),
+        sequence.scorer, float(sequence.thresholds[position]), table, Costing("black-box")
     )
     return outcome.total_saving_pct
 

@@ -211,11 +211,9 @@ def triggers(draw: st.DrawFn) -> Trigger:
 @st.composite
 def valid_contents(draw: st.DrawFn) -> dict[str, Any]:
     family = draw(st.sampled_from(FAMILIES))
-    low, high = {
-        "confidence": (-5.0, -0.001),
-        "deer": (-5.0, -0.001),
-        "entropy": (-5.0, 0.0),
-    }.get(family, (-20.0, 20.0))
+    low, high = {"confidence": (-5.0, -0.001), "deer": (-5.0, -0.001), "entropy": (-5.0, 0.0)}.get(
+        family, (-20.0, 20.0)
+    )
     whole = st.integers(0, 20_000).map(float)
     linear = whole if family == "fixed-budget" else st.floats(low, high)
     content = family_content(family, draw(linear))

@@ -120,8 +120,7 @@ def test_the_loop_on_the_page_serves(
 
 
 @pytest.mark.parametrize(
-    ("on_stop", "said", "probed"),
-    [("probe", " 7", [20]), ("answer", "written after 20", [])],
+    ("on_stop", "said", "probed"), [("probe", " 7", [20]), ("answer", "written after 20", [])]
 )
 def test_the_loop_on_the_page_serves_a_fixed_budget(
     on_stop: str, said: str, probed: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

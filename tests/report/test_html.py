@@ -562,9 +562,7 @@ def test_without_the_workload_s_file_examples_show_no_question(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"{", b"[]", b'{"alpha": 0.15}'],
-    ids=["not JSON", "no object", "fields missing"],
+    "content", [b"{", b"[]", b'{"alpha": 0.15}'], ids=["not JSON", "no object", "fields missing"]
 )
 def test_a_damaged_calibration_is_an_error(spoilt: Path, content: bytes) -> None:
     (spoilt / "calibration.json").write_bytes(content)

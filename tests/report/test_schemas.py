@@ -206,8 +206,7 @@ def test_calibrate_inspect_and_verify(
     of_few = answer(capsys, "inspect", few_labels["policy"])
     check("diff", answer(capsys, "diff", policy, visible["policy"]))
     check(
-        "promote",
-        *(answer(capsys, "promote", found["policy"]) for found in (certified, visible)),
+        "promote", *(answer(capsys, "promote", found["policy"]) for found in (certified, visible))
     )
     save_policy(
         build_policy(family_content("fixed-budget") | {"on_stop": "answer"}), runs / "fixed.joblib"

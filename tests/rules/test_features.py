@@ -51,10 +51,7 @@ def loop_features(table: ProbeTable, i: int, schedule: list[int]) -> list[dict[s
 
 
 @settings(max_examples=40)
-@given(
-    st.integers(0, 2**32 - 1),
-    st.sets(st.integers(0, 9), min_size=1).map(sorted),
-)
+@given(st.integers(0, 2**32 - 1), st.sets(st.integers(0, 9), min_size=1).map(sorted))
 def test_equals_a_loop_bit_for_bit(seed: int, schedule: list[int]) -> None:
     table = POPULATIONS[3].draw(12, np.random.default_rng(seed))
     names = FEATURES + AUDIT_FEATURES

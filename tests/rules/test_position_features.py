@@ -68,11 +68,7 @@ def one_by_one(table: OpenQuestions, i: int, columns: list[int]) -> list[dict[st
 
 
 @settings(max_examples=30)
-@given(
-    st.integers(0, 2**32 - 1),
-    st.booleans(),
-    st.sets(st.integers(0, 9), min_size=1).map(sorted),
-)
+@given(st.integers(0, 2**32 - 1), st.booleans(), st.sets(st.integers(0, 9), min_size=1).map(sorted))
 def test_equals_a_loop_bit_for_bit(seed: int, ragged: bool, schedule: list[int]) -> None:
     table = draw(12, seed, ragged=ragged)
     found = feature_array(table, schedule, POSITION_FEATURES)

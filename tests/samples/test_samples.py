@@ -153,9 +153,7 @@ def test_a_branch_sees_its_prefix_and_itself_alone(tokenizer: Any, model: Any) -
     batch = packing.collate([example], tokenizer.pad_token_id)
     with torch.inference_mode():
         packed = model(
-            batch.ids,
-            position_ids=batch.positions,
-            attention_mask={"full_attention": batch.mask},
+            batch.ids, position_ids=batch.positions, attention_mask={"full_attention": batch.mask}
         ).logits[0]
         for begin, end, cut in example.branches:
             alone = model(torch.tensor([example.ids[:cut] + example.ids[begin:end]])).logits[0]

@@ -102,9 +102,7 @@ def by_an_order_chosen_after(found: Labelled, budget: int = 10) -> int:
 
 
 @pytest.mark.parametrize("broken", [by_the_stopped_side, by_an_order_chosen_after])
-def test_a_broken_way_of_asking_is_told_from_full_labels(
-    broken: Callable[[Labelled], int],
-) -> None:
+def test_a_broken_way_of_asking_is_told_from_full_labels(broken: Callable[[Labelled], int]) -> None:
     rng = np.random.default_rng(16)
     beyond = 0
     for _ in range(200):

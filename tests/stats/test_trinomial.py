@@ -13,13 +13,7 @@ from stopadvisor.errors import CalibrationError
 from stopadvisor.stats import trinomial
 from stopadvisor.stats.bounds import p_values
 from stopadvisor.stats.group_betting import group_passes
-from stopadvisor.stats.trinomial import (
-    drop_limit,
-    drop_passes,
-    drop_power,
-    drop_size,
-    most_lost,
-)
+from stopadvisor.stats.trinomial import drop_limit, drop_passes, drop_power, drop_size, most_lost
 
 
 def rejects(most: IntArray, lost: IntArray, gained: IntArray) -> BoolArray:

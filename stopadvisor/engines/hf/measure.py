@@ -140,12 +140,7 @@ def measure_tokens(engine: HfEngine, length: int, batches: Sequence[int]) -> lis
             found.append(Measurement(size, size, tokens, 0, 0, _median(engine, fill)))
             found.append(
                 Measurement(
-                    size,
-                    0,
-                    size * len(suffix),
-                    tokens,
-                    size * _BRANCH_TOKENS,
-                    _median(engine, ask),
+                    size, 0, size * len(suffix), tokens, size * _BRANCH_TOKENS, _median(engine, ask)
                 )
             )
         seconds = _median(engine, lambda size=size: _decode(engine, short, size))  # type: ignore[misc]

@@ -117,10 +117,7 @@ class Runner:
         return fold(mask, self.groups) if folded else mask[:, None]
 
     def prefill(
-        self,
-        prompts: list[list[int]],
-        pad_id: int,
-        behind: Sequence[list[int]] | None = None,
+        self, prompts: list[list[int]], pad_id: int, behind: Sequence[list[int]] | None = None
     ) -> tuple[KeptCache, Tensor, Tensor]:
         """Read prompts of any length, padded on the left.
 

@@ -226,11 +226,7 @@ class Client:
         usage = {"include_usage": True, "continuous_usage_stats": True}
         body = self._body(prompt, stream=True, stream_options=usage, **fields)
         return await self.read_stream(
-            "/completions",
-            body,
-            lambda: StreamReader(take),
-            replica=replica,
-            opening=opening,
+            "/completions", body, lambda: StreamReader(take), replica=replica, opening=opening
         )
 
     async def read_stream(

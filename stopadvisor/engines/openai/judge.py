@@ -70,11 +70,7 @@ async def _ask(prompt: str) -> bool | None:
         "max_tokens": _MAX_TOKENS,
     }
     async with Client(
-        [url],
-        model,
-        key=key,
-        request_timeout=_REQUEST_TIMEOUT,
-        retry_timeout=_RETRY_TIMEOUT,
+        [url], model, key=key, request_timeout=_REQUEST_TIMEOUT, retry_timeout=_RETRY_TIMEOUT
     ) as client:
         reply = await client.ask("POST", "/chat/completions", body)
     try:

@@ -246,10 +246,7 @@ class ServedModel:
         return forced.forced(logprob, entropy, None if k is None else tail)
 
     async def write(
-        self,
-        trace: Trace,
-        at: int,
-        show: Callable[[Sequence[int]], Awaitable[None]] | None = None,
+        self, trace: Trace, at: int, show: Callable[[Sequence[int]], Awaitable[None]] | None = None
     ) -> list[int]:
         """Close the thinking behind `at` tokens and let the model write its visible answer.
 

@@ -201,10 +201,7 @@ def transfer_calibration_document(
 
 
 def _certification(
-    found: Certification | TransferCertification,
-    settings: Settings,
-    folder: Path,
-    written: Written,
+    found: Certification | TransferCertification, settings: Settings, folder: Path, written: Written
 ) -> _CertificationFields:
     """Certificate or refusal, and the policy written."""
     content, calibration, look = found.content, found.calibration, found.look

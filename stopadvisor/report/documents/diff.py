@@ -85,11 +85,7 @@ def diff_document(a: Policy, file_a: Path, b: Policy, file_b: Path) -> DiffDocum
 
 
 def _side(policy: Policy, file: Path) -> _Side:
-    return {
-        "policy": str(file),
-        "digest": policy.digest,
-        "created": str(policy.content["created"]),
-    }
+    return {"policy": str(file), "digest": policy.digest, "created": str(policy.content["created"])}
 
 
 def _changes(a: Content, b: Content) -> Iterator[tuple[str, str, str]]:

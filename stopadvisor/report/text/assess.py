@@ -40,13 +40,7 @@ from stopadvisor.report.words import (
 from stopadvisor.rules.losses import LOST, Guarantee
 from stopadvisor.runs.archives import SIMULATED
 
-__all__ = [
-    "PAPER_FLAW",
-    "graded_rows",
-    "show_assessment",
-    "show_label_needs",
-    "show_label_savings",
-]
+__all__ = ["PAPER_FLAW", "graded_rows", "show_assessment", "show_label_needs", "show_label_savings"]
 
 Document = Mapping[str, Any]
 
@@ -142,12 +136,7 @@ def _facts(document: Document) -> list[tuple[str, str]]:
 def _stack(document: Document, effect: Effect) -> list[tuple[str, str]]:
     """For which stack the rule was chosen, the server's own measure, and the other stacks."""
     rows = [("stack", explained(effect.serving)), *_server(document)]
-    rows.append(
-        (
-            "elsewhere",
-            f"the same rule {listed(other_stacks(effect))}{_anew(effect)}",
-        )
-    )
+    rows.append(("elsewhere", f"the same rule {listed(other_stacks(effect))}{_anew(effect)}"))
     money = document["serving"].get(effect.serving, {}).get("money_per_1000")
     if money:
         text = f"{money['policy']:.4g} instead of {money['full']:.4g} per 1000 requests"
@@ -242,12 +231,7 @@ def _matched_risk(screen: Screen, document: Document, *, verbose: bool) -> None:
             "The best rules at the same risk (test questions)",
             ("alpha", "rule", "threshold", "lost", "accuracy", "saves"),
             [
-                (
-                    f"{p['alpha']:g}",
-                    kind_of_rule(p["family"]),
-                    number(p["threshold"]),
-                    *_at_risk(p),
-                )
+                (f"{p['alpha']:g}", kind_of_rule(p["family"]), number(p["threshold"]), *_at_risk(p))
                 for p in matched_points(document)
             ],
             left=2,

@@ -207,10 +207,7 @@ def _looks(certificate: Document) -> str:
 
 
 def _certificate(certificate: Document, *, verbose: bool) -> list[tuple[str, str]]:
-    rows = [
-        ("evidence", evidence(certificate)),
-        ("looks", _looks(certificate)),
-    ]
+    rows = [("evidence", evidence(certificate)), ("looks", _looks(certificate))]
     if verbose:
         reference = "its own visible answer at the end of thinking"
         if certificate["reference"] != "natural":

@@ -199,10 +199,7 @@ class EngineModel:
         return replace(forced.forced(logprob, entropy + more, None), entropy_slack=slack)
 
     async def write(
-        self,
-        trace: Trace,
-        at: int,
-        show: Callable[[Sequence[int]], Awaitable[None]] | None = None,
+        self, trace: Trace, at: int, show: Callable[[Sequence[int]], Awaitable[None]] | None = None
     ) -> list[int]:
         """Close the thinking behind `at` tokens and let the model write its visible answer.
 

@@ -16,12 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from stopadvisor.errors import WorkloadError
-from stopadvisor.workload.imports.logged import (
-    Asked,
-    LogContent,
-    Logged,
-    chat_messages,
-)
+from stopadvisor.workload.imports.logged import Asked, LogContent, Logged, chat_messages
 from stopadvisor.workload.lines import read_rows, refuse, text_field
 from stopadvisor.workload.traces import message_reply
 
