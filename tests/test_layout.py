@@ -100,7 +100,50 @@ def test_every_folder_says_its_purpose_in_one_sentence() -> None:
 
 
 def test_every_folder_names_what_is_public() -> None:
-    assert not [module.name for module in FOLDERS if "__all__" not in module.bound]
+    # That is names which it hands on, or those of its modules that are used outside of it.
+    users = _users()
+    wrong = []
+    for folder in FOLDERS:
+        path = folder.path.parent
+        modules = {p.stem for p in path.glob("[!_]*.py")} | {
+            p.parent.name for p in path.glob("*/__init__.py")
+        }
+        public = _public(folder)
+        if public <= modules:
+            inside = ".".join(path.relative_to(ROOT).parts) + "."
+            used = {
+                name.removeprefix(inside).partition(".")[0]
+                for name, by in users.items()
+                if name.startswith(inside) and any(not user.startswith(inside) for user in by)
+            }
+            wrong += [f"{folder.name}: {name}" for name in (used & modules) ^ public]
+        elif not public:
+            wrong.append(folder.name)
+    assert not wrong
+
+
+def _public(module: Module) -> set[str]:
+    """What its `__all__` lists."""
+    for node in module.tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
+def _users() -> dict[str, set[str]]:
+    """For each name of the package that is imported anywhere, the modules that import it."""
+    users = defaultdict(set)
+    for module in MODULES:
+        importer = ".".join(module.path.relative_to(ROOT).with_suffix("").parts)
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:
+                    users[f"{node.module}.{alias.name}"].add(importer)
+    for name in re.findall(
+        r'= "(stopadvisor[\w.]+):', (ROOT / "pyproject.toml").read_text("utf-8")
+    ):
+        users[name].add("pyproject")  # what is installed as a command or a plugin
+    return users
 
 
 def test_a_folders_init_holds_no_logic() -> None:

@@ -1,18 +1,7 @@
 """Choose on fit questions only: a rule, its thresholds in testing order, the recommendation."""
 
 __all__ = [
-    "assess",
-    "choice",
-    "diagnostics",
-    "evidence",
-    "examples",
-    "frontier",
-    "label_plan",
-    "measured",
-    "points",
-    "recommendation",
-    "remarks",
-    "sequences",
-    "settings",
-    "signals",
-]
+    "assess", "candidates", "chances", "choice", "diagnostics", "examples", "frontier", "grouped",
+    "label_need", "label_plan", "limits", "measured", "recommendation", "remarks", "sequences",
+    "settings", "signals", "wishes"
+]  # fmt: skip

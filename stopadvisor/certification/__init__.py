@@ -1,14 +1,6 @@
 """What is shown about one fixed rule: calibration, export, verification and transfer."""
 
 __all__ = [
-    "calibrated_risk",
-    "calibration",
-    "certify",
-    "certify_transfer",
-    "check_policy",
-    "export",
-    "looks",
-    "transfer",
-    "verification",
-    "watching",
-]
+    "calibrated_risk", "calibration", "certify", "certify_transfer", "check_policy", "labelling",
+    "looks", "transfer"
+]  # fmt: skip

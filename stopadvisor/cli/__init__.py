@@ -1,28 +1,3 @@
 """The command line: each module parses its options, calls one use case and prints the result."""
 
-__all__ = [
-    "assess",
-    "calibrate",
-    "completion",
-    "imports",
-    "inspect",
-    "like",
-    "main",
-    "model",
-    "options",
-    "page",
-    "plan",
-    "preflight",
-    "probe",
-    "probing",
-    "profile_serving",
-    "progress",
-    "report",
-    "run",
-    "schema",
-    "settings",
-    "simulate",
-    "study",
-    "verify",
-    "workload",
-]
+__all__ = ["main"]

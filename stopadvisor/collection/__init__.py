@@ -1,15 +1,6 @@
 """From a workload to graded probes: pilot, preflight, probing in batches, labels."""
 
 __all__ = [
-    "collect",
-    "cues",
-    "labels",
-    "markers",
-    "pilot",
-    "preflight",
-    "probing",
-    "progress",
-    "recorded",
-    "schedule",
-    "settings",
-]
+    "collect", "cues", "gold_labels", "grader_check", "labels", "markers", "pilot", "preflight",
+    "probing", "progress", "settings"
+]  # fmt: skip

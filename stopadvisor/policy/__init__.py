@@ -1,21 +1,6 @@
 """The frozen policy: its file, read with distrust, and the stepper that decides; numpy at most."""
 
 __all__ = [
-    "budgets",
-    "checks",
-    "engine_settings",
-    "file",
-    "frozen",
-    "golden",
-    "opcodes",
-    "requests",
-    "schema",
-    "session",
-    "signature",
-    "source",
-    "stepper",
-    "terms",
-    "triggers",
-    "upgrade",
-    "values",
-]
+    "budgets", "claims", "engine_settings", "frozen", "requests", "schema", "session", "shelf",
+    "signature", "stepper", "template_arguments", "triggers", "upgrade"
+]  # fmt: skip

@@ -1,14 +1,6 @@
 """Rules for stopping: their scores, where they stop, what is lost and what it costs."""
 
 __all__ = [
-    "boosting",
-    "costs",
-    "drift",
-    "families",
-    "features",
-    "outcomes",
-    "paper_costs",
-    "scorer",
-    "scores",
-    "serving_profile",
-]
+    "boosting", "cost_fit", "costs", "drift", "families", "features", "leaf_bits", "losses",
+    "outcomes", "paper_costs", "schedules", "scorer", "scores", "serving_profile"
+]  # fmt: skip

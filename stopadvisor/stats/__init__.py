@@ -1,11 +1,6 @@
 """Statistics: arrays in, numbers out; no files and no questions."""
 
 __all__ = [
-    "bootstrap",
-    "bounds",
-    "exchangeability",
-    "group_betting",
-    "intervals",
-    "reliability",
-    "sequential",
-]
+    "adaptive_labels", "bootstrap", "bounds", "exchangeability", "group_betting", "group_test",
+    "intervals", "reliability", "sequential", "trinomial"
+]  # fmt: skip

@@ -1,30 +1,3 @@
 """The paper's constructions over finished runs, one module a study."""
 
-__all__ = [
-    "ablation",
-    "alpha_grid",
-    "batch",
-    "calibration",
-    "calibration_size",
-    "classifiers",
-    "cues",
-    "failure_cases",
-    "frontier",
-    "map",
-    "probe_cap",
-    "protocols",
-    "proxies",
-    "registry",
-    "rivals",
-    "rows",
-    "schedules",
-    "serving",
-    "split_sensitivity",
-    "study",
-    "temperature",
-    "transfer",
-    "trial",
-    "validation_selected",
-    "variants",
-    "write",
-]
+__all__ = ["batch", "registry", "study", "write"]

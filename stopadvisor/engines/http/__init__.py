@@ -1,6 +1,3 @@
-"""An HTTP client for equal servers: picks one, retries what fails, reads answers strictly.
+"""An HTTP client for equal servers: picks one, retries what fails, reads answers strictly."""
 
-Public is `client.Client`; the other modules are its parts.
-"""
-
-__all__ = ["client", "completion", "key", "retries", "servers"]
+__all__ = ["client", "completion", "key", "servers"]

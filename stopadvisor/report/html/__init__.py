@@ -1,3 +1,3 @@
 """The page: one HTML file with its pictures and sentences."""
 
-__all__ = ["captions", "charts", "course", "page", "summary", "theme"]
+__all__ = ["course", "page"]

@@ -1,13 +1,3 @@
 """The policy before any OpenAI-compatible server: a proxy that stops what the policy covers."""
 
-__all__ = [
-    "admission",
-    "app",
-    "exchange",
-    "forward",
-    "log",
-    "policies",
-    "pool",
-    "server",
-    "settings",
-]
+__all__ = ["server", "settings"]

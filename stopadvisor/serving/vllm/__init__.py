@@ -3,4 +3,4 @@
 Nothing here imports vLLM before vLLM loads the plugin.
 """
 
-__all__ = ["answering", "binding", "engine", "plugin", "probed", "settings"]
+__all__ = ["plugin", "settings"]
