@@ -34,7 +34,7 @@ from stopadvisor.stats.intervals import exact_interval, paired_difference
 from stopadvisor.workload.questions import PARTS, assign_parts
 from tests.frozen import MODEL, drawn_source, frozen, with_groups
 from tests.policy_content import family_content, full_budget_content
-from tests.populations import POPULATIONS, regraded, renamed
+from tests.populations import POPULATIONS, regraded, renamed, without_gold
 from tests.replay import stops
 
 MIXED = POPULATIONS[0]
@@ -372,6 +372,18 @@ def test_the_most_losses_that_the_test_allows_confirm() -> None:
     most = max_losses(500, 0.05, 0.05)
     assert verdict_on(most, 500, 0.05, 0.05) == "confirmed"
     assert verdict_on(most + 1, 500, 0.05, 0.05) == "silent"
+
+
+@pytest.mark.parametrize(("full", "verdict"), [(0, "confirmed"), (1, "silent")])
+def test_without_gold_replies_confirm_that_nothing_is_lost_and_contradict_nothing(
+    full: int, verdict: str
+) -> None:
+    """Replies that do not differ lose nothing; one that differs may be the right one."""
+    table, ones = fresh_table(120, 16), np.ones(120, dtype=np.int64)
+    table = replace(table, answer_codes=0 * table.answer_codes, truncated=ones < 0)
+    table = without_gold(regraded(table, natural_code=full * ones))
+    found = check(of_family("confidence", (128, 1024)), table)
+    assert (found.counted, found.verdict) == ("differs", verdict)
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,12 @@ EQUIVALENT: dict[str, str] = {
     "stats/bounds certify: -1 -> -2 (2)": "below 0 is none",
     "stats/group_test : _MOST_GROUPS = 1000000 ->": "doublings from 8 pass both at once",
     "stats/group_test certify_groups: -1 -> -2 (2)": "below 0 is none",
+    "stats/group_test certify_groups: (sizes.size, 1) -> (sizes.size, 2)": (
+        "of columns that are all 0 the first is read"
+    ),
+    "stats/group_test GroupTest.labels_needed: high > _MOST_GROUPS -> high >=": (
+        "doublings from 8 never are a million"
+    ),
     "stats/bounds labels_needed: ceiling = 16 ->": "the search begins a size later",
     "stats/bounds labels_needed: 2 * ceiling -> 3 * ceiling (2)": (
         "the search ends at a larger size, and all below it are looked at"
@@ -90,6 +96,15 @@ EQUIVALENT: dict[str, str] = {
     "stats/group_betting group_lower_limit: xtol=1e-12 ->": "digits that nobody reads",
     "stats/group_betting group_upper_limit: excess(1 - edge) < 0 -> excess(1 - edge) <= 0": (
         "differs at equality, by rounding"
+    ),
+    "stats/group_betting group_upper_limit: excess(1 - edge) < 0 -> excess(1 - edge) < 1": (
+        "evidence so near its limit at 1 - 1e-12 puts the limit as near to 1"
+    ),
+    "stats/group_betting group_upper_limit: _check(losses[:, None], sizes, 0.5, most) ->": (
+        "any alpha does where losses alone are to be checked"
+    ),
+    "stats/group_betting group_lower_limit: _check(losses[:, None], sizes, 0.5, most) ->": (
+        "any alpha does where losses alone are to be checked"
     ),
     "stats/group_betting group_upper_limit: excess(edge) >= 0 -> excess(edge) > 0": (
         "differs at equality, by rounding"

@@ -162,6 +162,7 @@ def _tested(module: str, log: Path, plugin: object) -> int:
     files = [f"tests/{name}.py" for name in TESTS[module].split()]
     words = ["-x", "-q", "-n", "0", "--no-header", "-p", "no:cacheprovider", "--tb", "line"]
     words += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # what is warm is imported
+    words += ["-o", "python_files=test_*.py"]  # pytest takes `group_test` for one, and rewrites it
     words += ["-m", "not slow and not long"]  # what simulations alone can tell is not counted
     return int(pytest.main([*words, *files], plugins=[_NoShrinking(), plugin]))
 

@@ -540,6 +540,15 @@ def test_what_is_given_is_checked_even_where_it_is_not_read() -> None:
         policy_of("confidence").start().observe(**STEP | {"mean_entropy": math.nan})
 
 
+@pytest.mark.parametrize("family", ["learned", "learned-boosted"])
+def test_a_learned_score_begins_with_the_intercept(family: str) -> None:
+    scores = [
+        Policy(build_policy(family_content(family) | {"intercept": begins})).start().observe(**STEP)
+        for begins in (0.0, 0.5)
+    ]
+    assert scores[1].score - scores[0].score == pytest.approx(0.5)
+
+
 def test_a_score_beyond_all_numbers_is_refused() -> None:
     content = example_content(scale=[1e-300] + [1.0] * 7, coef=[1e300] + [0.0] * 7)
     with pytest.raises(PolicyError, match="score at checkpoint 0 is not finite"):

@@ -55,6 +55,11 @@ def test_evidence_is_the_average_of_products() -> None:
         assert found[threshold] == pytest.approx(math.log(np.mean(products)))
 
 
+def test_the_stakes_are_eighths_of_the_largest() -> None:
+    """A certificate can be recomputed by whoever knows these eight, and by no other ones."""
+    assert SHARES == (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)
+
+
 def test_a_whole_group_that_is_lost_ends_the_largest_stake_alone() -> None:
     assert SHARES[-1] == 1
     found = evidence([5, 0], [5, 1])
@@ -314,6 +319,15 @@ def test_thresholds_of_groups_are_walked_and_refused_as_single_ones(
     assert isinstance(empty, NotCertified)
     assert empty.reason == "there is no threshold to test"
     assert empty.labels_needed == test.labels_needed(0.15, 0.05, expected_risk=0.0)
+    alone = certify_groups(  # a grid of one has the whole of delta, and 26 groups are the fewest
+        np.zeros((26, 1), dtype=np.int64),
+        sizes[:26],
+        test=test,
+        alpha=0.15,
+        delta=0.05,
+        multiplicity=multiplicity,
+    )
+    assert isinstance(alone, Certified)
     few = certify_groups(
         np.zeros((9, 3), dtype=np.int64),
         sizes[:9],
@@ -396,7 +410,30 @@ def test_a_risk_at_which_every_group_loses_is_never_certified() -> None:
 
 def test_the_labels_that_groups_take_are_the_fewest_that_the_search_finds() -> None:
     test = GroupTest(4, 2.0, 1.5)
-    needed = test.labels_needed(0.10, 0.05, expected_risk=0.02)
+    for risk in (0.02, 0.07):
+        needed = test.labels_needed(0.10, 0.05, expected_risk=risk)
+        assert needed is not None
+        assert test.power(needed, 0.10, 0.05, risk) >= 0.8
+        assert test.power(needed - test.size, 0.10, 0.05, risk) < 0.8
+    sure = test.labels_needed(0.10, 0.05, expected_risk=0.07, power_wanted=0.88)
+    assert sure is not None
+    assert sure > needed
+
+
+def test_labels_are_counted_up_to_half_a_million_groups() -> None:
+    needed = GroupTest(1, 1.0).labels_needed(0.05, 0.05, expected_risk=0.04649)
     assert needed is not None
-    assert test.power(needed, 0.10, 0.05, 0.02) >= 0.8
-    assert test.power(needed - test.size, 0.10, 0.05, 0.02) < 0.8
+    assert needed > 475_000
+    assert GroupTest(1, 1.0).labels_needed(0.05, 0.05, expected_risk=0.0469) is None
+
+
+def test_no_label_shows_a_risk_below_itself() -> None:
+    """Not even where groups as they are planned with, losing one each, stay below the risk."""
+    test = GroupTest(4, 4.0)
+    assert test.power(4000, 0.5, 0.05, 0.5) == 1.0
+    assert test.labels_needed(0.5, 0.05, expected_risk=0.5) is None
+
+
+def test_fewer_questions_than_a_group_holds_are_one_group() -> None:
+    assert GroupTest(4, 4.0).limit(1, 0.9, 0.4) == -1.0
+    assert group_limit(2, 1, alpha=0.9, delta=0.4, most=4) > 0
