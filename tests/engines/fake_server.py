@@ -7,6 +7,7 @@ behaves badly where a test asks for it.
 from __future__ import annotations
 
 import json
+import select
 import socket
 import threading
 import time
@@ -131,8 +132,12 @@ class FakeServer:
     """Whether streamed pieces come with their token ids."""
     pace: float = 0.0
     """Seconds between two streamed tokens."""
+    waits_at: int | None = None
+    """After so many events a stream says nothing more before the client hangs up."""
+    left: threading.Event = field(default_factory=threading.Event)
+    """Set once a client has hung up on a stream that waits."""
     streamed: list[int] = field(default_factory=list)
-    """Of each stream that is over, the tokens that were sent."""
+    """Of each stream, the tokens that were sent by now."""
     asked: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     most_at_once: int = 0
@@ -181,6 +186,10 @@ class FakeServer:
             self._server.shutdown()
             self._server.server_close()
             self._server = None
+
+    def forget(self) -> None:
+        """Forget what was asked and streamed by now; a stream under way still tells the old lists."""
+        self.asked, self.streamed, self.left = [], [], threading.Event()
 
     def get(self, to: BaseHTTPRequestHandler) -> None:
         if not self._allowed(to):
@@ -325,8 +334,9 @@ class FakeServer:
         fault: str | None,
     ) -> None:
         """Send an answer piece by piece."""
-        number = len(self.streamed)
-        self.streamed.append(0)
+        streamed, left = self.streamed, self.left
+        number = len(streamed)
+        streamed.append(0)
         _begin_stream(to)
         if "text" in pieces[0]:
             to.wfile.write(self.preface)
@@ -334,10 +344,13 @@ class FakeServer:
             if (i == 3 and fault in BREAKS) or fault == "truncated":
                 self._break(to, str(fault))
                 return
+            if i == self.waits_at and _hangs_up(to.connection):
+                left.set()
+                return
             time.sleep(self.pace)
             so_far = {"prompt_tokens": usage["prompt_tokens"]}
             _send_event(to, {"choices": [piece], "usage": so_far})
-            self.streamed[number] = i + 1
+            streamed[number] = i + 1
         _send_event(to, {"choices": [], "usage": usage})
         to.wfile.write(b": a comment\n\ndata: [DONE]\n\n")
 
@@ -421,6 +434,15 @@ def _send_bytes(
         to.send_header(name, value)
     to.end_headers()
     to.wfile.write(data)
+
+
+def _hangs_up(connection: socket.socket, patience: float = 30.0) -> bool:
+    """Whether the client closes its end before patience is over."""
+    readable, _, _ = select.select([connection], [], [], patience)
+    try:
+        return bool(readable) and not connection.recv(1, socket.MSG_PEEK)
+    except ConnectionResetError:
+        return True
 
 
 def _begin_stream(to: BaseHTTPRequestHandler) -> None:

@@ -41,8 +41,7 @@ NEVER: dict[str, Any] = {"decision_threshold": 9.0, "threshold": 9.0}
 def chat_engine(server: FakeServer, **options: Any) -> Iterator[OpenAiEngine]:
     options = {"concurrency": 4, "patience": 5.0} | options
     engine = load_engine("tiny-reasoner", [server.url], **options)
-    server.asked.clear()
-    server.streamed.clear()
+    server.forget()
     try:
         yield engine
     finally:
@@ -223,9 +222,9 @@ def replied(server: FakeServer, **changes: Any) -> Reply:
 
 @pytest.mark.parametrize("settings", [VLLM, DEEPSEEK], ids=str)
 def test_it_stops_where_the_policy_says(settings: dict[str, Any]) -> None:
-    with fake_server(**settings, pace=0.01) as server:
+    with fake_server(**settings, waits_at=12) as server:
         reply = replied(server)
-        assert server.streamed[0] < len(ids_of(Story().thinking))
+        assert server.left.wait(30), "the stream is broken off"
     assert (reply.finish, reply.stopped_at, reply.budget) == ("stopped", 1, 4)
     assert (reply.text, reply.n_probes, reply.probe_tokens) == (" 5", 2, 2 * FORCED)
 
@@ -250,14 +249,27 @@ def test_a_stream_that_breaks_is_read_again_and_nothing_comes_twice(fault: str) 
 
 
 class Fickle(FakeServer):
-    """Thinks something else each time it is asked, and leaves time for a probe before it breaks."""
+    """Thinks something else each time it is asked, and breaks off a while after its probes."""
+
+    probes = 0
+    """Forced answers that it gives before it breaks off."""
+    given = 0
 
     def _chat(self, body: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         if body["messages"][-1]["role"] != "assistant":
             self.story = Story(thinking=f"{len(self.asked) % 10} + 4 = 7\nSo 7\nWait, 7\n")
         return super()._chat(body)
 
+    def _complete(
+        self, to: BaseHTTPRequestHandler, body: dict[str, Any], fault: str | None
+    ) -> None:
+        super()._complete(to, body, fault)
+        self.given += body["messages"][-1]["role"] == "assistant"
+
     def _break(self, to: BaseHTTPRequestHandler, fault: str) -> None:
+        until = time.monotonic() + 30
+        while self.given < self.probes and time.monotonic() < until:
+            time.sleep(0.01)
         time.sleep(0.5)
         super()._break(to, fault)
 
@@ -289,6 +301,7 @@ def test_what_was_asked_in_vain_counts() -> None:
             asked = make_requests(["3+4"], policy)
             plan = policy_plan(policy, at_server=True)
             server.faults = ["cut-short"]
+            server.probes = server.given + 1
             began = time.perf_counter()
             ((_, reply),) = engine.serve(asked, plan, policy, serving="overlap")
             spent = time.perf_counter() - began
