@@ -188,7 +188,7 @@ class FakeServer:
             self._server = None
 
     def forget(self) -> None:
-        """Forget what was asked and streamed by now; a stream under way still tells the old lists."""
+        """Forget what was asked and streamed; a stream under way still tells the old lists."""
         self.asked, self.streamed, self.left = [], [], threading.Event()
 
     def get(self, to: BaseHTTPRequestHandler) -> None:
